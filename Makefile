@@ -1,0 +1,46 @@
+# Every target makes its own virtual environment on the first run: nothing is needed before but Python and make.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# Two cores shared with others: threads that wait must not spin.
+export OMP_WAIT_POLICY := PASSIVE
+export HF_HUB_DISABLE_TELEMETRY := 1
+
+.PHONY: install demo test test-lowest check format clean
+
+install: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+demo: install  ## the main job on the data in the repository: about 8 minutes on 2 cores
+	$(BIN)/python examples/quickstart.py
+
+test: install  ## hermetic and offline
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests
+
+check: install  ## lint, format and types; the types of the built wheel, because mypy cannot follow package-dir
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	rm -rf build/types && $(BIN)/pip install --quiet --no-deps --target build/types .
+	cd build/types && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p hf_domain
+
+test-lowest:  ## the tests on the lower bounds of the HuggingFace packages; torch stays at the pinned one
+	$(MAKE) VENV=.venv-lowest .venv-lowest/.lowest
+	HF_HUB_OFFLINE=1 .venv-lowest/bin/python -m pytest tests
+
+.venv-lowest/.lowest: pyproject.toml constraints-lowest.txt
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/pip install --quiet --upgrade pip
+	.venv-lowest/bin/pip install --quiet --constraint constraints-lowest.txt --editable ".[dev]"
+	touch $@
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf build dist *.egg-info .venv .venv-lowest .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,1 @@
+"""Scripts to copy and edit; the command line runs the same main()."""

@@ -1,0 +1,1 @@
+"""Model code that travels to the Hub with a checkpoint."""
