@@ -1,0 +1,134 @@
+"""What the stock Trainer needs beside it: fast and exact masked-LM loss, logged auxiliary losses, loadable pushes."""
+
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
+from transformers.dynamic_module_utils import custom_object_save
+from transformers.modeling_outputs import MaskedLMOutput
+
+from hf_domain.modeling.backbone import BackbonePreTrainedModel, EncoderPassthrough, compute_masked_lm_loss
+
+
+def check_tokenizer_fits(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
+    """Check that every id of `tokenizer` has a row in the embedding table of `model`.
+
+    Raises:
+        ValueError: It has more entries than the table has rows.
+    """
+    rows = model.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > rows:
+        raise ValueError(
+            f"the tokenizer has {len(tokenizer)} entries but the embedding table of the model has {rows} rows; "
+            "use the tokenizer the model was trained with, or expand the model together with the tokenizer"
+        )
+
+
+def normalize_stock_loss(model: PreTrainedModel) -> PreTrainedModel:
+    """Make Trainer divide the loss of a stock model by the accumulation steps.
+
+    Most stock heads accept `num_items_in_batch` and ignore it; Trainer believes them and does not divide, so that
+    batch 2 x 4 trains with four times the loss and gradient of batch 8 x 1. Our own models are returned as they are.
+    """
+    if not isinstance(model, BackbonePreTrainedModel):
+        model.accepts_loss_kwargs = False
+    return model
+
+
+def decode_labelled_rows_only(model: PreTrainedModel) -> PreTrainedModel:
+    """Make a stock masked LM project only labelled positions to the vocabulary while training.
+
+    The same loss in less time and memory, summed and divided by `num_items_in_batch`, which stock heads ignore. The
+    instance's `forward` is replaced; its class and weights are not, so it saves and loads as before.
+
+    Args:
+        model: A stock `...ForMaskedLM`. Ours do this by themselves and are returned as they are.
+
+    Returns:
+        `model`. In training with labels its output is the loss alone; in evaluation it is unchanged.
+    """
+    if isinstance(model, BackbonePreTrainedModel):
+        return model
+    forward = model.forward
+    encoder = model.base_model_prefix
+
+    def decode(hidden_states: torch.Tensor) -> torch.Tensor:
+        # A shallow view made anew each time: a replaced decoder (a resized vocabulary, say) is seen at once.
+        head = model.__class__.__new__(model.__class__)
+        head.__dict__ = {**model.__dict__, "_modules": {**model._modules, encoder: EncoderPassthrough()}}
+        del head.__dict__["forward"]
+        return head(hidden_states).logits
+
+    def forward_labelled_rows(*args, labels=None, num_items_in_batch=None, **kwargs):
+        if labels is None or not model.training:
+            return forward(*args, labels=labels, **kwargs)
+        kwargs["return_dict"] = True
+        hidden_states = model.base_model(*args, **kwargs).last_hidden_state
+        return MaskedLMOutput(loss=compute_masked_lm_loss(decode, hidden_states, labels, num_items_in_batch))
+
+    # Trainer drops the dataset columns that forward does not name: its signature stays the stock one.
+    forward_labelled_rows.__wrapped__ = forward  # type: ignore[attr-defined]
+    model.forward = forward_labelled_rows
+    model.accepts_loss_kwargs = True
+    return model
+
+
+class AuxiliaryLossCallback(TrainerCallback):
+    """Logs the auxiliary outputs of our models (reconstruction losses, KL, ...) beside the loss.
+
+    Whatever a model lists in `keys_to_ignore_at_inference` and returns as a scalar is averaged over the forward passes
+    since the last log, or over an evaluation, where its name gets the prefix `eval_`.
+    """
+
+    def __init__(self) -> None:
+        self.sums: dict[bool, dict[str, torch.Tensor]] = {True: {}, False: {}}
+        self.passes = {True: 0, False: 0}
+
+    def collect(self, model: PreTrainedModel, inputs: Any, output: Any) -> None:
+        """Forward hook: add up the auxiliary outputs of one pass."""
+        sums = self.sums[model.training]
+        self.passes[model.training] += 1
+        for name in model.config.keys_to_ignore_at_inference:
+            value = output.get(name) if hasattr(output, "get") else None
+            if isinstance(value, torch.Tensor) and value.dim() == 0:
+                sums[name] = sums.get(name, 0.0) + value.detach().float()
+
+    def flush(self, training: bool) -> dict[str, float]:
+        """Return the averages of training or evaluation passes and start again."""
+        passes = max(self.passes[training], 1)
+        averages = {name: float(total) / passes for name, total in self.sums[training].items()}
+        self.sums[training], self.passes[training] = {}, 0
+        return averages
+
+    def on_log(self, args, state, control, logs=None, **kwargs) -> None:
+        """Add the averages to the logged line and to trainer_state.json."""
+        if logs is not None and "loss" in logs:
+            averages = {name: round(value, 4) for name, value in self.flush(training=True).items()}
+            logs.update(averages)
+            state.log_history[-1].update(averages)
+
+    def on_evaluate(self, args, state, control, metrics=None, **kwargs) -> None:
+        """Add the averages to the metrics that evaluate() returns."""
+        if metrics is not None:
+            metrics.update({f"eval_{name}": value for name, value in self.flush(training=False).items()})
+
+
+def log_auxiliary_losses(trainer: Trainer) -> None:
+    """Log the auxiliary losses of the trainer's model; TensorBoard and the other reporters see them too."""
+    callback = AuxiliaryLossCallback()
+    trainer.model.register_forward_hook(callback.collect)
+    # In front: reporters read the line that this callback completes.
+    trainer.callback_handler.callbacks.insert(0, callback)
+
+
+class PushCodeCallback(TrainerCallback):
+    """Copies the model's code into the folder before every push.
+
+    Trainer's `hub_strategy="every_save"` and "checkpoint" copy known file names only: the commits in between would name
+    code that is not there.
+    """
+
+    def on_push_begin(self, args, state, control, model=None, **kwargs) -> None:
+        """Save the code beside the weights that are about to be pushed."""
+        if isinstance(model, BackbonePreTrainedModel):
+            custom_object_save(model, args.output_dir)

@@ -1,0 +1,97 @@
+"""The configuration that every model of this package extends: an encoder's configuration inside one of ours."""
+
+import copy
+from typing import Any
+
+from transformers import AutoConfig, PreTrainedConfig
+
+# Keys with which a nested configuration could switch on code that nobody asked for (CVE-2026-5241). The code of a
+# checkpoint is named once, at the top level, and runs only when the caller passes trust_remote_code.
+REMOTE_CODE_KEYS = frozenset({"auto_map", "custom_pipelines", "trust_remote_code"})
+
+
+def strip_remote_code_keys(config: dict[str, Any]) -> dict[str, Any]:
+    """Return `config` without the keys of `REMOTE_CODE_KEYS`, at every depth."""
+    return {
+        key: strip_remote_code_keys(value) if isinstance(value, dict) else value
+        for key, value in config.items()
+        if key not in REMOTE_CODE_KEYS
+    }
+
+
+def build_backbone_config(config: dict[str, Any] | PreTrainedConfig | None) -> PreTrainedConfig:
+    """Turn what a user or a config.json gives as `backbone_config` into a configuration object of its own.
+
+    Args:
+        config: A configuration, its dictionary, or None for a BERT of 2 layers, 128 wide (small enough for any test).
+
+    Returns:
+        A copy: changing it (a resized vocabulary, say) never changes the encoder it came from.
+    """
+    if isinstance(config, PreTrainedConfig):
+        config = copy.deepcopy(config)
+        for key in REMOTE_CODE_KEYS & vars(config).keys():
+            delattr(config, key)
+        return config
+    if config is None:
+        small = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512}
+        return AutoConfig.for_model("bert", **small)
+    config = strip_remote_code_keys(config)
+    model_type = config.pop("model_type", "bert")
+    # Our own types are named here instead of being looked up: on the Hub nothing has registered them.
+    if model_type == "varmae":
+        from .configuration_varmae import VarMAEConfig
+
+        return VarMAEConfig(**config)
+    return AutoConfig.for_model(model_type, **config)
+
+
+class BackboneConfig(PreTrainedConfig):
+    """A configuration around the configuration of an encoder.
+
+    Args:
+        backbone_config: Configuration of the encoder, one of transformers' or one of ours.
+        tie_word_embeddings: Whether the decoder of the masked-LM head is the embedding table.
+        classifier_dropout: Dropout probability before the output layer of a task head; None takes the encoder's
+            `hidden_dropout_prob`, as BERT's and RoBERTa's heads do.
+    """
+
+    sub_configs = {"backbone_config": AutoConfig}
+
+    backbone_config: dict | PreTrainedConfig | None = None
+    tie_word_embeddings: bool = True
+    classifier_dropout: float | None = None
+
+    def __post_init__(self, **kwargs):
+        self.backbone_config = build_backbone_config(self.backbone_config)
+        super().__post_init__(**kwargs)
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the hidden states."""
+        return self.backbone_config.hidden_size
+
+    @property
+    def num_hidden_layers(self) -> int:
+        """Layers of the encoder."""
+        return self.backbone_config.num_hidden_layers
+
+    @property
+    def num_attention_heads(self) -> int:
+        """Attention heads of the encoder."""
+        return self.backbone_config.num_attention_heads
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the embedding table; `resize_token_embeddings` writes it."""
+        return self.backbone_config.vocab_size
+
+    @vocab_size.setter
+    def vocab_size(self, value: int) -> None:
+        self.backbone_config.vocab_size = value
+
+    def to_dict(self) -> dict[str, Any]:
+        """Serialise; the nested configuration carries no key that could run code."""
+        output = super().to_dict()
+        output["backbone_config"] = strip_remote_code_keys(output["backbone_config"])
+        return output

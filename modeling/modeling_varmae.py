@@ -1,0 +1,388 @@
+"""VarMAE: variational masked autoencoding (Hu et al., Findings of EMNLP 2022).
+
+A frozen encoder gives every token a context; a small context-uncertainty module turns the context into a Gaussian, a
+sample of which the LM head decodes. The encoder and the mean network are kept for fine-tuning.
+
+Symbols of the paper, and what they are called here:
+
+    C = {c_i}                hidden states of the backbone (`context`)
+    f_mu                     `VarMAEModel.mean_network`, shared by masked and unmasked tokens
+    f_sigma^m, f_sigma^u     `VarMAEForMaskedLM.masked_log_variance`, `.unmasked_log_variance`; they give log sigma^2
+    z = mu + sigma * eps     `latent`; in evaluation z is mu
+    tau in {m, m-bar}        masked tokens (label is not -100) and unmasked tokens (all other real tokens)
+    lambda_m, lambda_m-bar   `kl_weight`, `unmasked_kl_weight`
+    gamma (Zhu et al. 2020)  `norm_scale`
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
+from transformers.utils.generic import can_return_tuple
+
+from .backbone import (
+    BackboneForMaskedLM,
+    BackboneForQuestionAnswering,
+    BackboneForSequenceClassification,
+    BackboneForTokenClassification,
+    BackbonePreTrainedModel,
+    build_backbone,
+    compute_vocabulary_losses,
+)
+from .configuration_varmae import VarMAEConfig
+
+# A latent dimension is active when its mean varies over the data by more than this (Burda et al. 2016, section 5.2).
+ACTIVE_VARIANCE = 0.01
+
+
+@dataclass
+class VarMAEMaskedLMOutput(MaskedLMOutput):
+    """Output of `VarMAEForMaskedLM`; the terms of the loss are set when labels are given, detached.
+
+    Args:
+        masked_reconstruction_loss: Mean cross-entropy of the masked tokens, nats.
+        unmasked_reconstruction_loss: Mean cross-entropy of the unmasked tokens, nats.
+        masked_kl: Mean KL of the masked tokens, reduced over dimensions as `kl_reduction` says, nats.
+        unmasked_kl: The same of the unmasked tokens.
+        active_latent_share: Share of the latent dimensions whose mean varies over the batch; 0 is full collapse.
+    """
+
+    masked_reconstruction_loss: torch.FloatTensor | None = None
+    unmasked_reconstruction_loss: torch.FloatTensor | None = None
+    masked_kl: torch.FloatTensor | None = None
+    unmasked_kl: torch.FloatTensor | None = None
+    active_latent_share: torch.FloatTensor | None = None
+
+
+class ZeroLinear(nn.Linear):
+    """A linear layer that starts at zero, so that a residual branch starts as nothing."""
+
+
+class Perceptron(nn.Module):
+    """A network with one hidden layer, `[..., hidden_size]` to `[..., hidden_size]` (section 2.2)."""
+
+    def __init__(self, config: VarMAEConfig, linear_class: type[nn.Linear] = nn.Linear):
+        super().__init__()
+        width = config.latent_intermediate_size or config.hidden_size
+        self.dense = nn.Linear(config.hidden_size, width)
+        self.activation = ACT2FN[config.latent_activation]
+        self.out_proj = linear_class(width, config.hidden_size)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Apply the network to the last dimension."""
+        return self.out_proj(self.activation(self.dense(hidden_states)))
+
+
+class MeanNetwork(nn.Module):
+    """f_mu and the batch normalization of its output.
+
+    The normalization has a fixed scale and a learned shift: the mean over the data of mu^2 in each dimension is then at
+    least `norm_scale`^2, and the KL cannot vanish. Outside the pre-training objective it uses its running statistics,
+    also while fine-tuning: batch statistics would make a prediction depend on its neighbours in the batch.
+    """
+
+    def __init__(self, config: VarMAEConfig):
+        super().__init__()
+        self.perceptron = Perceptron(config, ZeroLinear if config.residual else nn.Linear)
+        self.residual = config.residual
+        self.batch_norm = config.batch_norm
+        if config.batch_norm:
+            self.scale = config.norm_scale
+            self.momentum = config.norm_momentum
+            self.shift = nn.Parameter(torch.zeros(config.hidden_size))
+            self.register_buffer("running_mean", torch.zeros(config.hidden_size))
+            self.register_buffer("running_var", torch.ones(config.hidden_size))
+
+    def forward(self, context: torch.Tensor, use_batch_statistics: bool = False) -> torch.Tensor:
+        """Return the means.
+
+        Args:
+            context: `[..., hidden_size]`; `[tokens, hidden_size]`, real tokens only, for batch statistics.
+            use_batch_statistics: Normalize by this batch and update the running statistics. Needs two tokens or more;
+                with fewer the running statistics are used.
+        """
+        mean = self.perceptron(context)
+        if self.residual:
+            mean = context + mean
+        if not self.batch_norm:
+            return mean
+        use_batch_statistics = use_batch_statistics and len(context) > 1
+        normalized = F.batch_norm(
+            mean.flatten(0, -2),
+            self.running_mean,
+            self.running_var,
+            training=use_batch_statistics,
+            momentum=self.momentum,
+        )
+        return (self.scale * normalized + self.shift).view_as(mean)
+
+
+def compute_kl(mean: torch.Tensor, log_variance: torch.Tensor) -> torch.Tensor:
+    """KL of N(mean, exp(log_variance)) from N(0, 1) in each dimension (Eq. 5), nats; float32."""
+    mean, log_variance = mean.float(), log_variance.float()
+    return -0.5 * (1 + log_variance - mean.square() - log_variance.exp())
+
+
+def sample_tokens(tokens: torch.Tensor, ratio: float) -> torch.Tensor:
+    """Keep a random share of the chosen tokens of each sequence.
+
+    Args:
+        tokens: `[batch, length]`, bool.
+        ratio: Share to keep; a sequence of n chosen tokens keeps ceil(ratio * n).
+
+    Returns:
+        `[batch, length]`, bool.
+    """
+    order = torch.rand(tokens.shape, device=tokens.device).masked_fill(~tokens, 2.0).argsort(dim=1)
+    rank = order.argsort(dim=1)
+    keep = (tokens.sum(dim=1, keepdim=True) * ratio).ceil()
+    return tokens & (rank < keep)
+
+
+class VarMAEPreTrainedModel(BackbonePreTrainedModel):
+    """Base of the VarMAE models."""
+
+    config_class = VarMAEConfig
+    auto_classes = {
+        "AutoConfig": "configuration_varmae.VarMAEConfig",
+        "AutoModel": "modeling_varmae.VarMAEModel",
+        "AutoModelForMaskedLM": "modeling_varmae.VarMAEForMaskedLM",
+        "AutoModelForSequenceClassification": "modeling_varmae.VarMAEForSequenceClassification",
+        "AutoModelForTokenClassification": "modeling_varmae.VarMAEForTokenClassification",
+        "AutoModelForQuestionAnswering": "modeling_varmae.VarMAEForQuestionAnswering",
+    }
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, ZeroLinear):
+            init.zeros_(module.weight)
+        elif isinstance(module, MeanNetwork) and module.batch_norm:
+            init.zeros_(module.shift)
+            init.zeros_(module.running_mean)
+            init.ones_(module.running_var)
+
+
+class VarMAEModel(VarMAEPreTrainedModel):
+    """The encoder and the mean network: what fine-tuning and every head build on (section 2.3, last sentence)."""
+
+    def __init__(self, config: VarMAEConfig):
+        super().__init__(config)
+        self.backbone = build_backbone(config.backbone_config)
+        self.mean_network = MeanNetwork(config)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        **kwargs,
+    ) -> BaseModelOutput:
+        """Encode a batch.
+
+        Args:
+            input_ids: `[batch, length]`.
+            attention_mask: `[batch, length]`, 0 at padding.
+            token_type_ids: `[batch, length]`, for families that have them.
+            position_ids: `[batch, length]`.
+            inputs_embeds: `[batch, length, hidden_size]` instead of `input_ids`.
+            kwargs: Go to the encoder.
+
+        Returns:
+            `last_hidden_state` holds the means `[batch, length, hidden_size]`; `hidden_states` and `attentions` are the
+            encoder's.
+        """
+        outputs = self.encode(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
+        return BaseModelOutput(
+            last_hidden_state=self.mean_network(outputs.last_hidden_state),
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+    def encode(self, *args, **kwargs) -> BaseModelOutput:
+        """Run the encoder alone; arguments as in `forward`."""
+        names = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
+        kwargs.update(zip(names, args, strict=False))
+        kwargs["return_dict"] = True
+        # A family without token types would hand a None on to its attention function.
+        return self.backbone(**{key: value for key, value in kwargs.items() if value is not None})
+
+
+class VarMAEForMaskedLM(VarMAEPreTrainedModel, BackboneForMaskedLM):
+    """Context uncertainty learning over a masked LM (sections 2.2 and 2.3).
+
+    Trains with the stock collator and the stock Trainer. The loss of a batch is the mean over its sequences of
+
+        sum over tau of  w_tau * sum over i in tau of [ -log p(x_i | z_i) + lambda_tau * KL_i ],   w_tau = 1 / |tau|.
+
+    In evaluation z is the mean and all unmasked tokens enter, so the loss is deterministic.
+    """
+
+    base_class = VarMAEModel
+    # Trainer counts masked tokens, this loss is a mean over sequences: Trainer must divide by the accumulation steps.
+    accepts_loss_kwargs = False
+
+    def __init__(self, config: VarMAEConfig):
+        super().__init__(config)
+        self.masked_log_variance = Perceptron(config)
+        self.unmasked_log_variance = Perceptron(config)
+        if config.freeze_backbone:
+            self.model.backbone.requires_grad_(False)
+        self.post_init()
+
+    def train(self, mode: bool = True) -> "VarMAEForMaskedLM":
+        """Switch to training mode; a frozen encoder follows unless it is to run without dropout."""
+        super().train(mode)
+        if self.config.freeze_backbone and not self.config.backbone_dropout:
+            self.model.backbone.eval()
+        return self
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        labels: torch.LongTensor | None = None,
+        **kwargs,
+    ) -> VarMAEMaskedLMOutput:
+        """Reconstruct masked and unmasked tokens; arguments as in `BackboneForMaskedLM.forward`.
+
+        Raises:
+            ValueError: `labels` without `input_ids`, which are the targets of the unmasked tokens.
+        """
+        if labels is not None and input_ids is None:
+            raise ValueError("VarMAE's objective reconstructs unmasked tokens from input_ids, got inputs_embeds alone")
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.freeze_backbone):
+            outputs = self.model.encode(
+                input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs
+            )
+        context = outputs.last_hidden_state
+        terms = {}
+        if labels is not None:
+            real = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
+            terms = self.compute_objective(context, input_ids, labels, real)
+        logits = None if self.training and labels is not None else self.decode(self.model.mean_network(context))
+        return VarMAEMaskedLMOutput(
+            logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions, **terms
+        )
+
+    def compute_objective(
+        self, context: torch.Tensor, input_ids: torch.Tensor, labels: torch.Tensor, real: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        """Compute the loss of Eq. 4 and its terms.
+
+        Args:
+            context: `[batch, length, hidden_size]`.
+            input_ids: `[batch, length]`, targets of the unmasked tokens.
+            labels: `[batch, length]`, targets of the masked tokens, -100 elsewhere.
+            real: `[batch, length]`, bool, False at padding.
+
+        Returns:
+            `loss` and the further fields of `VarMAEMaskedLMOutput`.
+        """
+        config = self.config
+        masked = labels != -100
+        unmasked = real & ~masked
+        if config.special_token_ids:
+            unmasked &= ~torch.isin(input_ids, torch.tensor(config.special_token_ids, device=input_ids.device))
+        if self.training and config.unmasked_ratio < 1:
+            unmasked = sample_tokens(unmasked, config.unmasked_ratio)
+
+        # One block, masked tokens first: they share the mean network, its normalization and the decoder.
+        masked_context, unmasked_context = context[masked], context[unmasked]
+        num_masked = len(masked_context)
+        targets = torch.cat([labels[masked], input_ids[unmasked]])
+        mean = self.model.mean_network(
+            torch.cat([masked_context, unmasked_context]), use_batch_statistics=self.training
+        )
+        log_variance = torch.cat(
+            [self.masked_log_variance(masked_context), self.unmasked_log_variance(unmasked_context)]
+        ).clamp(-config.log_variance_range, config.log_variance_range)
+        latent = mean
+        if self.training:
+            latent = mean + (0.5 * log_variance).exp() * torch.randn_like(mean)
+
+        reconstruction = compute_vocabulary_losses(self.decode, latent, targets)
+        kl = compute_kl(mean, log_variance)
+        kl = kl.mean(-1) if config.kl_reduction == "mean" else kl.sum(-1)
+        weights = torch.cat([self.weigh_tokens(masked), self.weigh_tokens(unmasked)])
+        kl_weights = torch.full_like(kl, config.unmasked_kl_weight)
+        kl_weights[:num_masked] = config.kl_weight
+        loss = (weights * (reconstruction + kl_weights * kl)).sum()
+
+        def average(values: torch.Tensor) -> torch.Tensor:
+            return values.detach().sum() / max(len(values), 1)
+
+        active = mean.detach().float().var(dim=0, correction=0) > ACTIVE_VARIANCE
+        return {
+            "loss": loss,
+            "masked_reconstruction_loss": average(reconstruction[:num_masked]),
+            "unmasked_reconstruction_loss": average(reconstruction[num_masked:]),
+            "masked_kl": average(kl[:num_masked]),
+            "unmasked_kl": average(kl[num_masked:]),
+            "active_latent_share": active.float().mean(),
+        }
+
+    def weigh_tokens(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the weight of each chosen token: w_tau over the number of sequences, or one over all chosen tokens.
+
+        Args:
+            tokens: `[batch, length]`, bool.
+
+        Returns:
+            `[chosen tokens]`, float32, in the order of `context[tokens]`.
+        """
+        if self.config.loss_weighting == "token":
+            count = tokens.sum()
+            return tokens[tokens].float() / count
+        per_sequence = tokens.sum(dim=1, keepdim=True).clamp(min=1) * len(tokens)
+        return (tokens.float() / per_sequence)[tokens]
+
+
+class VarMAEForSequenceClassification(VarMAEPreTrainedModel, BackboneForSequenceClassification):
+    """Classification, multi-label classification or regression on the mean of the first token."""
+
+    base_class = VarMAEModel
+
+    def __init__(self, config: VarMAEConfig):
+        super().__init__(config)
+        self.post_init()
+
+
+class VarMAEForTokenClassification(VarMAEPreTrainedModel, BackboneForTokenClassification):
+    """Token classification on the means."""
+
+    base_class = VarMAEModel
+
+    def __init__(self, config: VarMAEConfig):
+        super().__init__(config)
+        self.post_init()
+
+
+class VarMAEForQuestionAnswering(VarMAEPreTrainedModel, BackboneForQuestionAnswering):
+    """Extractive question answering on the means."""
+
+    base_class = VarMAEModel
+
+    def __init__(self, config: VarMAEConfig):
+        super().__init__(config)
+        self.post_init()
+
+
+VarMAEConfig.register_for_auto_class()
+VarMAEModel.register_for_auto_class("AutoModel")
+VarMAEForMaskedLM.register_for_auto_class("AutoModelForMaskedLM")
+VarMAEForSequenceClassification.register_for_auto_class("AutoModelForSequenceClassification")
+VarMAEForTokenClassification.register_for_auto_class("AutoModelForTokenClassification")
+VarMAEForQuestionAnswering.register_for_auto_class("AutoModelForQuestionAnswering")
