@@ -1,0 +1,391 @@
+"""Corpora for masked-language modeling: from files or the Hub to examples of token ids.
+
+`datasets.load_dataset` does the reading. What is added here is what a long run needs before it starts: every local file
+is read through once (a hundredth of the time that tokenizing takes) and what is wrong with it is said with its file and
+line.
+"""
+
+import glob
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+from datasets import (
+    Dataset,
+    DatasetDict,
+    Features,
+    IterableDataset,
+    IterableDatasetDict,
+    List,
+    Value,
+    load_dataset,
+)
+from tqdm.auto import tqdm
+from transformers import PreTrainedTokenizerBase
+
+from hf_domain.masking import check_mask_token
+
+# Extension -> builder of datasets. All but parquet, which is compressed inside, may also end in .gz.
+BUILDERS = {".txt": "text", ".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
+
+
+def find_files(patterns: str | Sequence[str]) -> list[str]:
+    """Expand globs.
+
+    Args:
+        patterns: One or several paths or globs (`**` goes into folders).
+
+    Returns:
+        The files, in the order of the patterns and sorted within each.
+
+    Raises:
+        FileNotFoundError: A pattern matches no file.
+    """
+    files = []
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        matches = [pattern] if Path(pattern).is_file() else sorted(glob.glob(pattern, recursive=True))
+        matches = [match for match in matches if Path(match).is_file()]
+        if not matches:
+            raise FileNotFoundError(f"no file matches {pattern}. Check the path; relative ones start at {Path.cwd()}.")
+        files += matches
+    return files
+
+
+def load_files(
+    patterns: str | Sequence[str], *, streaming: bool = False, **load_options: Any
+) -> Dataset | IterableDataset:
+    """Check files and load them.
+
+    Args:
+        patterns: One or several paths or globs of .txt, .jsonl, .json, .csv (each also .gz) or .parquet files, all of
+            one format. A .txt file holds one example a line.
+        streaming: Read the files while they are used; the check still reads them through once.
+        load_options: For `datasets.load_dataset`, e.g. `cache_dir`.
+
+    Returns:
+        One dataset of all files.
+
+    Raises:
+        FileNotFoundError: A file is missing.
+        ValueError: A file cannot be used: unknown extension, empty, binary, not UTF-8, broken JSON.
+    """
+    files = find_files(patterns)
+    builders = {file: _get_builder(file) for file in files}
+    if len(set(builders.values())) > 1:
+        raise ValueError(f"the files of a dataset have one format; got {builders}. Convert them to one.")
+    with tqdm(desc="Checking files", unit="B", unit_scale=True, delay=2) as progress:
+        for file in files:
+            _check_file(file, progress)
+    builder = builders[files[0]]
+    try:
+        return load_dataset(builder, data_files=files, split="train", streaming=streaming, **load_options)
+    except Exception as error:  # the builders raise what their parsers do: pandas' and pyarrow's errors, TypeError, ...
+        cause = error.__cause__ or error
+        raise ValueError(f"{', '.join(files)} cannot be read as {builder}: {cause}. Repair the file.") from error
+
+
+def load_corpus(
+    train_file: str | Sequence[str] | None = None,
+    validation_file: str | Sequence[str] | None = None,
+    *,
+    dataset_name: str | None = None,
+    dataset_config_name: str | None = None,
+    text_column: str | None = None,
+    validation_split_percentage: int = 5,
+    num_validation_examples: int = 1000,
+    streaming: bool = False,
+    **load_options: Any,
+) -> DatasetDict | IterableDatasetDict:
+    """Load the documents of a corpus.
+
+    Args:
+        train_file: Files or globs, see `load_files`.
+        validation_file: Likewise. Default: a part of the training documents.
+        dataset_name: A dataset of the Hub (or a folder that holds one), instead of files.
+        dataset_config_name: Its configuration.
+        text_column: The column to read. Default: `text`, or the only column that holds text.
+        validation_split_percentage: Share of the documents held out when there is no validation split: drawn at
+            random, since corpora are often sorted by source, and always the same. 0: none. Default: as in run_mlm.py
+            of transformers.
+        num_validation_examples: With `streaming`, the first so many documents are held out instead (our choice: the
+            length of a stream is not known).
+        streaming: Read while training.
+        load_options: For `datasets.load_dataset`: `cache_dir`, `revision`, `token`.
+
+    Returns:
+        Splits `train` and, if any, `validation` with the one column `text`. Blank documents are left out.
+
+    Raises:
+        FileNotFoundError: A file is missing.
+        ValueError: The corpus cannot be used: see `load_files`; no text column; no document; too few to split.
+    """
+    if (train_file is None) == (dataset_name is None):
+        raise ValueError(
+            f"a corpus is files or a dataset name; got train_file={train_file}, dataset_name={dataset_name}."
+        )
+    corpus: dict[str, Any] = {}
+    if dataset_name is not None:
+        loaded = load_dataset(dataset_name, dataset_config_name, streaming=streaming, **load_options)
+        corpus = {split: loaded[split] for split in ("train", "validation") if split in loaded}
+        if "train" not in corpus:
+            raise ValueError(f"a corpus needs the split train; {dataset_name} has {', '.join(loaded)}.")
+    else:
+        assert train_file is not None
+        corpus["train"] = load_files(train_file, streaming=streaming, **load_options)
+    if validation_file is not None:
+        corpus["validation"] = load_files(validation_file, streaming=streaming, **load_options)
+    corpus = {split: _select_documents(documents, text_column, split) for split, documents in corpus.items()}
+
+    if "validation" not in corpus and validation_split_percentage:
+        corpus = _hold_out(corpus["train"], validation_split_percentage, num_validation_examples)
+    return IterableDatasetDict(corpus) if streaming else DatasetDict(corpus)
+
+
+def tokenize_corpus(
+    corpus: DatasetDict | IterableDatasetDict,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    max_seq_length: int = 128,
+    line_by_line: bool = False,
+    whole_words: bool = False,
+    num_proc: int | None = None,
+    overwrite_cache: bool = False,
+) -> DatasetDict | IterableDatasetDict:
+    """Turn documents into examples of token ids for masked-language modeling.
+
+    Args:
+        corpus: Splits with the column `text`.
+        tokenizer: The tokenizer of the model.
+        max_seq_length: Tokens of an example at most, special tokens included. Default: the papers' phase of short
+            sequences, and what a CPU can train.
+        line_by_line: One example per document, truncated, as long as it is. Otherwise documents are joined by the
+            tokenizer's separator and cut into examples of exactly `max_seq_length` tokens, each with special tokens at
+            both ends; what is left at the end of 1000 documents is dropped.
+        whole_words: Keep `word_ids`, which `DataCollatorForWholeWordMask` needs.
+        num_proc: Processes; not used when streaming.
+        overwrite_cache: Tokenize again although a cached result exists.
+
+    Returns:
+        The splits with the column `input_ids` and, on request, `word_ids` (None: of no word). The collators add the
+        attention mask.
+
+    Raises:
+        ValueError: The tokenizer cannot mask, has no separator or no word ids, or takes fewer tokens.
+    """
+    check_mask_token(tokenizer)
+    if whole_words and not tokenizer.is_fast:
+        raise ValueError(
+            f"whole-word masking needs word ids; {type(tokenizer).__name__} has none. Use a fast tokenizer."
+        )
+    if not line_by_line and None in (tokenizer.cls_token_id, tokenizer.sep_token_id):
+        raise ValueError(
+            "packing needs a start token and a separator; the tokenizer has "
+            f"cls_token={tokenizer.cls_token}, sep_token={tokenizer.sep_token}. Set them or tokenize line by line."
+        )
+    if max_seq_length > tokenizer.model_max_length:
+        raise ValueError(
+            f"max_seq_length is at most what the model takes, {tokenizer.model_max_length}; got {max_seq_length}."
+        )
+    columns = ["input_ids", "word_ids"] if whole_words else ["input_ids"]
+    options: dict[str, Any] = {
+        "batched": True,
+        "input_columns": "text",
+        "remove_columns": ["text"],
+        "features": Features({column: List(Value("int32")) for column in columns}),
+    }
+    if isinstance(corpus, DatasetDict):
+        options |= {"num_proc": num_proc, "load_from_cache_file": not overwrite_cache, "desc": "Tokenizing"}
+    tokenize = partial(
+        _truncate_documents if line_by_line else _pack_documents,
+        tokenizer=tokenizer,
+        max_seq_length=max_seq_length,
+        whole_words=whole_words,
+    )
+    return type(corpus)({split: documents.map(tokenize, **options) for split, documents in corpus.items()})
+
+
+def check_batch(examples: Dataset | IterableDataset, batch_size: int) -> None:
+    """Raise unless there is at least one full batch.
+
+    Args:
+        examples: What is trained on.
+        batch_size: Examples of one optimizer step, over all devices.
+
+    Raises:
+        ValueError: There are fewer examples than that.
+    """
+    count = len(examples) if isinstance(examples, Dataset) else sum(1 for _ in examples.take(batch_size))
+    if count < batch_size:
+        raise ValueError(
+            f"a corpus fills at least one batch of {batch_size} examples; got {count}. "
+            "Use more text, a smaller batch, a shorter max_seq_length or line_by_line."
+        )
+
+
+def _get_suffix(file: str) -> str:
+    return Path(file.removesuffix(".gz")).suffix
+
+
+def _get_builder(file: str) -> str:
+    if _get_suffix(file) not in BUILDERS or file.endswith(".parquet.gz"):
+        raise ValueError(
+            f"files end in {', '.join(BUILDERS)}, all but the last also in .gz; got {file}. Convert or rename it."
+        )
+    return BUILDERS[_get_suffix(file)]
+
+
+def _check_file(file: str, progress: tqdm) -> None:
+    """Read a file through; its lines are UTF-8 and, in .jsonl, JSON objects."""
+    if file.endswith(".parquet"):
+        try:
+            num_rows = pyarrow.parquet.read_metadata(file).num_rows
+        except pyarrow.ArrowInvalid as error:
+            raise ValueError(f"{file} is not a Parquet file: {error}") from error
+        if not num_rows:
+            raise ValueError(f"a corpus holds text; {file} has no rows.")
+        return
+    opener: Any = gzip.open if file.endswith(".gz") else open
+    try:
+        with opener(file, "rb") as lines:
+            if _get_suffix(file) == ".json" and lines.peek(64).lstrip().startswith(b"["):
+                has_content = bool(_parse(json.loads, lines.read(), file, 1))
+            else:
+                parse = _parse_object if _get_builder(file) == "json" else bytes.decode
+                has_content = _check_lines(lines, parse, file, progress)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{file} is not a whole gzip file: {error}. Pack it again or drop the ending .gz.") from error
+    if not has_content:
+        raise ValueError(f"a corpus holds text; {file} is empty.")
+
+
+def _check_lines(lines: Iterable[bytes], parse: Callable, file: str, progress: tqdm) -> bool:
+    has_content = False
+    for number, line in enumerate(lines, 1):
+        progress.update(len(line))
+        if not line.isspace():
+            _parse(parse, line.rstrip(), file, number)  # a newline would count as the next line
+            has_content = True
+    return has_content
+
+
+def _parse(parse: Callable, content: bytes, file: str, number: int) -> Any:
+    """Parse content that starts at line `number` of the file; say where it cannot be."""
+    if b"\0" in content:
+        number += content.count(b"\n", 0, content.index(b"\0"))
+        raise ValueError(f"a corpus is text; {file}, line {number} holds a zero byte: it is binary or not UTF-8.")
+    try:
+        return parse(content)
+    except UnicodeDecodeError as error:
+        number += content.count(b"\n", 0, error.start)
+        raise ValueError(
+            f"a corpus is UTF-8; {file}, line {number} has the byte {content[error.start]:#04x}, {error.reason}. "
+            "Convert the file, e.g. with iconv."
+        ) from error
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{file}, line {number + error.lineno - 1} is broken JSON: {error.msg} at column {error.colno}. "
+            "Repair or remove the line."
+        ) from error
+
+
+def _parse_object(line: bytes) -> dict:
+    value = json.loads(line)
+    if not isinstance(value, dict):
+        raise json.JSONDecodeError("Expecting one object a line", line.decode(), 0)
+    return value
+
+
+def _select_documents(dataset: Any, text_column: str | None, split: str) -> Any:
+    """Keep the text of a split, as the column `text`, without blank documents."""
+    first = next(iter(dataset), None)
+    if first is None:
+        raise ValueError(f"a corpus holds text; its split {split} is empty.")
+    text_column = text_column or find_text_column(first)
+    if not isinstance(first.get(text_column), str):
+        raise ValueError(
+            f"the text column holds text; {text_column} "
+            + (f"holds {first[text_column]!r}" if text_column in first else "is missing")
+            + f". Columns of the split {split}: {', '.join(first)}. Name the right one as text_column_name."
+        )
+    documents = dataset.select_columns([text_column])
+    if text_column != "text":
+        documents = documents.rename_column(text_column, "text")
+    documents = documents.filter(_has_text, input_columns="text")
+    if next(iter(documents), None) is None:
+        raise ValueError(f"a corpus holds text; all documents of its split {split} are blank.")
+    return documents
+
+
+def find_text_column(example: dict[str, Any]) -> str:
+    """Find the column to read.
+
+    Args:
+        example: A row of the dataset.
+
+    Returns:
+        `text`, or the only column that holds a string.
+
+    Raises:
+        ValueError: There is none, or more than one.
+    """
+    candidates = ["text"] if "text" in example else [name for name, value in example.items() if isinstance(value, str)]
+    if len(candidates) != 1:
+        raise ValueError(
+            f"a corpus has a column text or one column of text; {len(candidates)} of {', '.join(example)} hold text. "
+            "Name the right one as text_column_name."
+        )
+    return candidates[0]
+
+
+def _has_text(text: str | None) -> bool:
+    return bool(text and not text.isspace())
+
+
+def _hold_out(documents: Any, percentage: int, num_examples: int) -> dict[str, Any]:
+    if isinstance(documents, IterableDataset):
+        split: dict[str, Any] = {"train": documents.skip(num_examples), "validation": documents.take(num_examples)}
+        if next(iter(split["train"]), None) is None:
+            raise ValueError(
+                f"the first {num_examples} documents are held out; the corpus has no more. Hold out fewer."
+            )
+        return split
+    count = max(1, round(len(documents) * percentage / 100))
+    if count >= len(documents):
+        raise ValueError(
+            f"{percentage} % of a corpus are held out, here {count} of {len(documents)} documents: nothing is left. "
+            "Hold out less or give a validation file."
+        )
+    parts = documents.train_test_split(test_size=count, seed=0)
+    return {"train": parts["train"], "validation": parts["test"]}
+
+
+def _truncate_documents(
+    texts: list[str], tokenizer: PreTrainedTokenizerBase, max_seq_length: int, whole_words: bool
+) -> dict[str, list]:
+    encodings = tokenizer(texts, truncation=True, max_length=max_seq_length)
+    examples: dict[str, list] = {"input_ids": encodings["input_ids"]}
+    if whole_words:
+        examples["word_ids"] = [encodings.word_ids(row) for row in range(len(texts))]
+    return examples
+
+
+def _pack_documents(
+    texts: list[str], tokenizer: PreTrainedTokenizerBase, max_seq_length: int, whole_words: bool
+) -> dict[str, list]:
+    encodings = tokenizer(texts, add_special_tokens=False, verbose=False)
+    separator = tokenizer.sep_token_id
+    tokens = [token for document in encodings["input_ids"] for token in (*document, separator)]
+    length = max_seq_length - 2
+    starts = range(0, len(tokens) - length + 1, length)
+    examples: dict[str, list] = {
+        "input_ids": [[tokenizer.cls_token_id, *tokens[start : start + length], separator] for start in starts]
+    }
+    if whole_words:
+        words = [word for row in range(len(texts)) for word in (*encodings.word_ids(row), None)]
+        examples["word_ids"] = [[None, *words[start : start + length], None] for start in starts]
+    return examples

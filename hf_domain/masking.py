@@ -1,0 +1,140 @@
+"""Masks for masked-language modeling.
+
+Token masking is transformers' `DataCollatorForLanguageModeling`. Whole-word masking is here, because the stock one
+finds words by gaps between character offsets, which puts a whole sequence into one word for Metaspace tokenizers
+(DeBERTa-v2) and for byte-level ones without trimmed offsets (ModernBERT). The tokenizer knows its words:
+`BatchEncoding.word_ids()`.
+
+What a word is, is the tokenizer's to say, and differs where no spaces are written: BERT makes every Chinese character a
+word, so there whole-word masking is token masking; byte-level BPE takes a run of letters between punctuation marks and
+Unigram everything between two spaces, which may be a sentence. Use token masking for such a pair.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import BatchEncoding, PreTrainedTokenizerBase
+from transformers.data.data_collator import pad_without_fast_tokenizer_warning
+
+
+def check_mask_token(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise unless the tokenizer can mask.
+
+    Args:
+        tokenizer: The tokenizer of the model that is to be trained.
+
+    Raises:
+        ValueError: The tokenizer has no mask token.
+    """
+    if tokenizer.mask_token_id is None:
+        name = tokenizer.name_or_path or type(tokenizer).__name__
+        raise ValueError(
+            f"masked-language modeling needs a mask token; the tokenizer {name} has none. "
+            "Use an encoder that was trained with masked-language modeling."
+        )
+
+
+@dataclass
+class DataCollatorForWholeWordMask:
+    """Pad a batch and mask whole words of it.
+
+    A word is a run of tokens with the same entry of `word_ids`, so documents packed into one block and sentence pairs
+    need no care: what stands between them has no word. One draw per word decides for all its tokens whether they are
+    predicted and whether they become the mask token, random tokens or stay: a single piece left to see would give its
+    word away (our choice; BERT's release draws the replacement per token). The draws are independent, as in the stock
+    collator: `mlm_probability` is an expectation, and a short example may end up without a masked word.
+
+    The examples need the column `word_ids`, which the model does not take: train with `remove_unused_columns=False`.
+
+    Args:
+        tokenizer: The tokenizer that made the examples; pads on its own side.
+        mlm_probability: Share of words to predict. Default: BERT (Devlin et al. 2019, section 3.1).
+        mask_replace_prob: Share of the predicted words that become mask tokens. Default: ibid.
+        random_replace_prob: Share of the predicted words that become random tokens; the others stay. Default: ibid.
+        pad_to_multiple_of: Pad to a multiple of this many tokens.
+        generator: Source of the draws. Default: torch's own, which `Trainer` seeds, saves and restores; give a seeded
+            one for masks that depend on nothing else.
+
+    Raises:
+        ValueError: The tokenizer has no mask token, or a probability is out of range.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    mlm_probability: float = 0.15
+    mask_replace_prob: float = 0.8
+    random_replace_prob: float = 0.1
+    pad_to_multiple_of: int | None = None
+    generator: torch.Generator | None = None
+
+    def __post_init__(self) -> None:
+        check_mask_token(self.tokenizer)
+        if not 0 < self.mlm_probability <= 1:
+            raise ValueError(f"mlm_probability must be above 0 and at most 1; got {self.mlm_probability}.")
+        replaced = self.mask_replace_prob + self.random_replace_prob
+        if min(self.mask_replace_prob, self.random_replace_prob) < 0 or replaced > 1:
+            raise ValueError(
+                "mask_replace_prob and random_replace_prob are at least 0 and at most 1 together; "
+                f"got {self.mask_replace_prob} and {self.random_replace_prob}."
+            )
+
+    def __call__(self, examples: Sequence[dict[str, Any]]) -> BatchEncoding:
+        """Make a batch.
+
+        Args:
+            examples: Dicts with `input_ids` and `word_ids`, one entry per token, None where a token is of no word.
+
+        Returns:
+            The padded model inputs and `labels` [batch, length]: the original id of every masked token, -100 elsewhere.
+
+        Raises:
+            ValueError: The examples have no `word_ids`.
+        """
+        if "word_ids" not in examples[0]:
+            raise ValueError(
+                f"whole-word masking needs the column word_ids; got {sorted(examples[0])}. "
+                "Tokenize with whole_words=True and train with remove_unused_columns=False."
+            )
+        inputs = [{k: v for k, v in example.items() if k in self.tokenizer.model_input_names} for example in examples]
+        batch = pad_without_fast_tokenizer_warning(
+            self.tokenizer, inputs, pad_to_multiple_of=self.pad_to_multiple_of, return_tensors="pt"
+        )
+        batch["input_ids"], batch["labels"] = self.mask_words(
+            batch["input_ids"], self._pad_word_ids(examples, length=batch["input_ids"].shape[1])
+        )
+        return batch
+
+    def mask_words(self, input_ids: torch.Tensor, word_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mask whole words.
+
+        Args:
+            input_ids: Token ids [batch, length].
+            word_ids: The word of every token [batch, length], -1 where it is of no word.
+
+        Returns:
+            The masked ids and the labels, both [batch, length].
+        """
+        is_start = torch.ones_like(word_ids, dtype=torch.bool)
+        is_start[:, 1:] = word_ids[:, 1:] != word_ids[:, :-1]
+        draws = torch.rand(input_ids.shape, generator=self.generator).gather(1, is_start.cumsum(1) - 1)
+        # A text may spell a special token out, and an unknown piece can stand inside a word: neither is ever predicted.
+        special = torch.isin(input_ids, torch.tensor(self.tokenizer.all_special_ids))
+        draws = draws.masked_fill((word_ids < 0) | special, 1.0)
+
+        labels = input_ids.masked_fill(draws >= self.mlm_probability, -100)
+        to_mask = self.mlm_probability * self.mask_replace_prob
+        to_random = self.mlm_probability * (self.mask_replace_prob + self.random_replace_prob)
+        random_ids = torch.randint(len(self.tokenizer), input_ids.shape, generator=self.generator)
+        masked_ids = torch.where(draws < to_random, random_ids, input_ids)
+        return masked_ids.masked_fill(draws < to_mask, self.tokenizer.mask_token_id), labels
+
+    def _pad_word_ids(self, examples: Sequence[dict[str, Any]], length: int) -> torch.Tensor:
+        padded = torch.full((len(examples), length), -1)
+        for row, example in zip(padded, examples, strict=True):
+            word_ids = torch.tensor([-1 if word is None else word for word in example["word_ids"]])
+            if self.tokenizer.padding_side == "right":
+                row[: len(word_ids)] = word_ids
+            else:
+                row[length - len(word_ids) :] = word_ids
+        return padded

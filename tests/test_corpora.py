@@ -1,0 +1,225 @@
+"""Corpora: every format gives the same documents, and what cannot be used is told before work starts."""
+
+import csv
+import gzip
+import json
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from datasets import Dataset, DatasetDict, IterableDatasetDict
+from tiny_tokenizers import MAKERS, SENTENCES, make_bert_tokenizer, make_tokenizer
+
+from hf_domain.corpora import check_batch, find_text_column, load_corpus, load_files, tokenize_corpus
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def write(path, documents):
+    """Write documents in the format that the name of the file asks for."""
+    name = path.name.removesuffix(".gz")
+    opener = gzip.open if path.suffix == ".gz" else open
+    rows = [{"id": number, "text": document} for number, document in enumerate(documents)]
+    if name.endswith(".parquet"):
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+        return path
+    with opener(path, "wt", encoding="utf-8", newline="") as file:
+        if name.endswith(".txt"):
+            file.writelines(f"{document}\n" for document in documents)
+        elif name.endswith(".jsonl"):
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        elif name.endswith(".json"):
+            json.dump(rows, file, indent=1)
+        elif name.endswith(".csv"):
+            writer = csv.DictWriter(file, ["id", "text"])
+            writer.writeheader()
+            writer.writerows(rows)
+    return path
+
+
+FILES = ["c.txt", "c.jsonl", "c.json", "c.csv", "c.txt.gz", "c.jsonl.gz", "c.json.gz", "c.csv.gz", "c.parquet"]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("name", FILES)
+def test_every_format_gives_the_same_documents(tmp_path, name, streaming):
+    file = write(tmp_path / name, [*SENTENCES, "  "])
+    corpus = load_corpus(str(file), validation_split_percentage=0, streaming=streaming)
+    assert set(corpus) == {"train"}
+    assert list(corpus["train"]) == [{"text": sentence} for sentence in SENTENCES]
+
+
+def test_several_files_and_globs_keep_their_order(tmp_path):
+    (tmp_path / "deep").mkdir()
+    files = [write(tmp_path / "b.txt", ["one"]), write(tmp_path / "deep" / "a.txt.gz", ["two"])]
+    assert load_files([str(file) for file in files])["text"][:] == ["one", "two"]
+    assert load_files(f"{tmp_path}/**/*.txt*")["text"][:] == ["one", "two"]
+    assert load_files([str(files[1]), f"{tmp_path}/b*"])["text"][:] == ["two", "one"]
+
+
+def test_held_out_documents_are_a_fixed_random_part(tmp_path):
+    documents = [f"document {number}" for number in range(40)]
+    file = str(write(tmp_path / "c.txt", documents))
+    corpus = load_corpus(file, validation_split_percentage=10)
+    held_out = corpus["validation"]["text"][:]
+    assert len(held_out) == 4 and held_out != documents[:4]
+    assert sorted(held_out + corpus["train"]["text"][:]) == sorted(documents)
+    assert load_corpus(file, validation_split_percentage=10)["validation"]["text"][:] == held_out
+
+
+def test_stream_holds_out_its_beginning(tmp_path):
+    file = str(write(tmp_path / "c.jsonl.gz", [f"document {number}" for number in range(40)]))
+    corpus = load_corpus(file, streaming=True, num_validation_examples=3)
+    assert isinstance(corpus, IterableDatasetDict)
+    assert [row["text"] for row in corpus["validation"]] == [f"document {number}" for number in range(3)]
+    assert [row["text"] for row in corpus["train"]] == [f"document {number}" for number in range(3, 40)]
+
+
+def test_own_validation_file_is_not_mixed_in(tmp_path):
+    train, validation = write(tmp_path / "train.txt", SENTENCES[:3]), write(tmp_path / "validation.csv", SENTENCES[3:])
+    corpus = load_corpus(str(train), str(validation))
+    assert corpus["train"]["text"][:] == SENTENCES[:3] and corpus["validation"]["text"][:] == SENTENCES[3:]
+
+
+def test_dataset_name_may_be_a_folder(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    write(folder / "train.jsonl", SENTENCES[:3])
+    write(folder / "validation.jsonl", SENTENCES[3:])
+    corpus = load_corpus(dataset_name=str(folder))
+    assert corpus["train"]["text"][:] == SENTENCES[:3] and corpus["validation"]["text"][:] == SENTENCES[3:]
+
+
+def test_text_column_is_found_or_named(tmp_path):
+    assert find_text_column({"id": "x", "text": "y"}) == "text"
+    assert find_text_column({"id": 1, "abstract": "y"}) == "abstract"
+    with pytest.raises(ValueError, match="2 of title, abstract hold text"):
+        find_text_column({"title": "x", "abstract": "y"})
+    file = tmp_path / "c.jsonl"
+    file.write_text('{"title": "x", "abstract": "y", "year": 1}\n' * 30)
+    assert load_corpus(str(file), text_column="abstract")["train"][0] == {"text": "y"}
+    with pytest.raises(ValueError, match=r"body is missing\. Columns of the split train: title, abstract, year"):
+        load_corpus(str(file), text_column="body")
+    with pytest.raises(ValueError, match="year holds 1"):
+        load_corpus(str(file), text_column="year")
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("c.txt", b"", "c.txt is empty"),
+        ("c.txt", b" \n\n", "c.txt is empty"),
+        ("c.json", b"[]", "c.json is empty"),
+        ("c.txt", b"text\nab\0cd\n", "c.txt, line 2 holds a zero byte"),
+        ("c.txt", "Größe\n".encode("latin-1"), "c.txt, line 1 has the byte 0xf6"),
+        ("c.csv", b"text\nfine\n\xff\n", "c.csv, line 3 has the byte 0xff"),
+        ("c.jsonl", b'{"text": "a"}\n\n{"text": "b"\n', "c.jsonl, line 3 is broken JSON: Expecting ',' delimiter"),
+        ("c.jsonl", b'{"text": "a"}\n["b"]\n', "c.jsonl, line 2 is broken JSON: Expecting one object a line"),
+        ("c.jsonl", b'{"text": "a"}\n{"text": "\xff"}\n', "c.jsonl, line 2 has the byte 0xff"),
+        ("c.json", b'[{"text": "a"},\n {"text": b}]', "c.json, line 2 is broken JSON: Expecting value at column 11"),
+        ("c.json", b'[{"text": "a"},\n {"text": "\xff"}]', "c.json, line 2 has the byte 0xff"),
+        ("c.txt.gz", b"no gzip", "c.txt.gz is not a whole gzip file"),
+        ("c.txt.gz", gzip.compress(b"text\n" * 1000)[:-20], "c.txt.gz is not a whole gzip file"),
+        ("c.parquet", b"no parquet", "c.parquet is not a Parquet file"),
+        ("c.pdf", b"%PDF", "got .*c.pdf"),
+        ("c.parquet.gz", b"", "got .*c.parquet.gz"),
+    ],
+)
+def test_unusable_file_is_told(tmp_path, name, content, message, streaming):
+    file = tmp_path / name
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        load_corpus(str(file), streaming=streaming)
+    assert [path.name for path in tmp_path.iterdir()] == [name]  # no cache was begun
+
+
+def test_fault_that_only_the_parser_sees_is_told(tmp_path):
+    file = tmp_path / "c.csv"
+    file.write_text("text,id\na,1\nb,2,3\n")
+    with pytest.raises(ValueError, match=r"c.csv cannot be read as csv: .*Expected 2 fields in line 3, saw 3"):
+        load_corpus(str(file))
+
+
+def test_unusable_corpus_is_told(tmp_path):
+    file = str(write(tmp_path / "c.txt", ["one"]))
+    with pytest.raises(FileNotFoundError, match=r"no file matches .*missing.txt"):
+        load_corpus(str(tmp_path / "missing.txt"))
+    with pytest.raises(FileNotFoundError, match=r"no file matches"):
+        load_corpus(str(tmp_path))
+    with pytest.raises(ValueError, match="one format"):
+        load_corpus([file, str(write(tmp_path / "c.jsonl", ["one"]))])
+    with pytest.raises(ValueError, match="files or a dataset name; got train_file=None, dataset_name=None"):
+        load_corpus()
+    with pytest.raises(ValueError, match="here 1 of 1 documents"):
+        load_corpus(file)
+    with pytest.raises(ValueError, match="first 1000 documents"):
+        load_corpus(file, streaming=True)
+    with pytest.raises(ValueError, match="all documents of its split train are blank"):
+        load_corpus(str(write(tmp_path / "blank.jsonl", ["", " "])))
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_lines_become_examples(kind):
+    tokenizer = make_tokenizer(kind)
+    corpus = DatasetDict(train=Dataset.from_dict({"text": SENTENCES}))
+    examples = tokenize_corpus(corpus, tokenizer, max_seq_length=16, line_by_line=True, whole_words=True)["train"]
+    for sentence, example in zip(SENTENCES, examples, strict=True):
+        expected = tokenizer(sentence, truncation=True, max_length=16)
+        assert example == {"input_ids": expected["input_ids"], "word_ids": expected.word_ids()}
+    assert max(len(example["input_ids"]) for example in examples) == 16
+    plain = tokenize_corpus(corpus, tokenizer, max_seq_length=16, line_by_line=True)["train"]
+    assert plain.column_names == ["input_ids"]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("kind", MAKERS)
+def test_packed_examples_hold_all_text_but_the_remainder(kind, streaming):
+    tokenizer = make_tokenizer(kind)
+    documents = Dataset.from_dict({"text": SENTENCES})
+    corpus = IterableDatasetDict(train=documents.to_iterable_dataset()) if streaming else DatasetDict(train=documents)
+    examples = list(tokenize_corpus(corpus, tokenizer, max_seq_length=16, whole_words=True)["train"])
+
+    cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
+    stream, words = [], []
+    for sentence in SENTENCES:
+        encoding = tokenizer(sentence)
+        assert encoding["input_ids"][0] == cls and encoding["input_ids"][-1] == sep
+        stream += encoding["input_ids"][1:]
+        words += encoding.word_ids()[1:]
+    assert len(examples) == len(stream) // 14
+    assert all(example["input_ids"][0] == cls and example["input_ids"][-1] == sep for example in examples)
+    assert all(len(example["input_ids"]) == len(example["word_ids"]) == 16 for example in examples)
+    assert [token for example in examples for token in example["input_ids"][1:-1]] == stream[: len(examples) * 14]
+    assert [word for example in examples for word in example["word_ids"][1:-1]] == words[: len(examples) * 14]
+
+
+def test_word_ids_of_a_long_document(tmp_path):
+    tokenizer = make_bert_tokenizer()
+    corpus = DatasetDict(train=Dataset.from_dict({"text": ["text " * 70000]}))
+    examples = tokenize_corpus(corpus, tokenizer, max_seq_length=500, whole_words=True)["train"]
+    assert examples[-1]["word_ids"][-2] == len(examples) * 498 - 1 > 2**16
+
+
+def test_tokenizer_that_does_not_fit_is_told():
+    corpus = DatasetDict(train=Dataset.from_dict({"text": SENTENCES}))
+    tokenizer = make_bert_tokenizer()
+    with pytest.raises(ValueError, match="at most what the model takes, 512; got 513"):
+        tokenize_corpus(corpus, tokenizer, max_seq_length=513)
+    tokenizer.sep_token = None
+    with pytest.raises(ValueError, match=r"cls_token=\[CLS\], sep_token=None"):
+        tokenize_corpus(corpus, tokenizer)
+    tokenizer.mask_token = None
+    with pytest.raises(ValueError, match="needs a mask token"):
+        tokenize_corpus(corpus, tokenizer)
+
+
+def test_less_than_a_batch_is_told():
+    examples = Dataset.from_dict({"input_ids": [[1]] * 4})
+    for dataset in (examples, examples.to_iterable_dataset()):
+        check_batch(dataset, 4)
+        with pytest.raises(ValueError, match="at least one batch of 5 examples; got 4"):
+            check_batch(dataset, 5)
