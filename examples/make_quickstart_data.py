@@ -7,7 +7,8 @@
 The two parts of examples/quickstart_data/ that are not copied from somewhere are made here, so that anybody can make
 them again or make their own: a small general English BERT, trained from nothing on any text with one document a line,
 
-    python examples/make_quickstart_data.py --part encoder --text general.txt.gz --output_dir examples/quickstart_data/encoder
+    python examples/make_quickstart_data.py --part encoder --text general.txt.gz \
+        --output_dir examples/quickstart_data/encoder
 
 and a sample of a domain corpus, kept to documents that name a year from 2016 on beside a venue or a shared task of the
 ACL Anthology (the years it publishes under CC BY 4.0; the corpus itself does not carry the year),
@@ -41,14 +42,16 @@ VENUES = (
     "BEA|WNUT|FinCausal|FinSim|FinNLP|ArabicNLP|WANLP|CLPsych|TextGraphs|SIGTYP|MultiLexNorm|BabyLM|WAT|NADI|TSAR|UNLP|"
     "FEVER|ACL|EMNLP|NAACL|EACL|AACL|COLING|LREC"
 )
-FROM_2016 = re.compile(rf"\b({VENUES})[- ’']{{0,3}}(20)?(1[6-9]|2[0-5])\b")
-BEFORE_2016 = re.compile(rf"\b({VENUES})[- ’']{{0,3}}(20)?(0\d|1[0-5])\b")
+FROM_2016 = re.compile(rf"\b({VENUES})[- \u2019']{{0,3}}(20)?(1[6-9]|2[0-5])\b")
+BEFORE_2016 = re.compile(rf"\b({VENUES})[- \u2019']{{0,3}}(20)?(0\d|1[0-5])\b")
 SHARED_TASK = re.compile(r"\bshared task\b", re.IGNORECASE)
 YEAR_FROM_2016 = re.compile(r"\b20(1[6-9]|2[0-5])\b")
 
 
 @dataclass
 class Arguments:
+    """What to make, from what, and how large."""
+
     part: Literal["encoder", "corpus"] = field(metadata={"help": "What to make."})
     text: str = field(metadata={"help": "Text, one document a line, plain or .gz."})
     output_dir: str = field(metadata={"help": "Where it is written."})

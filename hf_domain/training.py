@@ -1,13 +1,40 @@
 """What the stock Trainer needs beside it: fast and exact masked-LM loss, logged auxiliary losses, loadable pushes."""
 
+import json
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.dynamic_module_utils import custom_object_save
 from transformers.modeling_outputs import MaskedLMOutput
 
-from hf_domain.modeling.backbone import BackbonePreTrainedModel, EncoderPassthrough, compute_masked_lm_loss
+from hf_domain.modeling.backbone import BackbonePreTrainedModel, EncoderPassthrough, NumItems, compute_masked_lm_loss
+
+
+def parse_overrides(overrides: str | None) -> dict[str, Any]:
+    """Parse `name=value,name=value`; a value is read as JSON where it is JSON, else as a string.
+
+    Raises:
+        ValueError: A part is not of the form name=value.
+    """
+    options: dict[str, Any] = {}
+    for part in (overrides or "").split(",") if overrides else []:
+        name, separator, value = part.partition("=")
+        if not (name and separator):
+            raise ValueError(f"overrides have the form name=value,name=value, got {part!r}")
+        try:
+            options[name.strip()] = json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
+        except json.JSONDecodeError:
+            options[name.strip()] = value
+    return options
 
 
 def check_tokenizer_fits(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
@@ -59,7 +86,9 @@ def decode_labelled_rows_only(model: PreTrainedModel) -> PreTrainedModel:
         del head.__dict__["forward"]
         return head(hidden_states).logits
 
-    def forward_labelled_rows(*args, labels=None, num_items_in_batch=None, **kwargs):
+    def forward_labelled_rows(
+        *args, labels: torch.Tensor | None = None, num_items_in_batch: NumItems = None, **kwargs
+    ) -> MaskedLMOutput:
         if labels is None or not model.training:
             return forward(*args, labels=labels, **kwargs)
         kwargs["return_dict"] = True
@@ -100,14 +129,28 @@ class AuxiliaryLossCallback(TrainerCallback):
         self.sums[training], self.passes[training] = {}, 0
         return averages
 
-    def on_log(self, args, state, control, logs=None, **kwargs) -> None:
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs,
+    ) -> None:
         """Add the averages to the logged line and to trainer_state.json."""
         if logs is not None and "loss" in logs:
             averages = {name: round(value, 4) for name, value in self.flush(training=True).items()}
             logs.update(averages)
             state.log_history[-1].update(averages)
 
-    def on_evaluate(self, args, state, control, metrics=None, **kwargs) -> None:
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float] | None = None,
+        **kwargs,
+    ) -> None:
         """Add the averages to the metrics that evaluate() returns."""
         if metrics is not None:
             metrics.update({f"eval_{name}": value for name, value in self.flush(training=False).items()})
@@ -128,7 +171,14 @@ class PushCodeCallback(TrainerCallback):
     code that is not there.
     """
 
-    def on_push_begin(self, args, state, control, model=None, **kwargs) -> None:
+    def on_push_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: PreTrainedModel | None = None,
+        **kwargs,
+    ) -> None:
         """Save the code beside the weights that are about to be pushed."""
         if isinstance(model, BackbonePreTrainedModel):
             custom_object_save(model, args.output_dir)

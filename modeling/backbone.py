@@ -30,7 +30,7 @@ DIRECT_ROWS = 2048
 NumItems = torch.Tensor | int | None
 
 
-# ----------------------------------------------------------------------------------------------------------- the encoder
+# ----------------------------------------------------------------------------------------- the encoder
 
 
 def build_backbone(config: PreTrainedConfig) -> PreTrainedModel:
@@ -143,6 +143,16 @@ class BackbonePreTrainedModel(PreTrainedModel):
         model.tie_weights()
         return model.eval()
 
+    @classmethod
+    def from_pretrained(cls, *args, **kwargs) -> Any:
+        """Load as transformers does, and freeze again what the method freezes: loading makes all of it trainable."""
+        output = super().from_pretrained(*args, **kwargs)
+        (output[0] if isinstance(output, tuple) else output).freeze_parameters()
+        return output
+
+    def freeze_parameters(self) -> None:
+        """Turn off the gradients of what the method leaves as it is; nothing by default."""
+
     def get_input_embeddings(self) -> nn.Module:
         """Return the embedding table of the encoder."""
         return self.base_model.backbone.get_input_embeddings()
@@ -158,7 +168,7 @@ class BackbonePreTrainedModel(PreTrainedModel):
         super().save_pretrained(*args, **kwargs)
 
 
-# ------------------------------------------------------------------------------------------------------- masked-LM head
+# -------------------------------------------------------------------------------------- masked-LM head
 
 
 class EncoderPassthrough(nn.Module):
@@ -323,7 +333,7 @@ class BackboneForMaskedLM(BackbonePreTrainedModel):
         )
 
 
-# ------------------------------------------------------------------------------------------------------------ task heads
+# ------------------------------------------------------------------------------------------ task heads
 
 
 class ClassificationHead(nn.Module):

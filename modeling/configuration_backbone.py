@@ -62,7 +62,7 @@ class BackboneConfig(PreTrainedConfig):
     tie_word_embeddings: bool = True
     classifier_dropout: float | None = None
 
-    def __post_init__(self, **kwargs):
+    def __post_init__(self, **kwargs) -> None:
         self.backbone_config = build_backbone_config(self.backbone_config)
         super().__post_init__(**kwargs)
 

@@ -66,7 +66,7 @@ class VarMAEConfig(BackboneConfig):
     backbone_dropout: bool = True
     tie_word_embeddings: bool = False
 
-    def __post_init__(self, **kwargs):
+    def __post_init__(self, **kwargs) -> None:
         super().__post_init__(**kwargs)
         if not 0.0 < self.unmasked_ratio <= 1.0:
             raise ValueError(f"unmasked_ratio must lie in (0, 1], got {self.unmasked_ratio}; 1 takes all tokens")

@@ -234,9 +234,13 @@ class VarMAEForMaskedLM(VarMAEPreTrainedModel, BackboneForMaskedLM):
         super().__init__(config)
         self.masked_log_variance = Perceptron(config)
         self.unmasked_log_variance = Perceptron(config)
-        if config.freeze_backbone:
-            self.model.backbone.requires_grad_(False)
+        self.freeze_parameters()
         self.post_init()
+
+    def freeze_parameters(self) -> None:
+        """Freeze the encoder, as the paper does."""
+        if self.config.freeze_backbone:
+            self.model.backbone.requires_grad_(False)
 
     def train(self, mode: bool = True) -> "VarMAEForMaskedLM":
         """Switch to training mode; a frozen encoder follows unless it is to run without dropout."""
@@ -324,7 +328,8 @@ class VarMAEForMaskedLM(VarMAEPreTrainedModel, BackboneForMaskedLM):
         def average(values: torch.Tensor) -> torch.Tensor:
             return values.detach().sum() / max(len(values), 1)
 
-        active = mean.detach().float().var(dim=0, correction=0) > ACTIVE_VARIANCE
+        mean = mean.detach().float()
+        active = (mean - mean.mean(dim=0)).square().mean(dim=0) > ACTIVE_VARIANCE
         return {
             "loss": loss,
             "masked_reconstruction_loss": average(reconstruction[:num_masked]),

@@ -1,6 +1,21 @@
-"""Tiny tokenizers and encoders, built in process: no test needs the network or a file outside the repository."""
+"""No test needs the network or a file from elsewhere; every test starts from the same seed."""
 
 import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import pytest
+from tiny_models import FAMILIES
+from transformers import set_seed
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    set_seed(0)
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request) -> str:
+    """Each of the seven supported families."""
+    return request.param

@@ -1,0 +1,210 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["hf-domain"]
+# ///
+"""Continue the pre-training of an encoder on domain text: plain masked LM (DAPT, TAPT) or a method of this package.
+
+    python examples/run_mlm.py --model_name_or_path bert-base-uncased --method varmae \
+        --train_file corpus.txt.gz --output_dir varmae-cs --do_train --do_eval --num_train_epochs 3
+
+`--method dapt` trains the encoder as it is. Every other method builds its model around the encoder; the method's own
+options go into `--config_overrides kl_weight=10,unmasked_ratio=0.15`. `--model_name_or_path` may also name a checkpoint
+of the method: training then goes on from there. A killed run goes on with `--resume_from_checkpoint`.
+"""
+
+import logging
+import math
+import sys
+from dataclasses import dataclass, field
+from typing import Literal
+
+import datasets
+import torch
+import transformers
+from hf_domain.outputs import check_output_dir
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    DataCollatorForLanguageModeling,
+    HfArgumentParser,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
+
+from hf_domain import VarMAEForMaskedLM
+from hf_domain.corpora import check_batch, load_corpus, tokenize_corpus
+from hf_domain.masking import DataCollatorForWholeWordMask
+from hf_domain.training import (
+    PushCodeCallback,
+    check_tokenizer_fits,
+    decode_labelled_rows_only,
+    log_auxiliary_losses,
+    parse_overrides,
+)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class ModelArguments:
+    """Which encoder, and what is made of it."""
+
+    model_name_or_path: str = field(metadata={"help": "Encoder to start from, or a checkpoint of the method."})
+    method: Literal["dapt", "varmae"] = field(default="dapt", metadata={"help": "What is trained."})
+    config_overrides: str | None = field(default=None, metadata={"help": "Options of the method: name=value,..."})
+    tokenizer_name: str | None = field(default=None, metadata={"help": "If not that of the encoder."})
+    cache_dir: str | None = field(default=None, metadata={"help": "Where downloads are kept."})
+    model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of the encoder."})
+    token: str | None = field(default=None, metadata={"help": "Hub token, if not the one of `hf auth login`."})
+    trust_remote_code: bool = field(default=False, metadata={"help": "Let code of the encoder's repository run."})
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = field(
+        default="float32", metadata={"help": "Type of the weights; use --bf16 for mixed precision."}
+    )
+
+
+@dataclass
+class DataTrainingArguments:
+    """Which text, and how it is cut and masked."""
+
+    train_file: list[str] | None = field(default=None, metadata={"help": ".txt .jsonl .json .csv (.gz) .parquet."})
+    validation_file: list[str] | None = field(default=None, metadata={"help": "Text to evaluate on."})
+    dataset_name: str | None = field(default=None, metadata={"help": "A dataset of the Hub instead of files."})
+    dataset_config_name: str | None = field(default=None, metadata={"help": "Its configuration."})
+    text_column_name: str | None = field(default=None, metadata={"help": "Column with the text, if not `text`."})
+    validation_split_percentage: int = field(default=5, metadata={"help": "Held out if there is no validation text."})
+    streaming: bool = field(default=False, metadata={"help": "Read while training; needs --max_steps."})
+    max_seq_length: int = field(default=128, metadata={"help": "Tokens of an example."})
+    line_by_line: bool = field(default=False, metadata={"help": "One example a document instead of packed blocks."})
+    mlm_probability: float = field(default=0.15, metadata={"help": "Share of tokens (or words) to predict."})
+    whole_word_mask: bool = field(default=False, metadata={"help": "Mask all pieces of a word together."})
+    max_train_samples: int | None = field(default=None, metadata={"help": "Train on so many examples only."})
+    max_eval_samples: int | None = field(default=None, metadata={"help": "Evaluate on so many examples only."})
+    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes that tokenize."})
+    overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again."})
+
+
+def load_model(args: ModelArguments, tokenizer):
+    """Load the model to train: the encoder itself, or the method's model around it."""
+    hub = {"revision": args.model_revision, "token": args.token, "cache_dir": args.cache_dir}
+    hub |= {"trust_remote_code": args.trust_remote_code, "dtype": args.dtype}
+    overrides = parse_overrides(args.config_overrides)
+    model_type = AutoConfig.from_pretrained(args.model_name_or_path, **{**hub, "dtype": None}).model_type
+    if args.method in ("dapt", model_type):
+        if overrides and args.method == "dapt":
+            raise ValueError(f"--config_overrides are options of a method, dapt has none; got {args.config_overrides}")
+        model = AutoModelForMaskedLM.from_pretrained(args.model_name_or_path, **hub, **overrides)
+        return decode_labelled_rows_only(model)
+    special_token_ids = sorted(set(tokenizer.all_special_ids) - {tokenizer.mask_token_id, tokenizer.unk_token_id})
+    overrides.setdefault("special_token_ids", special_token_ids)
+    return VarMAEForMaskedLM.from_backbone(args.model_name_or_path, **hub, **overrides)
+
+
+def load_data(args: DataTrainingArguments, model_args: ModelArguments, tokenizer):
+    """Load, tokenize and cut the corpus."""
+    corpus = load_corpus(
+        args.train_file,
+        args.validation_file,
+        dataset_name=args.dataset_name,
+        dataset_config_name=args.dataset_config_name,
+        text_column=args.text_column_name,
+        validation_split_percentage=args.validation_split_percentage,
+        streaming=args.streaming,
+        cache_dir=model_args.cache_dir,
+    )
+    examples = tokenize_corpus(
+        corpus,
+        tokenizer,
+        max_seq_length=args.max_seq_length,
+        line_by_line=args.line_by_line,
+        whole_words=args.whole_word_mask,
+        num_proc=args.preprocessing_num_workers,
+        overwrite_cache=args.overwrite_cache,
+    )
+    for split, limit in (("train", args.max_train_samples), ("validation", args.max_eval_samples)):
+        if limit is not None and split in examples:
+            count = limit if args.streaming else min(limit, len(examples[split]))
+            examples[split] = examples[split].take(count) if args.streaming else examples[split].select(range(count))
+    return examples
+
+
+def main() -> None:
+    parser = HfArgumentParser((ModelArguments, DataTrainingArguments, TrainingArguments))
+    if len(sys.argv) == 2 and sys.argv[1].endswith((".json", ".yaml")):
+        parse = parser.parse_json_file if sys.argv[1].endswith(".json") else parser.parse_yaml_file
+        model_args, data_args, training_args = parse(sys.argv[1])
+    else:
+        model_args, data_args, training_args = parser.parse_args_into_dataclasses()
+    logging.basicConfig(format="%(asctime)s - %(levelname)s - %(name)s - %(message)s", level=logging.INFO)
+    log_level = training_args.get_process_log_level()
+    datasets.utils.logging.set_verbosity(log_level)
+    transformers.utils.logging.set_verbosity(log_level)
+    logger.info("Training arguments: %s", training_args)
+    set_seed(training_args.seed)
+
+    if data_args.streaming and training_args.do_train and training_args.max_steps <= 0:
+        raise ValueError("the length of a stream is not known: --streaming needs --max_steps, got none")
+    tokenizer = AutoTokenizer.from_pretrained(
+        model_args.tokenizer_name or model_args.model_name_or_path,
+        revision=model_args.model_revision,
+        token=model_args.token,
+        cache_dir=model_args.cache_dir,
+        trust_remote_code=model_args.trust_remote_code,
+    )
+    model = load_model(model_args, tokenizer)
+    check_tokenizer_fits(tokenizer, model)
+    check_output_dir(training_args.output_dir, model.config)
+    with training_args.main_process_first(desc="loading and tokenizing the corpus"):
+        examples = load_data(data_args, model_args, tokenizer)
+    if training_args.do_train:
+        check_batch(examples["train"], training_args.train_batch_size * training_args.gradient_accumulation_steps)
+
+    training_args.remove_unused_columns = not data_args.whole_word_mask  # the collator reads and drops word_ids
+    collator_class = DataCollatorForWholeWordMask if data_args.whole_word_mask else DataCollatorForLanguageModeling
+    trainer = Trainer(
+        model=model,
+        args=training_args,
+        train_dataset=examples["train"] if training_args.do_train else None,
+        eval_dataset=examples.get("validation") if training_args.do_eval else None,
+        processing_class=tokenizer,
+        data_collator=collator_class(tokenizer, mlm_probability=data_args.mlm_probability),
+        callbacks=[PushCodeCallback()],
+    )
+    log_auxiliary_losses(trainer)
+
+    if training_args.do_train:
+        metrics = trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint).metrics
+        trainer.save_model()
+        if not data_args.streaming:
+            metrics["train_samples"] = len(examples["train"])
+        trainer.log_metrics("train", metrics)
+        trainer.save_metrics("train", metrics)
+        trainer.save_state()
+    if training_args.do_eval:
+        # The masks of an evaluation are the same for every model and every run.
+        torch.manual_seed(training_args.seed)
+        metrics = trainer.evaluate()
+        masked_lm_loss = metrics.get("eval_masked_reconstruction_loss", metrics["eval_loss"])
+        metrics["perplexity"] = math.exp(masked_lm_loss) if masked_lm_loss < 700 else math.inf
+        trainer.log_metrics("eval", metrics)
+        trainer.save_metrics("eval", metrics)
+
+    card = {
+        "finetuned_from": model_args.model_name_or_path,
+        "tasks": "fill-mask",
+        "tags": ["hf-domain", model_args.method],
+        "dataset": data_args.dataset_name or ", ".join(data_args.train_file or []),
+    }
+    if training_args.push_to_hub:
+        trainer.push_to_hub(**card)
+    elif trainer.is_world_process_zero():
+        trainer.create_model_card(**card)
+
+
+def _mp_fn(index: int) -> None:
+    main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""The wrapper: what it takes over from a stock encoder must be the encoder's, in all seven families."""
+
+import copy
+
+import pytest
+import torch
+from hf_domain.modeling import backbone
+from hf_domain.modeling.configuration_backbone import strip_remote_code_keys
+from tiny_models import FAMILIES, VOCAB_SIZE, make_batch, make_config, make_masked_lm
+from torch.nn import functional as F
+from transformers import AutoModel, BertConfig
+
+from hf_domain import VarMAEConfig, VarMAEForMaskedLM, VarMAEForSequenceClassification, VarMAEForTokenClassification
+
+PLAIN = {"residual": True, "batch_norm": False}  # a VarMAE whose fresh module is the identity
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_logits_equal_the_stock_model(family, tied):
+    stock = make_masked_lm(family)
+    model = VarMAEForMaskedLM.from_backbone(stock, **PLAIN, tie_word_embeddings=tied)
+    batch = make_batch(masked=False)
+    with torch.no_grad():
+        assert torch.equal(model(**batch).logits, stock(**batch).logits)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_decoder_is_the_embedding_table_only_when_tied(family, tied):
+    model = VarMAEForMaskedLM.from_backbone(make_masked_lm(family), tie_word_embeddings=tied)
+    shared = model.get_output_embeddings().weight.data_ptr() == model.get_input_embeddings().weight.data_ptr()
+    assert shared is tied
+    assert torch.equal(model.get_output_embeddings().weight, model.get_input_embeddings().weight)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_resized_vocabulary_survives_saving(family, tied, tmp_path):
+    model = VarMAEForMaskedLM.from_backbone(make_masked_lm(family), tie_word_embeddings=tied)
+    model.resize_token_embeddings(VOCAB_SIZE + 16, mean_resizing=False)
+    model.save_pretrained(tmp_path)
+    loaded, info = VarMAEForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(info.values())
+    assert loaded.config.vocab_size == loaded.config.backbone_config.vocab_size == VOCAB_SIZE + 16
+    batch = make_batch(masked=False)
+    with torch.no_grad():
+        logits = loaded(**batch).logits
+        assert logits.shape[-1] == VOCAB_SIZE + 16
+        assert torch.equal(logits, model(**batch).logits)
+
+
+def test_from_backbone_copies_and_takes_a_name_or_an_encoder(family, tmp_path):
+    stock = make_masked_lm(family)
+    before = copy.deepcopy(stock.state_dict())
+    stock.save_pretrained(tmp_path)
+    by_name = VarMAEForMaskedLM.from_backbone(str(tmp_path), **PLAIN)
+    by_model = VarMAEForMaskedLM.from_backbone(stock, **PLAIN)
+    by_encoder = VarMAEForTokenClassification.from_backbone(AutoModel.from_pretrained(tmp_path), num_labels=3)
+    batch = make_batch(masked=False)
+    with torch.no_grad():
+        assert torch.equal(by_name(**batch).logits, by_model(**batch).logits)
+        expected = stock.base_model(**batch).last_hidden_state
+        assert torch.equal(by_encoder.model.encode(**batch).last_hidden_state, expected)
+    by_model.get_input_embeddings().weight.data.zero_()
+    by_model.config.vocab_size = 7
+    assert all(torch.equal(value, before[key]) for key, value in stock.state_dict().items())
+    assert stock.config.vocab_size == VOCAB_SIZE
+
+
+def test_from_backbone_says_what_is_wrong():
+    stock = make_masked_lm("bert")
+    with pytest.raises(ValueError, match=r"no option kl_wieght; its own are .*kl_weight"):
+        VarMAEForMaskedLM.from_backbone(stock, kl_wieght=1.0)
+    with pytest.raises(ValueError, match="masked-LM head, got BertModel"):
+        VarMAEForMaskedLM.from_backbone(stock.bert)
+    with pytest.raises(ValueError, match="legacy=True"):
+        VarMAEForMaskedLM(VarMAEConfig(backbone_config=make_config("deberta-v2", legacy=False)))
+
+
+def test_hidden_states_and_attentions_are_the_encoders(family):
+    stock = make_masked_lm(family)
+    model = VarMAEForMaskedLM.from_backbone(stock)
+    batch = make_batch(masked=False)
+    with torch.no_grad():
+        ours = model(**batch, output_hidden_states=True).hidden_states
+        theirs = stock(**batch, output_hidden_states=True).hidden_states
+        as_tuple = model(**batch, output_hidden_states=True, return_dict=False)
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    assert isinstance(as_tuple, tuple)
+    assert torch.equal(as_tuple[1][-1], ours[-1])
+
+
+def test_masked_lm_loss_counts_each_label_once(monkeypatch):
+    decoder = torch.nn.Linear(8, 50)
+    hidden_states = torch.randn(3, 40, 8, requires_grad=True)
+    labels = torch.randint(0, 50, (3, 40)).masked_fill(torch.rand(3, 40) < 0.5, -100)
+    expected = F.cross_entropy(decoder(hidden_states).view(-1, 50), labels.view(-1))
+    (gradient,) = torch.autograd.grad(expected, hidden_states)
+
+    loss = backbone.compute_masked_lm_loss(decoder, hidden_states, labels)
+    torch.testing.assert_close(loss, expected)
+    monkeypatch.setattr(backbone, "DIRECT_ROWS", 4)
+    monkeypatch.setattr(backbone, "CHUNK_ROWS", 7)
+    chunked = backbone.compute_masked_lm_loss(decoder, hidden_states, labels)
+    torch.testing.assert_close(chunked, expected)
+    torch.testing.assert_close(torch.autograd.grad(chunked, hidden_states)[0], gradient)
+    window = 2 * int((labels != -100).sum())
+    torch.testing.assert_close(backbone.compute_masked_lm_loss(decoder, hidden_states, labels, window), expected / 2)
+
+
+def test_masked_lm_loss_of_nothing_is_zero():
+    decoder = torch.nn.Linear(8, 50)
+    loss = backbone.compute_masked_lm_loss(decoder, torch.randn(2, 3, 8), torch.full((2, 3), -100))
+    assert loss == 0
+
+
+@pytest.mark.parametrize(
+    ("num_labels", "labels", "problem_type"),
+    [
+        (3, torch.tensor([0, 2, 1]), "single_label_classification"),
+        (1, torch.tensor([0.5, -1.0, 2.0]), "regression"),
+        (2, torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]]), "multi_label_classification"),
+    ],
+)
+def test_classification_loss(num_labels, labels, problem_type):
+    config = VarMAEConfig(num_labels=num_labels)
+    logits = torch.randn(3, num_labels)
+    expected = {
+        "single_label_classification": lambda: F.cross_entropy(logits, labels),
+        "regression": lambda: F.mse_loss(logits.squeeze(), labels),
+        "multi_label_classification": lambda: F.binary_cross_entropy_with_logits(logits, labels),
+    }[problem_type]()
+    torch.testing.assert_close(backbone.compute_classification_loss(logits, labels, config), expected)
+    assert config.problem_type == problem_type
+    halved = backbone.compute_classification_loss(logits, labels, config, 2 * labels.numel())
+    torch.testing.assert_close(halved, expected / 2)
+
+
+def test_nested_configuration_cannot_switch_on_code(tmp_path):
+    nested = {
+        "model_type": "bert",
+        "auto_map": {"AutoModel": "evil.Evil"},
+        "trust_remote_code": True,
+        "hidden_size": 32,
+    }
+    config = VarMAEConfig(backbone_config={**nested, "deeper": {"trust_remote_code": True}})
+    assert not hasattr(config.backbone_config, "auto_map")
+    config.backbone_config.auto_map = {"AutoModel": "evil.Evil"}
+    config.save_pretrained(tmp_path)
+    text = (tmp_path / "config.json").read_text()
+    assert "evil" not in text
+    assert "trust_remote_code" not in text
+    assert VarMAEConfig(backbone_config=BertConfig(auto_map={"AutoModel": "evil.Evil"})).hidden_size == 768
+    assert strip_remote_code_keys({"a": {"auto_map": 1, "b": 2}}) == {"a": {"b": 2}}
+
+
+def test_a_model_of_ours_is_a_backbone(tmp_path):
+    inner = VarMAEForMaskedLM.from_backbone(make_masked_lm("bert"))
+    outer = VarMAEForMaskedLM.from_backbone(inner, **PLAIN)
+    batch = make_batch(masked=False)
+    with torch.no_grad():
+        expected = inner(**batch).logits
+        assert torch.equal(outer(**batch).logits, expected)
+        outer.save_pretrained(tmp_path)
+        assert torch.equal(VarMAEForMaskedLM.from_pretrained(tmp_path)(**batch).logits, expected)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_classifier_takes_the_encoders_dropout(family):
+    config = VarMAEConfig(backbone_config=make_config(family, dropout=0.3))
+    assert backbone.get_classifier_dropout(config) == 0.3
+    config.classifier_dropout = 0.0
+    assert VarMAEForSequenceClassification(config).classifier.dropout.p == 0.0

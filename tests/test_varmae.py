@@ -1,0 +1,438 @@
+"""VarMAE: the ten proofs every method carries, and the equations of the paper computed a second time."""
+
+import copy
+import math
+
+import pytest
+import torch
+from datasets import Dataset
+from hf_domain.modeling.modeling_varmae import MeanNetwork, VarMAEModel, compute_kl, sample_tokens
+from tiny_models import VOCAB_SIZE, make_batch, make_masked_lm
+from torch.distributions import Normal, kl_divergence
+from torch.nn import functional as F
+from transformers import Trainer, TrainingArguments
+
+from hf_domain import (
+    VarMAEConfig,
+    VarMAEForMaskedLM,
+    VarMAEForQuestionAnswering,
+    VarMAEForSequenceClassification,
+    VarMAEForTokenClassification,
+)
+
+PLAIN = {"residual": True, "batch_norm": False}
+
+
+def make_varmae(family="bert", dropout=0.1, **options) -> VarMAEForMaskedLM:
+    """A VarMAE whose own weights are large enough to matter and whose statistics are not at their defaults."""
+    model = VarMAEForMaskedLM.from_backbone(make_masked_lm(family, dropout), **options)
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            if "mean_network" in name or "log_variance" in name:
+                tensor.add_(0.2 * torch.rand_like(tensor))
+    return model
+
+
+# ------------------------------------------------------------------------------------ 1: the equations
+
+
+def compute_expected(model, batch, noise, ratio_mask=None):
+    """Eqs. 2-5 and section 2.3 token by token, from the parameters alone."""
+    config = model.config
+    network = model.model.mean_network
+
+    def perceptron(part, x):
+        return part.out_proj(F.gelu(part.dense(x)))
+
+    context = model.model.encode(batch["input_ids"], batch["attention_mask"]).last_hidden_state
+    masked = [(b, i) for b in range(len(context)) for i in range(context.shape[1]) if batch["labels"][b, i] != -100]
+    unmasked = [
+        (b, i)
+        for b in range(len(context))
+        for i in range(context.shape[1])
+        if batch["labels"][b, i] == -100
+        and batch["attention_mask"][b, i] == 1
+        and int(batch["input_ids"][b, i]) not in config.special_token_ids
+    ]
+    positions = masked + unmasked
+    raw = torch.stack([perceptron(network.perceptron, context[b, i]) for b, i in positions])
+    if model.training:
+        center, variance = raw.mean(0), ((raw - raw.mean(0)) ** 2).mean(0)
+    else:
+        center, variance = network.running_mean, network.running_var
+    means = config.norm_scale * (raw - center) / (variance + 1e-5).sqrt() + network.shift
+
+    total, terms = 0.0, {"masked": [], "unmasked": []}
+    for row, (b, i) in enumerate(positions):
+        kind = "masked" if row < len(masked) else "unmasked"
+        chosen = masked if kind == "masked" else unmasked
+        log_variance = perceptron(getattr(model, f"{kind}_log_variance"), context[b, i])
+        deviation = (log_variance / 2).exp()
+        z = means[row] + deviation * noise[row] if model.training else means[row]
+        target = batch["labels"][b, i] if kind == "masked" else batch["input_ids"][b, i]
+        reconstruction = -model.decode(z[None])[0].log_softmax(-1)[target]
+        kl = kl_divergence(Normal(means[row], deviation), Normal(0.0, 1.0))
+        kl = kl.mean() if config.kl_reduction == "mean" else kl.sum()
+        if config.loss_weighting == "sequence":
+            weight = 1 / sum(1 for other, _ in chosen if other == b) / len(context)
+        else:
+            weight = 1 / len(chosen)
+        strength = config.kl_weight if kind == "masked" else config.unmasked_kl_weight
+        total = total + weight * (reconstruction + strength * kl)
+        terms[kind].append((reconstruction.item(), kl.item()))
+    return total, terms
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"kl_reduction": "sum", "kl_weight": 0.3, "unmasked_kl_weight": 0.7},
+        {"loss_weighting": "token", "special_token_ids": [7, 8, 9, 10, 11, 12, 13, 14, 15]},
+    ],
+)
+def test_objective_equals_the_equations(options, training, monkeypatch):
+    model = make_varmae(dropout=0.0, norm_scale=0.6, **options).train(training)
+    expected_model = copy.deepcopy(model)
+    batch = make_batch()
+    batch["labels"][2] = -100  # a sequence without a masked token
+    noise = torch.randn(200, 32)
+    monkeypatch.setattr(torch, "randn_like", lambda like: noise[: len(like)])
+    output = model(**batch)
+    expected, terms = compute_expected(expected_model, batch, noise)
+    torch.testing.assert_close(output.loss, expected)
+    for kind in ("masked", "unmasked"):
+        reconstruction, kl = torch.tensor(terms[kind]).mean(0)
+        torch.testing.assert_close(output[f"{kind}_reconstruction_loss"], reconstruction)
+        torch.testing.assert_close(output[f"{kind}_kl"], kl)
+    output.loss.backward()
+    expected.backward()
+    own = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    reference = dict(expected_model.named_parameters())
+    for name, parameter in model.named_parameters():
+        if name in own:
+            torch.testing.assert_close(parameter.grad, reference[name].grad, rtol=1e-3, atol=1e-5)
+
+
+def test_kl_against_torch():
+    mean, log_variance = torch.randn(5, 7), torch.randn(5, 7)
+    expected = kl_divergence(Normal(mean, (log_variance / 2).exp()), Normal(0.0, 1.0))
+    torch.testing.assert_close(compute_kl(mean, log_variance), expected)
+    assert compute_kl(torch.zeros(3), torch.zeros(3)).abs().max() == 0
+
+
+def test_normalization_in_training_and_evaluation():
+    network = MeanNetwork(VarMAEConfig(norm_scale=0.4, norm_momentum=0.25))
+    torch.nn.init.normal_(network.shift)
+    context = torch.randn(50, 128)
+    raw = network.perceptron(context)
+    center, variance = raw.mean(0), raw.var(0, correction=0)
+
+    trained = network(context, use_batch_statistics=True)
+    torch.testing.assert_close(trained, 0.4 * (raw - center) / (variance + 1e-5).sqrt() + network.shift)
+    torch.testing.assert_close(network.running_mean, 0.25 * center)
+    torch.testing.assert_close(network.running_var, 0.75 * torch.ones(128) + 0.25 * raw.var(0))
+    # Zhu et al. 2020, Eq. 8: the mean KL of a dimension cannot fall below gamma^2 / 2, whatever the variances.
+    assert (trained.square().mean(0) / 2).min() >= 0.99 * 0.4**2 / 2
+
+    statistics = network.running_mean.clone()
+    evaluated = network(context[None])
+    expected = 0.4 * (raw - network.running_mean) / (network.running_var + 1e-5).sqrt() + network.shift
+    torch.testing.assert_close(evaluated[0], expected)
+    assert torch.equal(network.running_mean, statistics)
+
+
+@pytest.mark.parametrize("num_tokens", [0, 1])
+def test_too_few_tokens_for_batch_statistics(num_tokens):
+    model = make_varmae().train()
+    batch = make_batch(batch_size=1, masked=False)
+    batch["labels"] = torch.full_like(batch["input_ids"], -100)
+    batch["attention_mask"] = torch.zeros_like(batch["input_ids"])
+    batch["attention_mask"][0, :num_tokens] = 1
+    loss = model(**batch).loss
+    assert torch.isfinite(loss)
+    loss.backward()
+
+
+def test_sampled_tokens_estimate_the_whole():
+    tokens = torch.rand(6, 40) < 0.7
+    kept = sample_tokens(tokens, 0.15)
+    assert (kept <= tokens).all()
+    assert torch.equal(kept.sum(1), (tokens.sum(1) * 0.15).ceil().long())
+    frequency = torch.stack([sample_tokens(tokens, 0.5) for _ in range(400)]).float().mean(0)
+    share = (tokens.sum(1, keepdim=True) * 0.5).ceil() / tokens.sum(1, keepdim=True)
+    assert (frequency - tokens * share).abs().max() < 0.12
+
+    model = make_varmae(dropout=0.0, unmasked_ratio=0.3).train()
+    batch = make_batch()
+    chosen = []
+    model.unmasked_log_variance.register_forward_hook(lambda module, inputs, output: chosen.append(len(output)))
+    model(**batch)
+    real = (batch["attention_mask"].bool() & (batch["labels"] == -100)).sum(1)
+    assert chosen == [int((real * 0.3).ceil().sum())]
+
+
+def test_objective_needs_the_targets():
+    model = make_varmae()
+    batch = make_batch()
+    embeds = model.get_input_embeddings()(batch["input_ids"])
+    with pytest.raises(ValueError, match="input_ids"):
+        model(inputs_embeds=embeds, labels=batch["labels"])
+
+
+@pytest.mark.parametrize("option", [{"unmasked_ratio": 0.0}, {"kl_reduction": "max"}, {"loss_weighting": "document"}])
+def test_wrong_option(option):
+    with pytest.raises(ValueError, match=rf"{next(iter(option))} must .*got"):
+        VarMAEConfig(**option)
+
+
+# -------------------------------------------------------------------------------------------- 2: no-op
+
+
+def test_fresh_residual_module_is_the_encoder(family):
+    stock = make_masked_lm(family)
+    model = VarMAEForMaskedLM.from_backbone(stock, **PLAIN)
+    batch = make_batch(masked=False)
+    with torch.no_grad():
+        assert torch.equal(model(**batch).logits, stock(**batch).logits)
+
+
+# ----------------------------------------------------------- 3, 5: what trains, and with what gradient
+
+
+def make_dataset(size=8):
+    torch.manual_seed(0)
+    rows = make_batch(size, 12)
+    rows["attention_mask"][0] = 1
+    return Dataset.from_dict({key: value.tolist() for key, value in rows.items()})
+
+
+def train(model, tmp_path, batch_size, accumulation, max_steps=3, **options):
+    trainer = Trainer(
+        model,
+        TrainingArguments(
+            str(tmp_path),
+            per_device_train_batch_size=batch_size,
+            gradient_accumulation_steps=accumulation,
+            max_steps=max_steps,
+            learning_rate=1e-2,
+            logging_steps=1,
+            save_strategy="no",
+            use_cpu=True,
+            train_sampling_strategy="sequential",
+            disable_tqdm=True,
+            **options,
+        ),
+        train_dataset=make_dataset(),
+    )
+    trainer.train()
+    return [(log["loss"], log["grad_norm"]) for log in trainer.state.log_history if "grad_norm" in log]
+
+
+def test_frozen_encoder_and_trained_rest(family, tmp_path):
+    model = make_varmae(family)
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    train(model, tmp_path, 8, 1)
+    for name, parameter in model.named_parameters():
+        if name.startswith("model.backbone."):
+            assert torch.equal(parameter, before[name]), name
+            assert parameter.grad is None
+        else:
+            assert not torch.equal(parameter, before[name]), name
+
+
+def test_frozen_encoder_runs_without_graph_and_with_its_own_dropout():
+    batch = make_batch()
+    for backbone_dropout in (True, False):
+        model = make_varmae(backbone_dropout=backbone_dropout).train()
+        output = model.model.encode(**{key: batch[key] for key in ("input_ids", "attention_mask")})
+        again = model.model.encode(**{key: batch[key] for key in ("input_ids", "attention_mask")})
+        assert torch.equal(output.last_hidden_state, again.last_hidden_state) is not backbone_dropout
+        assert not model(**batch, output_hidden_states=True).hidden_states[-1].requires_grad
+    model = make_varmae(freeze_backbone=False).train()
+    model(**batch).loss.backward()
+    assert model.get_input_embeddings().weight.grad.abs().sum() > 0
+
+
+def test_fine_tuning_trains_everything(family):
+    pretrained = make_varmae(family)
+    model = VarMAEForTokenClassification(VarMAEConfig(backbone_config=pretrained.config.backbone_config, num_labels=3))
+    batch = make_batch(masked=False)
+    model.train()(**batch, labels=torch.randint(0, 3, batch["input_ids"].shape)).loss.backward()
+    without = [name for name, parameter in model.named_parameters() if parameter.grad is None]
+    assert without == []
+
+
+def test_accumulation_gives_the_same_loss_and_gradient(tmp_path, monkeypatch):
+    # Batch normalization and the noise are per micro-batch by nature; everything else must add up exactly.
+    monkeypatch.setattr(torch, "randn_like", torch.zeros_like)
+    model = make_varmae(dropout=0.0, batch_norm=False)
+    whole = train(copy.deepcopy(model), tmp_path, 8, 1)
+    parts = train(copy.deepcopy(model), tmp_path, 2, 4)
+    torch.testing.assert_close(torch.tensor(whole), torch.tensor(parts), rtol=1e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize("head", [VarMAEForSequenceClassification, VarMAEForTokenClassification])
+def test_heads_accumulate_exactly(head, tmp_path, monkeypatch):
+    model = head.from_backbone(make_masked_lm("bert", dropout=0.0), num_labels=VOCAB_SIZE, classifier_dropout=0.0)
+    dataset = make_dataset()
+    if head is VarMAEForSequenceClassification:
+        dataset = dataset.map(lambda row: {"labels": row["input_ids"][0]})
+    monkeypatch.setitem(globals(), "make_dataset", lambda: dataset)
+    whole = train(copy.deepcopy(model), tmp_path, 8, 1)
+    parts = train(copy.deepcopy(model), tmp_path, 2, 4)
+    torch.testing.assert_close(torch.tensor(whole), torch.tensor(parts), rtol=1e-3, atol=2e-4)
+
+
+# --------------------------------------------------------------------------- 4: saving, loading, heads
+
+
+def test_saved_and_loaded_bit_equal(family, tmp_path):
+    model = make_varmae(family).eval()
+    model.save_pretrained(tmp_path)
+    loaded, info = VarMAEForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(info.values())
+    batch = make_batch(masked=False)
+    with torch.no_grad():
+        assert torch.equal(loaded(**batch).logits, model(**batch).logits)
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, loaded.state_dict()[key]), key
+    assert {n for n, p in loaded.named_parameters() if p.requires_grad} == {
+        n for n, p in model.named_parameters() if p.requires_grad
+    }
+
+
+@pytest.mark.parametrize(
+    "head", [VarMAEForSequenceClassification, VarMAEForTokenClassification, VarMAEForQuestionAnswering, VarMAEModel]
+)
+def test_every_head_loads_from_every_other(head, tmp_path):
+    masked_lm = make_varmae().eval()
+    masked_lm.save_pretrained(tmp_path / "mlm")
+    model, info = head.from_pretrained(tmp_path / "mlm", output_loading_info=True)
+    new = ("classifier.", "qa_outputs.")
+    assert all(key.startswith(new) for key in info["missing_keys"])
+    batch = make_batch(masked=False)
+    with torch.no_grad():
+        expected = masked_lm.model(**batch).last_hidden_state
+        assert torch.equal(model.base_model(**batch).last_hidden_state, expected)
+        model.save_pretrained(tmp_path / "head")
+        back = VarMAEModel.from_pretrained(tmp_path / "head")
+        assert torch.equal(back(**batch).last_hidden_state, expected)
+
+
+def test_question_answering_loss():
+    model = VarMAEForQuestionAnswering.from_backbone(make_masked_lm("bert"))
+    batch = make_batch(masked=False)
+    start, end = torch.tensor([1, 2, 3, 50]), torch.tensor([2, 2, 5, 50])
+    output = model(**batch, start_positions=start, end_positions=end)
+    expected = sum(
+        F.cross_entropy(logits[:3], positions[:3])
+        for logits, positions in ((output.start_logits, start), (output.end_logits, end))
+    )
+    torch.testing.assert_close(output.loss, expected / 2)
+
+
+# ----------------------------------------------------------- 6-8, 10: padding, evaluation, compilation
+
+
+def test_padding_never_leaks(family):
+    model = make_varmae(family).eval()
+    batch = make_batch(masked=False)
+    with torch.no_grad():
+        padded = model(**batch).logits
+        alone = model(input_ids=batch["input_ids"][:1, :9], attention_mask=batch["attention_mask"][:1, :9]).logits
+        torch.testing.assert_close(padded[:1, :9], alone, rtol=1e-4, atol=1e-4)
+        batch = make_batch()
+        loss = model(**batch).loss
+        batch["input_ids"][0, -3:] = 50
+        assert torch.equal(model(**batch).loss, loss)
+
+
+def test_evaluation_is_deterministic_and_training_is_not():
+    model = make_varmae(dropout=0.0)
+    batch = make_batch()
+    model.eval()
+    with torch.no_grad():
+        assert torch.equal(model(**batch).loss, model(**batch).loss)
+        assert torch.equal(model(**batch).logits, model(**batch).logits)
+        model.train()
+        assert not torch.equal(model(**batch).loss, model(**batch).loss)
+        assert model(**batch).logits is None
+
+
+@pytest.mark.parametrize("head", [VarMAEForMaskedLM, VarMAEForSequenceClassification, VarMAEForTokenClassification])
+def test_compiled_whole(family, head):
+    model = head.from_backbone(make_masked_lm(family), **PLAIN).eval()
+    batch = make_batch(masked=False)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(**batch).logits, model(**batch).logits, rtol=1e-4, atol=1e-4)
+
+
+def test_compiled_objective():
+    model = make_varmae(dropout=0.0).eval()
+    batch = make_batch()
+    torch._dynamo.reset()
+    with torch.no_grad():
+        loss = torch.compile(model, backend="aot_eager")(**batch).loss
+        torch.testing.assert_close(loss, model(**batch).loss)
+
+
+def test_activation_checkpointing_gives_the_same_gradient(family):
+    batch = make_batch()
+    gradients = []
+    for checkpointed in (False, True):
+        torch.manual_seed(0)
+        model = make_varmae(family, dropout=0.0, freeze_backbone=False, log_variance_range=0.0).train()
+        if checkpointed:
+            enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+            enable()
+        torch.manual_seed(1)
+        model(**batch).loss.backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    for plain, checkpointed in zip(*gradients, strict=True):
+        torch.testing.assert_close(plain, checkpointed, rtol=1e-3, atol=1e-6)
+
+
+def test_bfloat16(family):
+    model = make_varmae(family).train()
+    batch = make_batch()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = model(**batch).loss
+    mixed.backward()
+    assert torch.isfinite(mixed)
+    model = model.to(torch.bfloat16)
+    model.zero_grad()
+    loss = model(**batch).loss
+    loss.backward()
+    assert torch.isfinite(loss)
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+
+
+# ---------------------------------------------------------------------------------- posterior collapse
+
+
+def test_normalization_prevents_collapse(tmp_path):
+    def train_and_measure(batch_norm):
+        torch.manual_seed(0)
+        model = make_varmae(dropout=0.0, batch_norm=batch_norm)
+        train(model, tmp_path, 8, 1, max_steps=40)
+        output = model.train()(**make_batch())
+        return output.masked_kl.item(), output.active_latent_share.item()
+
+    kl, active = train_and_measure(batch_norm=True)
+    floor = 0.5**2 / 2
+    assert kl >= floor / 2
+    assert active == 1.0
+    collapsed_kl, _ = train_and_measure(batch_norm=False)
+    assert collapsed_kl < floor / 2
+
+
+def test_perplexity_of_a_uniform_decoder():
+    model = make_varmae().eval()
+    with torch.no_grad():
+        for parameter in model.lm_head.parameters():
+            parameter.zero_()
+        assert math.isclose(model(**make_batch()).masked_reconstruction_loss.item(), math.log(VOCAB_SIZE), rel_tol=1e-5)
