@@ -1,0 +1,37 @@
+"""The `hf-domain` command: runs the scripts of examples/ by their names."""
+
+import importlib
+import pkgutil
+import sys
+
+from hf_domain import examples
+
+USAGE = """usage: hf-domain <command> [options]
+
+commands: {commands}
+`hf-domain <command> --help` lists the options; `hf-domain <command> config.yaml` reads them from a file."""
+
+
+def find_commands() -> dict[str, str]:
+    """Return the module of each command: `run_mlm` is called `mlm`, a script without `run_` keeps its name."""
+    names = (module.name for module in pkgutil.iter_modules(examples.__path__))
+    return {name.removeprefix("run_"): name for name in sorted(names)}
+
+
+def main() -> None:
+    """Run the named script with the remaining arguments; a user's mistake ends in one line instead of a traceback."""
+    commands = find_commands()
+    usage = USAGE.format(commands=", ".join(commands))
+    if len(sys.argv) < 2:
+        sys.exit(usage)
+    if sys.argv[1] in ("-h", "--help"):
+        sys.stdout.write(usage + "\n")
+        return
+    name = sys.argv.pop(1)
+    if name not in commands:
+        sys.exit(f"hf-domain has no command {name}\n{usage}")
+    sys.argv[0] = f"hf-domain {name}"
+    try:
+        importlib.import_module(f"hf_domain.examples.{commands[name]}").main()
+    except (ValueError, FileNotFoundError) as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,86 @@
+"""What holds the house together: the mapping of folders, the direction of imports, the rules of the Hub's loader."""
+
+import ast
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from transformers.dynamic_module_utils import get_relative_import_files
+
+import hf_domain
+
+ROOT = Path(__file__).parent.parent
+ROOMS = {"hf_domain": "hf_domain", "modeling": "hf_domain/modeling", "tokenization": "hf_domain/tokenization"}
+ROOMS["examples"] = "hf_domain/examples"
+
+
+def test_wheel_holds_the_tree(tmp_path):
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*command, "--wheel-dir", tmp_path, ROOT], check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    built = {name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".py")}
+    tree = {f"{ROOMS[room]}/{file.name}" for room in ROOMS for file in (ROOT / room).glob("*.py")}
+    assert built == tree
+    assert "hf_domain/py.typed" in zipfile.ZipFile(wheel).namelist()
+
+
+def list_imports(file):
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield "." * node.level + (node.module or "")
+
+
+@pytest.mark.parametrize("room", ["modeling", "tokenization"])
+def test_lower_rooms_import_only_their_own(room):
+    for file in (ROOT / room).glob("*.py"):
+        for name in list_imports(file):
+            assert not name.startswith(("hf_domain", "..")), f"{file.name} imports {name}"
+            assert name != ".", f"{file.name}: `from . import x` is not copied to the Hub; write `from .x import name`"
+
+
+def test_methods_do_not_import_each_other():
+    methods = {file.stem.removeprefix("modeling_") for file in (ROOT / "modeling").glob("modeling_*.py")}
+    for method in methods:
+        for kind in ("modeling", "configuration"):
+            imported = set(list_imports(ROOT / "modeling" / f"{kind}_{method}.py"))
+            others = {f".{k}_{other}" for other in methods - {method} for k in ("modeling", "configuration")}
+            assert not imported & others
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "modeling").glob("*_*.py")), ids=lambda file: file.stem)
+def test_hub_copy_is_complete(file):
+    # transformers finds what to copy by a regex over the text; future annotations turn config_class into a string.
+    assert "from __future__ import annotations" not in file.read_text()
+    copied = {Path(name).stem for name in get_relative_import_files(file)}
+    siblings = {name.lstrip(".") for name in list_imports(file) if name.startswith(".")}
+    assert siblings <= copied
+    assert all((file.parent / f"{name}.py").is_file() for name in copied)
+
+
+def test_heavy_parts_are_imported_where_they_are_used():
+    heavy = ("datasets", "matplotlib", "evaluate", "seqeval")
+    code = f"import sys, hf_domain; print([module for module in {heavy} if module in sys.modules])"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.strip() == "[]"
+
+
+def test_version():
+    assert hf_domain.__version__ == re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.M)[1]
+
+
+def run_command(*arguments):
+    code = "import sys; from hf_domain.command_line import main; sys.argv[0] = 'hf-domain'; main()"
+    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+
+
+def test_command_line(tmp_path):
+    assert "mlm" in run_command("--help").stdout
+    unknown = run_command("dance")
+    assert unknown.returncode != 0
+    assert "no command dance" in unknown.stderr
+    assert "--method" in run_command("mlm", "--help").stdout

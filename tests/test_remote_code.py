@@ -1,0 +1,145 @@
+"""What a colleague does with a published folder, in a process that cannot import this package."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny_models import make_batch, make_masked_lm
+from tiny_tokenizers import make_bert_tokenizer
+from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
+
+from hf_domain import (
+    VarMAEForMaskedLM,
+    VarMAEForQuestionAnswering,
+    VarMAEForSequenceClassification,
+    VarMAEForTokenClassification,
+)
+
+BLOCKED = """
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "hf_domain":
+            raise ImportError("hf_domain is blocked in this process")
+sys.meta_path.insert(0, Block())
+"""
+
+
+def run_without_package(code, tmp_path):
+    """Run `code` where the package cannot be imported, with an empty cache of remote modules."""
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(tmp_path / "modules"), "PYTHONPATH": ""}
+    return subprocess.run(
+        [sys.executable, "-c", BLOCKED + code], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+
+
+def save_inputs(tmp_path):
+    batch = make_batch(masked=False)
+    save_file(batch, tmp_path / "batch.safetensors")
+    return batch
+
+
+def test_every_head_from_a_masked_lm_repository(tmp_path):
+    torch.manual_seed(0)
+    model = VarMAEForMaskedLM.from_backbone(make_masked_lm("bert")).eval()
+    model.save_pretrained(tmp_path / "model")
+    batch = save_inputs(tmp_path)
+    code = """
+import torch, transformers
+from safetensors.torch import load_file, save_file
+batch = load_file("batch.safetensors")
+outputs = {}
+with torch.no_grad():
+    for name in ("", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"):
+        auto = getattr(transformers, "AutoModel" + name)
+        model = auto.from_pretrained("model", trust_remote_code=True).eval()
+        assert "transformers_modules" in type(model).__module__, type(model).__module__
+        outputs[name or "base"] = model(**batch)[0]
+        if name == "ForMaskedLM":
+            model.save_pretrained("again")
+    again = transformers.AutoModelForMaskedLM.from_pretrained("again", trust_remote_code=True)
+    outputs["again"] = again(**batch).logits
+save_file({key: value.contiguous() for key, value in outputs.items()}, "outputs.safetensors")
+"""
+    result = run_without_package(code, tmp_path)
+    assert result.returncode == 0, result.stderr[-2000:]
+    outputs = load_file(tmp_path / "outputs.safetensors")
+    with torch.no_grad():
+        assert torch.equal(outputs["base"], model.model(**batch).last_hidden_state)
+        assert torch.equal(outputs["ForMaskedLM"], model(**batch).logits)
+        assert torch.equal(outputs["again"], model(**batch).logits)
+
+
+def test_code_is_refused_without_trust(tmp_path):
+    VarMAEForMaskedLM.from_backbone(make_masked_lm("bert")).save_pretrained(tmp_path / "model")
+    code = "from transformers import AutoModel; AutoModel.from_pretrained('model', trust_remote_code=False)"
+    result = run_without_package(code, tmp_path)
+    assert result.returncode != 0
+    assert "trust_remote_code" in result.stderr
+
+
+def test_nested_model_without_the_package(tmp_path):
+    inner = VarMAEForMaskedLM.from_backbone(make_masked_lm("roberta"))
+    outer = VarMAEForMaskedLM.from_backbone(inner, kl_weight=3.0).eval()
+    outer.save_pretrained(tmp_path / "model")
+    batch = save_inputs(tmp_path)
+    code = """
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForMaskedLM
+model = AutoModelForMaskedLM.from_pretrained("model", trust_remote_code=True).eval()
+assert type(model.model.backbone).__name__ == "VarMAEModel"
+with torch.no_grad():
+    save_file({"logits": model(**load_file("batch.safetensors")).logits}, "outputs.safetensors")
+"""
+    result = run_without_package(code, tmp_path)
+    assert result.returncode == 0, result.stderr[-2000:]
+    with torch.no_grad():
+        assert torch.equal(load_file(tmp_path / "outputs.safetensors")["logits"], outer(**batch).logits)
+
+
+def test_with_the_package_no_trust_is_needed(tmp_path):
+    model = VarMAEForSequenceClassification.from_backbone(make_masked_lm("bert"), num_labels=3).eval()
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    assert isinstance(loaded, VarMAEForSequenceClassification)
+    assert isinstance(AutoModel.from_pretrained(tmp_path, trust_remote_code=True), type(model.model))
+    assert isinstance(AutoModelForMaskedLM.from_pretrained(tmp_path), VarMAEForMaskedLM)
+
+
+@pytest.mark.parametrize(
+    ("task", "head"),
+    [
+        ("fill-mask", VarMAEForMaskedLM),
+        ("text-classification", VarMAEForSequenceClassification),
+        ("token-classification", VarMAEForTokenClassification),
+    ],
+)
+def test_pipelines_without_the_package(task, head, tmp_path):
+    tokenizer = make_bert_tokenizer(vocab_size=120)
+    head.from_backbone(make_masked_lm("bert"), num_labels=2).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    code = f"""
+import json
+from transformers import pipeline
+answer = pipeline({task!r}, "model", trust_remote_code=True)("domain text is [MASK] .")
+json.dump(len(answer), open("answer.json", "w"))
+"""
+    result = run_without_package(code, tmp_path)
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert json.loads((tmp_path / "answer.json").read_text()) > 0
+
+
+def test_folder_holds_safetensors_and_code_only(tmp_path):
+    VarMAEForQuestionAnswering.from_backbone(make_masked_lm("bert")).save_pretrained(tmp_path)
+    suffixes = {file.suffix for file in tmp_path.iterdir()}
+    assert suffixes == {".json", ".py", ".safetensors"}
+    auto_map = json.loads((tmp_path / "config.json").read_text())["auto_map"]
+    assert set(auto_map) == {"AutoConfig", "AutoModel"} | {
+        f"AutoModelFor{head}"
+        for head in ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering")
+    }
