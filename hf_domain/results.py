@@ -1,0 +1,41 @@
+"""What a run says of itself beside its metrics: one JSON file a run, which tables, plots and model cards read."""
+
+import json
+import os
+import platform
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PACKAGES = ("hf-domain", "transformers", "tokenizers", "peft", "datasets", "accelerate", "torch")
+
+
+def describe_environment() -> dict[str, Any]:
+    """Return versions, hardware and, inside a checkout, the commit: what a number needs to be measured again."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    ).stdout.strip()
+    return {
+        "versions": {"python": platform.python_version(), **{package: version(package) for package in PACKAGES}},
+        "hardware": {
+            "machine": platform.machine(),
+            "cpu_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            "accelerators": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        },
+        "commit": commit or None,
+    }
+
+
+def write_json(path: str | os.PathLike, content: Any) -> None:
+    """Write `content` to `path` whole or not at all: a killed run never leaves half a result."""
+    unfinished = Path(f"{path}.unfinished")
+    unfinished.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(unfinished, path)
+
+
+def read_json(path: str | os.PathLike) -> Any:
+    """Read a JSON file."""
+    return json.loads(Path(path).read_text(encoding="utf-8"))
