@@ -1,0 +1,135 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["hf-domain"]
+# ///
+"""Fine-tune any encoder to classify texts or pairs of texts.
+
+    python examples/run_classification.py \
+        --model_name_or_path bert-base-uncased \
+        --train_file train.jsonl --validation_file validation.jsonl --test_file test.jsonl \
+        --do_train --do_eval --do_predict --max_seq_length 128 --num_train_epochs 3 --output_dir output
+
+The files have a column of text and a column of labels: names or numbers (one label each), lists (multi-label), or
+fractions (regression).
+"""
+
+from dataclasses import dataclass, field
+
+from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, TrainingArguments
+
+import hf_domain  # noqa: F401  the Auto classes then know its models
+from hf_domain.classification import (
+    decode_logits,
+    encode_labels,
+    find_problem_type,
+    find_text_columns,
+    name_predictions,
+    tokenize_texts,
+)
+from hf_domain.fine_tuning import (
+    DataArguments,
+    FineTuner,
+    ModelArguments,
+    check_columns,
+    limit_splits,
+    load_config,
+    load_model,
+    load_splits,
+    load_tokenizer,
+    map_splits,
+    parse_arguments,
+    publish,
+    run_evaluation,
+    run_prediction,
+    run_training,
+    save_output,
+    start_run,
+)
+from hf_domain.labels import find_ids, find_labels
+from hf_domain.metrics import choose_metrics
+
+
+@dataclass
+class DataTrainingArguments(DataArguments):
+    """What to classify and how."""
+
+    text_column_names: str | None = field(
+        default=None, metadata={"help": "Column of text, or two as first,second. Default: the only one, or `text`."}
+    )
+    label_column_name: str = field(default="label", metadata={"help": "Column of labels."})
+    max_seq_length: int = field(default=128, metadata={"help": "Tokens of an example at most."})
+    do_regression: bool | None = field(
+        default=None, metadata={"help": "Labels are values. Default: if they are fractions."}
+    )
+    multi_label: bool | None = field(
+        default=None, metadata={"help": "An example has any number of labels. Default: if it has a list of them."}
+    )
+    negative_labels: str | None = field(
+        default=None, metadata={"help": "Labels that mean none of these, as a,b; adds positive_micro_f1 without them."}
+    )
+    metric_name: str | None = field(
+        default=None, metadata={"help": "One metric, of hf_domain.metrics or evaluate, instead of all for the task."}
+    )
+
+
+def main():
+    model_args, data_args, training_args = parse_arguments(ModelArguments, DataTrainingArguments, TrainingArguments)
+    start_run(training_args)
+
+    label_column = data_args.label_column_name
+    splits = load_splits(model_args, data_args, training_args)
+    check_columns(splits, [label_column], optional_in_test=label_column)
+    text_columns = find_text_columns(splits["train"], label_column, data_args.text_column_names)
+    check_columns(splits, text_columns)
+
+    problem_type = find_problem_type(splits["train"], label_column, data_args.do_regression, data_args.multi_label)
+    label_names, label_ids = ["value"], {}
+    if problem_type != "regression":
+        label_names, label_ids = find_labels(splits, label_column)
+    negative_labels = find_ids(data_args.negative_labels, label_names)
+    compute_metrics = choose_metrics(problem_type, negative_labels, data_args.metric_name)
+
+    config = load_config(model_args, training_args, label_names, problem_type=problem_type)
+    tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
+    model = load_model(AutoModelForSequenceClassification, model_args, config, tokenizer)
+
+    def tokenize(batch):
+        encodings = tokenize_texts(
+            [batch[column] for column in text_columns],
+            tokenizer,
+            max_seq_length=data_args.max_seq_length,
+            pad_to_max_length=data_args.pad_to_max_length,
+        )
+        if label_column in batch:
+            encodings["labels"] = encode_labels(batch[label_column], problem_type, label_ids)
+        return encodings
+
+    tokenized = map_splits(limit_splits(splits, data_args), tokenize, training_args, data_args)
+    trainer = FineTuner(
+        model=model,
+        args=training_args,
+        train_dataset=tokenized["train"],
+        eval_dataset=tokenized.get("validation"),
+        processing_class=tokenizer,
+        data_collator=DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None),
+        compute_metrics=compute_metrics,
+    )
+    if training_args.do_train:
+        run_training(trainer)
+    if training_args.do_eval:
+        run_evaluation(trainer)
+    if training_args.do_predict:
+        predictions = decode_logits(run_prediction(trainer, tokenized["test"]).predictions, problem_type)
+        lines = [
+            f"{row}\t{name}\n" for row, name in enumerate(name_predictions(predictions, problem_type, label_names))
+        ]
+        save_output(trainer, "predict_results.txt", "index\tprediction\n" + "".join(lines))
+    publish(trainer, model_args, data_args, "text-classification")
+
+
+def _mp_fn(index):
+    main()
+
+
+if __name__ == "__main__":
+    main()

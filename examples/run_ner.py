@@ -1,0 +1,113 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["hf-domain"]
+# ///
+"""Fine-tune any encoder to find named entities.
+
+    python examples/run_ner.py \
+        --model_name_or_path bert-base-cased \
+        --train_file train.jsonl --validation_file validation.jsonl --test_file test.jsonl \
+        --do_train --do_eval --do_predict --num_train_epochs 3 --output_dir output
+
+The files have a column of words, `tokens`, and one of their tags, `tags`, such as B-Disease, I-Disease and O.
+"""
+
+from dataclasses import dataclass, field
+
+from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification, TrainingArguments
+
+import hf_domain  # noqa: F401  the Auto classes then know its models
+from hf_domain.fine_tuning import (
+    DataArguments,
+    FineTuner,
+    ModelArguments,
+    check_columns,
+    limit_splits,
+    load_config,
+    load_model,
+    load_splits,
+    load_tokenizer,
+    map_splits,
+    parse_arguments,
+    publish,
+    run_evaluation,
+    run_prediction,
+    run_training,
+    save_output,
+    start_run,
+)
+from hf_domain.labels import find_labels, prepare_for_words, read_tags, tokenize_words
+from hf_domain.metrics import compute_entity_metrics
+
+
+@dataclass
+class DataTrainingArguments(DataArguments):
+    """What to tag and how."""
+
+    text_column_name: str = field(default="tokens", metadata={"help": "Column of words."})
+    label_column_name: str = field(default="tags", metadata={"help": "Column of tags; often ner_tags on the Hub."})
+    max_seq_length: int | None = field(
+        default=None, metadata={"help": "Tokens of a sentence at most. Default: as many as the model takes."}
+    )
+    label_all_tokens: bool = field(
+        default=False, metadata={"help": "Label all tokens of a word, not the first one alone."}
+    )
+    return_entity_level_metrics: bool = field(default=False, metadata={"help": "Metrics of every entity type as well."})
+
+
+def main():
+    model_args, data_args, training_args = parse_arguments(ModelArguments, DataTrainingArguments, TrainingArguments)
+    start_run(training_args)
+
+    splits = load_splits(model_args, data_args, training_args)
+    check_columns(splits, [data_args.text_column_name, data_args.label_column_name])
+    label_names, label_ids = find_labels(splits, data_args.label_column_name)
+
+    config = load_config(model_args, training_args, label_names)
+    tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
+    prepare_for_words(tokenizer)
+    model = load_model(AutoModelForTokenClassification, model_args, config, tokenizer)
+
+    def tokenize(batch):
+        return tokenize_words(
+            batch[data_args.text_column_name],
+            [[label_ids[tag] for tag in tags] for tags in batch[data_args.label_column_name]],
+            tokenizer,
+            max_seq_length=data_args.max_seq_length,
+            pad_to_max_length=data_args.pad_to_max_length,
+            label_all_tokens=data_args.label_all_tokens,
+        )
+
+    def compute_metrics(output):
+        predicted, gold = read_tags(output.predictions, output.label_ids, label_names)
+        return compute_entity_metrics(predicted, gold, per_type=data_args.return_entity_level_metrics)
+
+    tokenized = map_splits(limit_splits(splits, data_args), tokenize, training_args, data_args)
+    trainer = FineTuner(
+        model=model,
+        args=training_args,
+        train_dataset=tokenized["train"],
+        eval_dataset=tokenized.get("validation"),
+        processing_class=tokenizer,
+        data_collator=DataCollatorForTokenClassification(
+            tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None
+        ),
+        compute_metrics=compute_metrics,
+    )
+    if training_args.do_train:
+        run_training(trainer)
+    if training_args.do_eval:
+        run_evaluation(trainer)
+    if training_args.do_predict:
+        output = run_prediction(trainer, tokenized["test"])
+        predicted, _ = read_tags(output.predictions, output.label_ids, label_names)
+        save_output(trainer, "predictions.txt", "".join(f"{' '.join(tags)}\n" for tags in predicted))
+    publish(trainer, model_args, data_args, "token-classification")
+
+
+def _mp_fn(index):
+    main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["hf-domain"]
+# ///
+"""Fine-tune any encoder to find answers in texts.
+
+    python examples/run_qa.py \
+        --model_name_or_path bert-base-uncased \
+        --train_file train.jsonl --validation_file validation.jsonl --test_file test.jsonl \
+        --do_train --do_eval --do_predict --num_train_epochs 2 --output_dir output
+
+The files have the columns of SQuAD: `id`, `question`, `context`, `answers` with `text` and `answer_start`.
+"""
+
+import json
+from dataclasses import dataclass, field
+from functools import partial
+
+from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding, TrainingArguments
+
+import hf_domain  # noqa: F401  the Auto classes then know its models
+from hf_domain.fine_tuning import (
+    DataArguments,
+    FineTuner,
+    ModelArguments,
+    check_columns,
+    limit_splits,
+    load_config,
+    load_model,
+    load_splits,
+    load_tokenizer,
+    map_splits,
+    parse_arguments,
+    publish,
+    run_evaluation,
+    run_prediction,
+    run_training,
+    save_output,
+    start_run,
+)
+from hf_domain.metrics import compute_squad_metrics
+from hf_domain.question_answering import check_questions, find_answers, tokenize_questions
+
+
+@dataclass
+class DataTrainingArguments(DataArguments):
+    """What to answer and how."""
+
+    max_seq_length: int = field(default=384, metadata={"help": "Tokens of question and window at most."})
+    doc_stride: int = field(default=128, metadata={"help": "Tokens that two windows of a context share."})
+    n_best_size: int = field(default=20, metadata={"help": "Answers that are kept for a question."})
+    max_answer_length: int = field(default=30, metadata={"help": "Tokens of an answer at most."})
+    version_2_with_negative: bool = field(default=False, metadata={"help": "Some questions have no answer."})
+    null_score_diff_threshold: float = field(
+        default=0.0, metadata={"help": "Choose no answer when it leads the best answer by more than this."}
+    )
+
+
+def main():
+    model_args, data_args, training_args = parse_arguments(ModelArguments, DataTrainingArguments, TrainingArguments)
+    start_run(training_args)
+
+    splits = load_splits(model_args, data_args, training_args, needs_train=False)
+    check_columns(splits, ["id", "question", "context", "answers"], optional_in_test="answers")
+    splits = limit_splits(splits, data_args)
+    for split, examples in splits.items():
+        check_questions(examples, split)
+
+    config = load_config(model_args, training_args)
+    tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
+    model = load_model(AutoModelForQuestionAnswering, model_args, config, tokenizer)
+
+    def tokenize(batch):
+        return tokenize_questions(
+            batch,
+            tokenizer,
+            max_seq_length=data_args.max_seq_length,
+            doc_stride=data_args.doc_stride,
+            pad_to_max_length=data_args.pad_to_max_length,
+        )
+
+    features = map_splits(splits, tokenize, training_args, data_args)
+
+    def answer(predictions, split, prefix):
+        answers = find_answers(
+            splits[split],
+            features[split],
+            *predictions,
+            n_best_size=data_args.n_best_size,
+            max_answer_length=data_args.max_answer_length,
+            with_no_answer=data_args.version_2_with_negative,
+            null_score_diff_threshold=data_args.null_score_diff_threshold,
+        )
+        chosen = {answer["id"]: answer["text"] for answer in answers}
+        n_best = {answer["id"]: answer["n_best"] for answer in answers}
+        save_output(trainer, f"{prefix}_predictions.json", json.dumps(chosen, indent=4, ensure_ascii=False))
+        save_output(trainer, f"{prefix}_nbest_predictions.json", json.dumps(n_best, indent=4, ensure_ascii=False))
+        if data_args.version_2_with_negative:
+            null_odds = {answer["id"]: answer["null_score_diff"] for answer in answers}
+            save_output(trainer, f"{prefix}_null_odds.json", json.dumps(null_odds, indent=4))
+        return chosen
+
+    def compute_metrics(output, split, prefix):
+        references = {example["id"]: example["answers"]["text"] for example in splits[split]}
+        return compute_squad_metrics(answer(output.predictions, split, prefix), references)
+
+    trainer = FineTuner(
+        model=model,
+        args=training_args,
+        train_dataset=features.get("train"),
+        eval_dataset=features.get("validation"),
+        processing_class=tokenizer,
+        data_collator=DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None),
+        compute_metrics=partial(compute_metrics, split="validation", prefix="eval"),
+    )
+    if training_args.do_train:
+        run_training(trainer)
+    if training_args.do_eval:
+        run_evaluation(trainer)
+    if training_args.do_predict:
+        trainer.compute_metrics = partial(compute_metrics, split="test", prefix="predict")
+        output = run_prediction(trainer, features["test"])
+        if "answers" not in splits["test"].column_names:
+            answer(output.predictions, "test", "predict")
+    publish(trainer, model_args, data_args, "question-answering")
+
+
+def _mp_fn(index):
+    main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""Sequence classification: what kind a task is, and labels and texts as the model takes and gives them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+from transformers import BatchEncoding, PreTrainedTokenizerBase
+
+from hf_domain.corpora import find_text_column
+
+
+def find_problem_type(dataset: Dataset, column: str, do_regression: bool | None, multi_label: bool | None) -> str:
+    """Find out what kind of classification a task is, and check that the labels fit.
+
+    Args:
+        dataset: The training data.
+        column: The column of labels.
+        do_regression: Whether labels are values. Default: if they are fractions.
+        multi_label: Whether an example has any number of labels. Default: if it has a list of them.
+
+    Returns:
+        The problem type, as transformers' configs name it.
+
+    Raises:
+        ValueError: The labels do not fit the settings.
+    """
+    label = dataset[0][column]
+    holds_lists, holds_numbers = isinstance(label, list), isinstance(label, int | float)
+    if holds_lists and (do_regression or multi_label is False):
+        raise ValueError(
+            f"lists of labels need the multi-label setting; {column} holds {label}, with do_regression={do_regression} "
+            f"and multi_label={multi_label}. Drop the setting or give one label each."
+        )
+    if multi_label and not holds_lists:
+        raise ValueError(f"multi-label data have lists of labels; {column} holds {label!r}. Put labels in lists.")
+    if do_regression and not holds_numbers:
+        raise ValueError(
+            f"regression needs numbers; {column} holds {label!r}. Drop do_regression or convert the labels."
+        )
+    if holds_lists:
+        return "multi_label_classification"
+    if do_regression or (do_regression is None and isinstance(label, float)):
+        return "regression"
+    return "single_label_classification"
+
+
+def find_text_columns(dataset: Dataset, label_column: str, names: str | None = None) -> list[str]:
+    """Find the columns to classify.
+
+    Args:
+        dataset: The training data.
+        label_column: The column that is not meant.
+        names: One column, or two as first,second. Default: see `find_text_column`.
+
+    Returns:
+        One or two columns.
+
+    Raises:
+        ValueError: No column is named and it is not clear which, or more than two are.
+    """
+    if names is None:
+        return [find_text_column({name: value for name, value in dataset[0].items() if name != label_column})]
+    columns = names.split(",")
+    if len(columns) > 2:
+        raise ValueError(f"an encoder takes one text or two; got the columns {names}. Join some of them.")
+    return columns
+
+
+def tokenize_texts(
+    texts: Sequence[list[str | None]],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    max_seq_length: int,
+    pad_to_max_length: bool = False,
+) -> BatchEncoding:
+    """Tokenize texts or pairs of texts.
+
+    Args:
+        texts: One column or two; None, as an empty cell of a table is read, is an empty text.
+        tokenizer: The tokenizer of the model.
+        max_seq_length: Tokens at most; of a pair, the longer one is cut first.
+        pad_to_max_length: Pad here rather than batch by batch.
+
+    Returns:
+        The model's inputs.
+    """
+    columns = [[text or "" for text in column] for column in texts]
+    padding = "max_length" if pad_to_max_length else False
+    return tokenizer(*columns, truncation=True, max_length=max_seq_length, padding=padding)
+
+
+def encode_labels(labels: list[Any], problem_type: str, ids: dict[Any, int]) -> list[Any]:
+    """Turn labels into what the model's loss takes.
+
+    Args:
+        labels: As in the dataset.
+        problem_type: See `find_problem_type`.
+        ids: See `find_labels`; not used for regression.
+
+    Returns:
+        Values for regression, a 1 or 0 for every label for multi-label classification, ids otherwise.
+
+    Raises:
+        ValueError: A value is missing.
+    """
+    if problem_type == "regression":
+        if None in labels:
+            raise ValueError("every example has a value; one of the labels is empty. Fill it in or drop the example.")
+        return [float(label) for label in labels]
+    if problem_type == "multi_label_classification":
+        rows = np.zeros((len(labels), len(ids)), dtype=np.float32)
+        for row, names in zip(rows, labels, strict=True):
+            row[[ids[name] for name in names]] = 1
+        return rows.tolist()
+    return [ids[label] for label in labels]
+
+
+def decode_logits(logits: np.ndarray | tuple[np.ndarray, ...], problem_type: str) -> np.ndarray:
+    """Turn the logits of a sequence classifier into predictions.
+
+    Args:
+        logits: [examples, labels], or a tuple that begins with them, as a model gives that returns more.
+        problem_type: As in the model's config.
+
+    Returns:
+        Values [examples] for regression, 0 or 1 [examples, labels] for multi-label classification (a label is predicted
+        when its probability is above one half), label ids [examples] otherwise.
+    """
+    logits = logits[0] if isinstance(logits, tuple) else logits
+    if problem_type == "regression":
+        return logits.squeeze(-1)
+    if problem_type == "multi_label_classification":
+        return (logits > 0).astype(int)
+    return logits.argmax(-1)
+
+
+def name_predictions(predictions: np.ndarray, problem_type: str, label_names: list[str]) -> list[Any]:
+    """Turn predictions into what a reader understands.
+
+    Args:
+        predictions: See `decode_logits`.
+        problem_type: See `find_problem_type`.
+        label_names: In the order of their ids.
+
+    Returns:
+        A value, a list of names, or a name for each example.
+    """
+    if problem_type == "regression":
+        return predictions.tolist()
+    if problem_type == "multi_label_classification":
+        return [[label_names[label] for label in np.flatnonzero(row)] for row in predictions]
+    return [label_names[label] for label in predictions]

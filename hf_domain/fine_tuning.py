@@ -1,0 +1,403 @@
+"""What the scripts of the tasks share: their arguments, the loading of data and model, and the steps of a run."""
+
+import logging
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import datasets
+import torch
+import transformers
+from datasets import DatasetDict, load_dataset
+from transformers import (
+    AutoConfig,
+    AutoTokenizer,
+    HfArgumentParser,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
+from transformers.trainer_utils import PredictionOutput
+
+from hf_domain.corpora import load_files
+from hf_domain.outputs import check_output_dir, write_text
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class ModelArguments:
+    """Which model is fine-tuned."""
+
+    model_name_or_path: str = field(metadata={"help": "Encoder: a folder or a name on the Hub."})
+    config_name: str | None = field(default=None, metadata={"help": "Config, if not that of the model."})
+    tokenizer_name: str | None = field(default=None, metadata={"help": "Tokenizer, if not that of the model."})
+    cache_dir: str | None = field(default=None, metadata={"help": "Where downloads are kept."})
+    model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of the model."})
+    token: str | None = field(default=None, metadata={"help": "Token of the Hub, if not the stored one."})
+    trust_remote_code: bool = field(default=False, metadata={"help": "Run code that comes with the model."})
+    ignore_mismatched_sizes: bool = field(
+        default=False, metadata={"help": "Replace the head of a model that was fine-tuned for other labels."}
+    )
+
+    @property
+    def hub_options(self) -> dict[str, Any]:
+        """The options that every `from_pretrained` takes."""
+        return {
+            "cache_dir": self.cache_dir,
+            "revision": self.model_revision,
+            "token": self.token,
+            "trust_remote_code": self.trust_remote_code,
+        }
+
+
+@dataclass
+class DataArguments:
+    """Which data a task has. Every task adds its own."""
+
+    dataset_name: str | None = field(default=None, metadata={"help": "Dataset of the Hub, instead of files."})
+    dataset_config_name: str | None = field(default=None, metadata={"help": "Its configuration."})
+    train_file: str | None = field(default=None, metadata={"help": "Training data: .jsonl, .json, .csv or .parquet."})
+    validation_file: str | None = field(default=None, metadata={"help": "Validation data, likewise."})
+    test_file: str | None = field(default=None, metadata={"help": "Test data, likewise."})
+    max_train_samples: int | None = field(default=None, metadata={"help": "Use the first so many training examples."})
+    max_eval_samples: int | None = field(default=None, metadata={"help": "Likewise for validation."})
+    max_predict_samples: int | None = field(default=None, metadata={"help": "Likewise for test."})
+    pad_to_max_length: bool = field(default=False, metadata={"help": "Pad to max_seq_length, not batch by batch."})
+    overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again although a cached result exists."})
+    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes that tokenize."})
+
+
+class FineTuner(Trainer):
+    """The stock trainer, which keeps the order of the examples in evaluation.
+
+    With `train_sampling_strategy="group_by_length"` the stock one reorders them in evaluation as well, and predictions
+    no longer belong to the examples they are written beside.
+    """
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> torch.utils.data.Sampler | None:
+        return None if eval_dataset is None else torch.utils.data.SequentialSampler(eval_dataset)
+
+
+def parse_arguments(*classes: Any) -> tuple[Any, ...]:
+    """Read the command line, or the one JSON or YAML file that it names.
+
+    Args:
+        classes: Dataclasses of arguments.
+
+    Returns:
+        One instance of each.
+    """
+    parser = HfArgumentParser(classes)
+    if len(sys.argv) == 2 and sys.argv[1].endswith(".json"):
+        return parser.parse_json_file(sys.argv[1])
+    if len(sys.argv) == 2 and sys.argv[1].endswith((".yaml", ".yml")):
+        return parser.parse_yaml_file(sys.argv[1])
+    return parser.parse_args_into_dataclasses()
+
+
+def start_run(training_args: TrainingArguments) -> None:
+    """Set up logging and the seed as the scripts of transformers do.
+
+    Args:
+        training_args: Say the level of logging and the seed.
+    """
+    logging.basicConfig(
+        format="%(asctime)s - %(levelname)s - %(name)s - %(message)s",
+        datefmt="%m/%d/%Y %H:%M:%S",
+        handlers=[logging.StreamHandler(sys.stdout)],
+    )
+    if training_args.should_log:
+        transformers.utils.logging.set_verbosity_info()
+    log_level = training_args.get_process_log_level()
+    logging.getLogger("hf_domain").setLevel(log_level)
+    datasets.utils.logging.set_verbosity(log_level)
+    transformers.utils.logging.set_verbosity(log_level)
+    logger.info(f"Training/evaluation parameters {training_args}")
+    set_seed(training_args.seed)
+
+
+def load_splits(
+    model_args: ModelArguments, data_args: DataArguments, training_args: TrainingArguments, needs_train: bool = True
+) -> DatasetDict:
+    """Load the data of a task.
+
+    Args:
+        model_args: For the Hub.
+        data_args: Files or a dataset of the Hub.
+        training_args: Say by `do_train`, `do_eval` and `do_predict` which splits are needed.
+        needs_train: The training data are needed in any case, because they say which labels there are.
+
+    Returns:
+        Those of the splits `train`, `validation`, `test`, in this order, that are needed.
+
+    Raises:
+        ValueError: A split that is needed is missing, or a file cannot be used.
+    """
+    needed = {
+        "train": training_args.do_train or needs_train,
+        "validation": training_args.do_eval,
+        "test": training_args.do_predict,
+    }
+    files = {split: getattr(data_args, f"{split}_file") for split in needed}
+    options = {"cache_dir": model_args.cache_dir}
+    if (data_args.dataset_name is None) == (not any(files.values())):
+        raise ValueError(f"data are files or a dataset name; got {files} and dataset_name={data_args.dataset_name}.")
+    available: Any = files
+    if data_args.dataset_name is not None:
+        available = load_dataset(
+            data_args.dataset_name, data_args.dataset_config_name, token=model_args.token, **options
+        )
+    splits = DatasetDict()
+    for split, is_needed in needed.items():
+        if not is_needed:
+            continue
+        if not available.get(split):
+            raise ValueError(f"this run needs the split {split}, which is missing or empty. Give --{split}_file.")
+        splits[split] = available[split] if data_args.dataset_name else load_files(available[split], **options)
+    return splits
+
+
+def check_columns(splits: DatasetDict, columns: list[str], optional_in_test: str | None = None) -> None:
+    """Raise unless every split has the columns.
+
+    Args:
+        splits: The data.
+        columns: What they need.
+        optional_in_test: A column that the test split may lack: the labels.
+
+    Raises:
+        ValueError: A column is missing.
+    """
+    for split, dataset in splits.items():
+        for column in columns:
+            if column not in dataset.column_names and not (split == "test" and column == optional_in_test):
+                raise ValueError(
+                    f"the split {split} needs the column {column}; it has {', '.join(dataset.column_names)}. "
+                    "Rename a column or name the right one on the command line."
+                )
+
+
+def map_splits(
+    splits: DatasetDict,
+    tokenize: Callable[[dict[str, list]], Any],
+    training_args: TrainingArguments,
+    data_args: DataArguments,
+) -> DatasetDict:
+    """Tokenize every split.
+
+    Args:
+        splits: The data.
+        tokenize: Takes a batch of columns and returns the columns that replace them.
+        training_args: Say which process goes first, so that the others find its cache.
+        data_args: Say how many processes tokenize, and whether a cached result is used.
+
+    Returns:
+        The tokenized splits.
+    """
+    with training_args.main_process_first(desc="tokenizing"):
+        return DatasetDict(
+            {
+                split: dataset.map(
+                    tokenize,
+                    batched=True,
+                    remove_columns=dataset.column_names,
+                    num_proc=data_args.preprocessing_num_workers,
+                    load_from_cache_file=not data_args.overwrite_cache,
+                    desc=f"Tokenizing {split}",
+                )
+                for split, dataset in splits.items()
+            }
+        )
+
+
+def limit_splits(splits: DatasetDict, data_args: DataArguments) -> DatasetDict:
+    """Keep the first examples of every split.
+
+    Args:
+        splits: The data.
+        data_args: Say how many.
+
+    Returns:
+        The shortened splits.
+    """
+    limits = {
+        "train": data_args.max_train_samples,
+        "validation": data_args.max_eval_samples,
+        "test": data_args.max_predict_samples,
+    }
+    return DatasetDict(
+        {
+            split: dataset if limits[split] is None else dataset.select(range(min(limits[split], len(dataset))))
+            for split, dataset in splits.items()
+        }
+    )
+
+
+def load_config(
+    model_args: ModelArguments,
+    training_args: TrainingArguments,
+    label_names: list[str] | None = None,
+    **options: Any,
+) -> PreTrainedConfig:
+    """Load the config and check that the output folder holds no other model.
+
+    Args:
+        model_args: Which model.
+        training_args: Say the output folder.
+        label_names: The labels in the order of their ids. Default: the task has none.
+        options: Other fields of the config that the task sets.
+
+    Returns:
+        The config.
+
+    Raises:
+        ValueError: See `check_output_dir`.
+    """
+    if label_names is not None:
+        options["id2label"] = dict(enumerate(label_names))
+        options["label2id"] = {name: number for number, name in enumerate(label_names)}
+    name = model_args.config_name or model_args.model_name_or_path
+    config = AutoConfig.from_pretrained(name, **model_args.hub_options, **options)
+    assert training_args.output_dir is not None
+    check_output_dir(training_args.output_dir, config)
+    return config
+
+
+def load_tokenizer(model_args: ModelArguments, max_seq_length: int | None) -> PreTrainedTokenizerBase:
+    """Load the tokenizer.
+
+    Args:
+        model_args: Which model.
+        max_seq_length: Tokens that the run asks for.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        ValueError: The model takes fewer tokens.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(
+        model_args.tokenizer_name or model_args.model_name_or_path, **model_args.hub_options
+    )
+    if max_seq_length is not None and max_seq_length > tokenizer.model_max_length:
+        raise ValueError(
+            f"max_seq_length is at most what the model takes, {tokenizer.model_max_length}; got {max_seq_length}."
+        )
+    return tokenizer
+
+
+def load_model(
+    auto_class: Any, model_args: ModelArguments, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase
+) -> PreTrainedModel:
+    """Load the model, in float32 whatever its checkpoint has, so that small updates count.
+
+    Args:
+        auto_class: `AutoModelFor*` of the task.
+        model_args: Which model.
+        config: Its config.
+        tokenizer: Its tokenizer.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: The tokenizer has more entries than the model.
+    """
+    model = auto_class.from_pretrained(
+        model_args.model_name_or_path,
+        config=config,
+        dtype=torch.float32,
+        ignore_mismatched_sizes=model_args.ignore_mismatched_sizes,
+        **model_args.hub_options,
+    )
+    rows = model.get_input_embeddings().num_embeddings
+    if len(tokenizer) > rows:
+        raise ValueError(
+            f"every token needs an embedding; the tokenizer has {len(tokenizer)} tokens, the model {rows} embeddings. "
+            "Use the model's own tokenizer or resize the model."
+        )
+    if not hasattr(model, "accepts_loss_kwargs"):
+        # The heads of transformers ignore num_items_in_batch: accumulated gradients would be too large by the number of
+        # accumulation steps.
+        model.accepts_loss_kwargs = False
+    return model
+
+
+def run_training(trainer: Trainer) -> None:
+    """Train, or go on from `resume_from_checkpoint`, and save model, tokenizer, metrics and state.
+
+    Args:
+        trainer: Ready to train.
+    """
+    result = trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
+    trainer.save_model()
+    metrics = {**result.metrics, "train_samples": len(trainer.train_dataset)}
+    trainer.log_metrics("train", metrics)
+    trainer.save_metrics("train", metrics)
+    trainer.save_state()
+
+
+def run_evaluation(trainer: Trainer) -> None:
+    """Evaluate and save the metrics.
+
+    Args:
+        trainer: Has an evaluation set.
+    """
+    metrics = {**trainer.evaluate(), "eval_samples": len(trainer.eval_dataset)}
+    trainer.log_metrics("eval", metrics)
+    trainer.save_metrics("eval", metrics)
+
+
+def run_prediction(trainer: Trainer, dataset: Any) -> PredictionOutput:
+    """Predict and save the metrics, if there are labels.
+
+    Args:
+        trainer: Has a model.
+        dataset: The examples.
+
+    Returns:
+        Predictions and labels, in the order of the examples.
+    """
+    output = trainer.predict(dataset, metric_key_prefix="predict")
+    metrics = {**output.metrics, "predict_samples": len(dataset)}
+    trainer.log_metrics("predict", metrics)
+    trainer.save_metrics("predict", metrics)
+    return output
+
+
+def save_output(trainer: Trainer, name: str, text: str) -> None:
+    """Write a file into the output folder, from one process.
+
+    Args:
+        trainer: Knows the folder.
+        name: Of the file.
+        text: What stands in it.
+    """
+    if trainer.is_world_process_zero():
+        assert trainer.args.output_dir is not None
+        write_text(Path(trainer.args.output_dir, name), text)
+
+
+def publish(trainer: Trainer, model_args: ModelArguments, data_args: DataArguments, task: str) -> None:
+    """Write the model card, and push everything if the run asks for it.
+
+    Args:
+        trainer: Has a trained model.
+        model_args: Say what it was fine-tuned from.
+        data_args: Say on what.
+        task: As the Hub names it.
+    """
+    card: dict[str, Any] = {"finetuned_from": model_args.model_name_or_path, "tasks": task}
+    if data_args.dataset_name is not None:
+        card |= {"dataset_tags": data_args.dataset_name, "dataset": data_args.dataset_name}
+        card["dataset_args"] = data_args.dataset_config_name
+    if trainer.args.push_to_hub:
+        trainer.push_to_hub(**card)
+    else:
+        trainer.create_model_card(**card)

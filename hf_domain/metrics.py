@@ -1,0 +1,236 @@
+"""Metrics as the papers define them, on scikit-learn, seqeval and scipy, which work without the network.
+
+All are shares between 0 and 1, except SQuAD's, which are percentages by definition.
+"""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from transformers import EvalPrediction
+
+from hf_domain.classification import decode_logits
+
+
+def compute_single_label_metrics(
+    predictions: Sequence[int], references: Sequence[int], negative_labels: Sequence[int] = ()
+) -> dict[str, float]:
+    """Score single-label classification.
+
+    Args:
+        predictions: Predicted label ids [examples].
+        references: Gold label ids [examples].
+        negative_labels: Ids that stand for "none of these". Given, `positive_micro_f1` is the micro F1 over all other
+            labels, as AdaLM scores ChemProt (Yao et al. 2021, released code).
+
+    Returns:
+        `accuracy`, `micro_f1` (equal to it by definition), `macro_f1` over the labels that occur on either side and,
+        on request, `positive_micro_f1`.
+    """
+    from sklearn.metrics import accuracy_score, f1_score
+
+    metrics = {
+        "accuracy": accuracy_score(references, predictions),
+        "micro_f1": f1_score(references, predictions, average="micro"),
+        "macro_f1": f1_score(references, predictions, average="macro", zero_division=0),
+    }
+    if len(negative_labels):
+        positive = np.setdiff1d(np.union1d(references, predictions), negative_labels)
+        metrics["positive_micro_f1"] = (
+            f1_score(references, predictions, labels=positive, average="micro", zero_division=0)
+            if len(positive)
+            else 0.0
+        )
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def compute_multi_label_metrics(predictions: np.ndarray, references: np.ndarray) -> dict[str, float]:
+    """Score multi-label classification.
+
+    Args:
+        predictions: 1 where a label is predicted, else 0 [examples, labels].
+        references: Likewise.
+
+    Returns:
+        `micro_f1`, `macro_f1` over all labels, `accuracy`: share of the examples with every label right.
+    """
+    from sklearn.metrics import accuracy_score, f1_score
+
+    return {
+        "micro_f1": float(f1_score(references, predictions, average="micro", zero_division=0)),
+        "macro_f1": float(f1_score(references, predictions, average="macro", zero_division=0)),
+        "accuracy": float(accuracy_score(references, predictions)),
+    }
+
+
+def compute_regression_metrics(predictions: Sequence[float], references: Sequence[float]) -> dict[str, float]:
+    """Score regression.
+
+    Args:
+        predictions: Predicted values [examples], at least two.
+        references: Gold values [examples].
+
+    Returns:
+        `pearson` and `spearman` correlation (nan where either side is constant) and the mean squared error `mse`.
+    """
+    from scipy.stats import pearsonr, spearmanr
+    from sklearn.metrics import mean_squared_error
+
+    return {
+        "pearson": float(pearsonr(predictions, references).statistic),
+        "spearman": float(spearmanr(predictions, references).statistic),
+        "mse": float(mean_squared_error(references, predictions)),
+    }
+
+
+def compute_entity_metrics(
+    predictions: list[list[str]], references: list[list[str]], per_type: bool = False
+) -> dict[str, float]:
+    """Score named entities: one is found when its type and both its ends are right (seqeval, as conlleval).
+
+    Args:
+        predictions: Predicted tags of each sentence, e.g. B-Disease, I-Disease, O.
+        references: Gold tags.
+        per_type: Add `<type>_precision`, `<type>_recall` and `<type>_f1` for each type.
+
+    Returns:
+        Micro-averaged `precision`, `recall` and `f1` of entities; `accuracy` of tags; `token_f1`, see
+        `compute_token_f1`.
+    """
+    from seqeval.metrics import accuracy_score, classification_report
+
+    report = classification_report(references, predictions, output_dict=True, zero_division=0)
+    scores = {"": report.pop("micro avg")}
+    if per_type:
+        scores |= {f"{name}_": report[name] for name in report if not name.endswith(" avg")}
+    metrics = {
+        f"{prefix}{name.removesuffix('-score')}": float(score[name])
+        for prefix, score in scores.items()
+        for name in ("precision", "recall", "f1-score")
+    }
+    metrics["accuracy"] = float(accuracy_score(references, predictions))
+    metrics["token_f1"] = compute_token_f1(predictions, references)
+    return metrics
+
+
+def compute_token_f1(predictions: list[list[str]], references: list[list[str]]) -> float:
+    """Score tags token by token, as for PICO: the mean over the classes but O of the F1 of their tokens.
+
+    Args:
+        predictions: Predicted tags of each sentence; B- and I- of a type are one class.
+        references: Gold tags.
+
+    Returns:
+        The mean over the classes of the references and predictions; 0 for a class without a right token (AdaLM's
+        released code gives nan).
+    """
+    from sklearn.metrics import f1_score
+
+    gold, predicted = (
+        [re.sub("^[BIESLU]-", "", tag) for sentence in sentences for tag in sentence]
+        for sentences in (references, predictions)
+    )
+    classes = sorted({*gold, *predicted} - {"O"})
+    return float(f1_score(gold, predicted, labels=classes, average="macro", zero_division=0)) if classes else 0.0
+
+
+def compute_squad_metrics(predictions: dict[str, str], references: dict[str, Sequence[str]]) -> dict[str, float]:
+    """Score answers as SQuAD does (Rajpurkar et al. 2016, 2018).
+
+    Args:
+        predictions: Question id -> answer; "" is no answer.
+        references: Question id -> accepted answers; none when the question has no answer.
+
+    Returns:
+        `exact_match` and `f1`, in percent; both also as `has_answer_*` and `no_answer_*` if there are questions without
+        an answer.
+    """
+    exact, overlap, answerable = [], [], []
+    for question, answers in references.items():
+        prediction = normalize_answer(predictions[question])
+        accepted = [answer for answer in map(normalize_answer, answers) if answer]
+        answerable.append(bool(accepted))
+        exact.append(max(prediction == answer for answer in accepted or [""]))
+        overlap.append(max(_compute_overlap_f1(prediction, answer) for answer in accepted or [""]))
+    scores = {"exact_match": np.array(exact) * 100.0, "f1": np.array(overlap) * 100.0}
+    metrics = {name: float(score.mean()) for name, score in scores.items()}
+    if not all(answerable):
+        groups = {"has_answer": np.array(answerable), "no_answer": ~np.array(answerable)}
+        for group, members in groups.items():
+            if members.any():
+                metrics |= {f"{group}_{name}": float(score[members].mean()) for name, score in scores.items()}
+    return metrics
+
+
+def normalize_answer(text: str) -> str:
+    """Lower the case, drop punctuation and English articles, and collapse white space.
+
+    Args:
+        text: An answer.
+
+    Returns:
+        What SQuAD compares.
+    """
+    text = "".join(character for character in text.lower() if character not in string.punctuation)
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
+
+
+def _compute_overlap_f1(prediction: str, answer: str) -> float:
+    """F1 of the bags of words; 1 when both are empty."""
+    if not prediction or not answer:
+        return float(prediction == answer)
+    predicted, gold = Counter(prediction.split()), Counter(answer.split())
+    return 2 * (predicted & gold).total() / (predicted.total() + gold.total())
+
+
+def choose_metrics(
+    problem_type: str, negative_labels: Sequence[int] = (), metric_name: str | None = None
+) -> Callable[[EvalPrediction], dict[str, Any]]:
+    """Choose what is computed for a sequence classifier.
+
+    Args:
+        problem_type: As in the model's config.
+        negative_labels: See `compute_single_label_metrics`.
+        metric_name: One of the metrics here, or one that `evaluate.load` finds on the Hub or as a local script.
+            Default: all that are here for the problem type.
+
+    Returns:
+        A function for `Trainer(compute_metrics=...)`.
+
+    Raises:
+        ValueError: There is no such metric for the problem type.
+    """
+    compute: Callable[..., dict[str, Any]]
+    if problem_type == "regression":
+        compute, names = compute_regression_metrics, ["pearson", "spearman", "mse"]
+    elif problem_type == "multi_label_classification":
+        compute, names = compute_multi_label_metrics, ["micro_f1", "macro_f1", "accuracy"]
+    else:
+        compute = partial(compute_single_label_metrics, negative_labels=negative_labels)
+        names = ["accuracy", "micro_f1", "macro_f1"] + ["positive_micro_f1"] * bool(len(negative_labels))
+    metric = None if metric_name is None or metric_name in names else _load_metric(metric_name, names)
+
+    def compute_metrics(output: EvalPrediction) -> dict[str, Any]:
+        predictions, references = decode_logits(output.predictions, problem_type), output.label_ids
+        if metric is not None:
+            return metric.compute(predictions=predictions, references=references)
+        metrics = compute(predictions, references)
+        return metrics if metric_name is None else {metric_name: metrics[metric_name]}
+
+    return compute_metrics
+
+
+def _load_metric(metric_name: str, names: list[str]) -> Any:
+    import evaluate
+
+    try:
+        return evaluate.load(metric_name)
+    except Exception as error:  # not found, no network, a script that fails: the remedy is the same
+        raise ValueError(
+            f"a metric is one of {', '.join(names)} or one that evaluate.load finds; got {metric_name}. "
+            "Check its name and the network."
+        ) from error

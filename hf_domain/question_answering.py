@@ -1,0 +1,183 @@
+"""Extractive question answering: from questions and contexts to features, from logits to answers.
+
+A context that is longer than the model takes is cut into overlapping windows; each window is a feature.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from transformers import BatchEncoding, PreTrainedTokenizerBase
+
+
+def tokenize_questions(
+    examples: dict[str, list],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    max_seq_length: int = 384,
+    doc_stride: int = 128,
+    pad_to_max_length: bool = False,
+) -> BatchEncoding:
+    """Make the features of a batch of questions.
+
+    Args:
+        examples: Columns `id`, `question`, `context` and, if known, `answers`: {"text": [...], "answer_start": [...]},
+            both empty for a question without an answer. The first answer is the one to learn.
+        tokenizer: A fast one that pads on the right.
+        max_seq_length: Tokens of a feature at most. Default: BERT's for SQuAD.
+        doc_stride: Tokens that two windows of a context share. Default: BERT's for SQuAD.
+        pad_to_max_length: Pad here rather than batch by batch.
+
+    Returns:
+        The model's inputs; `example_id`; `offset_mapping`, characters of the context, None for tokens of no context;
+        with answers `start_positions` and `end_positions`, first and last token of the answer. A window without the
+        whole answer points to the start token, at 0, which stands for "no answer".
+
+    Raises:
+        ValueError: The tokenizer is a slow one or pads on the left, which moves the start token.
+    """
+    if not tokenizer.is_fast or tokenizer.padding_side != "right":
+        raise ValueError(
+            "question answering needs a fast tokenizer that pads on the right; "
+            f"got {type(tokenizer).__name__} with padding_side={tokenizer.padding_side}. Use another encoder."
+        )
+    features = tokenizer(
+        # Some questions begin with spaces, which would count when the question is cut.
+        [question.strip() for question in examples["question"]],
+        examples["context"],
+        truncation="only_second",
+        max_length=max_seq_length,
+        stride=doc_stride,
+        return_overflowing_tokens=True,
+        return_offsets_mapping=True,
+        padding="max_length" if pad_to_max_length else False,
+    )
+    rows = features.pop("overflow_to_sample_mapping")
+    features["example_id"] = [examples["id"][row] for row in rows]
+    features["offset_mapping"] = [
+        [
+            offsets if sequence == 1 else None
+            for offsets, sequence in zip(window, features.sequence_ids(index), strict=True)
+        ]
+        for index, window in enumerate(features["offset_mapping"])
+    ]
+    if "answers" in examples:
+        spans = [_find_answer(features, index, examples["answers"][row]) for index, row in enumerate(rows)]
+        features["start_positions"], features["end_positions"] = map(list, zip(*spans, strict=True))
+    return features
+
+
+def check_questions(examples: Iterable[dict[str, Any]], split: str) -> None:
+    """Raise unless every question has an id of its own and every answer stands in its context where the data say.
+
+    Args:
+        examples: Rows with `id`, `context` and, if known, `answers`.
+        split: Their name, for the message.
+
+    Raises:
+        ValueError: An id occurs twice; an answer stands elsewhere.
+    """
+    ids = set()
+    for example in examples:
+        if example["id"] in ids:
+            raise ValueError(
+                f"the id of a question is its own; {example['id']} occurs twice in {split}. Number them anew."
+            )
+        ids.add(example["id"])
+        answers = example.get("answers", {"text": [], "answer_start": []})
+        for text, start in zip(answers["text"], answers["answer_start"], strict=True):
+            found = example["context"][start : start + len(text)]
+            if found != text:
+                raise ValueError(
+                    f"an answer stands in its context at answer_start; for id {example['id']} of {split} there is "
+                    f"{found!r} instead of {text!r}. Correct answer_start (it counts characters)."
+                )
+
+
+def find_answers(
+    examples: Iterable[dict[str, Any]],
+    features: Iterable[dict[str, Any]],
+    start_logits: np.ndarray,
+    end_logits: np.ndarray,
+    *,
+    n_best_size: int = 20,
+    max_answer_length: int = 30,
+    with_no_answer: bool = False,
+    null_score_diff_threshold: float = 0.0,
+) -> list[dict[str, Any]]:
+    """Choose the answers of highest score, the sum of the logits of their first and last token.
+
+    Args:
+        examples: Rows with `id` and `context`.
+        features: Their windows, in the order of the logits, with `example_id` and `offset_mapping`.
+        start_logits: [features, length]; length is at least that of the longest feature.
+        end_logits: [features, length].
+        n_best_size: Answers that are kept for a question.
+        max_answer_length: Tokens of an answer at most.
+        with_no_answer: A question may have no answer (SQuAD 2). The score of "no answer" is the least that a window
+            gives to its start token.
+        null_score_diff_threshold: "No answer" is chosen when its score exceeds that of the best answer by more.
+
+    Returns:
+        For each example `id`; `text`, the answer chosen, "" for none; `n_best`, up to `n_best_size` dicts with `text`,
+        `score` and `probability` among them, best first, with "no answer" always among them where there may be none;
+        then also `null_score_diff`, score of "no answer" less that of the best answer.
+    """
+    windows = defaultdict(list)
+    for row, feature in enumerate(features):
+        windows[feature["example_id"]].append((row, feature["offset_mapping"]))
+    answers = []
+    for example in examples:
+        candidates, null_scores = [], []
+        for row, offsets in windows[example["id"]]:
+            start, end = start_logits[row, : len(offsets)], end_logits[row, : len(offsets)]
+            null_scores.append(float(start[0] + end[0]))
+            candidates += [
+                {"text": example["context"][offsets[first][0] : offsets[last][1]], "score": score}
+                for first, last, score in _find_spans(start, end, offsets, n_best_size, max_answer_length)
+            ]
+        candidates = sorted(candidates, key=lambda candidate: -candidate["score"])[:n_best_size]
+        answer: dict[str, Any] = {"id": example["id"], "text": candidates[0]["text"] if candidates else ""}
+        if with_no_answer:
+            null_score = min(null_scores)
+            answer["null_score_diff"] = null_score - candidates[0]["score"] if candidates else float("inf")
+            if answer["null_score_diff"] > null_score_diff_threshold:
+                answer["text"] = ""
+            candidates = [*candidates[: n_best_size - 1], {"text": "", "score": null_score}]
+            candidates.sort(key=lambda candidate: -candidate["score"])
+        weights = np.exp([candidate["score"] - candidates[0]["score"] for candidate in candidates])
+        for candidate, probability in zip(candidates, weights / weights.sum(), strict=True):
+            candidate["probability"] = float(probability)
+        answers.append({**answer, "n_best": candidates})
+    return answers
+
+
+def _find_answer(features: BatchEncoding, index: int, answers: dict[str, list]) -> tuple[int, int]:
+    """First and last token of the first answer, or twice the start token."""
+    if not answers["text"]:
+        return 0, 0
+    # White space belongs to no token.
+    text, start = answers["text"][0], answers["answer_start"][0]
+    start += len(text) - len(text.lstrip())
+    first = features.char_to_token(index, start, sequence_index=1)
+    last = features.char_to_token(index, start + len(text.strip()) - 1, sequence_index=1)
+    return (0, 0) if first is None or last is None else (first, last)
+
+
+def _find_spans(
+    start: np.ndarray, end: np.ndarray, offsets: list, n_best_size: int, max_answer_length: int
+) -> list[tuple[int, int, float]]:
+    """The best spans of one window: first token, last token, score."""
+    in_context = np.array([offset is not None for offset in offsets])
+    start, end = np.where(in_context, start, -np.inf), np.where(in_context, end, -np.inf)
+    # Row i holds the scores of the spans that begin at i, column j of those that are j + 1 tokens long.
+    ends = np.pad(end, (0, max_answer_length - 1), constant_values=-np.inf)
+    scores = start[:, None] + np.lib.stride_tricks.sliding_window_view(ends, max_answer_length)
+    best = np.argsort(-scores, axis=None)[:n_best_size]
+    firsts, lengths = np.unravel_index(best, scores.shape)
+    return [
+        (int(first), int(first + length), float(scores[first, length]))
+        for first, length in zip(firsts, lengths, strict=True)
+        if np.isfinite(scores[first, length])
+    ]

@@ -1,0 +1,45 @@
+"""Run a script of examples/ as the command line does, on a tiny encoder."""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from tiny_tokenizers import make_bert_tokenizer
+from transformers import BertConfig, BertForMaskedLM
+
+
+def save_tiny_bert(folder, sentences):
+    """Save a random BERT whose tokenizer knows the words of the sentences."""
+    torch.manual_seed(0)
+    tokenizer = make_bert_tokenizer(sentences, vocab_size=200)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=128,
+        initializer_range=0.1,  # so small a model learns in a few steps only from larger weights
+        hidden_dropout_prob=0.0,
+    )
+    tokenizer.model_max_length = 128
+    BertForMaskedLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def write_jsonl(path, rows):
+    Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def run_script(main, monkeypatch, output_dir, **flags):
+    """Call main() with flags; returns all_results.json."""
+    defaults = {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "save_strategy": "no", "seed": 1}
+    argv = ["script.py", "--output_dir", str(output_dir)]
+    for name, value in (defaults | flags).items():
+        argv += [f"--{name}", str(value)]
+    monkeypatch.setattr(sys, "argv", argv)
+    main()
+    return json.loads(Path(output_dir, "all_results.json").read_text())

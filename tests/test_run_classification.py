@@ -1,0 +1,221 @@
+"""run_classification.py from the command line to its files."""
+
+import json
+import random
+
+import pytest
+from hf_domain.examples.run_classification import main
+from script_runs import run_script, save_tiny_bert, write_jsonl
+from transformers import pipeline
+
+WORDS = ["cell", "gene", "court", "law", "stock", "price"]
+TOPICS = {"biology": WORDS[:2], "law": WORDS[2:4], "finance": WORDS[4:]}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_tiny_bert(tmp_path_factory.mktemp("model"), [" ".join(WORDS)])
+
+
+def make_rows(count, make_label):
+    """Texts of one topic each, with the label that `make_label(topic, rng)` gives."""
+    rng = random.Random(count)
+    topics = [rng.choice(list(TOPICS)) for _ in range(count)]
+    return [{"text": " ".join(rng.choices(TOPICS[topic], k=5)), "label": make_label(topic, rng)} for topic in topics]
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Write train, validation and test files; returns the flags that name them."""
+
+    def write(make_label, **change):
+        splits = {"train": make_rows(96, make_label), "validation": make_rows(24, make_label)}
+        splits = {**splits, "test": make_rows(9, make_label), **change}
+        return {f"{split}_file": write_jsonl(tmp_path / f"{split}.jsonl", rows) for split, rows in splits.items()}
+
+    return write
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, model):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+
+    def call(name="output", **flags):
+        defaults = {
+            "model_name_or_path": model,
+            "do_train": True,
+            "do_eval": True,
+            "max_seq_length": 16,
+            "num_train_epochs": 6,
+            "per_device_train_batch_size": 8,
+            "learning_rate": 3e-3,
+        }
+        return run_script(main, monkeypatch, tmp_path / name, **(defaults | flags))
+
+    return call
+
+
+def test_single_label_learns_saves_and_predicts(tmp_path, files, run):
+    flags = files(lambda topic, rng: topic)
+    results = run(**flags, do_predict=True, negative_labels="law", train_sampling_strategy="group_by_length")
+    assert results["eval_accuracy"] == results["eval_macro_f1"] == results["eval_positive_micro_f1"] == 1
+    assert results["predict_accuracy"] == 1
+    assert (results["train_samples"], results["eval_samples"], results["predict_samples"]) == (96, 24, 9)
+
+    output = tmp_path / "output"
+    names = {path.name for path in output.iterdir()}
+    assert names >= {"train_results.json", "eval_results.json", "predict_results.json", "trainer_state.json"}
+    assert names >= {"README.md", "model.safetensors", "config.json", "tokenizer.json"}
+    config = json.loads((output / "config.json").read_text())
+    assert config["id2label"] == {"0": "biology", "1": "finance", "2": "law"}
+    lines = (output / "predict_results.txt").read_text().splitlines()
+    gold = [row["label"] for row in make_rows(9, lambda topic, rng: topic)]
+    assert lines == ["index\tprediction", *(f"{row}\t{label}" for row, label in enumerate(gold))]
+    assert pipeline("text-classification", str(output))("court law law")[0]["label"] == "law"
+
+
+def test_killed_run_resumes_to_the_same_end(tmp_path, files, run):
+    flags = files(lambda topic, rng: topic) | {"save_strategy": "steps", "save_steps": 6, "logging_steps": 1}
+    flags |= {"num_train_epochs": 1}
+    whole = run("whole", **flags)
+    # The process died after step 6 of 12: what is left is that checkpoint.
+    (tmp_path / "killed").mkdir()
+    (tmp_path / "whole" / "checkpoint-6").rename(tmp_path / "killed" / "checkpoint-6")
+    resumed = run("killed", **flags, resume_from_checkpoint=tmp_path / "killed" / "checkpoint-6")
+    assert resumed["eval_loss"] == whole["eval_loss"]
+    traces = [
+        [
+            entry["loss"]
+            for entry in json.loads((tmp_path / name / "trainer_state.json").read_text())["log_history"][:12]
+        ]
+        for name in ("whole", "killed")
+    ]
+    assert traces[0] == traces[1] and len(traces[0]) == 12
+
+
+def test_accumulation_changes_nothing(tmp_path, files, run):
+    flags = files(lambda topic, rng: topic) | {"max_steps": 2, "logging_steps": 1}
+    losses = []
+    for batch_size, steps in ((8, 1), (2, 4)):
+        name = f"{batch_size}"
+        run(name, **flags, per_device_train_batch_size=batch_size, gradient_accumulation_steps=steps)
+        state = json.loads((tmp_path / name / "trainer_state.json").read_text())
+        losses.append(state["log_history"][0]["loss"])
+    # Dropout draws differ, but a loss that is not divided would be four times as large.
+    assert losses[0] == pytest.approx(losses[1], rel=0.2)
+
+
+def test_lists_of_labels_make_a_multi_label_task(tmp_path, files, run):
+    flags = files(lambda topic, rng: [] if topic == "law" else ["all", topic])
+    results = run(**flags, do_predict=True)
+    assert results["eval_micro_f1"] == results["eval_macro_f1"] == results["eval_accuracy"] == 1
+    assert json.loads((tmp_path / "output" / "config.json").read_text())["problem_type"] == "multi_label_classification"
+    lines = (tmp_path / "output" / "predict_results.txt").read_text().splitlines()[1:]
+    gold = [sorted(row["label"]) for row in make_rows(9, lambda topic, rng: [] if topic == "law" else ["all", topic])]
+    assert lines == [f"{row}\t{labels}" for row, labels in enumerate(gold)]
+
+
+def test_fractions_make_a_regression(tmp_path, files, run):
+    values = {"biology": 0.0, "law": 0.5, "finance": 1.5}
+    results = run(**files(lambda topic, rng: values[topic]), do_predict=True)
+    assert results["eval_pearson"] > 0.9 and results["eval_mse"] < 0.1
+    lines = (tmp_path / "output" / "predict_results.txt").read_text().splitlines()[1:]
+    gold = [row["label"] for row in make_rows(9, lambda topic, rng: values[topic])]
+    assert [float(line.split("\t")[1]) for line in lines] == pytest.approx(gold, abs=0.5)
+
+
+def test_pairs_of_texts_and_whole_numbers_as_labels(tmp_path, files, run):
+    def pair(rows, rng):
+        """The label says whether the second text is empty: the first alone cannot tell."""
+        return [
+            {"one": row["text"], "two": row["text"] if (same := rng.random() < 0.5) else None, "same": 10 * same}
+            for row in rows
+        ]
+
+    rows = {
+        split: pair(make_rows(count, lambda topic, rng: 0), random.Random(count))
+        for split, count in (("train", 96), ("validation", 24))
+    }
+    flags = files(lambda topic, rng: 0, **rows)
+    results = run(**flags, text_column_names="one,two", label_column_name="same", metric_name="macro_f1")
+    assert results["eval_macro_f1"] == 1 and "eval_accuracy" not in results
+    assert json.loads((tmp_path / "output" / "config.json").read_text())["id2label"] == {"0": "0", "1": "10"}
+
+
+def test_test_file_needs_no_labels(tmp_path, files, run):
+    unlabelled = [{"text": "court law"}, {"text": "cell gene"}]
+    results = run(**files(lambda topic, rng: topic, test=unlabelled), do_predict=True)
+    assert not any(name in results for name in ("predict_accuracy", "predict_loss"))
+    lines = (tmp_path / "output" / "predict_results.txt").read_text().splitlines()
+    assert lines[1:] == ["0\tlaw", "1\tbiology"]
+
+
+def test_only_the_first_examples_are_used(files, run):
+    flags = files(lambda topic, rng: topic) | {"num_train_epochs": 1}
+    results = run(**flags, max_train_samples=16, max_eval_samples=1000)
+    assert results["train_samples"] == 16 and results["eval_samples"] == 24
+
+
+@pytest.mark.parametrize(
+    ("make_label", "change", "flags", "message"),
+    [
+        (
+            str,
+            {"validation": [{"text": "x", "label": "new"}]},
+            {},
+            "occurs in train; got new beside biology, finance, law",
+        ),
+        (str, {"validation": [{"text": "x"}]}, {}, "split validation needs the column label; it has text"),
+        (
+            str,
+            {"train": [{"text": "x", "label": None}, {"text": "x", "label": "a"}]},
+            {},
+            "example 0 of train is empty",
+        ),
+        (lambda topic: [topic], {}, {"multi_label": False}, "need the multi-label setting; label holds"),
+        (lambda topic: [topic], {}, {"do_regression": True}, "need the multi-label setting; label holds"),
+        (str, {}, {"multi_label": True}, "multi-label data have lists of labels; label holds"),
+        (str, {}, {"do_regression": True}, "regression needs numbers; label holds"),
+        (str, {}, {"text_column_names": "body"}, "split train needs the column body"),
+        (str, {}, {"text_column_names": "text,text,text"}, "one text or two; got the columns text,text,text"),
+        (str, {}, {"negative_labels": "none"}, "got none. Labels: biology, finance, law"),
+        (str, {}, {"metric_name": "no_such_metric"}, "got no_such_metric"),
+        (str, {}, {"max_seq_length": 129}, "at most what the model takes, 128; got 129"),
+        (str, {}, {"dataset_name": "name"}, "files or a dataset name"),
+    ],
+)
+def test_bad_input_is_told_before_anything_is_written(tmp_path, files, run, make_label, change, flags, message):
+    with pytest.raises(ValueError, match=message):
+        run(**files(lambda topic, rng: make_label(topic), **change), **flags)
+    assert not (tmp_path / "output" / "config.json").exists()
+
+
+def test_missing_split_is_told(files, run):
+    flags = files(lambda topic, rng: topic)
+    del flags["validation_file"]
+    with pytest.raises(ValueError, match="needs the split validation"):
+        run(**flags)
+
+
+def test_folder_of_another_model_is_left_alone(tmp_path, files, run):
+    run(**files(lambda topic, rng: topic), max_steps=1)
+    before = {path: path.read_bytes() for path in (tmp_path / "output").iterdir() if path.is_file()}
+    with pytest.raises(ValueError, match=r"has labels \['biology', 'finance', 'law'\], this run \['0', '1'\]"):
+        run(**files(lambda topic, rng: rng.randrange(2)), max_steps=1)
+    assert {path: path.read_bytes() for path in (tmp_path / "output").iterdir() if path.is_file()} == before
+
+
+def test_arguments_may_stand_in_a_file(tmp_path, files, model, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    arguments = files(lambda topic, rng: topic) | {
+        "model_name_or_path": model,
+        "output_dir": str(tmp_path / "output"),
+        "do_train": True,
+        "max_steps": 1,
+        "use_cpu": True,
+        "report_to": "none",
+    }
+    (tmp_path / "arguments.json").write_text(json.dumps(arguments))
+    monkeypatch.setattr("sys.argv", ["script.py", str(tmp_path / "arguments.json")])
+    main()
+    assert (tmp_path / "output" / "model.safetensors").exists()
