@@ -83,8 +83,7 @@ def decode_labelled_rows_only(model: PreTrainedModel) -> PreTrainedModel:
         # A shallow view made anew each time: a replaced decoder (a resized vocabulary, say) is seen at once.
         head = model.__class__.__new__(model.__class__)
         head.__dict__ = {**model.__dict__, "_modules": {**model._modules, encoder: EncoderPassthrough()}}
-        del head.__dict__["forward"]
-        return head(hidden_states).logits
+        return model.__class__.forward(head, hidden_states).logits
 
     def forward_labelled_rows(
         *args, labels: torch.Tensor | None = None, num_items_in_batch: NumItems = None, **kwargs
@@ -117,9 +116,9 @@ class AuxiliaryLossCallback(TrainerCallback):
         """Forward hook: add up the auxiliary outputs of one pass."""
         sums = self.sums[model.training]
         self.passes[model.training] += 1
-        for name in model.config.keys_to_ignore_at_inference:
-            value = output.get(name) if hasattr(output, "get") else None
-            if isinstance(value, torch.Tensor) and value.dim() == 0:
+        for name in getattr(model.config, "keys_to_ignore_at_inference", ()):
+            value = output.get(name)
+            if value is not None:
                 sums[name] = sums.get(name, 0.0) + value.detach().float()
 
     def flush(self, training: bool) -> dict[str, float]:
@@ -158,6 +157,8 @@ class AuxiliaryLossCallback(TrainerCallback):
 
 def log_auxiliary_losses(trainer: Trainer) -> None:
     """Log the auxiliary losses of the trainer's model; TensorBoard and the other reporters see them too."""
+    if not isinstance(trainer.model, BackbonePreTrainedModel):
+        return
     callback = AuxiliaryLossCallback()
     trainer.model.register_forward_hook(callback.collect)
     # In front: reporters read the line that this callback completes.

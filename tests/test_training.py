@@ -1,0 +1,155 @@
+"""What stands beside the stock Trainer: the fast masked-LM loss, the logged losses, the pushed code."""
+
+import copy
+import inspect
+import json
+
+import pytest
+import torch
+from datasets import Dataset
+from tiny_models import VOCAB_SIZE, make_batch, make_masked_lm
+from tiny_tokenizers import make_bert_tokenizer
+from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
+
+from hf_domain import VarMAEForMaskedLM
+from hf_domain.training import (
+    AuxiliaryLossCallback,
+    PushCodeCallback,
+    check_tokenizer_fits,
+    decode_labelled_rows_only,
+    log_auxiliary_losses,
+    normalize_stock_loss,
+    parse_overrides,
+)
+
+
+def test_labelled_rows_give_the_stock_loss_and_gradient(family):
+    stock = make_masked_lm(family, dropout=0.0).train()
+    fast = decode_labelled_rows_only(copy.deepcopy(stock))
+    batch = make_batch()
+    expected, loss = stock(**batch).loss, fast(**batch).loss
+    torch.testing.assert_close(loss, expected)
+    expected.backward()
+    loss.backward()
+    for (name, one), other in zip(stock.named_parameters(), fast.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_labelled_rows_change_nothing_else(family, tmp_path):
+    stock = make_masked_lm(family)
+    fast = decode_labelled_rows_only(copy.deepcopy(stock))
+    batch = make_batch()
+    assert inspect.signature(fast.forward) == inspect.signature(stock.forward)
+    assert fast.train()(**batch).logits is None
+    with torch.no_grad():
+        stock_output, fast_output = stock.eval()(**batch), fast.eval()(**batch)
+    assert torch.equal(stock_output.logits, fast_output.logits)
+    assert torch.equal(stock_output.loss, fast_output.loss)
+    fast.save_pretrained(tmp_path)
+    loaded, info = type(stock).from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(info.values())
+    assert loaded.config.architectures == [type(stock).__name__]
+
+
+def test_labelled_rows_see_a_resized_vocabulary(family):
+    fast = decode_labelled_rows_only(make_masked_lm(family, dropout=0.0)).train()
+    fast.resize_token_embeddings(VOCAB_SIZE + 8, mean_resizing=False)
+    batch = make_batch()
+    batch["labels"][1, 1] = VOCAB_SIZE + 3
+    fast(**batch).loss.backward()
+    assert fast.get_output_embeddings().weight.grad[VOCAB_SIZE + 3].abs().sum() > 0
+
+
+def test_ours_are_left_alone():
+    model = VarMAEForMaskedLM.from_backbone(make_masked_lm("bert"))
+    assert decode_labelled_rows_only(model) is model
+    assert "forward" not in vars(model)
+    assert normalize_stock_loss(model).accepts_loss_kwargs is VarMAEForMaskedLM.accepts_loss_kwargs
+    assert normalize_stock_loss(make_masked_lm("bert")).accepts_loss_kwargs is False
+
+
+def train(model, tmp_path, batch_size=8, accumulation=1, **options):
+    torch.manual_seed(0)
+    rows = make_batch(8, 12)
+    rows["attention_mask"][0] = 1
+    rows["labels"][3, 2:9] = rows["input_ids"][3, 2:9]  # micro-batches with different numbers of labels
+    trainer = Trainer(
+        model,
+        TrainingArguments(
+            str(tmp_path),
+            per_device_train_batch_size=batch_size,
+            gradient_accumulation_steps=accumulation,
+            max_steps=2,
+            logging_steps=1,
+            learning_rate=1e-2,
+            save_strategy="no",
+            use_cpu=True,
+            disable_tqdm=True,
+            train_sampling_strategy="sequential",
+            **options,
+        ),
+        train_dataset=Dataset.from_dict({key: value.tolist() for key, value in rows.items()}),
+    )
+    log_auxiliary_losses(trainer)
+    trainer.train()
+    return trainer
+
+
+def test_dapt_accumulates_exactly(tmp_path):
+    def run(batch_size, accumulation):
+        torch.manual_seed(0)
+        model = decode_labelled_rows_only(make_masked_lm("bert", dropout=0.0))
+        log = train(model, tmp_path, batch_size, accumulation).state.log_history
+        return torch.tensor([(line["loss"], line["grad_norm"]) for line in log if "loss" in line])
+
+    torch.testing.assert_close(run(8, 1), run(2, 4), rtol=1e-4, atol=1e-4)
+
+
+def test_auxiliary_losses_are_averaged_and_logged(tmp_path):
+    model = VarMAEForMaskedLM.from_backbone(make_masked_lm("bert"))
+    seen = []
+    model.register_forward_hook(lambda module, inputs, output: seen.append(float(output.masked_kl)))
+    trainer = train(model, tmp_path, batch_size=2, accumulation=4)
+    lines = [line for line in trainer.state.log_history if "loss" in line]
+    for number, line in enumerate(lines):
+        expected = sum(seen[4 * number : 4 * number + 4]) / 4
+        assert line["masked_kl"] == pytest.approx(expected, abs=1e-4)
+        assert {"unmasked_kl", "masked_reconstruction_loss", "active_latent_share"} <= line.keys()
+    seen.clear()
+    metrics = trainer.evaluate(trainer.train_dataset)
+    assert metrics["eval_masked_kl"] == pytest.approx(sum(seen) / len(seen), abs=1e-6)
+    assert "masked_kl" not in trainer.predict(trainer.train_dataset).metrics
+
+
+def test_reporters_see_the_auxiliary_losses(tmp_path):
+    trainer = train(VarMAEForMaskedLM.from_backbone(make_masked_lm("bert")), tmp_path)
+    assert isinstance(trainer.callback_handler.callbacks[0], AuxiliaryLossCallback)
+
+
+def test_pushed_folder_holds_the_code(tmp_path):
+    model = VarMAEForMaskedLM.from_backbone(make_masked_lm("bert"))
+    arguments = TrainingArguments(str(tmp_path), use_cpu=True)
+    PushCodeCallback().on_push_begin(arguments, TrainerState(), TrainerControl(), model=model)
+    assert {file.name for file in tmp_path.glob("*.py")} >= {"modeling_varmae.py", "backbone.py"}
+    PushCodeCallback().on_push_begin(arguments, TrainerState(), TrainerControl(), model=make_masked_lm("bert"))
+
+
+def test_tokenizer_larger_than_the_embedding():
+    model = make_masked_lm("bert")
+    check_tokenizer_fits(make_bert_tokenizer(vocab_size=VOCAB_SIZE), model)
+    tokenizer = make_bert_tokenizer(vocab_size=VOCAB_SIZE + 20)
+    with pytest.raises(ValueError, match=rf"{len(tokenizer)} entries .* {VOCAB_SIZE} rows"):
+        check_tokenizer_fits(tokenizer, model)
+
+
+def test_overrides():
+    assert parse_overrides("kl_weight=2.5,batch_norm=False,kl_reduction=sum,n=null") == {
+        "kl_weight": 2.5,
+        "batch_norm": False,
+        "kl_reduction": "sum",
+        "n": None,
+    }
+    assert parse_overrides(None) == {}
+    with pytest.raises(ValueError, match=r"name=value.*got 'kl_weight'"):
+        parse_overrides("kl_weight")
+    assert json.dumps(parse_overrides("a=1")) == '{"a": 1}'
