@@ -23,7 +23,7 @@ def check_output_dir(output_dir: str | Path, config: PreTrainedConfig) -> None:
         saved = json.loads(file.read_text(encoding="utf-8"))
         # A config leaves out what its class has as default.
         saved_labels = saved.get("id2label", PreTrainedConfig().id2label)
-        ours = {"model_type": config.model_type, "labels": list(config.id2label.values())}
+        ours = {"model_type": config.model_type, "labels": list((config.id2label or {}).values())}
         theirs = {"model_type": saved.get("model_type"), "labels": list(saved_labels.values())}
         for name in ours:
             if ours[name] != theirs[name]:
