@@ -24,7 +24,7 @@ from transformers import (
 )
 from transformers.trainer_utils import PredictionOutput
 
-from hf_domain.corpora import load_files
+from hf_domain.corpora import check_length, load_files
 from hf_domain.outputs import check_output_dir, write_text
 
 logger = logging.getLogger(__name__)
@@ -150,7 +150,10 @@ def load_splits(
     files = {split: getattr(data_args, f"{split}_file") for split in needed}
     options: dict[str, Any] = {"cache_dir": model_args.cache_dir}
     if (data_args.dataset_name is None) == (not any(files.values())):
-        raise ValueError(f"data are files or a dataset name; got {files} and dataset_name={data_args.dataset_name}.")
+        raise ValueError(
+            f"data are files or a dataset name; got {files} and dataset_name={data_args.dataset_name}. "
+            "Name one of the two."
+        )
     available: Any = files
     if data_args.dataset_name is not None:
         available = load_dataset(
@@ -285,10 +288,8 @@ def load_tokenizer(model_args: ModelArguments, max_seq_length: int | None) -> Pr
     tokenizer = AutoTokenizer.from_pretrained(
         model_args.tokenizer_name or model_args.model_name_or_path, **model_args.hub_options
     )
-    if max_seq_length is not None and max_seq_length > tokenizer.model_max_length:
-        raise ValueError(
-            f"max_seq_length is at most what the model takes, {tokenizer.model_max_length}; got {max_seq_length}."
-        )
+    if max_seq_length is not None:
+        check_length(tokenizer, max_seq_length)
     return tokenizer
 
 

@@ -1,7 +1,7 @@
 """Output folders keep what is in them."""
 
 import pytest
-from transformers import BertConfig, RobertaConfig
+from transformers import BertConfig, PreTrainedConfig, RobertaConfig
 
 from hf_domain.outputs import check_output_dir, write_text
 
@@ -25,6 +25,16 @@ def test_folder_of_another_model_is_refused(tmp_path, folder):
         check_output_dir(tmp_path, BertConfig(id2label={0: "b", 1: "a"}, label2id={"b": 0, "a": 1}))
     with pytest.raises(ValueError, match=r"has labels \['a', 'b'\], this run \['LABEL_0', 'LABEL_1'\]"):
         check_output_dir(tmp_path, BertConfig())
+
+
+def test_backbone_tells_models_of_ours_apart(tmp_path):
+    class OwnConfig(PreTrainedConfig):
+        model_type = "ours"
+
+    (tmp_path / "config.json").write_text('{"model_type": "ours", "backbone_config": {"model_type": "bert"}}')
+    check_output_dir(tmp_path, OwnConfig(backbone_config={"model_type": "bert"}))
+    with pytest.raises(ValueError, match=r"has backbone bert, this run roberta"):
+        check_output_dir(tmp_path, OwnConfig(backbone_config={"model_type": "roberta"}))
 
 
 def test_text_is_written_as_a_whole(tmp_path):

@@ -56,7 +56,9 @@ def test_entities_are_learned_saved_and_predicted(tmp_path, run):
         "1": "I-Disease",
         "2": "O",
     }
-    found = pipeline("token-classification", str(output), aggregation_strategy="first")("the gene causes ataxia minor and")
+    found = pipeline("token-classification", str(output), aggregation_strategy="first")(
+        "the gene causes ataxia minor and"
+    )
     assert [(entity["entity_group"], entity["word"]) for entity in found] == [("Disease", "ataxia minor")]
 
 
