@@ -83,9 +83,10 @@ def main():
     check_columns(splits, text_columns)
 
     problem_type = find_problem_type(splits["train"], label_column, data_args.do_regression, data_args.multi_label)
-    label_names, label_ids = ["value"], {}
     if problem_type != "regression":
         label_names, label_ids = find_labels(splits, label_column)
+    else:
+        label_names, label_ids = ["value"], {}
     negative_labels = find_ids(data_args.negative_labels, label_names)
     compute_metrics = choose_metrics(problem_type, negative_labels, data_args.metric_name)
 

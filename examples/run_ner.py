@@ -79,7 +79,7 @@ def main():
         )
 
     def compute_metrics(output):
-        predicted, gold = read_tags(output.predictions, output.label_ids, label_names)
+        predicted, gold = read_tags(output, label_names)
         return compute_entity_metrics(predicted, gold, per_type=data_args.return_entity_level_metrics)
 
     tokenized = map_splits(limit_splits(splits, data_args), tokenize, training_args, data_args)
@@ -100,7 +100,7 @@ def main():
         run_evaluation(trainer)
     if training_args.do_predict:
         output = run_prediction(trainer, tokenized["test"])
-        predicted, _ = read_tags(output.predictions, output.label_ids, label_names)
+        predicted, _ = read_tags(output, label_names)
         save_output(trainer, "predictions.txt", "".join(f"{' '.join(tags)}\n" for tags in predicted))
     publish(trainer, model_args, data_args, "token-classification")
 

@@ -85,7 +85,7 @@ def main():
         answers = find_answers(
             splits[split],
             features[split],
-            *predictions,
+            *predictions[:2],
             n_best_size=data_args.n_best_size,
             max_answer_length=data_args.max_answer_length,
             with_no_answer=data_args.version_2_with_negative,

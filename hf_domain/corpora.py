@@ -25,6 +25,7 @@ from datasets import (
     Value,
     load_dataset,
 )
+from datasets.exceptions import DatasetGenerationError
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
@@ -84,8 +85,8 @@ def load_files(
     builder = builders[files[0]]
     try:
         return load_dataset(builder, data_files=files, split="train", streaming=streaming, **load_options)
-    except Exception as error:  # the builders raise what their parsers do: pandas' and pyarrow's errors, TypeError, ...
-        cause = error.__cause__ or error
+    except (DatasetGenerationError, ValueError) as error:
+        cause = str(error.__cause__ or error).partition("\n")[0]
         raise ValueError(f"{', '.join(files)} cannot be read as {builder}: {cause}. Repair the file.") from error
 
 
@@ -126,14 +127,16 @@ def load_corpus(
     """
     if (train_file is None) == (dataset_name is None):
         raise ValueError(
-            f"a corpus is files or a dataset name; got train_file={train_file}, dataset_name={dataset_name}."
+            f"a corpus is files or a dataset name; got train_file={train_file}, dataset_name={dataset_name}. Name one."
         )
     corpus: dict[str, Any] = {}
     if dataset_name is not None:
         loaded = load_dataset(dataset_name, dataset_config_name, streaming=streaming, **load_options)
         corpus = {split: loaded[split] for split in ("train", "validation") if split in loaded}
         if "train" not in corpus:
-            raise ValueError(f"a corpus needs the split train; {dataset_name} has {', '.join(loaded)}.")
+            raise ValueError(
+                f"a corpus has a split train; {dataset_name} has {', '.join(loaded)}. Use another dataset."
+            )
     else:
         assert train_file is not None
         corpus["train"] = load_files(train_file, streaming=streaming, **load_options)
@@ -144,6 +147,27 @@ def load_corpus(
     if "validation" not in corpus and validation_split_percentage:
         corpus = _hold_out(corpus["train"], validation_split_percentage, num_validation_examples)
     return IterableDatasetDict(corpus) if streaming else DatasetDict(corpus)
+
+
+def find_text_column(example: dict[str, Any]) -> str:
+    """Find the column to read.
+
+    Args:
+        example: A row of the dataset.
+
+    Returns:
+        `text`, or the only column that holds a string.
+
+    Raises:
+        ValueError: There is none, or more than one.
+    """
+    candidates = ["text"] if "text" in example else [name for name, value in example.items() if isinstance(value, str)]
+    if len(candidates) != 1:
+        raise ValueError(
+            f"without a column text, one column alone holds text; {len(candidates)} of {', '.join(example)} hold text. "
+            "Name the right one as text_column_name."
+        )
+    return candidates[0]
 
 
 def tokenize_corpus(
@@ -187,10 +211,7 @@ def tokenize_corpus(
             "packing needs a start token and a separator; the tokenizer has "
             f"cls_token={tokenizer.cls_token}, sep_token={tokenizer.sep_token}. Set them or tokenize line by line."
         )
-    if max_seq_length > tokenizer.model_max_length:
-        raise ValueError(
-            f"max_seq_length is at most what the model takes, {tokenizer.model_max_length}; got {max_seq_length}."
-        )
+    check_length(tokenizer, max_seq_length)
     columns = ["input_ids", "word_ids"] if whole_words else ["input_ids"]
     options: dict[str, Any] = {
         "batched": True,
@@ -207,6 +228,23 @@ def tokenize_corpus(
         whole_words=whole_words,
     )
     return type(corpus)({split: documents.map(tokenize, **options) for split, documents in corpus.items()})
+
+
+def check_length(tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> None:
+    """Raise if examples would be longer than the model takes.
+
+    Args:
+        tokenizer: The tokenizer of the model; its `model_max_length` is the model's.
+        max_seq_length: Tokens of an example at most.
+
+    Raises:
+        ValueError: The model takes fewer tokens.
+    """
+    if max_seq_length > tokenizer.model_max_length:
+        raise ValueError(
+            f"max_seq_length is at most what the model takes, {tokenizer.model_max_length}; got {max_seq_length}. "
+            "Lower it or use another encoder."
+        )
 
 
 def check_batch(examples: Dataset | IterableDataset, batch_size: int) -> None:
@@ -245,9 +283,9 @@ def _check_file(file: str, progress: tqdm) -> None:
         try:
             num_rows = pyarrow.parquet.read_metadata(file).num_rows
         except pyarrow.ArrowInvalid as error:
-            raise ValueError(f"{file} is not a Parquet file: {error}") from error
+            raise ValueError(f"{file} is not a Parquet file: {error}. Convert or rename it.") from error
         if not num_rows:
-            raise ValueError(f"a corpus holds text; {file} has no rows.")
+            raise ValueError(f"a file holds at least one example; {file} is empty. Leave it out.")
         return
     opener: Any = gzip.open if file.endswith(".gz") else open
     try:
@@ -260,7 +298,7 @@ def _check_file(file: str, progress: tqdm) -> None:
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{file} is not a whole gzip file: {error}. Pack it again or drop the ending .gz.") from error
     if not has_content:
-        raise ValueError(f"a corpus holds text; {file} is empty.")
+        raise ValueError(f"a file holds at least one example; {file} is empty. Leave it out.")
 
 
 def _check_lines(lines: Iterable[bytes], parse: Callable, file: str, progress: tqdm) -> bool:
@@ -277,14 +315,17 @@ def _parse(parse: Callable, content: bytes, file: str, number: int) -> Any:
     """Parse content that starts at line `number` of the file; say where it cannot be."""
     if b"\0" in content:
         number += content.count(b"\n", 0, content.index(b"\0"))
-        raise ValueError(f"a corpus is text; {file}, line {number} holds a zero byte: it is binary or not UTF-8.")
+        raise ValueError(
+            f"a file holds text in UTF-8; {file}, line {number} has a zero byte. "
+            "Leave a binary file out; convert a text, e.g. with iconv."
+        )
     try:
         return parse(content)
     except UnicodeDecodeError as error:
         number += content.count(b"\n", 0, error.start)
         raise ValueError(
-            f"a corpus is UTF-8; {file}, line {number} has the byte {content[error.start]:#04x}, {error.reason}. "
-            "Convert the file, e.g. with iconv."
+            f"a file holds text in UTF-8; {file}, line {number} has the byte {content[error.start]:#04x}, "
+            f"{error.reason}. Convert it, e.g. with iconv."
         ) from error
     except json.JSONDecodeError as error:
         raise ValueError(
@@ -304,7 +345,7 @@ def _select_documents(dataset: Any, text_column: str | None, split: str) -> Any:
     """Keep the text of a split, as the column `text`, without blank documents."""
     first = next(iter(dataset), None)
     if first is None:
-        raise ValueError(f"a corpus holds text; its split {split} is empty.")
+        raise ValueError(f"a corpus holds text; its split {split} is empty. Use another dataset.")
     text_column = text_column or find_text_column(first)
     if not isinstance(first.get(text_column), str):
         raise ValueError(
@@ -317,29 +358,8 @@ def _select_documents(dataset: Any, text_column: str | None, split: str) -> Any:
         documents = documents.rename_column(text_column, "text")
     documents = documents.filter(_has_text, input_columns="text")
     if next(iter(documents), None) is None:
-        raise ValueError(f"a corpus holds text; all documents of its split {split} are blank.")
+        raise ValueError(f"a corpus holds text; all documents of {split} are blank. Is {text_column} the right column?")
     return documents
-
-
-def find_text_column(example: dict[str, Any]) -> str:
-    """Find the column to read.
-
-    Args:
-        example: A row of the dataset.
-
-    Returns:
-        `text`, or the only column that holds a string.
-
-    Raises:
-        ValueError: There is none, or more than one.
-    """
-    candidates = ["text"] if "text" in example else [name for name, value in example.items() if isinstance(value, str)]
-    if len(candidates) != 1:
-        raise ValueError(
-            f"a corpus has a column text or one column of text; {len(candidates)} of {', '.join(example)} hold text. "
-            "Name the right one as text_column_name."
-        )
-    return candidates[0]
 
 
 def _has_text(text: str | None) -> bool:
@@ -357,7 +377,7 @@ def _hold_out(documents: Any, percentage: int, num_examples: int) -> dict[str, A
     count = max(1, round(len(documents) * percentage / 100))
     if count >= len(documents):
         raise ValueError(
-            f"{percentage} % of a corpus are held out, here {count} of {len(documents)} documents: nothing is left. "
+            f"{percentage} % of a corpus are held out, here {count} of {len(documents)} documents, which leaves none. "
             "Hold out less or give a validation file."
         )
     parts = documents.train_test_split(test_size=count, seed=0)

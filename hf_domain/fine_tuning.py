@@ -10,7 +10,7 @@ from typing import Any
 import datasets
 import torch
 import transformers
-from datasets import DatasetDict, load_dataset
+from datasets import Dataset, DatasetDict, load_dataset
 from transformers import (
     AutoConfig,
     AutoTokenizer,
@@ -24,7 +24,7 @@ from transformers import (
 )
 from transformers.trainer_utils import PredictionOutput
 
-from hf_domain.corpora import load_files
+from hf_domain.corpora import check_length, load_files
 from hf_domain.outputs import check_output_dir, write_text
 
 logger = logging.getLogger(__name__)
@@ -79,6 +79,9 @@ class FineTuner(Trainer):
     With `train_sampling_strategy="group_by_length"` the stock one reorders them in evaluation as well, and predictions
     no longer belong to the examples they are written beside.
     """
+
+    train_dataset: Dataset
+    eval_dataset: Dataset
 
     def _get_eval_sampler(self, eval_dataset: Any) -> torch.utils.data.Sampler | None:
         return None if eval_dataset is None else torch.utils.data.SequentialSampler(eval_dataset)
@@ -145,9 +148,12 @@ def load_splits(
         "test": training_args.do_predict,
     }
     files = {split: getattr(data_args, f"{split}_file") for split in needed}
-    options = {"cache_dir": model_args.cache_dir}
+    options: dict[str, Any] = {"cache_dir": model_args.cache_dir}
     if (data_args.dataset_name is None) == (not any(files.values())):
-        raise ValueError(f"data are files or a dataset name; got {files} and dataset_name={data_args.dataset_name}.")
+        raise ValueError(
+            f"data are files or a dataset name; got {files} and dataset_name={data_args.dataset_name}. "
+            "Name one of the two."
+        )
     available: Any = files
     if data_args.dataset_name is not None:
         available = load_dataset(
@@ -232,10 +238,7 @@ def limit_splits(splits: DatasetDict, data_args: DataArguments) -> DatasetDict:
         "test": data_args.max_predict_samples,
     }
     return DatasetDict(
-        {
-            split: dataset if limits[split] is None else dataset.select(range(min(limits[split], len(dataset))))
-            for split, dataset in splits.items()
-        }
+        {split: dataset.take(limit) if (limit := limits[split]) else dataset for split, dataset in splits.items()}
     )
 
 
@@ -285,10 +288,8 @@ def load_tokenizer(model_args: ModelArguments, max_seq_length: int | None) -> Pr
     tokenizer = AutoTokenizer.from_pretrained(
         model_args.tokenizer_name or model_args.model_name_or_path, **model_args.hub_options
     )
-    if max_seq_length is not None and max_seq_length > tokenizer.model_max_length:
-        raise ValueError(
-            f"max_seq_length is at most what the model takes, {tokenizer.model_max_length}; got {max_seq_length}."
-        )
+    if max_seq_length is not None:
+        check_length(tokenizer, max_seq_length)
     return tokenizer
 
 
@@ -329,7 +330,7 @@ def load_model(
     return model
 
 
-def run_training(trainer: Trainer) -> None:
+def run_training(trainer: FineTuner) -> None:
     """Train, or go on from `resume_from_checkpoint`, and save model, tokenizer, metrics and state.
 
     Args:
@@ -343,7 +344,7 @@ def run_training(trainer: Trainer) -> None:
     trainer.save_state()
 
 
-def run_evaluation(trainer: Trainer) -> None:
+def run_evaluation(trainer: FineTuner) -> None:
     """Evaluate and save the metrics.
 
     Args:
@@ -354,7 +355,7 @@ def run_evaluation(trainer: Trainer) -> None:
     trainer.save_metrics("eval", metrics)
 
 
-def run_prediction(trainer: Trainer, dataset: Any) -> PredictionOutput:
+def run_prediction(trainer: FineTuner, dataset: Dataset) -> PredictionOutput:
     """Predict and save the metrics, if there are labels.
 
     Args:
@@ -365,7 +366,7 @@ def run_prediction(trainer: Trainer, dataset: Any) -> PredictionOutput:
         Predictions and labels, in the order of the examples.
     """
     output = trainer.predict(dataset, metric_key_prefix="predict")
-    metrics = {**output.metrics, "predict_samples": len(dataset)}
+    metrics = {**(output.metrics or {}), "predict_samples": len(dataset)}
     trainer.log_metrics("predict", metrics)
     trainer.save_metrics("predict", metrics)
     return output

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 from datasets import ClassLabel, Dataset, DatasetDict, List
 from tokenizers.pre_tokenizers import ByteLevel
-from transformers import BatchEncoding, PreTrainedTokenizerBase
+from transformers import BatchEncoding, EvalPrediction, PreTrainedTokenizerBase
+from transformers.trainer_utils import PredictionOutput
 
 
 def find_labels(splits: DatasetDict, column: str) -> tuple[list[str], dict[Any, int]]:
@@ -138,21 +138,22 @@ def tokenize_words(
 
 
 def read_tags(
-    logits: np.ndarray | tuple[np.ndarray, ...], labels: np.ndarray, label_names: list[str]
+    output: EvalPrediction | PredictionOutput, label_names: list[str]
 ) -> tuple[list[list[str]], list[list[str]]]:
     """Turn the output of a token classifier into tags of words.
 
     Args:
-        logits: [sentences, length, labels], or a tuple that begins with them.
-        labels: Label ids [sentences, length], -100 for tokens that are not scored.
+        output: Logits [sentences, length, labels] and label ids [sentences, length], -100 for tokens that are not
+            scored.
         label_names: In the order of their ids.
 
     Returns:
         Predicted and gold tags of the scored tokens of every sentence.
     """
-    predictions = (logits[0] if isinstance(logits, tuple) else logits).argmax(-1)
+    logits: Any = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
+    labels: Any = output.label_ids
     predicted, gold = (
         [[label_names[label] for label in row[mask]] for row, mask in zip(ids, labels != -100, strict=True)]
-        for ids in (predictions, labels)
+        for ids in (logits.argmax(-1), labels)
     )
     return predicted, gold

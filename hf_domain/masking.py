@@ -71,7 +71,7 @@ class DataCollatorForWholeWordMask:
     def __post_init__(self) -> None:
         check_mask_token(self.tokenizer)
         if not 0 < self.mlm_probability <= 1:
-            raise ValueError(f"mlm_probability must be above 0 and at most 1; got {self.mlm_probability}.")
+            raise ValueError(f"mlm_probability is above 0 and at most 1; got {self.mlm_probability}. Usual is 0.15.")
         replaced = self.mask_replace_prob + self.random_replace_prob
         if min(self.mask_replace_prob, self.random_replace_prob) < 0 or replaced > 1:
             raise ValueError(

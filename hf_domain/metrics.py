@@ -11,13 +11,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from transformers import EvalPrediction
 
 from hf_domain.classification import decode_logits
 
 
 def compute_single_label_metrics(
-    predictions: Sequence[int], references: Sequence[int], negative_labels: Sequence[int] = ()
+    predictions: ArrayLike, references: ArrayLike, negative_labels: Sequence[int] = ()
 ) -> dict[str, float]:
     """Score single-label classification.
 
@@ -67,7 +68,7 @@ def compute_multi_label_metrics(predictions: np.ndarray, references: np.ndarray)
     }
 
 
-def compute_regression_metrics(predictions: Sequence[float], references: Sequence[float]) -> dict[str, float]:
+def compute_regression_metrics(predictions: ArrayLike, references: ArrayLike) -> dict[str, float]:
     """Score regression.
 
     Args:
@@ -215,7 +216,8 @@ def choose_metrics(
     metric = None if metric_name is None or metric_name in names else _load_metric(metric_name, names)
 
     def compute_metrics(output: EvalPrediction) -> dict[str, Any]:
-        predictions, references = decode_logits(output.predictions, problem_type), output.label_ids
+        predictions = decode_logits(output.predictions, problem_type)
+        references: Any = output.label_ids
         if metric is not None:
             return metric.compute(predictions=predictions, references=references)
         metrics = compute(predictions, references)

@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedConfig
 
@@ -15,16 +16,11 @@ def check_output_dir(output_dir: str | Path, config: PreTrainedConfig) -> None:
         config: Of the model that is to be trained, its labels set.
 
     Raises:
-        ValueError: A config.json in the folder has another model type or other labels.
+        ValueError: A config.json in the folder has another model type, backbone or other labels.
     """
-    for file in sorted(Path(output_dir).glob("config.json")) + sorted(
-        Path(output_dir).glob("checkpoint-*/config.json")
-    ):
-        saved = json.loads(file.read_text(encoding="utf-8"))
-        # A config leaves out what its class has as default.
-        saved_labels = saved.get("id2label", PreTrainedConfig().id2label)
-        ours = {"model_type": config.model_type, "labels": list(config.id2label.values())}
-        theirs = {"model_type": saved.get("model_type"), "labels": list(saved_labels.values())}
+    ours = _describe(config.to_dict())
+    for file in sorted([*Path(output_dir).glob("config.json"), *Path(output_dir).glob("checkpoint-*/config.json")]):
+        theirs = _describe(json.loads(file.read_text(encoding="utf-8")))
         for name in ours:
             if ours[name] != theirs[name]:
                 raise ValueError(
@@ -43,3 +39,12 @@ def write_text(file: str | Path, text: str) -> None:
     unfinished = Path(f"{file}.unfinished")
     unfinished.write_text(text, encoding="utf-8")
     os.replace(unfinished, file)
+
+
+def _describe(config: dict[str, Any]) -> dict[str, Any]:
+    """What tells models apart; a config leaves out the labels that every config has by default."""
+    return {
+        "model_type": config.get("model_type"),
+        "backbone": (config.get("backbone_config") or {}).get("model_type"),
+        "labels": list((config.get("id2label") or {0: "LABEL_0", 1: "LABEL_1"}).values()),
+    }

@@ -35,16 +35,25 @@ def tokenize_questions(
         whole answer points to the start token, at 0, which stands for "no answer".
 
     Raises:
-        ValueError: The tokenizer is a slow one or pads on the left, which moves the start token.
+        ValueError: The tokenizer is a slow one or pads on the left, which moves the start token; a question leaves too
+            little room.
     """
     if not tokenizer.is_fast or tokenizer.padding_side != "right":
         raise ValueError(
             "question answering needs a fast tokenizer that pads on the right; "
             f"got {type(tokenizer).__name__} with padding_side={tokenizer.padding_side}. Use another encoder."
         )
+    # Some questions begin with spaces, which would count as tokens.
+    questions = [question.strip() for question in examples["question"]]
+    longest = max(map(len, tokenizer(questions, add_special_tokens=False)["input_ids"]))
+    room = max_seq_length - longest - tokenizer.num_special_tokens_to_add(pair=True)
+    if room <= doc_stride:
+        raise ValueError(
+            f"a window holds more of the context than two windows share, doc_stride={doc_stride} tokens; a question of "
+            f"{longest} tokens leaves it {room}. Raise max_seq_length={max_seq_length}, lower doc_stride or shorten it."
+        )
     features = tokenizer(
-        # Some questions begin with spaces, which would count when the question is cut.
-        [question.strip() for question in examples["question"]],
+        questions,
         examples["context"],
         truncation="only_second",
         max_length=max_seq_length,

@@ -12,7 +12,7 @@ from transformers import BertConfig, BertForMaskedLM
 def save_tiny_bert(folder, sentences):
     """Save a random BERT whose tokenizer knows the words of the sentences."""
     torch.manual_seed(0)
-    tokenizer = make_bert_tokenizer(sentences, vocab_size=200)
+    tokenizer = make_bert_tokenizer(sentences)
     config = BertConfig(
         vocab_size=len(tokenizer),
         hidden_size=32,

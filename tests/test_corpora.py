@@ -114,7 +114,7 @@ def test_text_column_is_found_or_named(tmp_path):
         ("c.txt", b"", "c.txt is empty"),
         ("c.txt", b" \n\n", "c.txt is empty"),
         ("c.json", b"[]", "c.json is empty"),
-        ("c.txt", b"text\nab\0cd\n", "c.txt, line 2 holds a zero byte"),
+        ("c.txt", b"text\nab\0cd\n", "c.txt, line 2 has a zero byte"),
         ("c.txt", "Größe\n".encode("latin-1"), "c.txt, line 1 has the byte 0xf6"),
         ("c.csv", b"text\nfine\n\xff\n", "c.csv, line 3 has the byte 0xff"),
         ("c.jsonl", b'{"text": "a"}\n\n{"text": "b"\n', "c.jsonl, line 3 is broken JSON: Expecting ',' delimiter"),
@@ -158,7 +158,7 @@ def test_unusable_corpus_is_told(tmp_path):
         load_corpus(file)
     with pytest.raises(ValueError, match="first 1000 documents"):
         load_corpus(file, streaming=True)
-    with pytest.raises(ValueError, match="all documents of its split train are blank"):
+    with pytest.raises(ValueError, match="all documents of train are blank"):
         load_corpus(str(write(tmp_path / "blank.jsonl", ["", " "])))
 
 

@@ -1,6 +1,7 @@
-"""Tokenizers of every kind, learned in process from a few sentences."""
+"""Tokenizers of every kind, made in process from a few sentences, always the same."""
 
 import json
+import re
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import (
@@ -22,48 +23,33 @@ SENTENCES = [
 MAX_LENGTH = 512
 
 
-def make_bert_tokenizer(sentences: list[str] = SENTENCES, vocab_size: int = 160) -> BertTokenizer:
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    special_tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    tokenizer.train_from_iterator(
-        (sentence.lower() for sentence in sentences),
-        trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=special_tokens, show_progress=False),
-    )
-    return BertTokenizer(vocab=tokenizer.get_vocab(), model_max_length=MAX_LENGTH)
+def make_bert_tokenizer(sentences: list[str] = SENTENCES) -> BertTokenizer:
+    """WordPiece. The trainer of tokenizers breaks ties by chance, so words are simply cut after every fifth letter."""
+    words = re.findall(r"\w+|[^\w\s]", " ".join(sentences).lower())
+    characters = sorted(set("".join(words)))
+    pieces = dict.fromkeys(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *characters])
+    pieces |= dict.fromkeys(f"##{character}" for character in characters)
+    for word in words:
+        first, *others = _cut(word)
+        pieces |= dict.fromkeys([first, *(f"##{piece}" for piece in others)])
+    vocab = {piece: number for number, piece in enumerate(pieces)}
+    return BertTokenizer(vocab=vocab, model_max_length=MAX_LENGTH)
 
 
-def _train_byte_level(sentences: list[str], vocab_size: int, special_tokens: list[str]) -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size, special_tokens=special_tokens, initial_alphabet=alphabet, show_progress=False
-    )
-    tokenizer.train_from_iterator(sentences, trainer)
-    return tokenizer
-
-
-def make_roberta_tokenizer(
-    sentences: list[str] = SENTENCES, vocab_size: int = 340, add_prefix_space: bool = False
-) -> RobertaTokenizer:
-    tokenizer = _train_byte_level(sentences, vocab_size, ["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
-    merges = [tuple(merge) for merge in _read_model(tokenizer)["merges"]]
+def make_roberta_tokenizer(sentences: list[str] = SENTENCES, add_prefix_space: bool = False) -> RobertaTokenizer:
+    """Byte-level BPE whose class sets the pre-tokenizer."""
+    tokenizer = _train_byte_level(sentences, ["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
+    merges = [tuple(merge) for merge in json.loads(tokenizer.to_str())["model"]["merges"]]
     return RobertaTokenizer(
         vocab=tokenizer.get_vocab(), merges=merges, add_prefix_space=add_prefix_space, model_max_length=MAX_LENGTH
     )
 
 
-def make_modernbert_tokenizer(sentences: list[str] = SENTENCES, vocab_size: int = 340) -> PreTrainedTokenizerFast:
-    special_tokens = {
-        "unk_token": "[UNK]",
-        "cls_token": "[CLS]",
-        "sep_token": "[SEP]",
-        "pad_token": "[PAD]",
-        "mask_token": "[MASK]",
-    }
-    tokenizer = _train_byte_level(sentences, vocab_size, list(special_tokens.values()))
+def make_modernbert_tokenizer(sentences: list[str] = SENTENCES) -> PreTrainedTokenizerFast:
+    """Byte-level BPE whose file sets everything."""
+    names = ("unk_token", "cls_token", "sep_token", "pad_token", "mask_token")
+    special_tokens = {name: f"[{name[:-6].upper()}]" for name in names}
+    tokenizer = _train_byte_level(sentences, list(special_tokens.values()))
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B [SEP]",
@@ -77,28 +63,40 @@ def make_modernbert_tokenizer(sentences: list[str] = SENTENCES, vocab_size: int 
     )
 
 
-def _train_unigram(sentences: list[str], vocab_size: int, special_tokens: list[str], unk_token: str) -> list:
-    tokenizer = Tokenizer(models.Unigram())
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer = trainers.UnigramTrainer(
-        vocab_size=vocab_size, special_tokens=special_tokens, unk_token=unk_token, show_progress=False
+def make_xlm_roberta_tokenizer(sentences: list[str] = SENTENCES) -> XLMRobertaTokenizer:
+    """Unigram with Metaspace."""
+    vocab = _make_unigram(sentences, ["<s>", "<pad>", "</s>", "<unk>"], "<mask>")
+    return XLMRobertaTokenizer(vocab=vocab, model_max_length=MAX_LENGTH)
+
+
+def make_deberta_v2_tokenizer(sentences: list[str] = SENTENCES) -> DebertaV2Tokenizer:
+    """Unigram with Metaspace, other special tokens."""
+    vocab = _make_unigram(sentences, ["[PAD]", "[CLS]", "[SEP]", "[UNK]"], "[MASK]")
+    return DebertaV2Tokenizer(vocab=vocab, unk_id=3, model_max_length=MAX_LENGTH)
+
+
+def _cut(word: str) -> list[str]:
+    return [word[start : start + 5] for start in range(0, len(word), 5)]
+
+
+def _train_byte_level(sentences: list[str], special_tokens: list[str]) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=340, special_tokens=special_tokens, initial_alphabet=alphabet, show_progress=False
     )
     tokenizer.train_from_iterator(sentences, trainer)
-    return [tuple(piece) for piece in _read_model(tokenizer)["vocab"]]
+    return tokenizer
 
 
-def make_xlm_roberta_tokenizer(sentences: list[str] = SENTENCES, vocab_size: int = 160) -> XLMRobertaTokenizer:
-    vocab = _train_unigram(sentences, vocab_size, ["<s>", "<pad>", "</s>", "<unk>"], "<unk>")
-    return XLMRobertaTokenizer(vocab=[*vocab, ("<mask>", 0.0)], model_max_length=MAX_LENGTH)
-
-
-def make_deberta_v2_tokenizer(sentences: list[str] = SENTENCES, vocab_size: int = 160) -> DebertaV2Tokenizer:
-    vocab = _train_unigram(sentences, vocab_size, ["[PAD]", "[UNK]", "[CLS]", "[SEP]"], "[UNK]")
-    return DebertaV2Tokenizer(vocab=[*vocab, ("[MASK]", 0.0)], model_max_length=MAX_LENGTH)
-
-
-def _read_model(tokenizer: Tokenizer) -> dict:
-    return json.loads(tokenizer.to_str())["model"]
+def _make_unigram(sentences: list[str], special_tokens: list[str], mask_token: str) -> list[tuple[str, float]]:
+    words = [f"▁{word}" for word in " ".join(sentences).split()]
+    pieces = [piece for word in words for piece in _cut(word)] + sorted(set("".join(words)))
+    # Fewer pieces are better, whatever they are.
+    scores = {token: 0.0 for token in special_tokens} | {piece: -5.0 for piece in pieces} | {mask_token: 0.0}
+    return list(scores.items())
 
 
 MAKERS = {

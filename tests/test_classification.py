@@ -1,0 +1,68 @@
+"""Sequence classification: kinds of tasks, labels there and back."""
+
+import numpy as np
+import pytest
+from datasets import Dataset
+from tiny_tokenizers import make_bert_tokenizer
+
+from hf_domain.classification import (
+    decode_logits,
+    encode_labels,
+    find_problem_type,
+    find_text_columns,
+    name_predictions,
+    tokenize_texts,
+)
+
+
+@pytest.mark.parametrize(
+    ("label", "do_regression", "multi_label", "problem_type"),
+    [
+        ("a", None, None, "single_label_classification"),
+        (1, None, None, "single_label_classification"),
+        (0.5, None, None, "regression"),
+        (0.5, False, None, "single_label_classification"),
+        (1, True, None, "regression"),
+        (["a"], None, None, "multi_label_classification"),
+        (["a"], False, True, "multi_label_classification"),
+    ],
+)
+def test_problem_type_follows_labels_and_settings(label, do_regression, multi_label, problem_type):
+    dataset = Dataset.from_dict({"label": [label]})
+    assert find_problem_type(dataset, "label", do_regression, multi_label) == problem_type
+
+
+def test_labels_are_encoded_by_problem_type():
+    ids = {"a": 0, "b": 1, "c": 2}
+    assert encode_labels(["c", "a"], "single_label_classification", ids) == [2, 0]
+    assert encode_labels([["c", "a"], []], "multi_label_classification", ids) == [[1, 0, 1], [0, 0, 0]]
+    assert encode_labels([1, 2.5], "regression", {}) == [1.0, 2.5]
+    with pytest.raises(ValueError, match="every example has a value"):
+        encode_labels([1.0, None], "regression", {})
+
+
+def test_logits_become_names_by_problem_type():
+    logits = np.array([[0.5, 2.0], [-1.0, -3.0]])
+    names = ["a", "b"]
+    for problem_type, decoded, named in (
+        ("single_label_classification", [1, 0], ["b", "a"]),
+        ("multi_label_classification", [[1, 1], [0, 0]], [["a", "b"], []]),
+    ):
+        predictions = decode_logits((logits, "hidden states"), problem_type)
+        assert predictions.tolist() == decoded
+        assert name_predictions(predictions, problem_type, names) == named
+    values = decode_logits(logits[:, :1], "regression")
+    assert name_predictions(values, "regression", ["value"]) == [0.5, -1.0]
+
+
+def test_text_columns_are_found_beside_the_label():
+    dataset = Dataset.from_dict({"abstract": ["x"], "label": ["y"], "year": [1]})
+    assert find_text_columns(dataset, "label") == ["abstract"]
+    assert find_text_columns(dataset, "label", "title,abstract") == ["title", "abstract"]
+
+
+def test_pairs_are_tokenized_as_pairs():
+    tokenizer = make_bert_tokenizer()
+    encodings = tokenize_texts([["text", "text"], ["words", None]], tokenizer, max_seq_length=8, pad_to_max_length=True)
+    expected = tokenizer([("text", "words"), ("text", "")], padding="max_length", max_length=8)
+    assert dict(encodings) == dict(expected)

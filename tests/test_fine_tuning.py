@@ -1,0 +1,78 @@
+"""What the scripts of the tasks share."""
+
+import pytest
+from datasets import Dataset, DatasetDict
+from script_runs import save_tiny_bert, write_jsonl
+from tiny_tokenizers import make_bert_tokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    BertForSequenceClassification,
+    TrainingArguments,
+)
+
+from hf_domain.fine_tuning import DataArguments, ModelArguments, limit_splits, load_model, load_splits, parse_arguments
+
+
+@pytest.fixture
+def model_args(tmp_path):
+    return ModelArguments(model_name_or_path=save_tiny_bert(tmp_path / "model", ["a few words"]))
+
+
+def make_training_args(tmp_path, **options):
+    return TrainingArguments(output_dir=str(tmp_path / "output"), use_cpu=True, report_to="none", **options)
+
+
+def test_stock_models_leave_the_division_of_the_loss_to_the_trainer(model_args):
+    class OwnModel(BertForSequenceClassification):
+        accepts_loss_kwargs = True
+
+    config = AutoConfig.from_pretrained(model_args.model_name_or_path)
+    tokenizer = make_bert_tokenizer(["a few words"])
+    assert load_model(AutoModelForSequenceClassification, model_args, config, tokenizer).accepts_loss_kwargs is False
+    assert load_model(OwnModel, model_args, config, tokenizer).accepts_loss_kwargs is True
+
+
+def test_tokenizer_larger_than_the_model_is_told(model_args):
+    config = AutoConfig.from_pretrained(model_args.model_name_or_path)
+    tokenizer = make_bert_tokenizer()
+    with pytest.raises(ValueError, match=f"has {len(tokenizer)} tokens, the model {config.vocab_size} embeddings"):
+        load_model(AutoModelForSequenceClassification, model_args, config, tokenizer)
+
+
+def test_only_the_splits_of_the_run_are_loaded(tmp_path, model_args, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "data").mkdir()
+    for split in ("train", "validation", "test"):
+        write_jsonl(tmp_path / "data" / f"{split}.jsonl", [{"text": split}])
+    by_name = DataArguments(dataset_name=str(tmp_path / "data"))
+    by_files = DataArguments(
+        train_file=str(tmp_path / "data" / "train.jsonl"), test_file=str(tmp_path / "data" / "test.jsonl")
+    )
+    for data_args in (by_name, by_files):
+        splits = load_splits(model_args, data_args, make_training_args(tmp_path, do_predict=True))
+        assert {split: dataset["text"][:] for split, dataset in splits.items()} == {
+            "train": ["train"],
+            "test": ["test"],
+        }
+        splits = load_splits(model_args, data_args, make_training_args(tmp_path, do_predict=True), needs_train=False)
+        assert list(splits) == ["test"]
+    with pytest.raises(ValueError, match="needs the split validation"):
+        load_splits(model_args, by_files, make_training_args(tmp_path, do_eval=True))
+
+
+def test_splits_are_shortened_from_their_end():
+    splits = DatasetDict({split: Dataset.from_dict({"x": list(range(5))}) for split in ("train", "validation", "test")})
+    splits = limit_splits(splits, DataArguments(max_train_samples=2, max_predict_samples=9))
+    assert {split: dataset["x"][:] for split, dataset in splits.items()} == {
+        "train": [0, 1],
+        "validation": [0, 1, 2, 3, 4],
+        "test": [0, 1, 2, 3, 4],
+    }
+
+
+def test_arguments_of_a_yaml_file(tmp_path, monkeypatch):
+    (tmp_path / "arguments.yaml").write_text("model_name_or_path: here\ntrain_file: train.jsonl\n")
+    monkeypatch.setattr("sys.argv", ["script.py", str(tmp_path / "arguments.yaml")])
+    model_args, data_args = parse_arguments(ModelArguments, DataArguments)
+    assert (model_args.model_name_or_path, data_args.train_file) == ("here", "train.jsonl")

@@ -1,0 +1,77 @@
+"""run_ner.py from the command line to its files."""
+
+import json
+import random
+
+import pytest
+from hf_domain.examples.run_ner import main
+from script_runs import run_script, save_tiny_bert, write_jsonl
+from transformers import pipeline
+
+DISEASES, KINDS = ["ataxia", "leukaemia", "cardiomyopathy"], ["acuta", "minor"]
+WORDS = ["the", "gene", "causes", "and", "not"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_tiny_bert(tmp_path_factory.mktemp("model"), [" ".join(DISEASES + KINDS + WORDS)])
+
+
+def make_rows(count):
+    """Sentences about one disease of one kind each."""
+    rng = random.Random(count)
+    rows = []
+    for _ in range(count):
+        start, end = rng.choices(WORDS, k=rng.randint(0, 3)), rng.choices(WORDS, k=rng.randint(0, 3))
+        tokens = [*start, rng.choice(DISEASES), rng.choice(KINDS), *end]
+        tags = ["O"] * len(start) + ["B-Disease", "I-Disease"] + ["O"] * len(end)
+        rows.append({"tokens": tokens, "tags": tags})
+    return rows
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, model):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+
+    def call(splits, **flags):
+        files = {f"{split}_file": write_jsonl(tmp_path / f"{split}.jsonl", rows) for split, rows in splits.items()}
+        defaults = {"model_name_or_path": model, "do_train": True, "do_eval": True, "num_train_epochs": 9}
+        return run_script(
+            main, monkeypatch, tmp_path / "output", **(defaults | {"learning_rate": 3e-3} | files | flags)
+        )
+
+    return call
+
+
+def test_entities_are_learned_saved_and_predicted(tmp_path, run):
+    test = make_rows(5)
+    splits = {"train": make_rows(96), "validation": make_rows(24), "test": test}
+    results = run(splits, do_predict=True, return_entity_level_metrics=True)
+    assert results["eval_f1"] == results["eval_Disease_f1"] == results["eval_token_f1"] == results["predict_f1"] == 1
+    output = tmp_path / "output"
+    predictions = (output / "predictions.txt").read_text().splitlines()
+    assert predictions == [" ".join(row["tags"]) for row in test]
+    assert json.loads((output / "config.json").read_text())["id2label"] == {
+        "0": "B-Disease",
+        "1": "I-Disease",
+        "2": "O",
+    }
+    found = pipeline("token-classification", str(output), aggregation_strategy="first")(
+        "the gene causes ataxia minor and"
+    )
+    assert [(entity["entity_group"], entity["word"]) for entity in found] == [("Disease", "ataxia minor")]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"tokens": ["the"], "tags": ["B-Gene"]}, "occurs in train; got B-Gene beside B-Disease, I-Disease, O"),
+        ({"tokens": ["the", "gene"], "tags": ["O"]}, "got 1 labels for 2 words: the gene"),
+        ({"words": ["the"], "tags": ["O"]}, "split validation needs the column tokens; it has words, tags"),
+        ({"tokens": ["the"]}, "split validation needs the column tags; it has tokens"),
+    ],
+)
+def test_bad_input_is_told_before_anything_is_written(tmp_path, run, row, message):
+    with pytest.raises(ValueError, match=message):
+        run({"train": make_rows(8), "validation": [row]})
+    assert not (tmp_path / "output" / "config.json").exists()

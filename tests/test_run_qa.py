@@ -1,0 +1,101 @@
+"""run_qa.py from the command line to its files."""
+
+import json
+import random
+
+import pytest
+from hf_domain.examples.run_qa import main
+from script_runs import run_script, save_tiny_bert, write_jsonl
+
+NAMES, PLACES, FILLERS = ["ann", "bob", "eve"], ["rome", "oslo", "bonn"], ["then", "and", "so", "but"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_tiny_bert(tmp_path_factory.mktemp("model"), [" ".join(["where is", *NAMES, *PLACES, *FILLERS])])
+
+
+def make_rows(count, share_without=0.0):
+    """The answer is the one place of a text; some texts have none."""
+    rng = random.Random(count)
+    rows = []
+    for number in range(count):
+        words = rng.choices(FILLERS, k=rng.randint(3, 40))
+        answers = {"text": [], "answer_start": []}
+        if rng.random() >= share_without:
+            position = rng.randrange(len(words))
+            words[position] = rng.choice(PLACES)
+            answers = {
+                "text": [words[position]],
+                "answer_start": [len("".join(f"{word} " for word in words[:position]))],
+            }
+        question = f"where is {rng.choice(NAMES)}"
+        rows.append({"id": f"{count}-{number}", "question": question, "context": " ".join(words), "answers": answers})
+    return rows
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, model):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+
+    def call(splits, **flags):
+        files = {f"{split}_file": write_jsonl(tmp_path / f"{split}.jsonl", rows) for split, rows in splits.items()}
+        defaults = {
+            "model_name_or_path": model,
+            "do_train": True,
+            "do_eval": True,
+            "max_seq_length": 32,
+            "doc_stride": 8,
+            "num_train_epochs": 6,
+            "learning_rate": 3e-3,
+        }
+        return run_script(main, monkeypatch, tmp_path / "output", **(defaults | files | flags))
+
+    return call
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+def test_answers_are_learned_saved_and_predicted(tmp_path, run):
+    test = [{name: row[name] for name in ("id", "question", "context")} for row in make_rows(7)]
+    splits = {"train": make_rows(120), "validation": make_rows(24), "test": test}
+    results = run(splits, do_predict=True, n_best_size=3, train_sampling_strategy="group_by_length")
+    assert results["eval_exact_match"] == results["eval_f1"] == 100
+    assert results["eval_samples"] > 24  # windows of long contexts
+    assert results["eval_loss"] < 1 and "predict_f1" not in results
+    output = tmp_path / "output"
+    gold = {row["id"]: row["answers"]["text"][0] for row in make_rows(7)}
+    assert read(output / "predict_predictions.json") == gold
+    assert {len(answers) for answers in read(output / "predict_nbest_predictions.json").values()} == {3}
+    assert len(read(output / "eval_predictions.json")) == 24 and not (output / "eval_null_odds.json").exists()
+
+
+def test_questions_may_have_no_answer(tmp_path, run):
+    splits = {"train": make_rows(160, 0.5), "validation": make_rows(24, 0.5), "test": make_rows(9, 0.5)}
+    results = run(splits, do_predict=True, version_2_with_negative=True, num_train_epochs=8)
+    assert results["eval_no_answer_f1"] == results["eval_has_answer_f1"] == results["predict_f1"] == 100
+    odds, answers = (read(tmp_path / "output" / f"predict_{name}.json") for name in ("null_odds", "predictions"))
+    assert {question: "" if odds[question] > 0 else answers[question] for question in odds} == answers
+
+
+def test_a_trained_model_is_evaluated_without_training_data(tmp_path, run, model):
+    results = run({"validation": make_rows(4)}, do_train=False)
+    assert set(results) >= {"eval_f1", "eval_exact_match"} and "train_loss" not in results
+
+
+@pytest.mark.parametrize(
+    ("change", "flags", "message"),
+    [
+        ({"answers": {"text": ["paris"], "answer_start": [0]}}, {}, "for id 8-0 of train there is"),
+        ({"id": "8-1"}, {}, "8-1 occurs twice in train"),
+        ({}, {"doc_stride": 30}, "doc_stride=30 tokens"),
+    ],
+)
+def test_bad_input_is_told_before_anything_is_written(tmp_path, run, change, flags, message):
+    rows = make_rows(8)
+    rows[0] |= change
+    with pytest.raises(ValueError, match=message):
+        run({"train": rows, "validation": make_rows(4)}, **flags)
+    assert not (tmp_path / "output" / "config.json").exists()
