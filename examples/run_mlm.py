@@ -19,14 +19,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import datasets
-import torch
 import transformers
-from hf_domain.outputs import check_output_dir
 from transformers import (
     AutoConfig,
     AutoModelForMaskedLM,
     AutoTokenizer,
-    DataCollatorForLanguageModeling,
     HfArgumentParser,
     Trainer,
     TrainingArguments,
@@ -35,7 +32,8 @@ from transformers import (
 
 from hf_domain import VarMAEForMaskedLM
 from hf_domain.corpora import check_batch, load_corpus, tokenize_corpus
-from hf_domain.masking import DataCollatorForWholeWordMask
+from hf_domain.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask, check_mask_token
+from hf_domain.outputs import check_output_dir
 from hf_domain.training import (
     PushCodeCallback,
     check_tokenizer_fits,
@@ -73,7 +71,7 @@ class DataTrainingArguments:
     dataset_name: str | None = field(default=None, metadata={"help": "A dataset of the Hub instead of files."})
     dataset_config_name: str | None = field(default=None, metadata={"help": "Its configuration."})
     text_column_name: str | None = field(default=None, metadata={"help": "Column with the text, if not `text`."})
-    validation_split_percentage: int = field(default=5, metadata={"help": "Held out if there is no validation text."})
+    validation_split_percentage: int = field(default=5, metadata={"help": "Held out if no validation text is given."})
     streaming: bool = field(default=False, metadata={"help": "Read while training; needs --max_steps."})
     max_seq_length: int = field(default=128, metadata={"help": "Tokens of an example."})
     line_by_line: bool = field(default=False, metadata={"help": "One example a document instead of packed blocks."})
@@ -101,7 +99,7 @@ def load_model(args: ModelArguments, tokenizer):
     return VarMAEForMaskedLM.from_backbone(args.model_name_or_path, **hub, **overrides)
 
 
-def load_data(args: DataTrainingArguments, model_args: ModelArguments, tokenizer):
+def load_data(args: DataTrainingArguments, model_args: ModelArguments, do_eval: bool, tokenizer):
     """Load, tokenize and cut the corpus."""
     corpus = load_corpus(
         args.train_file,
@@ -109,7 +107,7 @@ def load_data(args: DataTrainingArguments, model_args: ModelArguments, tokenizer
         dataset_name=args.dataset_name,
         dataset_config_name=args.dataset_config_name,
         text_column=args.text_column_name,
-        validation_split_percentage=args.validation_split_percentage,
+        validation_split_percentage=args.validation_split_percentage if do_eval else 0,
         streaming=args.streaming,
         cache_dir=model_args.cache_dir,
     )
@@ -152,23 +150,24 @@ def main() -> None:
         cache_dir=model_args.cache_dir,
         trust_remote_code=model_args.trust_remote_code,
     )
+    check_mask_token(tokenizer)
     model = load_model(model_args, tokenizer)
     check_tokenizer_fits(tokenizer, model)
     check_output_dir(training_args.output_dir, model.config)
     with training_args.main_process_first(desc="loading and tokenizing the corpus"):
-        examples = load_data(data_args, model_args, tokenizer)
+        examples = load_data(data_args, model_args, training_args.do_eval, tokenizer)
     if training_args.do_train:
         check_batch(examples["train"], training_args.train_batch_size * training_args.gradient_accumulation_steps)
 
     training_args.remove_unused_columns = not data_args.whole_word_mask  # the collator reads and drops word_ids
-    collator_class = DataCollatorForWholeWordMask if data_args.whole_word_mask else DataCollatorForLanguageModeling
+    collator_class = DataCollatorForWholeWordMask if data_args.whole_word_mask else DataCollatorForTokenMask
     trainer = Trainer(
         model=model,
         args=training_args,
         train_dataset=examples["train"] if training_args.do_train else None,
         eval_dataset=examples.get("validation") if training_args.do_eval else None,
         processing_class=tokenizer,
-        data_collator=collator_class(tokenizer, mlm_probability=data_args.mlm_probability),
+        data_collator=collator_class(tokenizer, mlm_probability=data_args.mlm_probability, seed=training_args.seed),
         callbacks=[PushCodeCallback()],
     )
     log_auxiliary_losses(trainer)
@@ -182,8 +181,6 @@ def main() -> None:
         trainer.save_metrics("train", metrics)
         trainer.save_state()
     if training_args.do_eval:
-        # The masks of an evaluation are the same for every model and every run.
-        torch.manual_seed(training_args.seed)
         metrics = trainer.evaluate()
         masked_lm_loss = metrics.get("eval_masked_reconstruction_loss", metrics["eval_loss"])
         metrics["perplexity"] = math.exp(masked_lm_loss) if masked_lm_loss < 700 else math.inf

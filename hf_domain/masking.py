@@ -1,5 +1,10 @@
 """Masks for masked-language modeling.
 
+Both collators draw the masks of a batch from a seed and from the batch alone. A killed run that resumes thus draws the
+masks of the whole run: batches are collated ahead of the step that uses them, and skipped ones are not collated at all,
+so the state of a generator at a checkpoint says nothing of the next batch. Batches are shuffled anew every epoch, so
+the masks are as well.
+
 Token masking is transformers' `DataCollatorForLanguageModeling`. Whole-word masking is here, because the stock one
 finds words by gaps between character offsets, which puts a whole sequence into one word for Metaspace tokenizers
 (DeBERTa-v2) and for byte-level ones without trimmed offsets (ModernBERT). The tokenizer knows its words:
@@ -10,12 +15,13 @@ word, so there whole-word masking is token masking; byte-level BPE takes a run o
 Unigram everything between two spaces, which may be a sentence. Use token masking for such a pair.
 """
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import BatchEncoding, PreTrainedTokenizerBase
+from transformers import BatchEncoding, DataCollatorForLanguageModeling, PreTrainedTokenizerBase
 from transformers.data.data_collator import pad_without_fast_tokenizer_warning
 
 
@@ -36,6 +42,38 @@ def check_mask_token(tokenizer: PreTrainedTokenizerBase) -> None:
         )
 
 
+def make_generator(examples: Sequence[dict[str, Any]], seed: int) -> torch.Generator:
+    """Make the generator of a batch.
+
+    Args:
+        examples: Dicts with `input_ids`.
+        seed: Of the run.
+
+    Returns:
+        A generator whose state depends on the seed and the token ids, in their order.
+    """
+    state = seed
+    for example in examples:
+        state = zlib.crc32(torch.as_tensor(example["input_ids"], dtype=torch.int32).numpy(), state)
+    return torch.Generator().manual_seed(state)
+
+
+@dataclass
+class DataCollatorForTokenMask(DataCollatorForLanguageModeling):
+    """Transformers' collator, whose masks depend on `seed` and the batch alone.
+
+    Args:
+        seed: Of the masks.
+    """
+
+    seed: int = 0
+
+    def torch_call(self, examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Make a batch; see `DataCollatorForLanguageModeling`."""
+        self.generator = make_generator(examples, self.seed)
+        return super().torch_call(examples)
+
+
 @dataclass
 class DataCollatorForWholeWordMask:
     """Pad a batch and mask whole words of it.
@@ -54,8 +92,7 @@ class DataCollatorForWholeWordMask:
         mask_replace_prob: Share of the predicted words that become mask tokens. Default: ibid.
         random_replace_prob: Share of the predicted words that become random tokens; the others stay. Default: ibid.
         pad_to_multiple_of: Pad to a multiple of this many tokens.
-        generator: Source of the draws. Default: torch's own, which `Trainer` seeds, saves and restores; give a seeded
-            one for masks that depend on nothing else.
+        seed: Of the masks.
 
     Raises:
         ValueError: The tokenizer has no mask token, or a probability is out of range.
@@ -66,7 +103,7 @@ class DataCollatorForWholeWordMask:
     mask_replace_prob: float = 0.8
     random_replace_prob: float = 0.1
     pad_to_multiple_of: int | None = None
-    generator: torch.Generator | None = None
+    seed: int = 0
 
     def __post_init__(self) -> None:
         check_mask_token(self.tokenizer)
@@ -101,23 +138,28 @@ class DataCollatorForWholeWordMask:
             self.tokenizer, inputs, pad_to_multiple_of=self.pad_to_multiple_of, return_tensors="pt"
         )
         batch["input_ids"], batch["labels"] = self.mask_words(
-            batch["input_ids"], self._pad_word_ids(examples, length=batch["input_ids"].shape[1])
+            batch["input_ids"],
+            self._pad_word_ids(examples, length=batch["input_ids"].shape[1]),
+            make_generator(examples, self.seed),
         )
         return batch
 
-    def mask_words(self, input_ids: torch.Tensor, word_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def mask_words(
+        self, input_ids: torch.Tensor, word_ids: torch.Tensor, generator: torch.Generator
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Mask whole words.
 
         Args:
             input_ids: Token ids [batch, length].
             word_ids: The word of every token [batch, length], -1 where it is of no word.
+            generator: Source of the draws.
 
         Returns:
             The masked ids and the labels, both [batch, length].
         """
         is_start = torch.ones_like(word_ids, dtype=torch.bool)
         is_start[:, 1:] = word_ids[:, 1:] != word_ids[:, :-1]
-        draws = torch.rand(input_ids.shape, generator=self.generator).gather(1, is_start.cumsum(1) - 1)
+        draws = torch.rand(input_ids.shape, generator=generator).gather(1, is_start.cumsum(1) - 1)
         # A text may spell a special token out, and an unknown piece can stand inside a word: neither is ever predicted.
         special = torch.isin(input_ids, torch.tensor(self.tokenizer.all_special_ids))
         draws = draws.masked_fill((word_ids < 0) | special, 1.0)
@@ -125,7 +167,7 @@ class DataCollatorForWholeWordMask:
         labels = input_ids.masked_fill(draws >= self.mlm_probability, -100)
         to_mask = self.mlm_probability * self.mask_replace_prob
         to_random = self.mlm_probability * (self.mask_replace_prob + self.random_replace_prob)
-        random_ids = torch.randint(len(self.tokenizer), input_ids.shape, generator=self.generator)
+        random_ids = torch.randint(len(self.tokenizer), input_ids.shape, generator=generator)
         masked_ids = torch.where(draws < to_random, random_ids, input_ids)
         return masked_ids.masked_fill(draws < to_mask, self.tokenizer.mask_token_id), labels
 

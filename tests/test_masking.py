@@ -4,7 +4,7 @@ import pytest
 import torch
 from tiny_tokenizers import MAKERS, SENTENCES, make_bert_tokenizer, make_tokenizer
 
-from hf_domain.masking import DataCollatorForWholeWordMask
+from hf_domain.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask
 
 
 def encode(tokenizer, *texts):
@@ -29,8 +29,8 @@ def find_words(word_ids):
 def test_pieces_of_a_word_share_their_fate(kind, padding_side):
     tokenizer = make_tokenizer(kind)
     tokenizer.padding_side = padding_side
-    examples = [encode(tokenizer, sentence) for sentence in SENTENCES * 20]
-    collator = DataCollatorForWholeWordMask(tokenizer, mlm_probability=0.5, generator=torch.Generator().manual_seed(0))
+    examples = [encode(tokenizer, sentence) for sentence in SENTENCES * 60]
+    collator = DataCollatorForWholeWordMask(tokenizer, mlm_probability=0.5, seed=0)
     batch = collator(examples)
 
     assert set(batch) == {*tokenizer.model_input_names, "labels"}
@@ -64,7 +64,7 @@ def test_rates_are_15_and_80_10_10():
     tokenizer = make_bert_tokenizer()
     example = encode(tokenizer, SENTENCES[3])
     original = torch.tensor(example["input_ids"])
-    batch = DataCollatorForWholeWordMask(tokenizer, generator=torch.Generator().manual_seed(0))([example] * 20000)
+    batch = DataCollatorForWholeWordMask(tokenizer, seed=0)([example] * 20000)
     first_pieces = [word[0] for word in find_words(example["word_ids"])]
     predicted = (batch["labels"] != -100)[:, first_pieces]
     ids = batch["input_ids"][:, first_pieces][predicted]
@@ -84,9 +84,7 @@ def test_words_end_where_documents_and_sentences_do():
         {"input_ids": [a, separator, b, b], "word_ids": [0, None, 0, 0]},
         {"input_ids": [a, a, b, separator], "word_ids": [70000, 70000, 70001, None]},
     ] * 500
-    labels = DataCollatorForWholeWordMask(tokenizer, 0.5, generator=torch.Generator().manual_seed(0))(examples)[
-        "labels"
-    ]
+    labels = DataCollatorForWholeWordMask(tokenizer, 0.5, seed=0)(examples)["labels"]
     predicted = labels != -100
     packed, long = predicted[::2], predicted[1::2]
     assert torch.equal(packed[:, 2], packed[:, 3]) and not torch.equal(packed[:, 0], packed[:, 2])
@@ -108,18 +106,24 @@ def test_a_chinese_character_is_a_word_for_bert():
     assert find_words(encode(tokenizer, "合同应当")["word_ids"]) == [[1], [2], [3], [4]]
 
 
-def test_generator_decides_alone():
+@pytest.mark.parametrize("collator_class", [DataCollatorForTokenMask, DataCollatorForWholeWordMask])
+def test_seed_and_batch_decide_alone(collator_class):
     tokenizer = make_bert_tokenizer()
     examples = [encode(tokenizer, sentence) for sentence in SENTENCES]
+    if collator_class is DataCollatorForTokenMask:
+        examples = [{"input_ids": example["input_ids"]} for example in examples]
 
-    def collate(seed):
-        return DataCollatorForWholeWordMask(tokenizer, generator=torch.Generator().manual_seed(seed))(examples)
+    def collate(seed, examples=examples):
+        torch.manual_seed(torch.seed())
+        return collator_class(tokenizer, seed=seed)(examples)
 
-    torch.manual_seed(0)
-    first = collate(1)
-    second = collate(1)
-    assert all(torch.equal(first[name], second[name]) for name in first)
+    first, again = collate(1), collate(1)
+    assert all(torch.equal(first[name], again[name]) for name in first)
     assert not torch.equal(first["labels"], collate(2)["labels"])
+    assert not torch.equal(first["labels"], collate(1, examples[::-1])["labels"].flip(0))
+    before = torch.get_rng_state()
+    collator_class(tokenizer)(examples)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_batch_is_padded_to_a_multiple():

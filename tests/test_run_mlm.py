@@ -1,0 +1,167 @@
+"""examples/run_mlm.py as a user runs it."""
+
+import json
+import sys
+
+import pytest
+import torch
+from hf_domain.examples import run_mlm
+from safetensors.torch import load_file
+from tiny_models import make_config
+from tiny_tokenizers import SENTENCES, make_bert_tokenizer
+from transformers import AutoModelForMaskedLM, GPT2Config, GPT2LMHeadModel
+
+
+@pytest.fixture
+def encoder(tmp_path):
+    """A saved tiny BERT and its tokenizer."""
+    tokenizer = make_bert_tokenizer()
+    config = make_config("bert")
+    config.vocab_size = len(tokenizer)
+    AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path / "encoder")
+    tokenizer.save_pretrained(tmp_path / "encoder")
+    return tmp_path / "encoder"
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """A corpus of 200 lines."""
+    (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES * 40), encoding="utf-8")
+    return tmp_path / "corpus.txt"
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path, encoder, corpus):
+    """Run the script with these options; returns its all_results.json."""
+
+    def run(output="output", **options):
+        defaults = {
+            "model_name_or_path": encoder,
+            "train_file": corpus,
+            "output_dir": tmp_path / output,
+            "max_seq_length": 16,
+            "per_device_train_batch_size": 8,
+            "max_steps": 4,
+            "learning_rate": "1e-3",
+            "logging_steps": 1,
+            "do_train": True,
+            "do_eval": True,
+            "use_cpu": True,
+            "disable_tqdm": "true",
+            "cache_dir": tmp_path / "cache",
+        }
+        arguments = ["run_mlm.py"]
+        for name, value in {**defaults, **options}.items():
+            if value is not None:
+                arguments += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+        monkeypatch.setattr(sys, "argv", arguments)
+        run_mlm.main()
+        return json.loads((tmp_path / output / "all_results.json").read_text())
+
+    return run
+
+
+def read_losses(folder):
+    log = json.loads((folder / "trainer_state.json").read_text())["log_history"]
+    return {line["step"]: line["loss"] for line in log if "loss" in line}
+
+
+@pytest.mark.parametrize("method", ["dapt", "varmae"])
+def test_trains_and_evaluates(run, method, tmp_path, encoder):
+    results = run(method=method)
+    assert results["perplexity"] > 1
+    assert results["train_samples"] > 0
+    folder = tmp_path / "output"
+    assert {"README.md", "model.safetensors", "tokenizer.json", "train_results.json"} <= {
+        f.name for f in folder.iterdir()
+    }
+    before, after = load_file(encoder / "model.safetensors"), load_file(folder / "model.safetensors")
+    prefix = {"dapt": "", "varmae": "model.backbone."}[method]
+    name = {"dapt": "bert.", "varmae": ""}[method] + "encoder.layer.0.output.dense.weight"
+    unchanged = torch.equal(before["bert.encoder.layer.0.output.dense.weight"], after[prefix + name])
+    assert unchanged is (method == "varmae")
+    model = AutoModelForMaskedLM.from_pretrained(folder)
+    assert model.config.model_type == {"dapt": "bert", "varmae": "varmae"}[method]
+    if method == "varmae":
+        assert model.config.special_token_ids == [0, 2, 3]
+        assert {"eval_masked_kl", "eval_active_latent_share"} <= results.keys()
+
+
+def test_options_of_a_method_and_training_on(run, tmp_path):
+    run(method="varmae", config_overrides="kl_weight=3.5,unmasked_ratio=0.5")
+    config = json.loads((tmp_path / "output" / "config.json").read_text())
+    assert (config["kl_weight"], config["unmasked_ratio"]) == (3.5, 0.5)
+    run("further", method="varmae", model_name_or_path=tmp_path / "output")
+    assert json.loads((tmp_path / "further" / "config.json").read_text())["kl_weight"] == 3.5
+
+
+@pytest.mark.parametrize("method", ["dapt", "varmae"])
+def test_killed_run_resumes_to_the_same_losses(run, method, tmp_path):
+    run("whole", method=method, max_steps=6, save_steps=3)
+    run("parts", method=method, max_steps=6, save_steps=3, resume_from_checkpoint=tmp_path / "whole" / "checkpoint-3")
+    whole, parts = read_losses(tmp_path / "whole"), read_losses(tmp_path / "parts")
+    assert whole == parts
+    assert len(whole) == 6
+
+
+@pytest.mark.parametrize("options", [{"whole_word_mask": True}, {"line_by_line": True}, {"streaming": True}])
+def test_ways_to_cut_and_mask(run, options):
+    if "streaming" in options:
+        options = {**options, "do_eval": None}
+    assert run(**options)["train_loss"] > 0
+
+
+def test_bfloat16(run):
+    assert run(bf16=True)["train_loss"] > 0
+
+
+def test_same_seed_same_evaluation(run):
+    assert run("one")["eval_loss"] == run("two")["eval_loss"]
+
+
+def refuse(run, tmp_path, match, **options):
+    with pytest.raises((ValueError, FileNotFoundError), match=match):
+        run(**options)
+    assert not (tmp_path / "output" / "model.safetensors").exists()
+
+
+def test_bad_input(run, tmp_path, encoder):
+    def write(name, content):
+        (tmp_path / name).write_bytes(content)
+        return tmp_path / name
+
+    refuse(run, tmp_path, "empty", train_file=write("empty.txt", b""))
+    refuse(run, tmp_path, "zero byte", train_file=write("binary.txt", b"a\0b\n"))
+    refuse(run, tmp_path, r"line 2 has the byte 0xff", train_file=write("latin.txt", b"good\n\xff\n"))
+    refuse(run, tmp_path, r"\.txt.*got .*corpus\.docx", train_file=write("corpus.docx", b"text"))
+    refuse(run, tmp_path, "one batch of 8 examples; got", train_file=write("short.txt", b"a few words\n" * 9))
+    refuse(run, tmp_path, "no file matches", train_file=tmp_path / "missing.txt")
+    refuse(run, tmp_path, "--streaming needs --max_steps", streaming=True, max_steps=-1)
+    refuse(run, tmp_path, "no option kl_wieght", method="varmae", config_overrides="kl_wieght=1")
+    refuse(run, tmp_path, "dapt has none", config_overrides="kl_weight=1")
+    refuse(run, tmp_path, "at most what the model takes", max_seq_length=1024)
+
+
+def test_tokenizer_that_does_not_fit(run, tmp_path, encoder):
+    larger = make_bert_tokenizer()
+    larger.add_tokens(["onemore"])
+    larger.save_pretrained(tmp_path / "larger")
+    refuse(run, tmp_path, "161 entries .* 160 rows|entries .* rows", tokenizer_name=tmp_path / "larger")
+    larger.mask_token = None
+    larger.save_pretrained(tmp_path / "maskless")
+    refuse(run, tmp_path, "mask token", tokenizer_name=tmp_path / "maskless")
+
+
+def test_encoder_that_is_none(run, tmp_path, encoder):
+    config = GPT2Config(vocab_size=200, n_embd=16, n_layer=1, n_head=2)
+    GPT2LMHeadModel(config).save_pretrained(tmp_path / "gpt2")
+    make_bert_tokenizer().save_pretrained(tmp_path / "gpt2")
+    refuse(run, tmp_path, "gpt2|GPT2", method="varmae", model_name_or_path=tmp_path / "gpt2")
+
+
+def test_output_folder_of_another_model(run, tmp_path):
+    run(method="dapt")
+    before = (tmp_path / "output" / "model.safetensors").read_bytes()
+    with pytest.raises(ValueError, match="model_type bert, this run varmae"):
+        run(method="varmae")
+    assert (tmp_path / "output" / "model.safetensors").read_bytes() == before
