@@ -1,0 +1,135 @@
+"""The demo and the script that makes its data, on data made here."""
+
+import gzip
+import json
+import sys
+
+import pytest
+from hf_domain.examples import make_quickstart_data, quickstart
+from tiny_models import make_config
+from tiny_tokenizers import SENTENCES, make_bert_tokenizer
+from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM
+
+
+@pytest.fixture
+def inputs(tmp_path):
+    """A tiny encoder, a corpus and a task."""
+    tokenizer = make_bert_tokenizer()
+    config = make_config("bert")
+    config.vocab_size = len(tokenizer)
+    AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path / "encoder")
+    tokenizer.save_pretrained(tmp_path / "encoder")
+    (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES * 100), encoding="utf-8")
+    (tmp_path / "task").mkdir()
+    rows = [{"text": text, "label": str(number % 2)} for number, text in enumerate(SENTENCES * 4)]
+    for split in ("train", "validation", "test"):
+        (tmp_path / "task" / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return tmp_path
+
+
+def run_quickstart(monkeypatch, inputs, **options):
+    options = {
+        "model_name_or_path": inputs / "encoder",
+        "corpus": inputs / "corpus.txt",
+        "task": inputs / "task",
+        "output_dir": inputs / "output",
+        "num_tokens": 2048,
+        "num_train_epochs": 1,
+        "num_seeds": 2,
+        "max_seq_length": 32,
+        **options,
+    }
+    arguments = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
+    monkeypatch.setattr(sys, "argv", ["quickstart.py", *arguments])
+    monkeypatch.setenv("HF_MODULES_CACHE", str(inputs / "modules"))
+    quickstart.main()
+
+
+def test_from_corpus_to_hub_folder(monkeypatch, inputs, capfd):
+    run_quickstart(monkeypatch, inputs)
+    told = capfd.readouterr().out
+    output = inputs / "output"
+    results = json.loads((output / "results.json").read_text())
+    assert list(results["methods"]) == ["base", "dapt", "varmae"]
+    dapt, varmae = results["methods"]["dapt"], results["methods"]["varmae"]
+    assert dapt["tokens"] == varmae["tokens"] == 2048
+    for row in results["methods"].values():
+        assert len(row["task"]) == 2
+        assert all(0 <= run["predict_macro_f1"] <= 1 for run in row["task"])
+    assert (output / "results.png").stat().st_size > 1000
+    files = {file.name for file in (output / "hub").iterdir()}
+    expected = {"README.md", "config.json", "model.safetensors", "modeling_varmae.py", "results.json", "tokenizer.json"}
+    assert expected <= files
+    assert "VarMAEForMaskedLM from" in told
+    assert "without hf_domain" in told
+    for name in ("fine-tuning only", "DAPT", "VarMAE"):
+        assert f"| {name} |" in told
+        assert f"| {name} |" in (output / "hub" / "README.md").read_text()
+
+    # What is there is not done again.
+    trained = (output / "dapt" / "model.safetensors").stat().st_mtime_ns
+    run_quickstart(monkeypatch, inputs)
+    assert (output / "dapt" / "model.safetensors").stat().st_mtime_ns == trained
+    assert json.loads((output / "results.json").read_text())["methods"] == results["methods"]
+
+
+def test_missing_input_is_told_first(monkeypatch, inputs):
+    with pytest.raises(FileNotFoundError, match="--corpus"):
+        run_quickstart(monkeypatch, inputs, corpus=inputs / "nothing.txt")
+    with pytest.raises(FileNotFoundError, match="--task"):
+        run_quickstart(monkeypatch, inputs, task=inputs / "nothing")
+    assert not (inputs / "output").exists()
+
+
+def run_make(monkeypatch, **options):
+    arguments = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
+    monkeypatch.setattr(sys, "argv", ["make_quickstart_data.py", *arguments])
+    make_quickstart_data.main()
+
+
+def test_encoder_is_cut_out_and_trained(monkeypatch, tmp_path):
+    tokenizer = make_bert_tokenizer()
+    config = BertConfig(len(tokenizer), 192, 4, 6, 300, max_position_embeddings=64)
+    BertForMaskedLM(config).save_pretrained(tmp_path / "large")
+    tokenizer.save_pretrained(tmp_path / "large")
+    (tmp_path / "text.txt").write_text("\n".join([" ".join(SENTENCES)] * 80), encoding="utf-8")
+    sizes = {"vocab_size": 100, "hidden_size": 64, "num_hidden_layers": 2, "max_seq_length": 24, "max_steps": 2}
+    run_make(
+        monkeypatch,
+        part="encoder",
+        source=tmp_path / "large",
+        text=tmp_path / "text.txt",
+        output_dir=tmp_path / "small",
+        per_device_train_batch_size=4,
+        **sizes,
+    )
+    small = AutoModelForMaskedLM.from_pretrained(tmp_path / "small")
+    assert (small.config.hidden_size, small.config.num_hidden_layers, small.config.num_attention_heads) == (64, 2, 2)
+    assert small.config.hidden_dropout_prob == 0.1
+    pieces = AutoTokenizer.from_pretrained(tmp_path / "small")
+    assert len(pieces) == small.config.vocab_size == 100
+    assert pieces.convert_tokens_to_ids("[MASK]") == pieces.mask_token_id
+
+
+def test_an_encoder_cut_to_its_own_size_is_the_same():
+    tokenizer = make_bert_tokenizer()
+    config = BertConfig(len(tokenizer), 64, 2, 2, 96, max_position_embeddings=64, layer_norm_eps=1e-3)
+    source = BertForMaskedLM(config).eval()
+    sample = tokenizer(SENTENCES * 20, padding=True, truncation=True, max_length=32, return_tensors="pt")
+    same = make_quickstart_data.cut_out_encoder(source, sample, list(range(len(tokenizer))), config)
+    difference = source(**sample).logits - same(**sample).logits
+    assert difference[sample["attention_mask"].bool()].abs().max() < 1e-3
+
+
+def test_corpus_keeps_its_years(monkeypatch, tmp_path):
+    documents = [
+        "We describe our system for SemEval-2019 Task 3.",
+        "We describe our system for SemEval-2010 Task 8.",
+        "The shared task of 2021 had nine teams.",
+        "A parser of English.",
+        "WMT 2018 and, long before, ACL 2008.",
+    ]
+    (tmp_path / "text.txt").write_text("\n".join(documents))
+    run_make(monkeypatch, part="corpus", text=tmp_path / "text.txt", output_dir=tmp_path)
+    with gzip.open(tmp_path / "corpus.txt.gz", "rt") as file:
+        assert file.read().splitlines() == [documents[0], documents[2]]
