@@ -238,7 +238,7 @@ def limit_splits(splits: DatasetDict, data_args: DataArguments) -> DatasetDict:
         "test": data_args.max_predict_samples,
     }
     return DatasetDict(
-        {split: dataset.take(limit) if (limit := limits[split]) else dataset for split, dataset in splits.items()}
+        {split: dataset.take(min(limits[split] or len(dataset), len(dataset))) for split, dataset in splits.items()}
     )
 
 
