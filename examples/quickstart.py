@@ -66,7 +66,8 @@ def run_script(script, output_dir, **options) -> dict:
         script.main()
     finally:
         sys.argv = argv
-    return {**read_json(results), "seconds": time.perf_counter() - started}
+    print(f"{time.perf_counter() - started:.0f} seconds", flush=True)
+    return read_json(results)
 
 
 def pretrain(args: Arguments, method: str) -> dict:

@@ -29,24 +29,26 @@ from hf_domain.classification import (
 from hf_domain.fine_tuning import (
     DataArguments,
     FineTuner,
-    ModelArguments,
     check_columns,
     limit_splits,
     load_config,
     load_model,
     load_splits,
-    load_tokenizer,
     map_splits,
+)
+from hf_domain.labels import find_ids, find_labels
+from hf_domain.metrics import choose_metrics
+from hf_domain.runs import (
+    ModelArguments,
+    load_tokenizer,
     parse_arguments,
-    publish,
     run_evaluation,
     run_prediction,
     run_training,
     save_output,
     start_run,
+    write_card,
 )
-from hf_domain.labels import find_ids, find_labels
-from hf_domain.metrics import choose_metrics
 
 
 @dataclass
@@ -125,7 +127,7 @@ def main():
             f"{row}\t{name}\n" for row, name in enumerate(name_predictions(predictions, problem_type, label_names))
         ]
         save_output(trainer, "predict_results.txt", "index\tprediction\n" + "".join(lines))
-    publish(trainer, model_args, data_args, "text-classification")
+    write_card(trainer, model_args, "text-classification", data_args.dataset_name, data_args.dataset_config_name)
 
 
 def _mp_fn(index):

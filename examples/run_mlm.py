@@ -12,51 +12,39 @@ options go into `--config_overrides kl_weight=10,unmasked_ratio=0.15`. `--model_
 of the method: training then goes on from there. A killed run goes on with `--resume_from_checkpoint`.
 """
 
-import logging
 import math
-import sys
 from dataclasses import dataclass, field
 from typing import Literal
 
-import datasets
-import transformers
-from transformers import (
-    AutoConfig,
-    AutoModelForMaskedLM,
-    AutoTokenizer,
-    HfArgumentParser,
-    Trainer,
-    TrainingArguments,
-    set_seed,
-)
+from transformers import AutoConfig, AutoModelForMaskedLM, Trainer, TrainingArguments
 
 from hf_domain import VarMAEForMaskedLM
 from hf_domain.corpora import check_batch, load_corpus, tokenize_corpus
 from hf_domain.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask, check_mask_token
 from hf_domain.outputs import check_output_dir
+from hf_domain.runs import (
+    ModelArguments,
+    load_tokenizer,
+    parse_arguments,
+    run_training,
+    save_metrics,
+    start_run,
+    write_card,
+)
 from hf_domain.training import (
-    PushCodeCallback,
     check_tokenizer_fits,
     decode_labelled_rows_only,
     log_auxiliary_losses,
     parse_overrides,
 )
 
-logger = logging.getLogger(__name__)
-
 
 @dataclass
-class ModelArguments:
+class MethodArguments(ModelArguments):
     """Which encoder, and what is made of it."""
 
-    model_name_or_path: str = field(metadata={"help": "Encoder to start from, or a checkpoint of the method."})
     method: Literal["dapt", "varmae"] = field(default="dapt", metadata={"help": "What is trained."})
     config_overrides: str | None = field(default=None, metadata={"help": "Options of the method: name=value,..."})
-    tokenizer_name: str | None = field(default=None, metadata={"help": "If not that of the encoder."})
-    cache_dir: str | None = field(default=None, metadata={"help": "Where downloads are kept."})
-    model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of the encoder."})
-    token: str | None = field(default=None, metadata={"help": "Hub token, if not the one of `hf auth login`."})
-    trust_remote_code: bool = field(default=False, metadata={"help": "Let code of the encoder's repository run."})
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = field(
         default="float32", metadata={"help": "Type of the weights; use --bf16 for mixed precision."}
     )
@@ -83,23 +71,23 @@ class DataTrainingArguments:
     overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again."})
 
 
-def load_model(args: ModelArguments, tokenizer):
+def load_model(args: MethodArguments, tokenizer):
     """Load the model to train: the encoder itself, or the method's model around it."""
-    hub = {"revision": args.model_revision, "token": args.token, "cache_dir": args.cache_dir}
-    hub |= {"trust_remote_code": args.trust_remote_code, "dtype": args.dtype}
     overrides = parse_overrides(args.config_overrides)
-    model_type = AutoConfig.from_pretrained(args.model_name_or_path, **{**hub, "dtype": None}).model_type
-    if args.method in ("dapt", model_type):
-        if overrides and args.method == "dapt":
-            raise ValueError(f"--config_overrides are options of a method, dapt has none; got {args.config_overrides}")
-        model = AutoModelForMaskedLM.from_pretrained(args.model_name_or_path, **hub, **overrides)
+    if overrides and args.method == "dapt":
+        raise ValueError(f"--config_overrides are options of a method and dapt has none; got {args.config_overrides}")
+    config = AutoConfig.from_pretrained(args.config_name or args.model_name_or_path, **args.hub_options)
+    if args.method in ("dapt", config.model_type):
+        model = AutoModelForMaskedLM.from_pretrained(
+            args.model_name_or_path, dtype=args.dtype, **args.hub_options, **overrides
+        )
         return decode_labelled_rows_only(model)
     special_token_ids = sorted(set(tokenizer.all_special_ids) - {tokenizer.mask_token_id, tokenizer.unk_token_id})
-    overrides.setdefault("special_token_ids", special_token_ids)
-    return VarMAEForMaskedLM.from_backbone(args.model_name_or_path, **hub, **overrides)
+    options = {"special_token_ids": special_token_ids, **overrides}
+    return VarMAEForMaskedLM.from_backbone(args.model_name_or_path, dtype=args.dtype, **args.hub_options, **options)
 
 
-def load_data(args: DataTrainingArguments, model_args: ModelArguments, do_eval: bool, tokenizer):
+def load_data(args: DataTrainingArguments, model_args: MethodArguments, do_eval: bool, tokenizer):
     """Load, tokenize and cut the corpus."""
     corpus = load_corpus(
         args.train_file,
@@ -128,28 +116,11 @@ def load_data(args: DataTrainingArguments, model_args: ModelArguments, do_eval: 
 
 
 def main() -> None:
-    parser = HfArgumentParser((ModelArguments, DataTrainingArguments, TrainingArguments))
-    if len(sys.argv) == 2 and sys.argv[1].endswith((".json", ".yaml")):
-        parse = parser.parse_json_file if sys.argv[1].endswith(".json") else parser.parse_yaml_file
-        model_args, data_args, training_args = parse(sys.argv[1])
-    else:
-        model_args, data_args, training_args = parser.parse_args_into_dataclasses()
-    logging.basicConfig(format="%(asctime)s - %(levelname)s - %(name)s - %(message)s", level=logging.INFO)
-    log_level = training_args.get_process_log_level()
-    datasets.utils.logging.set_verbosity(log_level)
-    transformers.utils.logging.set_verbosity(log_level)
-    logger.info("Training arguments: %s", training_args)
-    set_seed(training_args.seed)
-
+    model_args, data_args, training_args = parse_arguments(MethodArguments, DataTrainingArguments, TrainingArguments)
+    start_run(training_args)
     if data_args.streaming and training_args.do_train and training_args.max_steps <= 0:
         raise ValueError("the length of a stream is not known: --streaming needs --max_steps, got none")
-    tokenizer = AutoTokenizer.from_pretrained(
-        model_args.tokenizer_name or model_args.model_name_or_path,
-        revision=model_args.model_revision,
-        token=model_args.token,
-        cache_dir=model_args.cache_dir,
-        trust_remote_code=model_args.trust_remote_code,
-    )
+    tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
     check_mask_token(tokenizer)
     model = load_model(model_args, tokenizer)
     check_tokenizer_fits(tokenizer, model)
@@ -165,38 +136,27 @@ def main() -> None:
         model=model,
         args=training_args,
         train_dataset=examples["train"] if training_args.do_train else None,
-        eval_dataset=examples.get("validation") if training_args.do_eval else None,
+        eval_dataset=examples["validation"] if training_args.do_eval else None,
         processing_class=tokenizer,
         data_collator=collator_class(tokenizer, mlm_probability=data_args.mlm_probability, seed=training_args.seed),
-        callbacks=[PushCodeCallback()],
     )
     log_auxiliary_losses(trainer)
 
     if training_args.do_train:
-        metrics = trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint).metrics
-        trainer.save_model()
-        if not data_args.streaming:
-            metrics["train_samples"] = len(examples["train"])
-        trainer.log_metrics("train", metrics)
-        trainer.save_metrics("train", metrics)
-        trainer.save_state()
+        run_training(trainer)
     if training_args.do_eval:
         metrics = trainer.evaluate()
-        masked_lm_loss = metrics.get("eval_masked_reconstruction_loss", metrics["eval_loss"])
-        metrics["perplexity"] = math.exp(masked_lm_loss) if masked_lm_loss < 700 else math.inf
-        trainer.log_metrics("eval", metrics)
-        trainer.save_metrics("eval", metrics)
-
-    card = {
-        "finetuned_from": model_args.model_name_or_path,
-        "tasks": "fill-mask",
-        "tags": ["hf-domain", model_args.method],
-        "dataset": data_args.dataset_name or ", ".join(data_args.train_file or []),
-    }
-    if training_args.push_to_hub:
-        trainer.push_to_hub(**card)
-    elif trainer.is_world_process_zero():
-        trainer.create_model_card(**card)
+        # VarMAE's loss has more terms; what compares with a masked LM is the reconstruction of the masked tokens.
+        metrics["perplexity"] = math.exp(metrics.get("eval_masked_reconstruction_loss", metrics["eval_loss"]))
+        save_metrics(trainer, "eval", metrics, trainer.eval_dataset)
+    write_card(
+        trainer,
+        model_args,
+        "fill-mask",
+        data_args.dataset_name,
+        data_args.dataset_config_name,
+        tags=["hf-domain", model_args.method],
+    )
 
 
 def _mp_fn(index: int) -> None:

@@ -20,24 +20,26 @@ import hf_domain  # noqa: F401  the Auto classes then know its models
 from hf_domain.fine_tuning import (
     DataArguments,
     FineTuner,
-    ModelArguments,
     check_columns,
     limit_splits,
     load_config,
     load_model,
     load_splits,
-    load_tokenizer,
     map_splits,
+)
+from hf_domain.labels import find_labels, prepare_for_words, read_tags, tokenize_words
+from hf_domain.metrics import compute_entity_metrics
+from hf_domain.runs import (
+    ModelArguments,
+    load_tokenizer,
     parse_arguments,
-    publish,
     run_evaluation,
     run_prediction,
     run_training,
     save_output,
     start_run,
+    write_card,
 )
-from hf_domain.labels import find_labels, prepare_for_words, read_tags, tokenize_words
-from hf_domain.metrics import compute_entity_metrics
 
 
 @dataclass
@@ -102,7 +104,7 @@ def main():
         output = run_prediction(trainer, tokenized["test"])
         predicted, _ = read_tags(output, label_names)
         save_output(trainer, "predictions.txt", "".join(f"{' '.join(tags)}\n" for tags in predicted))
-    publish(trainer, model_args, data_args, "token-classification")
+    write_card(trainer, model_args, "token-classification", data_args.dataset_name, data_args.dataset_config_name)
 
 
 def _mp_fn(index):

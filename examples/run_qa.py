@@ -22,24 +22,26 @@ import hf_domain  # noqa: F401  the Auto classes then know its models
 from hf_domain.fine_tuning import (
     DataArguments,
     FineTuner,
-    ModelArguments,
     check_columns,
     limit_splits,
     load_config,
     load_model,
     load_splits,
-    load_tokenizer,
     map_splits,
+)
+from hf_domain.metrics import compute_squad_metrics
+from hf_domain.question_answering import check_questions, find_answers, tokenize_questions
+from hf_domain.runs import (
+    ModelArguments,
+    load_tokenizer,
     parse_arguments,
-    publish,
     run_evaluation,
     run_prediction,
     run_training,
     save_output,
     start_run,
+    write_card,
 )
-from hf_domain.metrics import compute_squad_metrics
-from hf_domain.question_answering import check_questions, find_answers, tokenize_questions
 
 
 @dataclass
@@ -122,7 +124,7 @@ def main():
         output = run_prediction(trainer, features["test"])
         if "answers" not in splits["test"].column_names:
             answer(output.predictions, "test", "predict")
-    publish(trainer, model_args, data_args, "question-answering")
+    write_card(trainer, model_args, "question-answering", data_args.dataset_name, data_args.dataset_config_name)
 
 
 def _mp_fn(index):

@@ -1,59 +1,24 @@
-"""What the scripts of the tasks share: their arguments, the loading of data and model, and the steps of a run."""
+"""What the scripts that fine-tune share beside the steps of any run: their data, and the model with its labels."""
 
-import logging
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import datasets
 import torch
-import transformers
 from datasets import Dataset, DatasetDict, load_dataset
 from transformers import (
     AutoConfig,
-    AutoTokenizer,
-    HfArgumentParser,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Trainer,
     TrainingArguments,
-    set_seed,
 )
-from transformers.trainer_utils import PredictionOutput
 
-from hf_domain.corpora import check_length, load_files
-from hf_domain.outputs import check_output_dir, write_text
-
-logger = logging.getLogger(__name__)
-
-
-@dataclass
-class ModelArguments:
-    """Which model is fine-tuned."""
-
-    model_name_or_path: str = field(metadata={"help": "Encoder: a folder or a name on the Hub."})
-    config_name: str | None = field(default=None, metadata={"help": "Config, if not that of the model."})
-    tokenizer_name: str | None = field(default=None, metadata={"help": "Tokenizer, if not that of the model."})
-    cache_dir: str | None = field(default=None, metadata={"help": "Where downloads are kept."})
-    model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of the model."})
-    token: str | None = field(default=None, metadata={"help": "Token of the Hub, if not the stored one."})
-    trust_remote_code: bool = field(default=False, metadata={"help": "Run code that comes with the model."})
-    ignore_mismatched_sizes: bool = field(
-        default=False, metadata={"help": "Replace the head of a model that was fine-tuned for other labels."}
-    )
-
-    @property
-    def hub_options(self) -> dict[str, Any]:
-        """The options that every `from_pretrained` takes."""
-        return {
-            "cache_dir": self.cache_dir,
-            "revision": self.model_revision,
-            "token": self.token,
-            "trust_remote_code": self.trust_remote_code,
-        }
+from hf_domain.corpora import load_files
+from hf_domain.outputs import check_output_dir
+from hf_domain.runs import ModelArguments
+from hf_domain.training import check_tokenizer_fits, normalize_stock_loss
 
 
 @dataclass
@@ -85,44 +50,6 @@ class FineTuner(Trainer):
 
     def _get_eval_sampler(self, eval_dataset: Any) -> torch.utils.data.Sampler | None:
         return None if eval_dataset is None else torch.utils.data.SequentialSampler(eval_dataset)
-
-
-def parse_arguments(*classes: Any) -> tuple[Any, ...]:
-    """Read the command line, or the one JSON or YAML file that it names.
-
-    Args:
-        classes: Dataclasses of arguments.
-
-    Returns:
-        One instance of each.
-    """
-    parser = HfArgumentParser(classes)
-    if len(sys.argv) == 2 and sys.argv[1].endswith(".json"):
-        return parser.parse_json_file(sys.argv[1])
-    if len(sys.argv) == 2 and sys.argv[1].endswith((".yaml", ".yml")):
-        return parser.parse_yaml_file(sys.argv[1])
-    return parser.parse_args_into_dataclasses()
-
-
-def start_run(training_args: TrainingArguments) -> None:
-    """Set up logging and the seed as the scripts of transformers do.
-
-    Args:
-        training_args: Say the level of logging and the seed.
-    """
-    logging.basicConfig(
-        format="%(asctime)s - %(levelname)s - %(name)s - %(message)s",
-        datefmt="%m/%d/%Y %H:%M:%S",
-        handlers=[logging.StreamHandler(sys.stdout)],
-    )
-    if training_args.should_log:
-        transformers.utils.logging.set_verbosity_info()
-    log_level = training_args.get_process_log_level()
-    logging.getLogger("hf_domain").setLevel(log_level)
-    datasets.utils.logging.set_verbosity(log_level)
-    transformers.utils.logging.set_verbosity(log_level)
-    logger.info(f"Training/evaluation parameters {training_args}")
-    set_seed(training_args.seed)
 
 
 def load_splits(
@@ -238,7 +165,7 @@ def limit_splits(splits: DatasetDict, data_args: DataArguments) -> DatasetDict:
         "test": data_args.max_predict_samples,
     }
     return DatasetDict(
-        {split: dataset.take(limit) if (limit := limits[split]) else dataset for split, dataset in splits.items()}
+        {split: dataset.take(min(limits[split] or len(dataset), len(dataset))) for split, dataset in splits.items()}
     )
 
 
@@ -272,27 +199,6 @@ def load_config(
     return config
 
 
-def load_tokenizer(model_args: ModelArguments, max_seq_length: int | None) -> PreTrainedTokenizerBase:
-    """Load the tokenizer.
-
-    Args:
-        model_args: Which model.
-        max_seq_length: Tokens that the run asks for.
-
-    Returns:
-        The tokenizer.
-
-    Raises:
-        ValueError: The model takes fewer tokens.
-    """
-    tokenizer = AutoTokenizer.from_pretrained(
-        model_args.tokenizer_name or model_args.model_name_or_path, **model_args.hub_options
-    )
-    if max_seq_length is not None:
-        check_length(tokenizer, max_seq_length)
-    return tokenizer
-
-
 def load_model(
     auto_class: Any, model_args: ModelArguments, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase
 ) -> PreTrainedModel:
@@ -317,88 +223,5 @@ def load_model(
         ignore_mismatched_sizes=model_args.ignore_mismatched_sizes,
         **model_args.hub_options,
     )
-    rows = model.get_input_embeddings().num_embeddings
-    if len(tokenizer) > rows:
-        raise ValueError(
-            f"every token needs an embedding; the tokenizer has {len(tokenizer)} tokens, the model {rows} embeddings. "
-            "Use the model's own tokenizer or resize the model."
-        )
-    if not hasattr(model, "accepts_loss_kwargs"):
-        # The heads of transformers ignore num_items_in_batch: accumulated gradients would be too large by the number of
-        # accumulation steps.
-        model.accepts_loss_kwargs = False
-    return model
-
-
-def run_training(trainer: FineTuner) -> None:
-    """Train, or go on from `resume_from_checkpoint`, and save model, tokenizer, metrics and state.
-
-    Args:
-        trainer: Ready to train.
-    """
-    result = trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
-    trainer.save_model()
-    metrics = {**result.metrics, "train_samples": len(trainer.train_dataset)}
-    trainer.log_metrics("train", metrics)
-    trainer.save_metrics("train", metrics)
-    trainer.save_state()
-
-
-def run_evaluation(trainer: FineTuner) -> None:
-    """Evaluate and save the metrics.
-
-    Args:
-        trainer: Has an evaluation set.
-    """
-    metrics = {**trainer.evaluate(), "eval_samples": len(trainer.eval_dataset)}
-    trainer.log_metrics("eval", metrics)
-    trainer.save_metrics("eval", metrics)
-
-
-def run_prediction(trainer: FineTuner, dataset: Dataset) -> PredictionOutput:
-    """Predict and save the metrics, if there are labels.
-
-    Args:
-        trainer: Has a model.
-        dataset: The examples.
-
-    Returns:
-        Predictions and labels, in the order of the examples.
-    """
-    output = trainer.predict(dataset, metric_key_prefix="predict")
-    metrics = {**(output.metrics or {}), "predict_samples": len(dataset)}
-    trainer.log_metrics("predict", metrics)
-    trainer.save_metrics("predict", metrics)
-    return output
-
-
-def save_output(trainer: Trainer, name: str, text: str) -> None:
-    """Write a file into the output folder, from one process.
-
-    Args:
-        trainer: Knows the folder.
-        name: Of the file.
-        text: What stands in it.
-    """
-    if trainer.is_world_process_zero():
-        assert trainer.args.output_dir is not None
-        write_text(Path(trainer.args.output_dir, name), text)
-
-
-def publish(trainer: Trainer, model_args: ModelArguments, data_args: DataArguments, task: str) -> None:
-    """Write the model card, and push everything if the run asks for it.
-
-    Args:
-        trainer: Has a trained model.
-        model_args: Say what it was fine-tuned from.
-        data_args: Say on what.
-        task: As the Hub names it.
-    """
-    card: dict[str, Any] = {"finetuned_from": model_args.model_name_or_path, "tasks": task}
-    if data_args.dataset_name is not None:
-        card |= {"dataset_tags": data_args.dataset_name, "dataset": data_args.dataset_name}
-        card["dataset_args"] = data_args.dataset_config_name
-    if trainer.args.push_to_hub:
-        trainer.push_to_hub(**card)
-    else:
-        trainer.create_model_card(**card)
+    check_tokenizer_fits(tokenizer, model)
+    return normalize_stock_loss(model)

@@ -37,7 +37,7 @@ def find_labels(splits: DatasetDict, column: str) -> tuple[list[str], dict[Any, 
         unknown = set(_iterate_labels(dataset, column, split)) - ids.keys()
         if unknown:
             raise ValueError(
-                f"every label of {split} occurs in {first}; got {', '.join(map(str, sorted(unknown)))} beside "
+                f"every label of {split} occurs in {first}; got {', '.join(sorted(map(str, unknown)))} beside "
                 f"{', '.join(names)}. Relabel or drop these examples of {split}, or add such examples to {first}."
             )
     return names, ids

@@ -102,20 +102,21 @@ def compute_entity_metrics(
         Micro-averaged `precision`, `recall` and `f1` of entities; `accuracy` of tags; `token_f1`, see
         `compute_token_f1`.
     """
-    from seqeval.metrics import accuracy_score, classification_report
+    from seqeval.metrics import accuracy_score, classification_report, f1_score, precision_score, recall_score
 
-    report = classification_report(references, predictions, output_dict=True, zero_division=0)
-    scores = {"": report.pop("micro avg")}
-    if per_type:
-        scores |= {f"{name}_": report[name] for name in report if not name.endswith(" avg")}
     metrics = {
-        f"{prefix}{name.removesuffix('-score')}": float(score[name])
-        for prefix, score in scores.items()
-        for name in ("precision", "recall", "f1-score")
+        "precision": precision_score(references, predictions, zero_division=0),
+        "recall": recall_score(references, predictions, zero_division=0),
+        "f1": f1_score(references, predictions, zero_division=0),
+        "accuracy": accuracy_score(references, predictions),
+        "token_f1": compute_token_f1(predictions, references),
     }
-    metrics["accuracy"] = float(accuracy_score(references, predictions))
-    metrics["token_f1"] = compute_token_f1(predictions, references)
-    return metrics
+    if per_type:
+        report = classification_report(references, predictions, output_dict=True, zero_division=0)
+        for entity in sorted(name for name in report if not name.endswith(" avg")):
+            for name in ("precision", "recall", "f1-score"):
+                metrics[f"{entity}_{name.removesuffix('-score')}"] = report[entity][name]
+    return {name: float(value) for name, value in metrics.items()}
 
 
 def compute_token_f1(predictions: list[list[str]], references: list[list[str]]) -> float:

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from hf_domain.outputs import write_text
+
 PACKAGES = ("hf-domain", "transformers", "tokenizers", "peft", "datasets", "accelerate", "torch")
 
 
@@ -31,9 +33,7 @@ def describe_environment() -> dict[str, Any]:
 
 def write_json(path: str | os.PathLike, content: Any) -> None:
     """Write `content` to `path` whole or not at all: a killed run never leaves half a result."""
-    unfinished = Path(f"{path}.unfinished")
-    unfinished.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(unfinished, path)
+    write_text(Path(path), json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_json(path: str | os.PathLike) -> Any:

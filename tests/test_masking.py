@@ -2,8 +2,12 @@
 
 import pytest
 import torch
+from datasets import Dataset, DatasetDict, IterableDatasetDict
+from script_runs import save_tiny_bert
 from tiny_tokenizers import MAKERS, SENTENCES, make_bert_tokenizer, make_tokenizer
+from transformers import AutoModelForMaskedLM, AutoTokenizer, Trainer, TrainingArguments
 
+from hf_domain.corpora import tokenize_corpus
 from hf_domain.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask
 
 
@@ -130,6 +134,32 @@ def test_batch_is_padded_to_a_multiple():
     tokenizer = make_bert_tokenizer()
     batch = DataCollatorForWholeWordMask(tokenizer, pad_to_multiple_of=32)([encode(tokenizer, SENTENCES[0])])
     assert batch["input_ids"].shape == batch["labels"].shape == (1, 32)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_corpus_trains_with_the_stock_trainer(tmp_path, streaming):
+    folder = save_tiny_bert(tmp_path / "model", SENTENCES)
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForMaskedLM.from_pretrained(folder)
+    documents = Dataset.from_dict({"text": SENTENCES * 4})
+    corpus = IterableDatasetDict(train=documents.to_iterable_dataset()) if streaming else DatasetDict(train=documents)
+    trainer = Trainer(
+        model=model,
+        args=TrainingArguments(
+            output_dir=str(tmp_path / "output"),
+            max_steps=5,
+            learning_rate=1e-2,
+            logging_steps=1,
+            remove_unused_columns=False,
+            use_cpu=True,
+            report_to="none",
+            disable_tqdm=True,
+        ),
+        train_dataset=tokenize_corpus(corpus, tokenizer, max_seq_length=32, whole_words=True)["train"],
+        data_collator=DataCollatorForWholeWordMask(tokenizer),
+    )
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert len(losses) == 5 and losses[-1] < losses[0]
 
 
 def test_what_cannot_be_masked_is_refused():

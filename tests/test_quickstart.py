@@ -89,7 +89,14 @@ def run_make(monkeypatch, **options):
 
 def test_encoder_is_cut_out_and_trained(monkeypatch, tmp_path):
     tokenizer = make_bert_tokenizer()
-    config = BertConfig(len(tokenizer), 192, 4, 6, 300, max_position_embeddings=64)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=192,
+        num_hidden_layers=4,
+        num_attention_heads=6,
+        intermediate_size=300,
+        max_position_embeddings=64,
+    )
     BertForMaskedLM(config).save_pretrained(tmp_path / "large")
     tokenizer.save_pretrained(tmp_path / "large")
     (tmp_path / "text.txt").write_text("\n".join([" ".join(SENTENCES)] * 80), encoding="utf-8")
@@ -113,7 +120,8 @@ def test_encoder_is_cut_out_and_trained(monkeypatch, tmp_path):
 
 def test_an_encoder_cut_to_its_own_size_is_the_same():
     tokenizer = make_bert_tokenizer()
-    config = BertConfig(len(tokenizer), 64, 2, 2, 96, max_position_embeddings=64, layer_norm_eps=1e-3)
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 96}
+    config = BertConfig(vocab_size=len(tokenizer), **sizes)
     source = BertForMaskedLM(config).eval()
     sample = tokenizer(SENTENCES * 20, padding=True, truncation=True, max_length=32, return_tensors="pt")
     same = make_quickstart_data.cut_out_encoder(source, sample, list(range(len(tokenizer))), config)

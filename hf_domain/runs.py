@@ -1,0 +1,203 @@
+"""The steps that every script of examples/ takes: arguments, logging, tokenizer, training, evaluation, model card."""
+
+import logging
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import datasets
+import transformers
+from datasets import Dataset
+from transformers import (
+    AutoTokenizer,
+    HfArgumentParser,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
+from transformers.trainer_utils import PredictionOutput
+
+from hf_domain.corpora import check_length
+from hf_domain.outputs import write_text
+from hf_domain.training import PushCodeCallback
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class ModelArguments:
+    """Which model is fine-tuned."""
+
+    model_name_or_path: str = field(metadata={"help": "Encoder: a folder or a name on the Hub."})
+    config_name: str | None = field(default=None, metadata={"help": "Config, if not that of the model."})
+    tokenizer_name: str | None = field(default=None, metadata={"help": "Tokenizer, if not that of the model."})
+    cache_dir: str | None = field(default=None, metadata={"help": "Where downloads are kept."})
+    model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of the model."})
+    token: str | None = field(default=None, metadata={"help": "Token of the Hub, if not the stored one."})
+    trust_remote_code: bool = field(default=False, metadata={"help": "Run code that comes with the model."})
+    ignore_mismatched_sizes: bool = field(
+        default=False, metadata={"help": "Replace the head of a model that was fine-tuned for other labels."}
+    )
+
+    @property
+    def hub_options(self) -> dict[str, Any]:
+        """The options that every `from_pretrained` takes."""
+        return {
+            "cache_dir": self.cache_dir,
+            "revision": self.model_revision,
+            "token": self.token,
+            "trust_remote_code": self.trust_remote_code,
+        }
+
+
+def parse_arguments(*classes: Any) -> tuple[Any, ...]:
+    """Read the command line, or the one JSON or YAML file that it names.
+
+    Args:
+        classes: Dataclasses of arguments.
+
+    Returns:
+        One instance of each.
+    """
+    parser = HfArgumentParser(classes)
+    if len(sys.argv) == 2 and sys.argv[1].endswith(".json"):
+        return parser.parse_json_file(sys.argv[1])
+    if len(sys.argv) == 2 and sys.argv[1].endswith((".yaml", ".yml")):
+        return parser.parse_yaml_file(sys.argv[1])
+    return parser.parse_args_into_dataclasses()
+
+
+def start_run(training_args: TrainingArguments) -> None:
+    """Set up logging and the seed as the scripts of transformers do.
+
+    Args:
+        training_args: Say the level of logging and the seed.
+    """
+    logging.basicConfig(
+        format="%(asctime)s - %(levelname)s - %(name)s - %(message)s",
+        datefmt="%m/%d/%Y %H:%M:%S",
+        handlers=[logging.StreamHandler(sys.stdout)],
+    )
+    if training_args.should_log:
+        transformers.utils.logging.set_verbosity_info()
+    log_level = training_args.get_process_log_level()
+    logging.getLogger("hf_domain").setLevel(log_level)
+    datasets.utils.logging.set_verbosity(log_level)
+    transformers.utils.logging.set_verbosity(log_level)
+    logger.info(f"Training/evaluation parameters {training_args}")
+    set_seed(training_args.seed)
+
+
+def load_tokenizer(model_args: ModelArguments, max_seq_length: int | None) -> PreTrainedTokenizerBase:
+    """Load the tokenizer.
+
+    Args:
+        model_args: Which model.
+        max_seq_length: Tokens that the run asks for.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        ValueError: The model takes fewer tokens.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(
+        model_args.tokenizer_name or model_args.model_name_or_path, **model_args.hub_options
+    )
+    if max_seq_length is not None:
+        check_length(tokenizer, max_seq_length)
+    return tokenizer
+
+
+def run_training(trainer: Trainer) -> None:
+    """Train, or go on from `resume_from_checkpoint`, and save model, tokenizer, metrics and state.
+
+    Args:
+        trainer: Ready to train.
+    """
+    trainer.add_callback(PushCodeCallback())
+    metrics = trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint).metrics
+    trainer.save_model()
+    save_metrics(trainer, "train", metrics, trainer.train_dataset)
+    trainer.save_state()
+
+
+def run_evaluation(trainer: Trainer) -> None:
+    """Evaluate and save the metrics.
+
+    Args:
+        trainer: Has an evaluation set.
+    """
+    save_metrics(trainer, "eval", trainer.evaluate(), trainer.eval_dataset)
+
+
+def run_prediction(trainer: Trainer, dataset: Dataset) -> PredictionOutput:
+    """Predict and save the metrics, if there are labels.
+
+    Args:
+        trainer: Has a model.
+        dataset: The examples.
+
+    Returns:
+        Predictions and labels, in the order of the examples.
+    """
+    output = trainer.predict(dataset, metric_key_prefix="predict")
+    save_metrics(trainer, "predict", output.metrics or {}, dataset)
+    return output
+
+
+def save_metrics(trainer: Trainer, split: str, metrics: dict[str, float], dataset: Any) -> None:
+    """Print the metrics of a split and add them to all_results.json.
+
+    Args:
+        trainer: Knows the folder.
+        split: `train`, `eval` or `predict`.
+        metrics: What was measured.
+        dataset: On what; a stream has no number of samples.
+    """
+    if hasattr(dataset, "__len__"):
+        metrics = {**metrics, f"{split}_samples": len(dataset)}
+    trainer.log_metrics(split, metrics)
+    trainer.save_metrics(split, metrics)
+
+
+def save_output(trainer: Trainer, name: str, text: str) -> None:
+    """Write a file into the output folder, from one process.
+
+    Args:
+        trainer: Knows the folder.
+        name: Of the file.
+        text: What stands in it.
+    """
+    if trainer.is_world_process_zero():
+        assert trainer.args.output_dir is not None
+        write_text(Path(trainer.args.output_dir, name), text)
+
+
+def write_card(
+    trainer: Trainer,
+    model_args: ModelArguments,
+    task: str,
+    dataset_name: str | None = None,
+    dataset_config_name: str | None = None,
+    tags: list[str] | None = None,
+) -> None:
+    """Write the model card, and push everything if the run asks for it.
+
+    Args:
+        trainer: Has a trained model.
+        model_args: Say what it was trained from.
+        task: As the Hub names it.
+        dataset_name: The dataset of the Hub it was trained on.
+        dataset_config_name: Its configuration.
+        tags: Tags beside those of the task.
+    """
+    card: dict[str, Any] = {"finetuned_from": model_args.model_name_or_path, "tasks": task, "tags": tags}
+    if dataset_name is not None:
+        card |= {"dataset_tags": dataset_name, "dataset": dataset_name, "dataset_args": dataset_config_name}
+    if trainer.args.push_to_hub:
+        trainer.push_to_hub(**card)
+    else:
+        trainer.create_model_card(**card)
