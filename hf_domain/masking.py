@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import BatchEncoding, DataCollatorForLanguageModeling, PreTrainedTokenizerBase
 from transformers.data.data_collator import pad_without_fast_tokenizer_warning
@@ -54,7 +55,7 @@ def make_generator(examples: Sequence[dict[str, Any]], seed: int) -> torch.Gener
     """
     state = seed
     for example in examples:
-        state = zlib.crc32(torch.as_tensor(example["input_ids"], dtype=torch.int32).numpy(), state)
+        state = zlib.crc32(np.asarray(example["input_ids"], dtype=np.int32).tobytes(), state)
     return torch.Generator().manual_seed(state)
 
 
@@ -68,7 +69,7 @@ class DataCollatorForTokenMask(DataCollatorForLanguageModeling):
 
     seed: int = 0
 
-    def torch_call(self, examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    def torch_call(self, examples: list[Any]) -> dict[str, Any]:
         """Make a batch; see `DataCollatorForLanguageModeling`."""
         self.generator = make_generator(examples, self.seed)
         return super().torch_call(examples)

@@ -64,7 +64,7 @@ def write_model_card(
     corpus: str,
     settings: dict[str, Any],
     limits: str,
-    licence: str,
+    licence: str | None,
     licence_note: str,
     example: str,
     language: str = "en",
@@ -82,7 +82,7 @@ def write_model_card(
         corpus: The text it was trained on.
         settings: Hyper-parameters and costs, name to value.
         limits: What it was not tested for.
-        licence: Identifier of the licence of the weights, as the Hub writes it.
+        licence: Identifier of the licence of the weights, as the Hub writes it; None if it is not settled.
         licence_note: Licences of base model and data.
         example: A sentence with the tokenizer's mask token, for the usage snippet.
         language: Code of the language of the corpus.

@@ -43,7 +43,7 @@ def check_tokenizer_fits(tokenizer: PreTrainedTokenizerBase, model: PreTrainedMo
     Raises:
         ValueError: It has more entries than the table has rows.
     """
-    rows = model.get_input_embeddings().weight.shape[0]
+    rows = next(model.get_input_embeddings().parameters()).shape[0]
     if len(tokenizer) > rows:
         raise ValueError(
             f"the tokenizer has {len(tokenizer)} entries but the embedding table of the model has {rows} rows; "
@@ -58,7 +58,7 @@ def normalize_stock_loss(model: PreTrainedModel) -> PreTrainedModel:
     batch 2 x 4 trains with four times the loss and gradient of batch 8 x 1. Our own models are returned as they are.
     """
     if not isinstance(model, BackbonePreTrainedModel):
-        model.accepts_loss_kwargs = False
+        setattr(model, "accepts_loss_kwargs", False)  # noqa: B010  torch types attributes of a module as tensors
     return model
 
 
@@ -97,7 +97,7 @@ def decode_labelled_rows_only(model: PreTrainedModel) -> PreTrainedModel:
     # Trainer drops the dataset columns that forward does not name: its signature stays the stock one.
     forward_labelled_rows.__wrapped__ = forward  # type: ignore[attr-defined]
     model.forward = forward_labelled_rows
-    model.accepts_loss_kwargs = True
+    setattr(model, "accepts_loss_kwargs", True)  # noqa: B010
     return model
 
 
@@ -182,4 +182,4 @@ class PushCodeCallback(TrainerCallback):
     ) -> None:
         """Save the code beside the weights that are about to be pushed."""
         if isinstance(model, BackbonePreTrainedModel):
-            custom_object_save(model, args.output_dir)
+            custom_object_save(model, str(args.output_dir))

@@ -22,6 +22,8 @@ from transformers.modeling_outputs import (
 )
 from transformers.utils.generic import can_return_tuple
 
+from .configuration_backbone import BackboneConfig
+
 # Rows projected to the vocabulary at once. Up to DIRECT_ROWS one block is fastest; beyond, checkpointed chunks are both
 # faster and a quarter of the memory (benchmarks/varmae.py measures it).
 CHUNK_ROWS = 512
@@ -33,7 +35,7 @@ NumItems = torch.Tensor | int | None
 # ----------------------------------------------------------------------------------------- the encoder
 
 
-def build_backbone(config: PreTrainedConfig) -> PreTrainedModel:
+def build_backbone(config: Any) -> PreTrainedModel:
     """Build the encoder that `config` describes, with fresh weights and without a pooler.
 
     Checkpoints with a masked-LM head have no pooler: it would be random, and none of our heads reads it.
@@ -76,6 +78,7 @@ class BackbonePreTrainedModel(PreTrainedModel):
     then refuse the repository of a masked LM.
     """
 
+    config_class: type[BackboneConfig]
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _supports_sdpa = True
@@ -132,7 +135,7 @@ class BackbonePreTrainedModel(PreTrainedModel):
             source = backbone
         encoder = source.base_model
         model = cls(cls.config_class(backbone_config=encoder.config, **options)).to(source.dtype)
-        load_matching_weights(model.base_model.backbone, encoder.state_dict(), "the backbone")
+        load_matching_weights(model.get_backbone(), encoder.state_dict(), "the backbone")
         if isinstance(model, BackboneForMaskedLM):
             if source.get_output_embeddings() is None:
                 raise ValueError(
@@ -153,13 +156,18 @@ class BackbonePreTrainedModel(PreTrainedModel):
     def freeze_parameters(self) -> None:
         """Turn off the gradients of what the method leaves as it is; nothing by default."""
 
+    def get_backbone(self) -> PreTrainedModel:
+        """Return the encoder, from the model itself or from a head over it."""
+        model: Any = self.base_model
+        return model.backbone
+
     def get_input_embeddings(self) -> nn.Module:
         """Return the embedding table of the encoder."""
-        return self.base_model.backbone.get_input_embeddings()
+        return self.get_backbone().get_input_embeddings()
 
     def set_input_embeddings(self, value: nn.Module) -> None:
         """Replace the embedding table of the encoder."""
-        self.base_model.backbone.set_input_embeddings(value)
+        self.get_backbone().set_input_embeddings(value)
 
     def save_pretrained(self, *args, **kwargs) -> None:
         """Save as transformers does, with an `auto_map` that names every head."""
@@ -266,7 +274,7 @@ class BackboneForMaskedLM(BackbonePreTrainedModel):
 
     accepts_loss_kwargs = True
 
-    def __init__(self, config: PreTrainedConfig):
+    def __init__(self, config: Any):
         super().__init__(config)
         self.model = self.base_class(config)
         self.lm_head = build_native_lm_head(config)
@@ -342,7 +350,7 @@ class ClassificationHead(nn.Module):
     Our choice for every family: all of them put a [CLS] or <s> first, and several have no pooler.
     """
 
-    def __init__(self, config: PreTrainedConfig):
+    def __init__(self, config: Any):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.dropout = nn.Dropout(get_classifier_dropout(config))
@@ -401,7 +409,7 @@ class BackboneForSequenceClassification(BackbonePreTrainedModel):
 
     accepts_loss_kwargs = True
 
-    def __init__(self, config: PreTrainedConfig):
+    def __init__(self, config: Any):
         super().__init__(config)
         self.num_labels = config.num_labels
         self.model = self.base_class(config)
@@ -438,7 +446,7 @@ class BackboneForTokenClassification(BackbonePreTrainedModel):
 
     accepts_loss_kwargs = True
 
-    def __init__(self, config: PreTrainedConfig):
+    def __init__(self, config: Any):
         super().__init__(config)
         self.num_labels = config.num_labels
         self.model = self.base_class(config)
@@ -475,7 +483,7 @@ class BackboneForTokenClassification(BackbonePreTrainedModel):
 class BackboneForQuestionAnswering(BackbonePreTrainedModel):
     """Any model of ours with start and end scores on every token."""
 
-    def __init__(self, config: PreTrainedConfig):
+    def __init__(self, config: Any):
         super().__init__(config)
         self.model = self.base_class(config)
         self.qa_outputs = nn.Linear(config.hidden_size, 2)

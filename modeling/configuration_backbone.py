@@ -50,7 +50,8 @@ class BackboneConfig(PreTrainedConfig):
     """A configuration around the configuration of an encoder.
 
     Args:
-        backbone_config: Configuration of the encoder, one of transformers' or one of ours.
+        backbone_config: Configuration of the encoder, one of transformers' or one of ours, or its dictionary; None is a
+            small BERT.
         tie_word_embeddings: Whether the decoder of the masked-LM head is the embedding table.
         classifier_dropout: Dropout probability before the output layer of a task head; None takes the encoder's
             `hidden_dropout_prob`, as BERT's and RoBERTa's heads do.
@@ -58,7 +59,7 @@ class BackboneConfig(PreTrainedConfig):
 
     sub_configs = {"backbone_config": AutoConfig}
 
-    backbone_config: dict | PreTrainedConfig | None = None
+    backbone_config: Any = None
     tie_word_embeddings: bool = True
     classifier_dropout: float | None = None
 

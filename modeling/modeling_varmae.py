@@ -15,6 +15,7 @@ Symbols of the paper, and what they are called here:
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -84,6 +85,9 @@ class MeanNetwork(nn.Module):
     least `norm_scale`^2, and the KL cannot vanish. Outside the pre-training objective it uses its running statistics,
     also while fine-tuning: batch statistics would make a prediction depend on its neighbours in the batch.
     """
+
+    running_mean: torch.Tensor
+    running_var: torch.Tensor
 
     def __init__(self, config: VarMAEConfig):
         super().__init__()
@@ -265,15 +269,15 @@ class VarMAEForMaskedLM(VarMAEPreTrainedModel, BackboneForMaskedLM):
         Raises:
             ValueError: `labels` without `input_ids`, which are the targets of the unmasked tokens.
         """
-        if labels is not None and input_ids is None:
-            raise ValueError("VarMAE's objective reconstructs unmasked tokens from input_ids, got inputs_embeds alone")
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.freeze_backbone):
             outputs = self.model.encode(
                 input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs
             )
         context = outputs.last_hidden_state
-        terms = {}
+        terms: dict[str, Any] = {}
         if labels is not None:
+            if input_ids is None:
+                raise ValueError("VarMAE reconstructs the unmasked tokens of input_ids, got inputs_embeds alone")
             real = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
             terms = self.compute_objective(context, input_ids, labels, real)
         logits = None if self.training and labels is not None else self.decode(self.model.mean_network(context))

@@ -120,7 +120,7 @@ def test_with_the_package_no_trust_is_needed(tmp_path):
     ],
 )
 def test_pipelines_without_the_package(task, head, tmp_path):
-    tokenizer = make_bert_tokenizer(vocab_size=120)
+    tokenizer = make_bert_tokenizer()
     head.from_backbone(make_masked_lm("bert"), num_labels=2).save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     code = f"""

@@ -136,8 +136,9 @@ def test_pushed_folder_holds_the_code(tmp_path):
 
 def test_tokenizer_larger_than_the_embedding():
     model = make_masked_lm("bert")
-    check_tokenizer_fits(make_bert_tokenizer(vocab_size=VOCAB_SIZE), model)
-    tokenizer = make_bert_tokenizer(vocab_size=VOCAB_SIZE + 20)
+    tokenizer = make_bert_tokenizer()
+    check_tokenizer_fits(tokenizer, model)
+    tokenizer.add_tokens([f"new{number}" for number in range(20)])
     with pytest.raises(ValueError, match=rf"{len(tokenizer)} entries .* {VOCAB_SIZE} rows"):
         check_tokenizer_fits(tokenizer, model)
 
