@@ -6,7 +6,15 @@ them without `trust_remote_code`.
 
 import transformers
 
-from hf_domain.modeling import modeling_varmae
+from hf_domain.modeling import modeling_exbert, modeling_varmae
+from hf_domain.modeling.modeling_exbert import (
+    ExBertConfig,
+    ExBertForMaskedLM,
+    ExBertForQuestionAnswering,
+    ExBertForSequenceClassification,
+    ExBertForTokenClassification,
+    ExBertModel,
+)
 from hf_domain.modeling.modeling_varmae import (
     VarMAEConfig,
     VarMAEForMaskedLM,
@@ -18,6 +26,12 @@ from hf_domain.modeling.modeling_varmae import (
 
 __version__ = "0.1.0"
 __all__ = [
+    "ExBertConfig",
+    "ExBertForMaskedLM",
+    "ExBertForQuestionAnswering",
+    "ExBertForSequenceClassification",
+    "ExBertForTokenClassification",
+    "ExBertModel",
     "VarMAEConfig",
     "VarMAEForMaskedLM",
     "VarMAEForQuestionAnswering",
@@ -26,7 +40,7 @@ __all__ = [
     "VarMAEModel",
 ]
 
-for _config_class, _module in ((VarMAEConfig, modeling_varmae),):
+for _config_class, _module in ((ExBertConfig, modeling_exbert), (VarMAEConfig, modeling_varmae)):
     transformers.AutoConfig.register(_config_class.model_type, _config_class, exist_ok=True)
     _base_class = getattr(_module, _config_class.__name__.removesuffix("Config") + "Model")
     for _auto_class, _path in _base_class.auto_classes.items():
