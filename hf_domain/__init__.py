@@ -1,11 +1,12 @@
 """Adapt encoder language models to a domain.
 
 Importing the package registers its models with transformers' Auto classes, so that `AutoModel.from_pretrained` loads
-them without `trust_remote_code`.
+them without `trust_remote_code`, and its adapter with peft.
 """
 
 import transformers
 
+from hf_domain.adapters import ExBertAdapterConfig
 from hf_domain.modeling import modeling_exbert, modeling_varmae
 from hf_domain.modeling.modeling_exbert import (
     ExBertConfig,
@@ -26,6 +27,7 @@ from hf_domain.modeling.modeling_varmae import (
 
 __version__ = "0.1.0"
 __all__ = [
+    "ExBertAdapterConfig",
     "ExBertConfig",
     "ExBertForMaskedLM",
     "ExBertForQuestionAnswering",

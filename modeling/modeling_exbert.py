@@ -74,8 +74,25 @@ def read_extension_vocabulary(vocabulary: VocabularyDelta | Mapping[int, list[in
     return start, pieces
 
 
+def check_extension_start(start: int, base_vocab_size: int) -> None:
+    """Check that the first id of the extension vocabulary follows the last id of the base.
+
+    Raises:
+        ValueError: They overlap, or there are ids between them.
+    """
+    if start != base_vocab_size:
+        raise ValueError(
+            f"the extension vocabulary begins at id {start} but the base has {base_vocab_size} rows: it must begin "
+            "where the base ends. Expand the base's own tokenizer; if the last rows of the table are padding beyond "
+            f"it, pass base_vocab_size={start}"
+        )
+
+
 class ExtendedEmbedding(nn.Embedding):
-    """Mixed into the class of the base's embedding table: its child `extension` holds the rows of the new ids."""
+    """Mixed into the class of the base's embedding table: its child `extension` holds the rows of the new ids.
+
+    An extension of no rows is an adapter that is switched off.
+    """
 
     extension: nn.Embedding
     extension_start: int
@@ -86,7 +103,9 @@ class ExtendedEmbedding(nn.Embedding):
         Raises:
             IndexError: An id is beyond base and extension (on the CPU; elsewhere the device's own assertion fails).
         """
-        size = self.extension_start + self.extension.num_embeddings
+        if not len(self.extension.weight):
+            return super().forward(input_ids)
+        size = self.extension_start + len(self.extension.weight)
         if input_ids.device.type == "cpu" and not torch.compiler.is_compiling() and (input_ids >= size).any():
             raise IndexError(
                 f"input_ids must lie below {size} ({self.extension_start} of the base, {size - self.extension_start} "
@@ -95,7 +114,7 @@ class ExtendedEmbedding(nn.Embedding):
         is_new = input_ids >= self.extension_start
         base = super().forward(input_ids.masked_fill(is_new, 0))
         extension = self.extension((input_ids - self.extension_start).clamp(min=0))
-        return torch.where(is_new.unsqueeze(-1), extension, base)
+        return torch.where(is_new.unsqueeze(-1), extension.to(base.dtype), base)
 
 
 class ExtendedDecoder(nn.Linear):
@@ -262,6 +281,13 @@ def extend(module: nn.Module, mixin: type[nn.Module], **attributes: Any) -> None
         setattr(module, name, value)
 
 
+def restore(module: nn.Module, *attributes: str) -> None:
+    """Undo `extend`."""
+    module.__class__ = type(module).__bases__[1]
+    for name in attributes:
+        delattr(module, name)
+
+
 def find_encoder(model: Any) -> PreTrainedModel:
     """Return the stock encoder at the core of nested models of ours."""
     while isinstance(model, BackbonePreTrainedModel):
@@ -323,12 +349,7 @@ class ExBertPreTrainedModel(BackbonePreTrainedModel):
             return super().from_backbone(backbone, **options)
         start, pieces = read_extension_vocabulary(extension_vocabulary)
         model = super().from_backbone(backbone, extension_vocab_size=len(pieces), **options)
-        if (base := model.config.base_vocab_size) != start:
-            raise ValueError(
-                f"the extension vocabulary begins at id {start} but the base has {base} rows: it must begin where the "
-                "base ends. Expand the base's own tokenizer; if the last rows of the table are padding beyond it, pass "
-                f"base_vocab_size={start}"
-            )
+        check_extension_start(start, model.config.base_vocab_size)
         if extension_init == "pieces":
             table: Any = model.get_input_embeddings()
             with torch.no_grad():
