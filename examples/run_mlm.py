@@ -10,12 +10,21 @@
 `--method dapt` trains the encoder as it is. Every other method builds its model around the encoder; the method's own
 options go into `--config_overrides kl_weight=10,unmasked_ratio=0.15`. `--model_name_or_path` may also name a checkpoint
 of the method: training then goes on from there. A killed run goes on with `--resume_from_checkpoint`.
+
+exBERT takes the tokenizer with the extension vocabulary (`--tokenizer_name`) and what was added to it
+(`--extension_vocabulary`). It trains the extension alone; a second stage trains everything:
+
+    python examples/run_mlm.py --model_name_or_path <first stage> --method exbert \
+        --config_overrides freeze_backbone=false --output_dir <second stage> ...
 """
 
+import json
 import logging
 import math
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Literal
 
 import datasets
@@ -33,7 +42,7 @@ from transformers import (
     set_seed,
 )
 
-from hf_domain import VarMAEForMaskedLM
+from hf_domain import ExBertForMaskedLM, VarMAEForMaskedLM
 from hf_domain.corpora import check_batch, load_corpus, tokenize_corpus
 from hf_domain.masking import DataCollatorForWholeWordMask
 from hf_domain.training import (
@@ -52,8 +61,11 @@ class ModelArguments:
     """Which encoder, and what is made of it."""
 
     model_name_or_path: str = field(metadata={"help": "Encoder to start from, or a checkpoint of the method."})
-    method: Literal["dapt", "varmae"] = field(default="dapt", metadata={"help": "What is trained."})
+    method: Literal["dapt", "exbert", "varmae"] = field(default="dapt", metadata={"help": "What is trained."})
     config_overrides: str | None = field(default=None, metadata={"help": "Options of the method: name=value,..."})
+    extension_vocabulary: str | None = field(
+        default=None, metadata={"help": "exbert: the vocabulary_delta.json beside the expanded tokenizer."}
+    )
     tokenizer_name: str | None = field(default=None, metadata={"help": "If not that of the encoder."})
     cache_dir: str | None = field(default=None, metadata={"help": "Where downloads are kept."})
     model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of the encoder."})
@@ -96,6 +108,13 @@ def load_model(args: ModelArguments, tokenizer):
             raise ValueError(f"--config_overrides are options of a method, dapt has none; got {args.config_overrides}")
         model = AutoModelForMaskedLM.from_pretrained(args.model_name_or_path, **hub, **overrides)
         return decode_labelled_rows_only(model)
+    if args.method == "exbert":
+        vocabulary = None
+        if args.extension_vocabulary:
+            vocabulary = SimpleNamespace(**json.loads(Path(args.extension_vocabulary).read_text(encoding="utf-8")))
+        return ExBertForMaskedLM.from_backbone(
+            args.model_name_or_path, extension_vocabulary=vocabulary, **hub, **overrides
+        )
     special_token_ids = sorted(set(tokenizer.all_special_ids) - {tokenizer.mask_token_id, tokenizer.unk_token_id})
     overrides.setdefault("special_token_ids", special_token_ids)
     return VarMAEForMaskedLM.from_backbone(args.model_name_or_path, **hub, **overrides)

@@ -38,12 +38,12 @@ def parse_overrides(overrides: str | None) -> dict[str, Any]:
 
 
 def check_tokenizer_fits(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
-    """Check that every id of `tokenizer` has a row in the embedding table of `model`.
+    """Check that every id of `tokenizer` has a row in the embedding tables of `model`.
 
     Raises:
-        ValueError: It has more entries than the table has rows.
+        ValueError: It has more entries than the tables have rows.
     """
-    rows = model.get_input_embeddings().weight.shape[0]
+    rows = model.config.vocab_size  # an exBERT has two tables
     if len(tokenizer) > rows:
         raise ValueError(
             f"the tokenizer has {len(tokenizer)} entries but the embedding table of the model has {rows} rows; "
@@ -117,7 +117,7 @@ class AuxiliaryLossCallback(TrainerCallback):
         """Forward hook: add up the auxiliary outputs of one pass."""
         sums = self.sums[model.training]
         self.passes[model.training] += 1
-        for name in model.config.keys_to_ignore_at_inference:
+        for name in getattr(model.config, "keys_to_ignore_at_inference", ()):
             value = output.get(name) if hasattr(output, "get") else None
             if isinstance(value, torch.Tensor) and value.dim() == 0:
                 sums[name] = sums.get(name, 0.0) + value.detach().float()

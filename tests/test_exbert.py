@@ -29,6 +29,7 @@ from hf_domain import (
     VarMAEForMaskedLM,
     VarMAEForTokenClassification,
 )
+from hf_domain.training import check_tokenizer_fits, log_auxiliary_losses
 
 NUM_NEW = 10
 VOCABULARY = {VOCAB_SIZE + i: [i + 5, i + 20] for i in range(NUM_NEW)}
@@ -537,3 +538,16 @@ def test_hidden_states_are_the_mixed_ones_also_on_a_second_call(family):
     copied = copy.deepcopy(model)
     with torch.no_grad():
         assert torch.equal(copied(**batch).logits, model(**batch).logits)
+
+
+# ------------------------------------------------------------------------------- beside the stock Trainer
+
+
+def test_what_the_script_puts_beside_the_trainer(tmp_path):
+    model = make_exbert()
+    check_tokenizer_fits(range(VOCAB_SIZE + NUM_NEW), model)
+    with pytest.raises(ValueError, match=f"has {VOCAB_SIZE + NUM_NEW + 1} entries but .* has {VOCAB_SIZE + NUM_NEW}"):
+        check_tokenizer_fits(range(VOCAB_SIZE + NUM_NEW + 1), model)
+    trainer = Trainer(model, TrainingArguments(str(tmp_path), max_steps=1, use_cpu=True), train_dataset=make_dataset())
+    log_auxiliary_losses(trainer)  # there are none, and no list of them in the configuration
+    assert math.isfinite(trainer.train().training_loss)
