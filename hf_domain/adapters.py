@@ -150,7 +150,7 @@ class ExBertAdapterConfig(PeftConfig):
         path = Path(save_directory, "README.md")
         card = ModelCard.load(path) if path.exists() else ModelCard("---\nlibrary_name: peft\n---\n")
         if "import hf_domain" not in card.text:
-            card.text = USAGE.format(base=self.base_model_name_or_path) + card.text
+            card.text = USAGE.format(base=self.base_model_name_or_path or "<the base>") + card.text
             card.save(path)
 
 

@@ -24,7 +24,13 @@ from transformers import (
     TrainingArguments,
 )
 
-from hf_domain import ExBertAdapterConfig, ExBertForMaskedLM, ExBertForTokenClassification, ExBertModel
+from hf_domain import (
+    ExBertAdapterConfig,
+    ExBertForMaskedLM,
+    ExBertForTokenClassification,
+    ExBertModel,
+    VarMAEForTokenClassification,
+)
 from hf_domain.adapters import convert_to_adapter, convert_to_model, list_head_modules
 
 NUM_NEW = 10
@@ -212,6 +218,15 @@ def test_without_the_import_peft_does_not_know_the_type(tmp_path):
     run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert run.returncode != 0
     assert "KeyError: 'EXBERT'" in run.stderr
+
+
+def test_adapter_on_a_model_of_ours():
+    stock = VarMAEForTokenClassification.from_backbone(make_stock(), num_labels=3).eval()
+    expected = predict(stock, make_base_batch())
+    model = make_adapter(stock, modules_to_save=list_head_modules(stock))
+    assert torch.isfinite(predict(model, make_extended_batch())).all()
+    assert not torch.equal(predict(model, make_base_batch()), expected)
+    assert torch.equal(predict(model.unload(), make_base_batch()), expected)
 
 
 # -------------------------------------------------------------------------------------- several adapters
