@@ -10,15 +10,24 @@
 `--method dapt` trains the encoder as it is. Every other method builds its model around the encoder; the method's own
 options go into `--config_overrides kl_weight=10,unmasked_ratio=0.15`. `--model_name_or_path` may also name a checkpoint
 of the method: training then goes on from there. A killed run goes on with `--resume_from_checkpoint`.
+
+exBERT takes the tokenizer with the extension vocabulary (`--tokenizer_name`) and what was added to it
+(`--extension_vocabulary`). It trains the extension alone; a second stage trains everything:
+
+    python examples/run_mlm.py --model_name_or_path <first stage> --method exbert \
+        --config_overrides freeze_backbone=false --output_dir <second stage> ...
 """
 
+import json
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Literal
 
 from transformers import AutoConfig, AutoModelForMaskedLM, Trainer, TrainingArguments
 
-from hf_domain import VarMAEForMaskedLM
+from hf_domain import ExBertForMaskedLM, VarMAEForMaskedLM
 from hf_domain.corpora import check_batch, load_corpus, tokenize_corpus
 from hf_domain.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask, check_mask_token
 from hf_domain.outputs import check_output_dir
@@ -43,8 +52,11 @@ from hf_domain.training import (
 class MethodArguments(ModelArguments):
     """Which encoder, and what is made of it."""
 
-    method: Literal["dapt", "varmae"] = field(default="dapt", metadata={"help": "What is trained."})
+    method: Literal["dapt", "exbert", "varmae"] = field(default="dapt", metadata={"help": "What is trained."})
     config_overrides: str | None = field(default=None, metadata={"help": "Options of the method: name=value,..."})
+    extension_vocabulary: str | None = field(
+        default=None, metadata={"help": "exbert: the vocabulary_delta.json beside the expanded tokenizer."}
+    )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = field(
         default="float32", metadata={"help": "Type of the weights; use --bf16 for mixed precision."}
     )
@@ -82,6 +94,12 @@ def load_model(args: MethodArguments, tokenizer):
             args.model_name_or_path, dtype=args.dtype, **args.hub_options, **overrides
         )
         return decode_labelled_rows_only(model)
+    if args.method == "exbert":
+        vocabulary = None
+        if args.extension_vocabulary:
+            vocabulary = SimpleNamespace(**json.loads(Path(args.extension_vocabulary).read_text(encoding="utf-8")))
+        options = {"extension_vocabulary": vocabulary, **overrides}
+        return ExBertForMaskedLM.from_backbone(args.model_name_or_path, dtype=args.dtype, **args.hub_options, **options)
     special_token_ids = sorted(set(tokenizer.all_special_ids) - {tokenizer.mask_token_id, tokenizer.unk_token_id})
     options = {"special_token_ids": special_token_ids, **overrides}
     return VarMAEForMaskedLM.from_backbone(args.model_name_or_path, dtype=args.dtype, **args.hub_options, **options)

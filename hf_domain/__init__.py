@@ -1,12 +1,21 @@
 """Adapt encoder language models to a domain.
 
 Importing the package registers its models with transformers' Auto classes, so that `AutoModel.from_pretrained` loads
-them without `trust_remote_code`.
+them without `trust_remote_code`, and its adapter with peft.
 """
 
 import transformers
 
-from hf_domain.modeling import modeling_varmae
+from hf_domain.adapters import ExBertAdapterConfig
+from hf_domain.modeling import modeling_exbert, modeling_varmae
+from hf_domain.modeling.modeling_exbert import (
+    ExBertConfig,
+    ExBertForMaskedLM,
+    ExBertForQuestionAnswering,
+    ExBertForSequenceClassification,
+    ExBertForTokenClassification,
+    ExBertModel,
+)
 from hf_domain.modeling.modeling_varmae import (
     VarMAEConfig,
     VarMAEForMaskedLM,
@@ -18,6 +27,13 @@ from hf_domain.modeling.modeling_varmae import (
 
 __version__ = "0.1.0"
 __all__ = [
+    "ExBertAdapterConfig",
+    "ExBertConfig",
+    "ExBertForMaskedLM",
+    "ExBertForQuestionAnswering",
+    "ExBertForSequenceClassification",
+    "ExBertForTokenClassification",
+    "ExBertModel",
     "VarMAEConfig",
     "VarMAEForMaskedLM",
     "VarMAEForQuestionAnswering",
@@ -26,7 +42,7 @@ __all__ = [
     "VarMAEModel",
 ]
 
-for _config_class, _module in ((VarMAEConfig, modeling_varmae),):
+for _config_class, _module in ((ExBertConfig, modeling_exbert), (VarMAEConfig, modeling_varmae)):
     transformers.AutoConfig.register(_config_class.model_type, _config_class, exist_ok=True)
     _base_class = getattr(_module, _config_class.__name__.removesuffix("Config") + "Model")
     for _auto_class, _path in _base_class.auto_classes.items():

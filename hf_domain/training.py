@@ -38,12 +38,12 @@ def parse_overrides(overrides: str | None) -> dict[str, Any]:
 
 
 def check_tokenizer_fits(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
-    """Check that every id of `tokenizer` has a row in the embedding table of `model`.
+    """Check that every id of `tokenizer` has a row in the embedding tables of `model`.
 
     Raises:
-        ValueError: It has more entries than the table has rows.
+        ValueError: It has more entries than the tables have rows.
     """
-    rows = next(model.get_input_embeddings().parameters()).shape[0]
+    rows = model.config.vocab_size  # an exBERT has two tables
     if len(tokenizer) > rows:
         raise ValueError(
             f"the tokenizer has {len(tokenizer)} entries but the embedding table of the model has {rows} rows; "

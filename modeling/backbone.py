@@ -45,6 +45,10 @@ def build_backbone(config: Any) -> PreTrainedModel:
         from .modeling_varmae import VarMAEModel
 
         return VarMAEModel(config)
+    if config.model_type == "exbert":
+        from .modeling_exbert import ExBertModel
+
+        return ExBertModel(config)
     backbone = AutoModel.from_config(config)
     if getattr(backbone, "pooler", None) is not None:
         backbone.pooler = None
@@ -58,24 +62,33 @@ def get_native_config(config: PreTrainedConfig) -> PreTrainedConfig:
     return config
 
 
-def load_matching_weights(module: nn.Module, state_dict: dict[str, torch.Tensor], what: str) -> None:
+def load_matching_weights(
+    module: nn.Module, state_dict: dict[str, torch.Tensor], what: str, added_modules: tuple[str, ...] = ()
+) -> None:
     """Load `state_dict` into `module`; keys of a pooler or of buffers may be left over, a parameter may not be missing.
+
+    Args:
+        module: What is filled.
+        state_dict: Weights of a checkpoint.
+        what: Names `module` in the error.
+        added_modules: Names of modules inside `module` that the checkpoint does not know; they keep their weights.
 
     Raises:
         ValueError: A parameter of `module` is not in `state_dict`; names it.
     """
     missing = module.load_state_dict(state_dict, strict=False).missing_keys
     parameters = dict(module.named_parameters(remove_duplicate=False))
-    if lost := [key for key in missing if key in parameters]:
+    if lost := [key for key in missing if key in parameters and set(added_modules).isdisjoint(key.split("."))]:
         raise ValueError(f"{what} has no weights for {', '.join(lost[:5])}; it must be of the configured architecture")
 
 
 class BackbonePreTrainedModel(PreTrainedModel):
     """Base of every model of this package.
 
-    Class attributes a method sets: `config_class`, `base_class` (the model without a head) and `auto_classes`, the
-    whole `auto_map` of a repository: transformers would record only the head that was saved, and `AutoModel` would
-    then refuse the repository of a masked LM.
+    Class attributes a method sets: `config_class`, `base_class` (the model without a head), `added_modules` (names of
+    what it adds inside the encoder or the LM head) and `auto_classes`, the whole `auto_map` of a repository:
+    transformers would record only the head that was saved, and `AutoModel` would then refuse the repository of a
+    masked LM.
     """
 
     config_class: type[BackboneConfig]
@@ -86,6 +99,7 @@ class BackbonePreTrainedModel(PreTrainedModel):
     _supports_flex_attn = True
     _supports_attention_backend = True
     base_class: type[PreTrainedModel]
+    added_modules: tuple[str, ...] = ()
     auto_classes: dict[str, str] = {}
 
     @classmethod
@@ -135,7 +149,7 @@ class BackbonePreTrainedModel(PreTrainedModel):
             source = backbone
         encoder = source.base_model
         model = cls(cls.config_class(backbone_config=encoder.config, **options)).to(source.dtype)
-        load_matching_weights(model.get_backbone(), encoder.state_dict(), "the backbone")
+        load_matching_weights(model.get_backbone(), encoder.state_dict(), "the backbone", cls.added_modules)
         if isinstance(model, BackboneForMaskedLM):
             if source.get_output_embeddings() is None:
                 raise ValueError(
@@ -276,6 +290,8 @@ class BackboneForMaskedLM(BackbonePreTrainedModel):
 
     def __init__(self, config: Any):
         super().__init__(config)
+        if config.backbone_config.vocab_size != get_native_config(config).vocab_size:
+            raise ValueError("the backbone is an exBERT, and only ExBertForMaskedLM decodes its extension vocabulary")
         self.model = self.base_class(config)
         self.lm_head = build_native_lm_head(config)
         decoder = get_module_name(self, self.get_output_embeddings())
@@ -289,7 +305,7 @@ class BackboneForMaskedLM(BackbonePreTrainedModel):
         else:
             encoder = source.base_model_prefix + "."
             state_dict = {key: value for key, value in source.state_dict().items() if not key.startswith(encoder)}
-        load_matching_weights(self.lm_head, state_dict, "the masked-LM head")
+        load_matching_weights(self.lm_head, state_dict, "the masked-LM head", self.added_modules)
 
     def decode(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Map hidden states `[..., hidden_size]` to logits `[..., vocab_size]`."""

@@ -43,6 +43,10 @@ def build_backbone_config(config: dict[str, Any] | PreTrainedConfig | None) -> P
         from .configuration_varmae import VarMAEConfig
 
         return VarMAEConfig(**config)
+    if model_type == "exbert":
+        from .configuration_exbert import ExBertConfig
+
+        return ExBertConfig(**config)
     return AutoConfig.for_model(model_type, **config)
 
 

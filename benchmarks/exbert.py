@@ -1,0 +1,133 @@
+"""Cost of exBERT beside the stock masked LM of the same base: training step, inference, peak memory.
+
+    python benchmarks/exbert.py --output exbert.json
+
+Steps of the models alternate, so that a slower machine is slower for all of them; the medians are compared. `stock` is
+the full step of transformers' masked LM, `dapt` our own, which projects labelled rows only. Inference is the encoder's.
+"""
+
+import argparse
+import json
+import multiprocessing
+import platform
+import resource
+import statistics
+import time
+from pathlib import Path
+
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForMaskedLM
+
+from hf_domain import ExBertConfig, ExBertForMaskedLM
+from hf_domain.training import decode_labelled_rows_only
+
+VARIANTS = ("stock", "dapt", "exbert")
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--base", default=None, help="configuration of the base, a name or a folder; default BERT base")
+    parser.add_argument("--extension_size", type=float, default=33.2)
+    parser.add_argument("--extension_vocab_size", type=int, default=17_658, help="the released one's")
+    parser.add_argument("--batch_size", type=int, default=8)
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--output", type=Path, default=None, help="JSON file; default prints")
+    return parser.parse_args()
+
+
+class Workload:
+    """A model of one variant with what a training step needs."""
+
+    def __init__(self, variant: str, args: argparse.Namespace):
+        torch.manual_seed(0)
+        config = AutoConfig.from_pretrained(args.base) if args.base else AutoConfig.for_model("bert")
+        if variant == "exbert":
+            sizes = {"extension_size": args.extension_size, "extension_vocab_size": args.extension_vocab_size}
+            self.model = ExBertForMaskedLM(ExBertConfig(backbone_config=config, **sizes))
+        else:
+            self.model = AutoModelForMaskedLM.from_config(config)
+        if variant == "dapt":
+            decode_labelled_rows_only(self.model)
+        self.model.to(args.device)
+        trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self.optimizer = torch.optim.AdamW(trainable, lr=1e-5)
+        input_ids = torch.randint(1000, config.vocab_size, (args.batch_size, args.length))
+        labels = input_ids.masked_fill(torch.rand(input_ids.shape) > 0.15, -100)
+        self.batch = {"input_ids": input_ids.to(args.device), "labels": labels.to(args.device)}
+
+    def train(self) -> None:
+        """One training step."""
+        self.model.train()(**self.batch).loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    @torch.inference_mode()
+    def infer(self) -> None:
+        """One pass through the encoder."""
+        self.model.eval().base_model(self.batch["input_ids"])
+
+
+def measure_seconds(args: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Median seconds of a step, by kind of step and variant."""
+    workloads = {variant: Workload(variant, args) for variant in VARIANTS}
+    medians = {}
+    for kind in ("train", "infer"):
+        seconds: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
+        for repetition in range(-1, args.repetitions):  # the first warms up
+            for variant, workload in workloads.items():
+                start = time.perf_counter()
+                getattr(workload, kind)()
+                if args.device == "cuda":
+                    torch.cuda.synchronize()
+                if repetition >= 0:
+                    seconds[variant].append(time.perf_counter() - start)
+        medians[kind] = {variant: statistics.median(values) for variant, values in seconds.items()}
+    return medians
+
+
+def measure_bytes(variant: str, args: argparse.Namespace) -> int:
+    """Peak memory of two training steps with weights, gradients and optimizer; in a process of its own."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    workload = Workload(variant, args)
+    for _ in range(2):
+        workload.train()
+    if args.device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    return 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+
+
+def main() -> None:
+    """Measure, print, and write the JSON file."""
+    args = parse_arguments()
+    # Memory first: a process begins with the peak of the one that started it.
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        memory = {variant: pool.apply(measure_bytes, (variant, args)) for variant in VARIANTS}
+    seconds = measure_seconds(args)
+    train, infer = seconds["train"], seconds["infer"]
+    result = {
+        "arguments": {name: str(value) for name, value in vars(args).items()},
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+        "hardware": torch.cuda.get_device_name() if args.device == "cuda" else platform.processor(),
+        "threads": torch.get_num_threads(),
+        "median_seconds": seconds,
+        "peak_bytes": memory,
+        "ratios": {
+            "train_to_stock": train["exbert"] / train["stock"],
+            "train_to_dapt": train["exbert"] / train["dapt"],
+            "infer_to_stock": infer["exbert"] / infer["stock"],
+            "memory_to_stock": memory["exbert"] / memory["stock"],
+            "memory_to_dapt": memory["exbert"] / memory["dapt"],
+        },
+    }
+    text = json.dumps(result, indent=2)
+    if args.output:
+        args.output.write_text(text + "\n", encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

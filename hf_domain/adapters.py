@@ -1,0 +1,527 @@
+"""exBERT as an adapter of peft: the domain in a small file, the base as it is, several domains on one base.
+
+    base = AutoModelForMaskedLM.from_pretrained("bert-base-uncased")
+    config = ExBertAdapterConfig.from_vocabulary(delta, base.config.vocab_size, modules_to_save=list_head_modules(base))
+    model = get_peft_model(base, config)
+
+Everything of peft works on it: Trainer, saving, several adapters, switching, disabling, unloading, `modules_to_save`.
+Loading needs `import hf_domain` first, which makes the type known to peft; without it peft says `KeyError: 'EXBERT'`.
+"""
+
+import copy
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import peft
+import torch
+from huggingface_hub import ModelCard
+from peft import PeftConfig, PeftModel, get_peft_model
+from peft.tuners.tuners_utils import BaseTuner, BaseTunerLayer
+from peft.utils import PeftType, register_peft_method
+from torch import nn
+from torch.nn import functional as F
+from transformers import PreTrainedModel
+from transformers import initialization as init
+
+from hf_domain.modeling.backbone import get_module_name, get_native_config
+from hf_domain.modeling.modeling_exbert import (
+    ExBertConfig,
+    ExBertForMaskedLM,
+    ExBertModel,
+    ExBertPreTrainedModel,
+    ExtendedEmbedding,
+    ExtendedLayer,
+    Gate,
+    SideLayer,
+    VocabularyDelta,
+    check_extension_start,
+    extend,
+    find_encoder,
+    find_layers,
+    read_extension_vocabulary,
+    restore,
+)
+
+# What an adapter remembers of its base: enough to tell when it is put on another one.
+BASE_FIELDS = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+# The fields an adapter shares with the model of its own.
+OPTIONS = (
+    "extension_vocab_size",
+    "base_vocab_size",
+    "extension_size",
+    "extension_hidden_size",
+    "extension_intermediate_size",
+    "gate_bias_init",
+)
+USAGE = """```python
+import hf_domain  # makes this adapter's type known to peft
+from peft import PeftModel
+from transformers import AutoModelForMaskedLM
+
+base = AutoModelForMaskedLM.from_pretrained("{base}")
+model = PeftModel.from_pretrained(base, "<this repository>")
+```
+
+"""
+
+
+def add_peft_type(name: str) -> None:
+    """Add a member to peft's enumeration of methods, which the registration asks for; once is enough."""
+    if name in PeftType.__members__:
+        return
+    member: Any = str.__new__(PeftType, name)
+    member._name_ = member._value_ = name
+    member._sort_order_ = len(PeftType.__members__)
+    type.__setattr__(PeftType, name, member)
+    PeftType._member_names_.append(name)
+    PeftType._member_map_[name] = PeftType._value2member_map_[name] = member
+
+
+@dataclass
+class ExBertAdapterConfig(PeftConfig):
+    """Configuration of exBERT as an adapter; fields and defaults are those of `ExBertConfig`.
+
+    Args:
+        extension_vocab_size: Entries of the extension vocabulary; 0 leaves it out.
+        base_vocab_size: Ids below it are the base's; None takes all rows of the base's table.
+        extension_size: A size of the paper, in percent of the base's layers, scaled to the width of the base.
+        extension_hidden_size: Overrides it; 0 leaves the side modules out.
+        extension_intermediate_size: Overrides it.
+        gate_bias_init: Initial bias of the gates; 0 is the paper, 6 keeps 99.8 % of the base's function at the start.
+        modules_to_save: Further modules to train and save. The paper trains the LM head's transform and fine-tuning
+            needs its classifier: `list_head_modules(model)` names them.
+        target_modules: Filled in from the base, as is `base_shape`.
+        base_shape: The base this adapter belongs to.
+
+    Raises:
+        ImportError: The installed peft is too old.
+    """
+
+    extension_vocab_size: int = 0
+    base_vocab_size: int | None = None
+    extension_size: float = 33.2
+    extension_hidden_size: int | None = None
+    extension_intermediate_size: int | None = None
+    gate_bias_init: float = 0.0
+    modules_to_save: list[str] | None = None
+    target_modules: list[str] | None = None
+    base_shape: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.peft_type = PeftType["EXBERT"]
+        if not hasattr(BaseTuner, "_remove_adapter_name_from_key"):
+            raise ImportError(f"exBERT as an adapter needs peft 0.21 or newer, got {peft.__version__}; upgrade peft")
+
+    @classmethod
+    def from_vocabulary(
+        cls, vocabulary: VocabularyDelta | Mapping[int, list[int]], base_vocab_size: int, **options: Any
+    ) -> Self:
+        """Build the configuration for an extension vocabulary, given as to `ExBertModel.from_backbone`.
+
+        Args:
+            vocabulary: A `VocabularyDelta`, or a mapping of each new id to the old ids that spelled it.
+            base_vocab_size: Rows of the base's table (`model.config.vocab_size`); the size of its tokenizer where the
+                table is padded beyond it.
+            options: Further fields.
+
+        Raises:
+            ValueError: The extension vocabulary does not begin where the base's ends.
+        """
+        start, pieces = read_extension_vocabulary(vocabulary)
+        check_extension_start(start, base_vocab_size)
+        return cls(extension_vocab_size=len(pieces), base_vocab_size=base_vocab_size, **options)
+
+    def get_options(self) -> dict[str, Any]:
+        """Return the fields that are also those of `ExBertConfig`."""
+        return {name: getattr(self, name) for name in OPTIONS}
+
+    def build_exbert_config(self, model: PreTrainedModel) -> ExBertConfig:
+        """Return the configuration of a model with the same extension around `model`."""
+        return ExBertConfig(backbone_config=find_encoder(model).config, **self.get_options())
+
+    def save_pretrained(self, save_directory: str, **kwargs) -> None:
+        """Save as peft does, and begin the card with how to load the adapter."""
+        super().save_pretrained(save_directory, **kwargs)
+        path = Path(save_directory, "README.md")
+        card = ModelCard.load(path) if path.exists() else ModelCard("---\nlibrary_name: peft\n---\n")
+        if "import hf_domain" not in card.text:
+            card.text = USAGE.format(base=self.base_model_name_or_path or "<the base>") + card.text
+            card.save(path)
+
+
+# ------------------------------------------------------------------------- what stands beside the base
+
+
+class ExBertAdapterLayer(nn.Module, BaseTunerLayer):
+    """What the adapters add to one module of the base, by adapter name; one of them is active."""
+
+    adapter_layer_names = ("exbert_adapters",)
+
+    def __init__(self, base: nn.Module):
+        super().__init__()
+        self.exbert_adapters = nn.ModuleDict()
+        # In a tuple: it is the base's, and must not be saved with the adapter.
+        self.base_weights = (next(base.parameters()),)
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """A weight of the base; peft moves adapters to its device and type."""
+        return self.base_weights[0]
+
+    def get_active(self) -> Any:
+        """Return the part of the active adapter; None if adapters are disabled or it has no part here."""
+        if self.disable_adapters:
+            return None
+        return next((self.exbert_adapters[name] for name in self.active_adapters if name in self.exbert_adapters), None)
+
+
+class SideAdapters(ExBertAdapterLayer):
+    """Stands as `side` in a layer of the base."""
+
+    def forward(
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, base_output: torch.Tensor
+    ) -> torch.Tensor:
+        """Mix as `SideLayer` does, in the type of the adapter's weights; without adapter return `base_output`."""
+        side = self.get_active()
+        if side is None:
+            return base_output
+        dtype = side.gate.weight.dtype
+        return side(hidden_states.to(dtype), attention_mask, base_output.to(dtype)).to(base_output.dtype)
+
+
+class TableAdapters(ExBertAdapterLayer):
+    """Stands as `extension` in the embedding table of the base."""
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The table of the active adapter, of no rows without adapter."""
+        table = self.get_active()
+        return self.base_weights[0][:0] if table is None else table.weight
+
+    def forward(self, indices: torch.Tensor) -> torch.Tensor:
+        """Look up rows of the active adapter."""
+        return self.get_active()(indices)
+
+
+class DecoderBias(nn.Module):
+    """Biases of the decoder: what is added to the base's, and those of the extension. Its weights are the tables.
+
+    The paper trains those of the base as well, with or without an extension vocabulary.
+    """
+
+    def __init__(self, base_vocab_size: int, extension_vocab_size: int):
+        super().__init__()
+        self.base_bias = nn.Parameter(torch.zeros(base_vocab_size))
+        self.extension_bias = nn.Parameter(torch.zeros(extension_vocab_size))
+
+    def __len__(self) -> int:
+        return len(self.base_bias) + len(self.extension_bias)
+
+
+class DecoderAdapters(ExBertAdapterLayer):
+    """Stands as `adapters` in the decoder of the base; keeps `vocab_size` of the base's configuration at what it gives.
+
+    Stock heads reshape their logits by that number.
+    """
+
+    def __init__(self, base: nn.Module, model: PreTrainedModel):
+        super().__init__(base)
+        self.tables: tuple[Any, ...] = (model.get_input_embeddings(),)
+        self.base_config = model.config
+        self.base_rows = base.out_features
+
+    def forward(self, hidden_states: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        """Return `logits` of the base, `[..., base rows]`, with those of the extension behind them."""
+        bias = self.get_active()
+        if bias is None:
+            return logits
+        dtype = hidden_states.dtype
+        base = logits[..., : len(bias.base_bias)] + bias.base_bias.to(dtype)
+        if not len(bias.extension_bias):
+            return base
+        weight = self.tables[0].extension.weight.to(dtype)
+        return torch.cat([base, F.linear(hidden_states, weight, bias.extension_bias.to(dtype))], dim=-1)
+
+    def update_vocab_size(self) -> None:
+        """Write the present number of logits into the configuration."""
+        bias = self.get_active()
+        self.base_config.vocab_size = self.base_rows if bias is None else len(bias)
+
+    def set_adapter(self, *args, **kwargs) -> None:
+        """Switch, as every layer of adapters does."""
+        super().set_adapter(*args, **kwargs)
+        self.update_vocab_size()
+
+    def enable_adapters(self, enabled: bool) -> None:
+        """Switch on or off, as every layer of adapters does."""
+        super().enable_adapters(enabled)
+        self.update_vocab_size()
+
+
+class AdaptedDecoder(nn.Linear):
+    """Mixed into the class of the base's decoder."""
+
+    adapters: nn.Module
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Map `[..., in_features]` to the logits of base and active adapter."""
+        return self.adapters(hidden_states, super().forward(hidden_states))
+
+
+# --------------------------------------------------------------------------------------------- the tuner
+
+
+class ExBertAdapterModel(BaseTuner):
+    """Puts exBERT adapters beside the modules of a base; peft makes it for an `ExBertAdapterConfig`."""
+
+    prefix = "exbert_"
+    tuner_layer_cls = ExBertAdapterLayer
+    target_module_mapping: dict[str, list[str]] = {}
+
+    def _pre_injection_hook(self, model: nn.Module, config: PeftConfig, adapter_name: str) -> None:
+        # peft compares `vocab_size` of this object with the base's to see whether the base was resized, and would then
+        # save the whole table: only the base's own copy follows the active adapter.
+        self.config = model.config
+        model.config = copy.deepcopy(model.config)
+
+    def inject_adapter(self, model: nn.Module, adapter_name: str, *args, **kwargs) -> None:
+        """Add an adapter, as every tuner does.
+
+        Raises:
+            ValueError: Its name is part of the name of a weight; peft drops such weights when it saves another adapter.
+        """
+        with torch.device("meta"):
+            side_names = SideLayer(ExBertConfig()).state_dict()
+        names = [*model.state_dict(), *side_names, "side", "extension", "adapters.base_bias.extension_bias"]
+        if adapter_name in {part for name in names for part in name.split(".")}:
+            raise ValueError(f"an adapter cannot be named {adapter_name!r}: modules of the model are named so")
+        super().inject_adapter(model, adapter_name, *args, **kwargs)
+
+    def _prepare_adapter_config(self, peft_config: Any, model_config: dict) -> PeftConfig:
+        check_base(peft_config, self.model)
+        exbert_config = peft_config.build_exbert_config(self.model)
+        peft_config.base_vocab_size = exbert_config.base_vocab_size
+        targets: list[nn.Module] = []
+        if exbert_config.extension_hidden_size:
+            targets += find_layers(find_encoder(self.model))
+        if exbert_config.extension_vocab_size:
+            targets.append(self.model.get_input_embeddings())
+        if (decoder := self.model.get_output_embeddings()) is not None:
+            targets.append(decoder)
+        peft_config.target_modules = [get_module_name(self.model, target) for target in targets]
+        return peft_config
+
+    def _check_tied_modules(self, model: nn.Module, peft_config: PeftConfig) -> None:
+        """Nothing to check: base tables are not trained, and the extension's decoder reads the extension's table."""
+
+    @staticmethod
+    def _check_target_module_exists(peft_config: Any, key: str) -> bool:
+        return key in peft_config.target_modules
+
+    def _create_and_replace(
+        self,
+        peft_config: Any,
+        adapter_name: str,
+        target: Any,
+        target_name: str,
+        parent: nn.Module,
+        current_key: str,
+        parameter_name: str | None = None,
+    ) -> None:
+        config: Any = peft_config.build_exbert_config(self.model)
+        start = config.base_vocab_size
+        part: nn.Module
+        if target is self.model.get_input_embeddings():
+            part = nn.Embedding(config.extension_vocab_size, target.embedding_dim)
+            if not isinstance(target, ExtendedEmbedding):
+                extend(target, ExtendedEmbedding, extension=TableAdapters(target), extension_start=start)
+            adapters = target.extension
+            if target.extension_start != start:
+                raise ValueError(
+                    f"the extension of adapter {adapter_name!r} begins at id {start}, that of another adapter already "
+                    f"at {target.extension_start}; adapters on one base share its vocabulary"
+                )
+        elif target is self.model.get_output_embeddings():
+            if target.bias is None:
+                raise ValueError("an exBERT adapter adds to the decoder's bias, and the decoder of this base has none")
+            part = DecoderBias(start, config.extension_vocab_size)
+            if not isinstance(target, AdaptedDecoder):
+                extend(target, AdaptedDecoder, adapters=DecoderAdapters(target, self.model))
+            adapters = target.adapters
+        else:
+            part = SideLayer(config)
+            if not isinstance(getattr(target, "side", None), SideAdapters):
+                extend(target, ExtendedLayer, side=SideAdapters(target))
+            adapters = target.side
+        for module in part.modules():
+            PreTrainedModel._init_weights(self.model, module)
+            if isinstance(module, Gate):
+                init.constant_(module.bias, module.bias_init)
+        adapters.exbert_adapters[adapter_name] = part
+        adapters._move_adapter_to_device_of_base_layer(adapter_name)
+
+    def _check_merge_allowed(self) -> None:
+        raise ValueError("an exBERT adapter cannot be merged: its gates depend on the token; use unload()")
+
+    def _unload_and_optionally_merge(self, merge: bool = True, *args, **kwargs) -> Any:
+        if merge:
+            self._check_merge_allowed()
+        for module in list(self.model.modules()):
+            if isinstance(module, ExtendedLayer):
+                restore(module, "side")
+            elif isinstance(module, ExtendedEmbedding):
+                restore(module, "extension", "extension_start")
+            elif isinstance(module, AdaptedDecoder):
+                restore(module, "adapters")
+        self.model.config = self.config
+        return super()._unload_and_optionally_merge(False, *args, **kwargs)
+
+    def _replace_module(self, parent: nn.Module, child_name: str, new_module: nn.Module, child: nn.Module) -> None:
+        # Only unloading comes here, for `modules_to_save`; peft's own would leave the trained module in the base.
+        setattr(parent, child_name, child.original_module)
+
+    @classmethod
+    def _remove_adapter_name_from_key(cls, key: str, adapter_name: str) -> str:
+        # The parts are modules of several levels; peft looks for the name only at the end of the key.
+        return key.replace(f".exbert_adapters.{adapter_name}.", ".exbert_adapters.", 1)
+
+
+def check_base(config: ExBertAdapterConfig, model: PreTrainedModel) -> None:
+    """Remember the base of a new adapter; check that a loaded one is put on the base it was trained on.
+
+    Raises:
+        ValueError: The base has another shape. Another name is a warning: it may be a copy.
+    """
+    native = get_native_config(model.config)
+    shape = {name: getattr(native, name) for name in BASE_FIELDS}
+    shape["vocab_size"] = model.get_input_embeddings().num_embeddings
+    name, trained_on = model.name_or_path, config.base_model_name_or_path
+    if not config.base_shape:
+        config.base_shape = shape
+        return
+    # AutoPeftModel resizes the base to the tokenizer it finds beside the adapter; those rows are then not used.
+    expected = config.base_shape
+    sizes = (expected["vocab_size"], (config.base_vocab_size or expected["vocab_size"]) + config.extension_vocab_size)
+    if shape | {"vocab_size": 0} != expected | {"vocab_size": 0} or shape["vocab_size"] not in sizes:
+        raise ValueError(
+            f"this adapter belongs to {trained_on or 'a base'} with {expected}, got {name or 'a base'} with {shape}; "
+            "load it on the base it was trained on"
+        )
+    if name and trained_on and os.path.basename(name) != os.path.basename(trained_on):
+        warnings.warn(
+            f"this adapter was trained on {trained_on} and is put on {name}, which has the same shape; unless it is a "
+            "copy, the predictions mean nothing",
+            stacklevel=2,
+        )
+
+
+def list_head_modules(model: PreTrainedModel) -> list[str]:
+    """Name what stands between encoder and output: a classifier, or the LM head without its decoder.
+
+    For `modules_to_save`: stage 1 of the paper trains the LM head's transform, and fine-tuning its classifier.
+    """
+    apart = {model.base_model, model.get_output_embeddings()}
+
+    def visit(module: nn.Module, name: str) -> list[str]:
+        if apart.isdisjoint(module.modules()):
+            return [name] if any(True for _ in module.parameters()) else []
+        children = [] if module in apart else module.named_children()
+        return [found for child_name, child in children for found in visit(child, f"{name}.{child_name}".lstrip("."))]
+
+    return visit(model, "")
+
+
+# ------------------------------------------------------------------------------ adapter <-> model of its own
+
+
+def pair_parts(adapter: PeftModel, adapter_name: str, model: ExBertPreTrainedModel) -> Iterator[tuple[Any, Any]]:
+    """Yield each part of the adapter with the same part of `model`, but for the biases of the decoder."""
+    base: Any = adapter.get_base_model()
+    config: Any = adapter.peft_config[adapter_name]
+    if model.config.extension_hidden_size:
+        pairs: Any = zip(find_layers(find_encoder(base)), model.get_base_layers(), strict=True)
+        for layer, own in pairs:
+            yield layer.side.exbert_adapters[adapter_name], own.side
+    if model.config.extension_vocab_size:
+        yield (
+            base.get_input_embeddings().extension.exbert_adapters[adapter_name],
+            model.get_input_embeddings().extension,
+        )
+    if isinstance(model, ExBertForMaskedLM):
+        for name in config.modules_to_save or []:
+            yield base.get_submodule(name).modules_to_save[adapter_name], model.lm_head.get_submodule(name)
+
+
+@torch.no_grad()
+def convert_to_adapter(model: ExBertPreTrainedModel, base: PreTrainedModel) -> PeftModel:
+    """Turn an exBERT whose base was frozen (stage 1) into an adapter of that base.
+
+    Args:
+        model: A masked LM is converted with its LM head; of any other model the encoder alone.
+        base: What it was built from: `AutoModelForMaskedLM` for a masked LM, else `AutoModel`. It is extended in place,
+            as `get_peft_model` does, and then holds the adapter "default".
+
+    Raises:
+        ValueError: The weights of the base are not those inside `model`, or `model` has a decoder of its own.
+    """
+    encoder, expected = find_encoder(base).state_dict(), find_encoder(model).state_dict()
+    if changed := [key for key, value in expected.items() if key in encoder and not torch.equal(value, encoder[key])]:
+        raise ValueError(
+            f"the base inside the exBERT differs from {base.name_or_path or 'the given one'} in {changed[0]}: it was "
+            "trained as well (stage 2), or is another one; an adapter holds only what stands beside its base"
+        )
+    masked_lm = isinstance(model, ExBertForMaskedLM)
+    if masked_lm and not model.config.tie_word_embeddings:
+        raise ValueError("an adapter's decoder reads its embedding table; this exBERT has tie_word_embeddings=False")
+    config = ExBertAdapterConfig(
+        **{name: getattr(model.config, name) for name in OPTIONS},
+        modules_to_save=list_head_modules(base) if masked_lm else None,
+    )
+    adapter = get_peft_model(base, config)
+    for part, own in pair_parts(adapter, "default", model):
+        part.load_state_dict(own.state_dict())
+    if masked_lm:
+        decoder: Any = base.get_output_embeddings()
+        own_decoder: Any = model.get_output_embeddings()
+        bias = decoder.adapters.exbert_adapters["default"]
+        bias.base_bias += (own_decoder.bias - decoder.bias)[: len(bias.base_bias)]
+        if len(bias.extension_bias):
+            bias.extension_bias.copy_(own_decoder.extension.bias)
+    return adapter
+
+
+@torch.no_grad()
+def convert_to_model(adapter: PeftModel) -> ExBertModel | ExBertForMaskedLM:
+    """Turn the active adapter and a copy of its base into a model that loads without the package.
+
+    Returns:
+        An `ExBertForMaskedLM` if the base is a masked LM, else an `ExBertModel`; heads in `modules_to_save` other than
+        the LM head stay behind.
+    """
+    name = adapter.active_adapter
+    adapter_config: Any = adapter.peft_config[name]
+    copied: Any = copy.deepcopy(adapter)
+    plain = copied.unload()
+    base: Any = adapter.get_base_model()
+    decoder = base.get_output_embeddings()
+    model_class = ExBertModel if decoder is None else ExBertForMaskedLM
+    model = model_class.from_backbone(plain, **adapter_config.get_options())
+    for part, own in pair_parts(adapter, name, model):
+        own.load_state_dict(part.state_dict())
+    if decoder is not None:
+        bias = decoder.adapters.exbert_adapters[name]
+        own_decoder: Any = model.get_output_embeddings()
+        own_decoder.bias[: len(bias.base_bias)] += bias.base_bias
+        if len(bias.extension_bias):
+            own_decoder.extension.bias.copy_(bias.extension_bias)
+    return model
+
+
+add_peft_type("EXBERT")
+if PeftType["EXBERT"] not in peft.mapping.PEFT_TYPE_TO_CONFIG_MAPPING:
+    register_peft_method(name="exbert", config_cls=ExBertAdapterConfig, model_cls=ExBertAdapterModel)

@@ -1,0 +1,87 @@
+"""Configuration of exBERT."""
+
+from .configuration_backbone import BackboneConfig
+
+# The five sizes of section 4.1 as (hidden size, feed-forward size) beside a base of width 768, by the names the paper
+# gives them: their share of the base's layers in percent.
+EXTENSION_SIZES = {16.3: (120, 512), 23.4: (180, 720), 33.2: (252, 1024), 66.3: (504, 2048), 100.0: (768, 3072)}
+PAPER_HIDDEN_SIZE = 768
+
+
+def scale_extension_size(extension_size: float, hidden_size: int, num_attention_heads: int) -> tuple[int, int]:
+    """Scale a size of the paper to a base of another width.
+
+    Args:
+        extension_size: A key of `EXTENSION_SIZES`.
+        hidden_size: Width of the base.
+        num_attention_heads: Its heads; a side module has as many, whatever its size.
+
+    Returns:
+        Hidden size (a multiple of the heads) and feed-forward size of the side modules; for width 768 the paper's own.
+
+    Raises:
+        ValueError: `extension_size` is not one of the paper's.
+    """
+    if extension_size not in EXTENSION_SIZES:
+        raise ValueError(
+            f"extension_size must be one of {', '.join(map(str, EXTENSION_SIZES))}, got {extension_size}; "
+            "any other size is given by extension_hidden_size and extension_intermediate_size"
+        )
+    inner, intermediate = (size * hidden_size / PAPER_HIDDEN_SIZE for size in EXTENSION_SIZES[extension_size])
+    return max(round(inner / num_attention_heads), 1) * num_attention_heads, round(intermediate)
+
+
+class ExBertConfig(BackboneConfig):
+    """Configuration of exBERT (Tai et al., Findings of EMNLP 2020).
+
+    Args:
+        extension_vocab_size: Entries of the extension vocabulary; 0 leaves it out (the ablation of figure 2).
+        base_vocab_size: Ids below it are the base's, ids from it on the extension's; None takes all rows of the base's
+            table. Smaller where the table is padded beyond its tokenizer (ModernBERT, DeBERTa-v3): the spare rows are
+            then never used.
+        extension_size: A size of the paper, in percent of the base's layers: 16.3, 23.4, 33.2 (the paper's choice),
+            66.3 or 100, scaled to the width of the base. The two fields below override it.
+        extension_hidden_size: Width inside the attention of a side module, a multiple of the base's heads; 0 leaves
+            the side modules out.
+        extension_intermediate_size: Width of its feed-forward layer.
+        gate_bias_init: Initial bias of the gates. 0 is the released code: the base's function is then lost at the
+            start, because each gate weighs both branches equally. 6 keeps 99.8 % of the base.
+        freeze_backbone: Whether masked-LM training leaves the base as it is (section 4.1; stage 1). False trains
+            everything (the "whole model" of figure 3b; stage 2). Task heads train everything either way.
+    """
+
+    model_type = "exbert"
+
+    extension_vocab_size: int = 0
+    base_vocab_size: int | None = None
+    extension_size: float = 33.2
+    extension_hidden_size: int | None = None
+    extension_intermediate_size: int | None = None
+    gate_bias_init: float = 0.0
+    freeze_backbone: bool = True
+
+    def __post_init__(self, **kwargs) -> None:
+        super().__post_init__(**kwargs)
+        heads = self.num_attention_heads
+        hidden_size, intermediate_size = scale_extension_size(self.extension_size, self.hidden_size, heads)
+        if self.extension_hidden_size is None:
+            self.extension_hidden_size = hidden_size
+        if self.extension_intermediate_size is None:
+            self.extension_intermediate_size = intermediate_size
+        if self.extension_hidden_size % heads:
+            raise ValueError(
+                f"extension_hidden_size must be a multiple of the base's {heads} attention heads, "
+                f"got {self.extension_hidden_size}; the next one is {-(-self.extension_hidden_size // heads) * heads}"
+            )
+        if not (self.extension_vocab_size or self.extension_hidden_size):
+            raise ValueError("exBERT needs an extension vocabulary or side modules, got 0 for the size of both")
+        rows = super().vocab_size
+        if self.base_vocab_size is None:
+            self.base_vocab_size = rows
+        if self.base_vocab_size > rows:
+            raise ValueError(f"base_vocab_size is {self.base_vocab_size}, but the base's table has only {rows} rows")
+
+    @property  # type: ignore[misc]
+    def vocab_size(self) -> int:
+        """Ids the model knows: the base's and the extension's."""
+        return (self.base_vocab_size or 0) + self.extension_vocab_size

@@ -1,0 +1,512 @@
+"""exBERT: an extension vocabulary and side modules over a frozen base (Tai et al., Findings of EMNLP 2020).
+
+Beside every layer of the base stands a smaller one that reads the same input; a gate mixes the two outputs token by
+token. New vocabulary entries have a table of their own beside the base's.
+
+Symbols of the paper, and what they are called here:
+
+    H^l                     `hidden_states`, the input of layer l
+    T_ofs                   the layer of the base ("off-the-shelf"), `base_output`
+    T_ext                   `SideLayer`, one a layer
+    sigma(w(H^l))           `SideLayer.gate`, the weight of the base: H^(l+1) = T_ofs * gate + T_ext * (1 - gate)
+
+Parts of the base are extended by a subclass made from their class: their keys, their place in `hidden_states`, their
+activation checkpointing and the names that sharding looks for stay as they are.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Literal, Protocol, Self
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils.generic import can_return_tuple
+
+from .backbone import (
+    BackboneForMaskedLM,
+    BackboneForQuestionAnswering,
+    BackboneForSequenceClassification,
+    BackboneForTokenClassification,
+    BackbonePreTrainedModel,
+    build_backbone,
+    get_native_config,
+)
+from .configuration_exbert import ExBertConfig
+
+# ------------------------------------------------------------------------------------- extension vocabulary
+
+
+class VocabularyDelta(Protocol):
+    """What an expanded tokenizer adds, as `hf_domain.tokenization.delta.VocabularyDelta` says it."""
+
+    old_size: int
+    """The first new id."""
+    pieces: Mapping[str, list[int]]
+    """The old ids that spelled each new entry, in the order of the new ids."""
+
+
+def read_extension_vocabulary(vocabulary: VocabularyDelta | Mapping[int, list[int]]) -> tuple[int, list[list[int]]]:
+    """Return the first id of an extension vocabulary and, in the order of the ids, the old ids that spelled each.
+
+    Args:
+        vocabulary: A `VocabularyDelta`, or a mapping of each new id to the old ids that spelled it.
+
+    Raises:
+        ValueError: There is no entry, the ids have gaps, or an entry is spelled by an id that is new itself.
+    """
+    if isinstance(vocabulary, Mapping):
+        start, spellings = min(vocabulary, default=0), dict(vocabulary)
+    else:
+        start, spellings = vocabulary.old_size, dict(enumerate(vocabulary.pieces.values(), vocabulary.old_size))
+    if not spellings:
+        raise ValueError("the extension vocabulary has no entry; use extension_vocab_size=0 for side modules alone")
+    if missing := sorted(set(range(start, start + len(spellings))) - spellings.keys()):
+        raise ValueError(f"the ids of an extension vocabulary must follow each other, {missing[0]} is missing")
+    pieces = [list(spellings[start + i]) for i in range(len(spellings))]
+    if max(max(old_ids, default=0) for old_ids in pieces) >= start:
+        raise ValueError(f"the ids that spelled the extension vocabulary must be old, below {start}; one is not")
+    return start, pieces
+
+
+def check_extension_start(start: int, base_vocab_size: int) -> None:
+    """Check that the first id of the extension vocabulary follows the last id of the base.
+
+    Raises:
+        ValueError: They overlap, or there are ids between them.
+    """
+    if start != base_vocab_size:
+        raise ValueError(
+            f"the extension vocabulary begins at id {start} but the base has {base_vocab_size} rows: it must begin "
+            "where the base ends. Expand the base's own tokenizer; if the last rows of the table are padding beyond "
+            f"it, pass base_vocab_size={start}"
+        )
+
+
+class ExtendedEmbedding(nn.Embedding):
+    """Mixed into the class of the base's embedding table: its child `extension` holds the rows of the new ids.
+
+    An extension of no rows is an adapter that is switched off.
+    """
+
+    extension: nn.Embedding
+    extension_start: int
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """Look up `[...]`, giving `[..., embedding_dim]`.
+
+        Raises:
+            IndexError: An id is beyond base and extension (on the CPU; elsewhere the device's own assertion fails).
+        """
+        if not len(self.extension.weight):
+            return super().forward(input_ids)
+        size = self.extension_start + len(self.extension.weight)
+        if input_ids.device.type == "cpu" and not torch.compiler.is_compiling() and (input_ids >= size).any():
+            raise IndexError(
+                f"input_ids must lie below {size} ({self.extension_start} of the base, {size - self.extension_start} "
+                f"of the extension), got {int(input_ids.max())}; use the tokenizer the model was trained with"
+            )
+        is_new = input_ids >= self.extension_start
+        base = super().forward(input_ids.masked_fill(is_new, 0))
+        extension = self.extension((input_ids - self.extension_start).clamp(min=0))
+        return torch.where(is_new.unsqueeze(-1), extension.to(base.dtype), base)
+
+
+class ExtendedDecoder(nn.Linear):
+    """Mixed into the class of the base's decoder: its child `extension` gives the logits of the new ids."""
+
+    extension: nn.Module
+    extension_start: int
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Map `[..., in_features]` to logits `[..., base_vocab_size + extension_vocab_size]`."""
+        base = super().forward(hidden_states)
+        return torch.cat([base[..., : self.extension_start], self.extension(hidden_states)], dim=-1)
+
+
+# --------------------------------------------------------------------------------------------- side modules
+
+
+class Gate(nn.Linear):
+    """The weighting block of a layer, `[..., hidden_size]` to weights `[..., 1]` of the base in (0, 1).
+
+    Its bias starts at `bias_init`; `ExtendedModel` sets it.
+    """
+
+    def __init__(self, hidden_size: int, bias_init: float):
+        super().__init__(hidden_size, 1)
+        self.bias_init = bias_init
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Weigh every token."""
+        return super().forward(hidden_states).sigmoid()
+
+
+def get_option(config: PreTrainedConfig, *names: str) -> Any:
+    """Return the first of `names` that `config` has; the families call the same option by different names."""
+    return next(getattr(config, name) for name in names if hasattr(config, name))
+
+
+class SideLayer(nn.Module):
+    """The extension module of a layer and its gate (section 3.2).
+
+    A Transformer layer with the residual width of the base and bottlenecks inside, as in the released code; as many
+    heads, the same activation, dropout and epsilon as the base. Our choice for ModernBERT, whose residual stream is not
+    normalized: the norms stand before the sublayers, as in its own layers. Our choice for all: no positions of its own,
+    also where the base adds them in its attention; its input carries what the base's layers have made of them.
+
+    """
+
+    def __init__(self, exbert_config: ExBertConfig):
+        super().__init__()
+        config: Any = get_native_config(exbert_config)
+        width, epsilon = config.hidden_size, getattr(config, "layer_norm_eps", getattr(config, "norm_eps", 1e-12))
+        hidden_size: Any = exbert_config.extension_hidden_size
+        intermediate_size: Any = exbert_config.extension_intermediate_size
+        self.num_heads = config.num_attention_heads
+        self.norm_first = config.model_type == "modernbert"
+        self.attention_dropout = get_option(config, "attention_probs_dropout_prob", "attention_dropout")
+        self.gate = Gate(width, exbert_config.gate_bias_init)
+        self.query_key_value = nn.Linear(width, 3 * hidden_size)
+        self.attention_output = nn.Linear(hidden_size, width)
+        self.attention_norm = nn.LayerNorm(width, eps=epsilon)
+        self.intermediate = nn.Linear(width, intermediate_size)
+        self.activation = ACT2FN[get_option(config, "hidden_act", "activation", "hidden_activation")]
+        self.output = nn.Linear(intermediate_size, width)
+        self.output_norm = nn.LayerNorm(width, eps=epsilon)
+        self.dropout = nn.Dropout(get_option(config, "hidden_dropout_prob", "dropout", "mlp_dropout"))
+
+    def forward(
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, base_output: torch.Tensor
+    ) -> torch.Tensor:
+        """Mix the output of this layer with that of the base's layer.
+
+        Args:
+            hidden_states: `[batch, length, hidden_size]`, what both layers read.
+            attention_mask: As the base's layer gets it; see `get_boolean_mask`.
+            base_output: `[batch, length, hidden_size]`.
+        """
+        gate = self.gate(hidden_states)
+        mask = get_boolean_mask(attention_mask)
+        if self.norm_first:
+            attended = hidden_states + self.attend(self.attention_norm(hidden_states), mask)
+            output = attended + self.transform(self.output_norm(attended))
+        else:
+            attended = self.attention_norm(hidden_states + self.attend(hidden_states, mask))
+            output = self.output_norm(attended + self.transform(attended))
+        return base_output * gate + output * (1 - gate)
+
+    def attend(self, hidden_states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """Self-attention, without residual and norm."""
+        query, key, value = (
+            states.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            for states in self.query_key_value(hidden_states).chunk(3, dim=-1)
+        )
+        dropout = self.attention_dropout if self.training else 0.0
+        context = F.scaled_dot_product_attention(query, key, value, mask, dropout)
+        return self.dropout(self.attention_output(context.transpose(1, 2).flatten(2)))
+
+    def transform(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Feed-forward network, without residual and norm."""
+        return self.dropout(self.output(self.activation(self.intermediate(hidden_states))))
+
+
+def get_boolean_mask(attention_mask: torch.Tensor | None) -> torch.Tensor | None:
+    """Return the mask of a layer, whatever its form, as `[batch, 1, 1 or length, length]`, True where to attend.
+
+    Layers get None (no padding), bool, integers (DeBERTa-v2), 0 and the lowest float (eager attention), or
+    `[batch, length]` (flash attention). A row that masks everything attends to everything: a softmax over nothing would
+    be NaN, and DeBERTa-v2 masks the rows of padding so.
+    """
+    if attention_mask is None:
+        return None
+    mask = attention_mask == 0 if attention_mask.is_floating_point() else attention_mask.bool()
+    if mask.dim() == 2:
+        mask = mask[:, None, None, :]
+    return mask | ~mask.any(dim=-1, keepdim=True)
+
+
+class ExtendedLayer(nn.Module):
+    """Mixed into the class of the base's layers: its child `side` reads the same input and mixes the outputs."""
+
+    side: nn.Module
+
+    def forward(self, hidden_states: torch.Tensor, *args, **kwargs) -> Any:
+        """Run both branches; arguments and output are those of the base's layer."""
+        outputs = super().forward(hidden_states, *args, **kwargs)
+        attention_mask = kwargs["attention_mask"] if "attention_mask" in kwargs else next(iter(args), None)
+        if isinstance(outputs, tuple):
+            return self.side(hidden_states, attention_mask, outputs[0]), *outputs[1:]
+        return self.side(hidden_states, attention_mask, outputs)
+
+
+# -------------------------------------------------------------------------------------- extending an encoder
+
+
+class ExtendedModel(PreTrainedModel):
+    """Mixed into the class of the base and of its LM head: initializes what was added inside them, and the gates.
+
+    The same way as transformers the rest: N(0, 0.02) and biases of zero for BERT, as in the released code.
+    """
+
+    def _init_weights(self, module: nn.Module) -> None:
+        # First of all the common initializer: ModernBERT's of transformers 5.10 leaves out modules it does not know.
+        PreTrainedModel._init_weights(self, module)
+        super()._init_weights(module)
+        if isinstance(module, Gate):
+            init.constant_(module.bias, module.bias_init)
+
+
+@cache
+def build_extended_class(mixin: type[nn.Module], module_class: type[nn.Module]) -> type[nn.Module]:
+    """Build the subclass of `module_class` with `mixin` in front, under the name of `module_class`."""
+    return type(module_class.__name__, (mixin, module_class), {"__module__": module_class.__module__})
+
+
+def extend(module: nn.Module, mixin: type[nn.Module], **attributes: Any) -> None:
+    """Give `module` the class that `build_extended_class` builds, and the attributes that `mixin` reads.
+
+    Raises:
+        ValueError: It has that class already.
+    """
+    if isinstance(module, mixin):
+        raise ValueError(f"{type(module).__name__} is extended by exBERT already; an exBERT cannot be its base")
+    module.__class__ = build_extended_class(mixin, type(module))  # type: ignore[arg-type]
+    for name, value in attributes.items():
+        setattr(module, name, value)
+
+
+def restore(module: nn.Module, *attributes: str) -> None:
+    """Undo `extend`."""
+    module.__class__ = type(module).__bases__[1]
+    for name in attributes:
+        delattr(module, name)
+
+
+def find_encoder(model: Any) -> PreTrainedModel:
+    """Return the stock encoder at the core of nested models of ours."""
+    while isinstance(model, BackbonePreTrainedModel):
+        model = model.base_model.backbone
+    return model.base_model
+
+
+def find_layers(model: nn.Module) -> nn.ModuleList:
+    """Return the layers of an encoder of any family."""
+    return next(
+        module
+        for module in model.modules()
+        if isinstance(module, nn.ModuleList) and all(isinstance(layer, GradientCheckpointingLayer) for layer in module)
+    )
+
+
+# ------------------------------------------------------------------------------------------------ the models
+
+
+class ExBertPreTrainedModel(BackbonePreTrainedModel):
+    """Base of the exBERT models."""
+
+    config_class = ExBertConfig
+    _supports_flex_attn = False  # its masks are no tensors, and the side modules need the mask
+    added_modules = ("extension", "side")
+    auto_classes = {
+        "AutoConfig": "configuration_exbert.ExBertConfig",
+        "AutoModel": "modeling_exbert.ExBertModel",
+        "AutoModelForMaskedLM": "modeling_exbert.ExBertForMaskedLM",
+        "AutoModelForSequenceClassification": "modeling_exbert.ExBertForSequenceClassification",
+        "AutoModelForTokenClassification": "modeling_exbert.ExBertForTokenClassification",
+        "AutoModelForQuestionAnswering": "modeling_exbert.ExBertForQuestionAnswering",
+    }
+
+    @classmethod
+    def from_backbone(
+        cls,
+        backbone: str | PreTrainedModel,
+        *,
+        extension_vocabulary: VocabularyDelta | Mapping[int, list[int]] | None = None,
+        extension_init: Literal["normal", "pieces"] = "normal",
+        **options: Any,
+    ) -> Self:
+        """Build an exBERT around a pretrained encoder; other arguments as in `BackbonePreTrainedModel.from_backbone`.
+
+        Args:
+            backbone: Name or folder of a checkpoint, or a loaded model.
+            extension_vocabulary: A `VocabularyDelta`, or a mapping of each new id to the old ids that spelled it.
+            extension_init: "normal" draws the new rows from the base's initializer (the paper); "pieces" makes them
+                the mean of the rows that spelled them (AdaLM's initialization).
+            options: Further arguments, and fields of `ExBertConfig`.
+
+        Raises:
+            ValueError: The extension vocabulary does not begin where the base's ends, or an option is wrong.
+        """
+        if extension_init not in ("normal", "pieces"):
+            raise ValueError(f"extension_init must be 'normal' or 'pieces', got {extension_init!r}")
+        if extension_vocabulary is None:
+            return super().from_backbone(backbone, **options)
+        start, pieces = read_extension_vocabulary(extension_vocabulary)
+        model = super().from_backbone(backbone, extension_vocab_size=len(pieces), **options)
+        check_extension_start(start, model.config.base_vocab_size)
+        if extension_init == "pieces":
+            table: Any = model.get_input_embeddings()
+            with torch.no_grad():
+                for row, old_ids in enumerate(pieces):
+                    if old_ids:
+                        table.extension.weight[row] = table.weight[old_ids].mean(dim=0)
+        return model
+
+    def get_base_layers(self) -> nn.ModuleList:
+        """Return the layers, each with both branches."""
+        return find_layers(find_encoder(self))
+
+    def train_top_layers(self, num_layers: int = 3) -> None:
+        """Let a model with a task head train its head and its top layers alone, both branches of them.
+
+        Loading makes everything trainable again.
+
+        Args:
+            num_layers: How many; 3 as in section 4.1.
+
+        Raises:
+            ValueError: The model does not have so many.
+        """
+        layers = self.get_base_layers()
+        if not 1 <= num_layers <= len(layers):
+            raise ValueError(f"num_layers must lie between 1 and {len(layers)}, got {num_layers}")
+        self.base_model.requires_grad_(False)
+        for layer in layers[-num_layers:]:
+            layer.requires_grad_(True)
+
+    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args, **kwargs) -> Any:
+        """Refuse to resize: ids beyond the base's are the extension's.
+
+        Raises:
+            ValueError: `new_num_tokens` is not the present size.
+        """
+        if new_num_tokens not in (None, self.config.vocab_size):
+            raise ValueError(
+                f"the vocabulary of an exBERT grows by its extension, from {self.config.vocab_size} to "
+                f"{new_num_tokens} entries it cannot be resized; use from_backbone(..., extension_vocabulary=...)"
+            )
+        return self.get_input_embeddings()
+
+
+class ExBertModel(ExBertPreTrainedModel):
+    """The base, its side modules and the extension vocabulary."""
+
+    def __init__(self, config: ExBertConfig):
+        super().__init__(config)
+        self.backbone = build_backbone(config.backbone_config)
+        encoder = find_encoder(self.backbone)
+        extend(encoder, ExtendedModel)
+        if config.extension_hidden_size:
+            for layer in find_layers(encoder):
+                extend(layer, ExtendedLayer, side=SideLayer(config))
+        if config.extension_vocab_size:
+            table: Any = encoder.get_input_embeddings()
+            extension = nn.Embedding(config.extension_vocab_size, table.embedding_dim)
+            extend(table, ExtendedEmbedding, extension=extension, extension_start=config.base_vocab_size)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        **kwargs,
+    ) -> BaseModelOutput:
+        """Encode a batch.
+
+        Args:
+            input_ids: `[batch, length]`, of the base's or the extended vocabulary.
+            attention_mask: `[batch, length]`, 0 at padding.
+            token_type_ids: `[batch, length]`, for families that have them.
+            position_ids: `[batch, length]`.
+            inputs_embeds: `[batch, length, hidden_size]` instead of `input_ids`.
+            kwargs: Go to the encoder.
+
+        Returns:
+            The encoder's output; the hidden states are the mixed ones.
+        """
+        names = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
+        values = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        # A family without token types would hand a None on to its attention function.
+        kwargs |= {name: value for name, value in zip(names, values, strict=True) if value is not None}
+        kwargs["return_dict"] = True
+        outputs = self.backbone(**kwargs)
+        return BaseModelOutput(outputs.last_hidden_state, outputs.hidden_states, outputs.attentions)
+
+
+class ExBertForMaskedLM(ExBertPreTrainedModel, BackboneForMaskedLM):
+    """Masked LM over base and extension vocabulary, the decoder tied to both tables.
+
+    With `freeze_backbone` it trains the extension, the side modules with their gates, and of the LM head all but the
+    base's decoder (the transform and the biases, as in the released code).
+    """
+
+    base_class = ExBertModel
+
+    def __init__(self, config: ExBertConfig):
+        super().__init__(config)
+        if config.extension_vocab_size:
+            decoder: Any = self.get_output_embeddings()
+            extension = nn.Linear(decoder.in_features, config.extension_vocab_size)
+            extend(self.lm_head, ExtendedModel)
+            extend(decoder, ExtendedDecoder, extension=extension, extension_start=config.base_vocab_size)
+            self._tied_weights_keys |= {
+                f"{target.removesuffix('weight')}extension.weight": f"{source.removesuffix('weight')}extension.weight"
+                for target, source in self._tied_weights_keys.items()
+            }
+        self.freeze_parameters()
+        self.post_init()
+
+    def freeze_parameters(self) -> None:
+        """Freeze the base, the decoder's table included."""
+        if self.config.freeze_backbone:
+            for name, parameter in self.model.backbone.named_parameters():
+                parameter.requires_grad_(not set(self.added_modules).isdisjoint(name.split(".")))
+            self.get_output_embeddings().weight.requires_grad_(False)
+
+
+class ExBertForSequenceClassification(ExBertPreTrainedModel, BackboneForSequenceClassification):
+    """Classification, multi-label classification or regression on the first token."""
+
+    base_class = ExBertModel
+
+    def __init__(self, config: ExBertConfig):
+        super().__init__(config)
+        self.post_init()
+
+
+class ExBertForTokenClassification(ExBertPreTrainedModel, BackboneForTokenClassification):
+    """Token classification."""
+
+    base_class = ExBertModel
+
+    def __init__(self, config: ExBertConfig):
+        super().__init__(config)
+        self.post_init()
+
+
+class ExBertForQuestionAnswering(ExBertPreTrainedModel, BackboneForQuestionAnswering):
+    """Extractive question answering."""
+
+    base_class = ExBertModel
+
+    def __init__(self, config: ExBertConfig):
+        super().__init__(config)
+        self.post_init()
+
+
+ExBertConfig.register_for_auto_class()
+ExBertModel.register_for_auto_class("AutoModel")
+ExBertForMaskedLM.register_for_auto_class("AutoModelForMaskedLM")
+ExBertForSequenceClassification.register_for_auto_class("AutoModelForSequenceClassification")
+ExBertForTokenClassification.register_for_auto_class("AutoModelForTokenClassification")
+ExBertForQuestionAnswering.register_for_auto_class("AutoModelForQuestionAnswering")

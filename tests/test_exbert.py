@@ -1,0 +1,553 @@
+"""exBERT: the layer of section 3.2 computed a second time, its sizes, and the ten proofs every method carries."""
+
+import copy
+import json
+import math
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from datasets import Dataset
+from hf_domain.modeling.configuration_exbert import EXTENSION_SIZES
+from hf_domain.modeling.modeling_exbert import read_extension_vocabulary
+from safetensors import safe_open
+from safetensors.torch import load_file
+from tiny_models import VOCAB_SIZE, make_batch, make_config, make_masked_lm
+from torch.nn import functional as F
+from transformers import BertConfig, Trainer, TrainingArguments
+
+from hf_domain import (
+    ExBertConfig,
+    ExBertForMaskedLM,
+    ExBertForQuestionAnswering,
+    ExBertForSequenceClassification,
+    ExBertForTokenClassification,
+    ExBertModel,
+    VarMAEForMaskedLM,
+    VarMAEForTokenClassification,
+)
+from hf_domain.training import check_tokenizer_fits, log_auxiliary_losses
+
+NUM_NEW = 10
+VOCABULARY = {VOCAB_SIZE + i: [i + 5, i + 20] for i in range(NUM_NEW)}
+HEADS = {
+    "AutoModel": ExBertModel,
+    "AutoModelForMaskedLM": ExBertForMaskedLM,
+    "AutoModelForSequenceClassification": ExBertForSequenceClassification,
+    "AutoModelForTokenClassification": ExBertForTokenClassification,
+    "AutoModelForQuestionAnswering": ExBertForQuestionAnswering,
+}
+
+
+def make_exbert(family="bert", dropout=0.1, head=ExBertForMaskedLM, **options):
+    """An exBERT with side modules and extension whose biases and norms are not at their defaults."""
+    options = {"extension_vocabulary": VOCABULARY, **options}
+    model = head.from_backbone(make_masked_lm(family, dropout), **options)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if (".side." in name or "extension" in name) and parameter.dim() == 1:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def make_extended_batch(masked=True):
+    """A batch in which every third token is of the extension."""
+    batch = make_batch(masked=masked)
+    new = torch.randint(VOCAB_SIZE, VOCAB_SIZE + NUM_NEW, batch["input_ids"].shape)
+    for name in ("input_ids", "labels"):
+        if name in batch:
+            chosen = (torch.arange(12) % 3 == 1) & (batch["attention_mask"] == 1)
+            if name == "labels":
+                chosen &= batch["labels"] != -100
+            batch[name] = torch.where(chosen, new, batch[name])
+    return batch
+
+
+def is_extension(name):
+    return ".side." in name or ".extension." in name
+
+
+# ---------------------------------------------------------------------------------------- 1: the equations
+
+
+def compute_side_output(side, hidden_states, allowed, norm_first):
+    """T_ext and the gate token by token and head by head, from the parameters alone."""
+    inner = side.attention_output.in_features
+    size = inner // 4
+
+    def normalize(norm, x):
+        return (x - x.mean()) / (x.var(correction=0) + norm.eps).sqrt() * norm.weight + norm.bias
+
+    def linear(part, x):
+        return part.weight @ x + part.bias
+
+    result, gates = torch.zeros_like(hidden_states), torch.zeros(hidden_states.shape[:2])
+    for b, rows in enumerate(hidden_states):
+        read = [normalize(side.attention_norm, row) if norm_first else row for row in rows]
+        projected = torch.stack([linear(side.query_key_value, row) for row in read])
+        query, key, value = projected[:, :inner], projected[:, inner : 2 * inner], projected[:, 2 * inner :]
+        for i, row in enumerate(rows):
+            context = []
+            for head in range(4):
+                part = slice(head * size, (head + 1) * size)
+                scores = torch.stack([query[i, part] @ key[j, part] for j in range(len(rows))]) / math.sqrt(size)
+                weights = scores.masked_fill(~allowed[b, i], -math.inf).softmax(0)
+                context.append(weights @ value[:, part])
+            attended = row + linear(side.attention_output, torch.cat(context))
+            if not norm_first:
+                attended = normalize(side.attention_norm, attended)
+            fed = normalize(side.output_norm, attended) if norm_first else attended
+            output = attended + linear(side.output, F.gelu(linear(side.intermediate, fed)))
+            result[b, i] = output if norm_first else normalize(side.output_norm, output)
+            gates[b, i] = 1 / (1 + torch.exp(-linear(side.gate, row)))
+    return result, gates[..., None]
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_layers_equal_the_equation(family, attention):
+    stock = make_masked_lm(family)
+    model = ExBertForMaskedLM.from_backbone(stock, extension_vocabulary=VOCABULARY)
+    model.set_attn_implementation("eager" if family == "deberta-v2" else attention)  # it has none but its own
+    calls = []
+    layers = model.model.get_base_layers()
+    for layer in layers:
+        layer.register_forward_pre_hook(lambda m, args, kwargs: calls.append((args, kwargs)), with_kwargs=True)
+    batch = make_extended_batch(masked=False)
+    with torch.no_grad():
+        hidden_states = model(**batch, output_hidden_states=True).hidden_states
+        stock_layers = [module for module in stock.modules() if type(module) is type(layers[0]).__bases__[1]]
+        for index, (layer, (args, kwargs)) in enumerate(zip(stock_layers, calls, strict=True)):
+            base = layer(*args, **kwargs)
+            base = base[0] if isinstance(base, tuple) else base
+            allowed = batch["attention_mask"].bool()[:, None, :].expand(-1, 12, -1)
+            if family == "modernbert" and index == 1:  # a local layer
+                allowed = allowed & ((torch.arange(12)[:, None] - torch.arange(12)).abs() <= 4)
+            side, gate = compute_side_output(layers[index].side, hidden_states[index], allowed, family == "modernbert")
+            expected, actual = gate * base + (1 - gate) * side, hidden_states[index + 1]
+            if family == "modernbert" and index == 1:
+                expected = model.model.backbone.final_norm(expected)
+            real = batch["attention_mask"].bool()
+            torch.testing.assert_close(actual[real], expected[real], rtol=1e-4, atol=1e-4)
+
+
+def test_lookup_of_mixed_ids(family):
+    stock = make_masked_lm(family)
+    model = ExBertForMaskedLM.from_backbone(stock, extension_vocabulary=VOCABULARY)
+    table = model.get_input_embeddings()
+    ids = torch.tensor([[0, 119, 120, 129, 5, 125]])
+    expected = torch.cat([stock.get_input_embeddings().weight, table.extension.weight])[ids]
+    assert torch.equal(table(ids), expected)
+    with pytest.raises(IndexError, match=r"below 130 \(120 of the base, 10 of the extension\), got 130"):
+        model(torch.tensor([[5, 130]]))
+
+
+def test_extension_is_filled_from_the_base(family):
+    normal = make_exbert(family).get_input_embeddings()
+    assert 0.1 < normal.extension.weight.std() < 0.3  # the tiny models' initializer_range is 0.2
+    pieces = make_exbert(family, extension_init="pieces").get_input_embeddings()
+    for new_id, old_ids in VOCABULARY.items():
+        expected = sum(pieces.weight[i] for i in old_ids) / len(old_ids)
+        torch.testing.assert_close(pieces.extension.weight[new_id - VOCAB_SIZE], expected)
+
+
+def test_decoder_is_tied_to_both_tables(family, tmp_path):
+    model = make_exbert(family)
+    table, decoder = model.get_input_embeddings(), model.get_output_embeddings()
+    assert decoder.weight is table.weight
+    assert decoder.extension.weight is table.extension.weight
+    inputs = []
+    decoder.register_forward_pre_hook(lambda module, args: inputs.append(args[0]))
+    with torch.no_grad():
+        logits = model(**make_extended_batch(masked=False)).logits
+        weight, bias = torch.cat([table.weight, table.extension.weight]), [decoder.bias, decoder.extension.bias]
+        torch.testing.assert_close(logits, inputs[0] @ weight.T + torch.cat(bias))
+    model.save_pretrained(tmp_path)
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        assert sum(key.endswith("extension.weight") for key in file.keys()) == 1  # noqa: SIM118
+
+
+def test_padded_base_table():
+    stock = make_masked_lm("modernbert")
+    vocabulary = {115 + i: [i] for i in range(NUM_NEW)}  # the tokenizer has 115 entries, the table 120 rows
+    model = ExBertForMaskedLM.from_backbone(stock, extension_vocabulary=vocabulary, base_vocab_size=115)
+    table = model.get_input_embeddings()
+    assert torch.equal(table(torch.tensor([114, 115])), torch.stack([table.weight[114], table.extension.weight[0]]))
+    assert model(**make_batch(masked=False)).logits.shape[-1] == model.config.vocab_size == 115 + NUM_NEW
+
+
+# ----------------------------------------------------------------------------------------------- sizes
+
+PUBLISHED_COUNTS = {16.3: 13_935_852, 23.4: 19_986_204, 33.2: 28_249_980, 66.3: 56_435_436, 100.0: 85_063_692}
+PUBLISHED_TOTALS = {16.3: 137.62, 23.4: 143.67, 33.2: 151.94, 66.3: 180.12, 100.0: 208.75}
+POOLER_AND_NEXT_SENTENCE_HEAD = 768 * 768 + 768 + 768 * 2 + 2  # the released code counts them, we have neither
+
+
+@pytest.mark.parametrize("size", EXTENSION_SIZES)
+def test_parameter_counts_of_the_released_code(size):
+    config = ExBertConfig(backbone_config=BertConfig(), extension_vocab_size=17_658, extension_size=size)
+    assert (config.extension_hidden_size, config.extension_intermediate_size) == EXTENSION_SIZES[size]
+    with torch.device("meta"):
+        model = ExBertForMaskedLM(config)
+    side = sum(parameter.numel() for name, parameter in model.named_parameters() if ".side." in name)
+    assert side == PUBLISHED_COUNTS[size]
+    total = sum(parameter.numel() for parameter in model.parameters()) + POOLER_AND_NEXT_SENTENCE_HEAD
+    assert round(total / 1e6, 2) == PUBLISHED_TOTALS[size]
+
+
+def test_sizes_scale_with_the_base():
+    config = ExBertConfig(backbone_config=BertConfig(hidden_size=1024, num_attention_heads=16), extension_size=16.3)
+    assert (config.extension_hidden_size, config.extension_intermediate_size) == (160, 683)
+    own = ExBertConfig(backbone_config=BertConfig(), extension_hidden_size=48, extension_intermediate_size=100)
+    assert (own.extension_hidden_size, own.extension_intermediate_size) == (48, 100)
+
+
+def test_ablations(family):
+    batch = make_extended_batch()
+    vocabulary_alone = make_exbert(family, extension_hidden_size=0)
+    assert not any(".side." in name for name, _ in vocabulary_alone.named_parameters())
+    assert vocabulary_alone(**batch).logits.shape[-1] == VOCAB_SIZE + NUM_NEW
+    side_alone = ExBertForMaskedLM.from_backbone(make_masked_lm(family))
+    assert not any("extension" in name for name, _ in side_alone.named_parameters())
+    assert side_alone(**make_batch()).logits.shape[-1] == VOCAB_SIZE
+
+
+# ------------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"extension_size": 50}, "extension_size must be one of 16.3, .*got 50"),
+        ({"extension_hidden_size": 30}, "multiple of the base's 4 attention heads, got 30; the next one is 32"),
+        ({"extension_hidden_size": 0}, "an extension vocabulary or side modules"),
+        ({"base_vocab_size": 121}, "base_vocab_size is 121, .*only 120 rows"),
+    ],
+)
+def test_wrong_option(option, message):
+    with pytest.raises(ValueError, match=message):
+        ExBertConfig(backbone_config=make_config("bert"), **option)
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "message"),
+    [
+        ({}, "no entry"),
+        ({120: [1], 122: [2]}, "121 is missing"),
+        ({120: [1], 121: [120]}, "must be old, below 120"),
+        ({119: [1], 120: [2]}, "begins at id 119 but the base has 120 rows"),
+        (SimpleNamespace(old_size=200, pieces={"new": [1]}), "begins at id 200 but the base has 120 rows"),
+    ],
+)
+def test_wrong_extension_vocabulary(vocabulary, message):
+    with pytest.raises(ValueError, match=message):
+        ExBertForMaskedLM.from_backbone(make_masked_lm("bert"), extension_vocabulary=vocabulary)
+
+
+def test_extension_vocabulary_in_either_form():
+    delta = SimpleNamespace(old_size=120, pieces={"b": [1, 2], "a": []})
+    assert read_extension_vocabulary(delta) == read_extension_vocabulary({121: [], 120: [1, 2]}) == (120, [[1, 2], []])
+
+
+def test_what_an_exbert_refuses():
+    model = make_exbert()
+    with pytest.raises(ValueError, match="grows by its extension"):
+        model.resize_token_embeddings(200)
+    assert model.resize_token_embeddings() is model.get_input_embeddings()
+    with pytest.raises(ValueError, match="extended by exBERT already"):
+        ExBertForTokenClassification.from_backbone(model)
+    with pytest.raises(ValueError, match="between 1 and 2, got 3"):
+        model.train_top_layers(3)
+    with pytest.raises(ValueError, match="only ExBertForMaskedLM decodes"):
+        VarMAEForMaskedLM.from_backbone(model)
+    with pytest.raises(ValueError, match="extension_init must be"):
+        make_exbert(extension_init="mean")
+
+
+# ------------------------------------------------------------------------------------------- 2: no-op
+
+
+def test_open_gate_is_the_base(family):
+    stock = make_masked_lm(family)
+    model = ExBertForMaskedLM.from_backbone(stock, extension_vocabulary=VOCABULARY, gate_bias_init=20.0)
+    batch = make_batch(masked=False)
+    with torch.no_grad():
+        logits = model(**batch).logits[..., :VOCAB_SIZE]
+        torch.testing.assert_close(logits, stock(**batch).logits, rtol=0, atol=1e-5)
+        even = ExBertForMaskedLM.from_backbone(stock)
+        assert (even(**batch).logits - stock(**batch).logits).abs().max() > 1e-2
+    assert all(layer.side.gate.bias == 0 for layer in even.get_base_layers())
+
+
+# ----------------------------------------------------------- 3, 5: what trains, and with what gradient
+
+
+def make_dataset(size=8):
+    torch.manual_seed(0)
+    batches = [make_extended_batch() for _ in range(size // 4)]
+    rows = {key: torch.cat([batch[key] for batch in batches]) for key in batches[0]}
+    return Dataset.from_dict({key: value.tolist() for key, value in rows.items()})
+
+
+def train(model, tmp_path, batch_size=8, accumulation=1, dataset=None):
+    trainer = Trainer(
+        model,
+        TrainingArguments(
+            str(tmp_path),
+            per_device_train_batch_size=batch_size,
+            gradient_accumulation_steps=accumulation,
+            max_steps=3,
+            learning_rate=1e-2,
+            logging_steps=1,
+            save_strategy="no",
+            use_cpu=True,
+            train_sampling_strategy="sequential",
+            disable_tqdm=True,
+        ),
+        train_dataset=dataset or make_dataset(),
+    )
+    trainer.train()
+    return [(log["loss"], log["grad_norm"]) for log in trainer.state.log_history if "grad_norm" in log]
+
+
+def get_changed(model, before):
+    return {name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])}
+
+
+def test_first_stage_leaves_the_base(family, tmp_path):
+    model = make_exbert(family)
+    before = copy.deepcopy(dict(model.named_parameters()))
+    train(model, tmp_path)
+    changed = get_changed(model, before)
+    assert changed == {name for name in before if is_extension(name) or name.startswith("lm_head.")}
+    assert all(parameter.grad is None for name, parameter in model.named_parameters() if name not in changed)
+
+
+def test_second_stage_trains_everything(family, tmp_path):
+    make_exbert(family).save_pretrained(tmp_path / "first")
+    model = ExBertForMaskedLM.from_pretrained(tmp_path / "first", freeze_backbone=False)
+    before = copy.deepcopy(dict(model.named_parameters()))
+    train(model, tmp_path)
+    assert get_changed(model, before) == before.keys()
+
+
+def test_untied_decoder_of_the_base_is_frozen_too():
+    model = make_exbert(tie_word_embeddings=False)
+    decoder = model.get_output_embeddings()
+    assert decoder.weight is not model.get_input_embeddings().weight
+    assert not decoder.weight.requires_grad
+    assert decoder.bias.requires_grad
+    assert decoder.extension.weight.requires_grad
+
+
+def test_fine_tuning_of_everything_and_of_the_top(family, tmp_path):
+    make_exbert(family).save_pretrained(tmp_path)
+    model = ExBertForTokenClassification.from_pretrained(tmp_path, num_labels=3)
+    batch = make_extended_batch(masked=False)
+    model.train()(**batch, labels=torch.randint(0, 3, batch["input_ids"].shape)).loss.backward()
+    assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
+    model.train_top_layers(1)
+    layer = model.get_base_layers()[1]
+    chosen = {id(parameter) for part in (layer, model.classifier) for parameter in part.parameters()}
+    assert {id(parameter) for parameter in model.parameters() if parameter.requires_grad} == chosen
+    assert id(layer.side.gate.weight) in chosen
+
+
+def test_accumulation_gives_the_same_loss_and_gradient(tmp_path):
+    model = make_exbert(dropout=0.0)
+    whole = train(copy.deepcopy(model), tmp_path, 8, 1)
+    parts = train(copy.deepcopy(model), tmp_path, 2, 4)
+    torch.testing.assert_close(torch.tensor(whole), torch.tensor(parts), rtol=1e-3, atol=2e-4)
+
+
+# --------------------------------------------------------------------------- 4: saving, loading, heads
+
+
+def test_saved_and_loaded_bit_equal(family, tmp_path):
+    model = make_exbert(family)
+    model.save_pretrained(tmp_path)
+    loaded, info = ExBertForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(info.values())
+    batch = make_extended_batch(masked=False)
+    with torch.no_grad():
+        assert torch.equal(loaded(**batch).logits, model(**batch).logits)
+    assert loaded.state_dict().keys() == model.state_dict().keys()
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, loaded.state_dict()[key]), key
+    assert {n for n, p in loaded.named_parameters() if p.requires_grad} == {
+        n for n, p in model.named_parameters() if p.requires_grad
+    }
+
+
+def test_missing_weights_are_initialized(tmp_path):
+    make_exbert(extension_hidden_size=0).save_pretrained(tmp_path)
+    config = ExBertConfig.from_pretrained(tmp_path, extension_hidden_size=8, gate_bias_init=3.0)
+    model = ExBertForMaskedLM.from_pretrained(tmp_path, config=config)
+    for layer in model.get_base_layers():
+        assert layer.side.gate.bias == 3.0
+        assert 0.1 < layer.side.query_key_value.weight.std() < 0.3
+        assert torch.equal(layer.side.output_norm.weight, torch.ones(32))
+
+
+@pytest.mark.parametrize("head", [head for head in HEADS.values() if head is not ExBertForMaskedLM])
+def test_every_head_loads_from_every_other(head, tmp_path):
+    masked_lm = make_exbert()
+    masked_lm.save_pretrained(tmp_path / "mlm")
+    model, info = head.from_pretrained(tmp_path / "mlm", output_loading_info=True)
+    assert all(key.startswith(("classifier.", "qa_outputs.")) for key in info["missing_keys"])
+    batch = make_extended_batch(masked=False)
+    with torch.no_grad():
+        expected = masked_lm.model(**batch).last_hidden_state
+        assert torch.equal(model.base_model(**batch).last_hidden_state, expected)
+        model.save_pretrained(tmp_path / "head")
+        assert torch.equal(ExBertModel.from_pretrained(tmp_path / "head")(**batch).last_hidden_state, expected)
+
+
+LOAD_WITHOUT_THE_PACKAGE = """
+import json, sys
+sys.modules["hf_domain"] = None  # the package cannot be imported
+import torch, transformers
+from safetensors.torch import save_file
+tensors, batch = {}, {key: torch.tensor(value) for key, value in json.loads(sys.argv[1]).items()}
+for name in sys.argv[2:]:
+    auto_class, _, folder = name.partition("=")
+    model = getattr(transformers, auto_class).from_pretrained(folder, trust_remote_code=True).eval()
+    model.save_pretrained(folder + "-again")
+    model = getattr(transformers, auto_class).from_pretrained(folder + "-again", trust_remote_code=True).eval()
+    with torch.no_grad():
+        tensors[name] = model(**batch)[0].contiguous()
+save_file(tensors, "outputs.safetensors")
+"""
+
+
+def test_every_head_loads_without_the_package(tmp_path):
+    batch = make_extended_batch(masked=False)
+    expected = {}
+    for family in ("bert", "deberta-v2"):
+        for auto_class, head in HEADS.items():
+            model = make_exbert(family, head=head)
+            model.save_pretrained(tmp_path / f"{family}-{auto_class}")
+            with torch.no_grad():
+                expected[f"{auto_class}={family}-{auto_class}"] = model(**batch)[0]
+    composed = make_exbert(head=ExBertModel)
+    composed = VarMAEForTokenClassification.from_backbone(composed)
+    composed.eval().save_pretrained(tmp_path / "composed")
+    with torch.no_grad():
+        expected["AutoModelForTokenClassification=composed"] = composed(**batch)[0]
+    lists = json.dumps({key: value.tolist() for key, value in batch.items()})
+    environment = {**os.environ, "PYTHONPATH": "", "HF_MODULES_CACHE": str(tmp_path / "modules")}
+    command = [sys.executable, "-c", LOAD_WITHOUT_THE_PACKAGE, lists, *expected]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+    outputs = load_file(tmp_path / "outputs.safetensors")
+    for name, value in expected.items():
+        assert torch.equal(outputs[name], value), name
+
+
+# ----------------------------------------------------------- 6-8, 10: padding, evaluation, compilation
+
+
+def test_padding_never_leaks(family):
+    model = make_exbert(family)
+    batch = make_extended_batch(masked=False)
+    # Only where positions do not count padding may it stand on the left as well.
+    for shift in (0, 3) if family in ("roberta", "xlm-roberta", "modernbert") else (0,):
+        shifted = {key: value.roll(shift, dims=1) for key, value in batch.items()}
+        kept = slice(shift, shift + 9)
+        with torch.no_grad():
+            padded = model(**shifted).logits
+            alone = model(input_ids=shifted["input_ids"][:1, kept]).logits
+        torch.testing.assert_close(padded[:1, kept], alone, rtol=1e-4, atol=1e-4)
+
+
+def test_evaluation_is_deterministic_and_training_is_not(family):
+    model = make_exbert(family)
+    batch = make_extended_batch()
+    with torch.no_grad():
+        assert torch.equal(model(**batch).loss, model(**batch).loss)
+        model.train()
+        assert not torch.equal(model(**batch).loss, model(**batch).loss)
+        assert model(**batch).logits is None
+
+
+def test_side_modules_have_the_dropout_of_the_base(family):
+    side = make_exbert(family, dropout=0.3).get_base_layers()[0].side
+    assert side.dropout.p == side.attention_dropout == 0.3
+
+
+def test_loss_is_the_cross_entropy_over_both_vocabularies(family):
+    model = make_exbert(family)
+    batch = make_extended_batch()
+    assert (batch["labels"] >= VOCAB_SIZE).any()
+    output = model(**batch)
+    torch.testing.assert_close(output.loss, F.cross_entropy(output.logits.flatten(0, 1), batch["labels"].flatten()))
+
+
+def test_compiled_whole(family):
+    model = make_exbert(family)
+    batch = make_extended_batch(masked=False)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(**batch).logits, model(**batch).logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("freeze_backbone", [True, False])
+def test_activation_checkpointing_gives_the_same_gradient(family, freeze_backbone):
+    model = make_exbert(family, dropout=0.0, freeze_backbone=freeze_backbone).train()
+    batch = make_extended_batch()
+    model(**batch).loss.backward()
+    plain = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad()
+    (getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable)()
+    runs = []
+    model.get_base_layers()[0].side.gate.register_forward_hook(lambda *_: runs.append(1))
+    model(**batch).loss.backward()
+    assert len(runs) == 2  # forward, and once more for the backward pass
+    for one, other in zip(plain, (parameter.grad for parameter in model.parameters()), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-6)
+
+
+def test_bfloat16(family):
+    model = make_exbert(family).train()
+    batch = make_extended_batch()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = model(**batch).loss
+    mixed.backward()
+    model = model.to(torch.bfloat16)
+    model.zero_grad()
+    loss = model(**batch).loss
+    loss.backward()
+    assert torch.isfinite(torch.stack([mixed, loss.float()])).all()
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+    torch.testing.assert_close(loss.float(), mixed.float(), rtol=0.2, atol=0.2)
+
+
+def test_hidden_states_are_the_mixed_ones_also_on_a_second_call(family):
+    model = make_exbert(family)
+    outputs = []
+    for layer in model.get_base_layers():
+        layer.register_forward_hook(lambda module, args, out: outputs.append(out[0] if type(out) is tuple else out))
+    batch = make_extended_batch(masked=False)
+    with torch.no_grad():
+        model(**batch, output_hidden_states=True)
+        outputs.clear()
+        hidden_states = model(**batch, output_hidden_states=True, return_dict=False)[1]
+    assert torch.equal(hidden_states[1], outputs[0])
+    copied = copy.deepcopy(model)
+    with torch.no_grad():
+        assert torch.equal(copied(**batch).logits, model(**batch).logits)
+
+
+# ------------------------------------------------------------------------------- beside the stock Trainer
+
+
+def test_what_the_script_puts_beside_the_trainer(tmp_path):
+    model = make_exbert()
+    check_tokenizer_fits(range(VOCAB_SIZE + NUM_NEW), model)
+    with pytest.raises(ValueError, match=f"has {VOCAB_SIZE + NUM_NEW + 1} entries but .* has {VOCAB_SIZE + NUM_NEW}"):
+        check_tokenizer_fits(range(VOCAB_SIZE + NUM_NEW + 1), model)
+    trainer = Trainer(model, TrainingArguments(str(tmp_path), max_steps=1, use_cpu=True), train_dataset=make_dataset())
+    log_auxiliary_losses(trainer)  # there are none, and no list of them in the configuration
+    assert math.isfinite(trainer.train().training_loss)
