@@ -26,22 +26,22 @@ from hf_domain.embeddings import NewRowsFirst, apply_delta, measure_row_distance
 
 SIZE = 40
 DELTA = VocabularyDelta(SIZE, {"a": [7, 9], "b": [11], "c": [], "d": [12, 12, 13]})
-SHAPE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
 FAMILIES = {
-    BertForMaskedLM: BertConfig(**SHAPE),
-    RobertaForMaskedLM: RobertaConfig(**SHAPE),
-    XLMRobertaForMaskedLM: XLMRobertaConfig(**SHAPE),
-    ElectraForMaskedLM: ElectraConfig(**SHAPE, embedding_size=8),
-    DistilBertForMaskedLM: DistilBertConfig(dim=16, n_layers=1, n_heads=2, hidden_dim=16),
-    ModernBertForMaskedLM: ModernBertConfig(**SHAPE, pad_token_id=0),
-    DebertaV2ForMaskedLM: DebertaV2Config(**SHAPE),
+    BertForMaskedLM: (BertConfig, SHAPE),
+    RobertaForMaskedLM: (RobertaConfig, SHAPE),
+    XLMRobertaForMaskedLM: (XLMRobertaConfig, SHAPE),
+    ElectraForMaskedLM: (ElectraConfig, {**SHAPE, "embedding_size": 8}),
+    DistilBertForMaskedLM: (DistilBertConfig, {"dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 16}),
+    ModernBertForMaskedLM: (ModernBertConfig, {**SHAPE, "pad_token_id": 0}),
+    DebertaV2ForMaskedLM: (DebertaV2Config, SHAPE),
 }
 
 
 def make_model(model_class=BertForMaskedLM, rows=SIZE, tied=True):
     torch.manual_seed(0)
-    config = FAMILIES.get(model_class, FAMILIES[BertForMaskedLM])
-    config = type(config).from_dict({**config.to_dict(), "vocab_size": rows, "tie_word_embeddings": tied})
+    config_class, shape = FAMILIES[model_class]
+    config = config_class(**shape, vocab_size=rows, tie_word_embeddings=tied)
     model = model_class(config)
     decoder = model.get_output_embeddings()
     if decoder is not None and decoder.bias is not None:

@@ -163,7 +163,7 @@ def test_no_new_word_leaves_the_tokenizer_alone():
     assert report.stopped_by == "corpus" and report.chosen == 0 and report.unreachable == []
 
 
-@pytest.mark.parametrize("texts", [[], ["", "  \n"]])
+@pytest.mark.parametrize("texts", [[], ["", "  \n"], ["\u200b"]])
 def test_an_empty_corpus_is_refused(texts):
     with pytest.raises(ValueError, match="empty"):
         expand(make_wordpiece(), texts)
@@ -178,9 +178,10 @@ def test_an_empty_corpus_is_refused(texts):
         ({"min_frequency": 0}, "`min_frequency`"),
         ({"select": "first"}, "`select`"),
         ({"method": "bert"}, "`method`"),
-        ({"size": 10}, "`size`"),
+        ({"size": 10}, "cannot be expanded to 10"),
+        ({"size": 0}, "`size`"),
         ({"size": 300, "max_size": 300}, "`max_size`"),
-        ({"max_size": 10}, "`max_size`"),
+        ({"max_size": 10}, "cannot be expanded to 10"),
     ],
 )
 def test_options_out_of_range_are_refused(options, message):

@@ -6,25 +6,23 @@ words too, and texts become longer. Here they stand in the model, and the tokeni
 """
 
 import itertools
-import json
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
 from tokenizers import Tokenizer
 from tqdm.auto import tqdm
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from . import bpe, unigram, wordpiece
 from .counting import WordCounts, batch_texts, count_words, fingerprint_splitter
 from .delta import VocabularyDelta
 from .report import CurvePoint, ExpansionReport
 from .segmentation import Model, Segmentation, measure_log_probability, read_unknown, read_vocabulary, segment_words
+from .tokenizer_file import read_tokenizer, replace_model
 
 KINDS: dict[str, ModuleType] = {"WordPiece": wordpiece, "BPE": bpe, "Unigram": unigram}
 ROUNDS = 5  # of filling a vocabulary up to a size, as in tensor2tensor's builder
@@ -83,34 +81,36 @@ def expand_vocabulary(
             tokenizer's model is of a kind that cannot be expanded.
     """
     _check_options(method, size, step, threshold, select, max_size, min_frequency)
-    state = _read_state(tokenizer)
+    state = read_tokenizer(tokenizer)
     kind = KINDS[state["model"]["type"]]
     if method == "exbert" and kind is not wordpiece:
         raise ValueError(f"exBERT's extension is made of WordPieces, but the model is a {state['model']['type']}.")
+    original_size = max(read_vocabulary(state["model"]).values()) + 1
+    last = size if method == "adalm" and size is not None else max_size
+    if last is not None and last < original_size:
+        raise ValueError(f"The tokenizer has {original_size:,} entries already: it cannot be expanded to {last:,}.")
     if not isinstance(corpus, WordCounts):
         corpus = count_words(batch_texts(corpus), tokenizer.backend_tokenizer, executor, progress)
-    domain = _make_domain(kind, state["model"], tokenizer.backend_tokenizer, corpus, min_frequency, max_word_length)
-    for name, value in (("size", size if method == "adalm" else None), ("max_size", max_size)):
-        if value is not None and value < domain.size:
-            raise ValueError(f"`{name}` must not be smaller than the tokenizer's {domain.size:,}, but is {value:,}.")
+    _check_counts(corpus, tokenizer.backend_tokenizer)
+    domain = Domain(kind, state["model"], original_size, corpus, min_frequency, max_word_length)
 
     if method == "exbert":
         learned = wordpiece.learn_entries(domain.model, domain.words, domain.counts, size or domain.size)
         history = [domain.try_entries([]), domain.settle(domain.try_entries(learned))]
         chosen, stopped_by = 1, "size"
     else:
-        sizes = tqdm(
-            _list_sizes(domain.size, step, size or max_size), desc="Trying sizes", unit="size", disable=not progress
-        )
-        history, failed = _follow_curve(domain, sizes, threshold, stop=not (size or max_size))
+        sizes = _list_sizes(domain.size, step, last)
+        sizes = tqdm(sizes, desc="Trying sizes", unit="size", disable=not progress)
+        history, failed = _follow_curve(domain, sizes, threshold, stop=last is None)
         if failed is not None and size is None:
             chosen, stopped_by = failed - (select == "last_accepted"), "threshold"
+        elif last is None or history[-1].size < (1 - TOLERANCE) * last:
+            chosen, stopped_by = len(history) - 1, "corpus"
         else:
-            reached = history[-1].size >= (1 - TOLERANCE) * (size or max_size or np.inf)
-            chosen, stopped_by = len(history) - 1, ("size" if size else "max_size") if reached else "corpus"
+            chosen, stopped_by = len(history) - 1, "max_size" if size is None else "size"
     best = _rank_entries(domain, history[chosen])
-    new_tokenizer = _rebuild_tokenizer(tokenizer, state, best.model) if best.entries else tokenizer
-    delta = VocabularyDelta(domain.size, kind.spell_entries(domain.model, best.entries) if best.entries else {})
+    new_tokenizer = replace_model(tokenizer, state, best.model) if best.entries else tokenizer
+    delta = VocabularyDelta(domain.size, kind.spell_entries(domain.model, best.entries))
     report = ExpansionReport(
         method=method,
         documents=corpus.documents,
@@ -140,18 +140,28 @@ class Vocabulary:
     log_probability: float
 
 
-@dataclass
 class Domain:
     """An original tokenizer model and the words of a corpus, most frequent first."""
 
-    kind: ModuleType
-    model: Model
-    size: int
-    words: list[str]
-    counts: np.ndarray
-    documents: int
-    min_frequency: int
-    max_word_length: int
+    def __init__(
+        self,
+        kind: ModuleType,
+        model: Model,
+        size: int,
+        corpus: WordCounts,
+        min_frequency: int,
+        max_word_length: int,
+    ) -> None:
+        self.kind = kind
+        self.model = model
+        self.size = size
+        self.documents = corpus.documents
+        self.min_frequency = min_frequency
+        ranked = sorted(corpus.words.items(), key=lambda item: (-item[1], item[0]))
+        self.words = [word for word, _ in ranked]
+        self.counts = np.array([count for _, count in ranked])
+        # Words that lend nothing to new entries, the too long ones, still count in P(D).
+        self.lent_counts = self.counts * [len(word) <= max_word_length for word in self.words]
 
     def try_entries(self, entries: list[str], before: Vocabulary | None = None) -> Vocabulary:
         """Cut the words of the corpus with the original vocabulary and these entries.
@@ -191,11 +201,14 @@ class Domain:
         A new entry moves the places where later pieces of a word start, so some entries of a round are not used in the
         end; the next round fills their places with what the new cut asks for.
         """
-        lending = np.array([len(word) <= self.max_word_length for word in self.words]) * self.counts
         for _ in range(ROUNDS):
-            room = max(0, size - vocabulary.size)
             new = self.kind.propose_entries(
-                vocabulary.model, self.words, lending, vocabulary.segmentation, room, self.min_frequency
+                vocabulary.model,
+                self.words,
+                self.lent_counts,
+                vocabulary.segmentation,
+                room=max(0, size - vocabulary.size),
+                min_frequency=self.min_frequency,
             )
             if not new:
                 break
@@ -241,7 +254,7 @@ def _follow_curve(
 
 def _improve(before: Vocabulary, after: Vocabulary) -> float:
     """Relative rise of P(D); with |P|, since (P_i - P_(i-1)) / P_(i-1) as printed is negative for every rise."""
-    return (after.log_probability - before.log_probability) / abs(before.log_probability)
+    return (after.log_probability - before.log_probability) / (abs(before.log_probability) or 1.0)
 
 
 def _make_curve(history: list[Vocabulary]) -> list[CurvePoint]:
@@ -271,100 +284,22 @@ def _check_options(
         raise ValueError(
             f"`threshold` is a share of P(D) between 0 and 1 (the paper's 1 % is 0.01), but is {threshold}."
         )
+    if size is not None and size < 1:
+        raise ValueError(f"`size` must be at least 1 entry, but is {size}.")
     if min_frequency < 1:
         raise ValueError(f"`min_frequency` must be at least 1, but is {min_frequency}.")
     if size is not None and max_size is not None:
         raise ValueError(f"`size` fixes what `max_size` bounds: give one of them, not {size} and {max_size}.")
 
 
-def _read_state(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """Read tokenizer.json, with each added token also in the model, so that the model's ids have no hole.
-
-    A Unigram model's ids are positions: DeBERTa-v3's [MASK] has the id after the last piece without being one, and the
-    first new piece would take it.
-    """
-    if not isinstance(getattr(tokenizer, "backend_tokenizer", None), Tokenizer):
-        raise TypeError(
-            f"Only fast tokenizers can be expanded, but {type(tokenizer).__name__} has no `backend_tokenizer`. "
-            f"Load it with AutoTokenizer and the `tokenizers` package."
-        )
-    state: dict[str, Any] = json.loads(tokenizer.backend_tokenizer.to_str())
-    _check_model(state)
-    model = state["model"]
-    vocabulary = read_vocabulary(model)
-    for token in sorted(state["added_tokens"], key=lambda token: token["id"]):
-        if token["content"] not in vocabulary:
-            state["model"] = model = _pin_token(model, token["content"], token["id"])
-    return state
-
-
-def _check_model(state: dict[str, Any]) -> None:
-    """Refuse the models whose words or pieces mean something else."""
-    kind = state["model"]["type"]
-    if kind not in KINDS:
-        raise ValueError(
-            f"The vocabulary of a {kind} model cannot be expanded; WordPiece, byte-level BPE and Unigram can."
-        )
-    if state["pre_tokenizer"] is None:
-        raise ValueError(
-            "A tokenizer without a pre-tokenizer takes a whole text for one word: there are none to count."
-        )
-    if kind == "BPE" and '"ByteLevel"' not in json.dumps(state["pre_tokenizer"]):
-        raise ValueError(
-            "Only a byte-level BPE can be expanded, but this one's pre-tokenizer has no ByteLevel: in a BPE of "
-            "characters, a word that is looked up whole would lose its byte or unknown fallback."
-        )
-
-
-def _pin_token(model: Model, content: str, id_: int) -> Model:
-    """Give the model the added token under the id that it has."""
-    if isinstance(model["vocab"], dict):
-        return {**model, "vocab": {**model["vocab"], content: id_}}
-    if id_ != len(model["vocab"]):
-        raise ValueError(
-            f"The ids of a Unigram model are positions, but the added token {content!r} has the id {id_} where the "
-            f"next position is {len(model['vocab'])}."
-        )
-    return {**model, "vocab": [*model["vocab"], [content, 0.0]]}
-
-
-def _make_domain(
-    kind: ModuleType,
-    model: Model,
-    backend: Tokenizer,
-    corpus: WordCounts,
-    min_frequency: int,
-    max_word_length: int,
-) -> Domain:
-    if not corpus.documents:
-        raise ValueError("The corpus is empty: it has no document that is not blank.")
+def _check_counts(corpus: WordCounts, backend: Tokenizer) -> None:
+    if not corpus.words:
+        raise ValueError("The corpus is empty: it has no document with a word in it.")
     if corpus.splitter != fingerprint_splitter(backend):
         raise ValueError(
             f"The corpus was counted with a normaliser and pre-tokenizer of the fingerprint {corpus.splitter}, but the "
             f"tokenizer's is {fingerprint_splitter(backend)}. Count it again with this tokenizer."
         )
-    ranked = sorted(corpus.words.items(), key=lambda item: (-item[1], item[0]))
-    words, counts = zip(*ranked, strict=True)
-    size = max(read_vocabulary(model).values()) + 1
-    return Domain(kind, model, size, list(words), np.array(counts), corpus.documents, min_frequency, max_word_length)
-
-
-def _rebuild_tokenizer(
-    tokenizer: PreTrainedTokenizerBase, state: dict[str, Any], model: Model
-) -> PreTrainedTokenizerBase:
-    """Put the model into the saved tokenizer and load it as anybody would."""
-    with TemporaryDirectory() as directory:
-        tokenizer.save_pretrained(directory)
-        Path(directory, "tokenizer.json").write_text(json.dumps({**state, "model": model}), encoding="utf-8")
-        if model["type"] == "BPE":
-            # RobertaTokenizer and its like build their backend anew from vocabulary and merges and lose ignore_merges.
-            path = Path(directory, "tokenizer_config.json")
-            config = json.loads(path.read_text(encoding="utf-8"))
-            config |= {"tokenizer_class": "TokenizersBackend", "model_input_names": tokenizer.model_input_names}
-            path.write_text(json.dumps(config), encoding="utf-8")
-        new_tokenizer = AutoTokenizer.from_pretrained(directory)
-    new_tokenizer.name_or_path = tokenizer.name_or_path
-    return new_tokenizer
 
 
 def _list_useful_entries(domain: Domain, vocabulary: Vocabulary, delta: VocabularyDelta) -> list[dict[str, Any]]:
@@ -384,19 +319,12 @@ def _list_useful_entries(domain: Domain, vocabulary: Vocabulary, delta: Vocabula
 def _find_unreachable(tokenizer: PreTrainedTokenizerBase, domain: Domain, vocabulary: Vocabulary) -> list[str]:
     """List the entries that the finished tokenizer does not make of the most frequent word they were used in."""
     ids, places = np.unique(vocabulary.segmentation.ids, return_index=True)
-    witnesses = np.searchsorted(vocabulary.segmentation.starts, places, side="right") - 1
-    new = ids >= domain.size
+    witnesses = np.searchsorted(vocabulary.segmentation.starts, places[ids >= domain.size], side="right") - 1
     decoder = tokenizer.backend_tokenizer.decoder
-    texts = [domain.words[word] for word in witnesses[new]]
-    texts = [decoder.decode([text]) for text in texts] if decoder else texts
-    # A word that never opens a text, like the rest of `5mg`, is tried after a bracket too.
-    made = (
-        set(
-            itertools.chain.from_iterable(
-                tokenizer(texts + ["(" + text for text in texts], add_special_tokens=False)["input_ids"]
-            )
-        )
-        if texts
-        else set()
-    )
-    return [entry for number, entry in enumerate(vocabulary.entries) if domain.size + number not in made]
+    made: set[int] = set()
+    for word in {domain.words[witness] for witness in witnesses}:
+        text = decoder.decode([word]) if decoder else word
+        # A word that never opens a text, like the rest of `5mg`, is made after a bracket.
+        for ids_of_text in tokenizer([text, f"({text}"], add_special_tokens=False)["input_ids"]:
+            made.update(ids_of_text)
+    return [entry for id_, entry in enumerate(vocabulary.entries, domain.size) if id_ not in made]

@@ -18,12 +18,14 @@ class Level:
     entries: list[str]
     known: np.ndarray
     """Whether the vocabulary holds the entry already, shape [beginnings]."""
-    first: np.ndarray
-    """First tail that begins so, shape [beginnings]."""
-    last: np.ndarray
+    start: np.ndarray
+    """First of the sorted tails that begins so, shape [beginnings]."""
+    end: np.ndarray
     """First tail after those that begin so, shape [beginnings]."""
     parent: np.ndarray
-    """Position in the level above of the beginning that is shorter by one, shape [beginnings]."""
+    """Position of the beginning that is shorter by one in the level above, shape [beginnings]."""
+    parents: int
+    """Beginnings in the level above."""
 
 
 class PrefixTree:
@@ -60,14 +62,14 @@ class PrefixTree:
             ends = np.append(edges[1:], len(tails))
             # A tail shorter than `length` is an edge without being such a beginning.
             kept = (lengths[edges] >= length) & (total[ends] - total[edges] >= min_frequency)
-            first, last = edges[kept], ends[kept]
-            if not len(first):
+            start, end = edges[kept], ends[kept]
+            if not len(start):
                 return
-            entries = [spell(tails[position][:length]) for position in first]
+            entries = [spell(tails[position][:length]) for position in start]
             known = np.array([entry in vocabulary for entry in entries])
-            parent = np.searchsorted(above, first, side="right") - 1
-            self.levels.append(Level(entries, known, first, last, parent))
-            above = first
+            parent = np.searchsorted(above, start, side="right") - 1
+            self.levels.append(Level(entries, known, start, end, parent, len(above)))
+            above = start
 
     def select(self, threshold: int, below: int | None = None) -> Counter[str]:
         """Accept, longest first, what would be used at least `threshold` times.
@@ -83,27 +85,25 @@ class PrefixTree:
         total = np.concatenate([[0], np.cumsum(counts)])
         accepted: Counter[str] = Counter()
         taken_below: np.ndarray = np.zeros(len(self.levels[-1].entries) if self.levels else 0)
-        for depth, level in reversed(list(enumerate(self.levels))):
-            occurrences = total[level.last] - total[level.first]
+        for level in reversed(self.levels):
+            occurrences = total[level.end] - total[level.start]
             use = occurrences - taken_below
             stays = level.known | (use >= threshold)
             for position in np.flatnonzero(stays & ~level.known):
                 accepted[level.entries[position]] = int(use[position])
             taken = np.where(stays, occurrences, taken_below)
-            taken_below = np.bincount(
-                level.parent, taken, minlength=len(self.levels[depth - 1].entries) if depth else 1
-            )
+            taken_below = np.bincount(level.parent, taken, minlength=level.parents)
         return accepted
 
 
-def select_entries(first: PrefixTree, later: PrefixTree, room: int, min_frequency: int) -> list[str]:
+def select_entries(whole: PrefixTree, later: PrefixTree, room: int, min_frequency: int) -> list[str]:
     """Find the `room` strings that would be used most.
 
     A word that is frequent enough to become an entry lends nothing to entries inside words: without this, `##phoma`
     and `##mphoma` would be counted at every `lymphoma` and then never be used.
 
     Args:
-        first: Tails that are whole words.
+        whole: Tails that are whole words.
         later: Tails that start at a later piece of a word.
         room: How many entries there is room for.
         min_frequency: Least use of an entry.
@@ -113,11 +113,11 @@ def select_entries(first: PrefixTree, later: PrefixTree, room: int, min_frequenc
     """
 
     def accept(threshold: int) -> Counter[str]:
-        return first.select(threshold) + later.select(threshold, below=threshold)
+        return whole.select(threshold) + later.select(threshold, below=threshold)
 
     accepted = accept(min_frequency)
     if len(accepted) > room:
-        enough, too_few = min_frequency, int(first.counts.sum() + later.counts.sum()) + 1
+        enough, too_few = min_frequency, int(whole.counts.sum() + later.counts.sum()) + 1
         while too_few - enough > 1:
             middle = (enough + too_few) // 2
             tried = accept(middle)
