@@ -1,3 +1,4 @@
+import itertools
 import random
 from collections import Counter
 
@@ -36,20 +37,20 @@ def make_tails(seed, number=300):
 def test_selection_equals_the_slow_one(seed, threshold):
     tails, counts = make_tails(seed)
     vocabulary = {"##lymph", "##o", "##cyte"}
-    tree = PrefixTree(tails, counts, "##".__add__, vocabulary, min_frequency=2)
+    tree = PrefixTree(tails, counts, False, "##".__add__, vocabulary, min_frequency=2)
     assert tree.select(threshold) == select_slowly(tails, counts, vocabulary, threshold, mark="##")
 
 
-def test_frequent_words_lend_nothing_to_later_pieces():
+def test_frequent_words_lend_nothing_inside():
     tails, counts = make_tails(9)
-    rare = counts < 20
-    tree = PrefixTree(tails, counts, str, {}, min_frequency=2)
-    slow = select_slowly([tail for tail, kept in zip(tails, rare, strict=True) if kept], counts[rare], {}, 10)
-    assert tree.select(10, below=20) == slow
+    inner = np.arange(len(tails)) % 2 == 0
+    lends = ~inner | (counts < 10)
+    tree = PrefixTree(tails, counts, inner, str, {}, min_frequency=2)
+    assert tree.select(10) == select_slowly(itertools.compress(tails, lends), counts[lends], {}, 10)
 
 
 def test_a_longer_entry_takes_its_uses_from_the_shorter():
-    tree = PrefixTree(["lymphomas", "lymphoma"], np.array([3, 10]), str, {}, min_frequency=1)
+    tree = PrefixTree(["lymphomas", "lymphoma"], np.array([3, 10]), False, str, {}, min_frequency=1)
     assert tree.select(3) == {"lymphomas": 3, "lymphoma": 10}
     assert tree.select(5) == {"lymphoma": 13}
 
@@ -57,22 +58,25 @@ def test_a_longer_entry_takes_its_uses_from_the_shorter():
 @pytest.mark.parametrize("room", [1, 7, 40, 10_000])
 def test_the_most_used_are_selected(room):
     tails, counts = make_tails(3, number=60)
-    first = PrefixTree(tails, counts, str, {}, 2)
-    later = PrefixTree([tail[1:] or tail for tail in tails], counts, "##".__add__, {}, 2)
+    shorter = [tail[1:] or tail for tail in tails]
+    trees = [
+        PrefixTree(tails, counts, False, str, {}, 2),
+        PrefixTree(shorter, counts, True, "##".__add__, {}, 2),
+    ]
 
     def accept(threshold):
         rare = counts < threshold
-        shorter = [tail[1:] or tail for tail, kept in zip(tails, rare, strict=True) if kept]
-        return select_slowly(tails, counts, {}, threshold) + select_slowly(shorter, counts[rare], {}, threshold, "##")
+        inside = select_slowly(itertools.compress(shorter, rare), counts[rare], {}, threshold, "##")
+        return select_slowly(tails, counts, {}, threshold) + inside
 
     threshold = int(counts.sum())
     while threshold > 2 and len(accept(threshold)) < room:
         threshold -= 1
     accepted = accept(threshold)
     expected = sorted(accepted, key=lambda entry: (-accepted[entry], -len(entry), entry))[:room]
-    assert select_entries(first, later, room, min_frequency=2) == expected
+    assert select_entries(trees, room, min_frequency=2) == expected
 
 
 def test_no_tails_select_nothing():
-    tree = PrefixTree([], np.array([], int), str, {}, 1)
-    assert tree.select(1) == {} and select_entries(tree, tree, 5, 1) == []
+    tree = PrefixTree([], np.array([], int), False, str, {}, 1)
+    assert tree.select(1) == {} and select_entries([tree, tree], 5, 1) == []

@@ -49,6 +49,16 @@ def test_sub_words_become_entries():
     assert "otropin" in delta.pieces and "▁blasto" in delta.pieces
 
 
+def test_words_are_found_in_sentences_without_blanks():
+    contexts = ["患者有{}的病史。", "没有发现{}。", "{}的治疗方案如下。", "考虑为{}可能。"]
+    characters = sorted(set("".join(contexts)) - set("{}") | set("淋巴瘤"))
+    vocab = [*read_model(make_xlm_roberta())["vocab"][:-1], *[[character, -9.0] for character in characters]]
+    tokenizer = type(make_xlm_roberta())(vocab=[(piece, score) for piece, score in [*vocab, ["<mask>", 0.0]]])
+    text = "".join(context.format("淋巴瘤") for context in contexts) * 3
+    _, delta, _ = expand_vocabulary(tokenizer, [text], min_frequency=12, progress=False)
+    assert len(text) > 50 and list(delta.pieces) == ["淋巴瘤"]
+
+
 def test_the_mask_of_deberta_keeps_its_id():
     tokenizer = make_deberta()
     assert tokenizer.mask_token_id == len(read_model(tokenizer)["vocab"])

@@ -8,15 +8,22 @@ from .segmentation import Model, Segmentation, segment_words
 
 
 def propose_entries(
-    model: Model, words: list[str], counts: np.ndarray, segmentation: Segmentation, room: int, min_frequency: int
+    model: Model,
+    words: list[str],
+    counts: np.ndarray,
+    segmentation: Segmentation,
+    room: int,
+    min_frequency: int,
+    max_word_length: int,
 ) -> list[str]:
     """Rank words that take more than one piece; see `wordpiece`.
 
     Entries inside words would need merges, and merges come with the pieces on the way to each entry and change texts
     that hold no new entry. A word with and without the blank before it, or with a capital, is a word of its own here.
     """
-    several = np.flatnonzero((segmentation.lengths > 1) & (counts >= min_frequency))
-    ranked = sorted(several, key=lambda number: (-counts[number], words[number]))
+    several = np.flatnonzero((segmentation.lengths > 1) & (counts >= min_frequency)).tolist()
+    short = [number for number in several if len(words[number]) <= max_word_length]
+    ranked = sorted(short, key=lambda number: (-counts[number], words[number]))
     return [words[number] for number in ranked[:room]]
 
 

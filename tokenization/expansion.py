@@ -157,11 +157,10 @@ class Domain:
         self.size = size
         self.documents = corpus.documents
         self.min_frequency = min_frequency
+        self.max_word_length = max_word_length
         ranked = sorted(corpus.words.items(), key=lambda item: (-item[1], item[0]))
         self.words = [word for word, _ in ranked]
         self.counts = np.array([count for _, count in ranked])
-        # Words that lend nothing to new entries, the too long ones, still count in P(D).
-        self.lent_counts = self.counts * [len(word) <= max_word_length for word in self.words]
 
     def try_entries(self, entries: list[str], before: Vocabulary | None = None) -> Vocabulary:
         """Cut the words of the corpus with the original vocabulary and these entries.
@@ -205,10 +204,11 @@ class Domain:
             new = self.kind.propose_entries(
                 vocabulary.model,
                 self.words,
-                self.lent_counts,
+                self.counts,
                 vocabulary.segmentation,
                 room=max(0, size - vocabulary.size),
                 min_frequency=self.min_frequency,
+                max_word_length=self.max_word_length,
             )
             if not new:
                 break

@@ -34,6 +34,7 @@ class PrefixTree:
     Args:
         tails: Strings, one character a symbol, shape [tails].
         counts: How often the word of each tail occurs, shape [tails].
+        inner: Whether a tail starts inside its word, shape [tails], or one value for all.
         spell: The vocabulary entry that a beginning of a tail stands for.
         vocabulary: Entries that exist.
         min_frequency: Beginnings that occur less often are left out.
@@ -43,6 +44,7 @@ class PrefixTree:
         self,
         tails: list[str],
         counts: np.ndarray,
+        inner: np.ndarray | bool,
         spell: Callable[[str], str],
         vocabulary: Container[str],
         min_frequency: int,
@@ -50,6 +52,7 @@ class PrefixTree:
         order = sorted(range(len(tails)), key=tails.__getitem__)
         tails = [tails[position] for position in order]
         self.counts = counts[order]
+        self.inner = np.broadcast_to(inner, len(tails))[order]
         self.levels: list[Level] = []
         if not tails:
             return
@@ -71,17 +74,13 @@ class PrefixTree:
             self.levels.append(Level(entries, known, start, end, parent, len(above)))
             above = start
 
-    def select(self, threshold: int, below: int | None = None) -> Counter[str]:
-        """Accept, longest first, what would be used at least `threshold` times.
+    def select(self, threshold: int) -> Counter[str]:
+        """Accept, longest first, what would be used at least `threshold` times, and tell how often.
 
-        Args:
-            threshold: Least use of an accepted entry.
-            below: Leave out the tails of words that occur this often or more.
-
-        Returns:
-            How often each accepted entry would be used.
+        A word that is frequent enough to become an entry itself lends nothing to entries inside words: without this,
+        `##phoma` and `##mphoma` would be counted at every `lymphoma` and then never be used.
         """
-        counts = self.counts if below is None else np.where(self.counts < below, self.counts, 0)
+        counts = np.where(self.inner & (self.counts >= threshold), 0, self.counts)
         total = np.concatenate([[0], np.cumsum(counts)])
         accepted: Counter[str] = Counter()
         taken_below: np.ndarray = np.zeros(len(self.levels[-1].entries) if self.levels else 0)
@@ -96,15 +95,11 @@ class PrefixTree:
         return accepted
 
 
-def select_entries(whole: PrefixTree, later: PrefixTree, room: int, min_frequency: int) -> list[str]:
+def select_entries(trees: list[PrefixTree], room: int, min_frequency: int) -> list[str]:
     """Find the `room` strings that would be used most.
 
-    A word that is frequent enough to become an entry lends nothing to entries inside words: without this, `##phoma`
-    and `##mphoma` would be counted at every `lymphoma` and then never be used.
-
     Args:
-        whole: Tails that are whole words.
-        later: Tails that start at a later piece of a word.
+        trees: Tails whose beginnings stand for different entries.
         room: How many entries there is room for.
         min_frequency: Least use of an entry.
 
@@ -113,11 +108,11 @@ def select_entries(whole: PrefixTree, later: PrefixTree, room: int, min_frequenc
     """
 
     def accept(threshold: int) -> Counter[str]:
-        return whole.select(threshold) + later.select(threshold, below=threshold)
+        return sum((tree.select(threshold) for tree in trees), Counter())
 
     accepted = accept(min_frequency)
     if len(accepted) > room:
-        enough, too_few = min_frequency, int(whole.counts.sum() + later.counts.sum()) + 1
+        enough, too_few = min_frequency, sum(int(tree.counts.sum()) for tree in trees) + 1
         while too_few - enough > 1:
             middle = (enough + too_few) // 2
             tried = accept(middle)

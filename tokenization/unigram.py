@@ -16,12 +16,19 @@ between two cuts of a word, so that it decides only between cuts that the old mo
 
 
 def propose_entries(
-    model: Model, words: list[str], counts: np.ndarray, segmentation: Segmentation, room: int, min_frequency: int
+    model: Model,
+    words: list[str],
+    counts: np.ndarray,
+    segmentation: Segmentation,
+    room: int,
+    min_frequency: int,
+    max_word_length: int,
 ) -> list[str]:
     """Rank runs of pieces: only what starts and ends where pieces do can win over them; see `wordpiece`.
 
-    The words of these models carry the punctuation around them, so a run ends at a piece with a character that is no
-    letter, mark or digit, and at an unknown one: `▁lymphoma` and `▁lymphoma,` count for one entry.
+    The words of these models are what stands between blanks, punctuation and all, and whole sentences of a language
+    without blanks. So a run ends at a piece with a character that is no letter, mark or digit, and at an unknown one:
+    `▁lymphoma` and `▁lymphoma,` count for one entry. `max_word_length` bounds the runs.
     """
     vocabulary = read_vocabulary(model)
     spelling = [piece for piece, _ in model["vocab"]]
@@ -39,13 +46,13 @@ def propose_entries(
     def spell(run: str) -> str:
         return "".join(spelling[ord(symbol) - 1] for symbol in run)
 
-    frequencies = np.array(list(runs.values()), np.int64)
-    later = [(number, start) for number, run in enumerate(runs) for start in range(1, len(run) - 1)]
-    whole = list(runs)
-    tails = [whole[number][start:] for number, start in later]
-    first = PrefixTree(whole, frequencies, spell, vocabulary, min_frequency)
-    rest = PrefixTree(tails, frequencies[[number for number, _ in later]], spell, vocabulary, min_frequency)
-    return select_entries(first, rest, room, min_frequency)
+    short = [run for run in runs if len(spell(run)) <= max_word_length]
+    places = [(run, start) for run in short for start in range(len(run) - 1)]
+    counts_of_tails = np.array([runs[run] for run, _ in places], np.int64)
+    inner = np.array([start > 0 for _, start in places], bool)
+    tails = [run[start:] for run, start in places]
+    tree = PrefixTree(tails, counts_of_tails, inner, spell, vocabulary, min_frequency)
+    return select_entries([tree], room, min_frequency)
 
 
 def add_entries(model: Model, entries: list[str], first_id: int) -> Model:

@@ -15,7 +15,13 @@ LEARNED_WORDS = 20_000_000  # words of text that `learn_entries` makes the learn
 
 
 def propose_entries(
-    model: Model, words: list[str], counts: np.ndarray, segmentation: Segmentation, room: int, min_frequency: int
+    model: Model,
+    words: list[str],
+    counts: np.ndarray,
+    segmentation: Segmentation,
+    room: int,
+    min_frequency: int,
+    max_word_length: int,
 ) -> list[str]:
     """Rank beginnings of words and of what is left of a word after its first pieces.
 
@@ -29,6 +35,7 @@ def propose_entries(
         segmentation: The words as the model cuts them.
         room: Most entries to return.
         min_frequency: Least use of an entry.
+        max_word_length: Longer words, in characters, lend nothing.
 
     Returns:
         New entries, most used first.
@@ -41,20 +48,24 @@ def propose_entries(
         characters[id_] = len(entry.removeprefix(prefix))
 
     whole: list[int] = []
-    later: list[int] = []
-    later_tails: list[str] = []
+    inner: list[int] = []
+    inner_tails: list[str] = []
     unfinished = (segmentation.lengths > 1) | (segmentation.ids[segmentation.starts[:-1]] == unknown)
     for number in np.flatnonzero(unfinished).tolist():
+        if len(words[number]) > max_word_length:
+            continue
         whole.append(number)
         start = 0
         for id_ in segmentation.pieces(number)[:-1]:
             if start:
-                later.append(number)
-                later_tails.append(words[number][start:])
+                inner.append(number)
+                inner_tails.append(words[number][start:])
             start += characters[id_]
-    first = PrefixTree([words[number] for number in whole], counts[whole], str, vocabulary, min_frequency)
-    rest = PrefixTree(later_tails, counts[later], prefix.__add__, vocabulary, min_frequency)
-    return select_entries(first, rest, room, min_frequency)
+    trees = [
+        PrefixTree([words[number] for number in whole], counts[whole], False, str, vocabulary, min_frequency),
+        PrefixTree(inner_tails, counts[inner], True, prefix.__add__, vocabulary, min_frequency),
+    ]
+    return select_entries(trees, room, min_frequency)
 
 
 def learn_entries(model: Model, words: list[str], counts: np.ndarray, size: int) -> list[str]:
