@@ -318,13 +318,14 @@ def _list_useful_entries(domain: Domain, vocabulary: Vocabulary, delta: Vocabula
 
 def _find_unreachable(tokenizer: PreTrainedTokenizerBase, domain: Domain, vocabulary: Vocabulary) -> list[str]:
     """List the entries that the finished tokenizer does not make of the most frequent word they were used in."""
+    if not vocabulary.entries:
+        return []
     ids, places = np.unique(vocabulary.segmentation.ids, return_index=True)
     witnesses = np.searchsorted(vocabulary.segmentation.starts, places[ids >= domain.size], side="right") - 1
     decoder = tokenizer.backend_tokenizer.decoder
-    made: set[int] = set()
-    for word in {domain.words[witness] for witness in witnesses}:
-        text = decoder.decode([word]) if decoder else word
-        # A word that never opens a text, like the rest of `5mg`, is made after a bracket.
-        for ids_of_text in tokenizer([text, f"({text}"], add_special_tokens=False)["input_ids"]:
-            made.update(ids_of_text)
+    words = {domain.words[witness] for witness in witnesses}
+    texts = [decoder.decode([word]) if decoder else word for word in words]
+    # A word that never opens a text, like the rest of `5mg`, is made after a bracket.
+    tokens = tokenizer(texts + [f"({text}" for text in texts], add_special_tokens=False)["input_ids"]
+    made = set(itertools.chain.from_iterable(tokens))
     return [entry for id_, entry in enumerate(vocabulary.entries, domain.size) if id_ not in made]
