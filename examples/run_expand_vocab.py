@@ -16,8 +16,8 @@ import gzip
 import json
 import os
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -90,13 +90,19 @@ def read_texts(path: str) -> Iterator[str]:
                 raise ValueError(f"{path}, line {number}: {error}. Repair or remove the line.") from error
 
 
-def make_executor(data_args: DataArguments):
+@contextmanager
+def open_executor(data_args: DataArguments) -> Iterator[Executor | None]:
     """The pool or cluster that counts; None counts in this process."""
     if data_args.dask_scheduler:
         from dask.distributed import Client
 
-        return Client(data_args.dask_scheduler).get_executor()
-    return ProcessPoolExecutor(data_args.num_workers) if data_args.num_workers > 1 else nullcontext()
+        with Client(data_args.dask_scheduler) as client, client.get_executor() as executor:
+            yield executor
+    elif data_args.num_workers > 1:
+        with ProcessPoolExecutor(data_args.num_workers) as executor:
+            yield executor
+    else:
+        yield None
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -109,7 +115,7 @@ def main(argv: list[str] | None = None) -> None:
         counts = WordCounts.load(data_args.counts_file)
     else:
         texts = (text for path in data_args.train_file for text in read_texts(path))
-        with make_executor(data_args) as executor:
+        with open_executor(data_args) as executor:
             counts = count_words(batch_texts(texts), tokenizer.backend_tokenizer, executor)
         if data_args.counts_file:
             counts.save(data_args.counts_file)

@@ -46,17 +46,6 @@ def test_a_process_pool_counts_the_same():
     assert counts == count_shard(TEXTS, backend)
 
 
-def test_a_dask_cluster_counts_the_same():
-    distributed = pytest.importorskip("distributed")
-    backend = make_wordpiece().backend_tokenizer
-    with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        counts = count_words(batch_texts(TEXTS, characters=200), backend, client.get_executor(), progress=False)
-    assert counts == count_shard(TEXTS, backend)
-
-
 def test_shards_are_read_as_they_are_counted():
     read = 0
 

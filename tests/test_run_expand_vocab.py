@@ -3,7 +3,7 @@ import json
 
 import pytest
 from hf_domain.examples.run_expand_vocab import main
-from hf_domain.tokenization import VocabularyDelta
+from hf_domain.tokenization import VocabularyDelta, WordCounts, count_shard
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM
 from vocabulary_invariants import DOMAIN_TEXTS, make_wordpiece
 
@@ -52,6 +52,16 @@ def test_the_script_writes_a_checkpoint_and_a_report(checkpoint, tmp_path):
     run(checkpoint, again, *files, counts_file=counts, embedding_init="none")
     assert AutoTokenizer.from_pretrained(again).get_vocab() == tokenizer.get_vocab()
     assert not (again / "model.safetensors").exists()
+
+
+def test_a_dask_cluster_counts_the_same(checkpoint, tmp_path):
+    distributed = pytest.importorskip("distributed")
+    (tmp_path / "corpus.txt").write_text("\n".join(DOMAIN_TEXTS), encoding="utf-8")
+    counts = tmp_path / "counts.parquet"
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        options = {"dask_scheduler": cluster.scheduler_address, "counts_file": counts, "embedding_init": "none"}
+        run(checkpoint, tmp_path / "new", tmp_path / "corpus.txt", **options)
+    assert WordCounts.load(counts) == count_shard(DOMAIN_TEXTS, make_wordpiece().backend_tokenizer)
 
 
 @pytest.mark.parametrize(
