@@ -28,12 +28,12 @@ def measure_expansion(model: str, corpus: str, share: float, max_size: int, work
     """Count a share of a corpus and follow the curve to `max_size`; to be run in a process of its own."""
     tokenizer = AutoTokenizer.from_pretrained(model)
     kept = (text for number, text in enumerate(read_texts(corpus)) if number % 100 < share * 100)
-    start = time.perf_counter()
+    start, start_cpu = time.perf_counter(), _read_cpu_seconds()
     with ProcessPoolExecutor(workers) as executor:
         counts = count_words(batch_texts(kept), tokenizer.backend_tokenizer, executor, progress=False)
-    counted = time.perf_counter()
+    counted, counted_cpu = time.perf_counter(), _read_cpu_seconds()
     _, _, report = expand_vocabulary(tokenizer, counts, max_size=max_size, min_frequency=1, progress=False)
-    done = time.perf_counter()
+    done, done_cpu = time.perf_counter(), _read_cpu_seconds()
     # Kilobytes; children are reported as the largest one, so this is an upper bound of what was held at once.
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     memory += workers * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
@@ -43,9 +43,17 @@ def measure_expansion(model: str, corpus: str, share: float, max_size: int, work
         "distinct_words": report.distinct_words,
         "counting_s": counted - start,
         "expansion_s": done - counted,
+        "counting_cpu_s": counted_cpu - start_cpu,
+        "expansion_cpu_s": done_cpu - counted_cpu,
         "peak_gb": memory / 1e6,
         "sizes": [point.size for point in report.curve],
     }
+
+
+def _read_cpu_seconds() -> float:
+    """Seconds of all cores so far, which a busy machine does not lengthen much; ended children included."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 def measure_reference(model: str, corpus: str) -> dict:
@@ -174,8 +182,8 @@ def main() -> None:
         json.dump(results, file, indent=2)
     for row in results["expansion"]:
         print(
-            f"{row['words'] / 1e6:6.1f} M words: counting {row['counting_s']:.1f} s, rest {row['expansion_s']:.1f} s, "
-            f"at most {row['peak_gb']:.2f} GB"
+            f"{row['words'] / 1e6:6.1f} M words: counting {row['counting_s']:.1f} s ({row['counting_cpu_s']:.1f} of a "
+            f"core), rest {row['expansion_s']:.1f} s ({row['expansion_cpu_s']:.1f}), at most {row['peak_gb']:.2f} GB"
         )
     print(f"per size on {REFERENCE_WORDS:,} words: {results['reference']['s_per_size']:.2f} s")
     for name, row in results["tokenizers"].items():
