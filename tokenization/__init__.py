@@ -1,1 +1,22 @@
 """Edits of a tokenizer: vocabulary expansion and the delta that a model edit consumes."""
+
+from .counting import WordCounts, batch_texts, count_shard, count_words, merge_counts
+from .delta import VocabularyDelta
+from .expansion import expand_vocabulary
+from .report import CurvePoint, ExpansionReport, LengthComparison, compare_lengths, plot_curve, plot_lengths
+
+__all__ = [
+    "CurvePoint",
+    "ExpansionReport",
+    "LengthComparison",
+    "VocabularyDelta",
+    "WordCounts",
+    "batch_texts",
+    "compare_lengths",
+    "count_shard",
+    "count_words",
+    "expand_vocabulary",
+    "merge_counts",
+    "plot_curve",
+    "plot_lengths",
+]

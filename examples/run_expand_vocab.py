@@ -1,0 +1,145 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["hf-domain"]
+# ///
+"""Expand a tokenizer with the words of a domain and give a model their rows.
+
+    python examples/run_expand_vocab.py \
+        --model_name_or_path bert-base-uncased --train_file corpus.txt.gz \
+        --validation_file heldout.txt.gz --output_dir bert-biomed
+
+The output directory holds a checkpoint that `AutoModelForMaskedLM` and `AutoTokenizer` load, ready for `run_mlm.py`
+(AdaLM), `vocabulary_delta.json`, and the report: `vocabulary_report.json`, `curve.png` and `lengths.png`.
+"""
+
+import gzip
+import json
+import os
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from hf_domain.tokenization import (
+    WordCounts,
+    batch_texts,
+    compare_lengths,
+    count_words,
+    expand_vocabulary,
+    plot_curve,
+    plot_lengths,
+)
+from transformers import AutoModelForMaskedLM, AutoTokenizer, HfArgumentParser, set_seed
+
+from hf_domain.embeddings import apply_delta
+
+
+@dataclass
+class ModelArguments:
+    """What is expanded."""
+
+    model_name_or_path: str = field(metadata={"help": "Encoder with a masked-LM head, or a tokenizer alone."})
+    embedding_init: Literal["pieces", "random", "mean", "none"] = field(
+        default="pieces", metadata={"help": "How new rows are made; none writes the tokenizer and the delta alone."}
+    )
+
+
+@dataclass
+class DataArguments:
+    """The texts."""
+
+    train_file: list[str] = field(metadata={"help": "Corpus: .txt or .jsonl (column text), plain or .gz."})
+    validation_file: list[str] = field(
+        default_factory=list, metadata={"help": "Held-out texts and task files on which lengths are compared."}
+    )
+    counts_file: str | None = field(
+        default=None, metadata={"help": "Parquet file of the counts: read if it exists, else written."}
+    )
+    num_workers: int = field(default=2, metadata={"help": "Processes that count."})
+    dask_scheduler: str | None = field(default=None, metadata={"help": "Count on this Dask cluster instead."})
+
+
+@dataclass
+class ExpansionArguments:
+    """The options of expand_vocabulary, and where the result goes."""
+
+    output_dir: str = field(metadata={"help": "Where the new checkpoint and the report are written."})
+    method: Literal["adalm", "exbert"] = field(default="adalm", metadata={"help": "See expand_vocabulary."})
+    size: int | None = field(default=None, metadata={"help": "Fixed size instead of the automatic choice."})
+    step: int = field(default=10_000, metadata={"help": "Entries per step of Algorithm 1."})
+    threshold: float = field(default=0.01, metadata={"help": "Relative rise of P(D) below which it stops."})
+    select: Literal["algorithm", "last_accepted"] = field(default="algorithm", metadata={"help": "Which step counts."})
+    max_size: int | None = field(default=None, metadata={"help": "Follow the curve up to here."})
+    min_frequency: int = field(default=5, metadata={"help": "Least occurrences of a new entry."})
+    max_word_length: int = field(default=50, metadata={"help": "Longer words lend nothing to new entries."})
+    seed: int = field(default=42, metadata={"help": "For embedding_init random."})
+
+
+def read_texts(path: str) -> Iterator[str]:
+    """Yield the documents of a file: a line of text, or the `text` or `tokens` of a line of JSON."""
+    is_json = path.removesuffix(".gz").endswith((".jsonl", ".json"))
+    with gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                text = line.decode("utf-8")
+                row = json.loads(text) if is_json else {"text": text}
+                yield row["text"] if "text" in row else " ".join(row["tokens"])
+            except (ValueError, KeyError) as error:
+                raise ValueError(f"{path}, line {number}: {error}. Repair or remove the line.") from error
+
+
+@contextmanager
+def open_executor(data_args: DataArguments) -> Iterator[Executor | None]:
+    """The pool or cluster that counts; None counts in this process."""
+    if data_args.dask_scheduler:
+        from dask.distributed import Client
+
+        with Client(data_args.dask_scheduler) as client, client.get_executor() as executor:
+            yield executor
+    elif data_args.num_workers > 1:
+        with ProcessPoolExecutor(data_args.num_workers) as executor:
+            yield executor
+    else:
+        yield None
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = HfArgumentParser((ModelArguments, DataArguments, ExpansionArguments))  # type: ignore[arg-type]
+    model_args, data_args, expansion_args = parser.parse_args_into_dataclasses(argv)
+    set_seed(expansion_args.seed)
+    tokenizer = AutoTokenizer.from_pretrained(model_args.model_name_or_path)
+
+    if data_args.counts_file and os.path.exists(data_args.counts_file):
+        counts = WordCounts.load(data_args.counts_file)
+    else:
+        texts = (text for path in data_args.train_file for text in read_texts(path))
+        with open_executor(data_args) as executor:
+            counts = count_words(batch_texts(texts), tokenizer.backend_tokenizer, executor)
+        if data_args.counts_file:
+            counts.save(data_args.counts_file)
+
+    options = {name: value for name, value in vars(expansion_args).items() if name not in ("output_dir", "seed")}
+    new_tokenizer, delta, report = expand_vocabulary(tokenizer, counts, **options)
+    for path in data_args.validation_file:
+        report.lengths["/".join(Path(path).parts[-2:])] = compare_lengths(tokenizer, new_tokenizer, read_texts(path))
+
+    output_dir = Path(expansion_args.output_dir)
+    if model_args.embedding_init != "none":
+        model = AutoModelForMaskedLM.from_pretrained(model_args.model_name_or_path)
+        apply_delta(model, delta, init=model_args.embedding_init)
+        model.save_pretrained(output_dir)
+    new_tokenizer.save_pretrained(output_dir)
+    delta.save(output_dir)
+    report.save(output_dir / "vocabulary_report.json")
+    plot_curve(report, output_dir / "curve.png")
+    if report.lengths:
+        plot_lengths(report, output_dir / "lengths.png")
+    print(f"{delta.old_size:,} + {len(delta.pieces):,} entries; chosen by {report.stopped_by}: {output_dir}")
+    for name, lengths in report.lengths.items():
+        print(f"{name}: {lengths.tokens_before:.1f} -> {lengths.tokens_after:.1f} tokens per text")
+
+
+if __name__ == "__main__":
+    main()

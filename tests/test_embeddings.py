@@ -1,0 +1,207 @@
+import pytest
+import torch
+from hf_domain.tokenization import VocabularyDelta
+from torch.utils.data import Dataset
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertModel,
+    DebertaV2Config,
+    DebertaV2ForMaskedLM,
+    DistilBertConfig,
+    DistilBertForMaskedLM,
+    ElectraConfig,
+    ElectraForMaskedLM,
+    ModernBertConfig,
+    ModernBertForMaskedLM,
+    RobertaConfig,
+    RobertaForMaskedLM,
+    Trainer,
+    TrainingArguments,
+    XLMRobertaConfig,
+    XLMRobertaForMaskedLM,
+)
+
+from hf_domain.embeddings import NewRowsFirst, apply_delta, measure_row_distances, plot_row_distances
+
+SIZE = 40
+DELTA = VocabularyDelta(SIZE, {"a": [7, 9], "b": [11], "c": [], "d": [12, 12, 13]})
+SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+FAMILIES = {
+    BertForMaskedLM: (BertConfig, SHAPE),
+    RobertaForMaskedLM: (RobertaConfig, SHAPE),
+    XLMRobertaForMaskedLM: (XLMRobertaConfig, SHAPE),
+    ElectraForMaskedLM: (ElectraConfig, {**SHAPE, "embedding_size": 8}),
+    DistilBertForMaskedLM: (DistilBertConfig, {"dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 16}),
+    ModernBertForMaskedLM: (ModernBertConfig, {**SHAPE, "pad_token_id": 0}),
+    DebertaV2ForMaskedLM: (DebertaV2Config, SHAPE),
+}
+
+
+def make_model(model_class=BertForMaskedLM, rows=SIZE, tied=True):
+    torch.manual_seed(0)
+    config_class, shape = FAMILIES[model_class]
+    config = config_class(**shape, vocab_size=rows, tie_word_embeddings=tied)
+    model = model_class(config)
+    decoder = model.get_output_embeddings()
+    if decoder is not None and decoder.bias is not None:
+        torch.nn.init.normal_(decoder.bias)  # zeros would hide a wrong row
+    return model
+
+
+def read_tables(model):
+    decoder = model.get_output_embeddings()
+    tables = [model.get_input_embeddings().weight, decoder.weight, decoder.bias]
+    return [table.detach().clone() for table in tables]
+
+
+def average(old, pieces):
+    """The rows that DELTA asks for, one by one."""
+    return torch.stack([old[ids].mean(dim=0) if ids else old.mean(dim=0) for ids in pieces])
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("model_class", FAMILIES)
+def test_new_rows_are_the_mean_of_their_pieces(model_class, tied):
+    model = make_model(model_class, tied=tied)
+    before = read_tables(model)
+    apply_delta(model, DELTA)
+    after = read_tables(model)
+    for old, new in zip(before, after, strict=True):
+        assert len(new) == DELTA.new_size
+        assert torch.equal(new[:SIZE], old)
+        torch.testing.assert_close(new[SIZE:], average(old, DELTA.pieces.values()))
+    assert (model.get_input_embeddings().weight is model.get_output_embeddings().weight) == tied
+    assert model.config.vocab_size == DELTA.new_size
+    loss = model(input_ids=torch.tensor([[3, SIZE + 3]]), labels=torch.tensor([[-100, SIZE + 3]])).loss
+    assert torch.isfinite(loss)
+
+
+def test_random_and_mean_rows():
+    before = read_tables(make_model())
+    random, mean = make_model(), make_model()
+    apply_delta(random, DELTA, init="random")
+    apply_delta(mean, DELTA, init="mean")
+    weight, _, bias = read_tables(random)
+    assert 0.01 < weight[SIZE:].std() < 0.04 and torch.equal(bias[SIZE:], torch.zeros(4))
+    for old, new in zip(before, read_tables(mean), strict=True):
+        torch.testing.assert_close(new[SIZE:], average(old, [[]] * 4))
+
+
+def test_a_padded_table_is_filled_and_does_not_shrink():
+    model = make_model(rows=64)
+    before = read_tables(model)
+    apply_delta(model, DELTA)
+    for old, new in zip(before, read_tables(model), strict=True):
+        assert len(new) == 64
+        assert torch.equal(new[:SIZE], old[:SIZE]) and torch.equal(new[DELTA.new_size :], old[DELTA.new_size :])
+        # The padding is no part of any mean.
+        torch.testing.assert_close(new[SIZE : DELTA.new_size], average(old[:SIZE], DELTA.pieces.values()))
+
+
+def test_a_table_may_be_padded():
+    model = make_model()
+    apply_delta(model, DELTA, pad_to_multiple_of=32)
+    assert model.get_input_embeddings().num_embeddings == 64
+
+
+def test_a_model_without_a_head_and_in_half_precision():
+    model = BertModel(BertConfig(**SHAPE, vocab_size=SIZE)).to(torch.bfloat16)
+    old = model.get_input_embeddings().weight.detach().clone()
+    apply_delta(model, DELTA)
+    new = model.get_input_embeddings().weight
+    assert new.dtype == torch.bfloat16
+    torch.testing.assert_close(new[SIZE:], average(old.float(), DELTA.pieces.values()).to(torch.bfloat16))
+
+
+def test_an_empty_delta_changes_nothing():
+    model = make_model()
+    before = read_tables(model)
+    apply_delta(model, VocabularyDelta(SIZE))
+    assert all(torch.equal(old, new) for old, new in zip(before, read_tables(model), strict=True))
+
+
+@pytest.mark.parametrize("rows", [SIZE - 1, SIZE + 1025])
+def test_a_table_of_another_tokenizer_is_refused(rows):
+    model = make_model(rows=rows)
+    before = read_tables(model)
+    with pytest.raises(ValueError, match=r"embedding has [\d,]+ rows"):
+        apply_delta(model, DELTA)
+    assert all(torch.equal(old, new) for old, new in zip(before, read_tables(model), strict=True))
+
+
+def test_an_unknown_init_is_refused():
+    with pytest.raises(ValueError, match="`init`"):
+        apply_delta(make_model(), DELTA, init="zeros")
+
+
+class Examples(Dataset):
+    """Random tokens, old and new, each its own label."""
+
+    def __init__(self):
+        self.ids = torch.randint(0, DELTA.new_size, (32, 8), generator=torch.Generator().manual_seed(0))
+
+    def __len__(self):
+        return len(self.ids)
+
+    def __getitem__(self, index):
+        return {"input_ids": self.ids[index], "labels": self.ids[index]}
+
+
+def train(model, tmp_path, num_steps, max_steps=3):
+    arguments = TrainingArguments(
+        tmp_path,
+        max_steps=max_steps,
+        learning_rate=1e-2,
+        weight_decay=0.1,
+        gradient_accumulation_steps=2,
+        per_device_train_batch_size=4,
+        report_to=[],
+        use_cpu=True,
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    trainer = Trainer(model, arguments, train_dataset=Examples(), callbacks=[NewRowsFirst(DELTA, num_steps)])
+    trainer.train()
+    return trainer
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_new_rows_train_alone_at_first(tied, tmp_path):
+    model = make_model(tied=tied)
+    apply_delta(model, DELTA)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    trainer = train(model, tmp_path, num_steps=3)
+    tables = {id(table) for table in (model.get_input_embeddings().weight, model.get_output_embeddings().weight)}
+    tables.add(id(model.get_output_embeddings().bias))
+    for name, parameter in model.named_parameters():
+        if id(parameter) in tables:
+            assert torch.equal(parameter[:SIZE], before[name][:SIZE]), name
+            assert not torch.isclose(parameter[SIZE:], before[name][SIZE:]).any(), name
+        else:
+            assert torch.equal(parameter, before[name]), name
+    assert {group["weight_decay"] for group in trainer.optimizer.param_groups} == {0.1, 0.0}
+
+
+def test_everything_trains_after_the_warm_up(tmp_path):
+    model = make_model()
+    apply_delta(model, DELTA)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    train(model, tmp_path, num_steps=2, max_steps=4)
+    for name, parameter in model.named_parameters():
+        assert not torch.equal(parameter, before[name]), name
+    words = "bert.embeddings.word_embeddings.weight"
+    assert not torch.equal(model.get_parameter(words)[:SIZE], before[words][:SIZE])
+
+
+def test_row_distances_are_those_of_old_and_new_rows(tmp_path):
+    before = torch.zeros(48, 2)
+    after = before.clone()
+    after[3] = torch.tensor([3.0, 4.0])
+    after[SIZE + 1] = torch.tensor([6.0, 8.0])
+    after[DELTA.new_size] = 100.0  # padding
+    old, new = measure_row_distances(before, after, DELTA)
+    assert old.shape == (SIZE,) and old[3] == 5 and old.sum() == 5
+    assert new.tolist() == [0, 10, 0, 0]
+    plot_row_distances(old, new, tmp_path / "rows.png")
+    assert (tmp_path / "rows.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,223 @@
+import json
+import math
+import random
+from collections import Counter
+
+import pytest
+from hf_domain.tokenization import count_words, expand_vocabulary
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import TokenizersBackend
+from vocabulary_invariants import (
+    DOMAIN_TEXTS,
+    MIXED_TEXTS,
+    TOKENIZERS,
+    assert_loads_elsewhere,
+    assert_vocabulary_grew,
+    make_byte_level_bpe,
+    make_wordpiece,
+    make_xlm_roberta,
+)
+
+
+def expand(tokenizer, texts=DOMAIN_TEXTS, **options):
+    return expand_vocabulary(tokenizer, texts, **{"min_frequency": 2, "step": 15, "progress": False, **options})
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_invariants_hold(name):
+    tokenizer = TOKENIZERS[name]()
+    new_tokenizer, delta, report = expand(tokenizer)
+    assert len(delta.pieces) >= 20 and report.unreachable == []
+    assert_vocabulary_grew(tokenizer, new_tokenizer, delta, [*MIXED_TEXTS, *DOMAIN_TEXTS])
+
+
+def test_a_process_without_the_package_loads_what_was_saved(tmp_path):
+    expanded = {name: expand(make())[0] for name, make in TOKENIZERS.items()}
+    assert_loads_elsewhere(expanded, tmp_path, [*MIXED_TEXTS, *DOMAIN_TEXTS])
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_an_expanded_tokenizer_can_be_expanded(name):
+    once, _, _ = expand(TOKENIZERS[name](), DOMAIN_TEXTS[:2] * 4)
+    twice, delta, report = expand(once, DOMAIN_TEXTS)
+    assert delta.old_size == len(once) and delta.pieces and report.unreachable == []
+    assert_vocabulary_grew(once, twice, delta, [*MIXED_TEXTS, *DOMAIN_TEXTS])
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_log_probability_equals_the_one_over_documents(name):
+    tokenizer = TOKENIZERS[name]()
+    new_tokenizer, _, report = expand(tokenizer)
+    for used, point in ((tokenizer, report.curve[0]), (new_tokenizer, report.curve[report.chosen])):
+        documents = used(DOMAIN_TEXTS, add_special_tokens=False)["input_ids"]
+        counts = Counter(id_ for ids in documents for id_ in ids)
+        total = sum(counts.values())
+        log_probabilities = [sum(math.log(counts[id_] / total) for id_ in ids) for ids in documents]
+        assert point.log_probability == pytest.approx(sum(log_probabilities) / len(documents), rel=1e-12)
+        assert point.tokens == total
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_every_entry_is_used_often_enough_and_ids_follow_use(name):
+    new_tokenizer, delta, _ = expand(TOKENIZERS[name](), min_frequency=3)
+    ids = new_tokenizer(DOMAIN_TEXTS, add_special_tokens=False)["input_ids"]
+    counts = Counter(id_ for row in ids for id_ in row)
+    use = [counts[delta.old_size + number] for number in range(len(delta.pieces))]
+    assert min(use) >= 3 and use == sorted(use, reverse=True)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_the_order_of_the_texts_changes_nothing(name):
+    shuffled = random.Random(0).sample(DOMAIN_TEXTS, len(DOMAIN_TEXTS))
+    first, _, first_report = expand(TOKENIZERS[name]())
+    second, _, second_report = expand(TOKENIZERS[name](), shuffled)
+    assert first.get_vocab() == second.get_vocab() and first_report == second_report
+
+
+def make_curve_texts():
+    """Texts of words with falling frequencies, long enough for several steps."""
+    generator = random.Random(7)
+    syllables = ["lym", "pho", "ma", "cy", "te", "blas", "to", "ge", "nic", "otro", "pin", "immu", "no"]
+    words = ["".join(generator.choices(syllables, k=generator.randint(2, 4))) for _ in range(400)]
+    weights = [1 / rank for rank in range(1, 401)]
+    return [" ".join(generator.choices(words, weights, k=20)) for _ in range(150)]
+
+
+CURVE_TEXTS = make_curve_texts()
+
+
+def test_the_two_conventions_are_one_step_apart():
+    printed = expand(make_wordpiece(), CURVE_TEXTS, threshold=0.05)[2]
+    accepted = expand(make_wordpiece(), CURVE_TEXTS, threshold=0.05, select="last_accepted")[2]
+    rises = [point.improvement for point in printed.curve[1:]]
+    assert printed.stopped_by == "threshold" and printed.curve == accepted.curve
+    assert all(rise >= 0.05 for rise in rises[:-1]) and rises[-1] < 0.05
+    assert printed.chosen == accepted.chosen + 1 == len(printed.curve) - 1
+    assert rises[0] == pytest.approx(
+        (printed.curve[1].log_probability - printed.curve[0].log_probability) / -printed.curve[0].log_probability
+    )
+
+
+def test_the_curve_goes_on_to_max_size_without_changing_the_choice():
+    short, _, short_report = expand(make_wordpiece(), CURVE_TEXTS, threshold=0.05)
+    long, _, long_report = expand(make_wordpiece(), CURVE_TEXTS, threshold=0.05, max_size=330)
+    assert len(long_report.curve) > len(short_report.curve) and long_report.curve[-1].size == pytest.approx(330, abs=3)
+    assert long_report.chosen == short_report.chosen and long.get_vocab() == short.get_vocab()
+    assert long_report.stopped_by == "threshold"
+
+
+def test_sizes_are_round():
+    report = expand(make_wordpiece(), CURVE_TEXTS, step=20, max_size=250)[2]
+    assert [point.size for point in report.curve] == [153, 180, 200, 220, 240, 250]
+
+
+def test_a_fixed_size_is_reached():
+    tokenizer = make_wordpiece()
+    new_tokenizer, delta, report = expand(tokenizer, CURVE_TEXTS, size=211)
+    assert len(new_tokenizer) == delta.new_size == 211 and report.stopped_by == "size"
+
+
+def test_a_corpus_that_runs_out_says_so():
+    report = expand(make_wordpiece(), size=1000)[2]
+    assert report.stopped_by == "corpus" and report.curve[report.chosen].size < 300
+
+
+def test_counts_do_for_texts():
+    tokenizer = make_wordpiece()
+    counts = count_words([DOMAIN_TEXTS[:7], DOMAIN_TEXTS[7:]], tokenizer.backend_tokenizer, progress=False)
+    assert expand(tokenizer, counts)[1] == expand(tokenizer)[1]
+
+
+def test_minimum_frequency_and_word_length_bound_the_entries():
+    _, rare, _ = expand(make_wordpiece(), size=230)
+    _, frequent, _ = expand(make_wordpiece(), size=230, min_frequency=8)
+    _, short, _ = expand(make_wordpiece(), size=230, max_word_length=12)
+    assert 0 < len(frequent.pieces) < len(rare.pieces)
+    assert "immunohistochemistry" in rare.pieces
+    assert not [entry for entry in short.pieces if "histochem" in entry] and "lymphoma" in short.pieces
+
+
+def test_the_report_names_what_saves_most():
+    _, delta, report = expand(make_wordpiece())
+    best = report.useful_entries[0]
+    assert best["entry"] == "immunohistochemistry" and best["frequency"] == 8
+    assert best["tokens_saved"] == 8 * (len(delta.pieces["immunohistochemistry"]) - 1)
+    assert best["pieces"] == delta.pieces["immunohistochemistry"]
+    assert best["id"] == delta.old_size + list(delta.pieces).index("immunohistochemistry")
+
+
+def test_exbert_appends_what_a_learned_wordpiece_has_new():
+    tokenizer = make_wordpiece()
+    new_tokenizer, delta, report = expand(tokenizer, method="exbert", size=150)
+    assert 10 < len(delta.pieces) <= 150 and report.unreachable == []
+    assert {entry.startswith("##") for entry in delta.pieces} == {True, False}
+    assert_vocabulary_grew(tokenizer, new_tokenizer, delta, [*MIXED_TEXTS, *DOMAIN_TEXTS])
+    with pytest.raises(ValueError, match="WordPieces"):
+        expand(make_xlm_roberta(), method="exbert")
+
+
+def test_no_new_word_leaves_the_tokenizer_alone():
+    tokenizer = make_wordpiece()
+    new_tokenizer, delta, report = expand(tokenizer, ["the patient has a lesion"] * 5)
+    assert new_tokenizer is tokenizer and delta.pieces == {} and delta.new_size == len(tokenizer)
+    assert report.stopped_by == "corpus" and report.chosen == 0 and report.unreachable == []
+
+
+@pytest.mark.parametrize("texts", [[], ["", "  \n"], ["\u200b"]])
+def test_an_empty_corpus_is_refused(texts):
+    with pytest.raises(ValueError, match="empty"):
+        expand(make_wordpiece(), texts)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"step": 0}, "`step`"),
+        ({"threshold": 0.0}, "`threshold`"),
+        ({"threshold": 1.0}, "`threshold`"),
+        ({"min_frequency": 0}, "`min_frequency`"),
+        ({"select": "first"}, "`select`"),
+        ({"method": "bert"}, "`method`"),
+        ({"size": 10}, "cannot be expanded to 10"),
+        ({"size": 0}, "`size`"),
+        ({"size": 300, "max_size": 300}, "`max_size`"),
+        ({"max_size": 10}, "cannot be expanded to 10"),
+    ],
+)
+def test_options_out_of_range_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        expand(make_wordpiece(), **options)
+
+
+def test_counts_of_another_tokenizer_are_refused():
+    counts = count_words([DOMAIN_TEXTS], make_byte_level_bpe().backend_tokenizer, progress=False)
+    with pytest.raises(ValueError, match="fingerprint"):
+        expand(make_wordpiece(), counts)
+
+
+def make_unsupported(model, pre_tokenizer):
+    backend = Tokenizer(model)
+    backend.pre_tokenizer = pre_tokenizer
+    return TokenizersBackend(tokenizer_object=backend)
+
+
+def test_other_models_are_refused():
+    whitespace = pre_tokenizers.Whitespace()
+    with pytest.raises(ValueError, match="WordLevel"):
+        expand(make_unsupported(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"), whitespace))
+    with pytest.raises(ValueError, match="byte-level"):
+        expand(make_unsupported(models.BPE({"a": 0, "b": 1}, []), whitespace))
+    with pytest.raises(ValueError, match="pre-tokenizer"):
+        expand(make_unsupported(models.Unigram([("<unk>", 0.0), ("a", -1.0)], unk_id=0), None))
+
+
+def test_a_tokenizer_without_a_fast_backend_is_refused():
+    with pytest.raises(TypeError, match="fast"):
+        expand(object())
+
+
+def test_the_report_is_json(tmp_path):
+    report = expand(make_wordpiece())[2]
+    report.save(tmp_path / "report.json")
+    saved = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert saved["curve"][0]["size"] == 153 and saved["stopped_by"] == report.stopped_by

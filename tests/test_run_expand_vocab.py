@@ -1,0 +1,79 @@
+import gzip
+import json
+
+import pytest
+from hf_domain.examples.run_expand_vocab import main
+from hf_domain.tokenization import VocabularyDelta, WordCounts, count_shard
+from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM
+from vocabulary_invariants import DOMAIN_TEXTS, make_wordpiece
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    tokenizer = make_wordpiece()
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    BertForMaskedLM(BertConfig(**shape, vocab_size=len(tokenizer))).save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    return str(tmp_path / "base")
+
+
+def run(checkpoint, output, *files, **options):
+    arguments = {"model_name_or_path": checkpoint, "output_dir": output, "min_frequency": 2, "step": 15}
+    flags = [str(part) for name, value in (arguments | options).items() for part in (f"--{name}", value)]
+    main([*flags, "--num_workers", "1", "--train_file", *map(str, files)])
+
+
+def test_the_script_writes_a_checkpoint_and_a_report(checkpoint, tmp_path):
+    half = len(DOMAIN_TEXTS) // 2
+    (tmp_path / "corpus.txt").write_text("\n".join(DOMAIN_TEXTS[:half]), encoding="utf-8")
+    with gzip.open(tmp_path / "corpus.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.writelines(json.dumps({"text": text}) + "\n" for text in DOMAIN_TEXTS[half:])
+    (tmp_path / "task.jsonl").write_text(json.dumps({"tokens": ["a", "lymphoma"], "tags": ["O", "O"]}))
+    counts = tmp_path / "counts.parquet"
+    files = (tmp_path / "corpus.txt", tmp_path / "corpus.jsonl.gz")
+    output, again = tmp_path / "new", tmp_path / "again"
+    run(checkpoint, output, *files, validation_file=tmp_path / "task.jsonl", counts_file=counts)
+
+    tokenizer, model = AutoTokenizer.from_pretrained(output), AutoModelForMaskedLM.from_pretrained(output)
+    delta = VocabularyDelta.load(output)
+    assert tokenizer.tokenize("lymphoma") == ["lymphoma"] and delta.new_size == len(tokenizer)
+    assert model.get_input_embeddings().num_embeddings == len(tokenizer)
+    row = model.get_input_embeddings().weight[tokenizer.convert_tokens_to_ids("lymphoma")]
+    assert row.tolist() == pytest.approx(
+        model.get_input_embeddings().weight[delta.pieces["lymphoma"]].mean(dim=0).tolist(), abs=1e-6
+    )
+    report = json.loads((output / "vocabulary_report.json").read_text(encoding="utf-8"))
+    (lengths,) = report["lengths"].values()
+    assert report["documents"] == len(DOMAIN_TEXTS) and (lengths["tokens_before"], lengths["tokens_after"]) == (3, 2)
+    assert (output / "curve.png").exists() and (output / "lengths.png").exists()
+
+    # The second run takes the counts and needs no corpus.
+    (tmp_path / "corpus.txt").unlink()
+    run(checkpoint, again, *files, counts_file=counts, embedding_init="none")
+    assert AutoTokenizer.from_pretrained(again).get_vocab() == tokenizer.get_vocab()
+    assert not (again / "model.safetensors").exists()
+
+
+def test_a_dask_cluster_counts_the_same(checkpoint, tmp_path):
+    distributed = pytest.importorskip("distributed")
+    (tmp_path / "corpus.txt").write_text("\n".join(DOMAIN_TEXTS), encoding="utf-8")
+    counts = tmp_path / "counts.parquet"
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        options = {"dask_scheduler": cluster.scheduler_address, "counts_file": counts, "embedding_init": "none"}
+        run(checkpoint, tmp_path / "new", tmp_path / "corpus.txt", **options)
+    assert WordCounts.load(counts) == count_shard(DOMAIN_TEXTS, make_wordpiece().backend_tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("corpus.txt", b"good\nb\xff\xfed\n"),
+        ("corpus.jsonl", b'{"text": "good"}\n{"text": \n'),
+        ("corpus.jsonl", b"{}\n{}"),
+    ],
+)
+def test_a_broken_line_is_named(name, content, checkpoint, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=rf"{name}, line {1 if content.startswith(b'{}') else 2}"):
+        run(checkpoint, tmp_path / "new", tmp_path / name)
+    assert not (tmp_path / "new").exists()

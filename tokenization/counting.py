@@ -1,0 +1,185 @@
+"""Counts of a corpus' words, as a tokenizer's own normaliser and pre-tokenizer cut them.
+
+One pass over the text is all that vocabulary expansion needs of a corpus: everything after it works on distinct words.
+The pass is a map over shards and a sum, so the same two functions run in this process, on a process pool and on a Dask
+cluster, and a corpus counted in parts may be added up later from files.
+"""
+
+import hashlib
+import json
+import os
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from tokenizers import Tokenizer
+from tqdm.auto import tqdm
+
+SAMPLE_SIZE = 100  # documents of a shard on which the fast way of counting is checked against the plain one
+SHARDS_IN_FLIGHT = 4  # submitted and not yet added up: bounds the memory whatever the size of the corpus
+
+
+@dataclass
+class WordCounts:
+    """How often each word occurs in how many documents.
+
+    A word is a string as the tokenizer's model receives it: `lymphoma` for BERT, `Ġlymphoma` for a byte-level BPE,
+    `▁lymphoma` for a Unigram model.
+    """
+
+    splitter: str
+    """Fingerprint of the normaliser and pre-tokenizer; counts made by different ones do not add up."""
+    words: Counter[str] = field(default_factory=Counter)
+    documents: int = 0
+    """Documents that are not blank."""
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write a parquet file with the columns `word` and `count`, the most frequent first."""
+        ranked = sorted(self.words.items(), key=lambda item: (-item[1], item[0]))
+        table = pa.table({"word": [word for word, _ in ranked], "count": [count for _, count in ranked]})
+        table = table.replace_schema_metadata({"splitter": self.splitter, "documents": str(self.documents)})
+        partial = Path(f"{path}.partial")
+        pq.write_table(table, partial)
+        os.replace(partial, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> Self:
+        """Read what `save` wrote."""
+        table = pq.read_table(path)
+        metadata = table.schema.metadata or {}
+        if b"splitter" not in metadata or b"documents" not in metadata:
+            raise ValueError(f"{path} is not a file of word counts: its schema does not name splitter and documents.")
+        words = Counter(dict(zip(table["word"].to_pylist(), table["count"].to_pylist(), strict=True)))
+        return cls(metadata[b"splitter"].decode(), words, int(metadata[b"documents"]))
+
+
+def fingerprint_splitter(tokenizer: Tokenizer) -> str:
+    """Name the way a tokenizer cuts text into words."""
+    state = json.loads(tokenizer.to_str())
+    splitter = json.dumps([state["normalizer"], state["pre_tokenizer"]], sort_keys=True)
+    return hashlib.sha256(splitter.encode()).hexdigest()[:16]
+
+
+def count_shard(texts: Iterable[str], tokenizer: Tokenizer) -> WordCounts:
+    """Count the words of one part of a corpus.
+
+    White-space chunks are counted first and every distinct one is normalised and pre-tokenized once, several times
+    faster than each document. That is exact where the pre-tokenizer cuts at white space whatever stands around it;
+    whether it does is tried on a sample of the shard, and a shard that fails is counted document by document.
+
+    Args:
+        texts: Documents. Anything that yields them; what a cluster's worker should open by itself may be an object
+            that names a file and reads it when iterated.
+        tokenizer: The backend of a fast tokenizer (`backend_tokenizer`).
+    """
+    documents = [text for text in texts if text and not text.isspace()]
+    sample = documents[:: max(1, len(documents) // SAMPLE_SIZE)]
+    exact = _split(_count_chunks(sample), tokenizer) == _split(Counter(sample), tokenizer)
+    chunks = _count_chunks(documents) if exact else Counter(documents)
+    return WordCounts(fingerprint_splitter(tokenizer), _split(chunks, tokenizer), len(documents))
+
+
+def merge_counts(parts: Iterable[WordCounts]) -> WordCounts:
+    """Add up counts of disjoint parts of a corpus.
+
+    Raises:
+        ValueError: The parts were counted with different normalisers or pre-tokenizers, or there is none.
+    """
+    total: WordCounts | None = None
+    for part in parts:
+        total = total or WordCounts(part.splitter)
+        if part.splitter != total.splitter:
+            raise ValueError(
+                f"Counts add up only if one tokenizer's normaliser and pre-tokenizer made them, but the fingerprints "
+                f"are {total.splitter} and {part.splitter}. Count the parts again with the same tokenizer."
+            )
+        total.words.update(part.words)
+        total.documents += part.documents
+    if total is None:
+        raise ValueError("There are no counts to add up: the corpus is empty.")
+    return total
+
+
+def count_words(
+    shards: Iterable[Iterable[str]], tokenizer: Tokenizer, executor: Executor | None = None, progress: bool = True
+) -> WordCounts:
+    """Count the words of a corpus of any size.
+
+    Args:
+        shards: Parts of the corpus, each an iterable of documents; `batch_texts` makes them from a stream.
+        tokenizer: The backend of a fast tokenizer (`backend_tokenizer`).
+        executor: Where shards are counted: a `ProcessPoolExecutor`, or `dask.distributed.Client(...).get_executor()`
+            for a cluster. None counts in this process.
+        progress: Whether a bar shows the shards counted.
+    """
+    counted = _map_in_order(executor, shards, tokenizer)
+    return merge_counts(tqdm(counted, desc="Counting words", unit="shard", disable=not progress))
+
+
+def batch_texts(texts: Iterable[str], characters: int = 16_000_000) -> Iterator[list[str]]:
+    """Cut a stream of documents into shards.
+
+    Args:
+        texts: Documents.
+        characters: Least size of a shard. 16 million is our choice: few distinct chunks are split twice, and two
+            cores stay busy from 32 MB of text on.
+    """
+    batch: list[str] = []
+    size = 0
+    for text in texts:
+        batch.append(text)
+        size += len(text)
+        if size >= characters:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _count_chunks(documents: list[str]) -> Counter[str]:
+    """Count white-space chunks, each with the blank before it: ` word` and a `word` that opens a text may differ."""
+    rows = pc.utf8_split_whitespace(pc.utf8_trim_whitespace(pa.array(documents, pa.large_string())))
+    chunks = Counter({f" {chunk}": count for chunk, count in _count_values(rows.flatten())})
+    for chunk, count in _count_values(pc.list_element(rows, 0)):
+        chunks[chunk] += count
+        chunks[f" {chunk}"] -= count
+    return chunks
+
+
+def _count_values(values: pa.Array) -> Iterator[tuple[str, int]]:
+    counts = pc.value_counts(values)
+    return zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True)
+
+
+def _split(texts: Counter[str], tokenizer: Tokenizer) -> Counter[str]:
+    """Normalise and pre-tokenize each text once; its words occur as often as the text does."""
+    normalizer, pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
+    words: Counter[str] = Counter()
+    for text, count in texts.items():
+        if count:
+            normal = normalizer.normalize_str(text) if normalizer else text
+            for word, _ in pre_tokenizer.pre_tokenize_str(normal):
+                words[word] += count
+    return words
+
+
+def _map_in_order(
+    executor: Executor | None, shards: Iterable[Iterable[str]], tokenizer: Tokenizer
+) -> Iterator[WordCounts]:
+    """`executor.map(count_shard, shards)` that never holds more than a few shards, however long the corpus."""
+    if executor is None:
+        yield from (count_shard(shard, tokenizer) for shard in shards)
+        return
+    pending: deque[Future[WordCounts]] = deque()
+    for shard in shards:
+        pending.append(executor.submit(count_shard, shard, tokenizer))
+        if len(pending) == SHARDS_IN_FLIGHT:
+            yield pending.popleft().result()
+    while pending:
+        yield pending.popleft().result()

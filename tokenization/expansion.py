@@ -1,0 +1,331 @@
+"""Vocabulary expansion (AdaLM, Algorithm 1; exBERT's extension vocabulary) inside the tokenizer's model.
+
+Entries that are added from outside (`add_tokens`) are cut out of a text before the model sees it, in the middle of
+words too, and texts become longer. Here they stand in the model, and the tokenizer stays a plain one that
+`AutoTokenizer` loads.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Literal
+
+import numpy as np
+from tokenizers import Tokenizer
+from tqdm.auto import tqdm
+from transformers import PreTrainedTokenizerBase
+
+from . import bpe, unigram, wordpiece
+from .counting import WordCounts, batch_texts, count_words, fingerprint_splitter
+from .delta import VocabularyDelta
+from .report import CurvePoint, ExpansionReport
+from .segmentation import Model, Segmentation, measure_log_probability, read_unknown, read_vocabulary, segment_words
+from .tokenizer_file import read_tokenizer, replace_model
+
+KINDS: dict[str, ModuleType] = {"WordPiece": wordpiece, "BPE": bpe, "Unigram": unigram}
+ROUNDS = 5  # of filling a vocabulary up to a size, as in tensor2tensor's builder
+TOLERANCE = 0.01  # a vocabulary that is smaller than wanted by more has used up the corpus
+GONE = -1  # in place of the id of an entry that was dropped
+USEFUL_ENTRIES = 100  # listed in the report
+
+
+def expand_vocabulary(
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: Iterable[str] | WordCounts,
+    *,
+    method: Literal["adalm", "exbert"] = "adalm",
+    size: int | None = None,
+    step: int = 10_000,
+    threshold: float = 0.01,
+    select: Literal["algorithm", "last_accepted"] = "algorithm",
+    max_size: int | None = None,
+    min_frequency: int = 5,
+    max_word_length: int = 50,
+    executor: Executor | None = None,
+    progress: bool = True,
+) -> tuple[PreTrainedTokenizerBase, VocabularyDelta, ExpansionReport]:
+    """Add the words and sub-words of a domain to a tokenizer.
+
+    Symbols of the paper: raw vocab V_0 is `tokenizer`, the corpus D is `corpus`, the step V_delta is `step`, the
+    threshold delta is `threshold`; P_i(D) is the `log_probability` of the report's curve. Sizes are round: V_i is V_0,
+    rounded to the nearest step, plus i steps (40k, 50k, ... for BERT's 30,522, as in Tables 8 and 9).
+
+    Args:
+        tokenizer: A fast tokenizer with a WordPiece, byte-level BPE or Unigram model.
+        corpus: Documents, or their words as `count_words` counted them.
+        method: "adalm": the entries that would be used most, step by step (Algorithm 1). "exbert": the entries of a
+            WordPiece vocabulary that is learned on the corpus and that the tokenizer does not have.
+        size: Wanted size of the new vocabulary, instead of the automatic choice. With "exbert" the size of the learned
+            vocabulary; None is the size of the tokenizer's, as in the paper.
+        step: Entries per step; 10,000 in the paper.
+        threshold: Stop when (P_i - P_(i-1)) / |P_(i-1)| falls below; 0.01 in the paper.
+        select: "algorithm" returns the vocabulary of the step that fell below, as Algorithm 1 is printed (and the
+            paper's 50k for computer science); "last_accepted" the one before (the paper's 60k for biomedicine).
+        max_size: Follow the curve up to this size, also after the choice (Figure 4). None stops with the choice.
+        min_frequency: Least occurrences of a new entry in the corpus, as the new tokenizer cuts it. 5 is our choice:
+            the row of a rarer one is hardly trained (section 6.3 of the paper).
+        max_word_length: Longer words, in characters, lend nothing to new entries. 50 is our choice: beyond are
+            addresses, sequences and words run together.
+        executor: Where the corpus is counted, see `count_words`.
+        progress: Whether bars are shown.
+
+    Returns:
+        The new tokenizer (a plain one; the very same object if there is nothing to add), what to tell a model, and how
+        the size was chosen. Old ids keep their meaning; new ones follow, the most frequent entry first.
+
+    Raises:
+        TypeError: The tokenizer has no fast backend.
+        ValueError: An option is out of range, the corpus is empty or was counted for another tokenizer, or the
+            tokenizer's model is of a kind that cannot be expanded.
+    """
+    _check_options(method, size, step, threshold, select, max_size, min_frequency)
+    state = read_tokenizer(tokenizer)
+    kind = KINDS[state["model"]["type"]]
+    if method == "exbert" and kind is not wordpiece:
+        raise ValueError(f"exBERT's extension is made of WordPieces, but the model is a {state['model']['type']}.")
+    original_size = max(read_vocabulary(state["model"]).values()) + 1
+    last = size if method == "adalm" and size is not None else max_size
+    if last is not None and last < original_size:
+        raise ValueError(f"The tokenizer has {original_size:,} entries already: it cannot be expanded to {last:,}.")
+    if not isinstance(corpus, WordCounts):
+        corpus = count_words(batch_texts(corpus), tokenizer.backend_tokenizer, executor, progress)
+    _check_counts(corpus, tokenizer.backend_tokenizer)
+    domain = Domain(kind, state["model"], original_size, corpus, min_frequency, max_word_length)
+
+    if method == "exbert":
+        learned = wordpiece.learn_entries(domain.model, domain.words, domain.counts, size or domain.size)
+        history = [domain.try_entries([]), domain.settle(domain.try_entries(learned))]
+        chosen, stopped_by = 1, "size"
+    else:
+        sizes = _list_sizes(domain.size, step, last)
+        sizes = tqdm(sizes, desc="Trying sizes", unit="size", disable=not progress)
+        history, failed = _follow_curve(domain, sizes, threshold, stop=last is None)
+        if failed is not None and size is None:
+            chosen, stopped_by = failed - (select == "last_accepted"), "threshold"
+        elif last is None or history[-1].size < (1 - TOLERANCE) * last:
+            chosen, stopped_by = len(history) - 1, "corpus"
+        else:
+            chosen, stopped_by = len(history) - 1, "max_size" if size is None else "size"
+    best = _rank_entries(domain, history[chosen])
+    new_tokenizer = replace_model(tokenizer, state, best.model) if best.entries else tokenizer
+    delta = VocabularyDelta(domain.size, kind.spell_entries(domain.model, best.entries))
+    report = ExpansionReport(
+        method=method,
+        documents=corpus.documents,
+        words=int(domain.counts.sum()),
+        distinct_words=len(domain.words),
+        min_frequency=min_frequency,
+        stopped_by=stopped_by,
+        curve=_make_curve(history),
+        chosen=chosen,
+        useful_entries=_list_useful_entries(domain, best, delta),
+        unreachable=_find_unreachable(new_tokenizer, domain, best),
+    )
+    return new_tokenizer, delta, report
+
+
+@dataclass
+class Vocabulary:
+    """The original entries and some new ones, tried on the words of the corpus."""
+
+    entries: list[str]
+    size: int
+    model: Model
+    segmentation: Segmentation
+    use: np.ndarray
+    """How often each new entry occurs in the corpus, shape [entries]."""
+    tokens: int
+    log_probability: float
+
+
+class Domain:
+    """An original tokenizer model and the words of a corpus, most frequent first."""
+
+    def __init__(
+        self,
+        kind: ModuleType,
+        model: Model,
+        size: int,
+        corpus: WordCounts,
+        min_frequency: int,
+        max_word_length: int,
+    ) -> None:
+        self.kind = kind
+        self.model = model
+        self.size = size
+        self.documents = corpus.documents
+        self.min_frequency = min_frequency
+        self.max_word_length = max_word_length
+        ranked = sorted(corpus.words.items(), key=lambda item: (-item[1], item[0]))
+        self.words = [word for word, _ in ranked]
+        self.counts = np.array([count for _, count in ranked])
+
+    def try_entries(self, entries: list[str], before: Vocabulary | None = None) -> Vocabulary:
+        """Cut the words of the corpus with the original vocabulary and these entries.
+
+        Args:
+            entries: New entries, in the order of their ids.
+            before: What was tried before: only words that the difference can touch are cut again.
+        """
+        model = self.kind.add_entries(self.model, entries, self.size) if entries else self.model
+        segmentation = self._recut(model, entries, before) if before else segment_words(model, self.words)
+        size = self.size + len(entries)
+        counts = segmentation.count_pieces(self.counts, size)
+        log_probability = measure_log_probability(counts, self.documents)
+        return Vocabulary(entries, size, model, segmentation, counts[self.size :], int(counts.sum()), log_probability)
+
+    def _recut(self, model: Model, entries: list[str], before: Vocabulary) -> Segmentation:
+        ids = {entry: id_ for id_, entry in enumerate(entries, self.size)}
+        renumbered = np.array([*range(self.size), *(ids.get(entry, GONE) for entry in before.entries)])
+        old = Segmentation(renumbered[before.segmentation.ids], before.segmentation.starts)
+        touched = np.logical_or.reduceat(old.ids == GONE, old.starts[:-1])
+        if not set(before.entries).issuperset(entries):
+            # A word that is one known piece already cannot gain from a further entry.
+            touched |= (old.lengths > 1) | (old.ids[old.starts[:-1]] == read_unknown(model))
+        numbers = np.flatnonzero(touched)
+        return old.replace(numbers, segment_words(model, [self.words[number] for number in numbers]))
+
+    def settle(self, vocabulary: Vocabulary) -> Vocabulary:
+        """Drop entries that others leave without work, until each occurs at least `min_frequency` times."""
+        while (vocabulary.use < self.min_frequency).any():
+            at_work = list(itertools.compress(vocabulary.entries, vocabulary.use >= self.min_frequency))
+            vocabulary = self.try_entries(at_work, vocabulary)
+        return vocabulary
+
+    def grow(self, vocabulary: Vocabulary, size: int) -> Vocabulary:
+        """Add the most frequent entries up to a size: one step of Algorithm 1.
+
+        A new entry moves the places where later pieces of a word start, so some entries of a round are not used in the
+        end; the next round fills their places with what the new cut asks for.
+        """
+        for _ in range(ROUNDS):
+            new = self.kind.propose_entries(
+                vocabulary.model,
+                self.words,
+                self.counts,
+                vocabulary.segmentation,
+                room=max(0, size - vocabulary.size),
+                min_frequency=self.min_frequency,
+                max_word_length=self.max_word_length,
+            )
+            if not new:
+                break
+            vocabulary = self.settle(self.try_entries(vocabulary.entries + new, vocabulary))
+        return vocabulary
+
+
+def _list_sizes(original: int, step: int, last: int | None) -> Iterator[int]:
+    """Round sizes above the original one, up to `last`.
+
+    Counting from the nearest round size, not from the one below, leaves the first step at least half a step long:
+    a short one would look like the end of the rise.
+    """
+    for size in itertools.count(round(original / step) * step + step, step):
+        if last is not None and size >= last:
+            yield last
+            return
+        yield size
+
+
+def _follow_curve(
+    domain: Domain, sizes: Iterable[int], threshold: float, stop: bool
+) -> tuple[list[Vocabulary], int | None]:
+    """The loop of Algorithm 1.
+
+    Returns:
+        The original vocabulary and that of each size, and the position of the first whose rise fell below the
+        threshold. The list ends there if `stop`, else at the last size, or where the corpus has no more entries.
+    """
+    history = [domain.try_entries([])]
+    failed = None
+    for size in sizes:
+        grown = domain.grow(history[-1], size)
+        if grown.size <= history[-1].size:
+            break
+        history.append(grown)
+        if failed is None and _improve(*history[-2:]) < threshold:
+            failed = len(history) - 1
+        if (stop and failed) or history[-1].size < (1 - TOLERANCE) * size:
+            break
+    return history, failed
+
+
+def _improve(before: Vocabulary, after: Vocabulary) -> float:
+    """Relative rise of P(D); with |P|, since (P_i - P_(i-1)) / P_(i-1) as printed is negative for every rise."""
+    return (after.log_probability - before.log_probability) / (abs(before.log_probability) or 1.0)
+
+
+def _make_curve(history: list[Vocabulary]) -> list[CurvePoint]:
+    rises = [None, *(_improve(*pair) for pair in itertools.pairwise(history))]
+    return [
+        CurvePoint(vocabulary.size, vocabulary.log_probability, rise, vocabulary.tokens)
+        for vocabulary, rise in zip(history, rises, strict=True)
+    ]
+
+
+def _rank_entries(domain: Domain, vocabulary: Vocabulary) -> Vocabulary:
+    """Give ids in the order of use; ties in alphabetical order."""
+    ranked = sorted(zip(-vocabulary.use, vocabulary.entries, strict=True))
+    return domain.try_entries([entry for _, entry in ranked])
+
+
+def _check_options(
+    method: str, size: int | None, step: int, threshold: float, select: str, max_size: int | None, min_frequency: int
+) -> None:
+    if method not in ("adalm", "exbert"):
+        raise ValueError(f"`method` must be 'adalm' or 'exbert', but is {method!r}.")
+    if select not in ("algorithm", "last_accepted"):
+        raise ValueError(f"`select` must be 'algorithm' or 'last_accepted', but is {select!r}.")
+    if step < 1:
+        raise ValueError(f"`step` must be at least 1 entry, but is {step}.")
+    if not 0 < threshold < 1:
+        raise ValueError(
+            f"`threshold` is a share of P(D) between 0 and 1 (the paper's 1 % is 0.01), but is {threshold}."
+        )
+    if size is not None and size < 1:
+        raise ValueError(f"`size` must be at least 1 entry, but is {size}.")
+    if min_frequency < 1:
+        raise ValueError(f"`min_frequency` must be at least 1, but is {min_frequency}.")
+    if size is not None and max_size is not None:
+        raise ValueError(f"`size` fixes what `max_size` bounds: give one of them, not {size} and {max_size}.")
+
+
+def _check_counts(corpus: WordCounts, backend: Tokenizer) -> None:
+    if not corpus.words:
+        raise ValueError("The corpus is empty: it has no document with a word in it.")
+    if corpus.splitter != fingerprint_splitter(backend):
+        raise ValueError(
+            f"The corpus was counted with a normaliser and pre-tokenizer of the fingerprint {corpus.splitter}, but the "
+            f"tokenizer's is {fingerprint_splitter(backend)}. Count it again with this tokenizer."
+        )
+
+
+def _list_useful_entries(domain: Domain, vocabulary: Vocabulary, delta: VocabularyDelta) -> list[dict[str, Any]]:
+    useful: list[dict[str, Any]] = [
+        {
+            "entry": entry,
+            "id": domain.size + number,
+            "pieces": pieces,
+            "frequency": int(vocabulary.use[number]),
+            "tokens_saved": int(vocabulary.use[number]) * max(0, len(pieces) - 1),
+        }
+        for number, (entry, pieces) in enumerate(delta.pieces.items())
+    ]
+    return sorted(useful, key=lambda row: -row["tokens_saved"])[:USEFUL_ENTRIES]
+
+
+def _find_unreachable(tokenizer: PreTrainedTokenizerBase, domain: Domain, vocabulary: Vocabulary) -> list[str]:
+    """List the entries that the finished tokenizer does not make of the most frequent word they were used in."""
+    if not vocabulary.entries:
+        return []
+    ids, places = np.unique(vocabulary.segmentation.ids, return_index=True)
+    witnesses = np.searchsorted(vocabulary.segmentation.starts, places[ids >= domain.size], side="right") - 1
+    decoder = tokenizer.backend_tokenizer.decoder
+    words = {domain.words[witness] for witness in witnesses}
+    texts = [decoder.decode([word]) if decoder else word for word in words]
+    # A word that never opens a text, like the rest of `5mg`, is made after a bracket.
+    tokens = tokenizer(texts + [f"({text}" for text in texts], add_special_tokens=False)["input_ids"]
+    made = set(itertools.chain.from_iterable(tokens))
+    return [entry for id_, entry in enumerate(vocabulary.entries, domain.size) if id_ not in made]

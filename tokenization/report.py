@@ -1,0 +1,120 @@
+"""What an expansion did, as JSON and as plots."""
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """One vocabulary size of Algorithm 1."""
+
+    size: int
+    """Entries, |V_i|."""
+    log_probability: float
+    """P(D): mean over documents of the sum of ln p over a document's pieces."""
+    improvement: float | None
+    """(P_i - P_(i-1)) / |P_(i-1)|; None for the original vocabulary."""
+    tokens: int
+    """Tokens of the corpus."""
+
+
+@dataclass(frozen=True)
+class LengthComparison:
+    """Tokens of texts before and after, without special tokens."""
+
+    texts: int
+    tokens_before: float
+    """Mean per text."""
+    tokens_after: float
+    """Mean per text."""
+    longer: float
+    """Share of the texts that take more tokens than before."""
+
+    @property
+    def saved(self) -> float:
+        """Share of the tokens that are saved."""
+        return 1 - self.tokens_after / self.tokens_before
+
+
+@dataclass
+class ExpansionReport:
+    """How the size was chosen and what came of it."""
+
+    method: str
+    documents: int
+    words: int
+    """Words of the corpus."""
+    distinct_words: int
+    min_frequency: int
+    stopped_by: str
+    """`size` (as asked for), `threshold`, `max_size` or `corpus` (it has no more entries that are frequent enough)."""
+    curve: list[CurvePoint]
+    """The original vocabulary and each size tried: Figure 4."""
+    chosen: int
+    """Position in `curve` of the vocabulary that was returned."""
+    useful_entries: list[dict]
+    """The new entries that save most tokens of the corpus: entry, id, old pieces, frequency, tokens saved."""
+    unreachable: list[str]
+    """New entries that no text was found for; must be empty."""
+    lengths: dict[str, LengthComparison] = field(default_factory=dict)
+    """By the name of the texts: Table 12. Filled by who has the texts."""
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write the report as JSON."""
+        partial = Path(f"{path}.partial")
+        partial.write_text(json.dumps(asdict(self), indent=2, ensure_ascii=False), encoding="utf-8")
+        os.replace(partial, path)
+
+
+def compare_lengths(
+    before: PreTrainedTokenizerBase, after: PreTrainedTokenizerBase, texts: Iterable[str]
+) -> LengthComparison:
+    """Compare the tokens that two tokenizers make of each text (Table 12 of AdaLM).
+
+    Raises:
+        ValueError: There is no text.
+    """
+    texts = list(texts)
+    if not texts:
+        raise ValueError("Lengths can only be compared on texts, and there is none.")
+    old, new = (
+        np.array([len(ids) for ids in tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]])
+        for tokenizer in (before, after)
+    )
+    return LengthComparison(len(texts), float(old.mean()), float(new.mean()), float((new > old).mean()))
+
+
+def plot_curve(report: ExpansionReport, path: str | os.PathLike) -> None:
+    """Draw P(D) against the vocabulary size, the chosen size marked (Figure 4 of AdaLM)."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 3.5), layout="constrained")
+    axes = figure.subplots()
+    sizes = [point.size for point in report.curve]
+    axes.plot(sizes, [point.log_probability for point in report.curve], marker="o")
+    axes.axvline(sizes[report.chosen], linestyle="--", color="gray", label=f"chosen: {sizes[report.chosen]:,}")
+    axes.set(xlabel="Vocabulary size", ylabel="P(D)")
+    axes.legend()
+    figure.savefig(path)
+
+
+def plot_lengths(report: ExpansionReport, path: str | os.PathLike) -> None:
+    """Draw the mean tokens per text before and after, for each set of texts of the report."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 3.5), layout="constrained")
+    axes = figure.subplots()
+    places = np.arange(len(report.lengths))
+    comparisons = report.lengths.values()
+    axes.bar(places - 0.2, [lengths.tokens_before for lengths in comparisons], 0.4, label="before")
+    axes.bar(places + 0.2, [lengths.tokens_after for lengths in comparisons], 0.4, label="after")
+    axes.set_xticks(places, list(report.lengths), rotation=20)
+    axes.set_ylabel("Tokens per text")
+    axes.legend()
+    figure.savefig(path)

@@ -1,0 +1,84 @@
+"""Entries of a Unigram model: the cut of a word whose pieces' scores have the highest sum."""
+
+import itertools
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+
+from .segmentation import Model, Segmentation, read_unknown, read_vocabulary, segment_words
+from .selection import PrefixTree, select_entries
+
+BONUS = 1e-6
+"""What a piece is given for each token it saves: far above the rounding of a sum of scores, far below a difference
+between two cuts of a word, so that it decides only between cuts that the old model found equally likely."""
+
+
+def propose_entries(
+    model: Model,
+    words: list[str],
+    counts: np.ndarray,
+    segmentation: Segmentation,
+    room: int,
+    min_frequency: int,
+    max_word_length: int,
+) -> list[str]:
+    """Rank runs of pieces: only what starts and ends where pieces do can win over them; see `wordpiece`.
+
+    The words of these models are what stands between blanks, punctuation and all, and whole sentences of a language
+    without blanks. So a run ends at a piece with a character that is no letter, mark or digit, and at an unknown one:
+    `▁lymphoma` and `▁lymphoma,` count for one entry. `max_word_length` bounds the runs.
+    """
+    vocabulary = read_vocabulary(model)
+    spelling = [piece for piece, _ in model["vocab"]]
+    joins = np.array([_is_wordy(piece) for piece in spelling])
+    if read_unknown(model) is not None:
+        joins[read_unknown(model)] = False
+
+    runs: Counter[str] = Counter()
+    for number in np.flatnonzero(segmentation.lengths > 1).tolist():
+        for joined, pieces in itertools.groupby(segmentation.pieces(number), joins.__getitem__):
+            if joined:
+                # One character a piece makes a run a string; 0 would be lost at the end of a numpy string.
+                runs["".join(chr(id_ + 1) for id_ in pieces)] += int(counts[number])
+
+    def spell(run: str) -> str:
+        return "".join(spelling[ord(symbol) - 1] for symbol in run)
+
+    short = [run for run in runs if len(spell(run)) <= max_word_length]
+    places = [(run, start) for run in short for start in range(len(run) - 1)]
+    counts_of_tails = np.array([runs[run] for run, _ in places], np.int64)
+    inner = np.array([start > 0 for _, start in places], bool)
+    tails = [run[start:] for run, start in places]
+    tree = PrefixTree(tails, counts_of_tails, inner, spell, vocabulary, min_frequency)
+    return select_entries([tree], room, min_frequency)
+
+
+def add_entries(model: Model, entries: list[str], first_id: int) -> Model:
+    """Append pieces that win over their old spelling, and over nothing else.
+
+    A piece scores what its old spelling did, and a little more for each token it saves. So the best cut of a text is,
+    of those that were best before, the one with the fewest tokens; with the scores of a newly trained model, or the
+    lowest score as default, a piece would change texts it has no part in, or never win.
+    """
+    if len(model["vocab"]) != first_id:
+        raise ValueError(
+            f"The ids of a Unigram model are positions, so new pieces can only follow the last one, at "
+            f"{len(model['vocab'])}; but the tokenizer's ids go up to {first_id - 1}. Fill the gap with added tokens."
+        )
+    scores = [score for _, score in model["vocab"]]
+    pieces = []
+    for entry, spelled in spell_entries(model, entries).items():
+        pieces.append([entry, sum(scores[id_] for id_ in spelled) + BONUS * (len(spelled) - 1)])
+    return {**model, "vocab": model["vocab"] + pieces}
+
+
+def spell_entries(model: Model, entries: list[str]) -> Mapping[str, list[int]]:
+    """Find the ids of the pieces by which a model without these entries writes them."""
+    segmentation = segment_words(model, entries)
+    return {entry: segmentation.pieces(number) for number, entry in enumerate(entries)}
+
+
+def _is_wordy(piece: str) -> bool:
+    return all(unicodedata.category(character)[0] in "LMN" for character in piece.replace("▁", ""))
