@@ -12,8 +12,6 @@ The output directory holds a checkpoint that `AutoModelForMaskedLM` and `AutoTok
 (AdaLM), `vocabulary_delta.json`, and the report: `vocabulary_report.json`, `curve.png` and `lengths.png`.
 """
 
-import gzip
-import json
 import os
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
@@ -33,6 +31,7 @@ from hf_domain.tokenization import (
 )
 from transformers import AutoModelForMaskedLM, AutoTokenizer, HfArgumentParser, set_seed
 
+from hf_domain.corpora import load_files
 from hf_domain.embeddings import apply_delta
 
 
@@ -50,7 +49,7 @@ class ModelArguments:
 class DataArguments:
     """The texts."""
 
-    train_file: list[str] = field(metadata={"help": "Corpus: .txt or .jsonl (column text), plain or .gz."})
+    train_file: list[str] = field(metadata={"help": "Corpus: .txt .jsonl .json .csv (.gz) .parquet."})
     validation_file: list[str] = field(
         default_factory=list, metadata={"help": "Held-out texts and task files on which lengths are compared."}
     )
@@ -78,16 +77,11 @@ class ExpansionArguments:
 
 
 def read_texts(path: str) -> Iterator[str]:
-    """Yield the documents of a file: a line of text, or the `text` or `tokens` of a line of JSON."""
-    is_json = path.removesuffix(".gz").endswith((".jsonl", ".json"))
-    with gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                text = line.decode("utf-8")
-                row = json.loads(text) if is_json else {"text": text}
-                yield row["text"] if "text" in row else " ".join(row["tokens"])
-            except (ValueError, KeyError) as error:
-                raise ValueError(f"{path}, line {number}: {error}. Repair or remove the line.") from error
+    """Yield the texts of a corpus or of a task: the column `text`, or the words of `tokens`."""
+    for row in load_files(path, streaming=True):
+        if not row.keys() & {"text", "tokens"}:
+            raise ValueError(f"{path} needs a column text or tokens; it has {', '.join(row)}")
+        yield row["text"] if "text" in row else " ".join(row["tokens"])
 
 
 @contextmanager
@@ -105,9 +99,9 @@ def open_executor(data_args: DataArguments) -> Iterator[Executor | None]:
         yield None
 
 
-def main(argv: list[str] | None = None) -> None:
+def main() -> None:
     parser = HfArgumentParser((ModelArguments, DataArguments, ExpansionArguments))  # type: ignore[arg-type]
-    model_args, data_args, expansion_args = parser.parse_args_into_dataclasses(argv)
+    model_args, data_args, expansion_args = parser.parse_args_into_dataclasses()
     set_seed(expansion_args.seed)
     tokenizer = AutoTokenizer.from_pretrained(model_args.model_name_or_path)
 

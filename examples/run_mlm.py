@@ -11,24 +11,24 @@
 options go into `--config_overrides kl_weight=10,unmasked_ratio=0.15`. `--model_name_or_path` may also name a checkpoint
 of the method: training then goes on from there. A killed run goes on with `--resume_from_checkpoint`.
 
-exBERT takes the tokenizer with the extension vocabulary (`--tokenizer_name`) and what was added to it
-(`--extension_vocabulary`). It trains the extension alone; a second stage trains everything:
+`--expanded_vocabulary` names a folder that run_expand_vocab.py wrote. With dapt that is AdaLM; under any method the
+encoder gets the new rows first; exBERT keeps them in an extension of their own. exBERT trains the extension alone; a
+second stage trains everything:
 
     python examples/run_mlm.py --model_name_or_path <first stage> --method exbert \
         --config_overrides freeze_backbone=false --output_dir <second stage> ...
 """
 
-import json
 import math
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Literal
 
+from hf_domain.tokenization import VocabularyDelta
 from transformers import AutoConfig, AutoModelForMaskedLM, Trainer, TrainingArguments
 
 from hf_domain import ExBertForMaskedLM, VarMAEForMaskedLM
 from hf_domain.corpora import check_batch, load_corpus, tokenize_corpus
+from hf_domain.embeddings import NewRowsFirst, apply_delta
 from hf_domain.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask, check_mask_token
 from hf_domain.outputs import check_output_dir
 from hf_domain.runs import (
@@ -54,9 +54,8 @@ class MethodArguments(ModelArguments):
 
     method: Literal["dapt", "exbert", "varmae"] = field(default="dapt", metadata={"help": "What is trained."})
     config_overrides: str | None = field(default=None, metadata={"help": "Options of the method: name=value,..."})
-    extension_vocabulary: str | None = field(
-        default=None, metadata={"help": "exbert: the vocabulary_delta.json beside the expanded tokenizer."}
-    )
+    expanded_vocabulary: str | None = field(default=None, metadata={"help": "Folder written by run_expand_vocab.py."})
+    new_rows_first_steps: int = field(default=0, metadata={"help": "Train the new rows alone for so many steps."})
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = field(
         default="float32", metadata={"help": "Type of the weights; use --bf16 for mixed precision."}
     )
@@ -83,26 +82,24 @@ class DataTrainingArguments:
     overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again."})
 
 
-def load_model(args: MethodArguments, tokenizer):
+def load_model(args: MethodArguments, tokenizer, delta: VocabularyDelta | None):
     """Load the model to train: the encoder itself, or the method's model around it."""
     overrides = parse_overrides(args.config_overrides)
     if overrides and args.method == "dapt":
         raise ValueError(f"--config_overrides are options of a method and dapt has none; got {args.config_overrides}")
     config = AutoConfig.from_pretrained(args.config_name or args.model_name_or_path, **args.hub_options)
-    if args.method in ("dapt", config.model_type):
-        model = AutoModelForMaskedLM.from_pretrained(
-            args.model_name_or_path, dtype=args.dtype, **args.hub_options, **overrides
-        )
-        return decode_labelled_rows_only(model)
-    if args.method == "exbert":
-        vocabulary = None
-        if args.extension_vocabulary:
-            vocabulary = SimpleNamespace(**json.loads(Path(args.extension_vocabulary).read_text(encoding="utf-8")))
-        options = {"extension_vocabulary": vocabulary, **overrides}
-        return ExBertForMaskedLM.from_backbone(args.model_name_or_path, dtype=args.dtype, **args.hub_options, **options)
-    special_token_ids = sorted(set(tokenizer.all_special_ids) - {tokenizer.mask_token_id, tokenizer.unk_token_id})
-    options = {"special_token_ids": special_token_ids, **overrides}
-    return VarMAEForMaskedLM.from_backbone(args.model_name_or_path, dtype=args.dtype, **args.hub_options, **options)
+    goes_on = args.method in ("dapt", config.model_type)
+    model = AutoModelForMaskedLM.from_pretrained(
+        args.model_name_or_path, dtype=args.dtype, **args.hub_options, **(overrides if goes_on else {})
+    )
+    if args.method == "exbert" and not goes_on:
+        return ExBertForMaskedLM.from_backbone(model, extension_vocabulary=delta, **overrides)
+    if delta is not None:
+        apply_delta(model, delta)
+    if args.method == "varmae" and not goes_on:
+        special_ids = sorted(set(tokenizer.all_special_ids) - {tokenizer.mask_token_id, tokenizer.unk_token_id})
+        return VarMAEForMaskedLM.from_backbone(model, **{"special_token_ids": special_ids, **overrides})
+    return decode_labelled_rows_only(model)
 
 
 def load_data(args: DataTrainingArguments, model_args: MethodArguments, do_eval: bool, tokenizer):
@@ -138,9 +135,15 @@ def main() -> None:
     start_run(training_args)
     if data_args.streaming and training_args.do_train and training_args.max_steps <= 0:
         raise ValueError("the length of a stream is not known: --streaming needs --max_steps, got none")
+    delta = None
+    if model_args.expanded_vocabulary is not None:
+        delta = VocabularyDelta.load(model_args.expanded_vocabulary)
+        model_args.tokenizer_name = model_args.expanded_vocabulary
+    elif model_args.new_rows_first_steps:
+        raise ValueError("--new_rows_first_steps needs the new rows of an --expanded_vocabulary, got none")
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
     check_mask_token(tokenizer)
-    model = load_model(model_args, tokenizer)
+    model = load_model(model_args, tokenizer, delta)
     check_tokenizer_fits(tokenizer, model)
     check_output_dir(training_args.output_dir, model.config)
     with training_args.main_process_first(desc="loading and tokenizing the corpus"):
@@ -159,6 +162,8 @@ def main() -> None:
         data_collator=collator_class(tokenizer, mlm_probability=data_args.mlm_probability, seed=training_args.seed),
     )
     log_auxiliary_losses(trainer)
+    if delta is not None and model_args.new_rows_first_steps:
+        trainer.add_callback(NewRowsFirst(delta, model_args.new_rows_first_steps))
 
     if training_args.do_train:
         run_training(trainer)

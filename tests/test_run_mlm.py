@@ -6,10 +6,11 @@ import sys
 import pytest
 import torch
 from hf_domain.examples import run_mlm
+from hf_domain.tokenization import VocabularyDelta, WordCounts, count_shard, expand_vocabulary
 from safetensors.torch import load_file
 from tiny_models import make_config
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer
-from transformers import AutoModelForMaskedLM, GPT2Config, GPT2LMHeadModel
+from transformers import AutoModelForMaskedLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 
 @pytest.fixture
@@ -93,6 +94,45 @@ def test_options_of_a_method_and_training_on(run, tmp_path):
     assert (config["kl_weight"], config["unmasked_ratio"]) == (3.5, 0.5)
     run("further", method="varmae", model_name_or_path=tmp_path / "output")
     assert json.loads((tmp_path / "further" / "config.json").read_text())["kl_weight"] == 3.5
+
+
+@pytest.fixture
+def expanded(tmp_path, encoder):
+    """A folder with the tokenizer of the encoder, expanded by words of the corpus, and the delta."""
+    counts = WordCounts.load(make_counts(tmp_path / "counts.parquet", encoder))
+    tokenizer, delta, _ = expand_vocabulary(
+        AutoTokenizer.from_pretrained(encoder), counts, size=140, step=20, min_frequency=1, progress=False
+    )
+    tokenizer.save_pretrained(tmp_path / "expanded")
+    delta.save(tmp_path / "expanded")
+    return tmp_path / "expanded"
+
+
+def make_counts(path, encoder):
+    count_shard(SENTENCES, AutoTokenizer.from_pretrained(encoder).backend_tokenizer).save(path)
+    return path
+
+
+@pytest.mark.parametrize("method", ["dapt", "varmae", "exbert"])
+def test_expanded_vocabulary(run, method, expanded, encoder, tmp_path):
+    delta = VocabularyDelta.load(expanded)
+    assert delta.pieces
+    run(method=method, expanded_vocabulary=expanded)
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "output")
+    assert model.config.vocab_size == delta.new_size == len(AutoTokenizer.from_pretrained(tmp_path / "output"))
+    if method == "varmae":  # its embeddings are frozen: the new rows are still the means of their pieces
+        table = model.get_input_embeddings().weight
+        row, pieces = delta.old_size, next(iter(delta.pieces.values()))
+        torch.testing.assert_close(table[row], table[pieces].mean(0))
+
+
+def test_new_rows_first(run, expanded, encoder, tmp_path):
+    before = load_file(encoder / "model.safetensors")["bert.embeddings.word_embeddings.weight"]
+    run(expanded_vocabulary=expanded, new_rows_first_steps=4)
+    after = load_file(tmp_path / "output" / "model.safetensors")["bert.embeddings.word_embeddings.weight"]
+    assert torch.equal(after[: len(before)], before)
+    with pytest.raises(ValueError, match="--new_rows_first_steps needs"):
+        run("other", new_rows_first_steps=4)
 
 
 @pytest.mark.parametrize("method", ["dapt", "varmae"])
