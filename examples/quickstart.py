@@ -22,17 +22,18 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hf_domain.examples import run_classification, run_mlm
+from hf_domain.examples import run_classification, run_expand_vocab, run_mlm
 from transformers import AutoConfig, AutoTokenizer, HfArgumentParser
 
 from hf_domain.publishing import write_model_card
 from hf_domain.results import describe_environment, read_json, write_json
 
 DATA = Path(__file__).parent / "quickstart_data"
-NAMES = {"base": "fine-tuning only", "dapt": "DAPT", "varmae": "VarMAE"}
+NAMES = {"base": "fine-tuning only", "dapt": "DAPT", "varmae": "VarMAE", "adalm": "new vocabulary + DAPT"}
 # Each method with the learning rate that fits it: VarMAE trains small new networks over a frozen encoder.
-LEARNING_RATES = {"dapt": "3e-4", "varmae": "1e-3"}
+LEARNING_RATES = {"dapt": "3e-4", "varmae": "1e-3", "adalm": "3e-4"}
 BATCH_SIZE = 32
+TRAINER_OPTIONS = {"save_strategy": "no", "report_to": "none", "log_level": "error"}
 
 
 @dataclass
@@ -47,15 +48,14 @@ class Arguments:
     num_train_epochs: int = field(default=3, metadata={"help": "Epochs of fine-tuning."})
     num_seeds: int = field(default=3, metadata={"help": "Fine-tuning runs of each encoder."})
     max_seq_length: int = field(default=128, metadata={"help": "Tokens of an example of pre-training."})
+    expand_vocabulary: bool = field(default=False, metadata={"help": "Also expand the vocabulary first (AdaLM)."})
     task_max_seq_length: int = field(default=64, metadata={"help": "Tokens of a text of the task at most."})
 
 
-def run_script(script, output_dir, **options) -> dict:
-    """Run a script of examples/ in this process, unless its results are there; return its all_results.json."""
-    results = Path(output_dir) / "all_results.json"
-    options |= {"output_dir": output_dir, "save_strategy": "no", "report_to": "none", "log_level": "error"}
+def run_script(script, results: Path, **options) -> dict:
+    """Run a script of examples/ in this process, unless its result file is there; return what that holds."""
     arguments = []
-    for name, value in options.items():
+    for name, value in {**options, "output_dir": results.parent}.items():
         arguments += [f"--{name}"] if value is True else [f"--{name}", str(value)]
     name = script.__name__.rpartition(".")[2].removeprefix("run_")
     print(f"\n$ hf-domain {name} {shlex.join(arguments)}", flush=True)
@@ -63,8 +63,8 @@ def run_script(script, output_dir, **options) -> dict:
         print(f"done before: {results}")
         return read_json(results)
     argv, sys.argv = sys.argv, [name, *arguments]
+    started = time.perf_counter()
     try:
-        started = time.perf_counter()
         script.main()
     finally:
         sys.argv = argv
@@ -72,9 +72,26 @@ def run_script(script, output_dir, **options) -> dict:
     return read_json(results)
 
 
+def expand_vocabulary(args: Arguments) -> Path:
+    """Expand the tokenizer of the encoder by words of the corpus."""
+    folder = Path(args.output_dir) / "vocabulary"
+    run_script(
+        run_expand_vocab,
+        folder / "vocabulary_report.json",
+        model_name_or_path=args.model_name_or_path,
+        train_file=args.corpus,
+        validation_file=Path(args.task) / "train.jsonl",
+        embedding_init="none",
+        step=1000,
+    )
+    return folder
+
+
 def pretrain(args: Arguments, method: str) -> dict:
     """Continue the pre-training of the encoder on the corpus; `base` is only evaluated, on the same held-out text."""
     options = {"do_eval": True, "max_eval_samples": 256}
+    if method == "adalm":
+        options["expanded_vocabulary"] = expand_vocabulary(args)
     if method == "varmae":
         # All masked and about as many unmasked tokens: an unbiased estimate of the paper's loss at a lower cost.
         options["config_overrides"] = "unmasked_ratio=0.15"
@@ -89,12 +106,13 @@ def pretrain(args: Arguments, method: str) -> dict:
         }
     return run_script(
         run_mlm,
-        Path(args.output_dir) / method,
-        method="dapt" if method == "base" else method,
+        Path(args.output_dir) / method / "all_results.json",
+        method="varmae" if method == "varmae" else "dapt",
         model_name_or_path=args.model_name_or_path,
         train_file=args.corpus,
         max_seq_length=args.max_seq_length,
         **options,
+        **TRAINER_OPTIONS,
     )
 
 
@@ -108,7 +126,7 @@ def fine_tune(args: Arguments, method: str, seed: int) -> dict:
     task = Path(args.task)
     return run_script(
         run_classification,
-        Path(args.output_dir) / f"{method}-task-seed{seed}",
+        Path(args.output_dir) / f"{method}-task-seed{seed}" / "all_results.json",
         model_name_or_path=args.model_name_or_path if method == "base" else Path(args.output_dir) / method,
         train_file=task / "train.jsonl",
         validation_file=task / "validation.jsonl",
@@ -124,6 +142,7 @@ def fine_tune(args: Arguments, method: str, seed: int) -> dict:
         do_train=True,
         do_eval=True,
         do_predict=True,
+        **TRAINER_OPTIONS,
     )
 
 
@@ -233,7 +252,7 @@ def main() -> None:
     output_dir = Path(args.output_dir)
     started = time.perf_counter()
     rows: dict[str, dict] = {}
-    for method in NAMES:
+    for method in NAMES if args.expand_vocabulary else [method for method in NAMES if method != "adalm"]:
         metrics = pretrain(args, method)
         rows[method] = {
             # VarMAE's own loss has more terms; this one compares.

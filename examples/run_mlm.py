@@ -24,11 +24,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from hf_domain.tokenization import VocabularyDelta
-from transformers import AutoConfig, AutoModelForMaskedLM, Trainer, TrainingArguments
+from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, AutoModelForMaskedLM, Trainer, TrainingArguments
 
 from hf_domain import ExBertForMaskedLM, VarMAEForMaskedLM
 from hf_domain.corpora import check_batch, load_corpus, tokenize_corpus
-from hf_domain.embeddings import NewRowsFirst, apply_delta
+from hf_domain.embeddings import NewRowsFirst, RowDistances, apply_delta
 from hf_domain.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask, check_mask_token
 from hf_domain.outputs import check_output_dir
 from hf_domain.runs import (
@@ -88,6 +88,10 @@ def load_model(args: MethodArguments, tokenizer, delta: VocabularyDelta | None):
     if overrides and args.method == "dapt":
         raise ValueError(f"--config_overrides are options of a method and dapt has none; got {args.config_overrides}")
     config = AutoConfig.from_pretrained(args.config_name or args.model_name_or_path, **args.hub_options)
+    if type(config) not in MODEL_FOR_MASKED_LM_MAPPING and not args.trust_remote_code:
+        raise ValueError(
+            f"masked language modeling needs an encoder such as BERT or RoBERTa, got a {config.model_type}"
+        )
     goes_on = args.method in ("dapt", config.model_type)
     model = AutoModelForMaskedLM.from_pretrained(
         args.model_name_or_path, dtype=args.dtype, **args.hub_options, **(overrides if goes_on else {})
@@ -162,7 +166,9 @@ def main() -> None:
         data_collator=collator_class(tokenizer, mlm_probability=data_args.mlm_probability, seed=training_args.seed),
     )
     log_auxiliary_losses(trainer)
-    if delta is not None and model_args.new_rows_first_steps:
+    if delta is not None and model_args.method != "exbert":
+        trainer.add_callback(RowDistances(delta))
+    if model_args.new_rows_first_steps:
         trainer.add_callback(NewRowsFirst(delta, model_args.new_rows_first_steps))
 
     if training_args.do_train:

@@ -1,12 +1,15 @@
 """The rows of a model for the new entries of its tokenizer."""
 
+import json
 import os
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from hf_domain.outputs import write_text
 from hf_domain.tokenization import VocabularyDelta
 
 LARGEST_PADDING = 1024
@@ -85,6 +88,36 @@ def plot_row_distances(old: torch.Tensor, new: torch.Tensor, path: str | os.Path
     axes.set(xlabel="L2 distance of the embedding", ylabel="density")
     axes.legend()
     figure.savefig(path)
+
+
+class RowDistances(TrainerCallback):
+    """Measures how far training moved the rows, and writes `row_distances.json` and `.png` (Figure 5 of AdaLM).
+
+    Args:
+        delta: What was applied to the model.
+    """
+
+    def __init__(self, delta: VocabularyDelta) -> None:
+        self.delta = delta
+        self.before: torch.Tensor | None = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Keep a copy of the table."""
+        self.before = _list_tables(kwargs["model"])[0].detach().clone()
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Write the mean distances and the histogram, from one process."""
+        if self.before is None or not state.is_world_process_zero:
+            return
+        old, new = measure_row_distances(self.before, _list_tables(kwargs["model"])[0].detach(), self.delta)
+        folder = Path(str(args.output_dir))
+        distances = {"old_rows": float(old.mean()), "new_rows": float(new.mean()), "steps": state.global_step}
+        write_text(folder / "row_distances.json", json.dumps(distances, indent=2) + "\n")
+        plot_row_distances(old, new, folder / "row_distances.png")
 
 
 class NewRowsFirst(TrainerCallback):

@@ -73,6 +73,15 @@ def test_from_corpus_to_hub_folder(monkeypatch, inputs, capfd):
     assert json.loads((output / "results.json").read_text())["methods"] == results["methods"]
 
 
+def test_with_an_expanded_vocabulary(monkeypatch, inputs):
+    monkeypatch.setattr(sys, "argv", [])
+    run_quickstart(monkeypatch, inputs, num_seeds=1, expand_vocabulary="true")
+    results = json.loads((inputs / "output" / "results.json").read_text())
+    assert list(results["methods"]) == ["base", "dapt", "varmae", "adalm"]
+    report = json.loads((inputs / "output" / "vocabulary" / "vocabulary_report.json").read_text())
+    assert report["unreachable"] == []
+
+
 def test_missing_input_is_told_first(monkeypatch, inputs):
     with pytest.raises(FileNotFoundError, match="--corpus"):
         run_quickstart(monkeypatch, inputs, corpus=inputs / "nothing.txt")

@@ -1,6 +1,8 @@
 """examples/run_mlm.py as a user runs it."""
 
 import json
+import os
+import subprocess
 import sys
 
 import pytest
@@ -131,6 +133,9 @@ def test_new_rows_first(run, expanded, encoder, tmp_path):
     run(expanded_vocabulary=expanded, new_rows_first_steps=4)
     after = load_file(tmp_path / "output" / "model.safetensors")["bert.embeddings.word_embeddings.weight"]
     assert torch.equal(after[: len(before)], before)
+    distances = json.loads((tmp_path / "output" / "row_distances.json").read_text())
+    assert distances["old_rows"] == 0 < distances["new_rows"]
+    assert (tmp_path / "output" / "row_distances.png").stat().st_size > 1000
     with pytest.raises(ValueError, match="--new_rows_first_steps needs"):
         run("other", new_rows_first_steps=4)
 
@@ -153,6 +158,22 @@ def test_ways_to_cut_and_mask(run, options):
 
 def test_bfloat16(run):
     assert run(bf16=True)["train_loss"] > 0
+
+
+@pytest.mark.parametrize("method", ["dapt", "varmae"])
+def test_two_processes(method, tmp_path, encoder, corpus):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", run_mlm.__file__]
+    options = {"model_name_or_path": encoder, "train_file": corpus, "output_dir": tmp_path / "output", "max_steps": 3}
+    options |= {"method": method, "max_seq_length": 16, "per_device_train_batch_size": 4, "logging_steps": 1}
+    options |= {"ddp_backend": "gloo", "cache_dir": tmp_path / "cache", "report_to": "none"}
+    flags = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(
+        [*command, *flags, "--do_train", "--use_cpu"], env=environment, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert len(read_losses(tmp_path / "output")) == 3
+    assert AutoModelForMaskedLM.from_pretrained(tmp_path / "output").config.vocab_size > 0
 
 
 def test_same_seed_same_evaluation(run):
@@ -196,7 +217,7 @@ def test_encoder_that_is_none(run, tmp_path, encoder):
     config = GPT2Config(vocab_size=200, n_embd=16, n_layer=1, n_head=2)
     GPT2LMHeadModel(config).save_pretrained(tmp_path / "gpt2")
     make_bert_tokenizer().save_pretrained(tmp_path / "gpt2")
-    refuse(run, tmp_path, "gpt2|GPT2", method="varmae", model_name_or_path=tmp_path / "gpt2")
+    refuse(run, tmp_path, "needs an encoder .* got a gpt2", method="varmae", model_name_or_path=tmp_path / "gpt2")
 
 
 def test_output_folder_of_another_model(run, tmp_path):
