@@ -25,7 +25,7 @@ test: install  ## hermetic and offline
 check: install  ## lint, format and types; the types of the built wheel, because mypy cannot follow package-dir
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	rm -rf build/types && $(BIN)/pip install --quiet --no-deps --target build/types .
+	rm -rf build && $(BIN)/pip install --quiet --no-deps --target build/types .
 	cd build/types && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p hf_domain
 
 test-lowest:  ## the tests on the lower bounds of the HuggingFace packages; torch stays at the pinned one

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -18,8 +19,13 @@ ROOMS["examples"] = "hf_domain/examples"
 
 
 def test_wheel_holds_the_tree(tmp_path):
+    # Built from a copy: setuptools would put into the wheel what an earlier build left in build/.
+    for room in ROOMS:
+        shutil.copytree(ROOT / room, tmp_path / "source" / room, ignore=shutil.ignore_patterns("quickstart_data"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path / "source")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*command, "--wheel-dir", tmp_path, ROOT], check=True)
+    subprocess.run([*command, "--wheel-dir", tmp_path, tmp_path / "source"], check=True)
     (wheel,) = tmp_path.glob("*.whl")
     built = {name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".py")}
     tree = {f"{ROOMS[room]}/{file.name}" for room in ROOMS for file in (ROOT / room).glob("*.py")}
