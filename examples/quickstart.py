@@ -44,8 +44,8 @@ class Arguments:
     corpus: str = field(default=str(DATA / "corpus.txt.gz"), metadata={"help": "Text of the domain."})
     task: str = field(default=str(DATA / "acl_arc"), metadata={"help": "Folder with a classification task."})
     output_dir: str = field(default="quickstart", metadata={"help": "Where everything is written."})
-    num_tokens: int = field(default=500_000, metadata={"help": "Tokens of pre-training, the same for each method."})
-    num_train_epochs: int = field(default=3, metadata={"help": "Epochs of fine-tuning."})
+    num_tokens: int = field(default=400_000, metadata={"help": "Tokens of pre-training, the same for each method."})
+    num_train_epochs: int = field(default=2, metadata={"help": "Epochs of fine-tuning."})
     num_seeds: int = field(default=3, metadata={"help": "Fine-tuning runs of each encoder."})
     max_seq_length: int = field(default=128, metadata={"help": "Tokens of an example of pre-training."})
     expand_vocabulary: bool = field(default=False, metadata={"help": "Also expand the vocabulary first (AdaLM)."})
@@ -135,7 +135,7 @@ def fine_tune(args: Arguments, method: str, seed: int) -> dict:
         num_train_epochs=args.num_train_epochs,
         per_device_train_batch_size=16,
         per_device_eval_batch_size=64,
-        learning_rate="5e-4",
+        learning_rate="2e-4",
         warmup_steps=0.1,
         train_sampling_strategy="group_by_length",
         seed=seed,
