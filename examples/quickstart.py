@@ -193,10 +193,10 @@ def make_hub_folder(args: Arguments, results: dict, method: str) -> Path:
     folder = output_dir / "hub"
     shutil.rmtree(folder, ignore_errors=True)
     trained = output_dir / method
-    keep = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", *trained.glob("*.py"))
     folder.mkdir()
-    for name in keep:
-        shutil.copy(trained / name, folder)
+    saved = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+    for file in (*(trained / name for name in saved), *trained.glob("*.py")):
+        shutil.copy(file, folder)
     shutil.copy(output_dir / "results.json", folder)
     shutil.copy(output_dir / "results.png", folder)
     row = results["methods"][method]

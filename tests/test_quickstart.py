@@ -32,7 +32,7 @@ def run_quickstart(monkeypatch, inputs, **options):
         "model_name_or_path": inputs / "encoder",
         "corpus": inputs / "corpus.txt",
         "task": inputs / "task",
-        "output_dir": inputs / "output",
+        "output_dir": "output",
         "num_tokens": 2048,
         "num_train_epochs": 1,
         "num_seeds": 2,
@@ -41,6 +41,7 @@ def run_quickstart(monkeypatch, inputs, **options):
     }
     arguments = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
     monkeypatch.setattr(sys, "argv", ["quickstart.py", *arguments])
+    monkeypatch.chdir(inputs)  # a relative output folder, as by default
     monkeypatch.setenv("HF_MODULES_CACHE", str(inputs / "modules"))
     quickstart.main()
 
