@@ -35,7 +35,9 @@ class VarMAEConfig(BackboneConfig):
         special_token_ids: Ids that are neither masked nor unmasked tokens ([CLS], [SEP], padding); their
             reconstruction is trivial. run_mlm.py takes them from the tokenizer.
         freeze_backbone: Whether embeddings and encoder stay as they are (section 3.2). They then run without gradient.
-        backbone_dropout: Whether the frozen encoder keeps its dropout in training (appendix C.2, table 6: 0.1).
+        backbone_dropout: Whether the frozen encoder keeps its dropout in training. Our choice is no: the states of a
+            frozen encoder are then the same in every epoch, as they are in fine-tuning, and cheaper. Table 6 of
+            appendix C.2 gives a dropout of 0.1 without saying where.
         tie_word_embeddings: Whether the decoder is the (frozen) embedding table. Our choice is a trainable copy: the
             paper optimizes the LM head, which a frozen table would not allow.
     """
@@ -63,7 +65,7 @@ class VarMAEConfig(BackboneConfig):
     unmasked_ratio: float = 1.0
     special_token_ids: list[int] = field(default_factory=list)
     freeze_backbone: bool = True
-    backbone_dropout: bool = True
+    backbone_dropout: bool = False
     tie_word_embeddings: bool = False
 
     def __post_init__(self, **kwargs) -> None:
