@@ -1,5 +1,6 @@
 """The steps that every script of examples/ takes: arguments, logging, tokenizer, training, evaluation, model card."""
 
+import atexit
 import logging
 import sys
 from dataclasses import dataclass, field
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import torch
 import transformers
 from datasets import Dataset
 from transformers import (
@@ -88,6 +90,17 @@ def start_run(training_args: TrainingArguments) -> None:
     transformers.utils.logging.set_verbosity(log_level)
     logger.info(f"Training/evaluation parameters {training_args}")
     set_seed(training_args.seed)
+    atexit.register(leave_process_group)
+
+
+def leave_process_group() -> None:
+    """Leave the process group of a distributed run, if there is one.
+
+    Gloo's threads would otherwise free tensors of Python while the interpreter shuts down, and now and then a process
+    that has done its work aborts.
+    """
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def load_tokenizer(model_args: ModelArguments, max_seq_length: int | None) -> PreTrainedTokenizerBase:
