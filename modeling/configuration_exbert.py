@@ -48,6 +48,9 @@ class ExBertConfig(BackboneConfig):
             start, because each gate weighs both branches equally. 6 keeps 99.8 % of the base.
         freeze_backbone: Whether masked-LM training leaves the base as it is (section 4.1; stage 1). False trains
             everything (the "whole model" of figure 3b; stage 2). Task heads train everything either way.
+        backbone_dropout: Whether the frozen base keeps its dropout in masked-LM training. Our choice is no: dropout
+            keeps weights from fitting their data, frozen ones cannot, and without it a step is faster and smaller. The
+            released code trains the whole model in training mode, with dropout.
     """
 
     model_type = "exbert"
@@ -59,6 +62,7 @@ class ExBertConfig(BackboneConfig):
     extension_intermediate_size: int | None = None
     gate_bias_init: float = 0.0
     freeze_backbone: bool = True
+    backbone_dropout: bool = False
 
     def __post_init__(self, **kwargs) -> None:
         super().__post_init__(**kwargs)

@@ -473,6 +473,17 @@ class ExBertForMaskedLM(ExBertPreTrainedModel, BackboneForMaskedLM):
                 parameter.requires_grad_(not set(self.added_modules).isdisjoint(name.split(".")))
             self.get_output_embeddings().weight.requires_grad_(False)
 
+    def train(self, mode: bool = True) -> "ExBertForMaskedLM":
+        """Switch to training mode; a frozen base follows unless it is to run without dropout."""
+        super().train(mode)
+        if self.config.freeze_backbone and not self.config.backbone_dropout:
+            self.model.backbone.eval()
+            for layer in self.get_base_layers():
+                layer.training = mode  # the flag of the layer itself: activation checkpointing asks for it
+                if self.config.extension_hidden_size:
+                    layer.side.train(mode)
+        return self
+
 
 class ExBertForSequenceClassification(ExBertPreTrainedModel, BackboneForSequenceClassification):
     """Classification, multi-label classification or regression on the first token."""

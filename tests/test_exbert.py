@@ -476,6 +476,23 @@ def test_side_modules_have_the_dropout_of_the_base(family):
     assert side.dropout.p == side.attention_dropout == 0.3
 
 
+@pytest.mark.parametrize("freeze_backbone", [True, False])
+@pytest.mark.parametrize("backbone_dropout", [True, False])
+def test_frozen_base_runs_without_dropout(family, freeze_backbone, backbone_dropout):
+    model = make_exbert(family, dropout=0.3, freeze_backbone=freeze_backbone, backbone_dropout=backbone_dropout).train()
+    side_modules = [layer.side for layer in model.get_base_layers()]
+    for side in side_modules:
+        side.eval()
+    batch = make_extended_batch(masked=False)
+    with torch.no_grad():
+        once, again = (model.model(**batch).last_hidden_state for _ in range(2))
+    assert torch.equal(once, again) is (freeze_backbone and not backbone_dropout)
+    for module in model.train().modules():
+        is_side = any(module in set(side.modules()) for side in side_modules)
+        assert not is_side or module.training
+    assert not any(module.training for module in model.eval().modules())
+
+
 def test_loss_is_the_cross_entropy_over_both_vocabularies(family):
     model = make_exbert(family)
     batch = make_extended_batch()
