@@ -29,6 +29,7 @@ from hf_domain.classification import (
 from hf_domain.fine_tuning import (
     DataArguments,
     FineTuner,
+    FineTuningArguments,
     check_columns,
     limit_splits,
     load_config,
@@ -39,7 +40,6 @@ from hf_domain.fine_tuning import (
 from hf_domain.labels import find_ids, find_labels
 from hf_domain.metrics import choose_metrics
 from hf_domain.runs import (
-    ModelArguments,
     load_tokenizer,
     parse_arguments,
     run_evaluation,
@@ -75,7 +75,9 @@ class DataTrainingArguments(DataArguments):
 
 
 def main():
-    model_args, data_args, training_args = parse_arguments(ModelArguments, DataTrainingArguments, TrainingArguments)
+    model_args, data_args, training_args = parse_arguments(
+        FineTuningArguments, DataTrainingArguments, TrainingArguments
+    )
     start_run(training_args)
 
     label_column = data_args.label_column_name

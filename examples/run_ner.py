@@ -20,6 +20,7 @@ import hf_domain  # noqa: F401  the Auto classes then know its models
 from hf_domain.fine_tuning import (
     DataArguments,
     FineTuner,
+    FineTuningArguments,
     check_columns,
     limit_splits,
     load_config,
@@ -30,7 +31,6 @@ from hf_domain.fine_tuning import (
 from hf_domain.labels import find_labels, prepare_for_words, read_tags, tokenize_words
 from hf_domain.metrics import compute_entity_metrics
 from hf_domain.runs import (
-    ModelArguments,
     load_tokenizer,
     parse_arguments,
     run_evaluation,
@@ -58,7 +58,9 @@ class DataTrainingArguments(DataArguments):
 
 
 def main():
-    model_args, data_args, training_args = parse_arguments(ModelArguments, DataTrainingArguments, TrainingArguments)
+    model_args, data_args, training_args = parse_arguments(
+        FineTuningArguments, DataTrainingArguments, TrainingArguments
+    )
     start_run(training_args)
 
     splits = load_splits(model_args, data_args, training_args)

@@ -38,6 +38,15 @@ class DataArguments:
     preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes that tokenize."})
 
 
+@dataclass
+class FineTuningArguments(ModelArguments):
+    """Which model is fine-tuned, and how much of it."""
+
+    train_top_layers: int | None = field(
+        default=None, metadata={"help": "exBERT: train the head and so many top layers; default 3, 0 trains all."}
+    )
+
+
 class FineTuner(Trainer):
     """The stock trainer, which keeps the order of the examples in evaluation.
 
@@ -200,9 +209,11 @@ def load_config(
 
 
 def load_model(
-    auto_class: Any, model_args: ModelArguments, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase
+    auto_class: Any, model_args: FineTuningArguments, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase
 ) -> PreTrainedModel:
     """Load the model, in float32 whatever its checkpoint has, so that small updates count.
+
+    Of an exBERT the head and the top three layers are left trainable (section 4.1), or as many as the arguments say.
 
     Args:
         auto_class: `AutoModelFor*` of the task.
@@ -214,8 +225,12 @@ def load_model(
         The model.
 
     Raises:
-        ValueError: The tokenizer has more entries than the model.
+        ValueError: The tokenizer has more entries than the model, or the top layers of another model than an exBERT
+            are chosen.
     """
+    num_layers = model_args.train_top_layers
+    if num_layers is not None and config.model_type != "exbert":
+        raise ValueError(f"--train_top_layers is for an exBERT, this is a {config.model_type}; got {num_layers}")
     model = auto_class.from_pretrained(
         model_args.model_name_or_path,
         config=config,
@@ -224,4 +239,6 @@ def load_model(
         **model_args.hub_options,
     )
     check_tokenizer_fits(tokenizer, model)
+    if config.model_type == "exbert" and num_layers != 0:
+        model.train_top_layers(3 if num_layers is None else num_layers)
     return normalize_stock_loss(model)

@@ -476,6 +476,26 @@ def test_side_modules_have_the_dropout_of_the_base(family):
     assert side.dropout.p == side.attention_dropout == 0.3
 
 
+def test_attention_of_the_side_modules_is_not_kept(family):
+    model = make_exbert(family, dropout=0.0)
+    batch = make_extended_batch()
+    model(**batch).loss.backward()
+    expected = [parameter.grad for parameter in model.parameters()]
+    model.train().zero_grad()
+    for layer in model.get_base_layers():
+        layer.side.attention_dropout = 1e-9  # the kernel with dropout, which drops nothing
+    inner, length = model.config.extension_hidden_size // model.config.num_attention_heads, batch["input_ids"].shape[1]
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: kept.append(tensor.shape) or tensor, lambda kept: kept
+    ):
+        loss = model(**batch).loss
+    assert kept and not any(inner in shape and length in shape and len(shape) >= 3 for shape in kept)
+    loss.backward()
+    for one, other in zip(expected, (parameter.grad for parameter in model.parameters()), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-6)
+
+
 @pytest.mark.parametrize("freeze_backbone", [True, False])
 @pytest.mark.parametrize("backbone_dropout", [True, False])
 def test_frozen_base_runs_without_dropout(family, freeze_backbone, backbone_dropout):

@@ -7,17 +7,19 @@ from tiny_tokenizers import make_bert_tokenizer
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
+    BertConfig,
+    BertForMaskedLM,
     TrainingArguments,
 )
 
-from hf_domain import VarMAEForSequenceClassification
-from hf_domain.fine_tuning import DataArguments, limit_splits, load_model, load_splits
+from hf_domain import ExBertForSequenceClassification, VarMAEForSequenceClassification
+from hf_domain.fine_tuning import DataArguments, FineTuningArguments, limit_splits, load_model, load_splits
 from hf_domain.runs import ModelArguments, parse_arguments
 
 
 @pytest.fixture
 def model_args(tmp_path):
-    return ModelArguments(model_name_or_path=save_tiny_bert(tmp_path / "model", ["a few words"]))
+    return FineTuningArguments(model_name_or_path=save_tiny_bert(tmp_path / "model", ["a few words"]))
 
 
 def make_training_args(tmp_path, **options):
@@ -31,6 +33,27 @@ def test_stock_models_leave_the_division_of_the_loss_to_the_trainer(model_args):
     own = VarMAEForSequenceClassification.from_backbone(model_args.model_name_or_path)
     own.save_pretrained(model_args.model_name_or_path)
     assert load_model(AutoModelForSequenceClassification, model_args, own.config, tokenizer).accepts_loss_kwargs is True
+
+
+@pytest.mark.parametrize(("chosen", "trained"), [(None, 3), (1, 1), (0, 4)])
+def test_top_layers_of_an_exbert(model_args, chosen, trained):
+    tokenizer = make_bert_tokenizer(["a few words"])
+    config = BertConfig(vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=4, num_attention_heads=2)
+    ExBertForSequenceClassification.from_backbone(BertForMaskedLM(config)).save_pretrained(model_args.model_name_or_path)
+    model_args.train_top_layers = chosen
+    config = AutoConfig.from_pretrained(model_args.model_name_or_path)
+    model = load_model(AutoModelForSequenceClassification, model_args, config, tokenizer)
+    layers = [all(parameter.requires_grad for parameter in layer.parameters()) for layer in model.get_base_layers()]
+    assert layers == [number >= 4 - trained for number in range(4)]
+    assert model.get_input_embeddings().weight.requires_grad is (chosen == 0)
+    assert all(parameter.requires_grad for parameter in model.classifier.parameters())
+
+
+def test_top_layers_of_another_model_are_refused(model_args):
+    config = AutoConfig.from_pretrained(model_args.model_name_or_path)
+    model_args.train_top_layers = 1
+    with pytest.raises(ValueError, match="is for an exBERT, this is a bert; got 1"):
+        load_model(AutoModelForSequenceClassification, model_args, config, make_bert_tokenizer(["a few words"]))
 
 
 def test_tokenizer_larger_than_the_model_is_told(model_args):
