@@ -104,8 +104,8 @@ def measure_bytes(variant: str, args: argparse.Namespace) -> int:
 def main() -> None:
     """Measure, print, and write the JSON file."""
     args = parse_arguments()
-    # Memory first: a process begins with the peak of the one that started it. Every tensor is mapped on its own: what is
-    # freed then leaves the process, and the peak is that of what is held, not of what the allocator hoards.
+    # Memory first: a process begins with the peak of the one that started it. With every tensor mapped on its own, what
+    # is freed leaves the process, and the peak is that of what is held, not of what the allocator hoards.
     os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         memory = {variant: pool.apply(measure_bytes, (variant, args)) for variant in VARIANTS}

@@ -39,7 +39,9 @@ def test_stock_models_leave_the_division_of_the_loss_to_the_trainer(model_args):
 def test_top_layers_of_an_exbert(model_args, chosen, trained):
     tokenizer = make_bert_tokenizer(["a few words"])
     config = BertConfig(vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=4, num_attention_heads=2)
-    ExBertForSequenceClassification.from_backbone(BertForMaskedLM(config)).save_pretrained(model_args.model_name_or_path)
+    ExBertForSequenceClassification.from_backbone(BertForMaskedLM(config)).save_pretrained(
+        model_args.model_name_or_path
+    )
     model_args.train_top_layers = chosen
     config = AutoConfig.from_pretrained(model_args.model_name_or_path)
     model = load_model(AutoModelForSequenceClassification, model_args, config, tokenizer)
