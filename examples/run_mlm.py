@@ -93,6 +93,11 @@ def load_model(args: MethodArguments, tokenizer, delta: VocabularyDelta | None):
             f"masked language modeling needs an encoder such as BERT or RoBERTa, got a {config.model_type}"
         )
     goes_on = args.method in ("dapt", config.model_type)
+    if config.model_type == "exbert" and delta is not None:
+        raise ValueError(
+            "an exBERT gets its extension vocabulary when it is made and has its tokenizer beside it; leave out "
+            f"--expanded_vocabulary, got {args.expanded_vocabulary}"
+        )
     model = AutoModelForMaskedLM.from_pretrained(
         args.model_name_or_path, dtype=args.dtype, **args.hub_options, **(overrides if goes_on else {})
     )

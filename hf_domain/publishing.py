@@ -47,6 +47,18 @@ METHODS = {
   year = "2022"
 }""",
     ),
+    "exbert": Method(
+        name="exBERT",
+        paper="Tai et al. 2020, <https://aclanthology.org/2020.findings-emnlp.129>",
+        summary="{base_model} with an extension vocabulary and a side module in every layer, trained with masked "
+        "language modeling on text of its domain; the encoder itself was frozen.",
+        citation="""@inproceedings{tai-etal-2020-exbert,
+  title = "ex{BERT}: Extending Pre-trained Models with Domain-specific Vocabulary Under Constrained Training Resources",
+  author = "Tai, Wen and others",
+  booktitle = "Findings of EMNLP",
+  year = "2020"
+}""",
+    ),
 }
 
 USAGE = """from transformers import pipeline

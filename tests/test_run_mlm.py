@@ -140,7 +140,21 @@ def test_new_rows_first(run, expanded, encoder, tmp_path):
         run("other", new_rows_first_steps=4)
 
 
-@pytest.mark.parametrize("method", ["dapt", "varmae"])
+def test_two_stages_of_exbert(run, expanded, encoder, tmp_path):
+    base = load_file(encoder / "model.safetensors")["bert.encoder.layer.0.intermediate.dense.weight"]
+    run("first", method="exbert", expanded_vocabulary=expanded)
+    options = {"method": "exbert", "model_name_or_path": tmp_path / "first"}
+    run("second", config_overrides="freeze_backbone=false", **options)
+    name = "model.backbone.encoder.layer.0.intermediate.dense.weight"
+    first, second = (load_file(tmp_path / stage / "model.safetensors") for stage in ("first", "second"))
+    assert torch.equal(first[name], base)
+    assert not torch.equal(second[name], base)
+    assert first.keys() == second.keys()
+    with pytest.raises(ValueError, match="leave out --expanded_vocabulary"):
+        run("third", expanded_vocabulary=expanded, **options)
+
+
+@pytest.mark.parametrize("method", ["dapt", "varmae", "exbert"])
 def test_killed_run_resumes_to_the_same_losses(run, method, tmp_path):
     run("whole", method=method, max_steps=6, save_steps=3)
     run("parts", method=method, max_steps=6, save_steps=3, resume_from_checkpoint=tmp_path / "whole" / "checkpoint-3")
