@@ -7,9 +7,10 @@
     python examples/run_mlm.py --model_name_or_path bert-base-uncased --method varmae \
         --train_file corpus.txt.gz --output_dir varmae-cs --do_train --do_eval --num_train_epochs 3
 
-`--method dapt` trains the encoder as it is. Every other method builds its model around the encoder; the method's own
-options go into `--config_overrides kl_weight=10,unmasked_ratio=0.15`. `--model_name_or_path` may also name a checkpoint
-of the method: training then goes on from there. A killed run goes on with `--resume_from_checkpoint`.
+`--method dapt` trains the encoder as it is, `--method lora` low-rank changes of it, merged at the end. Every other
+method builds its model around the encoder; the method's own options go into `--config_overrides
+kl_weight=10,unmasked_ratio=0.15`. `--model_name_or_path` may also name a checkpoint of the method: training then goes
+on from there. A killed run goes on with `--resume_from_checkpoint`.
 
 `--expanded_vocabulary` names a folder that run_expand_vocab.py wrote. With dapt that is AdaLM; under any method the
 encoder gets the new rows first; exBERT keeps them in an extension of their own. exBERT trains the extension alone; a
@@ -29,6 +30,7 @@ from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, AutoModelForMa
 from hf_domain import ExBertForMaskedLM, VarMAEForMaskedLM
 from hf_domain.corpora import check_batch, load_corpus, tokenize_corpus
 from hf_domain.embeddings import NewRowsFirst, RowDistances, apply_delta
+from hf_domain.lora import add_lora, merge_lora
 from hf_domain.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask, check_mask_token
 from hf_domain.outputs import check_output_dir
 from hf_domain.runs import (
@@ -52,7 +54,7 @@ from hf_domain.training import (
 class MethodArguments(ModelArguments):
     """Which encoder, and what is made of it."""
 
-    method: Literal["dapt", "exbert", "varmae"] = field(default="dapt", metadata={"help": "What is trained."})
+    method: Literal["dapt", "exbert", "lora", "varmae"] = field(default="dapt", metadata={"help": "What is trained."})
     config_overrides: str | None = field(default=None, metadata={"help": "Options of the method: name=value,..."})
     expanded_vocabulary: str | None = field(default=None, metadata={"help": "Folder written by run_expand_vocab.py."})
     new_rows_first_steps: int = field(default=0, metadata={"help": "Train the new rows alone for so many steps."})
@@ -85,14 +87,16 @@ class DataTrainingArguments:
 def load_model(args: MethodArguments, tokenizer, delta: VocabularyDelta | None):
     """Load the model to train: the encoder itself, or the method's model around it."""
     overrides = parse_overrides(args.config_overrides)
-    if overrides and args.method == "dapt":
-        raise ValueError(f"--config_overrides are options of a method and dapt has none; got {args.config_overrides}")
+    if overrides and args.method in ("dapt", "lora"):
+        raise ValueError(
+            f"--config_overrides are options of a method and {args.method} has none; got {args.config_overrides}"
+        )
     config = AutoConfig.from_pretrained(args.config_name or args.model_name_or_path, **args.hub_options)
     if type(config) not in MODEL_FOR_MASKED_LM_MAPPING and not args.trust_remote_code:
         raise ValueError(
             f"masked language modeling needs an encoder such as BERT or RoBERTa, got a {config.model_type}"
         )
-    goes_on = args.method in ("dapt", config.model_type)
+    goes_on = args.method in ("dapt", "lora", config.model_type)
     if config.model_type == "exbert" and delta is not None:
         raise ValueError(
             "an exBERT gets its extension vocabulary when it is made and has its tokenizer beside it; leave out "
@@ -108,7 +112,8 @@ def load_model(args: MethodArguments, tokenizer, delta: VocabularyDelta | None):
     if args.method == "varmae" and not goes_on:
         special_ids = sorted(set(tokenizer.all_special_ids) - {tokenizer.mask_token_id, tokenizer.unk_token_id})
         return VarMAEForMaskedLM.from_backbone(model, **{"special_token_ids": special_ids, **overrides})
-    return decode_labelled_rows_only(model)
+    model = decode_labelled_rows_only(model)
+    return add_lora(model, delta) if args.method == "lora" else model
 
 
 def load_data(args: DataTrainingArguments, model_args: MethodArguments, do_eval: bool, tokenizer):
@@ -171,7 +176,7 @@ def main() -> None:
         data_collator=collator_class(tokenizer, mlm_probability=data_args.mlm_probability, seed=training_args.seed),
     )
     log_auxiliary_losses(trainer)
-    if delta is not None and model_args.method != "exbert":
+    if delta is not None and model_args.method not in ("exbert", "lora"):
         trainer.add_callback(RowDistances(delta))
     if model_args.new_rows_first_steps:
         trainer.add_callback(NewRowsFirst(delta, model_args.new_rows_first_steps))
@@ -183,6 +188,8 @@ def main() -> None:
         # VarMAE's loss has more terms; what compares with a masked LM is the reconstruction of the masked tokens.
         metrics["perplexity"] = math.exp(metrics.get("eval_masked_reconstruction_loss", metrics["eval_loss"]))
         save_metrics(trainer, "eval", metrics, trainer.eval_dataset)
+    if model_args.method == "lora" and training_args.do_train and training_args.should_save:
+        trainer.model = merge_lora(trainer.accelerator.unwrap_model(trainer.model), training_args.output_dir)
     write_card(
         trainer,
         model_args,

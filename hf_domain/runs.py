@@ -131,7 +131,10 @@ def run_training(trainer: Trainer) -> None:
         trainer: Ready to train.
     """
     trainer.add_callback(PushCodeCallback())
+    assert trainer.model is not None
+    trainable_parameters = sum(weight.numel() for weight in trainer.model.parameters() if weight.requires_grad)
     metrics = trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint).metrics
+    metrics["trainable_parameters"] = trainable_parameters
     trainer.save_model()
     save_metrics(trainer, "train", metrics, trainer.train_dataset)
     trainer.save_state()

@@ -484,6 +484,7 @@ class ExBertForMaskedLM(ExBertPreTrainedModel, BackboneForMaskedLM):
         super().train(mode)
         if self.config.freeze_backbone and not self.config.backbone_dropout:
             self.model.backbone.eval()
+            layer: Any
             for layer in self.get_base_layers():
                 layer.training = mode  # the flag of the layer itself: activation checkpointing asks for it
                 if self.config.extension_hidden_size:

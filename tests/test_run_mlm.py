@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -138,6 +139,23 @@ def test_new_rows_first(run, expanded, encoder, tmp_path):
     assert (tmp_path / "output" / "row_distances.png").stat().st_size > 1000
     with pytest.raises(ValueError, match="--new_rows_first_steps needs"):
         run("other", new_rows_first_steps=4)
+
+
+def test_lora_trains_new_rows_and_ends_as_an_ordinary_model(run, expanded, encoder, tmp_path):
+    run(method="lora", expanded_vocabulary=expanded, learning_rate=1e-2)
+    delta = VocabularyDelta.load(expanded)
+    before, after = (load_file(folder / "model.safetensors") for folder in (Path(encoder), tmp_path / "output"))
+    table = "bert.embeddings.word_embeddings.weight"
+    assert before.keys() == after.keys()
+    assert torch.equal(after[table][: delta.old_size], before[table])
+    for row, pieces in enumerate(delta.pieces.values(), delta.old_size):
+        assert not torch.equal(after[table][row], before[table][pieces].mean(0))
+    name = "bert.encoder.layer.0.attention.self.query"
+    change = after[f"{name}.weight"] - before[f"{name}.weight"]
+    assert 0 < torch.linalg.matrix_rank(change) <= 16
+    assert torch.equal(after[f"{name}.bias"], before[f"{name}.bias"])
+    assert not list((tmp_path / "output").glob("adapter_*"))
+    assert type(AutoModelForMaskedLM.from_pretrained(tmp_path / "output")).__name__ == "BertForMaskedLM"
 
 
 def test_two_stages_of_exbert(run, expanded, encoder, tmp_path):

@@ -1,0 +1,82 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["hf-domain"]
+# ///
+"""Is it better than plain continued pre-training, at equal cost? Run a plan and write the report.
+
+    python examples/compare.py plan.yaml                # into a folder named after the plan, beside it
+    python examples/compare.py plan.yaml --dry_run      # say what would be run
+    python examples/compare.py plan.yaml --shard 2/4    # the second of four parts; each may run on its own machine
+    python examples/compare.py plan.yaml --report_only  # from the results that are there
+
+A plan:
+
+    encoder: bert-base-uncased
+    corpora:
+      cs: {train_file: corpus.txt.gz, validation_file: heldout.txt.gz}
+      general: {train_file: wikipedia.txt.gz, validation_file: wikipedia_heldout.txt.gz}
+    general: general                  # the corpus of the control, and the text on which forgetting shows
+    tasks:
+      acl_arc: {kind: classification, folder: acl_arc, corpus: cs, metric: macro_f1, options: {max_seq_length: 96}}
+
+Methods:
+      fine_tune:                      # the encoder as it is
+      control:                        # as many steps on general text: any further training helps a small encoder
+      dapt:
+      slow_dapt: {recipe: dapt, pretraining: {learning_rate: 5e-5}}
+      varmae:
+      average: {after: dapt}          # of the encoder before and after DAPT
+      exbert:
+    seeds: [1, 2, 3]
+    budget: {tokens: 10000000}        # or {minutes: 30}, the same for every method
+    pretraining: {per_device_train_batch_size: 32}
+    fine_tuning: {learning_rate: 3e-5, num_train_epochs: 4}
+
+`pretraining`, `fine_tuning` and `vocabulary` are flags of run_mlm.py, of the scripts of the tasks and of
+run_expand_vocab.py. What is done is skipped: a killed comparison goes on where it was, and a run that failed is tried
+again. Each run leaves one file in results/; the results of several machines are put into one folder.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from hf_domain.comparison.plan import load_plan
+from hf_domain.comparison.report import write_report
+from hf_domain.comparison.runner import run_comparison
+from hf_domain.comparison.steps import list_steps
+
+
+def read_shard(text: str) -> tuple[int, int]:
+    """Read `2/4`."""
+    number, slash, count = text.partition("/")
+    if not (slash and number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
+        raise argparse.ArgumentTypeError(f"a shard is written 2/4, the second of four, got {text}")
+    return int(number), int(count)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("plan", type=Path)
+    parser.add_argument("--output_dir", type=Path, default=None, help="default: the plan's path without its ending")
+    parser.add_argument("--shard", type=read_shard, default=(1, 1))
+    parser.add_argument("--dry_run", action="store_true", help="list the steps and run nothing")
+    parser.add_argument("--report_only", action="store_true", help="write the report of the results that are there")
+    args = parser.parse_args()
+    output_dir = args.output_dir or args.plan.with_suffix("")
+    if not args.report_only:
+        plan = load_plan(args.plan)
+        if args.dry_run:
+            for step in list_steps(plan, output_dir):
+                print(f"{step.name}: {step.script} {' '.join(step.list_arguments())}")
+            return
+        run_comparison(plan, output_dir, args.shard)
+    report = write_report(output_dir)
+    print((output_dir / "report.md").read_text(encoding="utf-8"))
+    print(f"The report: {output_dir / 'report.html'}")
+    if report.failed:
+        sys.exit(f"{len(report.failed)} runs failed; the same command tries them again")
+
+
+if __name__ == "__main__":
+    main()

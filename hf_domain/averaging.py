@@ -1,0 +1,38 @@
+"""The weight average of models: what people use today against forgetting, without any training."""
+
+from collections.abc import Sequence
+
+import torch
+from transformers import PreTrainedModel
+
+
+@torch.no_grad()
+def average_models(models: Sequence[PreTrainedModel], weights: Sequence[float] | None = None) -> PreTrainedModel:
+    """Average models of one architecture, such as an encoder before and after DAPT.
+
+    Args:
+        models: Two or more with the same parameters.
+        weights: How much each counts; default equally. They are divided by their sum.
+
+    Returns:
+        The first model, with averaged parameters.
+
+    Raises:
+        ValueError: The models do not have the same parameters, or the weights do not fit.
+    """
+    weights = [1.0] * len(models) if weights is None else weights
+    if len(models) < 2 or len(weights) != len(models) or sum(weights) <= 0:
+        raise ValueError(f"an average needs two models and a weight for each, got {len(models)} and {list(weights)}")
+    shares = [weight / sum(weights) for weight in weights]
+    states = [dict(model.named_parameters()) for model in models]
+    for state in states[1:]:
+        for name in states[0].keys() | state.keys():
+            sizes = [None if name not in one else list(one[name].shape) for one in (states[0], state)]
+            if sizes[0] != sizes[1]:
+                raise ValueError(
+                    f"only models with the same parameters have an average, {name} is {sizes[0]} in the first and "
+                    f"{sizes[1]} in another; an expanded vocabulary or a task head makes them differ"
+                )
+    for name, parameter in states[0].items():
+        parameter.copy_(torch.stack([share * state[name] for share, state in zip(shares, states, strict=True)]).sum(0))
+    return models[0]

@@ -1,0 +1,1 @@
+"""Compare methods of domain adaptation on tasks, at equal cost: a plan, its runs, their scores, the report."""

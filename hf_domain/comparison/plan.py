@@ -1,0 +1,281 @@
+"""The plan of a comparison: which methods make an encoder of a domain, which tasks test it, and at which cost.
+
+The docstring of examples/compare.py shows a whole one. Paths are relative to the plan; `pretraining`, `fine_tuning` and
+`vocabulary` are flags of run_mlm.py, of the scripts of the tasks, and of run_expand_vocab.py.
+"""
+
+import json
+import re
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from hf_domain.corpora import BUILDERS
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a method makes its encoder, and the flags that suit it; a plan may say otherwise."""
+
+    name: str
+    """As the report writes it."""
+    method: str | None = None
+    """`--method` of run_mlm.py; None trains nothing."""
+    text: Literal["domain", "general", "task"] = "domain"
+    expands_vocabulary: bool = False
+    needs_after: bool = False
+    pretraining: dict[str, Any] = field(default_factory=dict)
+
+
+# The learning rates are our choice: those of the quickstart. VarMAE and exBERT train small new networks over a frozen
+# encoder. exBERT begins near its base: a budget of a comparison is too short to learn again what open gates take away.
+RECIPES = {
+    "fine_tune": Recipe("fine-tuning only"),
+    "control": Recipe("general text", method="dapt", text="general", pretraining={"learning_rate": 3e-4}),
+    "tapt": Recipe("TAPT", method="dapt", text="task", pretraining={"learning_rate": 3e-4}),
+    "dapt": Recipe("DAPT", method="dapt", pretraining={"learning_rate": 3e-4}),
+    "lora": Recipe("DAPT with LoRA", method="lora", expands_vocabulary=True, pretraining={"learning_rate": 1e-3}),
+    "average": Recipe("average with the base", needs_after=True),
+    "varmae": Recipe(
+        "VarMAE", method="varmae", pretraining={"learning_rate": 1e-3, "config_overrides": "unmasked_ratio=0.15"}
+    ),
+    "adalm": Recipe(
+        "AdaLM vocabulary + DAPT", method="dapt", expands_vocabulary=True, pretraining={"learning_rate": 3e-4}
+    ),
+    "exbert": Recipe(
+        "exBERT",
+        method="exbert",
+        expands_vocabulary=True,
+        pretraining={"learning_rate": 1e-3, "config_overrides": "gate_bias_init=3,extension_init=pieces"},
+    ),
+}
+METRICS = {
+    "classification": ("macro_f1", "micro_f1", "positive_micro_f1"),
+    "ner": ("entity_f1", "token_f1"),
+    "qa": ("f1", "exact_match"),
+}
+COLUMNS = {
+    "classification": {"text", "label"},
+    "ner": {"tokens", "tags"},
+    "qa": {"id", "context", "question", "answers"},
+}
+
+
+@dataclass
+class Corpus:
+    """Text of a domain, and text of the same kind that no method is trained on."""
+
+    train_file: str
+    validation_file: str
+
+
+@dataclass
+class Task:
+    """A folder with train, validation and test as .jsonl."""
+
+    kind: Literal["classification", "ner", "qa"]
+    folder: str
+    corpus: str
+    metric: str = ""
+    """One of `METRICS`; empty takes the first of the kind."""
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def get_file(self, split: str) -> str:
+        """Return the file of a split."""
+        return f"{self.folder}/{split}.jsonl"
+
+
+@dataclass
+class Method:
+    """A row of the report."""
+
+    recipe: str = ""
+    """A key of `RECIPES`; empty: the name of the method."""
+    after: str | None = None
+    """Another method whose encoder this one starts from, instead of the plan's."""
+    pretraining: dict[str, Any] = field(default_factory=dict)
+    fine_tuning: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Budget:
+    """What pre-training of each method may cost: one of the two."""
+
+    tokens: int | None = None
+    minutes: float | None = None
+
+
+@dataclass
+class Plan:
+    """What is compared. See the docstring of the module."""
+
+    encoder: str
+    corpora: dict[str, Corpus]
+    tasks: dict[str, Task]
+    methods: dict[str, Method]
+    budget: Budget
+    general: str | None = None
+    seeds: list[int] = field(default_factory=lambda: [1, 2, 3])
+    pretraining: dict[str, Any] = field(default_factory=dict)
+    fine_tuning: dict[str, Any] = field(default_factory=dict)
+    vocabulary: dict[str, Any] = field(default_factory=dict)
+    path: Path = Path("plan.yaml")
+    """Where the plan stands; its paths are relative to the folder."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the plan, where every command runs."""
+        return self.path.parent
+
+    def get_recipe(self, method: str) -> Recipe:
+        """Return how a method makes its encoder."""
+        return RECIPES[self.methods[method].recipe]
+
+
+def load_plan(path: str | Path) -> Plan:
+    """Read a plan and check it.
+
+    Args:
+        path: YAML file.
+
+    Returns:
+        The plan, with paths that hold from the working directory.
+
+    Raises:
+        ValueError: Something is wrong with it; everything that is, in one message.
+    """
+    path = Path(path)
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict):
+        raise ValueError(f"a plan is a mapping as in the documentation of hf_domain.comparison.plan; {path} is none")
+    problems: list[str] = []
+    _check_fields(content, Plan, "the plan", problems)
+    for section, kind in (("corpora", Corpus), ("tasks", Task), ("methods", Method)):
+        entries = content.get(section)
+        if not isinstance(entries, dict) or not entries:
+            problems.append(f"{section} is a mapping of names with at least one entry, got {entries}")
+            continue
+        for name, options in entries.items():
+            entries[name] = _build(kind, options, f"{section}: {name}", problems)
+    content["budget"] = _build(Budget, content.get("budget"), "budget", problems)
+    if problems:
+        _refuse(path, problems)
+    plan = Plan(**content, path=path)
+    for name, method in plan.methods.items():
+        method.recipe = method.recipe or name
+    for task in plan.tasks.values():
+        task.metric = task.metric or METRICS.get(task.kind, ("",))[0]
+    _refuse(path, check_plan(plan))
+    return plan
+
+
+def _build(kind: type, options: Any, where: str, problems: list[str]) -> Any:
+    options = {} if options is None else options
+    if not isinstance(options, dict):
+        problems.append(f"{where} is a mapping, got {options}")
+        return None
+    return kind(**options) if _check_fields(options, kind, where, problems) else None
+
+
+def _check_fields(options: dict[str, Any], kind: type, where: str, problems: list[str]) -> bool:
+    """Note fields that are unknown or missing; return whether there are none."""
+    known = {item.name: item.default is MISSING and item.default_factory is MISSING for item in fields(kind)}
+    wrong = [f"{where} has no {name}; there are {', '.join(known)}" for name in options if name not in known]
+    wrong += [f"{where} lacks {name}" for name, is_required in known.items() if is_required and name not in options]
+    problems += wrong
+    return not wrong
+
+
+def check_plan(plan: Plan) -> list[str]:
+    """Return everything that is wrong with a plan, before the first run."""
+    problems = _check_costs(plan)
+    for section in (plan.corpora, plan.tasks, plan.methods):
+        problems += [
+            f"a name is made of letters, digits, _ and -: it becomes that of a folder; got {name}"
+            for name in section
+            if not re.fullmatch(r"[\w-]+", str(name))
+        ]
+    if plan.general is not None and plan.general not in plan.corpora:
+        problems.append(f"general is none of the corpora {', '.join(plan.corpora)}, got {plan.general}")
+    for name, corpus in plan.corpora.items():
+        problems += [f"corpora: {name}: {problem}" for problem in _check_corpus(corpus, plan)]
+    for name, task in plan.tasks.items():
+        problems += [f"tasks: {name}: {problem}" for problem in _check_task(task, plan)]
+    for name, method in plan.methods.items():
+        problems += [f"methods: {name}: {problem}" for problem in _check_method(method, plan)]
+    return problems
+
+
+def _check_costs(plan: Plan) -> list[str]:
+    problems = []
+    if (plan.budget.tokens is None) == (plan.budget.minutes is None):
+        problems.append(f"budget is either tokens or minutes, got {plan.budget}")
+    elif (plan.budget.tokens or plan.budget.minutes or 0) <= 0:
+        problems.append(f"budget must be positive, got {plan.budget}")
+    if not plan.seeds or len(set(plan.seeds)) < len(plan.seeds):
+        problems.append(f"seeds must be different numbers, got {plan.seeds}")
+    groups = [plan.pretraining, plan.fine_tuning, plan.vocabulary]
+    groups += [flags for method in plan.methods.values() for flags in (method.pretraining, method.fine_tuning)]
+    if any(name.endswith("token") for flags in groups for name in flags):
+        problems.append("a plan holds no token: results would show it. Set HF_TOKEN in the environment")
+    return problems
+
+
+def _check_corpus(corpus: Corpus, plan: Plan) -> list[str]:
+    problems = []
+    for file in (corpus.train_file, corpus.validation_file):
+        if not (plan.folder / file).is_file():
+            problems.append(f"there is no file {file}")
+        if Path(file.removesuffix(".gz")).suffix not in BUILDERS:
+            problems.append(f"a corpus is {' '.join(BUILDERS)} (.gz), got {file}")
+    return problems
+
+
+def _check_task(task: Task, plan: Plan) -> list[str]:
+    problems = []
+    if task.corpus not in plan.corpora:
+        problems.append(f"corpus is none of {', '.join(plan.corpora)}, got {task.corpus}")
+    if task.kind not in METRICS:
+        return [*problems, f"kind is one of {', '.join(METRICS)}, got {task.kind}"]
+    if task.metric not in METRICS[task.kind]:
+        problems.append(f"metric of {task.kind} is one of {', '.join(METRICS[task.kind])}, got {task.metric}")
+    if task.metric == "positive_micro_f1" and "negative_labels" not in task.options:
+        problems.append("positive_micro_f1 needs options: {negative_labels: ...}")
+    for split in ("train", "validation", "test"):
+        file = plan.folder / task.get_file(split)
+        if not file.is_file():
+            problems.append(f"there is no file {task.get_file(split)}")
+            continue
+        with file.open(encoding="utf-8") as lines:
+            row = json.loads(next(lines, "{}"))
+        if lacking := sorted(COLUMNS[task.kind] - set(row)):
+            problems.append(f"{task.get_file(split)} lacks {', '.join(lacking)}")
+    return problems
+
+
+def _check_method(method: Method, plan: Plan) -> list[str]:
+    if method.recipe not in RECIPES:
+        return [f"recipe is one of {', '.join(RECIPES)}, got {method.recipe}"]
+    problems, recipe = [], RECIPES[method.recipe]
+    if recipe.text == "general" and plan.general is None:
+        problems.append(f"{method.recipe} is trained on general text: name one of the corpora in `general`")
+    if recipe.needs_after and method.after is None:
+        problems.append(f"{method.recipe} needs `after`, the method whose encoder it takes")
+    if recipe.method is None and method.pretraining:
+        problems.append(f"{method.recipe} is not pre-trained, got pretraining {method.pretraining}")
+    seen = [method.after]
+    while seen[-1] is not None:
+        if seen[-1] not in plan.methods:
+            return [*problems, f"after is none of the methods, got {seen[-1]}"]
+        seen.append(plan.methods[seen[-1]].after)
+        if seen[-1] in seen[:-1]:
+            return [*problems, f"after goes in a circle: {' after '.join(map(str, seen))}"]
+    return problems
+
+
+def _refuse(path: Path, problems: list[str]) -> None:
+    if problems:
+        lines = "\n".join(f"- {problem}" for problem in problems)
+        raise ValueError(f"{len(problems)} thing(s) are wrong with the plan {path}; nothing was run:\n{lines}")

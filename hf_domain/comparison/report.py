@@ -1,0 +1,316 @@
+"""The report of a comparison, made from its result files and nothing else: Markdown, HTML and pictures."""
+
+import html
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from hf_domain.comparison.runner import read_results
+from hf_domain.comparison.scores import Difference, ExampleScores, compare, compute_interval
+from hf_domain.outputs import write_text
+from hf_domain.results import read_json, write_json
+
+BASELINE = "dapt"
+
+
+@dataclass
+class Report:
+    """What the results say.
+
+    Args:
+        plan: As `describe_plan` wrote it.
+        scores: Scores by method, task and seed, in percent.
+        differences: To the baseline by method and task, over the seeds that both have.
+        costs: By method: what its encoder and its use cost.
+        losses: Masked-LM losses by method and corpus.
+        failed: Steps without a result and why.
+    """
+
+    plan: dict[str, Any]
+    scores: dict[str, dict[str, dict[int, float]]]
+    differences: dict[str, dict[str, Difference]]
+    costs: dict[str, dict[str, float]]
+    losses: dict[str, dict[str, float]]
+    failed: dict[str, str]
+
+
+def write_report(output_dir: Path) -> Report:
+    """Read the results in a folder and write report.md, report.html, report.json and the pictures beside them.
+
+    Args:
+        output_dir: Of the comparison.
+
+    Returns:
+        What was written.
+
+    Raises:
+        FileNotFoundError: There are no results.
+    """
+    results = read_results(output_dir)
+    if not results or not (output_dir / "plan.json").is_file():
+        raise FileNotFoundError(f"there are no results in {output_dir}; run the comparison first")
+    report = read_report(read_json(output_dir / "plan.json"), results)
+    pictures = draw(report, output_dir)
+    tables = make_tables(report)
+    write_text(output_dir / "report.md", make_markdown(report, tables, pictures))
+    write_text(output_dir / "report.html", make_html(report, tables, pictures))
+    write_json(
+        output_dir / "report.json",
+        {"scores": report.scores, "costs": report.costs, "losses": report.losses, "failed": report.failed}
+        | {"differences": {m: {t: vars(d) for t, d in row.items()} for m, row in report.differences.items()}},
+    )
+    return report
+
+
+def read_report(plan: dict[str, Any], results: dict[str, dict[str, Any]]) -> Report:
+    """Gather what the results say."""
+    methods, tasks = plan["titles"], plan["tasks"]
+    done = [result for result in results.values() if result["status"] == "done"]
+    runs = {(r["method"], r["task"], r["seed"]): r for r in done if r["kind"] == "fine_tuning"}
+    scores: dict[str, dict[str, dict[int, float]]] = {method: {task: {} for task in tasks} for method in methods}
+    for (method, task, seed), run in sorted(runs.items()):
+        scores[method][task][seed] = run["score"]
+    differences: dict[str, dict[str, Difference]] = {method: {} for method in methods}
+    for method in methods:
+        for task in tasks:
+            seeds = sorted(set(scores[method][task]) & set(scores.get(BASELINE, {}).get(task, {})))
+            if method != BASELINE and seeds:
+                own, baseline = (
+                    [ExampleScores.from_json(runs[name, task, seed]["examples"]) for seed in seeds]
+                    for name in (method, BASELINE)
+                )
+                differences[method][task] = compare(own, baseline)
+    failed = {name: result["error"] for name, result in results.items() if result["status"] == "failed"}
+    costs = {method: read_costs(method, plan, done) for method in methods}
+    return Report(plan, scores, differences, costs, read_losses(plan, done), failed)
+
+
+def read_costs(method: str, plan: dict[str, Any], done: list[dict[str, Any]]) -> dict[str, float]:
+    """Return what a method cost, over all encoders it made (means), and what its use costs."""
+    encoders = [r for r in done if r["method"] == method and r["kind"] in ("pretraining", "average")]
+    runs = [r for r in done if r["method"] == method and r["kind"] == "fine_tuning"]
+    costs = {}
+    for name, source, field in (
+        ("pre-training s", encoders, "seconds"),
+        ("tokens", encoders, "tokens"),
+        ("trained parameters", encoders, "trainable_parameters"),
+        ("checkpoint MB", encoders, "checkpoint_bytes"),
+        ("fine-tuning s", runs, "seconds"),
+        ("inference ms", runs, "milliseconds_per_text"),
+    ):
+        if values := [result[field] for result in source if field in result]:
+            costs[name] = statistics.mean(values) / (1e6 if field == "checkpoint_bytes" else 1)
+    after = plan["methods"][method]["after"]
+    if after is not None:
+        before = read_costs(after, plan, done)
+        for name in ("pre-training s", "tokens"):
+            costs[name] = costs.get(name, 0) + before.get(name, 0)
+    return costs
+
+
+def read_losses(plan: dict[str, Any], done: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return the masked-LM loss of every encoder on every corpus; of TAPT's encoders the mean."""
+    losses: dict[str, dict[str, list[float]]] = {}
+    for result in done:
+        if result["kind"] == "evaluation":
+            own = "encoder" if not result["needs"] else result["method"]
+            losses.setdefault(own, {}).setdefault(result["corpus"], []).append(result["masked_lm_loss"])
+    return {name: {corpus: statistics.mean(v) for corpus, v in row.items()} for name, row in losses.items()}
+
+
+# ------------------------------------------------------------------------------------------------------- tables
+
+
+def make_tables(report: Report) -> dict[str, pd.DataFrame]:
+    """Make the tables of the report: scores, costs and masked-LM losses."""
+    titles = report.plan["titles"]
+    scores = pd.DataFrame(
+        {
+            f"{task} ({options['metric'].replace('_', ' ')})": {
+                titles[method]: format_cell(report, method, task) for method in titles
+            }
+            for task, options in report.plan["tasks"].items()
+        }
+    )
+    costs = pd.DataFrame.from_dict({titles[m]: row for m, row in report.costs.items()}, orient="index")
+    costs = costs.map(lambda value: "" if pd.isna(value) else f"{value:,.0f}" if value >= 100 else f"{value:.1f}")
+    names = {"encoder": "the encoder as it was", **titles}
+    losses = pd.DataFrame.from_dict({names[m]: row for m, row in report.losses.items()}, orient="index")
+    losses = losses.map(lambda value: "" if pd.isna(value) else f"{value:.3f}")
+    return {"Scores": scores, "Costs": costs, "Masked-LM loss on held-out text": losses}
+
+
+def format_cell(report: Report, method: str, task: str) -> str:
+    """Write a cell: mean and interval over the seeds, and the difference to the baseline with its p."""
+    scores = list(report.scores[method][task].values())
+    if not scores:
+        return "no result"
+    cell = f"{statistics.mean(scores):.1f}"
+    if len(scores) > 1:
+        cell += f" ± {compute_interval(scores):.1f}"
+    if len(scores) < len(report.plan["seeds"]):
+        cell += f" [{len(scores)} of {len(report.plan['seeds'])} seeds]"
+    if difference := report.differences[method].get(task):
+        cell += f" ({difference.mean:+.1f}, p {difference.p:.3f})"
+    return cell
+
+
+def summarize(report: Report) -> list[str]:
+    """Say of every method where it is better or worse than the baseline."""
+    lines = []
+    for method, row in report.differences.items():
+        sure = {task: d.mean for task, d in row.items() if d.p < 0.05}
+        better = [task for task, mean in sure.items() if mean > 0]
+        worse = [task for task, mean in sure.items() if mean < 0]
+        unsure = [task for task in row if task not in sure]
+        parts = [
+            f"{word} {', '.join(tasks)}"
+            for word, tasks in (("better on", better), ("worse on", worse), ("no clear difference on", unsure))
+            if tasks
+        ]
+        if parts:
+            lines.append(f"{report.plan['titles'][method]}: {'; '.join(parts)}.")
+    return lines
+
+
+def explain(report: Report) -> str:
+    """Say how to read the tables."""
+    budget = report.plan["budget"]
+    cost = f"{budget['tokens']:,} tokens" if budget["tokens"] else f"{budget['minutes']:g} minutes"
+    return (
+        f"Every method had the same budget of pre-training: {cost}. Scores are in percent, on the test sets: mean over "
+        f"{len(report.plan['seeds'])} seeds of fine-tuning ± half the 95 % t interval; in brackets the difference to "
+        "DAPT and its two-sided p by a paired bootstrap over examples and seeds, not corrected for the number of "
+        "comparisons. Masked-LM losses compare only between encoders with the same vocabulary."
+    )
+
+
+def make_markdown(report: Report, tables: dict[str, pd.DataFrame], pictures: list[str]) -> str:
+    """Write the report as Markdown."""
+    parts = [f"# Comparison: {report.plan['encoder'].rstrip('/').rpartition('/')[2]}", explain(report)]
+    if summary := summarize(report):
+        parts.append("Against DAPT, at p < 0.05:\n\n" + "\n".join(f"- {line}" for line in summary))
+    for title, table in tables.items():
+        header = [" ", *map(str, table.columns)]
+        rows = [
+            header,
+            ["---"] * len(header),
+            *([str(name), *row] for name, row in zip(table.index, table.to_numpy(), strict=True)),
+        ]
+        parts.append(f"## {title}\n\n" + "\n".join("| " + " | ".join(map(escape_cell, row)) + " |" for row in rows))
+    parts += [f"![{name.partition('.')[0]}]({name})" for name in pictures]
+    if report.failed:
+        lines = "\n".join(f"- {name}: {escape_cell(error)}" for name, error in report.failed.items())
+        parts.append(f"## Runs that failed\n\n{lines}")
+    return "\n\n".join(parts) + "\n"
+
+
+def escape_cell(text: Any) -> str:
+    """Keep a text inside its cell."""
+    return " ".join(str(text).replace("|", "\\|").split())
+
+
+def make_html(report: Report, tables: dict[str, pd.DataFrame], pictures: list[str]) -> str:
+    """Write the report as a page; every text is escaped."""
+    title = html.escape(f"Comparison: {report.plan['encoder'].rstrip('/').rpartition('/')[2]}")
+    parts = [f"<h1>{title}</h1>", f"<p>{html.escape(explain(report))}</p>"]
+    if summary := summarize(report):
+        items = "".join(f"<li>{html.escape(line)}</li>" for line in summary)
+        parts.append(f"<p>Against DAPT, at p &lt; 0.05:</p><ul>{items}</ul>")
+    for name, table in tables.items():
+        parts.append(f"<h2>{html.escape(name)}</h2>{table.to_html(escape=True, border=0)}")
+    parts += [f'<img src="{html.escape(name)}" alt="{html.escape(name)}">' for name in pictures]
+    if report.failed:
+        items = "".join(f"<li>{html.escape(f'{name}: {error}')}</li>" for name, error in report.failed.items())
+        parts.append(f"<h2>Runs that failed</h2><ul>{items}</ul>")
+    style = (
+        "body{font-family:system-ui;max-width:72rem;margin:2rem auto;padding:0 1rem}table{border-collapse:collapse}"
+        "td,th{padding:.3rem .7rem;border-bottom:1px solid #ddd;text-align:left}img{max-width:100%}"
+    )
+    head = f'<meta charset="utf-8"><title>{title}</title><style>{style}</style>'
+    return f"<!doctype html><html><head>{head}</head><body>{''.join(parts)}</body></html>\n"
+
+
+# ----------------------------------------------------------------------------------------------------- pictures
+
+
+def draw(report: Report, output_dir: Path) -> list[str]:
+    """Draw the pictures for which there is something to show; returns their names."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    pictures = []
+    for name, draw_picture in (
+        ("differences.png", _draw_differences),
+        ("cost.png", _draw_costs),
+        ("forgetting.png", _draw_losses),
+    ):
+        figure = draw_picture(report, pyplot)
+        if figure is not None:
+            figure.tight_layout()
+            figure.savefig(output_dir / name, dpi=120)
+            pyplot.close(figure)
+            pictures.append(name)
+    return pictures
+
+
+def _draw_differences(report: Report, pyplot: Any) -> Any:
+    """Differences to the baseline with their intervals, a panel a task."""
+    methods = [method for method, row in report.differences.items() if row]
+    tasks = list(report.plan["tasks"])
+    if not methods:
+        return None
+    size = (2.2 + 2.2 * len(tasks), 1 + 0.35 * len(methods))
+    figure, panels = pyplot.subplots(1, len(tasks), figsize=size, sharey=True, squeeze=False)
+    for axes, task in zip(panels[0], tasks, strict=True):
+        for row, method in enumerate(methods):
+            if difference := report.differences[method].get(task):
+                axes.plot([difference.low, difference.high], [row, row], color=f"C{row}")
+                axes.plot(difference.mean, row, "o", color=f"C{row}")
+        axes.axvline(0, color="grey", linewidth=0.8)
+        axes.set_title(task)
+        axes.set_yticks(range(len(methods)), [report.plan["titles"][method] for method in methods])
+        axes.set_xlabel("points over DAPT")
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0][0].invert_yaxis()
+    return figure
+
+
+def _draw_costs(report: Report, pyplot: Any) -> Any:
+    """Mean score of the tasks against the seconds of pre-training."""
+    figure, axes = pyplot.subplots(figsize=(6, 4))
+    for row, (method, tasks) in enumerate(report.scores.items()):
+        means = [statistics.mean(scores.values()) for scores in tasks.values() if scores]
+        if len(means) < len(tasks):
+            continue
+        seconds = report.costs[method].get("pre-training s", 0.0)
+        axes.plot(seconds, statistics.mean(means), "o", color=f"C{row}")
+        axes.annotate(report.plan["titles"][method], (seconds, statistics.mean(means)), fontsize=8)
+    axes.set_xlabel("seconds of pre-training")
+    axes.set_ylabel("mean score of the tasks")
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _draw_losses(report: Report, pyplot: Any) -> Any:
+    """Gain on text of the domain against forgetting of general text, from the encoder as it was."""
+    general, start = report.plan["general"], report.losses.get("encoder", {})
+    if general is None or general not in start:
+        return None
+    figure, axes = pyplot.subplots(figsize=(6, 4))
+    for row, (method, losses) in enumerate(report.losses.items()):
+        for corpus, loss in losses.items():
+            if method != "encoder" and corpus != general and corpus in start and general in losses:
+                gain, forgotten = start[corpus] - loss, losses[general] - start[general]
+                axes.plot(gain, forgotten, "o", color=f"C{row}")
+                axes.annotate(f"{report.plan['titles'][method]} ({corpus})", (gain, forgotten), fontsize=8)
+    axes.axhline(0, color="grey", linewidth=0.8)
+    axes.set_xlabel("masked-LM loss gained on text of the domain")
+    axes.set_ylabel("lost on general text")
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure

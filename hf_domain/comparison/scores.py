@@ -1,0 +1,198 @@
+"""Scores of a test set example by example, so that they can be computed again on a resample of the examples.
+
+Every F1 of the papers is a function of three counts for each class: how often it was right, predicted and gold.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from hf_domain.comparison.plan import Task
+from hf_domain.metrics import compute_squad_metrics
+
+RESAMPLES = 2000
+
+
+@dataclass
+class ExampleScores:
+    """What each example adds to a score.
+
+    Args:
+        right: Right predictions [examples, classes]; of QA the score itself, with one class.
+        predicted: Predictions [examples, classes].
+        gold: Gold labels [examples, classes].
+        average: "micro" pools the classes, "macro" averages the F1 of the classes that occur, "mean" averages `right`.
+    """
+
+    right: np.ndarray
+    predicted: np.ndarray
+    gold: np.ndarray
+    average: str
+
+    def compute(self, weights: np.ndarray | None = None) -> float:
+        """Return the score, in percent.
+
+        Args:
+            weights: How often each example counts [examples]; default once.
+        """
+        if weights is None:
+            weights = np.ones(len(self.right))
+        if self.average == "mean":
+            return float(100 * (weights @ self.right)[0] / weights.sum())
+        right, total = weights @ self.right, weights @ (self.predicted + self.gold)
+        if self.average == "micro":
+            right, total = right.sum(keepdims=True), total.sum(keepdims=True)
+        occurs = total > 0
+        return float(100 * np.mean(2 * right[occurs] / total[occurs])) if occurs.any() else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a form that is short in a JSON file: the rows of a matrix as one string."""
+        matrices = {name: getattr(self, name) for name in ("right", "predicted", "gold")}
+        rows = {name: [" ".join(f"{x:g}" for x in row) for row in matrix] for name, matrix in matrices.items()}
+        return {"average": self.average, **{name: ";".join(lines) for name, lines in rows.items()}}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Self:
+        """Undo `to_json`."""
+        matrices = {
+            name: np.array([row.split(" ") for row in content[name].split(";")], dtype=float)
+            for name in ("right", "predicted", "gold")
+        }
+        return cls(**matrices, average=content["average"])
+
+
+def read_scores(task: Task, folder: Path, output_dir: Path) -> ExampleScores:
+    """Score what a script of a task predicted.
+
+    Args:
+        task: Whose test set was predicted.
+        folder: Of the plan.
+        output_dir: Of the script.
+    """
+    text = (folder / task.get_file("test")).read_text(encoding="utf-8")
+    examples = [json.loads(line) for line in text.split("\n") if line.strip()]
+    limit = task.options.get("max_predict_samples")
+    examples = examples if limit is None else examples[: int(limit)]
+    if task.kind == "classification":
+        lines = (output_dir / "predict_results.txt").read_text(encoding="utf-8").splitlines()[1:]
+        predictions = [line.split("\t", 1)[1] for line in lines]
+        return score_labels(predictions, [str(example["label"]) for example in examples], task)
+    if task.kind == "ner":
+        lines = (output_dir / "predictions.txt").read_text(encoding="utf-8").splitlines()
+        return score_tags([line.split() for line in lines], [example["tags"] for example in examples], task.metric)
+    answers = json.loads((output_dir / "predict_predictions.json").read_text(encoding="utf-8"))
+    return score_answers(answers, {example["id"]: example["answers"]["text"] for example in examples}, task.metric)
+
+
+def score_labels(predictions: Sequence[str], references: Sequence[str], task: Task) -> ExampleScores:
+    """Score single-label classification by `task.metric`."""
+    classes = sorted({*predictions, *references})
+    if task.metric == "positive_micro_f1":
+        classes = [name for name in classes if name not in str(task.options["negative_labels"]).split(",")]
+    predicted, gold = (
+        np.array([[label == name for name in classes] for label in labels], dtype=float)
+        for labels in (predictions, references)
+    )
+    return ExampleScores(predicted * gold, predicted, gold, "macro" if task.metric == "macro_f1" else "micro")
+
+
+def score_tags(predictions: list[list[str]], references: list[list[str]], metric: str) -> ExampleScores:
+    """Score sentences of tags: entities as seqeval does, or tokens class by class.
+
+    Raises:
+        ValueError: A sentence has another number of tags than was predicted: it did not fit into the model.
+    """
+    for number, (predicted, gold) in enumerate(zip(predictions, references, strict=True)):
+        if len(predicted) > len(gold):
+            raise ValueError(f"sentence {number} of the test set has {len(gold)} tags, {len(predicted)} were predicted")
+    # Words beyond the longest input have no prediction: they count as O, which misses their entities.
+    predictions = [tags + ["O"] * (len(gold) - len(tags)) for tags, gold in zip(predictions, references, strict=True)]
+    if metric == "entity_f1":
+        return _count_entities(predictions, references)
+    return _count_tokens(predictions, references)
+
+
+def _count_entities(predictions: list[list[str]], references: list[list[str]]) -> ExampleScores:
+    from seqeval.metrics.sequence_labeling import get_entities
+
+    pairs = [(set(get_entities(p)), set(get_entities(g))) for p, g in zip(predictions, references, strict=True)]
+    counts = np.array([(len(p & g), len(p), len(g)) for p, g in pairs], dtype=float)
+    return ExampleScores(counts[:, :1], counts[:, 1:2], counts[:, 2:], "micro")
+
+
+def _count_tokens(predictions: list[list[str]], references: list[list[str]]) -> ExampleScores:
+    predictions, references = (
+        [[tag.partition("-")[2] for tag in tags] for tags in sentences] for sentences in (predictions, references)
+    )
+    classes = sorted({tag for sentences in (predictions, references) for tags in sentences for tag in tags} - {""})
+    right, predicted, gold = (np.zeros((len(references), len(classes))) for _ in range(3))
+    for row, (tags, gold_tags) in enumerate(zip(predictions, references, strict=True)):
+        for column, name in enumerate(classes):
+            predicted[row, column], gold[row, column] = tags.count(name), gold_tags.count(name)
+            right[row, column] = sum(a == b == name for a, b in zip(tags, gold_tags, strict=True))
+    return ExampleScores(right, predicted, gold, "macro")
+
+
+def score_answers(answers: dict[str, str], references: dict[str, Sequence[str]], metric: str) -> ExampleScores:
+    """Score questions as SQuAD does, by exact match or overlap of words."""
+    scores = [
+        compute_squad_metrics({question: answers[question]}, {question: accepted})[metric] / 100
+        for question, accepted in references.items()
+    ]
+    column = np.array(scores)[:, None]
+    return ExampleScores(column, np.zeros_like(column), np.zeros_like(column), "mean")
+
+
+def compute_interval(scores: Sequence[float], confidence: float = 0.95) -> float:
+    """Return the half width of the t interval of the mean of several seeds; nan for a single one."""
+    from scipy.stats import sem, t
+
+    if len(scores) < 2:
+        return float("nan")
+    return float(sem(scores) * t.ppf((1 + confidence) / 2, len(scores) - 1))
+
+
+@dataclass
+class Difference:
+    """The difference of two methods on a task, in points.
+
+    Args:
+        mean: Over the seeds that both have.
+        low: Of the 95 % interval.
+        high: Of the 95 % interval.
+        p: How probable a difference as far from 0 is where there is none; two-sided.
+    """
+
+    mean: float
+    low: float
+    high: float
+    p: float
+
+
+def compare(scores: Sequence[ExampleScores], baseline: Sequence[ExampleScores], seed: int = 0) -> Difference:
+    """Compare two methods by a paired bootstrap over examples and seeds.
+
+    Args:
+        scores: One for each seed.
+        baseline: Of the other method, for the same seeds.
+        seed: Of the resampling.
+
+    Returns:
+        The difference `scores - baseline`.
+    """
+    generator = np.random.default_rng(seed)
+    count = len(scores[0].right)
+    observed = np.mean([one.compute() - other.compute() for one, other in zip(scores, baseline, strict=True)])
+    differences = np.empty(RESAMPLES)
+    for number in range(RESAMPLES):
+        weights = np.bincount(generator.integers(count, size=count), minlength=count).astype(float)
+        chosen = generator.integers(len(scores), size=len(scores))
+        by_seed = {i: scores[i].compute(weights) - baseline[i].compute(weights) for i in set(chosen.tolist())}
+        differences[number] = np.mean([by_seed[i] for i in chosen.tolist()])
+    low, high = np.quantile(differences, [0.025, 0.975])
+    beyond = min((differences <= 0).sum(), (differences >= 0).sum())
+    return Difference(float(observed), float(low), float(high), min(1.0, float(2 * (beyond + 1) / (RESAMPLES + 1))))

@@ -1,0 +1,205 @@
+"""The steps of a comparison: what has to be run, in which order, by which command."""
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from hf_domain.comparison.plan import Plan
+
+# Steps of training from which the time of one is read, where the budget is a time.
+PROBE_STEPS = 10
+# Nothing but the last state is kept, and nothing is reported elsewhere; a plan may say otherwise.
+TRAINER_OPTIONS: dict[str, Any] = {
+    "save_strategy": "no",
+    "report_to": "none",
+    "log_level": "error",
+    "disable_tqdm": True,
+}
+PRETRAINING: dict[str, Any] = {
+    "per_device_train_batch_size": 32,
+    "max_seq_length": 128,
+    "warmup_steps": 0.1,
+    "max_eval_samples": 256,
+}
+FINE_TUNING: dict[str, Any] = {
+    "per_device_train_batch_size": 16,
+    "warmup_steps": 0.1,
+    "train_sampling_strategy": "group_by_length",
+}
+
+
+@dataclass
+class Step:
+    """One run of a script of examples/."""
+
+    name: str
+    """Of its folder and of its result."""
+    kind: Literal["vocabulary", "probe", "pretraining", "average", "evaluation", "fine_tuning"]
+    script: str
+    flags: dict[str, Any]
+    needs: list[str] = field(default_factory=list)
+    """Steps whose output it reads."""
+    method: str | None = None
+    corpus: str | None = None
+    """What it is trained or, for an evaluation, tested on."""
+    task: str | None = None
+    seed: int | None = None
+
+    def list_arguments(self) -> list[str]:
+        """Return the command line of the script."""
+        arguments = []
+        for name, value in self.flags.items():
+            values = value if isinstance(value, list) else [value]
+            arguments += [f"--{name}", *map(str, values)]
+        return arguments
+
+
+def list_steps(plan: Plan, output_dir: Path) -> list[Step]:
+    """List all steps of a plan, each after those it needs.
+
+    Args:
+        plan: What is compared.
+        output_dir: Where the steps write.
+    """
+    lister = StepLister(plan, os.path.relpath(output_dir, plan.folder))
+    steps: dict[str, Step] = {}
+    for task in plan.tasks:
+        for method in plan.methods:
+            for step in lister.make_encoder(method, task):
+                steps.setdefault(step.name, step)
+    for task in plan.tasks:
+        for seed in plan.seeds:
+            for method in plan.methods:
+                step = lister.fine_tune(method, task, seed, list(steps))
+                steps[step.name] = step
+    return list(steps.values())
+
+
+@dataclass
+class StepLister:
+    """Makes the steps of a plan that writes into `root`, relative to the folder of the plan."""
+
+    plan: Plan
+    root: str
+
+    def get_folder(self, step: str | None) -> str:
+        """Return where a step writes; without a step, the encoder of the plan."""
+        return self.plan.encoder if step is None else f"{self.root}/steps/{step}"
+
+    def name_encoder(self, method: str | None, task: str) -> str | None:
+        """Return the step that makes the encoder of a method for a task; None where that is the plan's."""
+        if method is None:
+            return None
+        recipe, after = self.plan.get_recipe(method), self.plan.methods[method].after
+        if recipe.method is None and not recipe.needs_after:
+            return self.name_encoder(after, task)
+        return f"{method}-{task if self.is_made_of_task(method) else self.plan.tasks[task].corpus}"
+
+    def is_made_of_task(self, method: str | None) -> bool:
+        """Return whether a method, or one that it starts from, is trained on the text of the task."""
+        if method is None:
+            return False
+        return self.plan.get_recipe(method).text == "task" or self.is_made_of_task(self.plan.methods[method].after)
+
+    def has_expanded_vocabulary(self, method: str | None) -> bool:
+        """Return whether a method, or one that it starts from, expands the vocabulary."""
+        if method is None:
+            return False
+        after = self.plan.methods[method].after
+        return self.plan.get_recipe(method).expands_vocabulary or self.has_expanded_vocabulary(after)
+
+    def make_encoder(self, method: str, task: str) -> Iterator[Step]:
+        """Make the steps of the encoder of a method for a task, and of its masked-LM losses."""
+        plan, corpus = self.plan, self.plan.tasks[task].corpus
+        recipe, after = plan.get_recipe(method), plan.methods[method].after
+        if after is not None:
+            yield from self.make_encoder(after, task)
+        name, start = self.name_encoder(method, task), self.name_encoder(after, task)
+        needs = [] if start is None else [start]
+        if recipe.needs_after:
+            sources = [self.get_folder(start), self.get_folder(None)]
+            flags = {"model_name_or_path": sources, "output_dir": self.get_folder(name)}
+            yield Step(str(name), "average", "average_models", flags, needs, method, corpus)
+        elif recipe.method is not None:
+            yield from self.pretrain(method, task, str(name), needs)
+        texts = {corpus, plan.general} - {None}
+        for text in sorted(map(str, texts)):
+            yield self.evaluate(method, name, text)
+
+    def pretrain(self, method: str, task: str, name: str, needs: list[str]) -> Iterator[Step]:
+        """Make the steps that train an encoder."""
+        plan, corpus = self.plan, self.plan.tasks[task].corpus
+        recipe = plan.get_recipe(method)
+        flags: dict[str, Any] = {
+            "method": recipe.method,
+            "model_name_or_path": self.get_folder(needs[0] if needs else None),
+        }
+        if recipe.expands_vocabulary and not self.has_expanded_vocabulary(plan.methods[method].after):
+            vocabulary = self.expand_vocabulary(corpus)
+            yield vocabulary
+            needs = [*needs, vocabulary.name]
+            flags["expanded_vocabulary"] = self.get_folder(vocabulary.name)
+        text = {"domain": corpus, "general": plan.general, "task": None}[recipe.text]
+        flags["train_file"] = f"{self.root}/texts/{task}.txt" if text is None else plan.corpora[text].train_file
+        flags |= (
+            TRAINER_OPTIONS | PRETRAINING | recipe.pretraining | plan.pretraining | plan.methods[method].pretraining
+        )
+        flags |= {"do_train": True, "max_steps": PROBE_STEPS}
+        if plan.budget.tokens is not None:
+            flags["max_steps"] = math.ceil(plan.budget.tokens / count_tokens(flags))
+        else:
+            probe = Step(f"{name}-probe", "probe", "run_mlm", dict(flags), needs, method, text)
+            probe.flags["output_dir"] = self.get_folder(probe.name)
+            yield probe
+            needs = [*needs, probe.name]
+        flags["output_dir"] = self.get_folder(name)
+        yield Step(name, "pretraining", "run_mlm", flags, needs, method, text, None if text else task)
+
+    def expand_vocabulary(self, corpus: str) -> Step:
+        """Make the step that expands the vocabulary of the plan's encoder by words of a corpus."""
+        name = f"vocabulary-{corpus}"
+        files = self.plan.corpora[corpus]
+        flags: dict[str, Any] = {
+            "model_name_or_path": self.plan.encoder,
+            "train_file": files.train_file,
+            "validation_file": files.validation_file,
+            "embedding_init": "none",
+            **self.plan.vocabulary,
+            "output_dir": self.get_folder(name),
+        }
+        return Step(name, "vocabulary", "run_expand_vocab", flags, corpus=corpus)
+
+    def evaluate(self, method: str, encoder: str | None, corpus: str) -> Step:
+        """Make the step that measures the masked-LM loss of an encoder on text it was not trained on."""
+        name = f"{encoder or 'encoder'}-on-{corpus}"
+        file = self.plan.corpora[corpus].validation_file
+        flags: dict[str, Any] = {"method": "dapt", "model_name_or_path": self.get_folder(encoder)}
+        flags |= {
+            "train_file": file,
+            "validation_file": file,
+            **TRAINER_OPTIONS,
+            **PRETRAINING,
+            **self.plan.pretraining,
+        }
+        flags |= {"do_eval": True, "output_dir": self.get_folder(name)}
+        return Step(name, "evaluation", "run_mlm", flags, [encoder] if encoder else [], method, corpus)
+
+    def fine_tune(self, method: str, task_name: str, seed: int, known: list[str]) -> Step:
+        """Make the step that fine-tunes an encoder and tests it."""
+        plan, task, encoder = self.plan, self.plan.tasks[task_name], self.name_encoder(method, task_name)
+        name = f"{method}-{task_name}-seed{seed}"
+        flags: dict[str, Any] = {"model_name_or_path": self.get_folder(encoder)}
+        flags |= {f"{split}_file": task.get_file(split) for split in ("train", "validation", "test")}
+        flags |= TRAINER_OPTIONS | FINE_TUNING | plan.fine_tuning | task.options | plan.methods[method].fine_tuning
+        flags |= {"seed": seed, "do_train": True, "do_predict": True, "output_dir": self.get_folder(name)}
+        needs = [encoder] if encoder in known else []
+        return Step(name, "fine_tuning", f"run_{task.kind}", flags, needs, method, None, task_name, seed)
+
+
+def count_tokens(flags: dict[str, Any]) -> int:
+    """Return the tokens of one step of pre-training."""
+    accumulated = int(flags.get("gradient_accumulation_steps", 1))
+    return int(flags["per_device_train_batch_size"]) * int(flags["max_seq_length"]) * accumulated

@@ -1,0 +1,50 @@
+"""Continued pre-training with LoRA, the cheap way that most people use today; peft does the work."""
+
+from pathlib import Path
+from typing import Any
+
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import PreTrainedModel
+
+from hf_domain.modeling.backbone import get_module_name
+from hf_domain.tokenization import VocabularyDelta
+
+
+def add_lora(model: PreTrainedModel, delta: VocabularyDelta | None = None, rank: int = 16) -> PeftModel:
+    """Freeze a model and train a low-rank change of each of its linear layers, and the rows of new tokens.
+
+    Args:
+        model: With the new rows already, if there are any.
+        delta: What an expanded vocabulary added; its rows are trained in full. A low-rank change of the table would
+            not help them: a row that was made today has to move on its own.
+        rank: Of the change. Our choice is 16, with twice that as alpha, as in peft's examples.
+
+    Returns:
+        The model to train; `merge_lora` makes an ordinary one of it.
+    """
+    tokens = None
+    if delta is not None:
+        tokens = {get_module_name(model, model.get_input_embeddings()): list(range(delta.old_size, delta.new_size))}
+    config = LoraConfig(
+        r=rank, lora_alpha=2 * rank, lora_dropout=0.05, target_modules="all-linear", trainable_token_indices=tokens
+    )
+    adapted: Any = get_peft_model(model, config)
+    return adapted
+
+
+def merge_lora(model: PeftModel, output_dir: str | Path) -> PreTrainedModel:
+    """Add the changes to the weights, and save the ordinary model where the adapter was saved.
+
+    Args:
+        model: Made by `add_lora`.
+        output_dir: Folder of the run.
+
+    Returns:
+        The ordinary model.
+    """
+    merged: Any = model.merge_and_unload()
+    merged.save_pretrained(output_dir)
+    # The card as well: Trainer reads from it that the folder holds an adapter.
+    for file in [*Path(output_dir).glob("adapter_*"), Path(output_dir, "README.md")]:
+        file.unlink(missing_ok=True)
+    return merged

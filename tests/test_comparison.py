@@ -1,0 +1,473 @@
+"""Comparing methods: the plan, its steps, what is run, the scores and the report."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import yaml
+from filelock import FileLock
+from hf_domain.examples import compare as compare_script
+from script_runs import save_tiny_bert, write_jsonl
+from seqeval.metrics import f1_score as entity_f1_score
+from sklearn.metrics import f1_score
+
+from hf_domain.comparison import runner
+from hf_domain.comparison.plan import Task, load_plan
+from hf_domain.comparison.report import write_report
+from hf_domain.comparison.runner import run_comparison
+from hf_domain.comparison.scores import (
+    ExampleScores,
+    compare,
+    compute_interval,
+    score_answers,
+    score_labels,
+    score_tags,
+)
+from hf_domain.comparison.steps import list_steps
+from hf_domain.metrics import compute_squad_metrics, compute_token_f1
+from hf_domain.results import read_json
+
+SENTENCES = [f"the {animal} sat on the {place}" for animal in ("cat", "dog", "bird") for place in ("mat", "hill")] * 20
+METHODS = {
+    "fine_tune": None,
+    "control": None,
+    "tapt": None,
+    "dapt": None,
+    "lora": None,
+    "varmae": None,
+    "adalm": None,
+    "exbert": None,
+    "average": {"after": "dapt"},
+    "slow": {"recipe": "dapt", "pretraining": {"learning_rate": 1e-5}},
+    "tuned_after_tapt": {"recipe": "fine_tune", "after": "tapt"},
+}
+
+
+@pytest.fixture
+def content(tmp_path):
+    """A plan as YAML has it; its files are beside it."""
+    for name in ("corpus", "heldout", "general"):
+        (tmp_path / f"{name}.txt").write_text("\n".join(SENTENCES))
+    texts = [{"text": f"{text} {i}", "label": text.split()[1]} for i, text in enumerate(SENTENCES[:24])]
+    tagged = [
+        {"tokens": [*text.split(), str(i)], "tags": ["O", "B-A", *"OOOOO"]} for i, text in enumerate(SENTENCES[:12])
+    ]
+    for split in ("train", "validation", "test"):
+        for task, rows in (("animals", texts), ("entities", tagged)):
+            (tmp_path / task).mkdir(exist_ok=True)
+            write_jsonl(tmp_path / task / f"{split}.jsonl", rows)
+    return {
+        "encoder": "encoder",
+        "corpora": {
+            "pets": {"train_file": "corpus.txt", "validation_file": "heldout.txt"},
+            "general": {"train_file": "general.txt", "validation_file": "general.txt"},
+        },
+        "general": "general",
+        "tasks": {
+            "animals": {"kind": "classification", "folder": "animals", "corpus": "pets"},
+            "entities": {"kind": "ner", "folder": "entities", "corpus": "pets"},
+        },
+        "methods": dict(METHODS),
+        "seeds": [1, 2],
+        "budget": {"tokens": 1000},
+        "pretraining": {"per_device_train_batch_size": 4, "max_seq_length": 16, "use_cpu": True},
+        "fine_tuning": {"num_train_epochs": 1, "use_cpu": True},
+    }
+
+
+def write_plan(content, folder):
+    path = folder / "plan.yaml"
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    return path
+
+
+# --------------------------------------------------------------------------------------------------------- plan
+
+
+def test_everything_wrong_with_a_plan_is_told_at_once(content, tmp_path):
+    content["methods"] |= {"dance": None, "average": None, "a": {"recipe": "dapt", "after": "b"}}
+    content["methods"] |= {"b": {"recipe": "dapt", "after": "a"}, "c": {"recipe": "dapt", "after": "nobody"}}
+    content["methods"] |= {"../up": {"recipe": "dapt", "pretraining": {"hub_token": "secret"}}}
+    content["methods"]["fine_tune"] = {"pretraining": {"learning_rate": 1}}
+    content["tasks"]["animals"] |= {"metric": "bleu", "corpus": "law"}
+    content["tasks"]["entities"]["kind"] = "parsing"
+    content["tasks"]["empty"] = {"kind": "classification", "folder": "nothing", "corpus": "pets"}
+    content["corpora"]["pets"]["train_file"] = "corpus.docx"
+    content["general"] = "wikipedia"
+    content["seeds"] = [1, 1]
+    content["budget"] = {"tokens": 1, "minutes": 1}
+    (tmp_path / "encoder").mkdir()
+    with pytest.raises(ValueError, match="nothing was run") as error:
+        load_plan(write_plan(content, tmp_path))
+    for part in (
+        "recipe is one of fine_tune, control, tapt",
+        "average needs `after`",
+        "after goes in a circle: b after a after b",
+        "after is none of the methods, got nobody",
+        "letters, digits, _ and -: it becomes that of a folder; got ../up",
+        "a plan holds no token",
+        "fine_tune is not pre-trained",
+        "metric of classification is one of macro_f1, micro_f1, positive_micro_f1, got bleu",
+        "corpus is none of pets, general, got law",
+        "kind is one of classification, ner, qa, got parsing",
+        "there is no file nothing/test.jsonl",
+        "there is no file corpus.docx",
+        "a corpus is .txt",
+        "general is none of the corpora",
+        "seeds must be different numbers",
+        "budget is either tokens or minutes",
+    ):
+        assert part in str(error.value)
+    assert "secret" not in str(error.value)
+
+
+def test_unknown_and_missing_fields_of_a_plan(content, tmp_path):
+    del content["encoder"]
+    content["seed"] = 3
+    content["tasks"]["animals"]["metrics"] = "f1"
+    del content["tasks"]["entities"]["folder"]
+    with pytest.raises(ValueError, match="nothing was run") as error:
+        load_plan(write_plan(content, tmp_path))
+    for part in ("lacks encoder", "the plan has no seed", "tasks: animals has no metrics", "entities lacks folder"):
+        assert part in str(error.value)
+    (tmp_path / "list.yaml").write_text("- 1")
+    with pytest.raises(ValueError, match="is a mapping"):
+        load_plan(tmp_path / "list.yaml")
+
+
+def test_task_without_labels(content, tmp_path):
+    write_jsonl(tmp_path / "animals" / "test.jsonl", [{"text": "no label"}])
+    with pytest.raises(ValueError, match=r"animals/test.jsonl lacks label"):
+        load_plan(write_plan(content, tmp_path))
+
+
+# -------------------------------------------------------------------------------------------------------- steps
+
+
+def test_steps_of_a_plan(content, tmp_path):
+    plan = load_plan(write_plan(content, tmp_path))
+    steps = list_steps(plan, tmp_path / "plan")
+    names = [step.name for step in steps]
+    assert len(set(names)) == len(names)
+    for number, step in enumerate(steps):
+        assert set(step.needs) <= set(names[:number])
+    by_name = {step.name: step for step in steps}
+    assert [name for name in names if name.startswith("vocabulary")] == ["vocabulary-pets"]
+    assert by_name["dapt-pets"].flags["max_steps"] == 16  # 1000 tokens in steps of 4 x 16
+    assert by_name["dapt-pets"].flags["train_file"] == "corpus.txt"
+    assert by_name["control-pets"].flags["train_file"] == "general.txt"
+    assert by_name["tapt-animals"].flags["train_file"] == "plan/texts/animals.txt"
+    assert by_name["adalm-pets"].flags["expanded_vocabulary"] == "plan/steps/vocabulary-pets"
+    assert by_name["average-pets"].flags["model_name_or_path"] == ["plan/steps/dapt-pets", "encoder"]
+    assert by_name["slow-pets"].flags["learning_rate"] == 1e-5
+    assert by_name["fine_tune-animals-seed2"].flags["model_name_or_path"] == "encoder"
+    assert by_name["average-entities-seed1"].flags["model_name_or_path"] == "plan/steps/average-pets"
+    assert by_name["tuned_after_tapt-animals-seed1"].flags["model_name_or_path"] == "plan/steps/tapt-animals"
+    assert by_name["dapt-entities-seed1"].script == "run_ner"
+    assert len([step for step in steps if step.kind == "fine_tuning"]) == len(METHODS) * 2 * 2
+    assert {step.corpus for step in steps if step.kind == "evaluation"} == {"pets", "general"}
+
+
+def test_vocabulary_is_expanded_once_along_a_chain(content, tmp_path):
+    content["methods"] = {"adalm": None, "dapt": None, "exbert": {"after": "adalm"}}
+    steps = {step.name: step for step in list_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")}
+    assert "expanded_vocabulary" in steps["adalm-pets"].flags
+    assert "expanded_vocabulary" not in steps["exbert-pets"].flags
+    assert steps["exbert-pets"].flags["model_name_or_path"] == "plan/steps/adalm-pets"
+
+
+# ------------------------------------------------------------------------------------------------------- scores
+
+
+def make_labels(generator, count=200):
+    gold = generator.choice(["a", "b", "c", "none"], size=count).tolist()
+    return [label if generator.random() < 0.6 else str(generator.choice(["a", "b", "none"])) for label in gold], gold
+
+
+@pytest.mark.parametrize("metric", ["macro_f1", "micro_f1", "positive_micro_f1"])
+def test_scores_of_labels_are_those_of_scikit_learn(metric):
+    generator = np.random.default_rng(0)
+    predictions, gold = make_labels(generator)
+    task = Task("classification", "", "", metric, {"negative_labels": "none"})
+    scores = score_labels(predictions, gold, task)
+    labels = ["a", "b", "c"] if metric == "positive_micro_f1" else None
+    average = "macro" if metric == "macro_f1" else "micro"
+    chosen = generator.integers(len(gold), size=len(gold))
+    weights = np.bincount(chosen, minlength=len(gold))
+    for rows, counts in ((range(len(gold)), None), (chosen, weights)):
+        expected = f1_score([gold[i] for i in rows], [predictions[i] for i in rows], labels=labels, average=average)
+        assert scores.compute(counts) == pytest.approx(100 * expected)
+
+
+def test_scores_of_tags_are_those_of_seqeval_and_of_tokens():
+    generator = np.random.default_rng(0)
+    gold = [["O", "B-X", "I-X", "O", "B-Y"] for _ in range(50)]
+    predictions = [[tag if generator.random() < 0.7 else "O" for tag in tags] for tags in gold]
+    entities, tokens = (score_tags(predictions, gold, metric) for metric in ("entity_f1", "token_f1"))
+    assert entities.compute() == pytest.approx(100 * entity_f1_score(gold, predictions))
+    assert tokens.compute() == pytest.approx(100 * compute_token_f1(predictions, gold))
+    shorter = [tags[:3] for tags in predictions]
+    assert score_tags(shorter, gold, "entity_f1").compute() == pytest.approx(
+        100 * entity_f1_score(gold, [[*tags, "O", "O"] for tags in shorter])
+    )
+    with pytest.raises(ValueError, match=r"sentence 0 .* has 5 tags, 6 were predicted"):
+        score_tags([["O"] * 6], gold[:1], "entity_f1")
+
+
+def test_scores_of_answers_are_those_of_squad():
+    answers = {"1": "the red cat", "2": "", "3": "a dog"}
+    references = {"1": ["red cat"], "2": [], "3": ["dogs", "a big dog"]}
+    expected = compute_squad_metrics(answers, references)
+    for metric in ("f1", "exact_match"):
+        assert score_answers(answers, references, metric).compute() == pytest.approx(expected[metric])
+
+
+def test_scores_survive_json():
+    predictions, gold = make_labels(np.random.default_rng(0), 20)
+    scores = score_labels(predictions, gold, Task("classification", "", "", "macro_f1"))
+    again = ExampleScores.from_json(json.loads(json.dumps(scores.to_json())))
+    assert again.compute() == scores.compute()
+    for name in ("right", "predicted", "gold"):
+        assert np.array_equal(getattr(again, name), getattr(scores, name))
+
+
+def test_difference_of_two_methods():
+    gold = ["a", "b"] * 100
+    task = Task("classification", "", "", "micro_f1")
+
+    def predict(share, seed):
+        random_numbers = np.random.default_rng(seed).random(len(gold))
+        return score_labels([g if x < share else "c" for g, x in zip(gold, random_numbers, strict=True)], gold, task)
+
+    good, bad = [predict(0.9, seed) for seed in range(3)], [predict(0.6, seed) for seed in range(3, 6)]
+    difference = compare(good, bad)
+    expected = np.mean([a.compute() for a in good]) - np.mean([b.compute() for b in bad])
+    assert difference.mean == pytest.approx(expected)
+    assert difference.low < expected < difference.high
+    assert difference.p < 0.01 < 0.9 < compare(good, good).p
+    assert compare(bad, good).mean == pytest.approx(-expected)
+    # Of 200 examples with these rates the interval is what the normal approximation says.
+    spread = 100 * np.sqrt((0.9 * 0.1 + 0.6 * 0.4) / 200)
+    assert 0.3 * spread < (difference.high - difference.low) / (2 * 1.96) < 2 * spread
+
+
+def test_interval_over_seeds():
+    assert compute_interval([1.0, 2.0, 3.0]) == pytest.approx(4.302653 / np.sqrt(3))
+    assert np.isnan(compute_interval([1.0]))
+
+
+# ------------------------------------------------------------------------------------------------------- runner
+
+
+def pretend(step, plan, folder):
+    """Leave what the script of a step would leave; the same for the same step."""
+    numbers = random.Random(step.name)
+    metrics = {"train_steps_per_second": 2.0, "predict_samples_per_second": 50.0, "trainable_parameters": 7}
+    metrics["eval_loss"] = numbers.random()
+    (folder / "all_results.json").write_text(json.dumps(metrics))
+    (folder / "model.safetensors").write_bytes(b"weights")
+    if step.kind == "fine_tuning":
+        rows = [json.loads(line) for line in (plan.folder / step.flags["test_file"]).open()]
+        if step.script == "run_ner":
+            lines = [" ".join(numbers.choice(["O", "B-A"]) for _ in row["tags"]) for row in rows]
+            (folder / "predictions.txt").write_text("\n".join(lines) + "\n")
+        else:
+            lines = [f"{number}\t{numbers.choice(['cat', 'dog', 'bird'])}" for number in range(len(rows))]
+            (folder / "predict_results.txt").write_text("index\tprediction\n" + "\n".join(lines) + "\n")
+
+
+@pytest.fixture
+def plan(content, tmp_path, monkeypatch):
+    monkeypatch.setattr(runner.time, "perf_counter", lambda: 0.0)
+    return load_plan(write_plan(content, tmp_path))
+
+
+def read_files(output_dir):
+    return {path.name: path.read_bytes() for path in output_dir.iterdir() if path.is_file()}
+
+
+def test_comparison_killed_anywhere_ends_in_the_same_report(plan, tmp_path):
+    results = run_comparison(plan, tmp_path / "whole", execute=pretend)
+    assert all(result["status"] == "done" for result in results)
+    write_report(tmp_path / "whole")
+    numbers = random.Random(0)
+    for _ in range(10):
+        remaining = numbers.randrange(1, 12)
+
+        def kill(step, plan, folder, numbers=numbers):
+            nonlocal remaining
+            remaining -= 1
+            if numbers.random() < 0.5 or remaining:
+                pretend(step, plan, folder)
+            if not remaining:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            run_comparison(plan, tmp_path / "killed", execute=kill)
+    run_comparison(plan, tmp_path / "killed", execute=pretend)
+    write_report(tmp_path / "killed")
+    whole, killed = read_files(tmp_path / "whole"), read_files(tmp_path / "killed")
+    assert whole.keys() == killed.keys() >= {"report.md", "report.html", "report.json", "differences.png", "cost.png"}
+    for name, value in whole.items():
+        assert value == killed[name], name
+
+
+def test_what_is_done_is_not_run_again(plan, tmp_path):
+    run_comparison(plan, tmp_path / "output", execute=pretend)
+
+    def refuse(step, plan, folder):
+        raise AssertionError(step.name)
+
+    run_comparison(plan, tmp_path / "output", execute=refuse)
+    (tmp_path / "output" / "results" / "dapt-animals-seed2.json").unlink()
+    with pytest.raises(AssertionError, match=r"^dapt-animals-seed2$"):
+        run_comparison(plan, tmp_path / "output", execute=refuse)
+
+
+def test_failed_runs_are_reported_and_tried_again(plan, tmp_path):
+    def fail(step, plan, folder):
+        if step.name in ("varmae-pets", "dapt-animals-seed2"):
+            raise RuntimeError("out of <memory>")
+        pretend(step, plan, folder)
+
+    run_comparison(plan, tmp_path / "output", execute=fail)
+    report = write_report(tmp_path / "output")
+    assert report.failed["dapt-animals-seed2"] == "out of <memory>"
+    assert report.failed["varmae-animals-seed1"] == "it needs varmae-pets, which failed"
+    text = (tmp_path / "output" / "report.md").read_text()
+    assert "[1 of 2 seeds]" in text
+    assert "| VarMAE | no result | no result |" in text
+    assert "out of &lt;memory&gt;" in (tmp_path / "output" / "report.html").read_text()
+    assert "<memory>" not in (tmp_path / "output" / "report.html").read_text()
+    run_comparison(plan, tmp_path / "output", execute=pretend)
+    assert write_report(tmp_path / "output").failed == {}
+
+
+def test_foreign_results_are_refused(plan, content, tmp_path):
+    run_comparison(plan, tmp_path / "output", execute=pretend)
+    content["budget"] = {"tokens": 2000}
+    other = load_plan(write_plan(content, tmp_path))
+    with pytest.raises(ValueError, match=r"not of this comparison: .*another plan"):
+        run_comparison(other, tmp_path / "output", execute=pretend)
+    path = tmp_path / "output" / "results" / "dapt-pets.json"
+    result = read_json(path)
+    result["environment"]["versions"]["torch"] = "0.1"
+    path.write_text(json.dumps(result))
+    with pytest.raises(ValueError, match=r"dapt-pets \(other versions"):
+        run_comparison(plan, tmp_path / "output", execute=pretend)
+
+
+def test_parts_make_the_same_report(plan, tmp_path):
+    run_comparison(plan, tmp_path / "whole", execute=pretend)
+    made = []
+    for number in (1, 2, 3):
+        part = run_comparison(plan, tmp_path / f"part{number}", (number, 3), pretend)
+        made.append({result["name"] for result in part if result["kind"] == "fine_tuning"})
+        for path in (tmp_path / f"part{number}" / "results").iterdir():
+            target = tmp_path / "merged" / "results" / path.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
+    assert all(made)
+    assert sum(map(len, made)) == len(set.union(*made)) == len(METHODS) * 4
+    (tmp_path / "merged" / "plan.json").write_bytes((tmp_path / "part1" / "plan.json").read_bytes())
+    write_report(tmp_path / "whole")
+    write_report(tmp_path / "merged")
+    assert (tmp_path / "whole" / "report.md").read_text() == (tmp_path / "merged" / "report.md").read_text()
+    with pytest.raises(ValueError, match="between 1/3 and 3/3, got 4/3"):
+        run_comparison(plan, tmp_path / "output", (4, 3), pretend)
+
+
+def test_second_process_on_a_part_is_refused(plan, tmp_path):
+    (tmp_path / "output" / "locks").mkdir(parents=True)
+    with (
+        FileLock(tmp_path / "output" / "locks" / "part-1-of-2.lock"),
+        pytest.raises(ValueError, match="another process runs part 1/2"),
+    ):
+        run_comparison(plan, tmp_path / "output", (1, 2), pretend)
+
+
+def test_budget_of_minutes(content, tmp_path):
+    content["budget"] = {"minutes": 0.5}
+    content["methods"] = {"dapt": None}
+    plan = load_plan(write_plan(content, tmp_path))
+    trained = {}
+
+    def note(step, plan, folder):
+        trained[step.name] = step.flags.get("max_steps")
+        pretend(step, plan, folder)
+
+    run_comparison(plan, tmp_path / "output", execute=note)
+    assert trained["dapt-pets-probe"] == 10
+    assert trained["dapt-pets"] == 60  # 30 seconds at 2 steps a second
+    assert read_json(tmp_path / "output" / "results" / "dapt-pets.json")["tokens"] == 60 * 4 * 16
+
+
+# ------------------------------------------------------------------------------------------------------- report
+
+
+def test_report_says_what_the_results_say(plan, tmp_path):
+    results = {result["name"]: result for result in run_comparison(plan, tmp_path / "output", execute=pretend)}
+    report = write_report(tmp_path / "output")
+    text = (tmp_path / "output" / "report.md").read_text()
+    scores = [results[f"varmae-animals-seed{seed}"]["score"] for seed in (1, 2)]
+    baseline = [results[f"dapt-animals-seed{seed}"]["score"] for seed in (1, 2)]
+    assert report.differences["varmae"]["animals"].mean == pytest.approx(np.mean(scores) - np.mean(baseline))
+    assert f"| VarMAE | {np.mean(scores):.1f} ± {compute_interval(scores):.1f} (" in text
+    loss = results["encoder-on-general"]["masked_lm_loss"]
+    assert f"| the encoder as it was | {loss:.3f} |" in text
+    assert report.costs["average"]["tokens"] == report.costs["dapt"]["tokens"] == 16 * 64
+    assert report.costs["dapt"]["inference ms"] == 20
+    assert "dapt" not in [name for name, row in report.differences.items() if row]
+    assert not list((tmp_path / "output").rglob("dapt-animals-seed1/*.safetensors"))
+    assert list((tmp_path / "output").rglob("dapt-pets/*.safetensors"))
+
+
+def test_report_without_results(tmp_path):
+    with pytest.raises(FileNotFoundError, match="there are no results in"):
+        write_report(tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------------- script
+
+
+def test_script_is_killed_and_goes_on(content, tmp_path, monkeypatch, capsys):
+    save_tiny_bert(tmp_path / "encoder", SENTENCES)
+    content["methods"] = {"tapt": None, "dapt": None, "average": {"after": "dapt"}}
+    content["seeds"], content["general"] = [1], None
+    path = write_plan(content, tmp_path)
+    command = [sys.executable, compare_script.__file__, str(path)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    while not (tmp_path / "plan" / "results" / "tapt-animals.json").is_file() and process.poll() is None:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    done = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "plan" / "results").glob("*.json")}
+    assert 0 < len(done) < len(list_steps(load_plan(path), tmp_path / "plan"))
+    monkeypatch.setattr(sys, "argv", ["compare", str(path)])
+    compare_script.main()
+    assert "## Scores" in capsys.readouterr().out
+    results = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "plan" / "results").glob("*.json")}
+    assert {name: results[name] for name in done} == done
+    assert len(results) == len(list_steps(load_plan(path), tmp_path / "plan"))
+    result = read_json(tmp_path / "plan" / "results" / "dapt-animals-seed1.json")
+    assert result["score"] == pytest.approx(100 * result["metrics"]["predict_macro_f1"])
+    result = read_json(tmp_path / "plan" / "results" / "dapt-entities-seed1.json")
+    assert result["score"] == pytest.approx(100 * result["metrics"]["predict_f1"])
+    monkeypatch.setattr(sys, "argv", ["compare", str(path), "--report_only"])
+    compare_script.main()
+    monkeypatch.setattr(sys, "argv", ["compare", str(path), "--dry_run"])
+    compare_script.main()
+    assert "dapt-pets: run_mlm --method dapt" in capsys.readouterr().out
+
+
+def test_wrong_shard_on_the_command_line(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["compare", "plan.yaml", "--shard", "5/4"])
+    with pytest.raises(SystemExit):
+        compare_script.main()
+    assert "a shard is written 2/4, the second of four, got 5/4" in capsys.readouterr().err
