@@ -1,14 +1,18 @@
 """Model cards, and publishing a folder in one commit."""
 
+import time
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import HfApi, ModelCard, ModelCardData
+from huggingface_hub.errors import HTTPError  # of whatever library the client of the Hub speaks HTTP with
 
 # Weights that run code when they are loaded; a published folder never holds one.
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
+# Between attempts: a Hub that restarts is back within these.
+RETRY_SECONDS = (1, 4)
 
 
 @dataclass
@@ -157,6 +161,8 @@ def publish(folder: str | Path, repo_id: str, *, private: bool = False, token: s
 
     Raises:
         ValueError: The folder is not a whole publication, or holds a pickle.
+        PermissionError: The token is missing or may not write there.
+        ConnectionError: The Hub could not be reached, or failed, several times; nothing was published.
     """
     folder = Path(folder)
     names = {file.name for file in folder.iterdir()}
@@ -164,11 +170,27 @@ def publish(folder: str | Path, repo_id: str, *, private: bool = False, token: s
         raise ValueError(f"a publication holds model, tokenizer and card; {folder} lacks {', '.join(missing)}")
     if pickles := sorted(name for name in names if name.endswith(PICKLE_SUFFIXES) and name != "training_args.bin"):
         raise ValueError(f"a publication holds safetensors only; {folder} has {', '.join(pickles)}: remove them")
-    api = HfApi(token=token)
-    api.create_repo(repo_id, private=private, exist_ok=True)
     # Checkpoints, optimizer states and Trainer's pickled arguments stay at home.
     ignored = ["checkpoint-*", "*.unfinished", "training_args.bin", "runs/*"]
-    commit = api.upload_folder(
-        repo_id=repo_id, folder_path=folder, ignore_patterns=ignored, commit_message="Publish the model"
-    )
-    return commit.commit_url
+    api = HfApi(token=token)
+    for wait in (*RETRY_SECONDS, None):
+        try:
+            api.create_repo(repo_id, private=private, exist_ok=True)
+            commit = api.upload_folder(
+                repo_id=repo_id, folder_path=folder, ignore_patterns=ignored, commit_message="Publish the model"
+            )
+            return commit.commit_url
+        except HTTPError as error:
+            status = getattr(getattr(error, "response", None), "status_code", None)
+            if status in (401, 403):
+                raise PermissionError(
+                    f"the Hub refused to write {repo_id} ({status}): log in with `hf auth login`, or pass a token that "
+                    "may write there"
+                ) from error
+            if wait is None or (status is not None and status < 500):
+                raise ConnectionError(
+                    f"{repo_id} could not be written ({status or type(error).__name__}); nothing was published; try "
+                    "again later"
+                ) from error
+            time.sleep(wait)
+    raise AssertionError("the last attempt returns or raises")

@@ -1,0 +1,158 @@
+"""Publishing end to end: the real client, a server on the loopback, and processes that load what was published."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from hf_domain.examples import run_mlm
+from hub_server import TOKEN, Fault, HubServer
+from huggingface_hub import HfApi
+from huggingface_hub.errors import RepositoryNotFoundError
+from huggingface_hub.utils import close_session
+from script_runs import save_tiny_bert
+from transformers import AutoTokenizer
+
+from hf_domain import VarMAEForMaskedLM
+from hf_domain.publishing import publish, write_model_card
+
+SENTENCES = ["the small cat sat on the mat", "a dog ran over the hill"] * 40
+LOAD = """
+import json, sys
+sys.modules["hf_domain"] = None  # the package is not there
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+output, name, *revisions = sys.argv[1:]
+loaded = []
+for revision in revisions:
+    model = AutoModelForMaskedLM.from_pretrained(name, revision=revision, trust_remote_code=True)
+    tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
+    logits = model(**tokenizer("the cat", return_tensors="pt")).logits
+    loaded.append([type(model).__name__, round(float(logits.double().sum()), 3)])
+open(output, "w").write(json.dumps(loaded))
+"""
+
+
+@pytest.fixture
+def hub():
+    with HubServer() as server:
+        yield server
+
+
+def run_process(hub, tmp_path, code, *arguments, token=TOKEN):
+    environment = {**os.environ, **hub.get_environment(tmp_path / "hub_home", token), "TRANSFORMERS_VERBOSITY": "error"}
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
+
+
+def load_everywhere(hub, tmp_path, name, revisions):
+    """Load revisions in a process without the package; returns what each of them is and computes."""
+    result = run_process(hub, tmp_path, LOAD, tmp_path / "loaded.json", name, *revisions)
+    assert result.returncode == 0, result.stderr[-3000:]
+    return json.loads((tmp_path / "loaded.json").read_text())
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder that is ready to be published."""
+    encoder, folder = save_tiny_bert(tmp_path / "encoder", SENTENCES), tmp_path / "adapted"
+    VarMAEForMaskedLM.from_backbone(encoder).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(encoder).save_pretrained(folder)
+    write_model_card(
+        folder,
+        method="varmae",
+        model_name="tester/cats",
+        base_model="encoder",
+        corpus="sentences on cats",
+        settings={"tokens": "1,000"},
+        limits="Only cats.",
+        licence="apache-2.0",
+        licence_note="Nothing to add.",
+        example="the [MASK] sat",
+    )
+    return folder
+
+
+def test_every_commit_of_a_run_loads_without_the_package(hub, tmp_path):
+    encoder = save_tiny_bert(tmp_path / "encoder", SENTENCES)
+    (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES))
+    code = "import runpy, sys; sys.argv[0] = 'run_mlm.py'; runpy.run_path(sys.argv.pop(1), run_name='__main__')"
+    flags = {"method": "varmae", "model_name_or_path": encoder, "train_file": tmp_path / "corpus.txt"}
+    flags |= {"output_dir": tmp_path / "cats", "max_seq_length": 16, "per_device_train_batch_size": 4}
+    flags |= {"max_steps": 6, "save_steps": 2, "hub_strategy": "every_save", "report_to": "none"}
+    flags |= {"push_to_hub": True, "hub_private_repo": True, "do_train": True, "use_cpu": True}
+    arguments = [part for name, value in flags.items() for part in (f"--{name}", value)]
+    result = run_process(hub, tmp_path, code, run_mlm.__file__, *arguments)
+    assert result.returncode == 0, result.stderr[-3000:]
+    repository = hub.repositories["tester/cats"]
+    assert repository.private
+    revisions = [sha for sha, files in repository.commits if "config.json" in files]
+    assert len(revisions) >= 3
+    loaded = load_everywhere(hub, tmp_path, "tester/cats", revisions)
+    assert {name for name, _ in loaded} == {"VarMAEForMaskedLM"}
+    assert len({total for _, total in loaded}) >= 2  # states of training, not the last one again and again
+    for _, files in repository.commits:
+        assert TOKEN.encode() not in b"".join(files.values())
+
+
+@pytest.fixture
+def connect(hub, monkeypatch):
+    """Let this process's client speak with the server, by the given token."""
+    monkeypatch.setattr("hf_domain.publishing.RETRY_SECONDS", (0, 0))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.get_environment("")["HF_ENDPOINT"])
+    close_session()  # the open one was made to be offline
+    yield
+    close_session()
+
+
+@pytest.mark.usefixtures("connect")
+def test_publish_is_one_commit_that_loads_without_the_package(hub, tmp_path, folder):
+    address = publish(folder, "tester/cats", private=True, token=TOKEN)
+    repository = hub.repositories["tester/cats"]
+    assert repository.private
+    ((_, first), (sha, files)) = repository.commits
+    assert not first
+    assert address.endswith(sha)
+    assert {"config.json", "model.safetensors", "tokenizer.json", "README.md", "modeling_varmae.py"} <= files.keys()
+    assert not any(name.endswith((".bin", ".pt", ".lock")) for name in files)
+    assert {token for method, _, token in hub.requests if method == "POST"} == {f"Bearer {TOKEN}"}
+    assert load_everywhere(hub, tmp_path, "tester/cats", ["main"])[0][0] == "VarMAEForMaskedLM"
+    with pytest.raises(RepositoryNotFoundError):
+        HfApi(token="hf_other").model_info("tester/cats")
+    assert HfApi(token=TOKEN).model_info("tester/cats").sha == sha
+    publish(folder, "tester/cats", token=TOKEN)  # 409: it exists
+    assert len(repository.commits) in (2, 3)  # the client leaves out a commit without a change
+
+
+@pytest.mark.usefixtures("connect")
+@pytest.mark.parametrize(
+    ("fault", "error", "message"),
+    [
+        (
+            Fault("POST", "/commit/", 500, times=100),
+            ConnectionError,
+            r"\(500\); nothing was published; try again later",
+        ),
+        (Fault("POST", "/commit/", "cut", times=100), ConnectionError, "nothing was published; try again later"),
+        (Fault("POST", "/commit/", 412, times=100), ConnectionError, r"\(412\); nothing was published"),
+        (Fault("POST", "/repos/create", 401, times=100), PermissionError, r"\(401\): log in with `hf auth login`"),
+        (Fault("POST", "/repos/create", 403, times=100), PermissionError, r"\(403\): log in with `hf auth login`"),
+    ],
+    ids=["500", "cut", "412", "401", "403"],
+)
+def test_error_of_the_server_publishes_nothing(hub, folder, fault, error, message):
+    hub.faults.append(fault)
+    with pytest.raises(error, match=f"tester/cats.*{message}"):
+        publish(folder, "tester/cats", token=TOKEN)
+    assert not any(files for repository in hub.repositories.values() for _, files in repository.commits)
+
+
+@pytest.mark.usefixtures("connect")
+@pytest.mark.parametrize("answer", [503, "cut"])
+@pytest.mark.parametrize("path", ["/commit/", "/repos/create", "/preupload/"])
+def test_short_trouble_is_waited_for(hub, folder, path, answer):
+    hub.faults.append(Fault("POST", path, answer, times=1))
+    publish(folder, "tester/cats", token=TOKEN)
+    assert len(hub.repositories["tester/cats"].commits) == 2
