@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export OMP_WAIT_POLICY := PASSIVE
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: install demo test test-lowest check format clean
+.PHONY: install demo test test-lowest check docs format clean
 
 install: $(VENV)/.installed
 
@@ -37,6 +37,11 @@ test-lowest:  ## the tests on the lower bounds of the HuggingFace packages; torc
 	.venv-lowest/bin/pip install --quiet --upgrade pip
 	.venv-lowest/bin/pip install --quiet --constraint constraints-lowest.txt --editable ".[dev]"
 	touch $@
+
+docs: install  ## the site, in build/site; a broken link is an error
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	rm -rf build && $(BIN)/pip install --quiet --no-deps --target build/types .
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 format: install
 	$(BIN)/ruff check --fix .
