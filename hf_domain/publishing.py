@@ -1,6 +1,7 @@
 """Model cards, and publishing a folder in one commit."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -39,6 +40,19 @@ METHODS = {
 }""",
         is_stock=True,
     ),
+    "lora": Method(
+        name="DAPT with LoRA",
+        paper="Hu et al. 2021, <https://arxiv.org/abs/2106.09685>",
+        summary="{base_model}, trained further with masked language modeling on text of its domain by low-rank "
+        "changes, which are merged into its weights.",
+        citation="""@inproceedings{hu-etal-2022-lora,
+  title = "{LoRA}: Low-Rank Adaptation of Large Language Models",
+  author = "Hu, Edward J. and others",
+  booktitle = "Proceedings of ICLR",
+  year = "2022"
+}""",
+        is_stock=True,
+    ),
     "varmae": Method(
         name="VarMAE",
         paper="Hu et al. 2022, <https://aclanthology.org/2022.findings-emnlp.468>",
@@ -65,10 +79,24 @@ METHODS = {
     ),
 }
 
-USAGE = """from transformers import pipeline
 
-fill_mask = pipeline("fill-mask", model="{name}"{trust})
-print(fill_mask("{example}"))"""
+def make_usage(method: str, model_name: str, example: str) -> str:
+    """Return the snippet that shows how to use a masked LM.
+
+    Args:
+        method: A key of `METHODS`.
+        model_name: A name on the Hub, or a folder.
+        example: A sentence with the tokenizer's mask token.
+    """
+    trust = "" if METHODS[method].is_stock else ", trust_remote_code=True"
+    lines = [
+        "from transformers import pipeline",
+        "",
+        f'fill_mask = pipeline("fill-mask", model="{model_name}"{trust})',
+        f'for answer in fill_mask("{example}", top_k=3):',
+        "    print(f\"{answer['score']:.3f}  {answer['sequence']}\")",
+    ]
+    return "\n".join(lines)
 
 
 def write_model_card(
@@ -83,10 +111,11 @@ def write_model_card(
     licence: str | None,
     licence_note: str,
     example: str,
+    usage_output: str = "",
     language: str = "en",
     results_table: str | None = None,
     results_note: str = "",
-    plot: str | None = None,
+    pictures: Sequence[str] = (),
 ) -> Path:
     """Write README.md into the folder of a masked LM.
 
@@ -101,10 +130,11 @@ def write_model_card(
         licence: Identifier of the licence of the weights, as the Hub writes it; None if it is not settled.
         licence_note: Licences of base model and data.
         example: A sentence with the tokenizer's mask token, for the usage snippet.
+        usage_output: What the snippet printed when it was run.
         language: Code of the language of the corpus.
         results_table: A Markdown table of measured results.
         results_note: What it was measured on.
-        plot: File name of a plot in the folder.
+        pictures: File names of plots in the folder.
 
     Returns:
         The path of the card.
@@ -115,7 +145,6 @@ def write_model_card(
     if method not in METHODS:
         raise ValueError(f"a model card is of one of {', '.join(METHODS)}; got {method}")
     about = METHODS[method]
-    trust = "" if about.is_stock else ", trust_remote_code=True"
     card = ModelCard.from_template(
         ModelCardData(
             language=language,
@@ -132,11 +161,12 @@ def write_model_card(
         corpus=corpus,
         method_name=about.name,
         paper=about.paper,
-        usage=USAGE.format(name=model_name, trust=trust, example=example),
-        trust=trust,
+        usage=make_usage(method, model_name, example),
+        usage_output=usage_output,
+        trust=not about.is_stock,
         results_table=results_table,
         results_note=results_note,
-        plot=plot,
+        pictures=pictures,
         settings=settings,
         limits=limits,
         licence_note=licence_note,

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from sklearn.metrics import f1_score
 
 from hf_domain.comparison import runner
 from hf_domain.comparison.plan import Task, load_plan
+from hf_domain.comparison.publication import draw_training
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.runner import run_comparison
 from hf_domain.comparison.scores import (
@@ -330,6 +332,20 @@ def test_what_is_done_is_not_run_again(plan, tmp_path):
         run_comparison(plan, tmp_path / "output", execute=refuse)
 
 
+def test_encoder_that_is_gone_is_made_again_where_it_is_needed(plan, tmp_path):
+    run_comparison(plan, tmp_path / "output", execute=pretend)
+    shutil.rmtree(tmp_path / "output" / "steps")
+    (tmp_path / "output" / "results" / "average-animals-seed2.json").unlink()
+    ran = []
+
+    def note(step, plan, folder):
+        ran.append(step.name)
+        pretend(step, plan, folder)
+
+    run_comparison(plan, tmp_path / "output", execute=note)
+    assert ran == ["dapt-pets", "average-pets", "average-animals-seed2"]
+
+
 def test_failed_runs_are_reported_and_tried_again(plan, tmp_path):
     def fail(step, plan, folder):
         if step.name in ("varmae-pets", "dapt-animals-seed2"):
@@ -355,6 +371,10 @@ def test_foreign_results_are_refused(plan, content, tmp_path):
     other = load_plan(write_plan(content, tmp_path))
     with pytest.raises(ValueError, match=r"not of this comparison: .*another plan"):
         run_comparison(other, tmp_path / "output", execute=pretend)
+    (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES[:-1]))
+    with pytest.raises(ValueError, match=r"not of this comparison: .*dapt-pets \(another plan\)"):
+        run_comparison(plan, tmp_path / "output", execute=pretend)
+    (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES))
     path = tmp_path / "output" / "results" / "dapt-pets.json"
     result = read_json(path)
     result["environment"]["versions"]["torch"] = "0.1"
@@ -426,6 +446,17 @@ def test_report_says_what_the_results_say(plan, tmp_path):
     assert "dapt" not in [name for name, row in report.differences.items() if row]
     assert not list((tmp_path / "output").rglob("dapt-animals-seed1/*.safetensors"))
     assert list((tmp_path / "output").rglob("dapt-pets/*.safetensors"))
+
+
+def test_training_curve(tmp_path):
+    history = [{"step": 10, "loss": 3.0}, {"step": 20, "loss": 2.5}, {"step": 20, "eval_loss": 2.0}]
+    state = tmp_path / "trainer_state.json"
+    state.write_text(json.dumps({"log_history": history}))
+    assert draw_training(state, tmp_path / "training.png")
+    assert (tmp_path / "training.png").stat().st_size > 1000
+    state.write_text(json.dumps({"log_history": history[2:]}))
+    assert not draw_training(state, tmp_path / "none.png")
+    assert not (tmp_path / "none.png").exists()
 
 
 def test_report_without_results(tmp_path):

@@ -16,7 +16,7 @@ CARD = {
     "licence_note": "Text: CC BY 4.0.",
     "example": "a [MASK] model",
     "results_table": "| a | b |\n| --- | --- |\n| 1 | 2 |",
-    "plot": "results.png",
+    "pictures": ["results.png"],
 }
 
 
@@ -36,8 +36,8 @@ def test_card_says_what_was_done(method, tmp_path):
         "@inproceedings",
     ):
         assert text in card.text
-    assert "{" not in card.text.split("```bibtex")[0].replace("{%", "")
-    assert ("trust_remote_code=True" in card.text) is (method != "dapt")
+    assert not any(mark in card.text for mark in ("{{", "{%", "{base_model}"))
+    assert ("trust_remote_code=True" in card.text) is (method not in ("dapt", "lora"))
 
 
 def test_snippet_of_the_card_is_python(tmp_path):

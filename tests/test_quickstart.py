@@ -5,7 +5,7 @@ import json
 import sys
 
 import pytest
-from hf_domain.examples import make_quickstart_data, quickstart
+from hf_domain.examples import make_quickstart_data, publish, quickstart
 from tiny_models import make_config
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM
@@ -50,37 +50,52 @@ def test_from_corpus_to_hub_folder(monkeypatch, inputs, capfd):
     run_quickstart(monkeypatch, inputs)
     told = capfd.readouterr().out
     output = inputs / "output"
-    results = json.loads((output / "results.json").read_text())
-    assert list(results["methods"]) == ["base", "dapt", "varmae"]
-    dapt, varmae = results["methods"]["dapt"], results["methods"]["varmae"]
-    assert dapt["tokens"] == varmae["tokens"] == 2048
-    for row in results["methods"].values():
-        assert len(row["task"]) == 2
-        assert all(0 <= run["predict_macro_f1"] <= 1 for run in row["task"])
-    assert (output / "results.png").stat().st_size > 1000
+    report = json.loads((output / "plan" / "report.json").read_text())
+    assert list(report["scores"]) == ["fine_tune", "dapt", "varmae"]
+    assert report["failed"] == {}
+    assert report["costs"]["dapt"]["tokens"] == report["costs"]["varmae"]["tokens"] == 2048
+    for tasks in report["scores"].values():
+        assert len(tasks["task"]) == 2
     files = {file.name for file in (output / "hub").iterdir()}
-    expected = {"README.md", "config.json", "model.safetensors", "modeling_varmae.py", "results.json", "tokenizer.json"}
-    assert expected <= files
+    expected = {"README.md", "config.json", "model.safetensors", "modeling_varmae.py", "report.json", "tokenizer.json"}
+    assert expected | {"differences.png"} <= files
+    assert not any(name.endswith(".bin") for name in files)
     assert "VarMAEForMaskedLM from" in told
     assert "without hf_domain" in told
+    card = (output / "hub" / "README.md").read_text()
     for name in ("fine-tuning only", "DAPT", "VarMAE"):
         assert f"| {name} |" in told
-        assert f"| {name} |" in (output / "hub" / "README.md").read_text()
+        assert f"| {name} |" in card
+    assert "| learning rate | 0.001 |" in card
+    assert str(inputs) not in card
 
     # What is there is not done again.
-    trained = (output / "dapt" / "model.safetensors").stat().st_mtime_ns
+    trained = (output / "plan" / "steps" / "dapt-domain" / "model.safetensors").stat().st_mtime_ns
     run_quickstart(monkeypatch, inputs)
-    assert (output / "dapt" / "model.safetensors").stat().st_mtime_ns == trained
-    assert json.loads((output / "results.json").read_text())["methods"] == results["methods"]
+    assert (output / "plan" / "steps" / "dapt-domain" / "model.safetensors").stat().st_mtime_ns == trained
+    assert json.loads((output / "plan" / "report.json").read_text()) == report
+
+    # The same by the command; a method that was not trained is refused.
+    options = {"comparison": output / "plan", "method": "dapt", "corpus": "domain", "output_dir": inputs / "hub"}
+    options |= {"licence_note": "none", "limits": "all", "example": "the [MASK]"}
+    run_publish(monkeypatch, **options)
+    assert "BertForMaskedLM" in (inputs / "hub" / "config.json").read_text()
+    with pytest.raises(ValueError, match="no trained model exbert-domain; there are dapt-domain, varmae-domain"):
+        run_publish(monkeypatch, **{**options, "method": "exbert"})
+
+
+def run_publish(monkeypatch, **options):
+    arguments = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
+    monkeypatch.setattr(sys, "argv", ["publish.py", *arguments])
+    publish.main()
 
 
 def test_with_an_expanded_vocabulary(monkeypatch, inputs):
-    monkeypatch.setattr(sys, "argv", [])
     run_quickstart(monkeypatch, inputs, num_seeds=1, expand_vocabulary="true")
-    results = json.loads((inputs / "output" / "results.json").read_text())
-    assert list(results["methods"]) == ["base", "dapt", "varmae", "adalm"]
-    report = json.loads((inputs / "output" / "vocabulary" / "vocabulary_report.json").read_text())
-    assert report["unreachable"] == []
+    report = json.loads((inputs / "output" / "plan" / "report.json").read_text())
+    assert list(report["scores"]) == ["fine_tune", "dapt", "varmae", "adalm"]
+    folder = inputs / "output" / "plan" / "steps" / "vocabulary-domain"
+    assert json.loads((folder / "vocabulary_report.json").read_text())["unreachable"] == []
 
 
 def test_missing_input_is_told_first(monkeypatch, inputs):

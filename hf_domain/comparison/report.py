@@ -193,19 +193,20 @@ def make_markdown(report: Report, tables: dict[str, pd.DataFrame], pictures: lis
     parts = [f"# Comparison: {report.plan['encoder'].rstrip('/').rpartition('/')[2]}", explain(report)]
     if summary := summarize(report):
         parts.append("Against DAPT, at p < 0.05:\n\n" + "\n".join(f"- {line}" for line in summary))
-    for title, table in tables.items():
-        header = [" ", *map(str, table.columns)]
-        rows = [
-            header,
-            ["---"] * len(header),
-            *([str(name), *row] for name, row in zip(table.index, table.to_numpy(), strict=True)),
-        ]
-        parts.append(f"## {title}\n\n" + "\n".join("| " + " | ".join(map(escape_cell, row)) + " |" for row in rows))
+    parts += [f"## {title}\n\n{format_markdown_table(table)}" for title, table in tables.items()]
     parts += [f"![{name.partition('.')[0]}]({name})" for name in pictures]
     if report.failed:
         lines = "\n".join(f"- {name}: {escape_cell(error)}" for name, error in report.failed.items())
         parts.append(f"## Runs that failed\n\n{lines}")
     return "\n\n".join(parts) + "\n"
+
+
+def format_markdown_table(table: pd.DataFrame) -> str:
+    """Write a table as Markdown."""
+    header = [" ", *map(str, table.columns)]
+    rows = [[str(name), *row] for name, row in zip(table.index, table.to_numpy(), strict=True)]
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(map(escape_cell, line)) + " |" for line in lines)
 
 
 def escape_cell(text: Any) -> str:

@@ -51,7 +51,7 @@ def run_comparison(
     """
     steps = list_steps(plan, output_dir)
     results = read_results(output_dir)
-    check_results(results, steps)
+    check_results(results, {step.name: describe(step, plan) for step in steps})
     part = choose_part(plan, steps, shard)
     with lock_part(output_dir, shard):
         write_json(output_dir / "plan.json", describe_plan(plan))
@@ -69,21 +69,33 @@ def get_result(
 ) -> dict[str, Any]:
     """Read the result of a step, or run the step and write it; a failed step is tried again."""
     path = output_dir / "results" / f"{step.name}.json"
-    if path.is_file() and (result := read_json(path))["status"] == "done":
+    done = path.is_file() and (result := read_json(path))["status"] == "done"
+    # Results may have come from another machine without the encoder that the next step reads.
+    if done and ((output_dir / "steps" / step.name).is_dir() or not is_needed(step, plan, output_dir, results)):
         return result
     if failed := [name for name in step.needs if results[name]["status"] != "done"]:
-        result = describe(step) | {"status": "failed", "error": f"it needs {', '.join(failed)}, which failed"}
+        result = describe(step, plan) | {"status": "failed", "error": f"it needs {', '.join(failed)}, which failed"}
     else:
         result = run_step(step, plan, output_dir, results, execute)
     write_json(path, result)
     return result
 
 
+def is_needed(step: Step, plan: Plan, output_dir: Path, results: dict[str, dict[str, Any]]) -> bool:
+    """Return whether a step without a result reads the output of this one, directly or not."""
+    for other in list_steps(plan, output_dir):
+        if step.name in other.needs:
+            missing = results.get(other.name, {}).get("status") != "done"
+            if missing or is_needed(other, plan, output_dir, results):
+                return True
+    return False
+
+
 def run_step(
     step: Step, plan: Plan, output_dir: Path, results: dict[str, dict[str, Any]], execute: Execute
 ) -> dict[str, Any]:
     """Run a step and return its result; a step that fails is a result too."""
-    result, folder = describe(step), output_dir / "steps" / step.name
+    result, folder = describe(step, plan), output_dir / "steps" / step.name
     fit_to_minutes(step, plan, results)
     if folder.is_dir() and get_last_checkpoint(str(folder)) is None:
         shutil.rmtree(folder)  # the output of a step that was killed and cannot go on
@@ -182,10 +194,12 @@ def describe_plan(plan: Plan) -> dict[str, Any]:
     return content | {"path": plan.path.name, "titles": titles}
 
 
-def describe(step: Step) -> dict[str, Any]:
-    """Return what a result says of its step: from it, it is known again."""
+def describe(step: Step, plan: Plan) -> dict[str, Any]:
+    """Return what a result says of its step: by it the result is known again, also after a file was changed."""
     fields = ("name", "kind", "method", "corpus", "task", "seed", "needs", "script")
-    return {name: getattr(step, name) for name in fields} | {"flags": dict(step.flags)}
+    files = {name: plan.folder / value for name, value in step.flags.items() if name.endswith("_file")}
+    sizes = {name: file.stat().st_size for name, file in files.items() if file.name != f"{step.task}.txt"}
+    return {name: getattr(step, name) for name in fields} | {"flags": dict(step.flags), "input_bytes": sizes}
 
 
 def read_results(output_dir: Path) -> dict[str, dict[str, Any]]:
@@ -193,13 +207,17 @@ def read_results(output_dir: Path) -> dict[str, dict[str, Any]]:
     return {path.stem: read_json(path) for path in sorted((output_dir / "results").glob("*.json"))}
 
 
-def check_results(results: dict[str, dict[str, Any]], steps: list[Step]) -> None:
-    """Check that results belong to these steps and to the installed versions.
+def check_results(results: dict[str, dict[str, Any]], expected: dict[str, dict[str, Any]]) -> None:
+    """Check that results belong to the steps of a plan, and to the installed versions.
+
+    Args:
+        results: By the names of the steps.
+        expected: What `describe` says of the steps.
 
     Raises:
         ValueError: One does not.
     """
-    expected = {step.name: json.loads(json.dumps(describe(step))) for step in steps}
+    expected = json.loads(json.dumps(expected))
     versions = describe_environment()["versions"]
     foreign = []
     for name, result in results.items():

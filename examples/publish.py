@@ -1,0 +1,61 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["hf-domain"]
+# ///
+"""Publish a model that a comparison trained, with a card that shows what the comparison measured.
+
+    python examples/publish.py --comparison plan --method varmae --corpus cs --output_dir hub --licence apache-2.0 \
+        --licence_note "Base model: Apache-2.0. Abstracts: CC BY 4.0." --limits "English abstracts only." \
+        --example "We train a language [MASK]." --repo_id you/encoder-cs
+
+It gathers weights, tokenizer, code, pictures and card in a folder, runs the card's snippet on it in a process without
+this package, and pushes it in one commit. Without --repo_id the folder is made and nothing is pushed.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from transformers import HfArgumentParser
+
+from hf_domain.comparison.publication import make_publication
+from hf_domain.publishing import publish
+
+
+@dataclass
+class Arguments:
+    """Which model, and what its card cannot know by itself."""
+
+    comparison: str = field(metadata={"help": "Output folder of compare.py."})
+    method: str = field(metadata={"help": "A method of the plan."})
+    corpus: str = field(metadata={"help": "A corpus of the plan."})
+    output_dir: str = field(metadata={"help": "Where the publication is gathered."})
+    licence_note: str = field(metadata={"help": "Licences of the base model and of the corpus."})
+    limits: str = field(metadata={"help": "What the model was not tested for."})
+    example: str = field(metadata={"help": "A sentence with the tokenizer's mask token."})
+    licence: str | None = field(default=None, metadata={"help": "Of the weights, as the Hub writes it."})
+    language: str = field(default="en", metadata={"help": "Code of the language of the corpus."})
+    repo_id: str | None = field(default=None, metadata={"help": "Where it is published: user/name."})
+    private: bool = field(default=False, metadata={"help": "Make a new repository private."})
+
+
+def main() -> None:
+    (args,) = HfArgumentParser(Arguments).parse_args_into_dataclasses()
+    folder = make_publication(
+        Path(args.comparison),
+        args.method,
+        args.corpus,
+        Path(args.output_dir),
+        model_name=args.repo_id or Path(args.output_dir).name,
+        licence=args.licence,
+        licence_note=args.licence_note,
+        limits=args.limits,
+        example=args.example,
+        language=args.language,
+    )
+    print(f"Ready for the Hub: {folder}")
+    if args.repo_id is not None:
+        print(publish(folder, args.repo_id, private=args.private))
+
+
+if __name__ == "__main__":
+    main()
