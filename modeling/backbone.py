@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoModel, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BaseModelOutput,
     MaskedLMOutput,
@@ -49,6 +50,14 @@ def build_backbone(config: Any) -> PreTrainedModel:
         from .modeling_exbert import ExBertModel
 
         return ExBertModel(config)
+    if config.model_type == "gmap":
+        from .modeling_gmap import GMapModel
+
+        if not config.save_memory:
+            raise ValueError(
+                "only a G-MAP itself finds the memory that save_memory=False leaves out; save it with True"
+            )
+        return GMapModel(config)
     backbone = AutoModel.from_config(config)
     if getattr(backbone, "pooler", None) is not None:
         backbone.pooler = None
@@ -60,6 +69,22 @@ def get_native_config(config: PreTrainedConfig) -> PreTrainedConfig:
     while hasattr(config, "backbone_config"):
         config = config.backbone_config
     return config
+
+
+def find_encoder(model: Any) -> PreTrainedModel:
+    """Return the stock encoder at the core of nested models of ours."""
+    while isinstance(model, BackbonePreTrainedModel):
+        model = model.base_model.backbone
+    return model.base_model
+
+
+def find_layers(model: nn.Module) -> nn.ModuleList:
+    """Return the layers of an encoder of any family."""
+    return next(
+        module
+        for module in model.modules()
+        if isinstance(module, nn.ModuleList) and all(isinstance(layer, GradientCheckpointingLayer) for layer in module)
+    )
 
 
 def load_matching_weights(
@@ -164,7 +189,9 @@ class BackbonePreTrainedModel(PreTrainedModel):
     def from_pretrained(cls, *args, **kwargs) -> Any:
         """Load as transformers does, and freeze again what the method freezes: loading makes all of it trainable."""
         output = super().from_pretrained(*args, **kwargs)
-        (output[0] if isinstance(output, tuple) else output).freeze_parameters()
+        for module in (output[0] if isinstance(output, tuple) else output).modules():
+            if isinstance(module, BackbonePreTrainedModel):  # also where it is the backbone of another
+                module.freeze_parameters()
         return output
 
     def freeze_parameters(self) -> None:
@@ -366,11 +393,12 @@ class ClassificationHead(nn.Module):
     Our choice for every family: all of them put a [CLS] or <s> first, and several have no pooler.
     """
 
-    def __init__(self, config: Any):
+    def __init__(self, config: Any, hidden_size: int | None = None):
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        hidden_size = hidden_size or config.hidden_size
+        self.dense = nn.Linear(hidden_size, hidden_size)
         self.dropout = nn.Dropout(get_classifier_dropout(config))
-        self.out_proj = nn.Linear(config.hidden_size, config.num_labels)
+        self.out_proj = nn.Linear(hidden_size, config.num_labels)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Map `[batch, length, hidden_size]` to logits `[batch, num_labels]`."""
