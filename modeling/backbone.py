@@ -54,9 +54,7 @@ def build_backbone(config: Any) -> PreTrainedModel:
         from .modeling_gmap import GMapModel
 
         if not config.save_memory:
-            raise ValueError(
-                "only a G-MAP itself finds the memory that save_memory=False leaves out; save it with True"
-            )
+            raise ValueError("save_memory=False leaves out a memory that only G-MAP itself finds again; save it whole")
         return GMapModel(config)
     backbone = AutoModel.from_config(config)
     if getattr(backbone, "pooler", None) is not None:
@@ -457,7 +455,7 @@ class BackboneForSequenceClassification(BackbonePreTrainedModel):
         super().__init__(config)
         self.num_labels = config.num_labels
         self.model = self.base_class(config)
-        self.classifier = ClassificationHead(config)
+        self.classifier: nn.Module = ClassificationHead(config)
 
     @can_return_tuple
     def forward(
@@ -495,7 +493,7 @@ class BackboneForTokenClassification(BackbonePreTrainedModel):
         self.num_labels = config.num_labels
         self.model = self.base_class(config)
         self.dropout = nn.Dropout(get_classifier_dropout(config))
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.classifier: nn.Module = nn.Linear(config.hidden_size, config.num_labels)
 
     @can_return_tuple
     def forward(
@@ -530,7 +528,7 @@ class BackboneForQuestionAnswering(BackbonePreTrainedModel):
     def __init__(self, config: Any):
         super().__init__(config)
         self.model = self.base_class(config)
-        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+        self.qa_outputs: nn.Module = nn.Linear(config.hidden_size, 2)
 
     @can_return_tuple
     def forward(

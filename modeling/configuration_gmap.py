@@ -1,6 +1,7 @@
 """Configuration of G-MAP."""
 
 import math
+from itertools import pairwise
 from typing import Any, Literal
 
 from transformers import AutoConfig
@@ -54,7 +55,7 @@ def assign_states(strategy: str, memory_layers: list[int], depth: int, memory_de
     count = len(memory_layers)
     small, larger = divmod(memory_depth, count)
     ends = [small * number + min(number, larger) for number in range(count + 1)]
-    return [everything[start:end] for start, end in zip(ends, ends[1:], strict=False)]
+    return [everything[start:end] for start, end in pairwise(ends)]
 
 
 class GMapConfig(BackboneConfig):

@@ -71,7 +71,7 @@ class Memory(NamedTuple):
 
 
 def attend_with_memory(
-    module: nn.Module,
+    module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -323,13 +323,12 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
         hub_options = {
             name: options[name] for name in ("token", "cache_dir", "trust_remote_code") if options.get(name) is not None
         }
-        source = memory
+        source: Any = memory
         if isinstance(memory, str):
             dtype = options.get("dtype", torch.float32)
             source = AutoModel.from_pretrained(memory, revision=memory_revision or "main", dtype=dtype, **hub_options)
-        assert isinstance(source, PreTrainedModel)
         encoder = source.base_model
-        names = [model if isinstance(model, str) else model.name_or_path for model in (domain, memory)]
+        names: Any = [model if isinstance(model, str) else model.name_or_path for model in (domain, memory)]
         options = {
             "memory_name_or_path": names[1] or None,
             "memory_revision": getattr(encoder.config, "_commit_hash", None) or memory_revision,
@@ -363,13 +362,14 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
             ValueError: It is another encoder than that of `memory_config`.
         """
         config, memory = self.config, self.get_memory()
-        source, info = type(memory).from_pretrained(
+        loaded: Any = type(memory).from_pretrained(
             config.memory_name_or_path,
             revision=config.memory_revision or "main",
             dtype=memory.dtype,
             output_loading_info=True,
             **options,
         )
+        source, info = loaded
         shapes = {name: parameter.shape for name, parameter in memory.named_parameters()}
         found = {name: parameter.shape for name, parameter in source.named_parameters() if "pooler." not in name}
         if found != shapes or not shapes.keys().isdisjoint(info["missing_keys"]):
@@ -470,9 +470,9 @@ class GMapModel(GMapPreTrainedModel):
         token_type_ids: torch.LongTensor | None = None,
         position_ids: torch.LongTensor | None = None,
         inputs_embeds: torch.FloatTensor | None = None,
-        memory_input_ids: torch.LongTensor | None = None,
+        memory_input_ids: torch.Tensor | None = None,
         memory_attention_mask: torch.Tensor | None = None,
-        memory_token_type_ids: torch.LongTensor | None = None,
+        memory_token_type_ids: torch.Tensor | None = None,
         memory_states: torch.Tensor | None = None,
         **kwargs,
     ) -> BaseModelOutput:
@@ -536,7 +536,7 @@ class GMapModel(GMapPreTrainedModel):
 
     def encode_memory(
         self,
-        input_ids: torch.Tensor,
+        input_ids: torch.Tensor | None,
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
@@ -714,7 +714,7 @@ class GMapForTokenClassification(GMapPreTrainedModel, BackboneForTokenClassifica
     def __init__(self, config: GMapConfig):
         super().__init__(config)
         if config.strategy in BASELINES:
-            memory_head = nn.Linear(config.memory_config.hidden_size, config.num_labels)
+            memory_head = nn.Linear(config.memory_config.hidden_size, self.num_labels)
             self.classifier = TwoHeads(config, self.classifier, memory_head)
         self.post_init()
 

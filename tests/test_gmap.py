@@ -89,7 +89,8 @@ def get_projections(module):
         parts = module.Wqkv.weight.chunk(3)
         return [lambda x, part=part: x @ part.T for part in parts]
     names = ("q_lin", "k_lin", "v_lin") if hasattr(module, "k_lin") else ("query", "key", "value")
-    return [lambda x, part=getattr(module, name): x @ part.weight.T + part.bias for name in names]
+    parts = [getattr(module, name) for name in names]
+    return [lambda x, part=part: x @ part.weight.T + part.bias for part in parts]
 
 
 def turn(rows, positions, theta):
@@ -472,7 +473,7 @@ def test_memory_that_is_not_where_it_was(general, tmp_path):
     make_bert(layers=3).save_pretrained(general)
     with pytest.raises(ValueError, match="holds another encoder than its memory_config"):
         GMapModel.from_pretrained(tmp_path / "small")
-    with pytest.raises(ValueError, match="only a G-MAP itself finds the memory"):
+    with pytest.raises(ValueError, match="only G-MAP itself finds again"):
         VarMAEForTokenClassification.from_backbone(model)
 
 
@@ -702,7 +703,7 @@ def test_deberta_as_memory():
     batch = make_batch(masked=False)
     with torch.no_grad():
         assert (model(**batch).logits - stock(**batch).logits).abs().max() > 1e-2
-    with pytest.raises(ValueError, match="layers of DeBERTa-v2 .* cannot read a memory"):
+    with pytest.raises(ValueError, match=r"layers of DeBERTa-v2 .* cannot read a memory"):
         GMapForMaskedLM.from_backbones(memory, stock)
 
 
