@@ -393,9 +393,9 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
         return model.memory
 
     def freeze_parameters(self) -> None:
-        """Freeze the memory encoder."""
+        """Freeze the memory encoder, which is in evaluation mode then."""
         if self.config.freeze_memory:
-            self.get_memory().requires_grad_(False)
+            self.get_memory().requires_grad_(False).eval()
 
     def set_attn_implementation(self, attn_implementation: Any, *args, **kwargs) -> None:
         """Switch to "sdpa" or "eager".
