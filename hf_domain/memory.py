@@ -218,7 +218,7 @@ def cache_memory_states(
     if record["finished"] < len(dataset):
         states = np.lib.format.open_memmap(folder / STATES, mode="r+")
         compute_states(base, dataset, states, starts, folder, record, batch_size)
-    return open_memory_cache(folder, model, dataset)
+    return read_states(folder)
 
 
 def open_memory_cache(folder: str | Path, model: PreTrainedModel, dataset: Dataset) -> MemoryCache:
@@ -248,6 +248,11 @@ def open_memory_cache(folder: str | Path, model: PreTrainedModel, dataset: Datas
             f"the memory states in {folder} are those of {record['finished']} of {record['examples']} examples; "
             "let cache_memory_states go on"
         )
+    return read_states(folder)
+
+
+def read_states(folder: Path) -> MemoryCache:
+    """Open the files of a cache."""
     states = np.lib.format.open_memmap(folder / STATES, mode="r")
     return MemoryCache(states, np.load(folder / STARTS, allow_pickle=False))
 
