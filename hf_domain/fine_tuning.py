@@ -207,8 +207,7 @@ def load_config(
         config: Any = GMapConfig(
             backbone_config=AutoConfig.from_pretrained(name, **model_args.hub_options),
             memory_config=AutoConfig.from_pretrained(model_args.memory_name_or_path, **get_memory_options(model_args)),
-            **options,
-            **overrides,
+            **{"memory_name_or_path": model_args.memory_name_or_path, **options, **overrides},
         )
     else:
         config = AutoConfig.from_pretrained(name, **model_args.hub_options, **options, **overrides)

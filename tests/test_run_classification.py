@@ -201,6 +201,16 @@ def test_options_of_a_memory_without_one(tmp_path, files, run, flags, message):
     assert not (tmp_path / "output" / "config.json").exists()
 
 
+def test_memory_is_left_where_it_is(tmp_path, files, run, general):
+    flags = files(lambda topic, rng: topic) | {"method": "gmap", "memory_name_or_path": general, "num_train_epochs": 1}
+    whole = run("whole", **flags)
+    small = run("small", **flags, config_overrides="save_memory=false")
+    assert small["eval_loss"] == whole["eval_loss"]
+    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("small", "whole")]
+    assert sizes[0] < 0.7 * sizes[1]
+    assert pipeline("text-classification", str(tmp_path / "small")).model.config.memory_name_or_path == general
+
+
 def test_options_that_gmap_does_not_have(tmp_path, files, run, general):
     flags = files(lambda topic, rng: topic) | {"method": "gmap", "memory_name_or_path": general}
     for overrides, message in (("memory_layers=[3]", "from 1 to 2"), ("memory_layer=1", "has no option memory_layer")):
