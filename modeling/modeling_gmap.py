@@ -94,9 +94,11 @@ def attend_with_memory(
         Context `[batch, length, heads, head size]`, and the weights if the function gives them: with the fusion
         "memory" over `length + memory_length` keys, else of the self-attention alone.
     """
+    mask_dtype = torch.bool
     if module.config._attn_implementation == "memory_sdpa":
         attend: Callable = ALL_ATTENTION_FUNCTIONS["sdpa"]
     else:
+        mask_dtype = query.dtype
         attend = sys.modules[type(module).__module__].eager_attention_forward  # that of the family
     index: Any = getattr(module, "memory_index", None)
     if memories is None or index is None:
@@ -106,14 +108,14 @@ def attend_with_memory(
     if memory.rotation is not None and fusion != "cross":  # there the query has no position
         memory_key = rotate(memory_key, *memory.rotation)
     if fusion == "memory":
-        mask = join_masks(attention_mask, memory.mask, query, key, memory_key)
+        mask = join_masks(attention_mask, memory.mask, query, memory_key, mask_dtype)
         key, value = torch.cat([key, memory_key], dim=2), torch.cat([value, memory_value], dim=2)
         return attend(module, query, key, value, mask, **kwargs)
     context, weights = attend(module, query, key, value, attention_mask, **kwargs)
     mask = memory.mask
     if mask is not None:
         has_memory = mask.any(dim=-1, keepdim=True)  # a softmax over nothing would be NaN
-        mask = adapt_mask(mask | ~has_memory, attend, query)
+        mask = convert_mask(mask | ~has_memory, mask_dtype)
     memory_query = context.transpose(1, 2) if fusion == "cross" else query
     fused = attend(module, memory_query, memory_key, memory_value, mask, **kwargs)[0]
     if memory.head_gate is not None:
@@ -142,34 +144,40 @@ def rotate(key: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch
     return (key.float() * cosine.unsqueeze(1) + turned * sine.unsqueeze(1)).to(key.dtype)
 
 
-def adapt_mask(mask: torch.Tensor, attend: Callable, query: torch.Tensor) -> torch.Tensor:
-    """Return a boolean mask as `attend` takes it: bool for sdpa, 0 and the lowest float for eager attention."""
-    if attend is ALL_ATTENTION_FUNCTIONS["sdpa"]:
+def convert_mask(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a boolean mask as sdpa takes it, bool, or as eager attention does, 0 and the lowest float."""
+    if dtype == torch.bool:
         return mask
-    return torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, torch.finfo(query.dtype).min)
+    return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
 
 
 def join_masks(
     attention_mask: torch.Tensor | None,
     memory_mask: torch.Tensor | None,
     query: torch.Tensor,
-    key: torch.Tensor,
     memory_key: torch.Tensor,
+    dtype: torch.dtype,
 ) -> torch.Tensor | None:
-    """Return the mask of a layer's own keys with that of the memory's keys behind, in the form of the former.
+    """Return the mask of a layer's own keys with that of the memory's keys behind it.
 
     They are joined along the keys: multiplied, as in the released code, additive masks would mask nothing.
+
+    Args:
+        attention_mask: `[batch, 1 or heads, length, length]`, or None.
+        memory_mask: `[batch, 1, 1 or length, memory_length]`, bool, or None.
+        query: `[batch, heads, length, head size]`.
+        memory_key: `[batch, heads, memory_length, head size]`.
+        dtype: Of the mask where `attention_mask` does not say it; see `convert_mask`.
     """
     if attention_mask is None and memory_mask is None:
         return None
     batch, _, length, _ = query.shape
     if attention_mask is None:
-        attention_mask = torch.ones(batch, 1, length, key.shape[2], dtype=torch.bool, device=query.device)
+        everywhere = torch.ones(batch, 1, length, length, dtype=torch.bool, device=query.device)
+        attention_mask = convert_mask(everywhere, dtype)
     if memory_mask is None:
         memory_mask = torch.ones(batch, 1, 1, memory_key.shape[2], dtype=torch.bool, device=query.device)
-    if attention_mask.is_floating_point():
-        lowest = torch.finfo(attention_mask.dtype).min
-        memory_mask = torch.zeros_like(memory_mask, dtype=attention_mask.dtype).masked_fill(~memory_mask, lowest)
+    memory_mask = convert_mask(memory_mask, attention_mask.dtype)
     heads = attention_mask.shape[1]
     attention_mask = attention_mask.expand(batch, heads, length, -1)
     return torch.cat([attention_mask, memory_mask.expand(batch, heads, length, -1)], dim=-1)
@@ -512,6 +520,11 @@ class GMapModel(GMapPreTrainedModel):
             memory_input_ids, memory_token_type_ids = input_ids, token_type_ids
         if memory_attention_mask is None and (shared or config.memory_tokenizer == "same"):
             memory_attention_mask = attention_mask
+        if memory_attention_mask is not None and memory_attention_mask.dim() != 2:
+            raise ValueError(
+                "the memory's padding is masked by a memory_attention_mask [batch, memory_length], got "
+                f"{list(memory_attention_mask.shape)}; give it beside an attention_mask of another shape"
+            )
         if memory_states is None:
             memory_states = self.encode_memory(memory_input_ids, memory_attention_mask, memory_token_type_ids)
         elif not config.freeze_memory:
