@@ -204,10 +204,12 @@ def load_config(
     is_gmap = load_model_type(model_args) == "gmap"
     check_method(model_args, is_gmap)
     if model_args.method == "gmap" and not is_gmap:
+        memory: Any = model_args.memory_name_or_path
+        memory_options = {**model_args.hub_options, "revision": model_args.memory_revision or "main"}
         config: Any = GMapConfig(
             backbone_config=AutoConfig.from_pretrained(name, **model_args.hub_options),
-            memory_config=AutoConfig.from_pretrained(model_args.memory_name_or_path, **get_memory_options(model_args)),
-            **{"memory_name_or_path": model_args.memory_name_or_path, **options, **overrides},
+            memory_config=AutoConfig.from_pretrained(memory, **memory_options),
+            **{"memory_name_or_path": memory, **options, **overrides},
         )
     else:
         config = AutoConfig.from_pretrained(name, **model_args.hub_options, **options, **overrides)
@@ -261,11 +263,6 @@ def load_model_type(model_args: ModelArguments) -> str:
     """Load the type of the model that training starts from."""
     config: Any = AutoConfig.from_pretrained(model_args.model_name_or_path, **model_args.hub_options)
     return config.model_type
-
-
-def get_memory_options(model_args: ModelArguments) -> dict[str, Any]:
-    """Return the options of the Hub for the memory, which has a revision of its own."""
-    return {**model_args.hub_options, "revision": model_args.memory_revision or "main"}
 
 
 def add_memory_states(

@@ -30,7 +30,7 @@ def measure_masked_lm_loss(
     """
     model.eval()
     total, count = 0.0, 0
-    batches: Any = DataLoader(examples, batch_size=batch_size, collate_fn=collator)  # type: ignore[arg-type]
+    batches: Any = DataLoader(examples, batch_size=batch_size, collate_fn=collator)
     for batch in tqdm(batches, desc="Measuring", unit="batches", leave=False):
         labelled = int((batch["labels"] != -100).sum())
         if not labelled:
