@@ -328,9 +328,8 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
         Raises:
             ValueError: The two do not fit each other, or an option is wrong; see `GMapConfig`.
         """
-        hub_options = {
-            name: options[name] for name in ("token", "cache_dir", "trust_remote_code") if options.get(name) is not None
-        }
+        hub_options = {name: options.get(name) for name in ("token", "cache_dir")}
+        hub_options["trust_remote_code"] = options.get("trust_remote_code", False)
         source: Any = memory
         if isinstance(memory, str):
             dtype = options.get("dtype", torch.float32)
