@@ -5,6 +5,9 @@
 Steps of the models alternate, so that a slower machine is slower for all of them; the medians are compared. `plain` is
 the stock classifier on the domain encoder, `gmap` runs the memory encoder in every step, `cached` reads the memory's
 states as they come from a cache, in bfloat16. The sequences are as long as each other, without padding.
+
+`--cpu_time` counts the processor's seconds on one thread instead of the clock's: on a machine that others use, these
+alone tell the models apart.
 """
 
 import argparse
@@ -34,6 +37,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch_size", type=int, default=16)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--cpu_time", action="store_true", help="count seconds of the processor, on one thread")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--output", type=Path, default=None, help="JSON file; default prints")
     return parser.parse_args()
@@ -78,17 +82,18 @@ class Workload:
 def measure_seconds(args: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Median seconds of a step, by kind of step and variant."""
     workloads = {variant: Workload(variant, args) for variant in VARIANTS}
+    read_clock = time.process_time if args.cpu_time else time.perf_counter
     medians = {}
     for kind in ("train", "infer"):
         seconds: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
         for repetition in range(-1, args.repetitions):  # the first warms up
             for variant, workload in workloads.items():
-                start = time.perf_counter()
+                start = read_clock()
                 getattr(workload, kind)()
                 if args.device == "cuda":
                     torch.cuda.synchronize()
                 if repetition >= 0:
-                    seconds[variant].append(time.perf_counter() - start)
+                    seconds[variant].append(read_clock() - start)
         medians[kind] = {variant: statistics.median(values) for variant, values in seconds.items()}
     return medians
 
@@ -107,6 +112,8 @@ def measure_bytes(variant: str, args: argparse.Namespace) -> int:
 def main() -> None:
     """Measure, print, and write the JSON file."""
     args = parse_arguments()
+    if args.cpu_time:
+        torch.set_num_threads(1)
     # Memory first: a process begins with the peak of the one that started it.
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         memory = {variant: pool.apply(measure_bytes, (variant, args)) for variant in VARIANTS}
