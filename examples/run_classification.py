@@ -11,6 +11,9 @@
 
 The files have a column of text and a column of labels: names or numbers (one label each), lists (multi-label), or
 fractions (regression).
+
+`--method gmap --memory_name_or_path <general encoder>` gives an encoder that was adapted to a domain a frozen general
+one as memory; `--memory_cache <folder>` keeps the memory's states, so that it reads each text once.
 """
 
 from dataclasses import dataclass, field
@@ -30,6 +33,7 @@ from hf_domain.fine_tuning import (
     DataArguments,
     FineTuner,
     FineTuningArguments,
+    add_memory_states,
     check_columns,
     limit_splits,
     load_config,
@@ -38,6 +42,7 @@ from hf_domain.fine_tuning import (
     map_splits,
 )
 from hf_domain.labels import find_ids, find_labels
+from hf_domain.memory import DataCollatorWithMemory, add_memory_inputs, load_memory_tokenizer
 from hf_domain.metrics import choose_metrics
 from hf_domain.runs import (
     load_tokenizer,
@@ -97,26 +102,27 @@ def main():
     config = load_config(model_args, training_args, label_names, problem_type=problem_type)
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
     model = load_model(AutoModelForSequenceClassification, model_args, config, tokenizer)
+    memory_tokenizer = load_memory_tokenizer(model.config, token=model_args.token, cache_dir=model_args.cache_dir)
 
     def tokenize(batch):
-        encodings = tokenize_texts(
-            [batch[column] for column in text_columns],
-            tokenizer,
-            max_seq_length=data_args.max_seq_length,
-            pad_to_max_length=data_args.pad_to_max_length,
-        )
+        texts = [batch[column] for column in text_columns]
+        options = {"max_seq_length": data_args.max_seq_length, "pad_to_max_length": data_args.pad_to_max_length}
+        encodings = tokenize_texts(texts, tokenizer, **options)
+        add_memory_inputs(encodings, memory_tokenizer, lambda memory: tokenize_texts(texts, memory, **options))
         if label_column in batch:
             encodings["labels"] = encode_labels(batch[label_column], problem_type, label_ids)
         return encodings
 
     tokenized = map_splits(limit_splits(splits, data_args), tokenize, training_args, data_args)
+    tokenized = add_memory_states(tokenized, model, training_args, data_args)
+    collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None)
     trainer = FineTuner(
         model=model,
         args=training_args,
         train_dataset=tokenized["train"],
         eval_dataset=tokenized.get("validation"),
         processing_class=tokenizer,
-        data_collator=DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None),
+        data_collator=DataCollatorWithMemory(collator, memory_tokenizer),
         compute_metrics=compute_metrics,
     )
     if training_args.do_train:

@@ -18,6 +18,9 @@ second stage trains everything:
 
     python examples/run_mlm.py --model_name_or_path <first stage> --method exbert \
         --config_overrides freeze_backbone=false --output_dir <second stage> ...
+
+`--method gmap --memory_name_or_path bert-base-uncased` lets an encoder read a frozen general one while it is trained;
+both need the same tokenizer.
 """
 
 import math
@@ -25,16 +28,25 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from hf_domain.tokenization import VocabularyDelta
-from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, AutoModelForMaskedLM, Trainer, TrainingArguments
+from transformers import (
+    MODEL_FOR_MASKED_LM_MAPPING,
+    AutoConfig,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    Trainer,
+    TrainingArguments,
+)
 
-from hf_domain import ExBertForMaskedLM, VarMAEForMaskedLM
+from hf_domain import ExBertForMaskedLM, GMapForMaskedLM, VarMAEForMaskedLM
 from hf_domain.corpora import check_batch, load_corpus, tokenize_corpus
 from hf_domain.embeddings import NewRowsFirst, RowDistances, apply_delta
 from hf_domain.lora import add_lora, merge_lora
 from hf_domain.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask, check_mask_token
+from hf_domain.memory import check_same_ids
 from hf_domain.outputs import check_output_dir
 from hf_domain.runs import (
     ModelArguments,
+    check_method,
     load_tokenizer,
     parse_arguments,
     run_training,
@@ -54,8 +66,9 @@ from hf_domain.training import (
 class MethodArguments(ModelArguments):
     """Which encoder, and what is made of it."""
 
-    method: Literal["dapt", "exbert", "lora", "varmae"] = field(default="dapt", metadata={"help": "What is trained."})
-    config_overrides: str | None = field(default=None, metadata={"help": "Options of the method: name=value,..."})
+    method: Literal["dapt", "exbert", "gmap", "lora", "varmae"] = field(
+        default="dapt", metadata={"help": "What is trained."}
+    )
     expanded_vocabulary: str | None = field(default=None, metadata={"help": "Folder written by run_expand_vocab.py."})
     new_rows_first_steps: int = field(default=0, metadata={"help": "Train the new rows alone for so many steps."})
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = field(
@@ -87,10 +100,6 @@ class DataTrainingArguments:
 def load_model(args: MethodArguments, tokenizer, delta: VocabularyDelta | None):
     """Load the model to train: the encoder itself, or the method's model around it."""
     overrides = parse_overrides(args.config_overrides)
-    if overrides and args.method in ("dapt", "lora"):
-        raise ValueError(
-            f"--config_overrides are options of a method and {args.method} has none; got {args.config_overrides}"
-        )
     config = AutoConfig.from_pretrained(args.config_name or args.model_name_or_path, **args.hub_options)
     if type(config) not in MODEL_FOR_MASKED_LM_MAPPING and not args.trust_remote_code:
         raise ValueError(
@@ -102,6 +111,7 @@ def load_model(args: MethodArguments, tokenizer, delta: VocabularyDelta | None):
             "an exBERT gets its extension vocabulary when it is made and has its tokenizer beside it; leave out "
             f"--expanded_vocabulary, got {args.expanded_vocabulary}"
         )
+    check_method(args, goes_on)
     model = AutoModelForMaskedLM.from_pretrained(
         args.model_name_or_path, dtype=args.dtype, **args.hub_options, **(overrides if goes_on else {})
     )
@@ -112,6 +122,13 @@ def load_model(args: MethodArguments, tokenizer, delta: VocabularyDelta | None):
     if args.method == "varmae" and not goes_on:
         special_ids = sorted(set(tokenizer.all_special_ids) - {tokenizer.mask_token_id, tokenizer.unk_token_id})
         return VarMAEForMaskedLM.from_backbone(model, **{"special_token_ids": special_ids, **overrides})
+    if args.method == "gmap":
+        memory = args.memory_name_or_path or model.config.memory_name_or_path
+        options = {**args.hub_options, "revision": args.memory_revision or "main"}
+        check_same_ids(tokenizer, AutoTokenizer.from_pretrained(memory, **options))
+        if not goes_on:
+            options = {"memory_revision": args.memory_revision, "memory_tokenizer": "same", **overrides}
+            return GMapForMaskedLM.from_backbones(model, memory, dtype=model.dtype, **options)
     model = decode_labelled_rows_only(model)
     return add_lora(model, delta) if args.method == "lora" else model
 

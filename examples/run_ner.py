@@ -21,6 +21,7 @@ from hf_domain.fine_tuning import (
     DataArguments,
     FineTuner,
     FineTuningArguments,
+    add_memory_states,
     check_columns,
     limit_splits,
     load_config,
@@ -29,6 +30,7 @@ from hf_domain.fine_tuning import (
     map_splits,
 )
 from hf_domain.labels import find_labels, prepare_for_words, read_tags, tokenize_words
+from hf_domain.memory import DataCollatorWithMemory, add_memory_inputs, load_memory_tokenizer
 from hf_domain.metrics import compute_entity_metrics
 from hf_domain.runs import (
     load_tokenizer,
@@ -71,15 +73,17 @@ def main():
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
     prepare_for_words(tokenizer)
     model = load_model(AutoModelForTokenClassification, model_args, config, tokenizer)
+    memory_tokenizer = load_memory_tokenizer(model.config, token=model_args.token, cache_dir=model_args.cache_dir)
+    if memory_tokenizer is not None:
+        prepare_for_words(memory_tokenizer)
 
     def tokenize(batch):
-        return tokenize_words(
-            batch[data_args.text_column_name],
-            [[label_ids[tag] for tag in tags] for tags in batch[data_args.label_column_name]],
-            tokenizer,
-            max_seq_length=data_args.max_seq_length,
-            pad_to_max_length=data_args.pad_to_max_length,
-            label_all_tokens=data_args.label_all_tokens,
+        words = batch[data_args.text_column_name]
+        labels = [[label_ids[tag] for tag in tags] for tags in batch[data_args.label_column_name]]
+        options = {"max_seq_length": data_args.max_seq_length, "pad_to_max_length": data_args.pad_to_max_length}
+        encodings = tokenize_words(words, labels, tokenizer, **options, label_all_tokens=data_args.label_all_tokens)
+        return add_memory_inputs(
+            encodings, memory_tokenizer, lambda memory: tokenize_words(words, labels, memory, **options)
         )
 
     def compute_metrics(output):
@@ -87,15 +91,15 @@ def main():
         return compute_entity_metrics(predicted, gold, per_type=data_args.return_entity_level_metrics)
 
     tokenized = map_splits(limit_splits(splits, data_args), tokenize, training_args, data_args)
+    tokenized = add_memory_states(tokenized, model, training_args, data_args)
+    collator = DataCollatorForTokenClassification(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None)
     trainer = FineTuner(
         model=model,
         args=training_args,
         train_dataset=tokenized["train"],
         eval_dataset=tokenized.get("validation"),
         processing_class=tokenizer,
-        data_collator=DataCollatorForTokenClassification(
-            tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None
-        ),
+        data_collator=DataCollatorWithMemory(collator, memory_tokenizer),
         compute_metrics=compute_metrics,
     )
     if training_args.do_train:

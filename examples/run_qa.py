@@ -19,10 +19,12 @@ from functools import partial
 from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding, TrainingArguments
 
 import hf_domain  # noqa: F401  the Auto classes then know its models
+from hf_domain.classification import tokenize_texts
 from hf_domain.fine_tuning import (
     DataArguments,
     FineTuner,
     FineTuningArguments,
+    add_memory_states,
     check_columns,
     limit_splits,
     load_config,
@@ -30,8 +32,9 @@ from hf_domain.fine_tuning import (
     load_splits,
     map_splits,
 )
+from hf_domain.memory import DataCollatorWithMemory, add_memory_inputs, load_memory_tokenizer
 from hf_domain.metrics import compute_squad_metrics
-from hf_domain.question_answering import check_questions, find_answers, tokenize_questions
+from hf_domain.question_answering import check_questions, cut_windows, find_answers, tokenize_questions
 from hf_domain.runs import (
     load_tokenizer,
     parse_arguments,
@@ -73,17 +76,18 @@ def main():
     config = load_config(model_args, training_args)
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
     model = load_model(AutoModelForQuestionAnswering, model_args, config, tokenizer)
+    memory_tokenizer = load_memory_tokenizer(model.config, token=model_args.token, cache_dir=model_args.cache_dir)
 
     def tokenize(batch):
-        return tokenize_questions(
-            batch,
-            tokenizer,
-            max_seq_length=data_args.max_seq_length,
-            doc_stride=data_args.doc_stride,
-            pad_to_max_length=data_args.pad_to_max_length,
+        options = {"max_seq_length": data_args.max_seq_length, "pad_to_max_length": data_args.pad_to_max_length}
+        windows = tokenize_questions(batch, tokenizer, doc_stride=data_args.doc_stride, **options)
+        return add_memory_inputs(
+            windows, memory_tokenizer, lambda memory: tokenize_texts(cut_windows(batch, windows), memory, **options)
         )
 
     features = map_splits(splits, tokenize, training_args, data_args)
+    inputs = add_memory_states(features, model, training_args, data_args)
+    collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None)
 
     def answer(predictions, split, prefix):
         answers = find_answers(
@@ -111,10 +115,10 @@ def main():
     trainer = FineTuner(
         model=model,
         args=training_args,
-        train_dataset=features.get("train"),
-        eval_dataset=features.get("validation"),
+        train_dataset=inputs.get("train"),
+        eval_dataset=inputs.get("validation"),
         processing_class=tokenizer,
-        data_collator=DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None),
+        data_collator=DataCollatorWithMemory(collator, memory_tokenizer),
         compute_metrics=partial(compute_metrics, split="validation", prefix="eval"),
     )
     if training_args.do_train:
@@ -123,7 +127,7 @@ def main():
         run_evaluation(trainer)
     if training_args.do_predict:
         trainer.compute_metrics = partial(compute_metrics, split="test", prefix="predict")
-        output = run_prediction(trainer, features["test"])
+        output = run_prediction(trainer, inputs["test"])
         if "answers" not in splits["test"].column_names:
             answer(output.predictions, "test", "predict")
     write_card(trainer, model_args, "question-answering", data_args.dataset_name, data_args.dataset_config_name)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,9 +17,12 @@ from transformers import (
 )
 
 from hf_domain.corpora import load_files
+from hf_domain.memory import DatasetWithMemory, cache_memory_states
+from hf_domain.modeling import modeling_gmap
+from hf_domain.modeling.configuration_gmap import GMapConfig
 from hf_domain.outputs import check_output_dir
-from hf_domain.runs import ModelArguments
-from hf_domain.training import check_tokenizer_fits, normalize_stock_loss
+from hf_domain.runs import ModelArguments, check_method
+from hf_domain.training import check_tokenizer_fits, normalize_stock_loss, parse_overrides
 
 
 @dataclass
@@ -36,6 +40,9 @@ class DataArguments:
     pad_to_max_length: bool = field(default=False, metadata={"help": "Pad to max_seq_length, not batch by batch."})
     overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again although a cached result exists."})
     preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes that tokenize."})
+    memory_cache: str | None = field(
+        default=None, metadata={"help": "With a frozen memory (gmap): folder that keeps its states of all examples."}
+    )
 
 
 @dataclass
@@ -196,13 +203,25 @@ def load_config(
         The config.
 
     Raises:
-        ValueError: See `check_output_dir`.
+        ValueError: See `check_output_dir`, `check_method` and `GMapConfig`.
     """
     if label_names is not None:
         options["id2label"] = dict(enumerate(label_names))
         options["label2id"] = {name: number for number, name in enumerate(label_names)}
     name = model_args.config_name or model_args.model_name_or_path
-    config = AutoConfig.from_pretrained(name, **model_args.hub_options, **options)
+    overrides = parse_overrides(model_args.config_overrides)
+    is_gmap = load_model_type(model_args) == "gmap"
+    check_method(model_args, is_gmap)
+    if model_args.method == "gmap" and not is_gmap:
+        memory: Any = model_args.memory_name_or_path
+        memory_options = {**model_args.hub_options, "revision": model_args.memory_revision or "main"}
+        config: Any = GMapConfig(
+            backbone_config=AutoConfig.from_pretrained(name, **model_args.hub_options),
+            memory_config=AutoConfig.from_pretrained(memory, **memory_options),
+            **{"memory_name_or_path": memory, **options, **overrides},
+        )
+    else:
+        config = AutoConfig.from_pretrained(name, **model_args.hub_options, **options, **overrides)
     assert training_args.output_dir is not None
     check_output_dir(training_args.output_dir, config)
     return config
@@ -231,6 +250,19 @@ def load_model(
     num_layers = model_args.train_top_layers
     if num_layers is not None and config.model_type != "exbert":
         raise ValueError(f"--train_top_layers is for an exBERT, this is a {config.model_type}; got {num_layers}")
+    if model_args.method == "gmap" and load_model_type(model_args) != "gmap":
+        head_class = getattr(modeling_gmap, auto_class.__name__.replace("AutoModel", "GMap"))
+        labels = {name: getattr(config, name) for name in ("id2label", "label2id", "problem_type")}
+        model = head_class.from_backbones(
+            model_args.model_name_or_path,
+            model_args.memory_name_or_path,
+            memory_revision=model_args.memory_revision,
+            **model_args.hub_options,
+            **labels,
+            **parse_overrides(model_args.config_overrides),
+        )
+        check_tokenizer_fits(tokenizer, model)
+        return model
     model = auto_class.from_pretrained(
         model_args.model_name_or_path,
         config=config,
@@ -242,3 +274,39 @@ def load_model(
     if config.model_type == "exbert" and num_layers != 0:
         model.train_top_layers(3 if num_layers is None else num_layers)
     return normalize_stock_loss(model)
+
+
+def load_model_type(model_args: ModelArguments) -> str:
+    """Load the type of the model that training starts from."""
+    config: Any = AutoConfig.from_pretrained(model_args.model_name_or_path, **model_args.hub_options)
+    return config.model_type
+
+
+def add_memory_states(
+    splits: DatasetDict, model: PreTrainedModel, training_args: TrainingArguments, data_args: DataArguments
+) -> dict[str, Any]:
+    """Add the states of a frozen memory to every example, if the run keeps them.
+
+    Args:
+        splits: The tokenized splits.
+        model: A G-MAP, if they do.
+        training_args: Say on which device they are computed, and which process goes first.
+        data_args: Say where they are kept, in a folder for each split.
+
+    Returns:
+        The splits, with `memory_states` or as they are.
+    """
+    if data_args.memory_cache is None:
+        return dict(splits)
+    with training_args.main_process_first(desc="computing memory states"):
+        model.to(training_args.device)  # type: ignore[arg-type]
+        folder = Path(data_args.memory_cache)
+        return {
+            split: DatasetWithMemory(
+                dataset,
+                cache_memory_states(
+                    model, dataset, folder / split, batch_size=training_args.per_device_eval_batch_size
+                ),
+            )
+            for split, dataset in splits.items()
+        }

@@ -77,6 +77,18 @@ METHODS = {
   year = "2020"
 }""",
     ),
+    "gmap": Method(
+        name="G-MAP",
+        paper="Wan et al. 2022, <https://arxiv.org/abs/2212.03613>",
+        summary="{base_model}, trained further with masked language modeling on text of its domain while its layers "
+        "read a frozen general encoder as memory.",
+        citation="""@inproceedings{wan-etal-2022-g,
+  title = "{G}-{MAP}: General Memory-Augmented Pre-trained Language Model for Domain Tasks",
+  author = "Wan, Zhongwei and others",
+  booktitle = "Proceedings of EMNLP",
+  year = "2022"
+}""",
+    ),
 }
 
 

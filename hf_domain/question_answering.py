@@ -77,6 +77,26 @@ def tokenize_questions(
     return features
 
 
+def cut_windows(examples: dict[str, list], features: BatchEncoding) -> list[list[str]]:
+    """Cut out the texts that features cover, for a second tokenizer.
+
+    Args:
+        examples: As `tokenize_questions` takes them.
+        features: What it made of them.
+
+    Returns:
+        Two columns: the question and the part of the context of every feature.
+    """
+    rows = {name: row for row, name in enumerate(examples["id"])}
+    questions, contexts = [], []
+    for name, offsets in zip(features["example_id"], features["offset_mapping"], strict=True):
+        covered = [offset for offset in offsets if offset is not None]
+        start, end = (covered[0][0], covered[-1][1]) if covered else (0, 0)
+        questions.append(examples["question"][rows[name]].strip())
+        contexts.append(examples["context"][rows[name]][start:end])
+    return [questions, contexts]
+
+
 def check_questions(examples: Iterable[dict[str, Any]], split: str) -> None:
     """Raise unless every question has an id of its own and every answer stands in its context where the data say.
 

@@ -5,7 +5,7 @@ import logging
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import datasets
 import torch
@@ -42,6 +42,12 @@ class ModelArguments:
     ignore_mismatched_sizes: bool = field(
         default=False, metadata={"help": "Replace the head of a model that was fine-tuned for other labels."}
     )
+    method: Literal["plain", "gmap"] = field(
+        default="plain", metadata={"help": "The encoder as it is, or with a general encoder as memory."}
+    )
+    memory_name_or_path: str | None = field(default=None, metadata={"help": "With gmap: the general encoder."})
+    memory_revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of the memory."})
+    config_overrides: str | None = field(default=None, metadata={"help": "Options of the method: name=value,..."})
 
     @property
     def hub_options(self) -> dict[str, Any]:
@@ -52,6 +58,28 @@ class ModelArguments:
             "token": self.token,
             "trust_remote_code": self.trust_remote_code,
         }
+
+
+def check_method(model_args: ModelArguments, is_method: bool) -> None:
+    """Raise unless the options fit the method.
+
+    Args:
+        model_args: Name the method and its options.
+        is_method: Whether the model that training starts from is of that method already.
+
+    Raises:
+        ValueError: An option is there that the method does not have, or one that it needs is missing.
+    """
+    method, memory = model_args.method, model_args.memory_name_or_path
+    if model_args.config_overrides and method in ("plain", "dapt", "lora"):
+        raise ValueError(
+            f"--config_overrides are options of a method and {method} has none; got {model_args.config_overrides}"
+        )
+    if (memory is not None) != (method == "gmap" and not is_method):
+        raise ValueError(
+            "--memory_name_or_path names the memory that --method gmap joins to an encoder that has none yet; "
+            f"got {memory} with --method {method}"
+        )
 
 
 def parse_arguments(*classes: Any) -> tuple[Any, ...]:

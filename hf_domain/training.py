@@ -1,6 +1,7 @@
 """What the stock Trainer needs beside it: fast and exact masked-LM loss, logged auxiliary losses, loadable pushes."""
 
 import json
+import re
 from typing import Any
 
 import torch
@@ -20,13 +21,13 @@ from hf_domain.modeling.backbone import BackbonePreTrainedModel, EncoderPassthro
 
 
 def parse_overrides(overrides: str | None) -> dict[str, Any]:
-    """Parse `name=value,name=value`; a value is read as JSON where it is JSON, else as a string.
+    """Parse `name=value,name=value`; a value is read as JSON where it is JSON, lists included, else as a string.
 
     Raises:
         ValueError: A part is not of the form name=value.
     """
     options: dict[str, Any] = {}
-    for part in (overrides or "").split(",") if overrides else []:
+    for part in re.split(r",(?![^\[]*\])", overrides) if overrides else []:  # a comma inside brackets is the list's
         name, separator, value = part.partition("=")
         if not (name and separator):
             raise ValueError(f"overrides have the form name=value,name=value, got {part!r}")

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoModel, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BaseModelOutput,
     MaskedLMOutput,
@@ -49,6 +50,12 @@ def build_backbone(config: Any) -> PreTrainedModel:
         from .modeling_exbert import ExBertModel
 
         return ExBertModel(config)
+    if config.model_type == "gmap":
+        from .modeling_gmap import GMapModel
+
+        if not config.save_memory:
+            raise ValueError("save_memory=False leaves out a memory that only G-MAP itself finds again; save it whole")
+        return GMapModel(config)
     backbone = AutoModel.from_config(config)
     if getattr(backbone, "pooler", None) is not None:
         backbone.pooler = None
@@ -60,6 +67,22 @@ def get_native_config(config: PreTrainedConfig) -> PreTrainedConfig:
     while hasattr(config, "backbone_config"):
         config = config.backbone_config
     return config
+
+
+def find_encoder(model: Any) -> PreTrainedModel:
+    """Return the stock encoder at the core of nested models of ours."""
+    while isinstance(model, BackbonePreTrainedModel):
+        model = model.base_model.backbone
+    return model.base_model
+
+
+def find_layers(model: nn.Module) -> nn.ModuleList:
+    """Return the layers of an encoder of any family."""
+    return next(
+        module
+        for module in model.modules()
+        if isinstance(module, nn.ModuleList) and all(isinstance(layer, GradientCheckpointingLayer) for layer in module)
+    )
 
 
 def load_matching_weights(
@@ -164,7 +187,9 @@ class BackbonePreTrainedModel(PreTrainedModel):
     def from_pretrained(cls, *args, **kwargs) -> Any:
         """Load as transformers does, and freeze again what the method freezes: loading makes all of it trainable."""
         output = super().from_pretrained(*args, **kwargs)
-        (output[0] if isinstance(output, tuple) else output).freeze_parameters()
+        for module in (output[0] if isinstance(output, tuple) else output).modules():
+            if isinstance(module, BackbonePreTrainedModel):  # also where it is the backbone of another
+                module.freeze_parameters()
         return output
 
     def freeze_parameters(self) -> None:
@@ -366,11 +391,12 @@ class ClassificationHead(nn.Module):
     Our choice for every family: all of them put a [CLS] or <s> first, and several have no pooler.
     """
 
-    def __init__(self, config: Any):
+    def __init__(self, config: Any, hidden_size: int | None = None):
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        hidden_size = hidden_size or config.hidden_size
+        self.dense = nn.Linear(hidden_size, hidden_size)
         self.dropout = nn.Dropout(get_classifier_dropout(config))
-        self.out_proj = nn.Linear(config.hidden_size, config.num_labels)
+        self.out_proj = nn.Linear(hidden_size, config.num_labels)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Map `[batch, length, hidden_size]` to logits `[batch, num_labels]`."""
@@ -429,7 +455,7 @@ class BackboneForSequenceClassification(BackbonePreTrainedModel):
         super().__init__(config)
         self.num_labels = config.num_labels
         self.model = self.base_class(config)
-        self.classifier = ClassificationHead(config)
+        self.classifier: nn.Module = ClassificationHead(config)
 
     @can_return_tuple
     def forward(
@@ -467,7 +493,7 @@ class BackboneForTokenClassification(BackbonePreTrainedModel):
         self.num_labels = config.num_labels
         self.model = self.base_class(config)
         self.dropout = nn.Dropout(get_classifier_dropout(config))
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.classifier: nn.Module = nn.Linear(config.hidden_size, config.num_labels)
 
     @can_return_tuple
     def forward(
@@ -502,7 +528,7 @@ class BackboneForQuestionAnswering(BackbonePreTrainedModel):
     def __init__(self, config: Any):
         super().__init__(config)
         self.model = self.base_class(config)
-        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+        self.qa_outputs: nn.Module = nn.Linear(config.hidden_size, 2)
 
     @can_return_tuple
     def forward(

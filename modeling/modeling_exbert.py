@@ -25,7 +25,6 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
 from transformers.activations import ACT2FN
-from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import can_return_tuple
 
@@ -36,6 +35,8 @@ from .backbone import (
     BackboneForTokenClassification,
     BackbonePreTrainedModel,
     build_backbone,
+    find_encoder,
+    find_layers,
     get_native_config,
 )
 from .configuration_exbert import ExBertConfig
@@ -292,22 +293,6 @@ def restore(module: nn.Module, *attributes: str) -> None:
     module.__class__ = type(module).__bases__[1]
     for name in attributes:
         delattr(module, name)
-
-
-def find_encoder(model: Any) -> PreTrainedModel:
-    """Return the stock encoder at the core of nested models of ours."""
-    while isinstance(model, BackbonePreTrainedModel):
-        model = model.base_model.backbone
-    return model.base_model
-
-
-def find_layers(model: nn.Module) -> nn.ModuleList:
-    """Return the layers of an encoder of any family."""
-    return next(
-        module
-        for module in model.modules()
-        if isinstance(module, nn.ModuleList) and all(isinstance(layer, GradientCheckpointingLayer) for layer in module)
-    )
 
 
 # ------------------------------------------------------------------------------------------------ the models

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tiny_tokenizers import MAKERS, make_bert_tokenizer, make_tokenizer
 
-from hf_domain.question_answering import check_questions, find_answers, tokenize_questions
+from hf_domain.question_answering import check_questions, cut_windows, find_answers, tokenize_questions
 
 QUESTION = "which words are masked?"
 CONTEXT = (
@@ -27,6 +27,20 @@ def make_examples(*answers):
         "context": [CONTEXT] * len(answers),
         "answers": found,
     }
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_windows_are_cut_out_for_another_tokenizer(kind):
+    examples = make_examples("hidden words", None)
+    features = tokenize_questions(examples, make_tokenizer(kind), max_seq_length=48, doc_stride=12)
+    questions, contexts = cut_windows(examples, features)
+    assert questions == [QUESTION] * len(features["example_id"])
+    assert len(set(contexts)) == len(contexts) / 2 > 1  # two questions about one text
+    assert contexts[0] == CONTEXT[: len(contexts[0])] and CONTEXT.endswith(contexts[-1])
+    for context, offsets in zip(contexts, features["offset_mapping"], strict=True):
+        covered = [CONTEXT[slice(*offset)] for offset in offsets if offset is not None]
+        assert context in CONTEXT
+        assert "".join(context.split()) == "".join("".join(covered).split())
 
 
 @pytest.mark.parametrize("kind", MAKERS)

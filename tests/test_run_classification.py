@@ -156,6 +156,69 @@ def test_only_the_first_examples_are_used(files, run):
     assert results["train_samples"] == 16 and results["eval_samples"] == 24
 
 
+@pytest.fixture
+def general(tmp_path):
+    """A general encoder with a tokenizer of its own."""
+    return save_tiny_bert(tmp_path / "general", [" ".join(WORDS[::-1]), "and other words"])
+
+
+def test_memory_with_its_own_tokenizer(tmp_path, files, run, general):
+    flags = files(lambda topic, rng: topic) | {"method": "gmap", "memory_name_or_path": general}
+    results = run(**flags, do_predict=True, config_overrides="strategy=gated,fusion=gate")
+    assert results["eval_accuracy"] == results["predict_accuracy"] == 1
+    config = json.loads((tmp_path / "output" / "config.json").read_text())
+    assert (config["model_type"], config["strategy"], config["fusion"]) == ("gmap", "gated", "gate")
+    assert (config["memory_tokenizer"], config["memory_name_or_path"]) == ("own", general)
+    assert config["id2label"] == {"0": "biology", "1": "finance", "2": "law"}
+    again = run("again", **files(lambda topic, rng: topic), model_name_or_path=tmp_path / "output", do_train=False)
+    assert again["eval_loss"] == results["eval_loss"]
+
+
+@pytest.mark.parametrize("strategy", ["chunk_gated", "logits_fusion"])
+def test_memory_states_are_kept(tmp_path, files, run, model, strategy, monkeypatch):
+    flags = files(lambda topic, rng: topic) | {"method": "gmap", "memory_name_or_path": model, "num_train_epochs": 2}
+    flags |= {"config_overrides": f"strategy={strategy}"}
+    plain = run("plain", **flags)
+    kept = run("kept", **flags, memory_cache=tmp_path / "states")
+    assert kept["eval_loss"] == pytest.approx(plain["eval_loss"], abs=0.05)
+    assert {path.name for path in (tmp_path / "states").iterdir()} == {"train", "validation"}
+    monkeypatch.setattr("hf_domain.memory.compute_states", lambda *_: pytest.fail("computed again"))
+    assert run("again", **flags, memory_cache=tmp_path / "states")["eval_loss"] == kept["eval_loss"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"method": "gmap"}, "--memory_name_or_path names the memory .*got None with --method gmap"),
+        ({"memory_name_or_path": "general"}, "got general with --method plain"),
+        ({"config_overrides": "strategy=gated"}, "plain has none; got strategy=gated"),
+        ({"memory_cache": "states"}, "states are kept of a frozen memory; a BertForSequenceClassification has none"),
+    ],
+)
+def test_options_of_a_memory_without_one(tmp_path, files, run, flags, message):
+    with pytest.raises(ValueError, match=message):
+        run(**files(lambda topic, rng: topic), **flags)
+    assert not (tmp_path / "output" / "config.json").exists()
+
+
+def test_memory_is_left_where_it_is(tmp_path, files, run, general):
+    flags = files(lambda topic, rng: topic) | {"method": "gmap", "memory_name_or_path": general, "num_train_epochs": 1}
+    whole = run("whole", **flags)
+    small = run("small", **flags, config_overrides="save_memory=false")
+    assert small["eval_loss"] == whole["eval_loss"]
+    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("small", "whole")]
+    assert sizes[0] < 0.7 * sizes[1]
+    assert pipeline("text-classification", str(tmp_path / "small")).model.config.memory_name_or_path == general
+
+
+def test_options_that_gmap_does_not_have(tmp_path, files, run, general):
+    flags = files(lambda topic, rng: topic) | {"method": "gmap", "memory_name_or_path": general}
+    for overrides, message in (("memory_layers=[3]", "from 1 to 2"), ("memory_layer=1", "has no option memory_layer")):
+        with pytest.raises(ValueError, match=message):
+            run(**flags, config_overrides=overrides)
+    assert not (tmp_path / "output").exists()
+
+
 @pytest.mark.parametrize(
     ("make_label", "change", "flags", "message"),
     [

@@ -100,6 +100,43 @@ def test_options_of_a_method_and_training_on(run, tmp_path):
 
 
 @pytest.fixture
+def general(tmp_path, encoder):
+    """A second encoder with the tokenizer of the first."""
+    tokenizer = AutoTokenizer.from_pretrained(encoder)
+    config = make_config("bert")
+    config.vocab_size = len(tokenizer)
+    AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path / "general")
+    tokenizer.save_pretrained(tmp_path / "general")
+    return tmp_path / "general"
+
+
+def test_memory(run, tmp_path, encoder, general):
+    results = run(method="gmap", memory_name_or_path=general, config_overrides="strategy=gated")
+    assert results["perplexity"] > 1
+    before, after = load_file(general / "model.safetensors"), load_file(tmp_path / "output" / "model.safetensors")
+    name = "encoder.layer.0.output.dense.weight"
+    assert torch.equal(after[f"model.memory.{name}"], before[f"bert.{name}"])
+    domain = load_file(encoder / "model.safetensors")[f"bert.{name}"]
+    assert not torch.equal(after[f"model.backbone.{name}"], domain)
+    config = json.loads((tmp_path / "output" / "config.json").read_text())
+    assert (config["model_type"], config["strategy"], config["memory_layers"]) == ("gmap", "gated", [2])
+    run("further", method="gmap", model_name_or_path=tmp_path / "output")
+    further = load_file(tmp_path / "further" / "model.safetensors")
+    assert torch.equal(further[f"model.memory.{name}"], before[f"bert.{name}"])
+
+
+def test_memory_that_does_not_fit(run, tmp_path, encoder, general, expanded):
+    refuse(run, tmp_path, "--memory_name_or_path names .* got None with --method gmap", method="gmap")
+    refuse(run, tmp_path, "got .*general with --method dapt", memory_name_or_path=general)
+    options = {"method": "gmap", "memory_name_or_path": general}
+    refuse(run, tmp_path, "both encoders need one tokenizer", expanded_vocabulary=expanded, **options)
+    refuse(run, tmp_path, "ascending layers from 1 to 2", config_overrides="memory_layers=[3]", **options)
+    refuse(run, tmp_path, "ensemble is a baseline for task heads", config_overrides="strategy=ensemble", **options)
+    make_bert_tokenizer(SENTENCES[:3]).save_pretrained(general)
+    refuse(run, tmp_path, "both encoders need one tokenizer", **options)
+
+
+@pytest.fixture
 def expanded(tmp_path, encoder):
     """A folder with the tokenizer of the encoder, expanded by words of the corpus, and the delta."""
     counts = WordCounts.load(make_counts(tmp_path / "counts.parquet", encoder))

@@ -43,6 +43,14 @@ def run(tmp_path, monkeypatch, model):
     return call
 
 
+def test_memory_with_its_own_tokenizer(tmp_path, run):
+    general = save_tiny_bert(tmp_path / "general", [" ".join(WORDS)])
+    flags = {"method": "gmap", "memory_name_or_path": general, "memory_cache": tmp_path / "states"}
+    results = run({"train": make_rows(96), "validation": make_rows(24)}, **flags)
+    assert results["eval_f1"] == 1
+    assert json.loads((tmp_path / "output" / "config.json").read_text())["memory_tokenizer"] == "own"
+
+
 def test_entities_are_learned_saved_and_predicted(tmp_path, run):
     test = make_rows(5)
     splits = {"train": make_rows(96), "validation": make_rows(24), "test": test}

@@ -54,6 +54,14 @@ def run(tmp_path, monkeypatch, model):
     return call
 
 
+def test_memory_with_its_own_tokenizer(tmp_path, run):
+    general = save_tiny_bert(tmp_path / "general", [" ".join(["where", *NAMES, *PLACES, *FILLERS])])
+    splits = {"train": make_rows(96), "validation": make_rows(24)}
+    results = run(splits, method="gmap", memory_name_or_path=general, memory_cache=tmp_path / "states")
+    assert results["eval_exact_match"] > 90
+    assert read(tmp_path / "output" / "config.json")["memory_tokenizer"] == "own"
+
+
 def read(path):
     return json.loads(path.read_text())
 

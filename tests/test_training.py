@@ -150,6 +150,11 @@ def test_overrides():
         "kl_reduction": "sum",
         "n": None,
     }
+    assert parse_overrides("memory_layers=[3,6],strategy=chunk_gated,special_token_ids=[]") == {
+        "memory_layers": [3, 6],
+        "strategy": "chunk_gated",
+        "special_token_ids": [],
+    }
     assert parse_overrides(None) == {}
     with pytest.raises(ValueError, match=r"name=value.*got 'kl_weight'"):
         parse_overrides("kl_weight")

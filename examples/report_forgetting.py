@@ -1,0 +1,92 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["hf-domain"]
+# ///
+"""Report what adapting an encoder made it forget: its masked-LM loss on general and on domain text, beside others'.
+
+    python examples/report_forgetting.py \
+        --models general=bert-base-uncased dapt=adapted gmap=adapted-with-memory \
+        --corpora general=wikipedia.txt.gz cs=abstracts.txt.gz --output_dir forgetting
+
+All models have one tokenizer, or their losses would be those of different tokens. The output folder holds
+forgetting.json and forgetting.png.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from hf_domain.modeling.modeling_gmap import read_same_ids
+from transformers import AutoModelForMaskedLM, AutoTokenizer, HfArgumentParser, PreTrainedModel
+
+import hf_domain  # noqa: F401  the Auto classes then know its models
+from hf_domain.corpora import load_corpus, tokenize_corpus
+from hf_domain.forgetting import compare_losses, plot_losses
+from hf_domain.results import describe_environment, write_json
+
+
+@dataclass
+class ReportArguments:
+    """What is compared, on what."""
+
+    models: list[str] = field(metadata={"help": "name=folder or name=name on the Hub, of masked LMs."})
+    corpora: list[str] = field(metadata={"help": "name=file: .txt .jsonl .json .csv (.gz) .parquet, held-out text."})
+    output_dir: str = field(metadata={"help": "Where the report is written."})
+    max_seq_length: int = field(default=128, metadata={"help": "Tokens of an example."})
+    max_samples: int | None = field(default=None, metadata={"help": "Measure on so many examples of each corpus."})
+    mlm_probability: float = field(default=0.15, metadata={"help": "Share of tokens to predict."})
+    per_device_eval_batch_size: int = field(default=16, metadata={"help": "Examples at once."})
+    seed: int = field(default=42, metadata={"help": "Of the masks."})
+    use_cpu: bool = field(default=False, metadata={"help": "Leave an accelerator alone."})
+
+
+def parse_names(pairs: list[str], option: str) -> dict[str, str]:
+    """Parse name=value pairs."""
+    if broken := [pair for pair in pairs if not all(pair.partition("="))]:
+        raise ValueError(f"--{option} takes name=value pairs; got {', '.join(broken)}")
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def load_models(names: dict[str, str], device: str) -> Iterator[tuple[str, PreTrainedModel]]:
+    """Load one model after another."""
+    for name, path in names.items():
+        yield name, AutoModelForMaskedLM.from_pretrained(path, dtype=torch.float32).to(device)
+
+
+def main() -> None:
+    (args,) = HfArgumentParser(ReportArguments).parse_args_into_dataclasses()
+    models, files = parse_names(args.models, "models"), parse_names(args.corpora, "corpora")
+    tokenizer, *others = (AutoTokenizer.from_pretrained(path) for path in models.values())
+    for other in others:
+        if not read_same_ids(tokenizer, other):
+            raise ValueError(
+                "losses compare where the tokens are the same; the tokenizers of "
+                f"{tokenizer.name_or_path} and {other.name_or_path} differ. Report them apart."
+            )
+    corpora = {}
+    for name, file in files.items():
+        corpus = load_corpus(file, validation_split_percentage=0)
+        examples = tokenize_corpus(corpus, tokenizer, max_seq_length=args.max_seq_length)["train"]
+        corpora[name] = examples.take(min(args.max_samples or len(examples), len(examples)))
+
+    device = "cuda" if torch.cuda.is_available() and not args.use_cpu else "cpu"
+    losses = compare_losses(
+        load_models(models, device),
+        corpora,
+        tokenizer,
+        mlm_probability=args.mlm_probability,
+        batch_size=args.per_device_eval_batch_size,
+        seed=args.seed,
+    )
+    output_dir = Path(args.output_dir)
+    output_dir.mkdir(parents=True, exist_ok=True)
+    report = {"settings": vars(args), "losses": losses, **describe_environment()}
+    write_json(output_dir / "forgetting.json", report)
+    plot_losses(losses, output_dir / "forgetting.png")
+    for model, by_corpus in losses.items():
+        print(model, *(f"{corpus}: {measured['loss']:.3f}" for corpus, measured in by_corpus.items()), sep="\t")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""What an encoder has forgotten: masked-LM losses of several models on several corpora (figures 1 and 5 of G-MAP)."""
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from datasets import Dataset
+from torch.utils.data import DataLoader
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hf_domain.masking import DataCollatorForTokenMask
+from hf_domain.training import check_tokenizer_fits
+
+
+def measure_masked_lm_loss(
+    model: PreTrainedModel, examples: Dataset, collator: Any, *, batch_size: int = 16
+) -> dict[str, float]:
+    """Measure the masked-LM loss of a model.
+
+    Args:
+        model: A masked LM, on the device that is to compute; it is switched to evaluation mode.
+        examples: With `input_ids`, as `tokenize_corpus` makes them.
+        collator: Masks them. With a `DataCollatorForTokenMask` every model sees the same masks.
+        batch_size: Examples at once.
+
+    Returns:
+        `loss`, the mean cross-entropy of the masked tokens in nats, and their number, `masked_tokens`.
+    """
+    model.eval()
+    total, count = 0.0, 0
+    batches: Any = DataLoader(examples, batch_size=batch_size, collate_fn=collator)
+    for batch in tqdm(batches, desc="Measuring", unit="batches", leave=False):
+        labelled = int((batch["labels"] != -100).sum())
+        if not labelled:
+            continue
+        with torch.inference_mode():
+            output = model(**{name: value.to(model.device) for name, value in batch.items()})
+        # VarMAE's loss has further terms.
+        total += labelled * float(output.get("masked_reconstruction_loss", output.loss))
+        count += labelled
+    if not count:
+        raise ValueError(f"a loss needs a masked token; {len(examples)} examples have none. Use more text.")
+    return {"loss": total / count, "masked_tokens": count}
+
+
+def compare_losses(
+    models: Iterable[tuple[str, PreTrainedModel]],
+    corpora: Mapping[str, Dataset],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    mlm_probability: float = 0.15,
+    batch_size: int = 16,
+    seed: int = 42,
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Measure each model on each corpus.
+
+    Args:
+        models: Names and masked LMs; a generator may load them one after another.
+        corpora: By name, examples of `tokenizer`.
+        tokenizer: That of all models: a loss is one of a token, and other tokens have other losses.
+        mlm_probability: Share of tokens to predict.
+        batch_size: Examples at once.
+        seed: Of the masks, which are the same for every model.
+
+    Returns:
+        By model and by corpus what `measure_masked_lm_loss` returns.
+
+    Raises:
+        ValueError: The tokenizer has more entries than a model.
+    """
+    collator = DataCollatorForTokenMask(tokenizer, mlm_probability=mlm_probability, seed=seed)
+    losses = {}
+    for name, model in models:
+        check_tokenizer_fits(tokenizer, model)
+        losses[name] = {
+            corpus: measure_masked_lm_loss(model, examples, collator, batch_size=batch_size)
+            for corpus, examples in corpora.items()
+        }
+    return losses
+
+
+def plot_losses(losses: Mapping[str, Mapping[str, Mapping[str, float]]], path: str | os.PathLike) -> None:
+    """Draw a group of bars for each corpus, a bar for each model.
+
+    Args:
+        losses: As `compare_losses` returns them.
+        path: Of the image.
+    """
+    from matplotlib.figure import Figure
+
+    corpora = list(next(iter(losses.values())))
+    figure = Figure(figsize=(1.5 + 0.6 * len(losses) * len(corpora), 3.5), layout="constrained")
+    axes = figure.subplots()
+    width = 0.8 / len(losses)
+    for number, (name, by_corpus) in enumerate(losses.items()):
+        heights = [by_corpus[corpus]["loss"] for corpus in corpora]
+        places = [place + (number - (len(losses) - 1) / 2) * width for place in range(len(corpora))]
+        axes.bar_label(axes.bar(places, heights, width, label=name), fmt="%.2f", fontsize=7)
+    axes.set_xticks(range(len(corpora)), corpora)
+    axes.set_ylabel("Masked-LM loss (nats)")
+    axes.legend()
+    figure.savefig(path)

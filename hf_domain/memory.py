@@ -1,0 +1,338 @@
+"""What a G-MAP needs around it: inputs of a memory with its own tokenizer, and memory states kept on disk.
+
+A frozen memory gives the same states in every epoch. `cache_memory_states` computes those of a dataset once and writes
+them to a memory-mapped file; `DatasetWithMemory` adds them to the examples, and the memory encoder is not run again.
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch.nn.utils.rnn import pad_sequence
+from tqdm.auto import tqdm
+from transformers import AutoTokenizer, BatchEncoding, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from hf_domain.modeling.backbone import find_encoder
+from hf_domain.modeling.modeling_gmap import read_same_ids
+from hf_domain.results import read_json, write_json
+
+logger = logging.getLogger(__name__)
+
+RECORD, STATES, STARTS = "memory_cache.json", "states.npy", "starts.npy"
+
+# ---------------------------------------------------------------------------------------- the memory's own tokenizer
+
+
+def load_memory_tokenizer(config: PreTrainedConfig, **hub_options: Any) -> PreTrainedTokenizerBase | None:
+    """Load the tokenizer of a memory that has its own.
+
+    Args:
+        config: Of any model.
+        hub_options: For `from_pretrained`: `cache_dir`, `token`.
+
+    Returns:
+        The tokenizer; None where there is no memory, or it reads the ids of the domain encoder.
+
+    Raises:
+        ValueError: The config does not say where the memory came from.
+    """
+    if getattr(config, "memory_tokenizer", "same") == "same":
+        return None
+    if config.memory_name_or_path is None:
+        raise ValueError(
+            "the memory of this model has its own tokenizer and the config does not say which; set memory_name_or_path"
+        )
+    revision = config.memory_revision or "main"
+    return AutoTokenizer.from_pretrained(config.memory_name_or_path, revision=revision, **hub_options)
+
+
+def check_same_ids(tokenizer: PreTrainedTokenizerBase, memory_tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise unless the memory reads the ids of the domain encoder, as masked-LM training needs it.
+
+    Raises:
+        ValueError: The tokenizers differ. Their tokens are masked apart then, and the memory would read the words that
+            the domain encoder is to predict.
+    """
+    if not read_same_ids(tokenizer, memory_tokenizer):
+        raise ValueError(
+            "in masked-LM training the memory reads the masked text, so both encoders need one tokenizer; those of "
+            f"{tokenizer.name_or_path} and {memory_tokenizer.name_or_path} differ. Use another memory, or join the two "
+            "when the model is fine-tuned"
+        )
+
+
+def add_memory_inputs(
+    encodings: BatchEncoding,
+    memory_tokenizer: PreTrainedTokenizerBase | None,
+    tokenize: Callable[[PreTrainedTokenizerBase], BatchEncoding],
+) -> BatchEncoding:
+    """Tokenize examples for a memory that has its own tokenizer.
+
+    Args:
+        encodings: What the domain encoder reads.
+        memory_tokenizer: See `load_memory_tokenizer`; with None nothing is added.
+        tokenize: Makes encodings of the same texts by the tokenizer it is given.
+
+    Returns:
+        `encodings`, with `memory_input_ids`, `memory_attention_mask` and, if there are any, `memory_token_type_ids`.
+    """
+    if memory_tokenizer is not None:
+        memory = tokenize(memory_tokenizer)
+        for name in ("input_ids", "attention_mask", "token_type_ids"):
+            if name in memory:
+                encodings[f"memory_{name}"] = memory[name]
+    return encodings
+
+
+@dataclass
+class DataCollatorWithMemory:
+    """Collate what a memory reads, or its states, beside what another collator collates.
+
+    Args:
+        collator: For everything else.
+        memory_tokenizer: Pads the memory's inputs; not needed without them.
+    """
+
+    collator: Any
+    memory_tokenizer: PreTrainedTokenizerBase | None = None
+
+    def __call__(self, examples: Sequence[dict[str, Any]]) -> Any:
+        """Make a batch.
+
+        Args:
+            examples: Dicts; those of a `DatasetWithMemory` hold `memory_states`.
+
+        Returns:
+            The batch of `collator` with the arguments of a G-MAP that begin with `memory_`, padded on the right.
+        """
+        memory = [{name: value for name, value in row.items() if name.startswith("memory_")} for row in examples]
+        batch = self.collator(
+            [{name: value for name, value in row.items() if not name.startswith("memory_")} for row in examples]
+        )
+        if "memory_states" in memory[0]:
+            states = [row["memory_states"] for row in memory]
+            batch["memory_states"] = pad_sequence(states, batch_first=True)
+            real = [torch.ones(len(each), dtype=torch.long) for each in states]
+            batch["memory_attention_mask"] = pad_sequence(real, batch_first=True)
+        elif memory[0]:
+            assert self.memory_tokenizer is not None
+            rows = [{name.removeprefix("memory_"): value for name, value in row.items()} for row in memory]
+            padded = self.memory_tokenizer.pad(rows, return_tensors="pt")
+            batch |= {f"memory_{name}": value for name, value in padded.items()}
+        return batch
+
+
+# ------------------------------------------------------------------------------------------------- the cache
+
+
+@dataclass
+class MemoryCache:
+    """The memory states of a dataset, memory-mapped.
+
+    The states of all tokens follow each other, padding left out: an example of n tokens takes
+    n x states x hidden_size x 2 bytes.
+    """
+
+    states: np.ndarray
+    """`[tokens, states, hidden_size]`, bfloat16 read as int16, for which numpy has a type."""
+    starts: np.ndarray
+    """`[examples + 1]`, the first token of each example, and the end."""
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def __getitem__(self, row: int) -> torch.Tensor:
+        """Return the states of an example, `[tokens, states, hidden_size]`, bfloat16."""
+        if not 0 <= row < len(self):
+            raise IndexError(row)
+        rows = np.array(self.states[self.starts[row] : self.starts[row + 1]])  # read from disk here, and only these
+        return torch.from_numpy(rows).view(torch.bfloat16)
+
+
+class DatasetWithMemory(torch.utils.data.Dataset):
+    """A dataset whose examples hold their `memory_states`.
+
+    Args:
+        dataset: Tokenized examples.
+        cache: Their states, in the same order.
+    """
+
+    def __init__(self, dataset: Dataset, cache: MemoryCache):
+        if len(dataset) != len(cache):
+            raise ValueError(f"a cache holds the states of each example; {len(cache)} of {len(dataset)} are there")
+        self.dataset, self.cache = dataset, cache
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        example = {name: value for name, value in self.dataset[row].items() if not name.startswith("memory_")}
+        return {**example, "memory_states": self.cache[row]}
+
+
+def cache_memory_states(
+    model: PreTrainedModel, dataset: Dataset, folder: str | Path, *, batch_size: int = 32
+) -> MemoryCache:
+    """Compute the memory states of a dataset, unless the folder has them.
+
+    A run that was interrupted goes on where it stopped. Where the memory encoder, the strategy or the token ids (text
+    or tokenizer) have changed since, the states are computed anew, and the log says why.
+
+    Args:
+        model: A G-MAP with a frozen memory, with or without a head, on the device that is to compute.
+        dataset: Tokenized examples: the inputs of the memory, `memory_input_ids` and so on, or those that it shares
+            with the domain encoder.
+        folder: Where the states are kept; made if it does not exist.
+        batch_size: Examples at once.
+
+    Returns:
+        The states, in the order of the examples.
+
+    Raises:
+        ValueError: The memory is trained, or there is none.
+    """
+    folder, expected = Path(folder), describe_states(model, dataset)
+    record = read_json(folder / RECORD) if (folder / RECORD).exists() else None
+    if record is not None and record["made_of"] != expected:
+        logger.warning(f"the memory states of {folder} are computed anew: {name_changes(record, expected)} changed")
+        record = None
+    lengths = [len(row["input_ids"]) for row in iterate_memory_inputs(dataset)]
+    starts = np.cumsum([0, *lengths])
+    base: Any = model.base_model
+    shape = (int(starts[-1]), len(base.state_indices) or 1, model.config.memory_config.hidden_size)
+    if record is None:
+        folder.mkdir(parents=True, exist_ok=True)
+        record = {"made_of": expected, "examples": len(dataset), "finished": 0}
+        np.lib.format.open_memmap(folder / STATES, mode="w+", dtype=np.int16, shape=shape).flush()
+        np.save(folder / STARTS, starts, allow_pickle=False)
+        write_json(folder / RECORD, record)
+        logger.info(f"memory states of {len(dataset)} examples take {np.prod(shape) * 2 / 2**30:.2f} GiB in {folder}")
+    if record["finished"] < len(dataset):
+        states = np.lib.format.open_memmap(folder / STATES, mode="r+")
+        compute_states(base, dataset, states, starts, folder, record, batch_size)
+    return read_states(folder)
+
+
+def open_memory_cache(folder: str | Path, model: PreTrainedModel, dataset: Dataset) -> MemoryCache:
+    """Open the memory states of a dataset.
+
+    Args:
+        folder: What `cache_memory_states` wrote.
+        model: The G-MAP that is to read them.
+        dataset: The examples they belong to.
+
+    Returns:
+        The states, in the order of the examples.
+
+    Raises:
+        FileNotFoundError: There are none.
+        ValueError: They are of another memory encoder, strategy or text, or not all are there.
+    """
+    folder, expected = Path(folder), describe_states(model, dataset)
+    record = read_json(folder / RECORD)
+    if record["made_of"] != expected:
+        raise ValueError(
+            f"the memory states in {folder} are not those of this model and dataset: {name_changes(record, expected)} "
+            "changed since they were computed. Compute them anew with cache_memory_states"
+        )
+    if record["finished"] < record["examples"]:
+        raise ValueError(
+            f"the memory states in {folder} are those of {record['finished']} of {record['examples']} examples; "
+            "let cache_memory_states go on"
+        )
+    return read_states(folder)
+
+
+def read_states(folder: Path) -> MemoryCache:
+    """Open the files of a cache."""
+    states = np.lib.format.open_memmap(folder / STATES, mode="r")
+    return MemoryCache(states, np.load(folder / STARTS, allow_pickle=False))
+
+
+def describe_states(model: PreTrainedModel, dataset: Dataset) -> dict[str, Any]:
+    """Return what memory states depend on: fingerprints of the memory's weights and of the token ids, and the states.
+
+    Raises:
+        ValueError: The memory is trained, or there is none.
+    """
+    if not getattr(model.config, "freeze_memory", False):
+        raise ValueError(
+            f"states are kept of a frozen memory; a {type(model).__name__} has none or trains it (freeze_memory)"
+        )
+    base: Any = model.base_model
+    weights = hashlib.sha256(json.dumps(model.config.memory_config.to_dict(), sort_keys=True, default=str).encode())
+    for name, tensor in sorted(base.memory.state_dict().items()):
+        weights.update(name.encode())
+        weights.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    inputs = hashlib.sha256()
+    for row in iterate_memory_inputs(dataset):
+        inputs.update(np.asarray([len(row["input_ids"]), *chain(*row.values())], dtype=np.int64).tobytes())
+    normalized = hasattr(find_encoder(base.backbone), "final_norm")
+    return {
+        "memory encoder": weights.hexdigest(),
+        "choice of states": [base.state_indices, "as they are" if normalized else "normalized"],
+        "token ids": inputs.hexdigest(),
+    }
+
+
+def name_changes(record: dict[str, Any], expected: dict[str, Any]) -> str:
+    """Name the entries of `describe_states` in which a record differs."""
+    return ", ".join(f"the {name}" for name in expected if record["made_of"].get(name) != expected[name])
+
+
+def iterate_memory_inputs(dataset: Dataset) -> Iterator[dict[str, list[int]]]:
+    """Yield for each example the lists that the memory encoder reads, `input_ids` first, without padding."""
+    prefix = "memory_" if "memory_input_ids" in dataset.column_names else ""
+    names = [name for name in ("input_ids", "token_type_ids") if f"{prefix}{name}" in dataset.column_names]
+    mask = f"{prefix}attention_mask"
+    columns = [f"{prefix}{name}" for name in names] + [mask] * (mask in dataset.column_names)
+    for row in dataset.select_columns(columns):
+        real = row.get(mask) or [1] * len(row[columns[0]])
+        yield {
+            name: [value for value, keep in zip(row[f"{prefix}{name}"], real, strict=True) if keep] for name in names
+        }
+
+
+def compute_states(
+    model: Any,
+    dataset: Dataset,
+    states: np.ndarray,
+    starts: np.ndarray,
+    folder: Path,
+    record: dict[str, Any],
+    batch_size: int,
+) -> None:
+    """Fill `states` from the first example that is not finished, and keep the record of how many are."""
+    rows: list[dict[str, list[int]]] = []
+    first, last = record["finished"], len(dataset)
+    remaining = iterate_memory_inputs(dataset.select(range(first, last)))
+    with tqdm(total=last, initial=first, desc="Computing memory states", unit="examples") as progress:
+        for number, row in enumerate(remaining, first + 1):
+            rows.append(row)
+            if len(rows) < batch_size and number < last:
+                continue
+            inputs = {
+                name: pad_sequence([torch.tensor(row[name]) for row in rows], batch_first=True).to(model.device)
+                for name in row
+            }
+            inputs["attention_mask"] = pad_sequence(
+                [torch.ones(len(row["input_ids"]), dtype=torch.long) for row in rows], batch_first=True
+            ).to(model.device)
+            with torch.inference_mode():
+                computed = model.encode_memory(**inputs)[inputs["attention_mask"].bool()]
+            values = computed.to(torch.bfloat16).cpu().view(torch.int16).numpy()
+            states[starts[number - len(rows)] : starts[number]] = values
+            progress.update(len(rows))
+            rows = []
+            if number == last or number // batch_size % 100 == 0:
+                states.flush()  # type: ignore[attr-defined]
+                record["finished"] = number
+                write_json(folder / RECORD, record)

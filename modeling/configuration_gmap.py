@@ -1,0 +1,198 @@
+"""Configuration of G-MAP."""
+
+import math
+from itertools import pairwise
+from typing import Any, Literal
+
+from transformers import AutoConfig
+
+from .configuration_backbone import BackboneConfig, build_backbone_config, strip_remote_code_keys
+
+GATED_STRATEGIES = ("gated", "chunk_gated")
+MEMORY_STRATEGIES = ("single_layer", "multiple_layer", *GATED_STRATEGIES)
+BASELINES = ("logits_fusion", "ensemble")
+FUSIONS = ("memory", "cross", "gate")
+
+
+def choose_memory_layers(strategy: str, depth: int) -> list[int]:
+    """Return the layers that section 4.3 found best of 12, scaled to another depth and counted from 1.
+
+    Args:
+        strategy: One of `MEMORY_STRATEGIES`.
+        depth: Layers of the domain encoder.
+
+    Returns:
+        For 12 layers: 9 (single_layer, gated), 6 and 12 (chunk_gated), all (multiple_layer).
+    """
+    if strategy == "multiple_layer":
+        return list(range(1, depth + 1))
+    if strategy == "chunk_gated":
+        return [math.ceil(depth / 2), depth]
+    return [math.ceil(depth * 9 / 12)]
+
+
+def assign_states(strategy: str, memory_layers: list[int], depth: int, memory_depth: int) -> list[list[int]]:
+    """Return for each layer that reads the memory the layers of the memory encoder whose outputs it reads.
+
+    Args:
+        strategy: One of `MEMORY_STRATEGIES`.
+        memory_layers: Layers of the domain encoder, from 1.
+        depth: Layers of the domain encoder.
+        memory_depth: Layers of the memory encoder.
+
+    Returns:
+        Layers of the memory encoder, from 1, for each entry of `memory_layers`. chunk_gated cuts them into as many
+        chunks as there are entries, the lower ones one larger if they cannot be equal. With multiple_layer, layer i
+        reads layer i or, in a memory of another depth, the one at the same height.
+    """
+    everything = list(range(1, memory_depth + 1))
+    if strategy == "single_layer":
+        return [everything[-1:] for _ in memory_layers]
+    if strategy == "multiple_layer":
+        return [[math.ceil(layer * memory_depth / depth)] for layer in memory_layers]
+    if strategy == "gated":
+        return [everything for _ in memory_layers]
+    count = len(memory_layers)
+    small, larger = divmod(memory_depth, count)
+    ends = [small * number + min(number, larger) for number in range(count + 1)]
+    return [everything[start:end] for start, end in pairwise(ends)]
+
+
+class GMapConfig(BackboneConfig):
+    """Configuration of G-MAP (Wan et al., EMNLP 2022).
+
+    `backbone_config` is the domain encoder's.
+
+    Args:
+        memory_config: Configuration of the general encoder that serves as memory, or its dictionary; None is a small
+            BERT.
+        strategy: How the memory is built (section 2.3): "single_layer", its last state; "multiple_layer", the state of
+            layer i for layer i; "gated", all states mixed by a gate for each token; "chunk_gated" (the paper's best),
+            the states of the lower and of the upper layers, mixed apart, for two layers. Two baselines read the memory
+            at the end only, for task heads: "logits_fusion" adds the logits of two encoders with a head each, and
+            "ensemble" their probabilities. Our choice for the latter: both parts are trained together.
+        memory_layers: Layers of the domain encoder that read the memory, from 1. None: 9 of 12 (single_layer, gated),
+            6 and 12 of 12 (chunk_gated), scaled to the depth; all (multiple_layer).
+        fusion: How a layer reads the memory (sections 2.2 and 4.2). "memory": its keys and values are appended to the
+            layer's own. "cross": the output of the self-attention is the query of a second attention, over the memory
+            alone, whose output replaces it. "gate": two attentions with the same query, mixed by a learned weight for
+            each head.
+        memory_source: "outputs" of the memory encoder's layers 1 to n (the paper), or their "inputs", the embeddings
+            and the outputs of 1 to n - 1 (the released code).
+        freeze_memory: Whether the memory encoder stays as it is, in evaluation mode and without gradient (section 4.1).
+            None: yes, but for the strategy "ensemble", whose general encoder is fine-tuned (section 3.2).
+        memory_tokenizer: Whether the memory encoder reads the "same" ids as the domain encoder or has its "own"
+            tokenizer and needs `memory_input_ids`. None: the same if both vocabularies have the same size;
+            `from_backbones` compares the tokenizers instead.
+        memory_projection: Whether a linear layer maps the memory to the width of the domain encoder. It is needed where
+            the widths differ, and only there: the paper has none.
+        save_memory: Whether a checkpoint holds the memory encoder. Without it `memory_name_or_path` is loaded anew
+            whenever the checkpoint is.
+        memory_name_or_path: Where the memory encoder came from.
+        memory_revision: Its commit, branch or tag on the Hub.
+    """
+
+    model_type = "gmap"
+    sub_configs = {"backbone_config": AutoConfig, "memory_config": AutoConfig}
+
+    memory_config: Any = None
+    strategy: Literal["single_layer", "multiple_layer", "gated", "chunk_gated", "logits_fusion", "ensemble"] = (
+        "chunk_gated"
+    )
+    memory_layers: list[int] | None = None
+    fusion: Literal["memory", "cross", "gate"] = "memory"
+    memory_source: Literal["outputs", "inputs"] = "outputs"
+    freeze_memory: bool | None = None
+    memory_tokenizer: Literal["same", "own"] | None = None
+    memory_projection: bool = False
+    save_memory: bool = True
+    memory_name_or_path: str | None = None
+    memory_revision: str | None = None
+
+    def __post_init__(self, **kwargs) -> None:
+        self.memory_config = build_backbone_config(self.memory_config)
+        super().__post_init__(**kwargs)
+        if self.freeze_memory is None:
+            self.freeze_memory = self.strategy != "ensemble"
+        if self.memory_tokenizer is None:
+            same = self.vocab_size == self.memory_config.vocab_size
+            self.memory_tokenizer = "same" if same else "own"
+        if self.memory_layers is None and self.strategy in MEMORY_STRATEGIES:
+            self.memory_layers = choose_memory_layers(self.strategy, self.num_hidden_layers)
+        self.check_choices()
+        if self.strategy in MEMORY_STRATEGIES:
+            self.check_layers()
+            self.check_encoders()
+        if not self.save_memory and (self.memory_name_or_path is None or not self.freeze_memory):
+            raise ValueError(
+                "save_memory=False leaves the memory to where it came from: it needs memory_name_or_path and a frozen "
+                f"memory, got {self.memory_name_or_path} and freeze_memory={self.freeze_memory}"
+            )
+
+    def check_choices(self) -> None:
+        """Raise unless every choice is one of those there are."""
+        for name, allowed in (
+            ("strategy", MEMORY_STRATEGIES + BASELINES),
+            ("fusion", FUSIONS),
+            ("memory_source", ("outputs", "inputs")),
+            ("memory_tokenizer", ("same", "own")),
+        ):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        if self.strategy in BASELINES and (
+            self.memory_layers or self.memory_projection or self.memory_tokenizer == "own"
+        ):
+            raise ValueError(
+                f"{self.strategy} joins two encoders at the end, token by token: it takes neither memory_layers nor "
+                f"memory_projection and needs one tokenizer, got {self.memory_layers}, {self.memory_projection} and "
+                f"memory_tokenizer={self.memory_tokenizer!r}"
+            )
+
+    def check_layers(self) -> None:
+        """Raise unless `memory_layers` are layers of the domain encoder, and as many as the strategy has states for."""
+        layers: Any = self.memory_layers
+        depth, memory_depth = self.num_hidden_layers, self.memory_config.num_hidden_layers
+        if list(layers) != sorted(set(layers)) or not layers or not 1 <= layers[0] <= layers[-1] <= depth:
+            raise ValueError(f"memory_layers must be ascending layers from 1 to {depth}, got {layers}")
+        if self.strategy in ("single_layer", "gated") and len(layers) != 1:
+            raise ValueError(f"{self.strategy} fuses the memory into one layer, got memory_layers={layers}")
+        if self.strategy == "chunk_gated" and not 2 <= len(layers) <= memory_depth:
+            raise ValueError(
+                f"chunk_gated has a chunk of the memory's {memory_depth} layers for each of two memory_layers or more, "
+                f"got memory_layers={layers}; with one layer use gated"
+            )
+
+    def check_encoders(self) -> None:
+        """Raise unless the layers of the domain encoder can read states of the memory encoder."""
+        core = self.backbone_config
+        while hasattr(core, "backbone_config"):
+            core = core.backbone_config
+        if core.model_type == "deberta-v2":
+            raise ValueError(
+                "the layers of DeBERTa-v2 compute their attention over positions of one sequence and cannot read a "
+                "memory; use it as the memory, or another family as the domain encoder"
+            )
+        widths = self.hidden_size, self.memory_config.hidden_size
+        if (widths[0] != widths[1]) != self.memory_projection:
+            raise ValueError(
+                f"the domain encoder is {widths[0]} wide and the memory {widths[1]}: memory_projection must be "
+                f"{widths[0] != widths[1]}, got {self.memory_projection}"
+            )
+
+    def plan_memory(self) -> list[tuple[int, list[int]]]:
+        """Return each layer that reads the memory, from 1, with the states of the memory encoder that it reads.
+
+        State 0 is that of its embeddings, state i the output of its layer i. A baseline reads none.
+        """
+        if self.strategy in BASELINES:
+            return []
+        layers: Any = self.memory_layers
+        states = assign_states(self.strategy, layers, self.num_hidden_layers, self.memory_config.num_hidden_layers)
+        offset = 1 if self.memory_source == "inputs" else 0
+        return [(layer, [state - offset for state in chosen]) for layer, chosen in zip(layers, states, strict=True)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Serialise; the nested configurations carry no key that could run code."""
+        output = super().to_dict()
+        output["memory_config"] = strip_remote_code_keys(output["memory_config"])
+        return output

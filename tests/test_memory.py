@@ -1,0 +1,239 @@
+"""Inputs and states of a memory: two tokenizers, the collator, the cache."""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from tiny_models import make_batch, make_config, make_masked_lm
+from tiny_tokenizers import SENTENCES, make_bert_tokenizer, make_roberta_tokenizer
+from transformers import AutoModelForMaskedLM, DataCollatorWithPadding, Trainer, TrainingArguments
+
+from hf_domain import GMapConfig, GMapForSequenceClassification, GMapModel, VarMAEConfig
+from hf_domain.memory import (
+    DataCollatorWithMemory,
+    DatasetWithMemory,
+    add_memory_inputs,
+    cache_memory_states,
+    check_same_ids,
+    load_memory_tokenizer,
+    open_memory_cache,
+)
+
+
+@pytest.fixture
+def tokenizer():
+    return make_bert_tokenizer()
+
+
+def make_gmap(tokenizer, head=GMapModel, memory_vocab_size=None, **options):
+    """A G-MAP whose encoders know the tokenizer, or whose memory has another vocabulary."""
+    encoders = []
+    for size in (len(tokenizer), memory_vocab_size or len(tokenizer)):
+        config = make_config("bert", dropout=0.0)
+        config.vocab_size = size
+        encoders.append(AutoModelForMaskedLM.from_config(config))
+    return head.from_backbones(*encoders, **options)
+
+
+def tokenize(tokenizer, texts=SENTENCES, memory_tokenizer=None, **options):
+    encodings = add_memory_inputs(tokenizer(texts, **options), memory_tokenizer, lambda memory: memory(texts))
+    return Dataset.from_dict({**encodings, "labels": [row % 2 for row in range(len(texts))]})
+
+
+# -------------------------------------------------------------------------------------------- two tokenizers
+
+
+def test_inputs_of_both_tokenizers(tokenizer):
+    memory_tokenizer = make_roberta_tokenizer()
+    dataset = tokenize(tokenizer, memory_tokenizer=memory_tokenizer)
+    assert dataset["memory_input_ids"][1] == memory_tokenizer(SENTENCES[1])["input_ids"]
+    assert dataset["input_ids"][1] == tokenizer(SENTENCES[1])["input_ids"]
+    assert "memory_token_type_ids" not in dataset.column_names  # RoBERTa has none
+    assert "memory_token_type_ids" in tokenize(tokenizer, memory_tokenizer=tokenizer).column_names
+    assert not any(name.startswith("memory_") for name in tokenize(tokenizer).column_names)
+
+    collator = DataCollatorWithMemory(DataCollatorWithPadding(tokenizer), memory_tokenizer)
+    batch = collator([dataset[row] for row in (0, 4)])
+    expected = memory_tokenizer.pad({"input_ids": [dataset["memory_input_ids"][row] for row in (0, 4)]})
+    assert batch["memory_input_ids"].tolist() == expected["input_ids"]
+    assert batch["memory_attention_mask"].tolist() == expected["attention_mask"]
+    assert batch["input_ids"].shape != batch["memory_input_ids"].shape
+    assert batch["labels"].tolist() == [0, 0]
+
+    model = make_gmap(tokenizer, GMapForSequenceClassification, memory_vocab_size=len(memory_tokenizer))
+    with torch.no_grad():
+        together = model(**batch).logits
+        alone = model(**collator([dataset[4]])).logits
+    torch.testing.assert_close(together[1:], alone, rtol=1e-4, atol=1e-5)
+
+
+def test_collator_without_memory(tokenizer):
+    collator = DataCollatorWithPadding(tokenizer)
+    rows = list(tokenize(tokenizer))
+    plain, wrapped = collator(rows), DataCollatorWithMemory(collator)(rows)
+    assert plain.keys() == wrapped.keys()
+    assert all(torch.equal(plain[name], wrapped[name]) for name in plain)
+
+
+def test_memory_tokenizer_is_found(tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path)
+    own = {"memory_tokenizer": "own"}
+    assert load_memory_tokenizer(VarMAEConfig()) is load_memory_tokenizer(GMapConfig()) is None
+    loaded = load_memory_tokenizer(GMapConfig(**own, memory_name_or_path=str(tmp_path)))
+    assert loaded.get_vocab() == tokenizer.get_vocab()
+    with pytest.raises(ValueError, match="does not say which; set memory_name_or_path"):
+        load_memory_tokenizer(GMapConfig(**own))
+    check_same_ids(tokenizer, loaded)
+    with pytest.raises(ValueError, match="both encoders need one tokenizer"):
+        check_same_ids(tokenizer, make_bert_tokenizer(SENTENCES[:2]))
+
+
+# ------------------------------------------------------------------------------------------------- the cache
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_cached_states_are_those_of_the_memory(own, tokenizer, tmp_path):
+    memory_tokenizer = make_roberta_tokenizer() if own else None
+    model = make_gmap(tokenizer, memory_vocab_size=len(memory_tokenizer) if own else None)
+    dataset = tokenize(tokenizer, memory_tokenizer=memory_tokenizer)
+    cache = cache_memory_states(model, dataset, tmp_path / "cache", batch_size=2)
+    assert len(cache) == len(dataset)
+    prefix = "memory_" if own else ""
+    for row, states in enumerate(cache):
+        with torch.no_grad():
+            expected = model.encode_memory(torch.tensor([dataset[f"{prefix}input_ids"][row]]))[0]
+        assert states.dtype == torch.bfloat16
+        torch.testing.assert_close(states.float(), expected, rtol=1e-2, atol=2e-2)
+    assert {file.suffix for file in (tmp_path / "cache").iterdir()} == {".json", ".npy"}
+    total = sum(len(ids) for ids in dataset[f"{prefix}input_ids"])
+    assert (tmp_path / "cache" / "states.npy").stat().st_size == total * 2 * 32 * 2 + 128
+    with pytest.raises(IndexError):
+        cache[len(dataset)]
+
+
+def test_padding_is_not_kept(tokenizer, tmp_path):
+    model = make_gmap(tokenizer)
+    padded = tokenize(tokenizer, padding="max_length", max_length=40, truncation=True)
+    cache = cache_memory_states(model, padded, tmp_path / "padded")
+    plain = cache_memory_states(model, tokenize(tokenizer), tmp_path / "plain")
+    assert np.array_equal(cache.starts, plain.starts)
+    assert all(torch.equal(one, other) for one, other in zip(cache, plain, strict=True))
+
+
+def test_a_batch_with_cached_states_gives_the_same_output(tokenizer, tmp_path):
+    model = make_gmap(tokenizer, GMapForSequenceClassification).eval()
+    dataset = tokenize(tokenizer)
+    cached = DatasetWithMemory(dataset, cache_memory_states(model, dataset, tmp_path))
+    collator = DataCollatorWithMemory(DataCollatorWithPadding(tokenizer))
+    plain = collator([dataset[row] for row in range(5)])
+    batch = collator([cached[row] for row in range(5)])
+    assert batch["memory_attention_mask"].tolist() == plain["attention_mask"].tolist()
+    with torch.no_grad():
+        expected = model(**plain).logits
+        model.get_memory().register_forward_hook(lambda *_: pytest.fail("the memory encoder was run"))
+        torch.testing.assert_close(model(**batch).logits, expected, rtol=2e-2, atol=2e-2)
+
+
+def test_training_on_cached_states(tokenizer, tmp_path):
+    model = make_gmap(tokenizer, GMapForSequenceClassification)
+    dataset = tokenize(tokenizer)
+    cached = DatasetWithMemory(dataset, cache_memory_states(model, dataset, tmp_path / "cache"))
+    model.get_memory().register_forward_hook(lambda *_: pytest.fail("the memory encoder was run"))
+    arguments = TrainingArguments(str(tmp_path), num_train_epochs=2, use_cpu=True, disable_tqdm=True, report_to="none")
+    collator = DataCollatorWithMemory(DataCollatorWithPadding(tokenizer))
+    trainer = Trainer(model, arguments, train_dataset=cached, eval_dataset=cached, data_collator=collator)
+    assert trainer.train().training_loss > 0
+    assert trainer.evaluate()["eval_loss"] > 0
+
+
+def count_runs(model):
+    runs = []
+    model.base_model.memory.register_forward_hook(lambda *_: runs.append(1))
+    return runs
+
+
+def test_cache_is_computed_once_and_anew_when_something_changed(tokenizer, tmp_path, caplog):
+    model, dataset = make_gmap(tokenizer), tokenize(tokenizer)
+    runs = count_runs(model)
+    caplog.set_level(logging.WARNING)
+    first = cache_memory_states(model, dataset, tmp_path)[0]
+    assert len(runs) == 1
+    assert torch.equal(cache_memory_states(model, dataset, tmp_path)[0], first)
+    model.memory_gates[0].weight.data.add_(1)  # what is trained changes nothing
+    cache_memory_states(model, dataset, tmp_path)
+    assert len(runs) == 1 and not caplog.records
+
+    with torch.no_grad():
+        next(model.memory.parameters()).add_(1)
+    with pytest.raises(ValueError, match="not those of this model and dataset: the memory encoder changed"):
+        open_memory_cache(tmp_path, model, dataset)
+    assert not torch.equal(cache_memory_states(model, dataset, tmp_path)[0], first)
+    other_text = tokenize(tokenizer, texts=SENTENCES[:3])
+    with pytest.raises(ValueError, match="the token ids changed"):
+        open_memory_cache(tmp_path, model, other_text)
+    assert len(cache_memory_states(model, other_text, tmp_path)) == 3
+    other_tokenizer = tokenize(make_bert_tokenizer(SENTENCES[::-1]), texts=SENTENCES[:3])
+    with pytest.raises(ValueError, match="the token ids changed"):
+        open_memory_cache(tmp_path, model, other_tokenizer)
+    single = make_gmap(tokenizer, strategy="single_layer")
+    single.memory.load_state_dict(model.memory.state_dict())
+    with pytest.raises(ValueError, match="the choice of states changed"):
+        open_memory_cache(tmp_path, single, other_text)
+    assert cache_memory_states(single, other_text, tmp_path)[0].shape[1:] == (1, 32)
+    assert [record.message.partition(": ")[2] for record in caplog.records] == [
+        "the memory encoder changed",
+        "the token ids changed",
+        "the choice of states changed",
+    ]
+
+
+def test_interrupted_computation_goes_on(tokenizer, tmp_path, monkeypatch):
+    model = make_gmap(tokenizer)
+    dataset = tokenize(tokenizer, texts=SENTENCES * 81)  # 405 examples; the record is written every hundred batches
+    encode = model.encode_memory
+    runs = []
+
+    def fail_late(**inputs):
+        runs.append(len(inputs["input_ids"]))
+        if len(runs) == 250:
+            raise KeyboardInterrupt
+        return encode(**inputs)
+
+    monkeypatch.setattr(model, "encode_memory", fail_late)
+    with pytest.raises(KeyboardInterrupt):
+        cache_memory_states(model, dataset, tmp_path / "parts", batch_size=1)
+    assert json.loads((tmp_path / "parts" / "memory_cache.json").read_text())["finished"] == 200
+    with pytest.raises(ValueError, match="those of 200 of 405 examples; let cache_memory_states go on"):
+        open_memory_cache(tmp_path / "parts", model, dataset)
+    parts = cache_memory_states(model, dataset, tmp_path / "parts", batch_size=1)
+    assert len(runs) == 250 + 205
+    whole = cache_memory_states(model, dataset, tmp_path / "whole", batch_size=1)
+    assert np.array_equal(parts.states, whole.states)
+
+
+def test_what_has_no_states_to_keep(tokenizer, tmp_path):
+    dataset = tokenize(tokenizer)
+    for model in (make_gmap(tokenizer, freeze_memory=False), make_masked_lm("bert")):
+        with pytest.raises(ValueError, match="states are kept of a frozen memory"):
+            cache_memory_states(model, dataset, tmp_path)
+    cache = cache_memory_states(make_gmap(tokenizer), dataset, tmp_path)
+    with pytest.raises(ValueError, match="5 of 3 are there"):
+        DatasetWithMemory(dataset.select(range(3)), cache)
+    with pytest.raises(FileNotFoundError):
+        open_memory_cache(tmp_path / "nowhere", make_gmap(tokenizer), dataset)
+
+
+def test_states_of_a_baseline(tokenizer, tmp_path):
+    model = make_gmap(tokenizer, GMapForSequenceClassification, strategy="logits_fusion")
+    dataset = tokenize(tokenizer)
+    cache = cache_memory_states(model, dataset, tmp_path)
+    batch = make_batch(batch_size=1, length=len(cache[0]), masked=False)
+    batch["input_ids"] = torch.tensor(dataset["input_ids"][:1])
+    del batch["attention_mask"]
+    with torch.no_grad():
+        expected = model(**batch).logits
+        actual = model(**batch, memory_states=cache[0][None]).logits
+    torch.testing.assert_close(actual, expected, rtol=2e-2, atol=2e-2)
