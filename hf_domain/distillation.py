@@ -476,21 +476,22 @@ def make_student(
     Returns:
         A stock masked LM in float32 with random weights.
     """
-    native = get_native_config(teacher.config)
-    shape = {
+    config: Any = copy.deepcopy(get_native_config(teacher.config))
+    shape: dict[str, Any] = {
         "num_hidden_layers": num_hidden_layers,
         "hidden_size": hidden_size,
         "num_attention_heads": num_attention_heads,
-        "hidden_dim" if hasattr(native, "hidden_dim") else "intermediate_size": intermediate_size,
+        "hidden_dim" if hasattr(config, "hidden_dim") else "intermediate_size": intermediate_size,
     }
-    # Not the attention pattern of ModernBERT's layers, which has the teacher's length, nor the type of its weights.
-    inherited = {key: value for key, value in native.to_dict().items() if key not in ("layer_types", "dtype")}
-    names = native.attribute_map
-    inherited |= {names.get(name, name): value for name, value in shape.items() if value is not None}
-    inherited |= {"vocab_size": teacher.config.vocab_size}
-    for key in ("architectures", "model_type", "transformers_version", "_name_or_path"):
-        inherited.pop(key, None)
-    return AutoModelForMaskedLM.from_config(type(native)(**inherited)).eval()
+    kinds = getattr(config, "layer_types", None)
+    if kinds is not None:  # local and global layers follow each other as the teacher's do
+        shape["layer_types"] = [kinds[layer % len(kinds)] for layer in range(num_hidden_layers)]
+    for name, value in shape.items():
+        if value is not None:
+            setattr(config, name, value)
+    config.vocab_size = teacher.config.vocab_size
+    config.dtype = None
+    return AutoModelForMaskedLM.from_config(config).eval()
 
 
 def pick_layers(teacher: PreTrainedModel, layers: Sequence[int]) -> PreTrainedModel:
