@@ -229,30 +229,38 @@ def main() -> None:
         student_steps=args.student_steps,
         masked_lm_steps=args.masked_lm_steps,
     )
-    print(describe_plan(plan), flush=True)
+    is_main = training_args.process_index == 0
+    if is_main:
+        print(describe_plan(plan), flush=True)
     if args.dry_run:
         return
     start_run(training_args)
     check_before_work(args)
     metrics = {}
     for step in plan:
-        if begin_step(step, list_settings(step, args, data_args, training_args)):
+        # One process after the other: the first may still write what this step starts from.
+        with training_args.main_process_first(desc=f"beginning {step.output_dir}"):
+            is_open = begin_step(step, list_settings(step, args, data_args, training_args))
+            if is_open and step.kind == "make":
+                set_seed(training_args.seed)
+                make(step, args)
+                finish_step(step)
+        if is_open and step.kind != "make":
             set_seed(training_args.seed)
             step_args = copy.copy(training_args)
             step_args.output_dir, step_args.max_steps, step_args.do_train = step.output_dir, step.steps, True
             step_args.resume_from_checkpoint = get_last_checkpoint(step.output_dir)
-            if step.kind == "make":
-                make(step, args)
-            else:
-                {"adapt": adapt, "distill": distill}[step.kind](step, args, copy.copy(data_args), step_args)
-            finish_step(step)
+            {"adapt": adapt, "distill": distill}[step.kind](step, args, copy.copy(data_args), step_args)
+            if is_main:
+                finish_step(step)
         results = Path(step.output_dir, "all_results.json")
         metrics[step.output_dir] = read_json(results) if results.is_file() else {}
-    result = {"strategy": args.strategy, "environment": describe_environment(), "steps": metrics}
-    write_json(Path(training_args.output_dir, args.strategy, "results.json"), result)
-    print(f"the student: {plan[-1].output_dir}")
-    if plan[-1].kind == "distill":
-        print("It is for fine-tuning: its last layer and LM head need --masked_lm_steps to predict masked tokens.")
+    if is_main:
+        result = {"strategy": args.strategy, "environment": describe_environment(), "steps": metrics}
+        write_json(Path(training_args.output_dir, args.strategy, "results.json"), result)
+        print(f"the student: {plan[-1].output_dir}")
+        if plan[-1].kind == "distill":
+            print("It is for fine-tuning: its last layer and LM head need --masked_lm_steps to predict masked tokens.")
 
 
 def _mp_fn(index: int) -> None:

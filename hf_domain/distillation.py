@@ -1,6 +1,6 @@
 """Distillation of a small encoder by the attention relations of a large one: MiniLM and MiniLMv2.
 
-MiniLM (Wang et al., NeurIPS 2020) is what AdaLM distills with (Yao et al., Findings of ACL 2021, section 3.2); MiniLMv2
+MiniLM (Wang et al., NeurIPS 2020) is what AdaLM distills with (Yao et al., Findings of ACL 2021, section 4.2); MiniLMv2
 (Wang et al., Findings of ACL 2021) lifts its demand for equally many heads. The student's last layer learns how one
 layer of the teacher relates the tokens of a text to each other; widths and depths may differ.
 
@@ -9,10 +9,10 @@ Symbols of the papers, and what they are called here:
     |x|                  real tokens of a sequence, padding left out on both axes
     A_h, d_k             attention heads and their width; A_r, d_r: `num_relation_heads` and the width it leaves
     Q, K, V              `AttentionStates.query`, `.key`, `.value`, heads side by side
-    A_T, A_S             attention distributions, softmax(QK'/sqrt(d_k)) (Eq. 6 of MiniLM)
-    VR_T, VR_S           value relations, softmax(VV'/sqrt(d_k)) (Eq. 7)
-    L_AT, L_VR           `attention_loss`, `value_loss` (Eq. 6 and 8), summed without weights
-    R_1, R_2, R_3        Q-Q, K-K and V-V relations of MiniLMv2: `query_loss`, `key_loss`, `value_loss`, likewise
+    A_T, A_S             attention distributions, softmax(QK'/sqrt(d_k))
+    VR_T, VR_S           value relations, softmax(VV'/sqrt(d_k))
+    L_AT, L_VR           `attention_loss`, `value_loss`, summed without weights
+    Q-Q, K-K, V-V        relations of MiniLMv2: `query_loss`, `key_loss`, `value_loss`, likewise
 
 Every loss is KL(teacher || student), without temperature, averaged over heads, real positions and sequences.
 

@@ -1,6 +1,6 @@
 """The strategies of Adapt-and-Distill as plans: which training runs follow each other, and which are done.
 
-Section 5.1 of AdaLM (Yao et al., Findings of ACL 2021) compares four ways from a large general encoder to a small one
+Section 3.1 of AdaLM (Yao et al., Findings of ACL 2021) compares four ways from a large general encoder to a small one
 of a domain. Each is a list of steps here, and each step leaves a checkpoint that AutoModel loads.
 """
 
@@ -197,6 +197,8 @@ def begin_step(step: Step, settings: dict[str, Any]) -> bool:
     if record.get("done"):
         fingerprint_checkpoint(step.output_dir)
         return False
+    if record:
+        return True
     Path(step.output_dir).mkdir(parents=True, exist_ok=True)
     write_json(Path(step.output_dir, RECORD), {"bases": bases, "options": options, "done": False})
     return True

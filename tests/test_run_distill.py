@@ -1,6 +1,8 @@
 """examples/run_distill.py as a user runs it."""
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -165,6 +167,25 @@ def test_other_students_and_relations(run, tmp_path, teacher):
         **options,
     )
     assert AutoModel.from_pretrained(folder / "adapted").config.num_attention_heads == 1
+
+
+def test_two_processes(tmp_path, teacher):
+    (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES * 20), encoding="utf-8")
+    options = {"model_name_or_path": teacher, "strategy": "adapt_and_distill", "train_file": tmp_path / "corpus.txt"}
+    options |= {"output_dir": tmp_path / "output", "num_hidden_layers": 1, "teacher_steps": 1, "student_steps": 3}
+    options |= {"max_seq_length": 16, "per_device_train_batch_size": 4, "ddp_backend": "gloo", "report_to": "none"}
+    options |= {"cache_dir": tmp_path / "cache", "logging_steps": 1, "save_strategy": "no"}
+    flags = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(
+        [*command, run_distill.__file__, *flags, "--use_cpu"], env=environment, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert result.stdout.count("the student:") == 1
+    folder = tmp_path / "output" / "adapt_and_distill"
+    assert {"attention_loss", "value_loss"} <= read_log(folder / "adapted-distilled")[0].keys()
+    assert AutoModel.from_pretrained(folder / "adapted-distilled").config.num_hidden_layers == 1
 
 
 def refuse(run, tmp_path, match, **options):
