@@ -25,11 +25,12 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.modernbert.modeling_modernbert import apply_rotary_pos_emb
 from transformers.utils import ModelOutput
@@ -45,6 +46,10 @@ PROJECTIONS = (
     ("query_proj", "key_proj", "value_proj"),  # DeBERTa-v2
     ("Wqkv",),  # ModernBERT
 )
+# The terms of each method.
+RELATIONS = {"minilm": ("attention", "value"), "minilmv2": ("query", "key", "value")}
+# Elements of one relation map at once, 8 MB: benchmarks/distillation.py measures what more would cost.
+CHUNK_ELEMENTS = 2**21
 
 
 @dataclass(frozen=True)
@@ -150,10 +155,39 @@ class AttentionStates:
     score_bias: torch.Tensor | None = None
     visible: torch.Tensor | None = None
 
-    def compute_attention_scores(self) -> torch.Tensor:
-        """Return the attention before mask and softmax, `[batch, num_heads, length, length]`, float32."""
-        scores = compute_relation_scores(self.query, self.key, self.num_heads) * self.score_scale
-        return scores if self.score_bias is None else scores + self.score_bias.float()
+    def compute_scores(self, relation: str, num_heads: int, also_visible: torch.Tensor | None = None) -> torch.Tensor:
+        """Compute a relation before its softmax.
+
+        Args:
+            relation: "attention", or "query", "key" or "value" for these with themselves.
+            num_heads: Of the relation; that of the layer for "attention".
+            also_visible: A further `visible` for "attention".
+
+        Returns:
+            `[batch, num_heads, length, length]`, float32; the lowest float where "attention" sees nothing.
+        """
+        if relation != "attention":
+            states = getattr(self, relation)
+            return compute_relation_scores(states, states, num_heads)
+        scores = compute_relation_scores(self.query, self.key, num_heads) * self.score_scale
+        if self.score_bias is not None:
+            scores = scores + self.score_bias.float()
+        for visible in (self.visible, also_visible):
+            if visible is not None:
+                scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
+        return scores
+
+    def select(self, rows: slice) -> "AttentionStates":
+        """Return the states of some sequences."""
+        bias, visible = self.score_bias, self.visible
+        return replace(
+            self,
+            query=self.query[rows],
+            key=self.key[rows],
+            value=self.value[rows],
+            score_bias=None if bias is None else bias[rows],
+            visible=visible if visible is None or len(visible) == 1 else visible[rows],
+        )
 
 
 class LayerReached(Exception):
@@ -358,6 +392,9 @@ def compute_distillation_losses(
     distribution is that over the same part: no student could give weight to what it does not see. Value, query and key
     relations are over the whole text.
 
+    The maps of a large batch are computed some sequences at a time, and again for the gradient: kept for all sequences
+    they would take more memory than the student's whole forward pass.
+
     Args:
         teacher: Of the layer that teaches.
         student: Of the layer that learns.
@@ -367,29 +404,41 @@ def compute_distillation_losses(
     Returns:
         The terms by the names of `DistillationOutput`.
     """
-    terms = {}
+    batch_size, length = attention_mask.shape
+    num_heads = count_relation_heads(teacher.num_heads, config)
+    names = [f"{relation}_loss" for relation in RELATIONS[config.method]]
+    size = max(1, CHUNK_ELEMENTS // (num_heads * length * length))
+    totals = []
+    for start in range(0, batch_size, size):
+        rows = slice(start, start + size)
+        arguments = teacher.select(rows), student.select(rows), attention_mask[rows], config
+        if size < batch_size and torch.is_grad_enabled():
+            means = checkpoint(compute_terms, *arguments, use_reentrant=False)
+        else:
+            means = compute_terms(*arguments)
+        totals.append(means * len(attention_mask[rows]))
+    return dict(zip(names, torch.stack(totals).sum(dim=0) / batch_size, strict=True))
+
+
+def compute_terms(
+    teacher: AttentionStates, student: AttentionStates, attention_mask: torch.Tensor, config: DistillationConfig
+) -> torch.Tensor:
+    """Compute the terms of `compute_distillation_losses` for one block of sequences, in the order of `RELATIONS`."""
+    num_heads = count_relation_heads(teacher.num_heads, config)
+    terms = []
+    for relation in RELATIONS[config.method]:
+        with torch.no_grad():
+            teacher_scores = teacher.compute_scores(relation, num_heads, student.visible)
+        student_scores = student.compute_scores(relation, num_heads)
+        terms.append(compute_relation_loss(teacher_scores, student_scores, attention_mask))
+    return torch.stack(terms)
+
+
+def count_relation_heads(teacher_heads: int, config: DistillationConfig) -> int:
+    """Return the heads over which relations are compared."""
     if config.method == "minilm":
-        num_heads = teacher.num_heads
-        teacher_scores, student_scores = teacher.compute_attention_scores(), student.compute_attention_scores()
-        lowest = torch.finfo(student_scores.dtype).min
-        if student.visible is not None:
-            student_scores = student_scores.masked_fill(~student.visible, lowest)
-        for visible in (teacher.visible, student.visible):
-            if visible is not None:
-                teacher_scores = teacher_scores.masked_fill(~visible, lowest)
-        terms["attention_loss"] = compute_relation_loss(teacher_scores, student_scores, attention_mask)
-        relations = ["value"]
-    else:
-        num_heads = config.num_relation_heads or 4 * teacher.num_heads
-        relations = ["query", "key", "value"]
-    for relation in relations:
-        teacher_states, student_states = getattr(teacher, relation), getattr(student, relation)
-        terms[f"{relation}_loss"] = compute_relation_loss(
-            compute_relation_scores(teacher_states, teacher_states, num_heads),
-            compute_relation_scores(student_states, student_states, num_heads),
-            attention_mask,
-        )
-    return terms
+        return teacher_heads
+    return config.num_relation_heads or 4 * teacher_heads
 
 
 # ------------------------------------------------------------------------------------------ what fits together
@@ -417,7 +466,7 @@ def check_pair(student: PreTrainedModel, teacher: PreTrainedModel, config: Disti
             f"MiniLM compares head with head; the student has {ours.num_attention_heads} and the teacher "
             f"{theirs.num_attention_heads}. Use method='minilmv2', or a student with as many heads."
         )
-    num_heads = config.num_relation_heads or 4 * theirs.num_attention_heads
+    num_heads = count_relation_heads(theirs.num_attention_heads, config)
     if config.method == "minilmv2" and (ours.hidden_size % num_heads or theirs.hidden_size % num_heads):
         raise ValueError(
             f"the relation heads must divide both widths; {num_heads} do not divide {ours.hidden_size} (student) and "

@@ -91,6 +91,22 @@ def test_minilmv2_equals_loops_for_any_heads(num_relation_heads):
     torch.testing.assert_close(gradients, torch.autograd.grad(sum(expected.values()), inputs))
 
 
+@pytest.mark.parametrize("config", [MINILM, MINILMV2], ids=["minilm", "minilmv2"])
+def test_blocks_of_sequences_change_nothing(family, config, monkeypatch):
+    teacher, student = make_masked_lm(family), make_masked_lm(family, dropout=0.0)
+    model, batch = DistillationModel(student, teacher, config).train(), make_batch(masked=False)
+    results = []
+    for elements in (2**21, 8 * 12 * 12 * 3, 1):  # all sequences at once, three and one, one by one
+        monkeypatch.setattr("hf_domain.distillation.CHUNK_ELEMENTS", elements)
+        model.zero_grad()
+        output = model(**batch)
+        output.loss.backward()
+        gradients = {name: p.grad.clone() for name, p in student.named_parameters() if p.grad is not None}
+        results.append((dict(output), gradients))
+    for result in results[1:]:
+        torch.testing.assert_close(result, results[0])
+
+
 def test_default_relation_heads_are_four_times_the_teachers():
     teacher, student = make_states(48, 3), make_states(24, 2)
     default = compute_distillation_losses(teacher, student, make_padding(), DistillationConfig("minilmv2"))
@@ -122,8 +138,7 @@ def test_captured_states_are_those_of_the_attention(family, layer):
             model.set_attn_implementation("sdpa")
         handle.remove()
         states = run_to_layer(model, layer, **batch)
-    scores = states.compute_attention_scores()
-    scores = scores.masked_fill(~states.visible, torch.finfo(scores.dtype).min)
+    scores = states.compute_scores("attention", 4)
     real = batch["attention_mask"].bool()
     probabilities = scores.softmax(dim=-1)
     torch.testing.assert_close(probabilities.transpose(1, 2)[real], attentions.transpose(1, 2)[real])
@@ -137,7 +152,7 @@ def test_shared_projections_of_deberta():
     with torch.no_grad():
         attentions = model(**batch, output_attentions=True).attentions[1]
         states = run_to_layer(model, 1, **batch)
-    scores = states.compute_attention_scores().masked_fill(~states.visible, torch.finfo(torch.float32).min)
+    scores = states.compute_scores("attention", 4)
     real = batch["attention_mask"].bool()
     torch.testing.assert_close(scores.softmax(-1).transpose(1, 2)[real], attentions.transpose(1, 2)[real])
 
@@ -171,7 +186,7 @@ def test_local_attention_of_the_student():
         near = window[:length, :length]
         for head in range(4):
             p, q = (
-                states.compute_attention_scores()[row, head, :length, :length]
+                states.compute_scores("attention", 4)[row, head, :length, :length]
                 .masked_fill(~near, -torch.inf)
                 .softmax(-1)
                 for states in (theirs, ours)
