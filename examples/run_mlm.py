@@ -164,6 +164,10 @@ def load_data(args: DataTrainingArguments, model_args: MethodArguments, do_eval:
 def main() -> None:
     model_args, data_args, training_args = parse_arguments(MethodArguments, DataTrainingArguments, TrainingArguments)
     start_run(training_args)
+    run(model_args, data_args, training_args)
+
+
+def run(model_args: MethodArguments, data_args: DataTrainingArguments, training_args: TrainingArguments) -> None:
     if data_args.streaming and training_args.do_train and training_args.max_steps <= 0:
         raise ValueError("the length of a stream is not known: --streaming needs --max_steps, got none")
     delta = None

@@ -103,7 +103,7 @@ def decode_labelled_rows_only(model: PreTrainedModel) -> PreTrainedModel:
 
 
 class AuxiliaryLossCallback(TrainerCallback):
-    """Logs the auxiliary outputs of our models (reconstruction losses, KL, ...) beside the loss.
+    """Logs the auxiliary outputs of a model (reconstruction losses, KL, ...) beside the loss.
 
     Whatever a model lists in `keys_to_ignore_at_inference` and returns as a scalar is averaged over the forward passes
     since the last log, or over an evaluation, where its name gets the prefix `eval_`.
@@ -158,10 +158,11 @@ class AuxiliaryLossCallback(TrainerCallback):
 
 def log_auxiliary_losses(trainer: Trainer) -> None:
     """Log the auxiliary losses of the trainer's model; TensorBoard and the other reporters see them too."""
-    if not isinstance(trainer.model, BackbonePreTrainedModel):
+    model: Any = trainer.model
+    if not getattr(model.config, "keys_to_ignore_at_inference", ()):  # stock encoders have none
         return
     callback = AuxiliaryLossCallback()
-    trainer.model.register_forward_hook(callback.collect)
+    model.register_forward_hook(callback.collect)
     # In front: reporters read the line that this callback completes.
     trainer.callback_handler.callbacks.insert(0, callback)
 

@@ -1,0 +1,171 @@
+"""Cost of a distillation step: states from hooks under sdpa against `output_attentions` under eager attention.
+
+    python benchmarks/distillation.py --output distillation.json
+
+Both variants compute MiniLM's loss of the same batch, and it is checked that they agree; `attentions` is the step as it
+is usually written: both models return every attention map, the last one of each is compared. Steps alternate, so that a
+slower machine is slower for both; the medians are compared. Peak memory is measured in a process for each variant and
+counts what a step adds to the weights and the optimizer's states.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import statistics
+import time
+from pathlib import Path
+
+import torch
+import transformers
+from transformers import AutoModel, BertConfig
+
+from hf_domain.distillation import (
+    DistillationModel,
+    compute_relation_loss,
+    compute_relation_scores,
+    find_layers,
+    record_attention,
+)
+
+VARIANTS = ("hooks", "attentions")
+SHAPES = {  # hidden size, layers, heads, intermediate size: BERT base and AdaLM's student
+    "teacher": (768, 12, 12, 3072),
+    "student": (384, 6, 12, 1536),
+}
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lengths", type=int, nargs="+", default=[128, 512])
+    parser.add_argument("--batch_size", type=int, default=8)
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--output", type=Path, default=None, help="JSON file; default prints")
+    return parser.parse_args()
+
+
+def build_model(role: str, attn_implementation: str):
+    hidden_size, layers, heads, intermediate_size = SHAPES[role]
+    config = BertConfig(
+        hidden_size=hidden_size,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=intermediate_size,
+        hidden_dropout_prob=0.0,  # the two variants draw different masks, and could not be compared
+        attention_probs_dropout_prob=0.0,
+    )
+    return AutoModel.from_config(config, attn_implementation=attn_implementation)
+
+
+class Workload:
+    """One variant with what a training step needs."""
+
+    def __init__(self, variant: str, length: int, args: argparse.Namespace):
+        torch.manual_seed(0)
+        self.variant = variant
+        attn_implementation = "sdpa" if variant == "hooks" else "eager"
+        self.teacher = build_model("teacher", attn_implementation).to(args.device).eval()
+        self.student = build_model("student", attn_implementation).to(args.device)
+        self.model = DistillationModel(self.student, self.teacher).train()
+        self.optimizer = torch.optim.AdamW(self.student.parameters(), lr=1e-5, fused=True)
+        input_ids = torch.randint(1000, 30_000, (args.batch_size, length), device=args.device)
+        attention_mask = torch.ones_like(input_ids)
+        attention_mask[0, length // 2 :] = 0
+        self.batch = {"input_ids": input_ids, "attention_mask": attention_mask}
+
+    def compute_loss(self) -> torch.Tensor:
+        """MiniLM's loss of the batch."""
+        if self.variant == "hooks":
+            return self.model(**self.batch).loss
+        with torch.no_grad():
+            teacher = self.run(self.teacher)
+        student = self.run(self.student)
+        mask = self.batch["attention_mask"]
+        return sum(compute_relation_loss(theirs, ours, mask) for theirs, ours in zip(teacher, student, strict=True))
+
+    def run(self, model) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logarithms of the last attention map, and the value relations."""
+        with record_attention(find_layers(model)[-1]) as record:
+            attentions = model(**self.batch, output_attentions=True).attentions
+        value = record["value"]
+        return attentions[-1].clamp(min=1e-30).log(), compute_relation_scores(value, value, 12)
+
+    def step(self) -> float:
+        """One training step."""
+        loss = self.compute_loss()
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss.item()
+
+
+def measure_seconds(length: int, args: argparse.Namespace) -> dict[str, float]:
+    """Median seconds of a step."""
+    workloads = {variant: Workload(variant, length, args) for variant in VARIANTS}
+    seconds: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
+    for repetition in range(-1, args.repetitions):  # the first warms up
+        losses = {}
+        for variant, workload in workloads.items():
+            start = time.perf_counter()
+            losses[variant] = workload.step()
+            if repetition >= 0:
+                seconds[variant].append(time.perf_counter() - start)
+        if abs(losses["hooks"] - losses["attentions"]) > 1e-3 * losses["hooks"]:
+            raise RuntimeError(f"the variants must compute the same loss, got {losses}")
+    return {variant: statistics.median(values) for variant, values in seconds.items()}
+
+
+def measure_bytes(variant: str, length: int, args: argparse.Namespace) -> int:
+    """Peak memory of a step beyond weights and optimizer states; in a process of its own (Linux)."""
+    workload = Workload(variant, length, args)
+    workload.step()
+    if args.device == "cuda":
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        workload.step()
+        return torch.cuda.max_memory_allocated() - before
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
+    before = read_status("VmRSS")
+    workload.step()
+    return read_status("VmHWM") - before
+
+
+def read_status(name: str) -> int:
+    """Read a size of this process from /proc, bytes."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith(name))
+
+
+def main() -> None:
+    """Measure, print, and write the JSON file."""
+    args = parse_arguments()
+    transformers.utils.logging.set_verbosity_error()
+    lengths = {}
+    # Freed blocks go back at once; kept for later they would hide what a step takes.
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"
+    # Memory first: a process begins with the peak of the one that started it.
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        for length in args.lengths:
+            memory = {variant: pool.apply(measure_bytes, (variant, length, args)) for variant in VARIANTS}
+            lengths[length] = {"peak_bytes": memory, "memory_ratio": memory["hooks"] / memory["attentions"]}
+    for length, row in lengths.items():
+        seconds = measure_seconds(length, args)
+        row |= {"median_seconds": seconds, "time_ratio": seconds["hooks"] / seconds["attentions"]}
+    result = {
+        "arguments": {name: str(value) for name, value in vars(args).items()},
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+        "hardware": torch.cuda.get_device_name() if args.device == "cuda" else platform.processor(),
+        "threads": torch.get_num_threads(),
+        "lengths": lengths,
+    }
+    text = json.dumps(result, indent=2)
+    if args.output:
+        args.output.write_text(text + "\n", encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

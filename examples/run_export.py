@@ -1,0 +1,76 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["hf-domain[onnx]"]
+# ///
+"""Export an encoder or a fine-tuned model for serving, with free batch size and length.
+
+    python examples/run_export.py --model_name_or_path classifier --output_dir classifier-onnx --int8
+
+The output directory holds the program, its configuration, the tokenizer, and `export_report.json` with parameters, file
+size and the largest difference from the model at two shapes. To serve it:
+
+    from transformers import AutoTokenizer
+    from transformers.exporters import ExportedModel
+
+    model = ExportedModel.from_pretrained("classifier-onnx")
+    tokenizer = AutoTokenizer.from_pretrained("classifier-onnx")
+    logits = model(**tokenizer(["A text."], return_tensors="pt")).logits
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import transformers
+from transformers import AutoConfig, AutoTokenizer
+
+from hf_domain.runs import ModelArguments, parse_arguments
+from hf_domain.serving import check_exporters, export_model
+
+# Which class loads a checkpoint, by the end of its architecture's name.
+HEADS = {
+    "encoder": ("Model", "AutoModel"),
+    "masked_lm": ("ForMaskedLM", "AutoModelForMaskedLM"),
+    "sequence_classification": ("ForSequenceClassification", "AutoModelForSequenceClassification"),
+    "token_classification": ("ForTokenClassification", "AutoModelForTokenClassification"),
+    "question_answering": ("ForQuestionAnswering", "AutoModelForQuestionAnswering"),
+}
+
+
+@dataclass
+class ExportArguments(ModelArguments):
+    """What is exported, and how."""
+
+    output_dir: str = field(default="exported", metadata={"help": "Where it goes."})
+    head: Literal[
+        "auto", "encoder", "masked_lm", "sequence_classification", "token_classification", "question_answering"
+    ] = field(default="auto", metadata={"help": "What to export of the checkpoint; auto is what was saved."})
+    export_format: Literal["onnx", "dynamo"] = field(default="onnx", metadata={"help": "For which runtime."})
+    int8: bool = field(default=False, metadata={"help": "8-bit weights and arithmetic for CPU; ONNX only."})
+
+
+def find_auto_class(head: str, config):
+    """Find the Auto class of a head; auto takes that of the saved architecture."""
+    architecture = (config.architectures or ["none"])[0]
+    for name, (suffix, auto_class) in HEADS.items():
+        if name == head or (head == "auto" and architecture.endswith(suffix)):
+            return getattr(transformers, auto_class)
+    raise ValueError(f"the checkpoint was saved as {architecture}, which has no export; name one by --head")
+
+
+def main() -> None:
+    (args,) = parse_arguments(ExportArguments)
+    check_exporters(args.export_format)
+    config = AutoConfig.from_pretrained(args.config_name or args.model_name_or_path, **args.hub_options)
+    auto_class = find_auto_class(args.head, config)
+    model = auto_class.from_pretrained(args.model_name_or_path, config=config, dtype="float32", **args.hub_options)
+    tokenizer = AutoTokenizer.from_pretrained(args.tokenizer_name or args.model_name_or_path, **args.hub_options)
+    report = export_model(model, tokenizer, args.output_dir, export_format=args.export_format, int8=args.int8)
+    largest = max(report.differences.values())
+    print(
+        f"{type(model).__name__}, {report.parameters:,} parameters -> {args.output_dir}: "
+        f"{report.file_bytes / 1e6:.1f} MB, outputs within {largest:.1g} of the model's"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""The strategies of Adapt-and-Distill as plans: which training runs follow each other, and which are done.
+
+Section 3.1 of AdaLM (Yao et al., Findings of ACL 2021) compares four ways from a large general encoder to a small one
+of a domain. Each is a list of steps here, and each step leaves a checkpoint that AutoModel loads.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from hf_domain.results import read_json, write_json
+
+Strategy = Literal["from_scratch", "distill_then_adapt", "adapt_then_distill", "adapt_and_distill"]
+
+RECORD = "step.json"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a plan.
+
+    Args:
+        kind: "make" a student, "adapt" a model to its corpus by masked LM, or "distill".
+        model: Checkpoint that the step starts from; None: the student is made from `teacher`.
+        output_dir: Where the step leaves its checkpoint.
+        teacher: Checkpoint that the student is made from or learns from.
+        corpus: Text that it trains on.
+        steps: Optimizer steps.
+        expand: Whether the step gives its model the rows of the expanded vocabulary.
+        why: What it is for, one line.
+    """
+
+    kind: Literal["make", "adapt", "distill"]
+    output_dir: str
+    why: str
+    model: str | None = None
+    teacher: str | None = None
+    corpus: Literal["domain", "general"] | None = None
+    steps: int = 0
+    expand: bool = False
+
+
+def make_plan(
+    strategy: Strategy,
+    *,
+    teacher: str,
+    output_dir: str,
+    student: str | None = None,
+    expand: bool = False,
+    teacher_steps: int,
+    student_steps: int,
+    masked_lm_steps: int = 0,
+) -> list[Step]:
+    """Lay out the steps of a strategy.
+
+    The adapted teacher lies beside the folders of the strategies, which share it. The student's steps are divided
+    evenly among its own steps, so that strategies with equal `student_steps` cost the student the same.
+
+    Args:
+        strategy: "from_scratch": the student learns by masked LM alone. "distill_then_adapt": it learns from the
+            general teacher, then from the domain. "adapt_then_distill": it learns from a teacher that was adapted.
+            "adapt_and_distill": like distill_then_adapt, and then from the adapted teacher (the paper's proposal).
+        teacher: Checkpoint of the general teacher.
+        output_dir: Folder of all strategies.
+        student: Checkpoint the student starts from; None: it is made from the teacher.
+        expand: Whether the vocabulary is expanded: the same for teacher and student, in the step that first sees the
+            domain.
+        teacher_steps: Optimizer steps that adapt the teacher.
+        student_steps: Optimizer steps of the student in all.
+        masked_lm_steps: Optimizer steps of masked LM after the last distillation, which leaves the student's last layer
+            and LM head untrained; 0: none, as in the paper (fine-tuning trains the layer, and needs no LM head).
+
+    Raises:
+        ValueError: The strategy is unknown, or has too few steps to divide.
+    """
+    if strategy not in get_args(Strategy):
+        raise ValueError(f"strategy must be one of {', '.join(get_args(Strategy))}; got {strategy!r}")
+    parts = {"distill_then_adapt": 2, "adapt_and_distill": 3}.get(strategy, 1)
+    if student_steps < parts:
+        raise ValueError(f"{strategy} divides student_steps among {parts} steps; got {student_steps}")
+    adapts_teacher = strategy.startswith("adapt")
+    if adapts_teacher and teacher_steps < 1:
+        raise ValueError(f"{strategy} adapts the teacher, which needs teacher_steps; got {teacher_steps}")
+    each, rest = divmod(student_steps, parts)
+
+    folder = Path(output_dir, strategy)
+    adapted_teacher = str(Path(output_dir, "adapted-teacher"))
+    steps = []
+    if adapts_teacher:
+        why = "the teacher learns the domain"
+        steps.append(Step("adapt", adapted_teacher, why, teacher, None, "domain", teacher_steps, expand))
+
+    early = strategy in ("distill_then_adapt", "adapt_and_distill")  # the student first learns general language
+    model = str(folder / "student")
+    source = adapted_teacher if strategy == "adapt_then_distill" else teacher
+    # A student made from the adapted teacher has its vocabulary already; one that exists needs the rows.
+    needs_rows = expand and strategy == "adapt_then_distill" and student is not None
+    steps.append(Step("make", model, "the student before training", student, source, expand=needs_rows))
+
+    def follow(kind: Literal["adapt", "distill"], name: str, why: str, count: int, **options: Any) -> None:
+        nonlocal model
+        steps.append(Step(kind, str(folder / name), why, model, steps=count, **options))
+        model = steps[-1].output_dir
+
+    if early:
+        why = "the student learns general language from the general teacher"
+        follow("distill", "distilled", why, each + rest, teacher=teacher, corpus="general")
+    if early or strategy == "from_scratch":
+        count = each if early else student_steps
+        follow("adapt", "adapted", "the student learns the domain by masked LM", count, corpus="domain", expand=expand)
+    if adapts_teacher:
+        why = "the student learns the domain from the adapted teacher"
+        follow("distill", "adapted-distilled", why, each, teacher=adapted_teacher, corpus="domain")
+        if masked_lm_steps:
+            why = "distillation leaves the last layer and the LM head untrained; masked LM trains them"
+            follow("adapt", "masked-lm", why, masked_lm_steps, corpus="domain")
+    return steps
+
+
+def describe_plan(steps: list[Step]) -> str:
+    """Lay a plan out for reading, a line a step."""
+    lines = []
+    for number, step in enumerate(steps, 1):
+        if step.kind == "make":
+            what = f"make {step.output_dir} from {step.model or step.teacher}"
+        elif step.kind == "adapt":
+            what = f"adapt {step.model} for {step.steps} steps of masked LM -> {step.output_dir}"
+        else:
+            what = f"distill {step.teacher} into {step.model} for {step.steps} steps ({step.corpus} text) -> "
+            what += step.output_dir
+        expansion = ", with the expanded vocabulary" if step.expand else ""
+        done = "   [done]" if read_record(step).get("done") else ""
+        lines.append(f"{number}. {what}{expansion}{done}\n   {step.why}")
+    return "\n".join(lines)
+
+
+# ---------------------------------------------------------------------------------------------- what is done
+
+
+def fingerprint_checkpoint(path: str) -> str:
+    """Return what tells one checkpoint from another: a digest of configuration and weights, or the name on the Hub.
+
+    Raises:
+        ValueError: The folder holds no checkpoint.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        return path
+    weights = sorted(folder.glob("*.safetensors"))
+    if not weights or not (folder / "config.json").is_file():
+        raise ValueError(
+            f"a step starts from a checkpoint, config.json and safetensors; {folder} lacks them. Delete the folder to "
+            "run the step that makes it again."
+        )
+    digest = hashlib.sha256()
+    for file in [folder / "config.json", *weights]:
+        with file.open("rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def read_record(step: Step) -> dict[str, Any]:
+    """Return what the folder of a step says of it, empty if nothing was started."""
+    file = Path(step.output_dir, RECORD)
+    return read_json(file) if file.is_file() else {}
+
+
+def begin_step(step: Step, settings: dict[str, Any]) -> bool:
+    """Record that a step begins, unless it is done.
+
+    Args:
+        step: What is to be run; what it starts from is there.
+        settings: Options of the run that change its result, as JSON holds them.
+
+    Returns:
+        Whether it must be run, or run to its end.
+
+    Raises:
+        ValueError: Its folder holds the step of another base or with other settings, or lost its checkpoint.
+    """
+    bases = {name: fingerprint_checkpoint(path) for name in ("model", "teacher") if (path := getattr(step, name))}
+    options = {"corpus": step.corpus, "steps": step.steps, "expand": step.expand, **settings}
+    record = read_record(step)
+    if record and record["bases"] != bases:
+        raise ValueError(
+            f"{step.output_dir} was made from another base than {step.model or step.teacher} as it is now. Name "
+            "another output_dir, or delete that folder to run the step again."
+        )
+    for name, ours in options.items():
+        if record and record["options"].get(name) != ours:
+            raise ValueError(
+                f"{step.output_dir} was made with {name} {record['options'].get(name)!r}, this run has {ours!r}. Name "
+                "another output_dir, or delete that folder to run the step again."
+            )
+    if record.get("done"):
+        fingerprint_checkpoint(step.output_dir)
+        return False
+    if record:
+        return True
+    Path(step.output_dir).mkdir(parents=True, exist_ok=True)
+    write_json(Path(step.output_dir, RECORD), {"bases": bases, "options": options, "done": False})
+    return True
+
+
+def finish_step(step: Step) -> None:
+    """Record that a step is done."""
+    write_json(Path(step.output_dir, RECORD), read_record(step) | {"done": True})

@@ -1,0 +1,220 @@
+"""examples/run_distill.py as a user runs it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hf_domain.examples import run_distill
+from hf_domain.tokenization import count_shard, expand_vocabulary
+from safetensors.torch import load_file
+from script_runs import save_tiny_bert
+from tiny_tokenizers import SENTENCES, make_bert_tokenizer
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM
+
+STRATEGIES = ["from_scratch", "distill_then_adapt", "adapt_then_distill", "adapt_and_distill"]
+
+
+@pytest.fixture
+def teacher(tmp_path):
+    return save_tiny_bert(tmp_path / "large", SENTENCES)
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path, teacher):
+    """Run the script with these options."""
+    (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES * 20), encoding="utf-8")
+
+    def run(**options):
+        defaults = {
+            "model_name_or_path": teacher,
+            "strategy": "adapt_and_distill",
+            "train_file": tmp_path / "corpus.txt",
+            "output_dir": tmp_path / "output",
+            "num_hidden_layers": 1,
+            "hidden_size": 16,
+            "intermediate_size": 24,
+            "max_seq_length": 16,
+            "per_device_train_batch_size": 8,
+            "teacher_steps": 2,
+            "student_steps": 6,
+            "learning_rate": "1e-3",
+            "logging_steps": 1,
+            "save_strategy": "no",
+            "report_to": "none",
+            "use_cpu": True,
+            "disable_tqdm": "true",
+            "cache_dir": tmp_path / "cache",
+        }
+        arguments = ["run_distill.py"]
+        for name, value in {**defaults, **options}.items():
+            if value is not None:
+                values = value if isinstance(value, list) else [value]
+                arguments += [f"--{name}"] if value is True else [f"--{name}", *map(str, values)]
+        monkeypatch.setattr(sys, "argv", arguments)
+        run_distill.main()
+        return tmp_path / "output" / str(options.get("strategy", "adapt_and_distill"))
+
+    return run
+
+
+def list_checkpoints(folder):
+    return {str(file.parent.relative_to(folder)) for file in folder.rglob("model.safetensors")}
+
+
+def read_log(folder):
+    return [line for line in json.loads((folder / "trainer_state.json").read_text())["log_history"] if "loss" in line]
+
+
+def test_all_strategies_share_a_folder(run, tmp_path, capsys):
+    for strategy in STRATEGIES:
+        run(strategy=strategy, do_eval=True)
+    assert list_checkpoints(tmp_path / "output") == {
+        "adapted-teacher",
+        "from_scratch/student",
+        "from_scratch/adapted",
+        "distill_then_adapt/student",
+        "distill_then_adapt/distilled",
+        "distill_then_adapt/adapted",
+        "adapt_then_distill/student",
+        "adapt_then_distill/adapted-distilled",
+        "adapt_and_distill/student",
+        "adapt_and_distill/distilled",
+        "adapt_and_distill/adapted",
+        "adapt_and_distill/adapted-distilled",
+    }
+    final = tmp_path / "output" / "adapt_and_distill" / "adapted-distilled"
+    assert {"attention_loss", "value_loss"} <= read_log(final)[0].keys()
+    assert "It is for fine-tuning" in capsys.readouterr().out
+    results = json.loads((final.parent / "results.json").read_text())
+    assert results["steps"][str(final)]["eval_loss"] > 0
+    model = AutoModel.from_pretrained(final)
+    assert (model.config.hidden_size, model.config.num_hidden_layers) == (16, 1)
+    assert len(AutoTokenizer.from_pretrained(final)) == model.config.vocab_size
+    # Every step starts where the one before it ended: what a step does not train is what it was given.
+    frozen = "cls.predictions.transform.dense.weight"
+    given, left = (load_file(final.parent / name / "model.safetensors") for name in ("adapted", "adapted-distilled"))
+    assert torch.equal(given[frozen], left[frozen])
+    assert not torch.equal(
+        given["bert.embeddings.word_embeddings.weight"], left["bert.embeddings.word_embeddings.weight"]
+    )
+
+
+def test_rerun_skips_and_killed_step_goes_on(run, tmp_path, capsys):
+    folder = run(save_strategy="steps", save_steps=1)
+    files = {file: file.stat().st_mtime_ns for file in folder.rglob("model.safetensors")}
+    expected = load_file(folder / "adapted-distilled" / "model.safetensors")
+    capsys.readouterr()
+    run(save_strategy="steps", save_steps=1)
+    assert capsys.readouterr().out.count("[done]") == 5
+    assert files == {file: file.stat().st_mtime_ns for file in folder.rglob("model.safetensors")}
+    # Killed after the first of two steps: the checkpoint is there, what comes at the end is not.
+    last = folder / "adapted-distilled"
+    record = json.loads((last / "step.json").read_text())
+    (last / "step.json").write_text(json.dumps(record | {"done": False}))
+    for file in [*last.glob("checkpoint-2/*"), last / "model.safetensors"]:
+        file.unlink()
+    (last / "checkpoint-2").rmdir()
+    run(save_strategy="steps", save_steps=1)
+    assert all(torch.equal(weight, expected[name]) for name, weight in load_file(last / "model.safetensors").items())
+    assert json.loads((last / "step.json").read_text())["done"]
+
+
+def test_dry_run_writes_nothing(run, tmp_path, capsys):
+    run(dry_run=True, masked_lm_steps=5)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line[:1].isdigit()]
+    assert [line.split()[1] for line in lines] == ["adapt", "make", "distill", "adapt", "distill", "adapt"]
+    assert not (tmp_path / "output").exists()
+
+
+def test_expanded_vocabulary_reaches_teacher_and_student(run, tmp_path, teacher):
+    tokenizer = AutoTokenizer.from_pretrained(teacher)
+    counts = count_shard(SENTENCES, tokenizer.backend_tokenizer)
+    size = len(tokenizer) + 10
+    expanded, delta, _ = expand_vocabulary(tokenizer, counts, size=size, step=5, min_frequency=1, progress=False)
+    expanded.save_pretrained(tmp_path / "vocabulary")
+    delta.save(tmp_path / "vocabulary")
+    assert delta.pieces
+    for strategy in STRATEGIES:
+        folder = run(strategy=strategy, expanded_vocabulary=tmp_path / "vocabulary")
+        final = folder / ("adapted-distilled" if strategy.startswith("adapt") else "adapted")
+        assert AutoModel.from_pretrained(final).config.vocab_size == delta.new_size
+        assert AutoTokenizer.from_pretrained(final).get_vocab() == expanded.get_vocab()
+
+
+def test_other_students_and_relations(run, tmp_path, teacher):
+    folder = run(
+        num_hidden_layers=None, hidden_size=None, intermediate_size=None, student_layers=[2], masked_lm_steps=1
+    )
+    picked = AutoModelForMaskedLM.from_pretrained(folder / "student")
+    original = AutoModelForMaskedLM.from_pretrained(teacher)
+    layer = original.bert.encoder.layer[1].output.dense.weight
+    assert torch.equal(picked.bert.encoder.layer[0].output.dense.weight, layer)
+    assert read_log(folder / "masked-lm")
+    options = {"method": "minilmv2", "num_relation_heads": 4, "num_attention_heads": 1, "teacher_layer": 1}
+    folder = run(strategy="adapt_then_distill", output_dir=tmp_path / "output", **options)
+    assert {"query_loss", "key_loss", "value_loss"} <= read_log(folder / "adapted-distilled")[0].keys()
+    options = {"num_hidden_layers": None, "hidden_size": None, "intermediate_size": None}
+    folder = run(
+        strategy="distill_then_adapt",
+        student_name_or_path=folder / "student",
+        method="minilmv2",
+        num_relation_heads=4,
+        teacher_dtype="bfloat16",
+        **options,
+    )
+    assert AutoModel.from_pretrained(folder / "adapted").config.num_attention_heads == 1
+
+
+def test_two_processes(tmp_path, teacher):
+    (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES * 20), encoding="utf-8")
+    options = {"model_name_or_path": teacher, "strategy": "adapt_and_distill", "train_file": tmp_path / "corpus.txt"}
+    options |= {"output_dir": tmp_path / "output", "num_hidden_layers": 1, "teacher_steps": 1, "student_steps": 3}
+    options |= {"max_seq_length": 16, "per_device_train_batch_size": 4, "ddp_backend": "gloo", "report_to": "none"}
+    options |= {"cache_dir": tmp_path / "cache", "logging_steps": 1, "save_strategy": "no"}
+    flags = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(
+        [*command, run_distill.__file__, *flags, "--use_cpu"], env=environment, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert result.stdout.count("the student:") == 1
+    folder = tmp_path / "output" / "adapt_and_distill"
+    assert {"attention_loss", "value_loss"} <= read_log(folder / "adapted-distilled")[0].keys()
+    assert AutoModel.from_pretrained(folder / "adapted-distilled").config.num_hidden_layers == 1
+
+
+def refuse(run, tmp_path, match, **options):
+    with pytest.raises(ValueError, match=match):
+        run(**options)
+    assert not list(Path(tmp_path, "output").rglob("model.safetensors"))
+
+
+def test_bad_input(run, tmp_path):
+    refuse(run, tmp_path, r"named, picked .* or made fresh; got", student_layers=[1])
+    refuse(run, tmp_path, r"named, picked .* or made fresh; got", num_hidden_layers=None)
+    refuse(run, tmp_path, "divides student_steps among 3 steps; got 1", student_steps=1)
+    refuse(run, tmp_path, "student has 4 and the teacher 2", num_attention_heads=4)
+    refuse(run, tmp_path, "5 do not divide 16", method="minilmv2", num_relation_heads=5)
+    refuse(run, tmp_path, "which has 2; got 9", teacher_layer=9)
+    tokenizer = make_bert_tokenizer([*SENTENCES, "entirely other words"])
+    BertForMaskedLM(
+        BertConfig(
+            vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+        )
+    ).save_pretrained(tmp_path / "other")
+    tokenizer.save_pretrained(tmp_path / "other")
+    options = {"num_hidden_layers": None, "hidden_size": None, "intermediate_size": None}
+    refuse(run, tmp_path, "must have the same vocabulary", student_name_or_path=tmp_path / "other", **options)
+
+
+def test_plan_from_another_base(run, tmp_path):
+    run(strategy="from_scratch")
+    with pytest.raises(ValueError, match=r"student was made with hidden_size 16, this run has 32"):
+        run(strategy="from_scratch", hidden_size=32)
+    with pytest.raises(ValueError, match=r"adapted was made with steps 6, this run has 8"):
+        run(strategy="from_scratch", student_steps=8)
