@@ -28,7 +28,7 @@ def test_wheel_holds_the_tree(tmp_path):
     subprocess.run([*command, "--wheel-dir", tmp_path, tmp_path / "source"], check=True)
     (wheel,) = tmp_path.glob("*.whl")
     built = {name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".py")}
-    tree = {f"{ROOMS[room]}/{file.name}" for room in ROOMS for file in (ROOT / room).glob("*.py")}
+    tree = {f"{ROOMS[room]}/{file.relative_to(ROOT / room)}" for room in ROOMS for file in (ROOT / room).rglob("*.py")}
     assert built == tree
     assert "hf_domain/py.typed" in zipfile.ZipFile(wheel).namelist()
 
