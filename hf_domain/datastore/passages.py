@@ -14,7 +14,7 @@ FEATURES = Features(
 )
 # A full stop ends a sentence before white space only; theirs in Chinese and Japanese need none.
 TERMINATORS = (".", "!", "?")
-FULLWIDTH_TERMINATORS = ("。", "！", "？")
+FULLWIDTH_TERMINATORS = ("。", "\N{FULLWIDTH EXCLAMATION MARK}", "\N{FULLWIDTH QUESTION MARK}")
 MIN_LENGTH = 32  # one character of Arabic becomes 18 tokens and cannot be cut
 
 
@@ -56,9 +56,7 @@ def fingerprint_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def split_texts(
-    texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_length: int = 256
-) -> list[list[Passage]]:
+def split_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_length: int = 256) -> list[list[Passage]]:
     """Cut documents into passages.
 
     A document that is too long is cut into pieces of about equal length, so that no scrap is left at its end: at the
