@@ -1,7 +1,7 @@
 """Equal to Lucene: terms, and the ten best passages with their scores.
 
 tests/lucene/ has the program that made the files. The English passages are the corpus of the demo, the queries citation
-contexts of ACL-ARC (examples/quickstart_data/NOTICE.md); the Chinese texts were put together from phrases for these tests.
+contexts of ACL-ARC (examples/quickstart_data/NOTICE.md); the Chinese texts were put together from phrases for this.
 """
 
 import gzip
