@@ -78,7 +78,7 @@ class Manifest:
     @property
     def fingerprint(self) -> str:
         """Changes with any change of the passages, and with nothing else."""
-        return _chain(self.passages_hash, self.tokenizer, str(self.max_length), json.dumps(self.deleted))[:32]
+        return chain_hashes(self.passages_hash, self.tokenizer, str(self.max_length), json.dumps(self.deleted))[:32]
 
 
 class Datastore:
@@ -127,7 +127,7 @@ class Datastore:
             ValueError: It cannot be used: another tokenizer, analyzer or version; a file is damaged.
         """
         folder = Path(folder).absolute()
-        manifest = _read_manifest(folder)
+        manifest = read_manifest(folder)
         if tokenizer is not None and fingerprint_tokenizer(tokenizer) != manifest.tokenizer:
             raise ValueError(
                 f"a datastore is read with the tokenizer that cut it, {folder / TOKENIZER}; got another one, "
@@ -147,7 +147,7 @@ class Datastore:
         return {"folder": str(self.folder), "analyzer": analyzer, "fingerprint": self.fingerprint}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        manifest = _read_manifest(Path(state["folder"]))
+        manifest = read_manifest(Path(state["folder"]))
         self.__init__(Path(state["folder"]), manifest, Analyzer(state["analyzer"]))  # type: ignore[misc]
         if (self.analyzer.fingerprint, self.fingerprint) != (manifest.analyzer_fingerprint, state["fingerprint"]):
             raise ValueError(f"a datastore must not change while it is searched; {self.folder} did. Start again.")
@@ -315,7 +315,7 @@ class Datastore:
         for path in self.folder.iterdir():
             known = {MANIFEST, TOKENIZER, LOCK, self.manifest.index, *self.manifest.parts}
             if path.name not in known:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
 
     def _append(self, documents: Iterable[tuple[str, str]]) -> None:
         """Write documents as one more part, index them and commit both."""
@@ -332,7 +332,7 @@ class Datastore:
                 pass
         if manifest.num_passages > self.manifest.num_passages:
             manifest.parts.append(part)
-            manifest.files[part] = _describe_file(self.folder / part)
+            manifest.files[part] = describe_file(self.folder / part)
         else:
             (self.folder / part).unlink()
         self._commit(manifest)
@@ -348,7 +348,7 @@ class Datastore:
                 splits = split_texts([text for _, text in batch], self.tokenizer, manifest.max_length)
                 for (document_id, text), passages in zip(batch, splits, strict=True):
                     manifest.num_documents += 1
-                    manifest.documents_hash = _chain(manifest.documents_hash, document_id, text)
+                    manifest.documents_hash = chain_hashes(manifest.documents_hash, document_id, text)
                     for passage in passages:
                         text_hash = hash_text(passage.text)
                         if text_hash in self._known:
@@ -358,7 +358,7 @@ class Datastore:
                         values = (manifest.num_passages, document_id, passage.text, passage.input_ids, text_hash)
                         for column, value in zip(rows.values(), values, strict=True):
                             column.append(value)
-                        manifest.passages_hash = _chain(manifest.passages_hash, document_id, passage.text)
+                        manifest.passages_hash = chain_hashes(manifest.passages_hash, document_id, passage.text)
                         manifest.num_passages += 1
                 writer.write_batch(pa.RecordBatch.from_pydict(rows, SCHEMA))
                 yield from zip(rows["id"], rows["text"], strict=True)
@@ -393,7 +393,7 @@ class Datastore:
         for file in sorted((self.folder / index).iterdir()):
             is_segment = not file.name.endswith(".json")
             details = known.get(file.name) if is_segment else None
-            manifest.files[f"{index}/{file.name}"] = details or _describe_file(file)
+            manifest.files[f"{index}/{file.name}"] = details or describe_file(file)
         manifest.index, manifest.engine_version = index, import_tantivy().__version__
 
     def _commit(self, manifest: Manifest) -> None:
@@ -421,7 +421,7 @@ class Datastore:
                 self._tell_damage(name, f"{found} instead of {self.manifest.files[name]['size']} bytes")
 
     def _check_sum(self, name: str) -> None:
-        if _describe_file(self.folder / name)["sha256"] != self.manifest.files[name]["sha256"]:
+        if describe_file(self.folder / name)["sha256"] != self.manifest.files[name]["sha256"]:
             self._tell_damage(name, "does not have the checksum that it was written with")
 
     def _tell_damage(self, name: str, damage: str) -> None:
@@ -504,7 +504,7 @@ def build_datastore(
 def _begin(folder: Path, begun: Manifest, analyzer: Analyzer, tokenizer: PreTrainedTokenizerBase) -> Datastore:
     """Open an unfinished datastore, or make an empty one."""
     if (folder / MANIFEST).exists():
-        manifest = _read_manifest(folder)
+        manifest = read_manifest(folder)
         for name in ("max_length", "tokenizer", "analyzer", "analyzer_fingerprint", "engine"):
             ours, theirs = getattr(begun, name), getattr(manifest, name)
             if ours != theirs:
@@ -524,7 +524,7 @@ def _skip(rows: Iterator[tuple[str, str]], manifest: Manifest) -> None:
     """Go past the documents that an interrupted build has committed, if they are the same."""
     documents_hash = ""
     for document_id, text in itertools.islice(rows, manifest.num_documents):
-        documents_hash = _chain(documents_hash, document_id, text)
+        documents_hash = chain_hashes(documents_hash, document_id, text)
     if documents_hash != manifest.documents_hash:
         raise ValueError(
             f"an interrupted build goes on with the same documents; the first {manifest.num_documents} have changed. "
@@ -559,7 +559,8 @@ def _batch_documents(rows: Iterable[tuple[str, str]], characters: int) -> Iterat
         yield batch
 
 
-def _read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> Manifest:
+    """Read what a datastore consists of; raise if there is none or it cannot be read."""
     file = folder / MANIFEST
     if not file.exists():
         unfinished = Path(f"{folder}.unfinished")
@@ -578,6 +579,7 @@ def _read_manifest(folder: Path) -> Manifest:
             f"this version of hf-domain reads datastores of format {FORMAT_VERSION}; {folder} has format {version}. "
             "Build it anew or use another version of hf-domain."
         )
+    content.pop("fingerprint", None)  # of a published one
     return Manifest(**content)
 
 
@@ -596,12 +598,13 @@ def _find_analyzer(manifest: Manifest, analyzer: str | Callable[[str], list[str]
     return found
 
 
-def _describe_file(file: Path) -> dict[str, Any]:
+def describe_file(file: Path) -> dict[str, Any]:
+    """Return size and checksum."""
     with open(file, "rb") as content:
         return {"size": file.stat().st_size, "sha256": hashlib.file_digest(content, "sha256").hexdigest()}
 
 
-def _chain(*values: str) -> str:
+def chain_hashes(*values: str) -> str:
     """Hash values together with those before them."""
     return hashlib.sha256("\0".join(values).encode()).hexdigest()
 

@@ -62,15 +62,18 @@ def write_index(
     index = tantivy.Index.open(str(folder)) if base else tantivy.Index(_make_schema(), path=str(folder))
     # One thread: passages stay in order, and so do the segments that hold them.
     writer = index.writer(MEMORY, 1)
-    for number in deleted:
-        writer.delete_documents_by_term("id", number)
-    for number, text in passages:
-        document = tantivy.Document()
-        document.add_integer("id", number)
-        document.add_text("text", " ".join(_check_terms(analyzer(text))))
-        writer.add_document(document)
-    writer.commit()
-    writer.wait_merging_threads()
+    try:
+        for number in deleted:
+            writer.delete_documents_by_term("id", number)
+        for number, text in passages:
+            document = tantivy.Document()
+            document.add_integer("id", number)
+            document.add_text("text", " ".join(_check_terms(analyzer(text))))
+            writer.add_document(document)
+        writer.commit()
+    finally:
+        # Its threads go on writing otherwise, into a folder that may be removed by now.
+        writer.wait_merging_threads()
     for file in folder.glob("*.lock"):
         file.unlink()
 
