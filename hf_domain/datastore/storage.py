@@ -32,6 +32,7 @@ from tqdm.auto import tqdm
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from hf_domain.datastore.analysis import Analyzer
+from hf_domain.datastore.elasticsearch_index import ElasticsearchIndex, build_index, connect
 from hf_domain.datastore.passages import FEATURES, check_tokenizer, fingerprint_tokenizer, hash_text, split_texts
 from hf_domain.datastore.tantivy_index import TantivyIndex, import_tantivy, write_index
 from hf_domain.results import read_json, write_json
@@ -178,6 +179,8 @@ class Datastore:
     @cached_property
     def index(self) -> Any:
         """The index, opened when it is first needed."""
+        if self.manifest.engine != "tantivy":
+            return ElasticsearchIndex(self)
         assert self.manifest.index is not None
         return TantivyIndex(self.folder / self.manifest.index, self.analyzer)
 
@@ -201,6 +204,14 @@ class Datastore:
         if k < 1:
             raise ValueError(f"k is the number of passages to find, at least 1; got {k}")
         return self.index.search(texts, k, max_query_terms)
+
+    def read_texts(self) -> Iterator[tuple[int, str]]:
+        """Yield ids and texts of the passages that can be found, in order."""
+        hidden = set(self.manifest.deleted)
+        for batch in self._table.data.select(["id", "text"]).to_batches():
+            for number, text in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                if number not in hidden:
+                    yield number, text
 
     def find_texts(self, texts: Iterable[str]) -> list[int | None]:
         """Return the ids of the passages that have exactly these texts, None where there is none."""
@@ -317,8 +328,8 @@ class Datastore:
             if path.name not in known:
                 shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
 
-    def _append(self, documents: Iterable[tuple[str, str]]) -> None:
-        """Write documents as one more part, index them and commit both."""
+    def _append(self, documents: Iterable[tuple[str, str]], is_last: bool = True) -> None:
+        """Write documents as one more part, index them and commit both; a server indexes what is complete."""
         manifest = replace(self.manifest, parts=[*self.manifest.parts], files={**self.manifest.files})
         part = f"passages-{len(manifest.parts):05}.arrow"
         passages = self._write_part(self.folder / part, documents, manifest)
@@ -335,6 +346,8 @@ class Datastore:
             manifest.files[part] = describe_file(self.folder / part)
         else:
             (self.folder / part).unlink()
+        if manifest.engine != "tantivy" and is_last:
+            build_index(Datastore(self.folder, manifest, self.analyzer, self.client))
         self._commit(manifest)
 
     def _write_part(
@@ -372,16 +385,13 @@ class Datastore:
         """Write the next index, from the last one or, without, from the passages, and commit it."""
         if manifest.engine == "tantivy":
             index = self._name_index()
-            hidden = set(manifest.deleted)
-            passages = () if base else ((number, text) for number, text in self._read_texts() if number not in hidden)
+            passages = () if base else self.read_texts()
             write_index(self.folder / index, self.analyzer, passages, deleted, self.folder / base if base else None)
             self._describe_index(manifest, index)
+        else:
+            build_index(Datastore(self.folder, manifest, self.analyzer, self.client))
         manifest.analyzer, manifest.analyzer_fingerprint = self.analyzer.name, self.analyzer.fingerprint
         self._commit(manifest)
-
-    def _read_texts(self) -> Iterator[tuple[int, str]]:
-        for batch in self._table.data.select(["id", "text"]).to_batches():
-            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
     def _name_index(self) -> str:
         return f"index-{int((self.manifest.index or 'index-0').rpartition('-')[2]) + 1:06}"
@@ -403,14 +413,11 @@ class Datastore:
             self.__dict__.pop(name, None)
 
     def _check_index(self) -> None:
-        if self.manifest.engine != "tantivy":
-            return
-        assert self.manifest.index is not None
         names = [name for name in self.manifest.files if name not in self.manifest.parts]
         self._check_sizes(names)
         for name in names:
             self._check_sum(name)
-        _ = self.index  # another version of tantivy is told here, not at the first search
+        _ = self.index  # what cannot be opened is told here, not at the first search
 
     def _check_sizes(self, names: list[str]) -> None:
         for name in names:
@@ -475,6 +482,8 @@ def build_datastore(
     check_tokenizer(tokenizer, max_length)
     if engine == "tantivy":
         import_tantivy()
+    else:
+        client = client or connect(engine)
     begun = Manifest(
         max_length=max_length,
         tokenizer=fingerprint_tokenizer(tokenizer),
@@ -490,13 +499,15 @@ def build_datastore(
         _skip(rows, datastore.manifest)
         progress.update(datastore.manifest.num_documents)
         for chunk in _batch_documents(rows, commit_characters):
-            datastore._append(chunk)
+            datastore._append(chunk, is_last=False)
             progress.update(len(chunk))
         if not len(datastore):
             raise ValueError(
                 f"a datastore holds at least one passage; {datastore.manifest.num_documents} documents hold none. "
                 f"Is {text_column} the right column?"
             )
+        if engine != "tantivy":
+            build_index(datastore)
         os.replace(datastore.folder, folder)
     return Datastore(folder, datastore.manifest, datastore.analyzer, client)
 
