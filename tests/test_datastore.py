@@ -96,6 +96,13 @@ def test_streams_and_parts_make_the_same_datastore(tmp_path, tokenizer, datastor
     parts.verify()
 
 
+def test_commits_grow_with_the_datastore(tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setattr(storage, "COMMIT_SHARE", 1.0)
+    datastore = build(tmp_path / "store", tokenizer, commit_characters=50)
+    assert datastore.manifest.num_characters == sum(map(len, TEXTS))
+    assert len(datastore.manifest.parts) == 6  # about 75, 75, 150, 300, ... characters
+
+
 def test_scores_are_bm25(datastore):
     import math
 
@@ -122,6 +129,8 @@ def test_nothing_to_find_and_large_k(datastore):
     assert sorted(ids) == [3, 7] and len(scores) == 2
     with pytest.raises(ValueError, match="at least 1; got 0"):
         datastore.search(["alpha"], 0)
+    with pytest.raises(ValueError, match="at least 1, or None for all; got 0"):
+        datastore.search(["alpha"], max_query_terms=0)
 
 
 def test_add_keeps_what_is_there(datastore, tokenizer):
@@ -194,10 +203,17 @@ def test_analyzer_must_be_the_one(tmp_path, datastore, tokenizer, monkeypatch):
         Datastore.load(own.folder, analyzer=str.split)
 
 
+def replace_file(file, content):
+    """Not in place: who has the file memory-mapped dies of it when it is cut."""
+    new = file.with_name("new")
+    new.write_bytes(content)
+    new.replace(file)
+
+
 def damage_file(file):
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 255
-    file.write_bytes(content)
+    replace_file(file, content)
 
 
 def test_damaged_index_is_told_and_made_again(datastore):
@@ -226,7 +242,7 @@ def test_damaged_passages_are_told(datastore):
     damage_file(part)
     with pytest.raises(ValueError, match=r"arrow does not have the checksum .* Build the datastore anew"):
         Datastore.load(datastore.folder).verify()
-    part.write_bytes(part.read_bytes()[:-8])
+    replace_file(part, part.read_bytes()[:-8])
     with pytest.raises(ValueError, match=r"arrow has \d+ bytes instead of"):
         Datastore.load(datastore.folder)
 
@@ -258,11 +274,16 @@ def test_unusable_options_and_documents_are_told(tmp_path, tokenizer, datastore)
     documents = make_documents(["", "  "])
     with pytest.raises(ValueError, match="at least one passage; 2 documents hold none"):
         build_datastore(documents, tmp_path / "new", tokenizer)
-    shutil.rmtree(tmp_path / "new.unfinished")
+    assert not (tmp_path / "new.unfinished").exists()
     with pytest.raises(ValueError, match="a column body; these have text, name"):
         build_datastore(documents, tmp_path / "new", tokenizer, text_column="body")
     with pytest.raises(ValueError, match="row 0 has 1 as number"):
         build_datastore(Dataset.from_dict({"number": [1]}), tmp_path / "new", tokenizer, text_column="number")
+    with pytest.raises(ValueError, match="has no index yet"):
+        Datastore.load(tmp_path / "new.unfinished")
+    # What never came to a commit binds nobody.
+    assert build(tmp_path / "new", tokenizer, TEXTS[:2], analyzer="cjk").manifest.analyzer == "cjk"
+    shutil.rmtree(tmp_path / "new")
     with pytest.raises(ValueError, match="what the model takes, 512; got max_length=513"):
         build_datastore(documents, tmp_path / "other", tokenizer, max_length=513)
     with pytest.raises(ValueError, match="one of english, standard, cjk or a function; got german"):

@@ -43,7 +43,8 @@ TOKENIZER = "tokenizer"
 LOCK = ".lock"
 SCHEMA = FEATURES.arrow_schema.append(pa.field("text_hash", pa.int64()))
 BATCH_SIZE = 1000  # documents that are tokenized at once
-COMMIT_CHARACTERS = 64_000_000  # text of which a killed build loses the work at most; some minutes
+COMMIT_CHARACTERS = 16_000_000  # text between two commits, some seconds of work
+COMMIT_SHARE = 1 / 16  # and at least so much of what is there, so that 100 GB are 100 files and not 6,000
 
 
 @dataclass
@@ -65,6 +66,8 @@ class Manifest:
     """Files of the passages, in order."""
     num_documents: int = 0
     """Documents that were read."""
+    num_characters: int = 0
+    """Of the documents."""
     num_passages: int = 0
     """Passages that were ever added; their ids are 0 to this."""
     num_duplicates: int = 0
@@ -181,7 +184,8 @@ class Datastore:
         """The index, opened when it is first needed."""
         if self.manifest.engine != "tantivy":
             return ElasticsearchIndex(self)
-        assert self.manifest.index is not None
+        if self.manifest.index is None:
+            raise ValueError(f"{self.folder} has no index yet: its building was interrupted. Build it again.")
         return TantivyIndex(self.folder / self.manifest.index, self.analyzer)
 
     def search(
@@ -199,10 +203,12 @@ class Datastore:
             no more passages have a term in common with the query.
 
         Raises:
-            ValueError: k is not positive.
+            ValueError: k or max_query_terms is not positive.
         """
         if k < 1:
             raise ValueError(f"k is the number of passages to find, at least 1; got {k}")
+        if max_query_terms is not None and max_query_terms < 1:
+            raise ValueError(f"max_query_terms is at least 1, or None for all; got {max_query_terms}")
         return self.index.search(texts, k, max_query_terms)
 
     def read_texts(self) -> Iterator[tuple[int, str]]:
@@ -323,7 +329,7 @@ class Datastore:
             raise ValueError(f"one process writes at a time; another one is writing to {self.folder}. Wait.") from error
 
     def _remove_leftovers(self) -> None:
-        for path in self.folder.iterdir():
+        for path in self.folder.iterdir() if self.folder.exists() else ():
             known = {MANIFEST, TOKENIZER, LOCK, self.manifest.index, *self.manifest.parts}
             if path.name not in known:
                 shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
@@ -361,6 +367,7 @@ class Datastore:
                 splits = split_texts([text for _, text in batch], self.tokenizer, manifest.max_length)
                 for (document_id, text), passages in zip(batch, splits, strict=True):
                     manifest.num_documents += 1
+                    manifest.num_characters += len(text)
                     manifest.documents_hash = chain_hashes(manifest.documents_hash, document_id, text)
                     for passage in passages:
                         text_hash = hash_text(passage.text)
@@ -466,7 +473,8 @@ def build_datastore(
         analyzer: `english`, `standard`, `cjk` or a function, see `Analyzer`. Chinese, Japanese and Korean need `cjk`.
         engine: What searches: tantivy in this process, or a server that `client` or the environment names.
         client: Of Elasticsearch or OpenSearch.
-        commit_characters: Text between two commits, of which an interruption loses the work.
+        commit_characters: Text between two commits, or a sixteenth of what is there if that is more: an interruption
+            loses the work on it.
 
     Returns:
         The datastore.
@@ -498,10 +506,11 @@ def build_datastore(
         rows = _read_documents(documents, text_column, id_column, 0)
         _skip(rows, datastore.manifest)
         progress.update(datastore.manifest.num_documents)
-        for chunk in _batch_documents(rows, commit_characters):
-            datastore._append(chunk, is_last=False)
-            progress.update(len(chunk))
+        for row in rows:
+            characters = max(commit_characters, datastore.manifest.num_characters * COMMIT_SHARE)
+            datastore._append(_take(itertools.chain([row], rows), characters, progress), is_last=False)
         if not len(datastore):
+            shutil.rmtree(datastore.folder)
             raise ValueError(
                 f"a datastore holds at least one passage; {datastore.manifest.num_documents} documents hold none. "
                 f"Is {text_column} the right column?"
@@ -514,8 +523,7 @@ def build_datastore(
 
 def _begin(folder: Path, begun: Manifest, analyzer: Analyzer, tokenizer: PreTrainedTokenizerBase) -> Datastore:
     """Open an unfinished datastore, or make an empty one."""
-    if (folder / MANIFEST).exists():
-        manifest = read_manifest(folder)
+    if (folder / MANIFEST).exists() and (manifest := read_manifest(folder)).num_documents:
         for name in ("max_length", "tokenizer", "analyzer", "analyzer_fingerprint", "engine"):
             ours, theirs = getattr(begun, name), getattr(manifest, name)
             if ours != theirs:
@@ -557,17 +565,14 @@ def _read_documents(
         yield str(number if id_column is None else row[id_column]), text or ""
 
 
-def _batch_documents(rows: Iterable[tuple[str, str]], characters: int) -> Iterator[list[tuple[str, str]]]:
-    batch: list[tuple[str, str]] = []
-    size = 0
-    for row in rows:
-        batch.append(row)
-        size += len(row[1])
-        if size >= characters:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+def _take(rows: Iterable[tuple[str, str]], characters: float, progress: tqdm) -> Iterator[tuple[str, str]]:
+    """Yield documents until they have so many characters."""
+    for document_id, text in rows:
+        yield document_id, text
+        progress.update()
+        characters -= len(text)
+        if characters <= 0:
+            return
 
 
 def read_manifest(folder: Path) -> Manifest:

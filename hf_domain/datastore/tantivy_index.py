@@ -98,6 +98,7 @@ class TantivyIndex:
             )
         self.analyzer = analyzer
         self.index = self.tantivy.Index.open(str(folder))
+        self.index.config_reader("manual")  # no thread that looks for changes: there are none
         self.searcher = self.index.searcher()
 
     def search(
