@@ -75,16 +75,21 @@ def split_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_le
         return []
     options = {"return_attention_mask": False, "return_token_type_ids": False, "verbose": False}
     encodings = tokenizer(texts, **options).encodings
-    documents = []
+    documents: list[list[Passage]] = []
+    cut: list[tuple[int, str]] = []  # pieces, and whose
     for text, encoding in zip(texts, encodings, strict=True):
-        if len(encoding.ids) <= max_length:
+        if len(encoding.ids) > max_length:
+            pieces = _cut(text, encoding, max_length - sum(encoding.special_tokens_mask))
+            cut += [(len(documents), piece) for piece in pieces]
+            documents.append([])
+        else:
             has_tokens = not all(encoding.special_tokens_mask)
             documents.append([Passage(text, encoding.ids)] if has_tokens else [])
-        else:
-            # A piece is tokenized again: at its beginning a byte-level or Unigram tokenizer sees other words, and one
-            # that became too long that way is cut again.
-            pieces = _cut(text, encoding, max_length - sum(encoding.special_tokens_mask))
-            documents.append([passage for piece in split_texts(pieces, tokenizer, max_length) for passage in piece])
+    # A piece is tokenized again: at its beginning a byte-level or Unigram tokenizer sees other words, and one that
+    # became too long that way is cut again.
+    passages = split_texts([piece for _, piece in cut], tokenizer, max_length)
+    for (number, _), parts in zip(cut, passages, strict=True):
+        documents[number] += parts
     return documents
 
 
@@ -100,8 +105,9 @@ def hash_text(text: str) -> int:
 def _cut(text: str, encoding: Encoding, budget: int) -> list[str]:
     """Cut a text of more than `budget` tokens, all special tokens aside."""
     kept = [number for number, special in enumerate(encoding.special_tokens_mask) if not special]
-    starts = [encoding.offsets[number][0] for number in kept]
-    words = [encoding.word_ids[number] for number in kept]
+    offsets, word_ids = encoding.offsets, encoding.word_ids  # made anew whenever they are asked for
+    starts = [offsets[number][0] for number in kept]
+    words = [word_ids[number] for number in kept]
     pieces, first = [], 0
     while len(kept) - first > budget:
         remaining = len(kept) - first
