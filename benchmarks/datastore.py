@@ -16,10 +16,11 @@ import resource
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 from transformers import AutoTokenizer
 
 from hf_domain.corpora import load_files
@@ -46,22 +47,22 @@ def measure_size(folder: Path, pattern: str) -> float:
     return sum(file.stat().st_size for file in folder.glob(pattern)) / MEGABYTE
 
 
-def read_documents(files: list[str], number: int) -> list[str]:
+def read_documents(files: list[str], number: int) -> Iterator[dict]:
     """The first documents of the files, in turns."""
     rows = zip(*(load_files(file, streaming=True) for file in files), strict=False)
-    return [row["text"] for row in itertools.islice(itertools.chain.from_iterable(rows), number)]
+    return itertools.islice(itertools.chain.from_iterable(rows), number)
 
 
-def measure_build(documents: list[str], folder: str, model: str, analyzer: str) -> dict:
+def measure_build(files: list[str], number: int, folder: str, model: str, analyzer: str) -> dict:
     """The whole way from documents to a datastore."""
     tokenizer = AutoTokenizer.from_pretrained(model)
-    dataset = Dataset.from_dict({"text": documents})
+    dataset = IterableDataset.from_generator(read_documents, gen_kwargs={"files": files, "number": number})
     before, start, start_cpu = read_peak_megabytes(), time.perf_counter(), read_cpu_seconds()
     datastore = build_datastore(dataset, folder, tokenizer, analyzer=analyzer)
     seconds, cpu_seconds = time.perf_counter() - start, read_cpu_seconds() - start_cpu
-    megabytes = sum(len(text.encode()) for text in documents) / MEGABYTE
+    megabytes = sum(len(row["text"].encode()) for row in read_documents(files, number)) / MEGABYTE
     return {
-        "documents": len(documents),
+        "documents": datastore.manifest.num_documents,
         "megabytes": megabytes,
         "passages": len(datastore),
         "duplicates": datastore.manifest.num_duplicates,
@@ -76,8 +77,9 @@ def measure_build(documents: list[str], folder: str, model: str, analyzer: str) 
     }
 
 
-def measure_parts(documents: list[str], model: str, analyzer: str) -> dict:
+def measure_parts(files: list[str], number: int, model: str, analyzer: str) -> dict:
     """Cutting and making terms, each alone."""
+    documents = [row["text"] for row in read_documents(files, number)]
     tokenizer = AutoTokenizer.from_pretrained(model)
     megabytes = sum(len(text.encode()) for text in documents) / MEGABYTE
     start = read_cpu_seconds()
@@ -95,15 +97,14 @@ def measure_parts(documents: list[str], model: str, analyzer: str) -> dict:
 def measure_index(folder: str, number: int) -> dict:
     """The index alone, from so many passages."""
     datastore = Datastore.load(folder)
-    texts = list(itertools.islice(datastore.read_texts(), number))
-    megabytes = sum(len(text.encode()) for _, text in texts) / MEGABYTE
+    megabytes = sum(len(text.encode()) for _, text in itertools.islice(datastore.read_texts(), number)) / MEGABYTE
     with tempfile.TemporaryDirectory() as target:
         before, start = read_peak_megabytes(), read_cpu_seconds()
-        write_index(Path(target, "index"), datastore.analyzer, texts)
+        write_index(Path(target, "index"), datastore.analyzer, itertools.islice(datastore.read_texts(), number))
         cpu_seconds = read_cpu_seconds() - start
         size = measure_size(Path(target), "index/*")
     return {
-        "passages": len(texts),
+        "passages": min(number, len(datastore)),
         "megabytes": megabytes,
         "megabytes_per_cpu_second": megabytes / cpu_seconds,
         "peak_megabytes": read_peak_megabytes(),
@@ -165,17 +166,18 @@ def main() -> None:
     parser.add_argument("--k", type=int, default=10)
     args = parser.parse_args()
 
-    documents = read_documents(args.corpus, args.documents)
     generator = random.Random(0)
     queries = []
-    for text in read_documents(args.heldout, args.queries):
+    for text in (row["text"] for row in read_documents(args.heldout, args.queries)):
         length = generator.randint(60, 100)
         queries.append(text[:length] if args.characters else " ".join(text.split()[:length]))
     with tempfile.TemporaryDirectory() as directory:
         folder = f"{directory}/datastore"
         results = {
-            "build": run_alone(measure_build, documents, folder, args.model_name_or_path, args.analyzer),
-            "parts": run_alone(measure_parts, documents[:20_000], args.model_name_or_path, args.analyzer),
+            "build": run_alone(
+                measure_build, args.corpus, args.documents, folder, args.model_name_or_path, args.analyzer
+            ),
+            "parts": run_alone(measure_parts, args.corpus, 20_000, args.model_name_or_path, args.analyzer),
             "index": run_alone(measure_index, folder, args.passages),
             "search": run_alone(measure_search, folder, queries, args.k),
         }

@@ -9,8 +9,7 @@ import hashlib
 import json
 import unicodedata
 from collections.abc import Callable, Iterator
-from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import regex
@@ -52,6 +51,7 @@ PROBE = (
     "不是一个好的モデル、ﾃﾞｰﾀと한국어 \uff26\uff35\uff2c\uff2c ไทย 😀"
 )
 CACHED_LENGTH = 40  # words are repeated, Chinese sentences are not
+CACHED_CHUNKS = 2**18  # some 50 MB
 
 
 class Term(NamedTuple):
@@ -88,11 +88,10 @@ class Analyzer:
         """Return the terms of a text, in order."""
         if self.function is not None:
             return self.function(text)
-        return [
-            term
-            for chunk in text.split()
-            for term in (_cache_terms if len(chunk) <= CACHED_LENGTH else _make_terms)(chunk, self.name)
-        ]
+        terms = _CACHES[self.name]
+        if len(terms) > CACHED_CHUNKS:
+            terms.clear()
+        return list(chain.from_iterable(map(terms.__getitem__, text.split())))
 
     def find_terms(self, text: str) -> list[Term]:
         """Return the terms of a text with their places; a function is asked word by word."""
@@ -104,13 +103,6 @@ class Analyzer:
             for chunk in regex.finditer(r"\S+", text)
             for term in ANALYZERS[self.name](chunk[0])
         ]
-
-
-def _make_terms(chunk: str, name: str) -> tuple[str, ...]:
-    return tuple(term.text for term in ANALYZERS[name](chunk))
-
-
-_cache_terms = lru_cache(maxsize=2**18)(_make_terms)
 
 
 def _analyze_standard(chunk: str) -> Iterator[Term]:
@@ -178,3 +170,19 @@ def _fold_width(word: str) -> str:
 
 
 ANALYZERS = {"english": _analyze_english, "standard": _analyze_standard, "cjk": _analyze_cjk}
+
+
+class _Cache(dict[str, tuple[str, ...]]):
+    """The terms of the chunks between white space, which are made once."""
+
+    def __init__(self, analyze: Callable[[str], Iterator[Term]]):
+        self.analyze = analyze
+
+    def __missing__(self, chunk: str) -> tuple[str, ...]:
+        terms = tuple(term.text for term in self.analyze(chunk))
+        if len(chunk) <= CACHED_LENGTH:
+            self[chunk] = terms
+        return terms
+
+
+_CACHES = {name: _Cache(analyze) for name, analyze in ANALYZERS.items()}
