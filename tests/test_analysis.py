@@ -1,3 +1,5 @@
+import random
+
 import pytest
 
 from hf_domain.datastore.analysis import ANALYZERS, PROBE, Analyzer, Term
@@ -26,6 +28,16 @@ def test_no_term_and_long_words(analyzer):
     assert analyze("") == analyze(" \n ") == analyze("?! --") == []
     assert [len(term) for term in analyze("x" * 600)] == [255, 255, 90]
     assert analyze("x" * 300 + " 合同 " * 3) == analyze("x" * 300) + analyze("合同") * 3
+
+
+def test_plain_chinese_has_the_same_terms_as_any():
+    generator = random.Random(0)
+    alphabet = "合同法第条一a1b2.,:_'-" + "\u3001\u3002\uff0c\uff1a\uff1b\uff08\uff09\u201c" + " \u0301カ한é"
+    analyze = Analyzer("cjk")
+    for size in (len(alphabet) - 5, len(alphabet)):
+        for _ in range(2000):
+            text = "".join(generator.choices(alphabet[:size], k=20))
+            assert analyze(text) == [term.text for term in analyze.find_terms(text)], text
 
 
 def test_analyzers_are_told_apart_by_what_they_do():

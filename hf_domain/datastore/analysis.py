@@ -8,8 +8,9 @@ ones for every engine, equal to Lucene's.
 import hashlib
 import json
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, pairwise
+from operator import add
 from typing import NamedTuple
 
 import regex
@@ -172,17 +173,45 @@ def _fold_width(word: str) -> str:
 ANALYZERS = {"english": _analyze_english, "standard": _analyze_standard, "cjk": _analyze_cjk}
 
 
+# Most Chinese text is runs of Han characters, ASCII and punctuation. Then the runs alone say what the terms are, at a
+# tenth of the time, unless full-width punctuation stands between letters or digits and may join them.
+_PUNCTUATION = (
+    "\u3001\u3002\u2026\u2014\u201c\u201d\u300a\u300b\u300c\u300d\u3010\u3011\uff01\uff1f\uff08\uff09\uff0c\uff1b\uff1a"
+)
+_PLAIN_CJK = regex.compile(rf"(?:\p{{Han}}|[!-~]|[{_PUNCTUATION}])*+")
+_JOINED = regex.compile(rf"[!-~][{_PUNCTUATION}][!-~]")
+_RUNS = regex.compile(r"\p{Han}++|[!-~]++")
+
+
+def _make_cjk_terms(chunk: str) -> Iterator[str]:
+    """The terms of `_analyze_cjk`, without their places."""
+    if chunk.isascii() or not _PLAIN_CJK.fullmatch(chunk) or _JOINED.search(chunk):
+        yield from (term.text for term in _analyze_cjk(chunk))
+        return
+    for run in _RUNS.findall(chunk):
+        if run.isascii():
+            yield from _CACHES["cjk"][run]
+        elif len(run) == 1:
+            yield run
+        else:
+            yield from map(add, run, run[1:])
+
+
 class _Cache(dict[str, tuple[str, ...]]):
     """The terms of the chunks between white space, which are made once."""
 
-    def __init__(self, analyze: Callable[[str], Iterator[Term]]):
-        self.analyze = analyze
+    def __init__(self, make_terms: Callable[[str], Iterable[str]]):
+        self.make_terms = make_terms
 
     def __missing__(self, chunk: str) -> tuple[str, ...]:
-        terms = tuple(term.text for term in self.analyze(chunk))
+        terms = tuple(self.make_terms(chunk))
         if len(chunk) <= CACHED_LENGTH:
             self[chunk] = terms
         return terms
 
 
-_CACHES = {name: _Cache(analyze) for name, analyze in ANALYZERS.items()}
+_CACHES = {
+    "english": _Cache(lambda chunk: [term.text for term in _analyze_english(chunk)]),
+    "standard": _Cache(lambda chunk: [term.text for term in _analyze_standard(chunk)]),
+    "cjk": _Cache(_make_cjk_terms),
+}
