@@ -16,7 +16,7 @@ import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -47,7 +47,7 @@ def measure_size(folder: Path, pattern: str) -> float:
     return sum(file.stat().st_size for file in folder.glob(pattern)) / MEGABYTE
 
 
-def read_documents(files: list[str], number: int) -> Iterator[dict]:
+def read_documents(files: Sequence[str], number: int) -> Iterator[dict]:
     """The first documents of the files, in turns."""
     rows = zip(*(load_files(file, streaming=True) for file in files), strict=False)
     return itertools.islice(itertools.chain.from_iterable(rows), number)
@@ -56,7 +56,8 @@ def read_documents(files: list[str], number: int) -> Iterator[dict]:
 def measure_build(files: list[str], number: int, folder: str, model: str, analyzer: str) -> dict:
     """The whole way from documents to a datastore."""
     tokenizer = AutoTokenizer.from_pretrained(model)
-    dataset = IterableDataset.from_generator(read_documents, gen_kwargs={"files": files, "number": number})
+    # A list would be taken for shards, each with all of the number.
+    dataset = IterableDataset.from_generator(read_documents, gen_kwargs={"files": tuple(files), "number": number})
     before, start, start_cpu = read_peak_megabytes(), time.perf_counter(), read_cpu_seconds()
     datastore = build_datastore(dataset, folder, tokenizer, analyzer=analyzer)
     seconds, cpu_seconds = time.perf_counter() - start, read_cpu_seconds() - start_cpu
@@ -127,6 +128,13 @@ def measure_search(folder: str, queries: list[str], k: int, repeats: int = 3) ->
         found = index.search(queries, k)
         rates.append(len(queries) / (read_cpu_seconds() - start_cpu))
     peak = read_peak_megabytes()
+    pruned = {}
+    for number in (16, 32):
+        start_cpu = read_cpu_seconds()
+        fewer = index.search(queries, k, number)
+        rate = len(queries) / (read_cpu_seconds() - start_cpu)
+        common = [len({*ids} & {*all_ids}) / len(all_ids) for (ids, _), (all_ids, _) in zip(fewer, found, strict=True)]
+        pruned[number] = {"queries_per_cpu_second": rate, "common_passages": statistics.mean(common)}
     start_cpu = read_cpu_seconds()
     with tempfile.TemporaryDirectory() as cache:
         os.environ["HF_DATASETS_CACHE"] = cache
@@ -138,6 +146,7 @@ def measure_search(folder: str, queries: list[str], k: int, repeats: int = 3) ->
         "loading_cpu_seconds": loading_cpu,
         "queries_per_cpu_second": statistics.median(rates),
         "all_queries_per_cpu_second": rates,
+        "max_query_terms": pruned,
         "rows_per_cpu_second": len(queries) / (read_cpu_seconds() - start_cpu),
         "peak_megabytes": peak,
         "megabytes_before": before,

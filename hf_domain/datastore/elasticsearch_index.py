@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hf_domain.datastore.storage import Datastore
 
 PREFIX = "hf-domain"
-PASSAGES_PER_SHARD = 20_000_000  # about 15 GB of index; below, one shard keeps document frequencies exact
+PASSAGES_PER_SHARD = 20_000_000  # some 5 GB of index; a shard is searched by one thread at a time
 CHECKPOINT = 10_000  # passages after which an interrupted build goes on
 QUERIES_PER_REQUEST = 32
 RETRIES = 5
