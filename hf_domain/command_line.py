@@ -33,5 +33,5 @@ def main() -> None:
     sys.argv[0] = f"hf-domain {name}"
     try:
         importlib.import_module(f"hf_domain.examples.{commands[name]}").main()
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, OSError, ModuleNotFoundError) as error:
         sys.exit(f"error: {error}")

@@ -1,0 +1,110 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["hf-domain[datastore]"]
+# ///
+"""Build a datastore of passages for RADA, add to one, or make its index again.
+
+    python examples/build_datastore.py \
+        --model_name_or_path bert-base-uncased --train_file corpus.txt.gz --output_dir datastore
+
+An interrupted build goes on when it is started again. With `--engine elasticsearch` or `opensearch` the server is named
+by ELASTICSEARCH_URL or OPENSEARCH_URL. docs/datastore.md tells more.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from datasets import load_dataset
+from transformers import AutoTokenizer, HfArgumentParser
+
+from hf_domain.corpora import find_text_column, load_files
+from hf_domain.datastore import Datastore, build_datastore, push_to_hub
+
+
+@dataclass
+class DataArguments:
+    """The documents; none with `--rebuild_index` or `--push_to_hub_id` alone."""
+
+    train_file: list[str] = field(
+        default_factory=list, metadata={"help": "Documents: .txt (one a line) .jsonl .json .csv (.gz) .parquet."}
+    )
+    dataset_name: str | None = field(default=None, metadata={"help": "A dataset of the Hub, instead of files."})
+    dataset_config_name: str | None = field(default=None, metadata={"help": "Its configuration."})
+    split: str = field(default="train", metadata={"help": "Its split."})
+    text_column_name: str | None = field(default=None, metadata={"help": "Default: text, or the only one with text."})
+    id_column_name: str | None = field(default=None, metadata={"help": "Default: the number of the row."})
+    streaming: bool = field(default=False, metadata={"help": "Read while building, without a copy in the cache."})
+
+
+@dataclass
+class DatastoreArguments:
+    """The datastore."""
+
+    output_dir: str = field(metadata={"help": "Folder of the datastore."})
+    model_name_or_path: str | None = field(
+        default=None, metadata={"help": "Encoder whose tokenizer cuts the passages; needed for a new datastore."}
+    )
+    max_length: int = field(default=256, metadata={"help": "Tokens of a passage at most."})
+    analyzer: Literal["english", "standard", "cjk"] = field(
+        default="english", metadata={"help": "What words are: cjk for Chinese, Japanese and Korean."}
+    )
+    engine: Literal["tantivy", "elasticsearch", "opensearch"] = field(
+        default="tantivy", metadata={"help": "What searches: this process or a server."}
+    )
+    add: bool = field(default=False, metadata={"help": "Add the documents to the datastore that is there."})
+    rebuild_index: bool = field(
+        default=False, metadata={"help": "Make the index of the datastore again, with this analyzer."}
+    )
+    push_to_hub_id: str | None = field(default=None, metadata={"help": "Publish the datastore as this dataset."})
+
+
+def read_documents(data_args: DataArguments):
+    if bool(data_args.train_file) == bool(data_args.dataset_name):
+        raise ValueError("documents are files or a dataset: give either train_file or dataset_name.")
+    if data_args.train_file:
+        return load_files(data_args.train_file, streaming=data_args.streaming)
+    return load_dataset(
+        data_args.dataset_name, data_args.dataset_config_name, split=data_args.split, streaming=data_args.streaming
+    )
+
+
+def main() -> None:
+    parser = HfArgumentParser((DataArguments, DatastoreArguments))  # type: ignore[arg-type]
+    data_args, args = parser.parse_args_into_dataclasses()
+    exists = Path(args.output_dir).exists()
+    has_documents = bool(data_args.train_file or data_args.dataset_name)
+    if exists and has_documents and not args.add:
+        raise ValueError(f"{args.output_dir} exists. Use --add to add to it, or name another output_dir.")
+    if not exists and (args.add or args.rebuild_index):
+        raise ValueError(f"--add and --rebuild_index change a datastore; {args.output_dir} does not exist.")
+    if not exists and args.model_name_or_path is None:
+        raise ValueError("a new datastore is cut by the tokenizer of an encoder: give model_name_or_path.")
+
+    if exists:
+        options = {"analyzer": args.analyzer, "rebuild_index": True} if args.rebuild_index else {}
+        datastore = Datastore.load(args.output_dir, **options)
+    if has_documents or not exists:
+        documents = read_documents(data_args)
+        first = next(iter(documents), {"text": ""})
+        columns = {
+            "text_column": data_args.text_column_name or find_text_column(first),
+            "id_column": data_args.id_column_name,
+        }
+        if exists:
+            print(f"{datastore.add(documents, **columns):,} passages are new")
+        else:
+            tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
+            options = {"max_length": args.max_length, "analyzer": args.analyzer, "engine": args.engine}
+            datastore = build_datastore(documents, args.output_dir, tokenizer, **columns, **options)
+    manifest = datastore.manifest
+    print(
+        f"{len(datastore):,} passages of {manifest.num_documents:,} documents ({manifest.num_duplicates:,} duplicates "
+        f"left out) in {datastore.folder}"
+    )
+    if args.push_to_hub_id:
+        print(push_to_hub(datastore, args.push_to_hub_id))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Passages: documents cut to what the encoder reads at once."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from datasets import Features, List, Value
+from tokenizers import Encoding
+from transformers import PreTrainedTokenizerBase
+
+FEATURES = Features(
+    {"id": Value("int64"), "document_id": Value("string"), "text": Value("string"), "input_ids": List(Value("int32"))}
+)
+# A full stop ends a sentence before white space only; theirs in Chinese and Japanese need none.
+TERMINATORS = (".", "!", "?")
+FULLWIDTH_TERMINATORS = ("。", "\N{FULLWIDTH EXCLAMATION MARK}", "\N{FULLWIDTH QUESTION MARK}")
+MIN_LENGTH = 32  # one character of Arabic becomes 18 tokens and cannot be cut
+
+
+@dataclass
+class Passage:
+    """A piece of a document."""
+
+    text: str
+    input_ids: list[int]
+    """What the tokenizer makes of `text`, special tokens included."""
+
+
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
+    """Raise unless passages of that length can be made for the model.
+
+    Args:
+        tokenizer: Of the encoder.
+        max_length: Tokens of a passage at most.
+
+    Raises:
+        ValueError: The tokenizer has no offsets, or the model takes fewer tokens.
+    """
+    if not tokenizer.is_fast:
+        raise ValueError(
+            f"passages are cut at the offsets of tokens; {type(tokenizer).__name__} has none. Use a fast tokenizer."
+        )
+    if not MIN_LENGTH <= max_length <= tokenizer.model_max_length:
+        raise ValueError(
+            f"a passage has from {MIN_LENGTH} tokens to what the model takes, {tokenizer.model_max_length}; got "
+            f"max_length={max_length}. Change it or use another encoder."
+        )
+
+
+def fingerprint_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Name what a tokenizer makes of text; padding and truncation, which calls change, do not count."""
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    for name in ("padding", "truncation", "version"):
+        state.pop(name, None)
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def split_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_length: int = 256) -> list[list[Passage]]:
+    """Cut documents into passages.
+
+    A document that is too long is cut into pieces of about equal length, so that no scrap is left at its end: at the
+    end of a sentence if there is one near, else between words.
+
+    Args:
+        texts: Documents.
+        tokenizer: Of the encoder, see `check_tokenizer`.
+        max_length: Tokens of a passage at most, special tokens included. Default: RADA, section 4.1.
+
+    Returns:
+        The passages of each document, in order; none for a document without a token.
+    """
+    texts = [text.strip() for text in texts]
+    if not texts:
+        return []
+    options = {"return_attention_mask": False, "return_token_type_ids": False, "verbose": False}
+    encodings = tokenizer(texts, **options).encodings
+    documents: list[list[Passage]] = []
+    cut: list[tuple[int, str]] = []  # pieces, and whose
+    for text, encoding in zip(texts, encodings, strict=True):
+        if len(encoding.ids) > max_length:
+            pieces = _cut(text, encoding, max_length - sum(encoding.special_tokens_mask))
+            cut += [(len(documents), piece) for piece in pieces]
+            documents.append([])
+        else:
+            has_tokens = not all(encoding.special_tokens_mask)
+            documents.append([Passage(text, encoding.ids)] if has_tokens else [])
+    # A piece is tokenized again: at its beginning a byte-level or Unigram tokenizer sees other words, and one that
+    # became too long that way is cut again.
+    passages = split_texts([piece for _, piece in cut], tokenizer, max_length)
+    for (number, _), parts in zip(cut, passages, strict=True):
+        documents[number] += parts
+    return documents
+
+
+def hash_text(text: str) -> int:
+    """Tell texts apart by a signed 64-bit number.
+
+    Two of 5 million passages meet with a chance of 1 in a million, two of 100 million with 1 in 4,000; the cost would
+    be one passage.
+    """
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), signed=True)
+
+
+def _cut(text: str, encoding: Encoding, budget: int) -> list[str]:
+    """Cut a text of more than `budget` tokens, all special tokens aside."""
+    kept = [number for number, special in enumerate(encoding.special_tokens_mask) if not special]
+    offsets, word_ids = encoding.offsets, encoding.word_ids  # made anew whenever they are asked for
+    starts = [offsets[number][0] for number in kept]
+    words = [word_ids[number] for number in kept]
+    pieces, first = [], 0
+    while len(kept) - first > budget:
+        remaining = len(kept) - first
+        target = -(-remaining // -(-remaining // budget))
+        end = first + _find_cut(text, starts[first : first + budget + 1], words[first : first + budget + 1], target)
+        pieces.append(text[starts[first] : starts[end]])
+        first = end
+    return [*pieces, text[starts[first] :]]
+
+
+def _find_cut(text: str, starts: list[int], words: list[int | None], target: int) -> int:
+    """Return the number of tokens before the best cut: near the target, at most all but one."""
+    nearest = sorted(range(max(1, target // 2), len(starts)), key=lambda cut: (abs(cut - target), cut))
+    for cut in nearest:
+        before = text[starts[cut - 1] : starts[cut]]
+        ended = before.rstrip()
+        if ended.endswith(FULLWIDTH_TERMINATORS) or (ended != before and ended.endswith(TERMINATORS)):
+            return cut
+        # Byte-level tokens begin with the blank before them.
+        if ended.endswith(TERMINATORS) and text[starts[cut]].isspace():
+            return cut
+    return next((cut for cut in nearest if words[cut - 1] != words[cut]), target)

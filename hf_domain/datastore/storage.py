@@ -1,0 +1,630 @@
+"""A datastore is a folder of passages and an index over them.
+
+    datastore.json          the manifest: what belongs to the datastore, with sizes and checksums
+    passages-00000.arrow    passages, memory-mapped; further files for what was added later
+    index-000001/           the index of tantivy; none if a server searches
+    tokenizer/              the tokenizer that cut the passages
+
+A file is written once and never changed. What is new is written beside what is there, and replacing the manifest makes
+it valid: a process that is killed, or a disk that is full, leaves the datastore as it was, and what it left behind is
+removed by the next one that writes.
+"""
+
+import errno
+import hashlib
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from datasets import Dataset, IterableDataset, concatenate_datasets
+from filelock import FileLock, Timeout
+from tqdm.auto import tqdm
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from hf_domain.datastore.analysis import Analyzer
+from hf_domain.datastore.elasticsearch_index import ElasticsearchIndex, build_index, connect
+from hf_domain.datastore.passages import FEATURES, check_tokenizer, fingerprint_tokenizer, hash_text, split_texts
+from hf_domain.datastore.tantivy_index import TantivyIndex, import_tantivy, write_index
+from hf_domain.results import read_json, write_json
+
+FORMAT_VERSION = 1
+MANIFEST = "datastore.json"
+TOKENIZER = "tokenizer"
+LOCK = ".lock"
+SCHEMA = FEATURES.arrow_schema.append(pa.field("text_hash", pa.int64()))
+BATCH_SIZE = 1000  # documents that are tokenized at once
+COMMIT_CHARACTERS = 16_000_000  # text between two commits, some seconds of work
+COMMIT_SHARE = 1 / 16  # and at least so much of what is there, so that 100 GB are 100 files and not 6,000
+
+
+@dataclass
+class Manifest:
+    """What a datastore consists of."""
+
+    max_length: int
+    """Tokens of a passage at most."""
+    tokenizer: str
+    """Fingerprint of the tokenizer."""
+    analyzer: str
+    analyzer_fingerprint: str
+    engine: str
+    engine_version: str | None = None
+    """Version of tantivy that wrote the index."""
+    index: str | None = None
+    """Folder of the index."""
+    parts: list[str] = field(default_factory=list)
+    """Files of the passages, in order."""
+    num_documents: int = 0
+    """Documents that were read."""
+    num_characters: int = 0
+    """Of the documents."""
+    num_passages: int = 0
+    """Passages that were ever added; their ids are 0 to this."""
+    num_duplicates: int = 0
+    """Passages that were left out because another one has the same text."""
+    documents_hash: str = ""
+    passages_hash: str = ""
+    deleted: list[int] = field(default_factory=list)
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Size in bytes and SHA-256 of every file."""
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with any change of the passages, and with nothing else."""
+        return chain_hashes(self.passages_hash, self.tokenizer, str(self.max_length), json.dumps(self.deleted))[:32]
+
+
+class Datastore:
+    """Passages and the index over them.
+
+    `build_datastore` makes one, `Datastore.load` opens one. It may be pickled, and opens its folder again.
+
+    Attributes:
+        folder: Where it is.
+        manifest: What it consists of.
+        analyzer: Makes the terms of the index.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, analyzer: Analyzer, client: Any = None):
+        self.folder = folder
+        self.manifest = manifest
+        self.analyzer = analyzer
+        self.client = client
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | os.PathLike,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        *,
+        analyzer: str | Callable[[str], list[str]] | None = None,
+        rebuild_index: bool = False,
+        client: Any = None,
+    ) -> Self:
+        """Open a datastore. Passages are memory-mapped; the files of the index are read once to compare checksums.
+
+        Args:
+            folder: Where it is.
+            tokenizer: The one of the model that will read the passages; checked if given.
+            analyzer: The function the index was made with, if it is not one of ours. With `rebuild_index`, any.
+            rebuild_index: Make the index again from the passages: if it is damaged, of another version, or to be of
+                another analyzer.
+            client: Of Elasticsearch or OpenSearch, if one searches. Default: made from the environment, see
+                `hf_domain.datastore.elasticsearch_index.connect`.
+
+        Returns:
+            The datastore.
+
+        Raises:
+            FileNotFoundError: There is none.
+            ValueError: It cannot be used: another tokenizer, analyzer or version; a file is damaged.
+        """
+        folder = Path(folder).absolute()
+        manifest = read_manifest(folder)
+        if tokenizer is not None and fingerprint_tokenizer(tokenizer) != manifest.tokenizer:
+            raise ValueError(
+                f"a datastore is read with the tokenizer that cut it, {folder / TOKENIZER}; got another one, "
+                f"{tokenizer.name_or_path or type(tokenizer).__name__}. Build a datastore for it."
+            )
+        datastore = cls(folder, manifest, _find_analyzer(manifest, analyzer, rebuild_index), client)
+        datastore._check_sizes(manifest.parts)
+        if rebuild_index:
+            with datastore._write():
+                datastore._commit_index(replace(datastore.manifest), base=None)
+        else:
+            datastore._check_index()
+        return datastore
+
+    def __getstate__(self) -> dict[str, Any]:
+        analyzer = self.analyzer.function or self.analyzer.name
+        return {"folder": str(self.folder), "analyzer": analyzer, "fingerprint": self.fingerprint}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        manifest = read_manifest(Path(state["folder"]))
+        self.__init__(Path(state["folder"]), manifest, Analyzer(state["analyzer"]))  # type: ignore[misc]
+        if (self.analyzer.fingerprint, self.fingerprint) != (manifest.analyzer_fingerprint, state["fingerprint"]):
+            raise ValueError(f"a datastore must not change while it is searched; {self.folder} did. Start again.")
+
+    def __len__(self) -> int:
+        """Passages that can be found."""
+        return self.manifest.num_passages - len(self.manifest.deleted)
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with any change of the passages, and with nothing else."""
+        return self.manifest.fingerprint
+
+    @cached_property
+    def passages(self) -> Dataset:
+        """All passages, also deleted ones, memory-mapped: row i has the id i.
+
+        Columns `id` (int64), `document_id` (string), `text` (string), `input_ids` (list of int32, special tokens
+        included).
+        """
+        return self._table.select_columns(list(FEATURES))
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer that cut the passages."""
+        return AutoTokenizer.from_pretrained(self.folder / TOKENIZER)
+
+    @cached_property
+    def index(self) -> Any:
+        """The index, opened when it is first needed."""
+        if self.manifest.engine != "tantivy":
+            return ElasticsearchIndex(self)
+        if self.manifest.index is None:
+            raise ValueError(f"{self.folder} has no index yet: its building was interrupted. Build it again.")
+        return TantivyIndex(self.folder / self.manifest.index, self.analyzer)
+
+    def search(
+        self, texts: Sequence[str], k: int = 10, max_query_terms: int | None = None
+    ) -> list[tuple[list[int], list[float]]]:
+        """Find passages by BM25 (k1 = 1.2, b = 0.75).
+
+        Args:
+            texts: Queries.
+            k: Passages for each at most. Default: RADA, section 4.1.
+            max_query_terms: Search with the so many rarest terms only; faster, and finds other passages.
+
+        Returns:
+            For each query ids and scores, best first; of equal scores the lowest id first. Fewer than k, or none, if
+            no more passages have a term in common with the query.
+
+        Raises:
+            ValueError: k or max_query_terms is not positive.
+        """
+        if k < 1:
+            raise ValueError(f"k is the number of passages to find, at least 1; got {k}")
+        if max_query_terms is not None and max_query_terms < 1:
+            raise ValueError(f"max_query_terms is at least 1, or None for all; got {max_query_terms}")
+        return self.index.search(texts, k, max_query_terms)
+
+    def read_texts(self) -> Iterator[tuple[int, str]]:
+        """Yield ids and texts of the passages that can be found, in order."""
+        hidden = set(self.manifest.deleted)
+        for batch in self._table.data.select(["id", "text"]).to_batches():
+            for number, text in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                if number not in hidden:
+                    yield number, text
+
+    def find_texts(self, texts: Iterable[str]) -> list[int | None]:
+        """Return the ids of the passages that have exactly these texts, None where there is none."""
+        hashes, ids = self._sorted_hashes
+        wanted = np.array([hash_text(text) for text in texts], np.int64)
+        places = np.searchsorted(hashes, wanted)
+        found = np.zeros(len(wanted), bool)
+        if len(hashes):
+            found = hashes[np.minimum(places, len(hashes) - 1)] == wanted
+        return [int(ids[place]) if is_found else None for place, is_found in zip(places, found, strict=True)]
+
+    def add(
+        self, documents: Dataset | IterableDataset, *, text_column: str = "text", id_column: str | None = None
+    ) -> int:
+        """Add documents: all of them or, if anything goes wrong, none.
+
+        Args:
+            documents: As for `build_datastore`.
+            text_column: Likewise.
+            id_column: Likewise. Default: numbers that go on where the last ones ended.
+
+        Returns:
+            How many passages are new; what the datastore holds already is left out.
+
+        Raises:
+            ValueError: Another process is writing, or a document has no text.
+        """
+        before = self.manifest.num_passages
+        with self._write():
+            self._append(_read_documents(documents, text_column, id_column, self.manifest.num_documents))
+        return self.manifest.num_passages - before
+
+    def delete(self, passage_ids: Iterable[int] = (), document_ids: Iterable[str] = ()) -> int:
+        """Take passages out of the index. Their rows stay, so that ids stay; only building anew removes the text.
+
+        Args:
+            passage_ids: Ids of passages.
+            document_ids: Documents all of whose passages are deleted.
+
+        Returns:
+            How many passages were deleted.
+
+        Raises:
+            ValueError: There is no such passage or document, or another process is writing.
+        """
+        numbers, names = set(passage_ids), set(document_ids)
+        missing: set[Any] = {number for number in numbers if not 0 <= number < self.manifest.num_passages}
+        if names:
+            documents = self._table.data["document_id"]
+            rows = pc.indices_nonzero(pc.is_in(documents, pa.array(names, pa.string())))
+            numbers |= set(rows.to_pylist())
+            missing |= names - set(documents.take(rows).to_pylist())
+        if missing:
+            raise ValueError(f"what is deleted is in the datastore; {', '.join(sorted(map(str, missing)))} is not.")
+        numbers -= set(self.manifest.deleted)
+        if numbers:
+            with self._write():
+                manifest = replace(self.manifest, deleted=sorted({*self.manifest.deleted, *numbers}))
+                self._commit_index(manifest, deleted=sorted(numbers), base=self.manifest.index)
+        return len(numbers)
+
+    def verify(self) -> None:
+        """Read all files, also the passages, and compare them with their checksums.
+
+        Raises:
+            ValueError: A file is damaged.
+        """
+        self._check_sizes(list(self.manifest.files))
+        for name in tqdm(self.manifest.files, desc="Verifying", unit="file", delay=2):
+            self._check_sum(name)
+
+    @cached_property
+    def _table(self) -> Dataset:
+        parts = [Dataset.from_file(str(self.folder / part)) for part in self.manifest.parts]
+        return concatenate_datasets(parts) if parts else Dataset(SCHEMA.empty_table())
+
+    @cached_property
+    def _hashes(self) -> np.ndarray:
+        """Of every text, in the order of ids."""
+        return self._table.data["text_hash"].to_numpy()
+
+    @cached_property
+    def _sorted_hashes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of every text that can be found, in rising order, with its id."""
+        ids = np.setdiff1d(np.arange(self.manifest.num_passages), np.array(self.manifest.deleted, int))
+        order = np.argsort(self._hashes[ids], kind="stable")
+        return self._hashes[ids][order], ids[order]
+
+    @contextmanager
+    def _write(self) -> Iterator[None]:
+        """Keep other writers out, and remove what failed ones, or this one, left behind."""
+        try:
+            with FileLock(self.folder / LOCK, timeout=0):
+                self._remove_leftovers()
+                try:
+                    yield
+                except BaseException as error:
+                    self._remove_leftovers()
+                    if _is_disk_full(error):
+                        raise OSError(
+                            errno.ENOSPC,
+                            f"the disk of {self.folder} is full. Nothing that was complete is lost: make room and run "
+                            "the same again",
+                        ) from error
+                    raise
+                finally:
+                    self.__dict__.pop("_known", None)
+        except Timeout as error:
+            raise ValueError(f"one process writes at a time; another one is writing to {self.folder}. Wait.") from error
+
+    def _remove_leftovers(self) -> None:
+        for path in self.folder.iterdir() if self.folder.exists() else ():
+            known = {MANIFEST, TOKENIZER, LOCK, self.manifest.index, *self.manifest.parts}
+            if path.name not in known:
+                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
+
+    def _append(self, documents: Iterable[tuple[str, str]], is_last: bool = True) -> None:
+        """Write documents as one more part, index them and commit both; a server indexes what is complete."""
+        manifest = replace(self.manifest, parts=[*self.manifest.parts], files={**self.manifest.files})
+        part = f"passages-{len(manifest.parts):05}.arrow"
+        passages = self._write_part(self.folder / part, documents, manifest)
+        if manifest.engine == "tantivy":
+            index = self._name_index()
+            base = self.folder / self.manifest.index if self.manifest.index else None
+            write_index(self.folder / index, self.analyzer, passages, base=base)
+            self._describe_index(manifest, index)
+        else:
+            for _ in passages:
+                pass
+        if manifest.num_passages > self.manifest.num_passages:
+            manifest.parts.append(part)
+            manifest.files[part] = describe_file(self.folder / part)
+        else:
+            (self.folder / part).unlink()
+        if manifest.engine != "tantivy" and is_last:
+            build_index(Datastore(self.folder, manifest, self.analyzer, self.client))
+        self._commit(manifest)
+
+    def _write_part(
+        self, file: Path, documents: Iterable[tuple[str, str]], manifest: Manifest
+    ) -> Iterator[tuple[int, str]]:
+        """Write passages to a file, count them in the manifest, and yield their ids and texts for the index."""
+        documents = iter(documents)
+        with open(file, "wb") as sink, pa.ipc.new_stream(sink, SCHEMA) as writer:
+            while batch := list(itertools.islice(documents, BATCH_SIZE)):
+                rows: dict[str, list] = {name: [] for name in SCHEMA.names}
+                splits = split_texts([text for _, text in batch], self.tokenizer, manifest.max_length)
+                for (document_id, text), passages in zip(batch, splits, strict=True):
+                    manifest.num_documents += 1
+                    manifest.num_characters += len(text)
+                    manifest.documents_hash = chain_hashes(manifest.documents_hash, document_id, text)
+                    for passage in passages:
+                        text_hash = hash_text(passage.text)
+                        if text_hash in self._known:
+                            manifest.num_duplicates += 1
+                            continue
+                        self._known.add(text_hash)
+                        values = (manifest.num_passages, document_id, passage.text, passage.input_ids, text_hash)
+                        for column, value in zip(rows.values(), values, strict=True):
+                            column.append(value)
+                        manifest.passages_hash = chain_hashes(manifest.passages_hash, document_id, passage.text)
+                        manifest.num_passages += 1
+                writer.write_batch(pa.RecordBatch.from_pydict(rows, SCHEMA))
+                yield from zip(rows["id"], rows["text"], strict=True)
+
+    @cached_property
+    def _known(self) -> set[int]:
+        """Hashes of the texts that can be found: some 70 bytes of memory each, while passages are added."""
+        return set(self._sorted_hashes[0].tolist())
+
+    def _commit_index(self, manifest: Manifest, deleted: Iterable[int] = (), base: str | None = None) -> None:
+        """Write the next index, from the last one or, without, from the passages, and commit it."""
+        if manifest.engine == "tantivy":
+            index = self._name_index()
+            passages = () if base else self.read_texts()
+            write_index(self.folder / index, self.analyzer, passages, deleted, self.folder / base if base else None)
+            self._describe_index(manifest, index)
+        else:
+            build_index(Datastore(self.folder, manifest, self.analyzer, self.client))
+        manifest.analyzer, manifest.analyzer_fingerprint = self.analyzer.name, self.analyzer.fingerprint
+        self._commit(manifest)
+
+    def _name_index(self) -> str:
+        return f"index-{int((self.manifest.index or 'index-0').rpartition('-')[2]) + 1:06}"
+
+    def _describe_index(self, manifest: Manifest, index: str) -> None:
+        """Put the files of an index into the manifest; segments are called the same only if they are the same."""
+        known = {Path(name).name: details for name, details in manifest.files.items() if name not in manifest.parts}
+        manifest.files = {name: details for name, details in manifest.files.items() if name in manifest.parts}
+        for file in sorted((self.folder / index).iterdir()):
+            is_segment = not file.name.endswith(".json")
+            details = known.get(file.name) if is_segment else None
+            manifest.files[f"{index}/{file.name}"] = details or describe_file(file)
+        manifest.index, manifest.engine_version = index, import_tantivy().__version__
+
+    def _commit(self, manifest: Manifest) -> None:
+        write_json(self.folder / MANIFEST, asdict(manifest))
+        self.manifest = manifest
+        for name in ("passages", "index", "_table", "_hashes", "_sorted_hashes"):
+            self.__dict__.pop(name, None)
+
+    def _check_index(self) -> None:
+        names = [name for name in self.manifest.files if name not in self.manifest.parts]
+        self._check_sizes(names)
+        for name in names:
+            self._check_sum(name)
+        _ = self.index  # what cannot be opened is told here, not at the first search
+
+    def _check_sizes(self, names: list[str]) -> None:
+        for name in names:
+            file = self.folder / name
+            size = file.stat().st_size if file.exists() else None
+            if size != self.manifest.files[name]["size"]:
+                found = "is missing" if size is None else f"has {size} bytes"
+                self._tell_damage(name, f"{found} instead of {self.manifest.files[name]['size']} bytes")
+
+    def _check_sum(self, name: str) -> None:
+        if describe_file(self.folder / name)["sha256"] != self.manifest.files[name]["sha256"]:
+            self._tell_damage(name, "does not have the checksum that it was written with")
+
+    def _tell_damage(self, name: str, damage: str) -> None:
+        remedy = "Build the datastore anew."
+        if name not in self.manifest.parts:
+            remedy = "Make the index again from the passages: Datastore.load(..., rebuild_index=True)."
+        raise ValueError(f"{self.folder / name} {damage}. {remedy}")
+
+
+def build_datastore(
+    documents: Dataset | IterableDataset,
+    folder: str | os.PathLike,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    text_column: str = "text",
+    id_column: str | None = None,
+    max_length: int = 256,
+    analyzer: str | Callable[[str], list[str]] = "english",
+    engine: Literal["tantivy", "elasticsearch", "opensearch"] = "tantivy",
+    client: Any = None,
+    commit_characters: int = COMMIT_CHARACTERS,
+) -> Datastore:
+    """Cut documents into passages and index them.
+
+    The folder appears when everything is in it. Until then the work is in `FOLDER.unfinished`; after an interruption
+    the same call goes on there.
+
+    Args:
+        documents: Rows with a text each, in the same order every time.
+        folder: Where the datastore will be; must not exist.
+        tokenizer: Of the encoder that will read the passages.
+        text_column: Column of the text. Blank documents are counted and hold no passage.
+        id_column: Column of the document's id. Default: the number of the row.
+        max_length: Tokens of a passage at most, special tokens included. Default: RADA, section 4.1.
+        analyzer: `english`, `standard`, `cjk` or a function, see `Analyzer`. Chinese, Japanese and Korean need `cjk`.
+        engine: What searches: tantivy in this process, or a server that `client` or the environment names.
+        client: Of Elasticsearch or OpenSearch.
+        commit_characters: Text between two commits, or a sixteenth of what is there if that is more: an interruption
+            loses the work on it.
+
+    Returns:
+        The datastore.
+
+    Raises:
+        FileExistsError: The folder exists.
+        ValueError: The documents, the tokenizer or the options cannot be used, or do not continue what was begun.
+        OSError: The disk is full; the same call goes on when there is room.
+    """
+    folder = Path(folder).absolute()
+    if folder.exists():
+        raise FileExistsError(f"a datastore is built in a new folder; {folder} exists. Name another or remove it.")
+    check_tokenizer(tokenizer, max_length)
+    if engine == "tantivy":
+        import_tantivy()
+    else:
+        client = client or connect(engine)
+    begun = Manifest(
+        max_length=max_length,
+        tokenizer=fingerprint_tokenizer(tokenizer),
+        analyzer=Analyzer(analyzer).name,
+        analyzer_fingerprint=Analyzer(analyzer).fingerprint,
+        engine=engine,
+    )
+    datastore = _begin(Path(f"{folder}.unfinished"), begun, Analyzer(analyzer), tokenizer)
+    datastore.client = client
+    total = len(documents) if isinstance(documents, Dataset) else None
+    with datastore._write(), tqdm(total=total, desc="Building the datastore", unit="document") as progress:
+        rows = _read_documents(documents, text_column, id_column, 0)
+        _skip(rows, datastore.manifest)
+        progress.update(datastore.manifest.num_documents)
+        for row in rows:
+            characters = max(commit_characters, datastore.manifest.num_characters * COMMIT_SHARE)
+            datastore._append(_take(itertools.chain([row], rows), characters, progress), is_last=False)
+        if not len(datastore):
+            shutil.rmtree(datastore.folder)
+            raise ValueError(
+                f"a datastore holds at least one passage; {datastore.manifest.num_documents} documents hold none. "
+                f"Is {text_column} the right column?"
+            )
+        if engine != "tantivy":
+            build_index(datastore)
+        os.replace(datastore.folder, folder)
+    return Datastore(folder, datastore.manifest, datastore.analyzer, client)
+
+
+def _begin(folder: Path, begun: Manifest, analyzer: Analyzer, tokenizer: PreTrainedTokenizerBase) -> Datastore:
+    """Open an unfinished datastore, or make an empty one."""
+    if (folder / MANIFEST).exists() and (manifest := read_manifest(folder)).num_documents:
+        for name in ("max_length", "tokenizer", "analyzer", "analyzer_fingerprint", "engine"):
+            ours, theirs = getattr(begun, name), getattr(manifest, name)
+            if ours != theirs:
+                raise ValueError(
+                    f"an interrupted build goes on with the same options; {folder} was begun with {name} {theirs}, got "
+                    f"{ours}. Use the same or remove that folder."
+                )
+        return Datastore(folder, manifest, analyzer)
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save_pretrained(folder / TOKENIZER)
+    datastore = Datastore(folder, begun, analyzer)
+    datastore._commit(begun)
+    return datastore
+
+
+def _skip(rows: Iterator[tuple[str, str]], manifest: Manifest) -> None:
+    """Go past the documents that an interrupted build has committed, if they are the same."""
+    documents_hash = ""
+    for document_id, text in itertools.islice(rows, manifest.num_documents):
+        documents_hash = chain_hashes(documents_hash, document_id, text)
+    if documents_hash != manifest.documents_hash:
+        raise ValueError(
+            f"an interrupted build goes on with the same documents; the first {manifest.num_documents} have changed. "
+            "Remove the unfinished folder to start anew."
+        )
+
+
+def _read_documents(
+    documents: Dataset | IterableDataset, text_column: str, id_column: str | None, first: int
+) -> Iterator[tuple[str, str]]:
+    """Yield ids and texts."""
+    for number, row in enumerate(documents, first):
+        for column in (text_column, id_column):
+            if column is not None and column not in row:
+                raise ValueError(f"documents have a column {column}; these have {', '.join(row)}. Name the right one.")
+        text = row[text_column]
+        if text is not None and not isinstance(text, str):
+            raise ValueError(f"the text of a document is a string; row {number} has {text!r} as {text_column}.")
+        yield str(number if id_column is None else row[id_column]), text or ""
+
+
+def _take(rows: Iterable[tuple[str, str]], characters: float, progress: tqdm) -> Iterator[tuple[str, str]]:
+    """Yield documents until they have so many characters."""
+    for document_id, text in rows:
+        yield document_id, text
+        progress.update()
+        characters -= len(text)
+        if characters <= 0:
+            return
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read what a datastore consists of; raise if there is none or it cannot be read."""
+    file = folder / MANIFEST
+    if not file.exists():
+        unfinished = Path(f"{folder}.unfinished")
+        raise FileNotFoundError(
+            f"the building of {folder} was interrupted. Build it again with the same options: {unfinished} goes on."
+            if unfinished.exists()
+            else f"{folder} is not a datastore: it has no {MANIFEST}. Build one with build_datastore."
+        )
+    try:
+        content = read_json(file)
+        version = content["format_version"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{file} is damaged: {error}. Build the datastore anew.") from error
+    if version != FORMAT_VERSION:
+        raise ValueError(
+            f"this version of hf-domain reads datastores of format {FORMAT_VERSION}; {folder} has format {version}. "
+            "Build it anew or use another version of hf-domain."
+        )
+    content.pop("fingerprint", None)  # of a published one
+    return Manifest(**content)
+
+
+def _find_analyzer(manifest: Manifest, analyzer: str | Callable[[str], list[str]] | None, rebuild: bool) -> Analyzer:
+    try:
+        found = Analyzer(analyzer or manifest.analyzer)
+    except ValueError as error:
+        raise ValueError(
+            f"the index was made with the function {manifest.analyzer}, which is not one of ours. Pass it as analyzer."
+        ) from error
+    if found.fingerprint != manifest.analyzer_fingerprint and not rebuild:
+        raise ValueError(
+            f"an index is searched with the analyzer that made it, {manifest.analyzer}; {found.name} makes other terms "
+            "now. Make the index again from the passages: Datastore.load(..., rebuild_index=True)."
+        )
+    return found
+
+
+def describe_file(file: Path) -> dict[str, Any]:
+    """Return size and checksum."""
+    with open(file, "rb") as content:
+        return {"size": file.stat().st_size, "sha256": hashlib.file_digest(content, "sha256").hexdigest()}
+
+
+def chain_hashes(*values: str) -> str:
+    """Hash values together with those before them."""
+    return hashlib.sha256("\0".join(values).encode()).hexdigest()
+
+
+def _is_disk_full(error: BaseException) -> bool:
+    """Also where a library lost the number of the error on the way."""
+    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)

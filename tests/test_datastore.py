@@ -1,0 +1,411 @@
+"""The folder of a datastore: what is in it, what changes it, and what a crash leaves."""
+
+import json
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+from datasets import Dataset
+from filelock import FileLock
+from tiny_tokenizers import SENTENCES, make_bert_tokenizer, make_tokenizer
+
+from hf_domain.datastore import Datastore, build_datastore, storage
+from hf_domain.datastore.passages import split_texts
+
+pytest.importorskip("tantivy")
+
+WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda"]
+TEXTS = [f"{WORDS[i % 11]} {WORDS[i % 7]} {WORDS[i // 11]} unit{i}" for i in range(100)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return make_bert_tokenizer([*SENTENCES, *TEXTS])
+
+
+def make_documents(texts, names=None):
+    return Dataset.from_dict({"text": texts, "name": names or [f"d{number}" for number in range(len(texts))]})
+
+
+def build(folder, tokenizer, texts=TEXTS, **options):
+    return build_datastore(make_documents(texts), folder, tokenizer, id_column="name", max_length=32, **options)
+
+
+@pytest.fixture
+def datastore(tmp_path, tokenizer):
+    return build(tmp_path / "store", tokenizer)
+
+
+def find(datastore, text, k=3):
+    return datastore.search([text], k)[0][0]
+
+
+def list_files(folder):
+    return sorted(
+        str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.name != ".lock"
+    )
+
+
+def test_rows_are_passages(tmp_path, tokenizer):
+    texts = [*SENTENCES, " ".join(SENTENCES[:4] * 5), "  ", None]
+    datastore = build(tmp_path / "store", tokenizer, texts)
+    expected = [
+        (f"d{row}", passage.text, passage.input_ids)
+        for row, document in enumerate(split_texts([text or "" for text in texts], tokenizer, 32))
+        for passage in document
+    ]
+    seen, unique = set(), []
+    for row in expected:
+        if row[1] not in seen:
+            unique.append(row)
+            seen.add(row[1])
+    passages = Datastore.load(tmp_path / "store", tokenizer).passages
+    assert passages.column_names == ["id", "document_id", "text", "input_ids"]
+    assert {name: str(feature.dtype if name != "input_ids" else feature.feature.dtype)
+            for name, feature in passages.features.items()} == {
+        "id": "int64", "document_id": "string", "text": "string", "input_ids": "int32"
+    }  # fmt: skip
+    assert passages["id"][:] == list(range(len(unique)))
+    assert [(row["document_id"], row["text"], row["input_ids"]) for row in passages] == unique
+    assert len(datastore) == len(unique) and datastore.manifest.num_duplicates == len(expected) - len(unique)
+    assert datastore.manifest.num_documents == len(texts)
+    assert not (tmp_path / "store.unfinished").exists()
+
+
+def test_documents_without_a_name_are_numbered(tmp_path, tokenizer):
+    datastore = build_datastore(Dataset.from_dict({"body": TEXTS[:3]}), tmp_path / "s", tokenizer, text_column="body")
+    datastore.add(Dataset.from_dict({"text": TEXTS[3:5]}))
+    assert datastore.passages["document_id"][:] == ["0", "1", "2", "3", "4"]
+
+
+def test_streams_and_parts_make_the_same_datastore(tmp_path, tokenizer, datastore):
+    stream = make_documents(TEXTS).to_iterable_dataset()
+    options = {"id_column": "name", "max_length": 32, "commit_characters": 300}
+    parts = build_datastore(stream, tmp_path / "parts", tokenizer, **options)
+    assert len(parts.manifest.parts) > 5
+    assert parts.fingerprint == datastore.fingerprint
+    assert list(parts.passages) == list(datastore.passages)
+    queries = [*TEXTS, "alpha beta beta", "unit5 lambda"]
+    for one, other in zip(parts.search(queries, 7), datastore.search(queries, 7), strict=True):
+        assert one[0] == other[0] and one[1] == pytest.approx(other[1], rel=1e-5)
+    parts.verify()
+
+
+def test_commits_grow_with_the_datastore(tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setattr(storage, "COMMIT_SHARE", 1.0)
+    datastore = build(tmp_path / "store", tokenizer, commit_characters=50)
+    assert datastore.manifest.num_characters == sum(map(len, TEXTS))
+    assert len(datastore.manifest.parts) == 6  # about 75, 75, 150, 300, ... characters
+
+
+def test_scores_are_bm25(datastore):
+    import math
+
+    documents = [text.split() for text in TEXTS]
+    query = ["alpha", "beta", "beta", "unit14"]
+    scores = []
+    for document in documents:
+        score = 0.0
+        for term in query:
+            df = sum(term in other for other in documents)
+            tf = document.count(term)
+            idf = math.log(1 + (len(documents) - df + 0.5) / (df + 0.5))
+            score += idf * 2.2 * tf / (tf + 1.2 * (1 - 0.75 + 0.75 * len(document) / 4))
+        scores.append(score)
+    best = sorted((number for number, score in enumerate(scores) if score), key=lambda n: (-round(scores[n], 4), n))
+    ((ids, found),) = datastore.search([" ".join(query)], 10)
+    assert ids == best[:10] and found == pytest.approx([scores[number] for number in ids], rel=1e-4)
+    assert datastore.search(["alpha beta beta unit14"], 3, max_query_terms=1)[0][0] == [14]
+
+
+def test_nothing_to_find_and_large_k(datastore):
+    assert datastore.search(["", "the of and", "\N{GRINNING FACE}", "unknownword"], 5) == [([], [])] * 4
+    ((ids, scores),) = datastore.search(["unit3 unit7"], 1000)
+    assert sorted(ids) == [3, 7] and len(scores) == 2
+    with pytest.raises(ValueError, match="at least 1; got 0"):
+        datastore.search(["alpha"], 0)
+    with pytest.raises(ValueError, match="at least 1, or None for all; got 0"):
+        datastore.search(["alpha"], max_query_terms=0)
+
+
+def test_add_keeps_what_is_there(datastore, tokenizer):
+    old_rows, old_fingerprint = list(datastore.passages), datastore.fingerprint
+    new = make_documents([TEXTS[3], "omega unit200", "omega unit201", "omega unit200"], ["x", "y", "z", "v"])
+    assert datastore.add(new, id_column="name") == 2
+    for store in (datastore, Datastore.load(datastore.folder)):
+        assert list(store.passages)[:100] == old_rows and store.passages["document_id"][100:] == ["y", "z"]
+        assert find(store, "omega unit201") == [101, 100] and find(store, "unit3", 1) == [3]
+        assert store.fingerprint != old_fingerprint
+    assert datastore.manifest.num_duplicates == 2
+    assert datastore.add(new, id_column="name") == 0 and len(datastore) == 102
+    datastore.verify()
+
+
+def test_delete_hides_and_keeps_ids(datastore):
+    fingerprint = datastore.fingerprint
+    assert datastore.delete([5, 6, 5], document_ids=["d7"]) == 3
+    assert datastore.delete([5]) == 0
+    for store in (datastore, Datastore.load(datastore.folder)):
+        assert find(store, "unit5 unit6 unit7 unit8") == [8]
+        assert len(store) == 97 and store.passages[5]["id"] == 5 and store.passages[8]["document_id"] == "d8"
+        assert store.find_texts([TEXTS[5], TEXTS[8], "no"]) == [None, 8, None]
+        assert store.fingerprint != fingerprint
+    assert datastore.add(make_documents([TEXTS[5]])) == 1  # what was deleted may come back, with another id
+    assert find(datastore, "unit5") == [100]
+    with pytest.raises(ValueError, match="100000, d1000 is not") as error:
+        datastore.delete([100000, 1], ["d1000", "d1"])
+    assert "d1," not in str(error.value) and len(datastore) == 98
+
+
+def test_deleting_all_leaves_a_datastore(datastore):
+    datastore.delete(range(100))
+    assert len(datastore) == 0 and find(datastore, "alpha") == [] and datastore.find_texts(TEXTS[:2]) == [None, None]
+
+
+def test_pickled_datastore_opens_its_folder(datastore):
+    content = pickle.dumps(datastore)
+    assert len(content) < 1000
+    assert find(pickle.loads(content), "unit5") == [5]
+    datastore.delete([5])
+    with pytest.raises(ValueError, match="must not change"):
+        pickle.loads(content)
+
+
+def test_tokenizer_must_be_the_one(datastore, tokenizer):
+    assert Datastore.load(datastore.folder, datastore.tokenizer).fingerprint == datastore.fingerprint
+    with pytest.raises(ValueError, match="read with the tokenizer that cut it"):
+        Datastore.load(datastore.folder, make_tokenizer("roberta"))
+
+
+def split_words(text):
+    return text.lower().split()
+
+
+def test_analyzer_must_be_the_one(tmp_path, datastore, tokenizer, monkeypatch):
+    with pytest.raises(ValueError, match="the analyzer that made it, english; cjk makes other terms"):
+        Datastore.load(datastore.folder, analyzer="cjk")
+    other = Datastore.load(datastore.folder, analyzer="standard", rebuild_index=True)
+    assert other.manifest.analyzer == "standard" and find(Datastore.load(datastore.folder), "unit5") == [5]
+    assert other.fingerprint == datastore.fingerprint
+
+    own = build(tmp_path / "own", tokenizer, analyzer=split_words)
+    assert find(own, "UNIT5") == [5]
+    with pytest.raises(ValueError, match="made with the function split_words"):
+        Datastore.load(own.folder)
+    again = Datastore.load(own.folder, analyzer=split_words)
+    assert find(pickle.loads(pickle.dumps(again)), "unit5") == [5]
+    with pytest.raises(ValueError, match="split makes other terms"):
+        Datastore.load(own.folder, analyzer=str.split)
+
+
+def replace_file(file, content):
+    """Not in place: who has the file memory-mapped dies of it when it is cut."""
+    new = file.with_name("new")
+    new.write_bytes(content)
+    new.replace(file)
+
+
+def damage_file(file):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 255
+    replace_file(file, content)
+
+
+def test_damaged_index_is_told_and_made_again(datastore):
+    expected = datastore.search(TEXTS, 5)
+    (file,) = datastore.folder.glob("index-*/*.idx")
+    damage_file(file)
+    with pytest.raises(ValueError, match=r"\.idx does not have the checksum .* rebuild_index=True"):
+        Datastore.load(datastore.folder)
+    again = Datastore.load(datastore.folder, rebuild_index=True)
+    assert again.search(TEXTS, 5) == expected
+    shutil.rmtree(again.folder / again.manifest.index)
+    with pytest.raises(ValueError, match=r"is missing instead of .* rebuild_index=True"):
+        Datastore.load(datastore.folder)
+    assert Datastore.load(datastore.folder, rebuild_index=True).search(TEXTS, 5) == expected
+
+
+def test_rebuilt_index_leaves_out_what_was_deleted(datastore):
+    datastore.delete([5])
+    datastore.add(make_documents(["omega"]))
+    again = Datastore.load(datastore.folder, rebuild_index=True)
+    assert find(again, "unit5") == [] and find(again, "omega unit6") == [100, 6]
+
+
+def test_damaged_passages_are_told(datastore):
+    part = datastore.folder / "passages-00000.arrow"
+    damage_file(part)
+    with pytest.raises(ValueError, match=r"arrow does not have the checksum .* Build the datastore anew"):
+        Datastore.load(datastore.folder).verify()
+    replace_file(part, part.read_bytes()[:-8])
+    with pytest.raises(ValueError, match=r"arrow has \d+ bytes instead of"):
+        Datastore.load(datastore.folder)
+
+
+def test_other_formats_are_told(tmp_path, datastore, monkeypatch):
+    manifest = datastore.folder / "datastore.json"
+    content = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps(content | {"format_version": 99}))
+    with pytest.raises(ValueError, match=r"format 1; .* has format 99"):
+        Datastore.load(datastore.folder)
+    manifest.write_text("{")
+    with pytest.raises(ValueError, match=r"datastore.json is damaged"):
+        Datastore.load(datastore.folder)
+    with pytest.raises(FileNotFoundError, match="is not a datastore"):
+        Datastore.load(tmp_path / "missing")
+
+
+def test_index_of_another_tantivy_is_told(datastore, monkeypatch):
+    import tantivy
+
+    monkeypatch.setattr(tantivy, "Index", SimpleNamespace(is_compatible=lambda path: False))
+    with pytest.raises(ValueError, match=r"which another version wrote. Rebuild"):
+        Datastore.load(datastore.folder)
+
+
+def test_unusable_options_and_documents_are_told(tmp_path, tokenizer, datastore):
+    with pytest.raises(FileExistsError, match="store exists"):
+        build(datastore.folder, tokenizer)
+    documents = make_documents(["", "  "])
+    with pytest.raises(ValueError, match="at least one passage; 2 documents hold none"):
+        build_datastore(documents, tmp_path / "new", tokenizer)
+    assert not (tmp_path / "new.unfinished").exists()
+    with pytest.raises(ValueError, match="a column body; these have text, name"):
+        build_datastore(documents, tmp_path / "new", tokenizer, text_column="body")
+    with pytest.raises(ValueError, match="row 0 has 1 as number"):
+        build_datastore(Dataset.from_dict({"number": [1]}), tmp_path / "new", tokenizer, text_column="number")
+    with pytest.raises(ValueError, match="has no index yet"):
+        Datastore.load(tmp_path / "new.unfinished")
+    # What never came to a commit binds nobody.
+    assert build(tmp_path / "new", tokenizer, TEXTS[:2], analyzer="cjk").manifest.analyzer == "cjk"
+    shutil.rmtree(tmp_path / "new")
+    with pytest.raises(ValueError, match="what the model takes, 512; got max_length=513"):
+        build_datastore(documents, tmp_path / "other", tokenizer, max_length=513)
+    with pytest.raises(ValueError, match="one of english, standard, cjk or a function; got german"):
+        build_datastore(documents, tmp_path / "other", tokenizer, analyzer="german")
+    assert not (tmp_path / "new").exists() and not (tmp_path / "other.unfinished").exists()
+
+
+def test_one_writer_at_a_time(datastore):
+    with FileLock(datastore.folder / ".lock"), pytest.raises(ValueError, match="another one is writing"):
+        Datastore.load(datastore.folder).delete([1])
+    assert Datastore.load(datastore.folder).delete([1]) == 1
+
+
+def fail_at(monkeypatch, number, error):
+    """Let the so-manieth batch of rows fail to be written."""
+    calls = iter(range(1000))
+    make = storage.pa.RecordBatch.from_pydict
+
+    class Writing:
+        @staticmethod
+        def from_pydict(*arguments):
+            if next(calls) == number:
+                raise error
+            return make(*arguments)
+
+    monkeypatch.setattr(storage.pa, "RecordBatch", Writing)
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_failed_add_leaves_the_datastore_as_it_was(datastore, monkeypatch, error):
+    monkeypatch.setattr(storage, "BATCH_SIZE", 4)
+    before, rows = list_files(datastore.folder), list(datastore.passages)
+    expected = OSError if isinstance(error, OSError) else KeyboardInterrupt
+    with monkeypatch.context() as patch:
+        fail_at(patch, 2, error)
+        with pytest.raises(expected, match=r"is full. Nothing .* lost" if expected is OSError else None):
+            datastore.add(make_documents([f"omega{number}" for number in range(20)]))
+    assert list_files(datastore.folder) == before
+    for store in (datastore, Datastore.load(datastore.folder)):
+        assert list(store.passages) == rows and find(store, "omega1") == [] and find(store, "unit5") == [5]
+    assert datastore.add(make_documents([f"omega{number}" for number in range(20)])) == 20
+
+
+def test_disk_that_is_full_while_indexing_is_told(datastore, monkeypatch):
+    def fill(*arguments, **options):
+        raise ValueError("An IO error occurred: 'No space left on device (os error 28)'")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "write_index", fill)
+        with pytest.raises(OSError, match="is full"):
+            datastore.add(make_documents(["omega"]))
+    assert datastore.add(make_documents(["omega"])) == 1
+
+
+def test_full_disk_while_building_goes_on_later(tmp_path, tokenizer, datastore, monkeypatch):
+    options = {"commit_characters": 300}
+    with monkeypatch.context() as patch:
+        fail_at(patch, 5, OSError(28, "No space left on device"))
+        with pytest.raises(OSError, match="make room and run the same again"):
+            build(tmp_path / "new", tokenizer, **options)
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(FileNotFoundError, match=r"was interrupted. Build it again"):
+        Datastore.load(tmp_path / "new")
+    tokenized = []
+    monkeypatch.setattr(
+        storage, "split_texts", lambda texts, *options: tokenized.extend(texts) or split_texts(texts, *options)
+    )
+    assert build(tmp_path / "new", tokenizer, **options).fingerprint == datastore.fingerprint
+    assert 0 < len(tokenized) < 70
+
+
+def test_interrupted_build_goes_on_only_with_the_same(tmp_path, tokenizer, monkeypatch):
+    with monkeypatch.context() as patch:
+        fail_at(patch, 2, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            build(tmp_path / "new", tokenizer, commit_characters=300)
+    with pytest.raises(ValueError, match="begun with analyzer english, got cjk"):
+        build(tmp_path / "new", tokenizer, analyzer="cjk")
+    with pytest.raises(ValueError, match=r"the first .* have changed"):
+        build(tmp_path / "new", tokenizer, ["other", *TEXTS[1:]])
+    with pytest.raises(ValueError, match=r"the first .* have changed"):
+        build(tmp_path / "new", tokenizer, TEXTS[:2])
+    assert len(build(tmp_path / "new", tokenizer)) == 100
+
+
+KILLED = """
+import sys, time
+from datasets import Dataset, load_from_disk
+from transformers import AutoTokenizer
+from hf_domain.datastore import build_datastore
+
+def slow(rows):
+    for number, row in enumerate(rows):
+        if number == 60:
+            print("now", flush=True)
+        if number >= 60:
+            time.sleep(0.2)
+        yield row
+
+class Slow(Dataset):
+    def __iter__(self):
+        return slow(super().__iter__())
+
+folder = sys.argv[1]
+rows = load_from_disk(folder + "/documents")
+rows.__class__ = Slow
+tokenizer = AutoTokenizer.from_pretrained(folder + "/tokenizer")
+build_datastore(rows, folder + "/new", tokenizer, id_column="name", max_length=32, commit_characters=300)
+"""
+
+
+def test_killed_build_is_reopened_at_its_last_commit(tmp_path, tokenizer, datastore):
+    make_documents(TEXTS).save_to_disk(tmp_path / "documents")
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout.readline() == "now\n"
+        time.sleep(0.3)
+        process.send_signal(signal.SIGKILL)
+    assert not (tmp_path / "new").exists()
+    unfinished = Datastore.load(tmp_path / "new.unfinished")
+    count = len(unfinished)
+    assert 40 <= count <= 61 and list(unfinished.passages) == list(datastore.passages)[:count]
+    assert find(unfinished, f"unit{count - 1} unit{count}") == [count - 1]
+    assert build(tmp_path / "new", tokenizer, commit_characters=300).fingerprint == datastore.fingerprint

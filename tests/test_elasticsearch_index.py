@@ -1,0 +1,322 @@
+"""Indices on a server.
+
+The contract suite runs against the servers that ELASTICSEARCH_URL and OPENSEARCH_URL name, and against a stub in this
+process. A stub passing says that our calls are what we think they are, not that a server answers so.
+"""
+
+import importlib
+import os
+from contextlib import contextmanager
+
+import pytest
+from datasets import Dataset
+from elasticsearch_stub import Fault, SearchServerStub
+from tiny_tokenizers import SENTENCES, make_bert_tokenizer
+
+from hf_domain.datastore import Datastore, add_passages, build_datastore, elasticsearch_index
+from hf_domain.datastore.elasticsearch_index import connect, name_index
+
+pytest.importorskip("tantivy")
+
+WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta"]
+TEXTS = [f"{WORDS[i % 7]} {WORDS[i % 3]} {WORDS[i // 7]} the models unit{i}" for i in range(45)]
+QUERIES = [*TEXTS, "alpha beta beta", "model", "", "the of", "\N{GRINNING FACE}"]
+PACKAGES = {"elasticsearch": "elasticsearch", "opensearch": "opensearchpy"}
+
+
+@pytest.fixture
+def tokenizer():
+    return make_bert_tokenizer([*SENTENCES, *TEXTS])
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch, tmp_path):
+    monkeypatch.setattr(elasticsearch_index, "BACKOFF", 0.001)
+    monkeypatch.setattr(elasticsearch_index, "CHECKPOINT", 10)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+@contextmanager
+def start_stub(engine):
+    """Not with monkeypatch: `Dataset.map` with processes puts another os.environ in place of the patched one."""
+    pytest.importorskip(PACKAGES[engine])
+    variable, stub = f"{engine.upper()}_URL", SearchServerStub(engine)
+    before = os.environ.get(variable)
+    os.environ[variable] = stub.url
+    yield stub
+    os.environ.pop(variable)
+    if before is not None:
+        os.environ[variable] = before
+    stub.close()
+
+
+@pytest.fixture(params=["elasticsearch stub", "opensearch stub", "elasticsearch server", "opensearch server"])
+def engine(request):
+    """The engine of the contract suite; its server is named by the environment."""
+    engine, kind = request.param.split()
+    if kind == "stub":
+        with start_stub(engine):
+            yield engine
+        return
+    if not os.environ.get(f"{engine.upper()}_URL"):
+        pytest.skip(f"{engine.upper()}_URL names no server: the contract was not tried on a real one")
+    pytest.importorskip(PACKAGES[engine])
+    client, before = connect(engine), set(connect(engine).indices.get_mapping(index="hf-domain-*"))
+    yield engine
+    for name in set(client.indices.get_mapping(index="hf-domain-*")) - before:
+        client.indices.delete(index=name)
+
+
+@pytest.fixture(params=["elasticsearch", "opensearch"])
+def stub(request):
+    with start_stub(request.param) as stub:
+        yield stub
+
+
+def build(folder, tokenizer, engine, texts=TEXTS, **options):
+    documents = Dataset.from_dict({"text": texts})
+    return build_datastore(documents, folder, tokenizer, max_length=32, engine=engine, **options)
+
+
+@pytest.mark.parametrize("analyzer", ["english", "standard", "cjk", str.split])
+def test_server_ranks_as_tantivy_does(tmp_path, tokenizer, engine, analyzer):
+    texts = [*TEXTS, "合同应当采用书面形式。", "当事人应当采用"]
+    on_server = build(tmp_path / "server", tokenizer, engine, texts, analyzer=analyzer)
+    here = build(tmp_path / "here", tokenizer, "tantivy", texts, analyzer=analyzer)
+    assert on_server.fingerprint == here.fingerprint
+    queries = [*QUERIES, "合同采用书面", "当事人"]
+    for ours, theirs in zip(on_server.search(queries, 47), here.search(queries, 47), strict=True):
+        assert dict(zip(*ours, strict=True)).keys() == dict(zip(*theirs, strict=True)).keys()
+        ranks = {number: round(score, 3) for number, score in zip(*theirs, strict=True)}
+        assert [ranks[number] for number in ours[0]] == sorted(ranks.values(), reverse=True)
+        if ours[1]:  # servers differ by a constant factor
+            assert [score / ours[1][0] for score in ours[1]] == pytest.approx(
+                [score / theirs[1][0] for score in theirs[1]], rel=1e-3
+            )
+
+
+def test_datastore_on_a_server_is_one_like_others(tmp_path, tokenizer, engine):
+    datastore = build(tmp_path / "store", tokenizer, engine)
+    assert not list(datastore.folder.glob("index-*"))
+    datastore = Datastore.load(tmp_path / "store", tokenizer)
+    rows = Dataset.from_dict({"text": TEXTS[:7]})
+    found = add_passages(rows, datastore, "text", k=3)
+    assert all(len(ids) == 3 and row not in ids for row, ids in enumerate(found["passage_ids"][:]))
+    assert add_passages(rows, datastore, "text", k=3, num_proc=2)["passage_ids"][:] == found["passage_ids"][:]
+
+    assert datastore.search(["unit3 unit4"], 5)[0][0] == [3, 4]
+    assert datastore.delete([3]) == 1
+    assert datastore.search(["unit3 unit4"], 5)[0][0] == [4]
+    assert datastore.add(Dataset.from_dict({"text": ["omega", TEXTS[4]]})) == 1
+    assert Datastore.load(tmp_path / "store").search(["omega unit3 unit4"], 5)[0][0] in ([4, 45], [45, 4])
+    assert datastore.search(["unit4 model alpha"], 50, max_query_terms=1)[0][0] == [4]
+
+
+def test_same_content_is_indexed_once(tmp_path, tokenizer, engine):
+    one = build(tmp_path / "one", tokenizer, engine)
+    two = build(tmp_path / "two", tokenizer, engine, client=connect(engine))
+    assert name_index(one) == name_index(two)
+    standard = Datastore.load(tmp_path / "two", analyzer="standard", rebuild_index=True)
+    assert name_index(standard) != name_index(one)
+    assert one.search(["models"], 50)[0] and standard.search(["model"], 50)[0] == ([], [])
+
+
+def test_missing_index_is_told(tmp_path, tokenizer, engine):
+    datastore = build(tmp_path / "store", tokenizer, engine)
+    connect(engine).indices.delete(index=name_index(datastore))
+    with pytest.raises(FileNotFoundError, match=rf"no index {name_index(datastore)}\. Build it"):
+        Datastore.load(tmp_path / "store")
+    with pytest.raises(FileNotFoundError, match="no index"):
+        datastore.search(["alpha"])
+    again = Datastore.load(tmp_path / "store", rebuild_index=True)
+    assert again.search(["unit5"])[0][0] == [5]
+
+
+def test_calls_of_the_stub(tmp_path, tokenizer, stub):
+    datastore = build(tmp_path / "store", tokenizer, stub.distribution)
+    index = stub.indices[name_index(datastore)]
+    assert index["mappings"]["_source"] == {"enabled": False}
+    assert index["mappings"]["properties"] == {
+        "text": {"type": "text", "analyzer": "english", "index_options": "freqs"}
+    }
+    assert index["settings"]["number_of_shards"] == 1 and index["settings"]["refresh_interval"] is None
+    assert index["settings"]["similarity"] == {"default": {"type": "BM25", "k1": 1.2, "b": 0.75}}
+    assert index["mappings"]["_meta"] == {
+        "fingerprint": datastore.fingerprint, "num_indexed": 45, "shards": 1, "complete": True
+    }  # fmt: skip
+    assert stub.count_calls("_bulk") == 5
+    datastore.search(["alpha"] * 70)
+    assert stub.count_calls("_msearch") == 3 and not stub.count_calls("dfs_query_then_fetch")
+
+
+def test_several_shards_count_frequencies_together(tmp_path, tokenizer, stub, monkeypatch):
+    monkeypatch.setattr(elasticsearch_index, "PASSAGES_PER_SHARD", 20)
+    datastore = build(tmp_path / "store", tokenizer, stub.distribution)
+    assert stub.indices[name_index(datastore)]["settings"]["number_of_shards"] == 3
+    datastore.search(["alpha"])
+    assert stub.count_calls("_msearch.*dfs_query_then_fetch") == 1
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("_bulk", status=429, body={"error": {"type": "es_rejected_execution_exception"}, "status": 429}),
+        Fault("_bulk", status=503, times=3),
+        Fault("_bulk", item={"status": 429, "error": {"type": "es_rejected_execution_exception"}}, times=3),
+        Fault("_bulk", item={"status": 503, "error": {"type": "unavailable_shards_exception"}}),
+        Fault("_mapping", status=503),
+    ],
+    ids=["429", "503", "429 item", "503 item", "mapping"],
+)
+def test_busy_server_is_asked_again_while_building(tmp_path, tokenizer, stub, fault):
+    stub.faults = [Fault(**vars(fault))]
+    datastore = build(tmp_path / "store", tokenizer, stub.distribution)
+    assert stub.faults[0].times == 0
+    assert datastore.search(["unit1 unit44"], 5)[0][0] == [1, 44]
+
+
+FAILED_SHARD = {"timed_out": False, "_shards": {"total": 2, "failed": 1}, "hits": {"hits": []}, "status": 200}
+TIMED_OUT = {"timed_out": True, "_shards": {"total": 1, "failed": 0}, "hits": {"hits": []}, "status": 200}
+BUSY = {"error": {"type": "es_rejected_execution_exception"}, "status": 429}
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [(FAILED_SHARD, "1 of 2 shards failed"), (TIMED_OUT, "ran out of time"), (BUSY, "es_rejected_execution")],
+)
+def test_queries_that_fail_alone_are_asked_again_alone(tmp_path, tokenizer, stub, item, message):
+    datastore = build(tmp_path / "store", tokenizer, stub.distribution)
+    expected = datastore.search(["unit1", "unit2"])
+    stub.faults = [Fault("_msearch", item=item, times=2)]
+    assert datastore.search(["unit1", "unit2"]) == expected
+    stub.faults = [Fault("_msearch", item=item, times=100)]
+    with pytest.raises(ConnectionError, match=rf"did not answer 6 times: .*{message}"):
+        datastore.search(["unit1", "unit2"])
+    assert stub.faults[0].times == 94
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "message"),
+    [
+        (Fault("_msearch", status=401, body={"error": "missing"}), PermissionError, r"\(401\).*_API_KEY, or"),
+        (Fault("_msearch", status=403, body={"error": "no"}), PermissionError, r"\(403\).*account that may"),
+        (Fault("_msearch", status=503, times=100), ConnectionError, r"overloaded \(503\)"),
+        (Fault("_msearch", status=400, body={"error": "x"}), ValueError, r"refuses the request \(400\)"),
+        (
+            Fault("_msearch", status=400, body={"error": {"type": "media_type_header_exception"}}),
+            ValueError,
+            r"pip install 'elasticsearch>=8,<9'",
+        ),
+        (
+            Fault("_msearch", item={"error": {"type": "too_many_nested_clauses"}, "status": 400}),
+            ValueError,
+            "Lower max_query_terms",
+        ),
+    ],
+)
+def test_failures_are_told(tmp_path, tokenizer, stub, fault, error, message):
+    datastore = build(tmp_path / "store", tokenizer, stub.distribution)
+    stub.faults = [Fault(**vars(fault))]
+    with pytest.raises(error, match=message):
+        datastore.search(["unit1"])
+
+
+def test_slow_and_dead_servers_are_told(tmp_path, tokenizer, stub):
+    engine = stub.distribution
+    build(tmp_path / "store", tokenizer, engine)
+    package = importlib.import_module(PACKAGES[engine])
+    make = package.Elasticsearch if engine == "elasticsearch" else package.OpenSearch
+    timeout = {"request_timeout" if engine == "elasticsearch" else "timeout": 0.2}
+    datastore = Datastore.load(tmp_path / "store", client=make(stub.url, max_retries=0, **timeout))
+    stub.faults = [Fault("_msearch", delay=1.0)]
+    with pytest.raises(TimeoutError, match="did not answer in time"):
+        datastore.search(["unit1"])
+    stub.close()
+    with pytest.raises(ConnectionError, match="cannot be reached"):
+        datastore.search(["unit1"])
+
+
+def test_other_servers_are_told(tmp_path, tokenizer):
+    with start_stub("elasticsearch") as stub:
+        stub.version = "7.17.0"
+        with pytest.raises(ValueError, match=r"8 and 9 are supported; the server is 7\.17\.0"):
+            build(tmp_path / "one", tokenizer, "elasticsearch")
+        stub.has_product_header = False
+        with pytest.raises(ValueError, match="does not say that it is Elasticsearch"):
+            build(tmp_path / "two", tokenizer, "elasticsearch")
+        stub.has_product_header, stub.distribution = True, "opensearch"
+        with pytest.raises(ValueError, match="it is opensearch, the datastore's engine elasticsearch"):
+            build(tmp_path / "three", tokenizer, "elasticsearch")
+
+
+def test_interrupted_build_goes_on(tmp_path, tokenizer, stub):
+    refusal = {"status": 400, "error": {"type": "strict_dynamic_mapping_exception"}}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(elasticsearch_index, "_send", fail_after(3, elasticsearch_index._send))
+        with pytest.raises(KeyboardInterrupt):
+            build(tmp_path / "store", tokenizer, stub.distribution)
+    assert not (tmp_path / "store").exists()
+    (index,) = stub.indices.values()
+    assert index["mappings"]["_meta"]["num_indexed"] == 30 and not index["mappings"]["_meta"]["complete"]
+    calls = stub.count_calls("_bulk")
+    stub.faults = [Fault("_bulk", item=refusal)]
+    with pytest.raises(ValueError, match=r"refuses 1 passages, the first with .*strict_dynamic"):
+        build(tmp_path / "store", tokenizer, stub.distribution)
+    datastore = build(tmp_path / "store", tokenizer, stub.distribution)
+    assert stub.count_calls("_bulk") == calls + 3
+    assert len(index["documents"]) == 45 and datastore.search(["unit30"])[0][0] == [30]
+
+
+def fail_after(number, function):
+    calls = iter(range(100))
+
+    def fail(*arguments):
+        if next(calls) == number:
+            raise KeyboardInterrupt
+        return function(*arguments)
+
+    return fail
+
+
+def test_incomplete_index_is_not_searched(tmp_path, tokenizer, stub):
+    datastore = build(tmp_path / "store", tokenizer, stub.distribution)
+    stub.indices[name_index(datastore)]["mappings"]["_meta"] |= {"complete": False, "num_indexed": 20}
+    with pytest.raises(ValueError, match=r"has 20 of 45\. Go on"):
+        Datastore.load(tmp_path / "store")
+    assert Datastore.load(tmp_path / "store", rebuild_index=True).search(["unit44"])[0][0] == [44]
+    del stub.indices[name_index(datastore)]["documents"]["7"]
+    stub.indices[name_index(datastore)]["mappings"]["_meta"]["complete"] = False
+    with pytest.raises(ValueError, match="has 44 of 45 passages"):
+        Datastore.load(tmp_path / "store", rebuild_index=True)
+
+
+@pytest.mark.parametrize(
+    ("variables", "header"),
+    [
+        ({"API_KEY": "abc"}, "ApiKey abc"),
+        ({"BEARER_TOKEN": "abc"}, "Bearer abc"),
+        ({"USERNAME": "user", "PASSWORD": "pass"}, "Basic dXNlcjpwYXNz"),
+        ({}, None),
+    ],
+)
+def test_authentication_comes_from_the_environment_and_is_not_saved(
+    tmp_path, tokenizer, stub, monkeypatch, variables, header
+):
+    for name, value in variables.items():
+        monkeypatch.setenv(f"{stub.distribution.upper()}_{name}", value)
+    build(tmp_path / "store", tokenizer, stub.distribution)
+    sent = [{name.lower(): value for name, value in headers.items()}.get("authorization") for headers in stub.headers]
+    assert set(sent) == {header}
+    for file in (tmp_path / "store").rglob("*.json"):
+        assert "abc" not in file.read_text() or file.parent.name == "tokenizer"
+        assert stub.url not in file.read_text()
+
+
+def test_missing_server_or_client_is_told(tmp_path, tokenizer, monkeypatch):
+    monkeypatch.delenv("OPENSEARCH_URL", raising=False)
+    with pytest.raises(ValueError, match="OPENSEARCH_URL is not set"):
+        build(tmp_path / "store", tokenizer, "opensearch")
+    assert not list(tmp_path.glob("store*"))
+    monkeypatch.setitem(elasticsearch_index.PACKAGES, "opensearch", "no_such_package")
+    with pytest.raises(ModuleNotFoundError, match=r"pip install hf-domain\[opensearch\]"):
+        connect("opensearch")

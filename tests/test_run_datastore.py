@@ -1,0 +1,108 @@
+"""examples/build_datastore.py and examples/search_datastore.py, as the command line runs them."""
+
+import json
+import sys
+
+import pytest
+from hf_domain.examples import build_datastore, search_datastore
+from tiny_tokenizers import SENTENCES, make_bert_tokenizer
+
+from hf_domain import command_line
+from hf_domain.datastore import Datastore
+from hf_domain.datastore.hub import export_datastore
+
+pytest.importorskip("tantivy")
+
+TEXTS = [f"{SENTENCES[number % 4]} number{number}" for number in range(20)]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    make_bert_tokenizer([*SENTENCES, *TEXTS]).save_pretrained(tmp_path / "encoder")
+    (tmp_path / "corpus.txt").write_text("\n".join(TEXTS), encoding="utf-8")
+    return tmp_path
+
+
+def run(module, monkeypatch, capsys, **flags):
+    argv = ["script.py"]
+    for name, value in flags.items():
+        values = [] if value is True else value if isinstance(value, list) else [value]
+        argv += [f"--{name}", *map(str, values)]
+    monkeypatch.setattr(sys, "argv", argv)
+    module.main()
+    return capsys.readouterr().out
+
+
+def test_build_add_rebuild_search(folder, monkeypatch, capsys):
+    store = folder / "store"
+    options = {"output_dir": store, "train_file": [folder / "corpus.txt"]}
+    out = run(build_datastore, monkeypatch, capsys, **options, model_name_or_path=folder / "encoder", max_length=64)
+    assert "20 passages of 20 documents (0 duplicates left out)" in out
+
+    rows = [
+        {"body": TEXTS[0], "key": "old"},
+        {"body": "<omega> and number3", "key": "new"},
+        {"body": "合同", "key": "zh"},
+    ]
+    (folder / "more.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    more = {"train_file": [folder / "more.jsonl"], "text_column_name": "body", "id_column_name": "key"}
+    out = run(build_datastore, monkeypatch, capsys, output_dir=store, add=True, **more)
+    assert "2 passages are new" in out and "(1 duplicates left out)" in out
+    datastore = Datastore.load(store)
+    assert datastore.passages["document_id"][-2:] == ["new", "zh"] and datastore.manifest.max_length == 64
+
+    out = run(search_datastore, monkeypatch, capsys, datastore_dir=store, text=["omega", "number7"], k=1)
+    assert "1. passage 20 of new" in out and "1. passage 7 of 7" in out and "\x1b" not in out
+    (folder / "texts.jsonl").write_text('{"body": "omega"}\n', encoding="utf-8")
+    out = run(
+        search_datastore, monkeypatch, capsys, datastore_dir=store, text_file=folder / "texts.jsonl",
+        html_file=folder / "page.html",
+    )  # fmt: skip
+    page = (folder / "page.html").read_text(encoding="utf-8")
+    assert "page.html" in out and '&lt;<mark style="background: rgba(255, 200, 0, 1.00)">omega</mark>&gt;' in page
+
+    run(build_datastore, monkeypatch, capsys, output_dir=store, rebuild_index=True, analyzer="cjk")
+    assert Datastore.load(store).manifest.analyzer == "cjk"
+    assert Datastore.load(store).search(["合同"])[0][0] == [21]
+
+
+def test_a_dataset_and_a_stream_are_corpora(folder, monkeypatch, capsys):
+    flags = {"model_name_or_path": folder / "encoder", "streaming": True}
+    run(build_datastore, monkeypatch, capsys, output_dir=folder / "a", train_file=[folder / "corpus.txt"], **flags)
+    export_datastore(Datastore.load(folder / "a"), folder / "dataset")
+    flags |= {"text_column_name": "text", "id_column_name": "document_id"}
+    run(build_datastore, monkeypatch, capsys, output_dir=folder / "b", dataset_name=folder / "dataset", **flags)
+    assert Datastore.load(folder / "a").fingerprint == Datastore.load(folder / "b").fingerprint
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"output_dir": "new", "train_file": ["corpus.txt"]}, "give model_name_or_path"),
+        ({"output_dir": "new", "model_name_or_path": "encoder"}, "either train_file or dataset_name"),
+        ({"output_dir": "new", "add": True}, "new does not exist"),
+        ({"output_dir": "encoder", "train_file": ["corpus.txt"]}, "encoder exists. Use --add"),
+        ({"output_dir": "encoder", "add": True, "train_file": ["corpus.txt"]}, "encoder is not a datastore"),
+        ({"output_dir": "new", "model_name_or_path": "encoder", "train_file": ["no.txt"]}, "no file matches no.txt"),
+        (
+            {"output_dir": "new", "model_name_or_path": "encoder", "train_file": ["corpus.txt"], "max_length": 1000},
+            "what the model takes, 512; got max_length=1000",
+        ),
+    ],
+)
+def test_mistakes_are_told(folder, monkeypatch, capsys, flags, message):
+    monkeypatch.chdir(folder)
+    with pytest.raises((ValueError, OSError), match=message):
+        run(build_datastore, monkeypatch, capsys, **flags)
+    assert not (folder / "new").exists()
+
+
+def test_command_ends_in_one_line(folder, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["hf-domain", "search_datastore", "--datastore_dir", str(folder), "--text", "x"])
+    with pytest.raises(SystemExit, match=f"^error: {folder} is not a datastore"):
+        command_line.main()
