@@ -183,6 +183,16 @@ class BackbonePreTrainedModel(PreTrainedModel):
         """Replace the embedding table of the encoder."""
         self.get_backbone().set_input_embeddings(value)
 
+    def build_output(self, output_class: Any, outputs: Any, **fields: Any) -> Any:
+        """Return the output of a head; a method whose model gives more hands it on here.
+
+        Args:
+            output_class: Class of the output.
+            outputs: What the model gave.
+            fields: `loss`, and the logits.
+        """
+        return output_class(**fields, hidden_states=outputs.hidden_states, attentions=outputs.attentions)
+
     def save_pretrained(self, *args, **kwargs) -> None:
         """Save as transformers does, with an `auto_map` that names every head."""
         if self.is_remote_code():
@@ -349,12 +359,8 @@ class BackboneForMaskedLM(BackbonePreTrainedModel):
         loss = None
         if labels is not None:
             loss = compute_masked_lm_loss(self.decode, hidden_states, labels, num_items_in_batch)
-        return MaskedLMOutput(
-            loss=loss,
-            logits=None if self.training and labels is not None else self.decode(hidden_states),
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
+        logits = None if self.training and labels is not None else self.decode(hidden_states)
+        return self.build_output(MaskedLMOutput, outputs, loss=loss, logits=logits)
 
 
 # ------------------------------------------------------------------------------------------ task heads
@@ -454,7 +460,7 @@ class BackboneForSequenceClassification(BackbonePreTrainedModel):
         loss = None
         if labels is not None:
             loss = compute_classification_loss(logits, labels, self.config, num_items_in_batch)
-        return SequenceClassifierOutput(loss, logits, outputs.hidden_states, outputs.attentions)
+        return self.build_output(SequenceClassifierOutput, outputs, loss=loss, logits=logits)
 
 
 class BackboneForTokenClassification(BackbonePreTrainedModel):
@@ -493,7 +499,7 @@ class BackboneForTokenClassification(BackbonePreTrainedModel):
         if labels is not None:
             total = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), reduction="sum")
             loss = total / count_items((labels != -100).sum(), num_items_in_batch)
-        return TokenClassifierOutput(loss, logits, outputs.hidden_states, outputs.attentions)
+        return self.build_output(TokenClassifierOutput, outputs, loss=loss, logits=logits)
 
 
 class BackboneForQuestionAnswering(BackbonePreTrainedModel):
@@ -528,4 +534,5 @@ class BackboneForQuestionAnswering(BackbonePreTrainedModel):
         loss = None
         if start_positions is not None and end_positions is not None:
             loss = self.loss_function(start_logits, end_logits, start_positions, end_positions)
-        return QuestionAnsweringModelOutput(loss, start_logits, end_logits, outputs.hidden_states, outputs.attentions)
+        logits = {"start_logits": start_logits, "end_logits": end_logits}
+        return self.build_output(QuestionAnsweringModelOutput, outputs, loss=loss, **logits)
