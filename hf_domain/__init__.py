@@ -7,7 +7,7 @@ them without `trust_remote_code`, and its adapter with peft.
 import transformers
 
 from hf_domain.adapters import ExBertAdapterConfig
-from hf_domain.modeling import modeling_exbert, modeling_varmae
+from hf_domain.modeling import modeling_exbert, modeling_rada, modeling_varmae
 from hf_domain.modeling.modeling_exbert import (
     ExBertConfig,
     ExBertForMaskedLM,
@@ -15,6 +15,14 @@ from hf_domain.modeling.modeling_exbert import (
     ExBertForSequenceClassification,
     ExBertForTokenClassification,
     ExBertModel,
+)
+from hf_domain.modeling.modeling_rada import (
+    RadaConfig,
+    RadaForMaskedLM,
+    RadaForQuestionAnswering,
+    RadaForSequenceClassification,
+    RadaForTokenClassification,
+    RadaModel,
 )
 from hf_domain.modeling.modeling_varmae import (
     VarMAEConfig,
@@ -34,6 +42,12 @@ __all__ = [
     "ExBertForSequenceClassification",
     "ExBertForTokenClassification",
     "ExBertModel",
+    "RadaConfig",
+    "RadaForMaskedLM",
+    "RadaForQuestionAnswering",
+    "RadaForSequenceClassification",
+    "RadaForTokenClassification",
+    "RadaModel",
     "VarMAEConfig",
     "VarMAEForMaskedLM",
     "VarMAEForQuestionAnswering",
@@ -42,7 +56,11 @@ __all__ = [
     "VarMAEModel",
 ]
 
-for _config_class, _module in ((ExBertConfig, modeling_exbert), (VarMAEConfig, modeling_varmae)):
+for _config_class, _module in (
+    (ExBertConfig, modeling_exbert),
+    (RadaConfig, modeling_rada),
+    (VarMAEConfig, modeling_varmae),
+):
     transformers.AutoConfig.register(_config_class.model_type, _config_class, exist_ok=True)
     _base_class = getattr(_module, _config_class.__name__.removesuffix("Config") + "Model")
     for _auto_class, _path in _base_class.auto_classes.items():

@@ -49,6 +49,10 @@ def build_backbone(config: Any) -> PreTrainedModel:
         from .modeling_exbert import ExBertModel
 
         return ExBertModel(config)
+    if config.model_type == "rada":
+        from .modeling_rada import RadaModel
+
+        return RadaModel(config)
     backbone = AutoModel.from_config(config)
     if getattr(backbone, "pooler", None) is not None:
         backbone.pooler = None

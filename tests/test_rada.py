@@ -11,22 +11,23 @@ import pytest
 import torch
 from datasets import Dataset
 from hf_domain.modeling import modeling_rada
-from hf_domain.modeling.configuration_rada import RadaConfig
-from hf_domain.modeling.modeling_rada import (
+from hf_domain.modeling.modeling_rada import RetrievalInterface, average_states, sample_gumbel
+from safetensors.torch import load_file
+from tiny_models import VOCAB_SIZE, make_batch, make_masked_lm
+from torch.nn import functional as F
+from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments
+
+from hf_domain import (
+    RadaConfig,
     RadaForMaskedLM,
     RadaForQuestionAnswering,
     RadaForSequenceClassification,
     RadaForTokenClassification,
     RadaModel,
-    RetrievalInterface,
-    average_states,
-    sample_gumbel,
+    VarMAEForMaskedLM,
+    VarMAEForTokenClassification,
 )
-from hf_domain.modeling.modeling_varmae import VarMAEForMaskedLM
-from safetensors.torch import load_file
-from tiny_models import VOCAB_SIZE, make_batch, make_masked_lm
-from torch.nn import functional as F
-from transformers import Trainer, TrainingArguments
+from hf_domain.training import log_auxiliary_losses
 
 HEADS = {
     "AutoModel": RadaModel,
@@ -476,6 +477,19 @@ def test_accumulation_gives_the_same_loss_and_gradient(head, tmp_path):
     torch.testing.assert_close(torch.tensor(whole), torch.tensor(parts), rtol=1e-3, atol=2e-4)
 
 
+def test_what_was_read_is_neither_logged_nor_gathered(tmp_path):
+    model = make_rada()
+    trainer = Trainer(
+        model,
+        TrainingArguments(str(tmp_path), max_steps=1, use_cpu=True, report_to="none", disable_tqdm=True),
+        train_dataset=make_dataset(),
+        eval_dataset=make_dataset(),
+    )
+    log_auxiliary_losses(trainer)
+    assert math.isfinite(trainer.train().training_loss)
+    assert trainer.predict(make_dataset()).predictions.shape == (8, 12, VOCAB_SIZE)
+
+
 def test_losses_are_those_of_the_logits():
     batch = make_batch_with_passages()
     output = make_rada()(**batch)
@@ -530,6 +544,19 @@ def test_every_head_loads_from_every_other(head, tmp_path):
         assert torch.equal(model.base_model(**batch).last_hidden_state, expected)
         model.save_pretrained(tmp_path / "head")
         assert torch.equal(RadaModel.from_pretrained(tmp_path / "head")(**batch).last_hidden_state, expected)
+
+
+def test_with_the_package_no_trust_is_needed(tmp_path):
+    make_rada().save_pretrained(tmp_path)
+    assert isinstance(AutoModelForSequenceClassification.from_pretrained(tmp_path), RadaForSequenceClassification)
+    # As the backbone of another method; passages go through to it.
+    model = VarMAEForTokenClassification.from_backbone(RadaModel.from_pretrained(tmp_path))
+    batch = make_batch_with_passages(masked=False)
+    with torch.no_grad():
+        plain = {name: value for name, value in batch.items() if not name.startswith("passage")}
+        with_passages, without = model(**batch).logits, model(**plain).logits
+    assert torch.equal(with_passages[-1], without[-1])
+    assert not torch.allclose(with_passages[0], without[0])
 
 
 LOAD_WITHOUT_THE_PACKAGE = """
