@@ -38,6 +38,7 @@ from hf_domain.fine_tuning import (
 )
 from hf_domain.labels import find_ids, find_labels
 from hf_domain.metrics import choose_metrics
+from hf_domain.reading import PassageArguments, load_datastore, retrieve_passages, wrap_collator
 from hf_domain.runs import (
     ModelArguments,
     load_tokenizer,
@@ -75,7 +76,9 @@ class DataTrainingArguments(DataArguments):
 
 
 def main():
-    model_args, data_args, training_args = parse_arguments(ModelArguments, DataTrainingArguments, TrainingArguments)
+    model_args, data_args, passage_args, training_args = parse_arguments(
+        ModelArguments, DataTrainingArguments, PassageArguments, TrainingArguments
+    )
     start_run(training_args)
 
     label_column = data_args.label_column_name
@@ -95,6 +98,7 @@ def main():
     config = load_config(model_args, training_args, label_names, problem_type=problem_type)
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
     model = load_model(AutoModelForSequenceClassification, model_args, config, tokenizer)
+    datastore = load_datastore(passage_args, model, tokenizer, model_args.method)
 
     def tokenize(batch):
         encodings = tokenize_texts(
@@ -107,14 +111,16 @@ def main():
             encodings["labels"] = encode_labels(batch[label_column], problem_type, label_ids)
         return encodings
 
-    tokenized = map_splits(limit_splits(splits, data_args), tokenize, training_args, data_args)
+    splits = retrieve_passages(limit_splits(splits, data_args), datastore, text_columns, passage_args)
+    tokenized = map_splits(splits, tokenize, training_args, data_args)
+    collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None)
     trainer = FineTuner(
         model=model,
         args=training_args,
         train_dataset=tokenized["train"],
         eval_dataset=tokenized.get("validation"),
         processing_class=tokenizer,
-        data_collator=DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None),
+        data_collator=wrap_collator(collator, model, tokenizer, datastore, tokenized, passage_args, training_args),
         compute_metrics=compute_metrics,
     )
     if training_args.do_train:

@@ -17,6 +17,11 @@ second stage trains everything:
 
     python examples/run_mlm.py --model_name_or_path <first stage> --method exbert \
         --config_overrides freeze_backbone=false --output_dir <second stage> ...
+
+RADA reads passages of a datastore beside the text, which should not be in it: nine tenths of a corpus make the
+datastore, the rest is trained on.
+
+    python examples/run_mlm.py --method rada --datastore datastore --train_file rest.jsonl ...
 """
 
 import math
@@ -26,11 +31,12 @@ from typing import Literal
 from hf_domain.tokenization import VocabularyDelta
 from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, AutoModelForMaskedLM, Trainer, TrainingArguments
 
-from hf_domain import ExBertForMaskedLM, VarMAEForMaskedLM
+from hf_domain import ExBertForMaskedLM, RadaForMaskedLM, VarMAEForMaskedLM
 from hf_domain.corpora import check_batch, load_corpus, tokenize_corpus
 from hf_domain.embeddings import NewRowsFirst, RowDistances, apply_delta
 from hf_domain.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask, check_mask_token
 from hf_domain.outputs import check_output_dir
+from hf_domain.reading import PassageArguments, load_datastore, retrieve_for_blocks, wrap_collator
 from hf_domain.runs import (
     ModelArguments,
     load_tokenizer,
@@ -52,8 +58,7 @@ from hf_domain.training import (
 class MethodArguments(ModelArguments):
     """Which encoder, and what is made of it."""
 
-    method: Literal["dapt", "exbert", "varmae"] = field(default="dapt", metadata={"help": "What is trained."})
-    config_overrides: str | None = field(default=None, metadata={"help": "Options of the method: name=value,..."})
+    method: Literal["dapt", "exbert", "rada", "varmae"] = field(default="dapt", metadata={"help": "What is trained."})
     expanded_vocabulary: str | None = field(default=None, metadata={"help": "Folder written by run_expand_vocab.py."})
     new_rows_first_steps: int = field(default=0, metadata={"help": "Train the new rows alone for so many steps."})
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = field(
@@ -103,6 +108,8 @@ def load_model(args: MethodArguments, tokenizer, delta: VocabularyDelta | None):
     if args.method == "varmae" and not goes_on:
         special_ids = sorted(set(tokenizer.all_special_ids) - {tokenizer.mask_token_id, tokenizer.unk_token_id})
         return VarMAEForMaskedLM.from_backbone(model, **{"special_token_ids": special_ids, **overrides})
+    if args.method == "rada" and not goes_on:
+        return RadaForMaskedLM.from_backbone(model, **overrides)
     return decode_labelled_rows_only(model)
 
 
@@ -135,7 +142,9 @@ def load_data(args: DataTrainingArguments, model_args: MethodArguments, do_eval:
 
 
 def main() -> None:
-    model_args, data_args, training_args = parse_arguments(MethodArguments, DataTrainingArguments, TrainingArguments)
+    model_args, data_args, passage_args, training_args = parse_arguments(
+        MethodArguments, DataTrainingArguments, PassageArguments, TrainingArguments
+    )
     start_run(training_args)
     if data_args.streaming and training_args.do_train and training_args.max_steps <= 0:
         raise ValueError("the length of a stream is not known: --streaming needs --max_steps, got none")
@@ -150,20 +159,23 @@ def main() -> None:
     model = load_model(model_args, tokenizer, delta)
     check_tokenizer_fits(tokenizer, model)
     check_output_dir(training_args.output_dir, model.config)
+    datastore = load_datastore(passage_args, model, tokenizer, model_args.method)
     with training_args.main_process_first(desc="loading and tokenizing the corpus"):
         examples = load_data(data_args, model_args, training_args.do_eval, tokenizer)
+        examples = retrieve_for_blocks(examples, tokenizer, datastore, passage_args)
     if training_args.do_train:
         check_batch(examples["train"], training_args.train_batch_size * training_args.gradient_accumulation_steps)
 
     training_args.remove_unused_columns = not data_args.whole_word_mask  # the collator reads and drops word_ids
     collator_class = DataCollatorForWholeWordMask if data_args.whole_word_mask else DataCollatorForTokenMask
+    collator = collator_class(tokenizer, mlm_probability=data_args.mlm_probability, seed=training_args.seed)
     trainer = Trainer(
         model=model,
         args=training_args,
         train_dataset=examples["train"] if training_args.do_train else None,
         eval_dataset=examples["validation"] if training_args.do_eval else None,
         processing_class=tokenizer,
-        data_collator=collator_class(tokenizer, mlm_probability=data_args.mlm_probability, seed=training_args.seed),
+        data_collator=wrap_collator(collator, model, tokenizer, datastore, examples, passage_args, training_args),
     )
     log_auxiliary_losses(trainer)
     if delta is not None and model_args.method != "exbert":

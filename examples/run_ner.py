@@ -29,6 +29,7 @@ from hf_domain.fine_tuning import (
 )
 from hf_domain.labels import find_labels, prepare_for_words, read_tags, tokenize_words
 from hf_domain.metrics import compute_entity_metrics
+from hf_domain.reading import PassageArguments, load_datastore, retrieve_passages, wrap_collator
 from hf_domain.runs import (
     ModelArguments,
     load_tokenizer,
@@ -58,7 +59,9 @@ class DataTrainingArguments(DataArguments):
 
 
 def main():
-    model_args, data_args, training_args = parse_arguments(ModelArguments, DataTrainingArguments, TrainingArguments)
+    model_args, data_args, passage_args, training_args = parse_arguments(
+        ModelArguments, DataTrainingArguments, PassageArguments, TrainingArguments
+    )
     start_run(training_args)
 
     splits = load_splits(model_args, data_args, training_args)
@@ -69,6 +72,7 @@ def main():
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
     prepare_for_words(tokenizer)
     model = load_model(AutoModelForTokenClassification, model_args, config, tokenizer)
+    datastore = load_datastore(passage_args, model, tokenizer, model_args.method)
 
     def tokenize(batch):
         return tokenize_words(
@@ -84,16 +88,16 @@ def main():
         predicted, gold = read_tags(output, label_names)
         return compute_entity_metrics(predicted, gold, per_type=data_args.return_entity_level_metrics)
 
-    tokenized = map_splits(limit_splits(splits, data_args), tokenize, training_args, data_args)
+    splits = retrieve_passages(limit_splits(splits, data_args), datastore, [data_args.text_column_name], passage_args)
+    tokenized = map_splits(splits, tokenize, training_args, data_args)
+    collator = DataCollatorForTokenClassification(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None)
     trainer = FineTuner(
         model=model,
         args=training_args,
         train_dataset=tokenized["train"],
         eval_dataset=tokenized.get("validation"),
         processing_class=tokenizer,
-        data_collator=DataCollatorForTokenClassification(
-            tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None
-        ),
+        data_collator=wrap_collator(collator, model, tokenizer, datastore, tokenized, passage_args, training_args),
         compute_metrics=compute_metrics,
     )
     if training_args.do_train:

@@ -31,6 +31,7 @@ from hf_domain.fine_tuning import (
 )
 from hf_domain.metrics import compute_squad_metrics
 from hf_domain.question_answering import check_questions, find_answers, tokenize_questions
+from hf_domain.reading import PassageArguments, load_datastore, retrieve_passages, wrap_collator
 from hf_domain.runs import (
     ModelArguments,
     load_tokenizer,
@@ -59,7 +60,9 @@ class DataTrainingArguments(DataArguments):
 
 
 def main():
-    model_args, data_args, training_args = parse_arguments(ModelArguments, DataTrainingArguments, TrainingArguments)
+    model_args, data_args, passage_args, training_args = parse_arguments(
+        ModelArguments, DataTrainingArguments, PassageArguments, TrainingArguments
+    )
     start_run(training_args)
 
     splits = load_splits(model_args, data_args, training_args, needs_train=False)
@@ -71,6 +74,7 @@ def main():
     config = load_config(model_args, training_args)
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
     model = load_model(AutoModelForQuestionAnswering, model_args, config, tokenizer)
+    datastore = load_datastore(passage_args, model, tokenizer, model_args.method)
 
     def tokenize(batch):
         return tokenize_questions(
@@ -81,6 +85,7 @@ def main():
             pad_to_max_length=data_args.pad_to_max_length,
         )
 
+    splits = retrieve_passages(splits, datastore, ["question", "context"], passage_args)
     features = map_splits(splits, tokenize, training_args, data_args)
 
     def answer(predictions, split, prefix):
@@ -106,13 +111,14 @@ def main():
         references = {example["id"]: example["answers"]["text"] for example in splits[split]}
         return compute_squad_metrics(answer(output.predictions, split, prefix), references)
 
+    collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None)
     trainer = FineTuner(
         model=model,
         args=training_args,
         train_dataset=features.get("train"),
         eval_dataset=features.get("validation"),
         processing_class=tokenizer,
-        data_collator=DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None),
+        data_collator=wrap_collator(collator, model, tokenizer, datastore, features, passage_args, training_args),
         compute_metrics=partial(compute_metrics, split="validation", prefix="eval"),
     )
     if training_args.do_train:

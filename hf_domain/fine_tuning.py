@@ -1,7 +1,7 @@
 """What the scripts that fine-tune share beside the steps of any run: their data, and the model with its labels."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -16,9 +16,11 @@ from transformers import (
 )
 
 from hf_domain.corpora import load_files
+from hf_domain.modeling import modeling_rada
+from hf_domain.modeling.configuration_rada import RadaConfig
 from hf_domain.outputs import check_output_dir
 from hf_domain.runs import ModelArguments
-from hf_domain.training import check_tokenizer_fits, normalize_stock_loss
+from hf_domain.training import check_tokenizer_fits, normalize_stock_loss, parse_overrides
 
 
 @dataclass
@@ -126,7 +128,7 @@ def map_splits(
 
     Args:
         splits: The data.
-        tokenize: Takes a batch of columns and returns the columns that replace them.
+        tokenize: Takes a batch of columns and returns the columns that replace them; `passage_ids` stay.
         training_args: Say which process goes first, so that the others find its cache.
         data_args: Say how many processes tokenize, and whether a cached result is used.
 
@@ -139,7 +141,7 @@ def map_splits(
                 split: dataset.map(
                     tokenize,
                     batched=True,
-                    remove_columns=dataset.column_names,
+                    remove_columns=[name for name in dataset.column_names if name != "passage_ids"],
                     num_proc=data_args.preprocessing_num_workers,
                     load_from_cache_file=not data_args.overwrite_cache,
                     desc=f"Tokenizing {split}",
@@ -187,13 +189,21 @@ def load_config(
         The config.
 
     Raises:
-        ValueError: See `check_output_dir`.
+        ValueError: An override is no field of the config; see also `check_output_dir`.
     """
     if label_names is not None:
         options["id2label"] = dict(enumerate(label_names))
         options["label2id"] = {name: number for number, name in enumerate(label_names)}
+    overrides = parse_overrides(model_args.config_overrides)
     name = model_args.config_name or model_args.model_name_or_path
-    config = AutoConfig.from_pretrained(name, **model_args.hub_options, **options)
+    config = AutoConfig.from_pretrained(name, **model_args.hub_options)
+    is_built = model_args.method not in (None, config.model_type)
+    if unknown := sorted(overrides.keys() - {field.name for field in fields(RadaConfig if is_built else config)}):
+        raise ValueError(f"--config_overrides are fields of the model's config; it has no {', '.join(unknown)}.")
+    if is_built:
+        config = RadaConfig(backbone_config=config, **options, **overrides)
+    else:
+        config = AutoConfig.from_pretrained(name, **model_args.hub_options, **options, **overrides)
     assert training_args.output_dir is not None
     check_output_dir(training_args.output_dir, config)
     return config
@@ -207,7 +217,7 @@ def load_model(
     Args:
         auto_class: `AutoModelFor*` of the task.
         model_args: Which model.
-        config: Its config.
+        config: Its config, see `load_config`; of a method that is built around the encoder, if it is another.
         tokenizer: Its tokenizer.
 
     Returns:
@@ -216,6 +226,15 @@ def load_model(
     Raises:
         ValueError: The tokenizer has more entries than the model.
     """
+    if model_args.method is not None:
+        found = AutoConfig.from_pretrained(model_args.model_name_or_path, **model_args.hub_options)
+        if found.model_type != config.model_type:
+            names = [*RadaConfig.__annotations__, "classifier_dropout", "id2label", "label2id", "problem_type"]
+            options = {name: getattr(config, name) for name in names}
+            head = getattr(modeling_rada, auto_class.__name__.replace("AutoModel", "Rada"))
+            model = head.from_backbone(model_args.model_name_or_path, **model_args.hub_options, **options)
+            check_tokenizer_fits(tokenizer, model)
+            return model
     model = auto_class.from_pretrained(
         model_args.model_name_or_path,
         config=config,

@@ -4,7 +4,7 @@ import logging
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import datasets
 import transformers
@@ -40,6 +40,8 @@ class ModelArguments:
     ignore_mismatched_sizes: bool = field(
         default=False, metadata={"help": "Replace the head of a model that was fine-tuned for other labels."}
     )
+    method: Literal["rada"] | None = field(default=None, metadata={"help": "Build this around a plain encoder."})
+    config_overrides: str | None = field(default=None, metadata={"help": "Options of the method: name=value,..."})
 
     @property
     def hub_options(self) -> dict[str, Any]:
