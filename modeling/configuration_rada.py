@@ -13,9 +13,9 @@ class RadaConfig(BackboneConfig):
             the encoder has.
         scores: How words and passages are scored. "pooled" (our choice): the mean over the positions of the input of
             q_i . k_j / sqrt(d), a softmax over the words of a passage, and their mean as the score of the passage, by
-            a learned scale; its cost is linear. "joint": a softmax over all words of all passages at each position, so
-            that the score of a passage is the attention it gets. "literal": Eqs. 5-12 as printed, whose weights may be
-            negative and not finite and whose noise cancels; for study.
+            a learned scale, at first the root of the hidden size; its cost is linear. "joint": a softmax over all
+            words of all passages at each position, so that the score of a passage is the attention it gets. "literal":
+            Eqs. 5-12 as printed, whose weights may be negative and not finite and whose noise cancels; for study.
         selection: How the passage is chosen. "gumbel": straight-through Gumbel-softmax in training, the best passage
             in evaluation (section 3.3.2). "top1": the best passage, through which the scores of passages get no
             gradient (table 5). "all": the mean of all passages, weighed by the softmax of their scores (ours).

@@ -143,8 +143,9 @@ class RetrievalInterface(nn.Module):
         self.output = nn.Linear(hidden_size, hidden_size, bias=False)
         self.norm = nn.LayerNorm(hidden_size)
         if scores == "pooled":
-            # Beside the mean: the printed sum over both lengths is so large that noise and gradient vanish.
-            self.scale = nn.Parameter(torch.ones(1))
+            # The printed sum over both lengths is so large that neither noise nor gradient counts; the mean, of a
+            # fresh interface, so small (they differ by 0.001) that fine-tuning could end before it outgrows the noise.
+            self.scale = nn.Parameter(torch.full((1,), hidden_size**0.5))
 
     def forward(
         self,
@@ -380,14 +381,14 @@ class RadaPreTrainedModel(BackbonePreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, RetrievalInterface) and module.scores == "pooled":
-            init.ones_(module.scale)
+            init.constant_(module.scale, module.query.in_features**0.5)
 
     @classmethod
     def from_backbone(cls, backbone: str | PreTrainedModel, **options: Any) -> Self:
         """Build a RADA around a pretrained encoder; arguments as in `BackbonePreTrainedModel.from_backbone`.
 
-        The LayerNorm of the interface starts at the scale of the encoder's states, measured on random ids: a gain of 1
-        would hand the masked-LM head states of another scale, and another one beside inputs without passages.
+        The LayerNorm of the interface starts near the scale of the encoder's states, measured on random ids: a gain of
+        1 would hand the masked-LM head states several times as large, also beside inputs without passages.
         """
         model = super().from_backbone(backbone, **options)
         rada: RadaModel = model.base_model

@@ -65,6 +65,8 @@ def make_rada(family="bert", dropout=0.1, head=RadaForMaskedLM, **options):
     with torch.no_grad():
         for parameter in model.base_model.interface.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
+        if model.config.scores == "pooled":
+            model.base_model.interface.scale.fill_(1.0)  # scores of the size of the noise
     return model.eval()
 
 
@@ -544,6 +546,13 @@ def test_every_head_loads_from_every_other(head, tmp_path):
         assert torch.equal(model.base_model(**batch).last_hidden_state, expected)
         model.save_pretrained(tmp_path / "head")
         assert torch.equal(RadaModel.from_pretrained(tmp_path / "head")(**batch).last_hidden_state, expected)
+
+
+def test_missing_weights_are_initialized(tmp_path):
+    make_rada(scores="joint").save_pretrained(tmp_path)
+    model, info = RadaForMaskedLM.from_pretrained(tmp_path, scores="pooled", output_loading_info=True)
+    assert info["missing_keys"] == {"model.interface.scale"}
+    assert model.model.interface.scale.item() == pytest.approx(math.sqrt(32))
 
 
 def test_with_the_package_no_trust_is_needed(tmp_path):

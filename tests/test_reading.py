@@ -73,11 +73,9 @@ def make_texts(topics, names, count):
 def test_classification_learns_from_passages_alone(run, topics, tmp_path):
     # The names of the evaluation are new: their topic stands in the datastore and nowhere else.
     splits = {"train": make_texts(topics, NAMES[:25], 300), "validation": make_texts(topics, NAMES[25:], 60)}
-    flags = {"num_train_epochs": 6, "learning_rate": 2e-3, "passage_cache": tmp_path / "states"}
-    results = run(
-        run_classification, splits, config_overrides="passage_encoder=frozen,selection=all,num_heads=1", **flags
-    )
-    assert results["eval_accuracy"] > 0.8
+    flags = {"num_train_epochs": 10, "learning_rate": 2e-3, "passage_cache": tmp_path / "states"}
+    results = run(run_classification, splits, config_overrides="passage_encoder=frozen,num_heads=1", **flags)
+    assert results["eval_accuracy"] > 0.75
     retrieved = {row["text"] for rows in splits.values() for row in rows}
     assert json.loads((tmp_path / "states" / "cache.json").read_text())["passages"] == len(retrieved)
     loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path / "output")
