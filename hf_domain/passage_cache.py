@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from hf_domain.modeling.modeling_rada import RadaModel, RadaPreTrainedModel, average_states
+from hf_domain.modeling.modeling_rada import RadaPreTrainedModel, average_states
 from hf_domain.passages import read_token_ids
 from hf_domain.results import read_json, write_json
 
@@ -276,7 +276,7 @@ def _encode_shard(
     batch_size: int,
     progress: tqdm,
 ) -> dict[str, torch.Tensor]:
-    rada: RadaModel = model.base_model
+    rada: Any = model.base_model
     offsets = torch.tensor([0, *np.cumsum([len(ids) for ids in token_ids])])
     states = torch.empty(int(offsets[-1]), model.config.hidden_size, dtype=torch.bfloat16)
     vectors = torch.empty(len(token_ids), model.config.hidden_size)

@@ -63,9 +63,9 @@ class PassageReading:
         word_weights: `[batch, num_heads, passage_length]`, of the words of the chosen passage; sums to 1, or to 0.
     """
 
-    selected_passages: torch.LongTensor | None = None
-    passage_weights: torch.FloatTensor | None = None
-    word_weights: torch.FloatTensor | None = None
+    selected_passages: torch.Tensor | None = None
+    passage_weights: torch.Tensor | None = None
+    word_weights: torch.Tensor | None = None
 
 
 @dataclass
@@ -391,7 +391,7 @@ class RadaPreTrainedModel(BackbonePreTrainedModel):
         1 would hand the masked-LM head states several times as large, also beside inputs without passages.
         """
         model = super().from_backbone(backbone, **options)
-        rada: RadaModel = model.base_model
+        rada: Any = model.base_model
         rada.copy_passage_encoder()
         rada.scale_norm()
         return model
@@ -417,7 +417,8 @@ class RadaPreTrainedModel(BackbonePreTrainedModel):
         Args:
             cache: Of the passage encoder as it is now; None forgets it.
         """
-        self.base_model.passage_cache = cache
+        rada: Any = self.base_model
+        rada.passage_cache = cache
 
     def build_output(self, output_class: Any, outputs: Any, **fields: Any) -> Any:
         """Return the output of a head with what was read."""
@@ -428,6 +429,8 @@ class RadaPreTrainedModel(BackbonePreTrainedModel):
 class RadaModel(RadaPreTrainedModel):
     """An encoder and the interface that reads passages."""
 
+    passage_cache: PassageReader | None = None
+
     def __init__(self, config: RadaConfig):
         super().__init__(config)
         self.backbone = build_backbone(config.backbone_config)
@@ -436,7 +439,6 @@ class RadaModel(RadaPreTrainedModel):
         self.interface = RetrievalInterface(
             config.hidden_size, config.num_heads or 1, config.scores, config.selection, config.temperature
         )
-        self.passage_cache: PassageReader | None = None
         self.freeze_parameters()
         self.post_init()
 
@@ -506,7 +508,7 @@ class RadaModel(RadaPreTrainedModel):
                 trains; or passages that are not in the form above.
         """
         outputs = self.encode(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
-        hidden_states = outputs.last_hidden_state
+        hidden_states: Any = outputs.last_hidden_state
         if passage_ids is not None:
             reading = self.read_cached_passages(hidden_states, attention_mask, passage_ids)
         elif passage_input_ids is not None or passage_states is not None:
@@ -570,7 +572,7 @@ class RadaModel(RadaPreTrainedModel):
         vectors: torch.Tensor | None,
     ) -> RadaModelOutput:
         """Read passages that the batch brings; arguments as in `forward`."""
-        shape = (input_ids if states is None else states[..., 0]).shape
+        shape = input_ids.shape if states is None else states.shape[:-1]  # type: ignore[union-attr]
         if len(shape) != (3 if index is None else 2) or (mask is not None and mask.shape != shape):
             raise ValueError(
                 "passages are [batch, passages, passage_length], or [rows, passage_length] with passage_index; got "
