@@ -411,6 +411,19 @@ class RadaPreTrainedModel(BackbonePreTrainedModel):
         if self.config.passage_encoder == "frozen":
             self.base_model.passage_backbone.requires_grad_(False)
 
+    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args, **kwargs) -> Any:
+        """Resize as transformers does.
+
+        Raises:
+            ValueError: The frozen passage encoder would be left with the old vocabulary.
+        """
+        if self.config.passage_encoder == "frozen" and new_num_tokens not in (None, self.config.vocab_size):
+            raise ValueError(
+                f"the frozen passage encoder keeps its vocabulary of {self.config.vocab_size}, got {new_num_tokens}; "
+                "resize the encoder first, then build the RADA around it"
+            )
+        return super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
+
     def use_passage_cache(self, cache: PassageReader | None) -> None:
         """Let the model read encoded passages by their ids, which batches then bring as `passage_ids`.
 

@@ -439,6 +439,8 @@ def test_frozen_passage_encoder_and_trained_rest(family, tmp_path):
 
 def test_frozen_passages_are_encoded_without_dropout_and_gradient():
     model = make_rada(head=RadaModel, dropout=0.5, passage_encoder="frozen").train()
+    for key, value in model.backbone.state_dict().items():
+        assert torch.equal(model.passage_backbone.state_dict()[key], value)
     ids = torch.randint(5, VOCAB_SIZE, (3, 7))
     once, twice = (model.encode_passages(ids, torch.ones_like(ids)) for _ in range(2))
     assert torch.equal(once, twice)
@@ -698,6 +700,16 @@ def test_bfloat16(family):
 def test_wrong_option(option, message):
     with pytest.raises(ValueError, match=message):
         RadaConfig(**option)
+
+
+def test_resized_vocabulary():
+    batch = make_batch_with_passages(masked=False)
+    batch["input_ids"][0, 0] = batch["passage_input_ids"][0, 0, 0] = 125
+    model = make_rada()
+    model.resize_token_embeddings(130)
+    assert model(**batch).logits.shape[-1] == 130
+    with pytest.raises(ValueError, match=r"keeps its vocabulary of 120, got 130; resize the encoder first"):
+        make_rada(passage_encoder="frozen").resize_token_embeddings(130)
 
 
 def test_wrong_passages():
