@@ -44,6 +44,7 @@ from hf_domain.fine_tuning import (
 from hf_domain.labels import find_ids, find_labels
 from hf_domain.memory import DataCollatorWithMemory, add_memory_inputs, load_memory_tokenizer
 from hf_domain.metrics import choose_metrics
+from hf_domain.passage_reading import PassageArguments, load_datastore, retrieve_passages, wrap_collator
 from hf_domain.runs import (
     load_tokenizer,
     parse_arguments,
@@ -80,8 +81,8 @@ class DataTrainingArguments(DataArguments):
 
 
 def main():
-    model_args, data_args, training_args = parse_arguments(
-        FineTuningArguments, DataTrainingArguments, TrainingArguments
+    model_args, data_args, passage_args, training_args = parse_arguments(
+        FineTuningArguments, DataTrainingArguments, PassageArguments, TrainingArguments
     )
     start_run(training_args)
 
@@ -103,6 +104,7 @@ def main():
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
     model = load_model(AutoModelForSequenceClassification, model_args, config, tokenizer)
     memory_tokenizer = load_memory_tokenizer(model.config, token=model_args.token, cache_dir=model_args.cache_dir)
+    datastore = load_datastore(passage_args, model, tokenizer, model_args.method)
 
     def tokenize(batch):
         texts = [batch[column] for column in text_columns]
@@ -113,16 +115,18 @@ def main():
             encodings["labels"] = encode_labels(batch[label_column], problem_type, label_ids)
         return encodings
 
-    tokenized = map_splits(limit_splits(splits, data_args), tokenize, training_args, data_args)
+    splits = retrieve_passages(limit_splits(splits, data_args), datastore, text_columns, passage_args)
+    tokenized = map_splits(splits, tokenize, training_args, data_args)
     tokenized = add_memory_states(tokenized, model, training_args, data_args)
     collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None)
+    collator = DataCollatorWithMemory(collator, memory_tokenizer)
     trainer = FineTuner(
         model=model,
         args=training_args,
         train_dataset=tokenized["train"],
         eval_dataset=tokenized.get("validation"),
         processing_class=tokenizer,
-        data_collator=DataCollatorWithMemory(collator, memory_tokenizer),
+        data_collator=wrap_collator(collator, model, tokenizer, datastore, tokenized, passage_args, training_args),
         compute_metrics=compute_metrics,
     )
     if training_args.do_train:

@@ -47,6 +47,7 @@ from hf_domain.distillation import (
     pick_layers,
 )
 from hf_domain.embeddings import apply_delta
+from hf_domain.passage_reading import PassageArguments
 from hf_domain.plans import Step, Strategy, begin_step, describe_plan, finish_step, make_plan
 from hf_domain.results import describe_environment, read_json, write_json
 from hf_domain.runs import (
@@ -167,7 +168,7 @@ def adapt(step: Step, args: StrategyArguments, data_args: CorpusArguments, train
         expanded_vocabulary=args.expanded_vocabulary if step.expand else None,
     )
     training_args.learning_rate = args.mlm_learning_rate
-    run_mlm.run(model_args, data_args, training_args)
+    run_mlm.run(model_args, data_args, PassageArguments(), training_args)
 
 
 def distill(step: Step, args: StrategyArguments, data_args: CorpusArguments, training_args: TrainingArguments) -> None:

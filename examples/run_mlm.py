@@ -21,6 +21,11 @@ second stage trains everything:
 
 `--method gmap --memory_name_or_path bert-base-uncased` lets an encoder read a frozen general one while it is trained;
 both need the same tokenizer.
+
+RADA reads passages of a datastore beside the text, which should not be in it: nine tenths of a corpus make the
+datastore, the rest is trained on.
+
+    python examples/run_mlm.py --method rada --datastore datastore --train_file rest.jsonl ...
 """
 
 import math
@@ -37,13 +42,14 @@ from transformers import (
     TrainingArguments,
 )
 
-from hf_domain import ExBertForMaskedLM, GMapForMaskedLM, VarMAEForMaskedLM
+from hf_domain import ExBertForMaskedLM, GMapForMaskedLM, RadaForMaskedLM, VarMAEForMaskedLM
 from hf_domain.corpora import check_batch, load_corpus, tokenize_corpus
 from hf_domain.embeddings import NewRowsFirst, RowDistances, apply_delta
 from hf_domain.lora import add_lora, merge_lora
 from hf_domain.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask, check_mask_token
 from hf_domain.memory import check_same_ids
 from hf_domain.outputs import check_output_dir
+from hf_domain.passage_reading import PassageArguments, load_datastore, retrieve_for_blocks, wrap_collator
 from hf_domain.runs import (
     ModelArguments,
     check_method,
@@ -66,7 +72,7 @@ from hf_domain.training import (
 class MethodArguments(ModelArguments):
     """Which encoder, and what is made of it."""
 
-    method: Literal["dapt", "exbert", "gmap", "lora", "varmae"] = field(
+    method: Literal["dapt", "exbert", "gmap", "lora", "rada", "varmae"] = field(
         default="dapt", metadata={"help": "What is trained."}
     )
     expanded_vocabulary: str | None = field(default=None, metadata={"help": "Folder written by run_expand_vocab.py."})
@@ -129,6 +135,8 @@ def load_model(args: MethodArguments, tokenizer, delta: VocabularyDelta | None):
         if not goes_on:
             options = {"memory_revision": args.memory_revision, "memory_tokenizer": "same", **overrides}
             return GMapForMaskedLM.from_backbones(model, memory, dtype=model.dtype, **options)
+    if args.method == "rada" and not goes_on:
+        return RadaForMaskedLM.from_backbone(model, **overrides)
     model = decode_labelled_rows_only(model)
     return add_lora(model, delta) if args.method == "lora" else model
 
@@ -162,12 +170,19 @@ def load_data(args: DataTrainingArguments, model_args: MethodArguments, do_eval:
 
 
 def main() -> None:
-    model_args, data_args, training_args = parse_arguments(MethodArguments, DataTrainingArguments, TrainingArguments)
+    model_args, data_args, passage_args, training_args = parse_arguments(
+        MethodArguments, DataTrainingArguments, PassageArguments, TrainingArguments
+    )
     start_run(training_args)
-    run(model_args, data_args, training_args)
+    run(model_args, data_args, passage_args, training_args)
 
 
-def run(model_args: MethodArguments, data_args: DataTrainingArguments, training_args: TrainingArguments) -> None:
+def run(
+    model_args: MethodArguments,
+    data_args: DataTrainingArguments,
+    passage_args: PassageArguments,
+    training_args: TrainingArguments,
+) -> None:
     if data_args.streaming and training_args.do_train and training_args.max_steps <= 0:
         raise ValueError("the length of a stream is not known: --streaming needs --max_steps, got none")
     delta = None
@@ -181,20 +196,23 @@ def run(model_args: MethodArguments, data_args: DataTrainingArguments, training_
     model = load_model(model_args, tokenizer, delta)
     check_tokenizer_fits(tokenizer, model)
     check_output_dir(training_args.output_dir, model.config)
+    datastore = load_datastore(passage_args, model, tokenizer, model_args.method)
     with training_args.main_process_first(desc="loading and tokenizing the corpus"):
         examples = load_data(data_args, model_args, training_args.do_eval, tokenizer)
+        examples = retrieve_for_blocks(examples, tokenizer, datastore, passage_args)
     if training_args.do_train:
         check_batch(examples["train"], training_args.train_batch_size * training_args.gradient_accumulation_steps)
 
     training_args.remove_unused_columns = not data_args.whole_word_mask  # the collator reads and drops word_ids
     collator_class = DataCollatorForWholeWordMask if data_args.whole_word_mask else DataCollatorForTokenMask
+    collator = collator_class(tokenizer, mlm_probability=data_args.mlm_probability, seed=training_args.seed)
     trainer = Trainer(
         model=model,
         args=training_args,
         train_dataset=examples["train"] if training_args.do_train else None,
         eval_dataset=examples["validation"] if training_args.do_eval else None,
         processing_class=tokenizer,
-        data_collator=collator_class(tokenizer, mlm_probability=data_args.mlm_probability, seed=training_args.seed),
+        data_collator=wrap_collator(collator, model, tokenizer, datastore, examples, passage_args, training_args),
     )
     log_auxiliary_losses(trainer)
     if delta is not None and model_args.method not in ("exbert", "lora"):

@@ -32,6 +32,7 @@ from hf_domain.fine_tuning import (
 from hf_domain.labels import find_labels, prepare_for_words, read_tags, tokenize_words
 from hf_domain.memory import DataCollatorWithMemory, add_memory_inputs, load_memory_tokenizer
 from hf_domain.metrics import compute_entity_metrics
+from hf_domain.passage_reading import PassageArguments, load_datastore, retrieve_passages, wrap_collator
 from hf_domain.runs import (
     load_tokenizer,
     parse_arguments,
@@ -60,8 +61,8 @@ class DataTrainingArguments(DataArguments):
 
 
 def main():
-    model_args, data_args, training_args = parse_arguments(
-        FineTuningArguments, DataTrainingArguments, TrainingArguments
+    model_args, data_args, passage_args, training_args = parse_arguments(
+        FineTuningArguments, DataTrainingArguments, PassageArguments, TrainingArguments
     )
     start_run(training_args)
 
@@ -76,6 +77,7 @@ def main():
     memory_tokenizer = load_memory_tokenizer(model.config, token=model_args.token, cache_dir=model_args.cache_dir)
     if memory_tokenizer is not None:
         prepare_for_words(memory_tokenizer)
+    datastore = load_datastore(passage_args, model, tokenizer, model_args.method)
 
     def tokenize(batch):
         words = batch[data_args.text_column_name]
@@ -90,16 +92,18 @@ def main():
         predicted, gold = read_tags(output, label_names)
         return compute_entity_metrics(predicted, gold, per_type=data_args.return_entity_level_metrics)
 
-    tokenized = map_splits(limit_splits(splits, data_args), tokenize, training_args, data_args)
+    splits = retrieve_passages(limit_splits(splits, data_args), datastore, [data_args.text_column_name], passage_args)
+    tokenized = map_splits(splits, tokenize, training_args, data_args)
     tokenized = add_memory_states(tokenized, model, training_args, data_args)
     collator = DataCollatorForTokenClassification(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None)
+    collator = DataCollatorWithMemory(collator, memory_tokenizer)
     trainer = FineTuner(
         model=model,
         args=training_args,
         train_dataset=tokenized["train"],
         eval_dataset=tokenized.get("validation"),
         processing_class=tokenizer,
-        data_collator=DataCollatorWithMemory(collator, memory_tokenizer),
+        data_collator=wrap_collator(collator, model, tokenizer, datastore, tokenized, passage_args, training_args),
         compute_metrics=compute_metrics,
     )
     if training_args.do_train:

@@ -34,6 +34,7 @@ from hf_domain.fine_tuning import (
 )
 from hf_domain.memory import DataCollatorWithMemory, add_memory_inputs, load_memory_tokenizer
 from hf_domain.metrics import compute_squad_metrics
+from hf_domain.passage_reading import PassageArguments, load_datastore, retrieve_passages, wrap_collator
 from hf_domain.question_answering import check_questions, cut_windows, find_answers, tokenize_questions
 from hf_domain.runs import (
     load_tokenizer,
@@ -62,8 +63,8 @@ class DataTrainingArguments(DataArguments):
 
 
 def main():
-    model_args, data_args, training_args = parse_arguments(
-        FineTuningArguments, DataTrainingArguments, TrainingArguments
+    model_args, data_args, passage_args, training_args = parse_arguments(
+        FineTuningArguments, DataTrainingArguments, PassageArguments, TrainingArguments
     )
     start_run(training_args)
 
@@ -77,6 +78,7 @@ def main():
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
     model = load_model(AutoModelForQuestionAnswering, model_args, config, tokenizer)
     memory_tokenizer = load_memory_tokenizer(model.config, token=model_args.token, cache_dir=model_args.cache_dir)
+    datastore = load_datastore(passage_args, model, tokenizer, model_args.method)
 
     def tokenize(batch):
         options = {"max_seq_length": data_args.max_seq_length, "pad_to_max_length": data_args.pad_to_max_length}
@@ -85,9 +87,11 @@ def main():
             windows, memory_tokenizer, lambda memory: tokenize_texts(cut_windows(batch, windows), memory, **options)
         )
 
+    splits = retrieve_passages(splits, datastore, ["question", "context"], passage_args)
     features = map_splits(splits, tokenize, training_args, data_args)
     inputs = add_memory_states(features, model, training_args, data_args)
     collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None)
+    collator = DataCollatorWithMemory(collator, memory_tokenizer)
 
     def answer(predictions, split, prefix):
         answers = find_answers(
@@ -118,7 +122,7 @@ def main():
         train_dataset=inputs.get("train"),
         eval_dataset=inputs.get("validation"),
         processing_class=tokenizer,
-        data_collator=DataCollatorWithMemory(collator, memory_tokenizer),
+        data_collator=wrap_collator(collator, model, tokenizer, datastore, features, passage_args, training_args),
         compute_metrics=partial(compute_metrics, split="validation", prefix="eval"),
     )
     if training_args.do_train:

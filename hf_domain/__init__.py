@@ -7,7 +7,7 @@ them without `trust_remote_code`, and its adapter with peft.
 import transformers
 
 from hf_domain.adapters import ExBertAdapterConfig
-from hf_domain.modeling import modeling_exbert, modeling_gmap, modeling_varmae
+from hf_domain.modeling import modeling_exbert, modeling_gmap, modeling_rada, modeling_varmae
 from hf_domain.modeling.modeling_exbert import (
     ExBertConfig,
     ExBertForMaskedLM,
@@ -23,6 +23,14 @@ from hf_domain.modeling.modeling_gmap import (
     GMapForSequenceClassification,
     GMapForTokenClassification,
     GMapModel,
+)
+from hf_domain.modeling.modeling_rada import (
+    RadaConfig,
+    RadaForMaskedLM,
+    RadaForQuestionAnswering,
+    RadaForSequenceClassification,
+    RadaForTokenClassification,
+    RadaModel,
 )
 from hf_domain.modeling.modeling_varmae import (
     VarMAEConfig,
@@ -48,6 +56,12 @@ __all__ = [
     "GMapForSequenceClassification",
     "GMapForTokenClassification",
     "GMapModel",
+    "RadaConfig",
+    "RadaForMaskedLM",
+    "RadaForQuestionAnswering",
+    "RadaForSequenceClassification",
+    "RadaForTokenClassification",
+    "RadaModel",
     "VarMAEConfig",
     "VarMAEForMaskedLM",
     "VarMAEForQuestionAnswering",
@@ -59,6 +73,7 @@ __all__ = [
 for _config_class, _module in (
     (ExBertConfig, modeling_exbert),
     (GMapConfig, modeling_gmap),
+    (RadaConfig, modeling_rada),
     (VarMAEConfig, modeling_varmae),
 ):
     transformers.AutoConfig.register(_config_class.model_type, _config_class, exist_ok=True)

@@ -1,7 +1,7 @@
 """What the scripts that fine-tune share beside the steps of any run: their data, and the model with its labels."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,9 @@ from transformers import (
 
 from hf_domain.corpora import load_files
 from hf_domain.memory import DatasetWithMemory, cache_memory_states
-from hf_domain.modeling import modeling_gmap
+from hf_domain.modeling import modeling_gmap, modeling_rada
 from hf_domain.modeling.configuration_gmap import GMapConfig
+from hf_domain.modeling.configuration_rada import RadaConfig
 from hf_domain.outputs import check_output_dir
 from hf_domain.runs import ModelArguments, check_method
 from hf_domain.training import check_tokenizer_fits, normalize_stock_loss, parse_overrides
@@ -142,7 +143,7 @@ def map_splits(
 
     Args:
         splits: The data.
-        tokenize: Takes a batch of columns and returns the columns that replace them.
+        tokenize: Takes a batch of columns and returns the columns that replace them; `passage_ids` stay.
         training_args: Say which process goes first, so that the others find its cache.
         data_args: Say how many processes tokenize, and whether a cached result is used.
 
@@ -155,7 +156,7 @@ def map_splits(
                 split: dataset.map(
                     tokenize,
                     batched=True,
-                    remove_columns=dataset.column_names,
+                    remove_columns=[name for name in dataset.column_names if name != "passage_ids"],
                     num_proc=data_args.preprocessing_num_workers,
                     load_from_cache_file=not data_args.overwrite_cache,
                     desc=f"Tokenizing {split}",
@@ -203,25 +204,29 @@ def load_config(
         The config.
 
     Raises:
-        ValueError: See `check_output_dir`, `check_method` and `GMapConfig`.
+        ValueError: An override is no field of the config; see also `check_output_dir` and `check_method`.
     """
     if label_names is not None:
         options["id2label"] = dict(enumerate(label_names))
         options["label2id"] = {name: number for number, name in enumerate(label_names)}
-    name = model_args.config_name or model_args.model_name_or_path
     overrides = parse_overrides(model_args.config_overrides)
-    is_gmap = load_model_type(model_args) == "gmap"
-    check_method(model_args, is_gmap)
-    if model_args.method == "gmap" and not is_gmap:
+    name = model_args.config_name or model_args.model_name_or_path
+    config: Any = AutoConfig.from_pretrained(name, **model_args.hub_options)
+    check_method(model_args, model_args.method == config.model_type)
+    is_built = model_args.method not in ("plain", config.model_type)
+    config_class: Any = {"gmap": GMapConfig, "rada": RadaConfig}[model_args.method] if is_built else type(config)
+    if unknown := sorted(overrides.keys() - {item.name for item in fields(config_class)}):
+        raise ValueError(f"--config_overrides are fields of the model's config; it has no {', '.join(unknown)}")
+    if not is_built:
+        config = AutoConfig.from_pretrained(name, **model_args.hub_options, **options, **overrides)
+    elif model_args.method == "rada":
+        config = RadaConfig(backbone_config=config, **options, **overrides)
+    else:
         memory: Any = model_args.memory_name_or_path
         memory_options = {**model_args.hub_options, "revision": model_args.memory_revision or "main"}
-        config: Any = GMapConfig(
-            backbone_config=AutoConfig.from_pretrained(name, **model_args.hub_options),
-            memory_config=AutoConfig.from_pretrained(memory, **memory_options),
-            **{"memory_name_or_path": memory, **options, **overrides},
-        )
-    else:
-        config = AutoConfig.from_pretrained(name, **model_args.hub_options, **options, **overrides)
+        memory_config = AutoConfig.from_pretrained(memory, **memory_options)
+        options = {"memory_name_or_path": memory, **options, **overrides}
+        config = GMapConfig(backbone_config=config, memory_config=memory_config, **options)
     assert training_args.output_dir is not None
     check_output_dir(training_args.output_dir, config)
     return config
@@ -237,7 +242,7 @@ def load_model(
     Args:
         auto_class: `AutoModelFor*` of the task.
         model_args: Which model.
-        config: Its config.
+        config: Its config, see `load_config`; of a method that is built around the encoder, if it is another.
         tokenizer: Its tokenizer.
 
     Returns:
@@ -250,17 +255,17 @@ def load_model(
     num_layers = model_args.train_top_layers
     if num_layers is not None and config.model_type != "exbert":
         raise ValueError(f"--train_top_layers is for an exBERT, this is a {config.model_type}; got {num_layers}")
-    if model_args.method == "gmap" and load_model_type(model_args) != "gmap":
-        head_class = getattr(modeling_gmap, auto_class.__name__.replace("AutoModel", "GMap"))
+    if model_args.method != "plain" and load_model_type(model_args) != config.model_type:
         labels = {name: getattr(config, name) for name in ("id2label", "label2id", "problem_type")}
-        model = head_class.from_backbones(
-            model_args.model_name_or_path,
-            model_args.memory_name_or_path,
-            memory_revision=model_args.memory_revision,
-            **model_args.hub_options,
-            **labels,
-            **parse_overrides(model_args.config_overrides),
-        )
+        options = {**model_args.hub_options, **labels, **parse_overrides(model_args.config_overrides)}
+        name, head = model_args.model_name_or_path, auto_class.__name__.removeprefix("AutoModel")
+        if model_args.method == "rada":
+            model = getattr(modeling_rada, f"Rada{head}").from_backbone(name, **options)
+        else:
+            options["memory_revision"] = model_args.memory_revision
+            model = getattr(modeling_gmap, f"GMap{head}").from_backbones(
+                name, model_args.memory_name_or_path, **options
+            )
         check_tokenizer_fits(tokenizer, model)
         return model
     model = auto_class.from_pretrained(

@@ -89,6 +89,18 @@ METHODS = {
   year = "2022"
 }""",
     ),
+    "rada": Method(
+        name="RADA",
+        paper="Xu et al. 2023, <https://aclanthology.org/2023.repl4nlp-1.5>",
+        summary="{base_model} with an interface that reads retrieved passages, trained by masked language modeling on "
+        "text of its domain. Without passages it is its encoder alone.",
+        citation="""@inproceedings{xu-etal-2023-retrieval,
+  title = "Retrieval-Augmented Domain Adaptation of Language Models",
+  author = "Xu, Benfeng and others",
+  booktitle = "Proceedings of the 8th Workshop on Representation Learning for NLP (RepL4NLP 2023)",
+  year = "2023"
+}""",
+    ),
 }
 
 

@@ -42,8 +42,8 @@ class ModelArguments:
     ignore_mismatched_sizes: bool = field(
         default=False, metadata={"help": "Replace the head of a model that was fine-tuned for other labels."}
     )
-    method: Literal["plain", "gmap"] = field(
-        default="plain", metadata={"help": "The encoder as it is, or with a general encoder as memory."}
+    method: Literal["plain", "gmap", "rada"] = field(
+        default="plain", metadata={"help": "The encoder as it is, with a memory (gmap), or reading passages (rada)."}
     )
     memory_name_or_path: str | None = field(default=None, metadata={"help": "With gmap: the general encoder."})
     memory_revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of the memory."})

@@ -119,7 +119,7 @@ class AuxiliaryLossCallback(TrainerCallback):
         self.passes[model.training] += 1
         for name in getattr(model.config, "keys_to_ignore_at_inference", ()):
             value = output.get(name)
-            if value is not None:
+            if value is not None and value.dim() == 0:
                 sums[name] = sums.get(name, 0.0) + value.detach().float()
 
     def flush(self, training: bool) -> dict[str, float]:

@@ -56,6 +56,10 @@ def build_backbone(config: Any) -> PreTrainedModel:
         if not config.save_memory:
             raise ValueError("save_memory=False leaves out a memory that only G-MAP itself finds again; save it whole")
         return GMapModel(config)
+    if config.model_type == "rada":
+        from .modeling_rada import RadaModel
+
+        return RadaModel(config)
     backbone = AutoModel.from_config(config)
     if getattr(backbone, "pooler", None) is not None:
         backbone.pooler = None
@@ -207,6 +211,16 @@ class BackbonePreTrainedModel(PreTrainedModel):
     def set_input_embeddings(self, value: nn.Module) -> None:
         """Replace the embedding table of the encoder."""
         self.get_backbone().set_input_embeddings(value)
+
+    def build_output(self, output_class: Any, outputs: Any, **fields: Any) -> Any:
+        """Return the output of a head; a method whose model gives more hands it on here.
+
+        Args:
+            output_class: Class of the output.
+            outputs: What the model gave.
+            fields: `loss`, and the logits.
+        """
+        return output_class(**fields, hidden_states=outputs.hidden_states, attentions=outputs.attentions)
 
     def save_pretrained(self, *args, **kwargs) -> None:
         """Save as transformers does, with an `auto_map` that names every head."""
@@ -374,12 +388,8 @@ class BackboneForMaskedLM(BackbonePreTrainedModel):
         loss = None
         if labels is not None:
             loss = compute_masked_lm_loss(self.decode, hidden_states, labels, num_items_in_batch)
-        return MaskedLMOutput(
-            loss=loss,
-            logits=None if self.training and labels is not None else self.decode(hidden_states),
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
+        logits = None if self.training and labels is not None else self.decode(hidden_states)
+        return self.build_output(MaskedLMOutput, outputs, loss=loss, logits=logits)
 
 
 # ------------------------------------------------------------------------------------------ task heads
@@ -480,7 +490,7 @@ class BackboneForSequenceClassification(BackbonePreTrainedModel):
         loss = None
         if labels is not None:
             loss = compute_classification_loss(logits, labels, self.config, num_items_in_batch)
-        return SequenceClassifierOutput(loss, logits, outputs.hidden_states, outputs.attentions)
+        return self.build_output(SequenceClassifierOutput, outputs, loss=loss, logits=logits)
 
 
 class BackboneForTokenClassification(BackbonePreTrainedModel):
@@ -519,7 +529,7 @@ class BackboneForTokenClassification(BackbonePreTrainedModel):
         if labels is not None:
             total = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), reduction="sum")
             loss = total / count_items((labels != -100).sum(), num_items_in_batch)
-        return TokenClassifierOutput(loss, logits, outputs.hidden_states, outputs.attentions)
+        return self.build_output(TokenClassifierOutput, outputs, loss=loss, logits=logits)
 
 
 class BackboneForQuestionAnswering(BackbonePreTrainedModel):
@@ -554,4 +564,5 @@ class BackboneForQuestionAnswering(BackbonePreTrainedModel):
         loss = None
         if start_positions is not None and end_positions is not None:
             loss = self.loss_function(start_logits, end_logits, start_positions, end_positions)
-        return QuestionAnsweringModelOutput(loss, start_logits, end_logits, outputs.hidden_states, outputs.attentions)
+        logits = {"start_logits": start_logits, "end_logits": end_logits}
+        return self.build_output(QuestionAnsweringModelOutput, outputs, loss=loss, **logits)

@@ -51,6 +51,10 @@ def build_backbone_config(config: dict[str, Any] | PreTrainedConfig | None) -> P
         from .configuration_gmap import GMapConfig
 
         return GMapConfig(**config)
+    if model_type == "rada":
+        from .configuration_rada import RadaConfig
+
+        return RadaConfig(**config)
     return AutoConfig.for_model(model_type, **config)
 
 

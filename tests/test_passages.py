@@ -1,93 +1,165 @@
-import random
+"""Passages in batches: deduplicated, padded, beside the batch of any task."""
 
 import pytest
+import torch
 from datasets import Dataset
-from tiny_tokenizers import MAKERS, SENTENCES, make_bert_tokenizer, make_tokenizer
-from transformers import AutoTokenizer
+from tiny_tokenizers import make_bert_tokenizer
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    DataCollatorForTokenClassification,
+    DataCollatorWithPadding,
+    Trainer,
+    TrainingArguments,
+)
 
-from hf_domain.datastore.passages import FEATURES, check_tokenizer, fingerprint_tokenizer, hash_text, split_texts
+from hf_domain import (
+    RadaForMaskedLM,
+    RadaForQuestionAnswering,
+    RadaForSequenceClassification,
+    RadaForTokenClassification,
+)
+from hf_domain.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask
+from hf_domain.passages import DataCollatorWithPassages, read_token_ids
 
-DOCUMENTS = [
-    SENTENCES[0],
-    " ".join(SENTENCES[:4] * 20),
-    SENTENCES[4] * 50,
-    "  " + "word " * 300 + "\n",
-    "x" * 500,
-    "naïve\u200bmodel 😀😀 ﷺ﷽ " * 30,
-]
-
-
-def squeeze(text):
-    return "".join(text.split())
-
-
-@pytest.mark.parametrize("kind", MAKERS)
-@pytest.mark.parametrize("max_length", [32, 50, 256])
-def test_pieces_are_the_document(kind, max_length):
-    tokenizer = make_tokenizer(kind)
-    for document, passages in zip(DOCUMENTS, split_texts(DOCUMENTS, tokenizer, max_length), strict=True):
-        assert squeeze("".join(passage.text for passage in passages)) == squeeze(document)
-        for passage in passages:
-            assert passage.input_ids == tokenizer(passage.text)["input_ids"]
-            assert len(passage.input_ids) <= max_length and passage.text == passage.text.strip()
-        if len(tokenizer(document.strip())["input_ids"]) <= max_length:
-            assert [passage.text for passage in passages] == [document.strip()]
+TEXTS = [f"domain text number {word}" for word in ("one", "two", "three", "of the encoder and the decoder", "five")]
 
 
-def test_pieces_end_with_sentences_and_have_about_one_length():
-    passages = split_texts([" ".join(SENTENCES[:4] * 20)], make_bert_tokenizer(), 128)[0]
-    assert all(passage.text.endswith(".") for passage in passages)
-    lengths = [len(passage.input_ids) for passage in passages]
-    assert max(lengths) - min(lengths) < 40
-    chinese = split_texts([SENTENCES[4] * 30], make_bert_tokenizer(), 64)[0]
-    assert all(passage.text.endswith("。") for passage in chinese)
+@pytest.fixture
+def tokenizer():
+    return make_bert_tokenizer([*TEXTS, "some more words for a task"])
 
 
-def test_a_number_is_no_end_and_a_word_is_not_cut():
-    text = "values of 3.14159 were found in the models " * 40
-    for passage in split_texts([text], make_bert_tokenizer(), 64)[0]:
-        words = passage.text.split()
-        assert set(words) <= set(text.split())
+@pytest.fixture
+def passages(tokenizer):
+    return Dataset.from_dict({"id": range(5), "text": TEXTS, "input_ids": tokenizer(TEXTS)["input_ids"]})
 
 
-def test_no_token_no_passage():
-    assert split_texts(["", "  \n", "\u200b"], make_bert_tokenizer()) == [[], [], []]
-    assert split_texts([], make_bert_tokenizer()) == []
+def make_examples(tokenizer, **columns):
+    encodings = tokenizer(["some words", "more words for a task", "a task"])
+    found = [[3, 0], [], [0, 4, 1]]
+    scores = [[2.0, 1.0], [], [3.0, 2.0, 1.0]]
+    rows = {"input_ids": encodings["input_ids"], "passage_ids": found, "passage_scores": scores, **columns}
+    return [dict(zip(rows, values, strict=True)) for values in zip(*rows.values(), strict=True)]
 
 
-def test_random_texts_are_cut_within_the_limit():
-    generator = random.Random(0)
-    alphabet = "ab é漢字。.! \n\t\u3000😀'-"
-    tokenizer = make_bert_tokenizer()
-    texts = ["".join(generator.choices(alphabet, k=generator.randint(0, 900))) for _ in range(200)]
-    for text, passages in zip(texts, split_texts(texts, tokenizer, 32), strict=True):
-        assert squeeze("".join(passage.text for passage in passages)) == squeeze(text)
-        assert all(len(passage.input_ids) <= 32 for passage in passages)
+def test_every_passage_once(tokenizer, passages):
+    collator = DataCollatorWithPassages(DataCollatorWithPadding(tokenizer), tokenizer, passages, num_passages=3)
+    examples = make_examples(tokenizer)
+    batch = collator(examples)
+    assert batch["passage_index"].tolist() == [[2, 0, -1], [-1, -1, -1], [0, 3, 1]]
+    for row, number in enumerate([0, 1, 3, 4]):
+        expected = tokenizer(TEXTS[number], padding="max_length", max_length=batch["passage_input_ids"].shape[1])
+        assert batch["passage_input_ids"][row].tolist() == expected["input_ids"]
+        assert batch["passage_attention_mask"][row].tolist() == expected["attention_mask"]
+    assert len(batch["passage_input_ids"]) == 4
+    inner = DataCollatorWithPadding(tokenizer)([{"input_ids": example["input_ids"]} for example in examples])
+    for name, value in inner.items():
+        assert torch.equal(batch[name], value)
+    assert set(batch) == {*inner, "passage_input_ids", "passage_attention_mask", "passage_index"}
+    assert "passage_ids" in examples[0]  # the dataset's rows are not touched
 
 
-@pytest.mark.parametrize("kind", MAKERS)
-def test_fingerprint_outlives_saving_and_use(kind, tmp_path):
-    tokenizer = make_tokenizer(kind)
-    fingerprint = fingerprint_tokenizer(tokenizer)
-    tokenizer(SENTENCES, truncation=True, padding=True, max_length=8)
-    assert fingerprint_tokenizer(tokenizer) == fingerprint
-    tokenizer.save_pretrained(tmp_path)
-    assert fingerprint_tokenizer(AutoTokenizer.from_pretrained(tmp_path)) == fingerprint
-    assert len({fingerprint_tokenizer(make_tokenizer(other)) for other in MAKERS}) == len(MAKERS)
-    tokenizer.add_tokens(["lymphoma"])
-    assert fingerprint_tokenizer(tokenizer) != fingerprint
+def test_the_best_passages_are_kept(tokenizer, passages):
+    collator = DataCollatorWithPassages(DataCollatorWithPadding(tokenizer), tokenizer, passages, num_passages=1)
+    batch = collator(make_examples(tokenizer))
+    assert batch["passage_index"].tolist() == [[1], [-1], [0]]
+    assert batch["passage_attention_mask"].shape[0] == 2
 
 
-def test_hashes_fit_the_column():
-    hashes = [hash_text(f"{number}") for number in range(1000)]
-    assert len(set(hashes)) == 1000 and min(hashes) < 0 < max(hashes)
-    assert hash_text("漢字") == hash_text("漢字")
-    Dataset.from_dict({"id": hashes}).cast_column("id", FEATURES["id"])
+def test_ids_alone_for_a_cache(tokenizer):
+    collator = DataCollatorWithPassages(DataCollatorWithPadding(tokenizer), tokenizer, None, num_passages=4)
+    batch = collator(make_examples(tokenizer))
+    assert batch["passage_ids"].tolist() == [[3, 0, -1, -1], [-1] * 4, [0, 4, 1, -1]]
+    assert not any(name.startswith("passage_") for name in batch if name != "passage_ids")
 
 
-def test_length_that_does_not_fit_is_told():
-    tokenizer = make_bert_tokenizer()
-    check_tokenizer(tokenizer, 512)
-    for length in (31, 513):
-        with pytest.raises(ValueError, match=f"from 32 tokens to what the model takes, 512; got max_length={length}"):
-            check_tokenizer(tokenizer, length)
+def test_nothing_was_found(tokenizer, passages):
+    collator = DataCollatorWithPassages(DataCollatorWithPadding(tokenizer), tokenizer, passages)
+    batch = collator(make_examples(tokenizer, passage_ids=[[], [], []]))
+    assert (batch["passage_index"] == -1).all()
+    model = RadaForSequenceClassification.from_backbone(make_model(tokenizer)).eval()
+    plain = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+    with torch.no_grad():
+        assert torch.equal(model(**batch).logits, model(**plain).logits)
+
+
+def make_model(tokenizer):
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    return BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), **sizes))
+
+
+@pytest.mark.parametrize("head", ["mlm", "whole words", "classification", "tokens", "questions"])
+def test_batches_of_every_task_train(head, tokenizer, passages, tmp_path):
+    model_class, collator, columns = {
+        "mlm": (RadaForMaskedLM, DataCollatorForTokenMask(tokenizer, mlm_probability=0.5), {}),
+        "whole words": (
+            RadaForMaskedLM,
+            DataCollatorForWholeWordMask(tokenizer, mlm_probability=0.5),
+            {"word_ids": [[None, *range(len(row["input_ids"]) - 2), None] for row in make_examples(tokenizer)]},
+        ),
+        "classification": (RadaForSequenceClassification, DataCollatorWithPadding(tokenizer), {"labels": [0, 1, 1]}),
+        "tokens": (
+            RadaForTokenClassification,
+            DataCollatorForTokenClassification(tokenizer),
+            {"labels": [[-100, *[1] * (len(row["input_ids"]) - 2), -100] for row in make_examples(tokenizer)]},
+        ),
+        "questions": (
+            RadaForQuestionAnswering,
+            DataCollatorWithPadding(tokenizer),
+            {"start_positions": [1, 1, 2], "end_positions": [2, 1, 2], "example_id": ["a", "b", "c"]},
+        ),
+    }[head]
+    dataset = Dataset.from_list(make_examples(tokenizer, **columns))
+    trainer = Trainer(
+        model_class.from_backbone(make_model(tokenizer)),
+        TrainingArguments(
+            str(tmp_path),
+            per_device_train_batch_size=2,
+            max_steps=2,
+            use_cpu=True,
+            report_to="none",
+            disable_tqdm=True,
+            remove_unused_columns=head != "whole words",
+        ),
+        train_dataset=dataset,
+        eval_dataset=dataset,
+        data_collator=DataCollatorWithPassages(collator, tokenizer, passages, num_passages=2),
+    )
+    assert trainer.train().training_loss > 0
+    assert trainer.evaluate()["eval_loss"] > 0
+    assert trainer.predict(dataset).predictions is not None
+
+
+def test_masks_do_not_depend_on_passages(tokenizer, passages):
+    inner = DataCollatorForTokenMask(tokenizer, seed=3)
+    wrapped = DataCollatorWithPassages(inner, tokenizer, passages)
+    plain = [{"input_ids": example["input_ids"]} for example in make_examples(tokenizer)]
+    assert torch.equal(inner(plain)["labels"], wrapped(make_examples(tokenizer))["labels"])
+
+
+@pytest.mark.parametrize("form", ["dataset", "mapping"])
+def test_unknown_passage(form, tokenizer, passages):
+    if form == "mapping":
+        passages = {row["id"]: row["input_ids"] for row in passages}
+    assert read_token_ids(passages, [4, 2]) == tokenizer([TEXTS[4], TEXTS[2]])["input_ids"]
+    assert read_token_ids(passages, []) == []
+    with pytest.raises(ValueError, match=r"7 is not among its 5.*Retrieve again"):
+        read_token_ids(passages, [1, 7])
+
+
+def test_deleted_passage(passages):
+    rest = passages.select([0, 1, 3, 4])  # rows are no longer ids
+    with pytest.raises(ValueError, match="2 is not among its 4"):
+        read_token_ids(rest, [0, 2])
+
+
+def test_bad_input(tokenizer, passages):
+    inner = DataCollatorWithPadding(tokenizer)
+    with pytest.raises(ValueError, match="num_passages is at least 1; got 0"):
+        DataCollatorWithPassages(inner, tokenizer, passages, num_passages=0)
+    with pytest.raises(ValueError, match=r"needs the column passage_ids; got \['input_ids'\]"):
+        DataCollatorWithPassages(inner, tokenizer, passages)([{"input_ids": [1]}])
+    tokenizer.model_max_length = 6
+    with pytest.raises(ValueError, match="no longer than the 6 tokens the model takes; one has"):
+        DataCollatorWithPassages(inner, tokenizer, passages)(make_examples(tokenizer))

@@ -1,0 +1,132 @@
+"""Retrieved passages in the batches of a model that reads them.
+
+A dataset whose texts were looked up has the column `passage_ids`, the ids of at most K passages, best first. The
+collator here brings the tokens of those passages beside any batch: it wraps the collator of the task, for masked LM,
+classification, token classification or question answering.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import PreTrainedTokenizerBase
+
+PASSAGE_COLUMNS = ("passage_ids", "passage_scores")
+
+
+def read_token_ids(passages: Dataset | Mapping[int, Sequence[int]], passage_ids: Sequence[int]) -> list[list[int]]:
+    """Read the tokens of passages.
+
+    Args:
+        passages: A dataset with the columns `id` and `input_ids` in which the row of a passage is its id, or a mapping
+            of ids to token ids.
+        passage_ids: Which.
+
+    Returns:
+        Their token ids.
+
+    Raises:
+        ValueError: There is no such passage.
+    """
+    if not passage_ids:
+        return []
+    known = len(passages)
+    if isinstance(passages, Mapping):
+        if missing := [number for number in passage_ids if number not in passages]:
+            raise ValueError(_describe_missing(missing[0], known))
+        return [list(passages[number]) for number in passage_ids]
+    if max(passage_ids) >= known:
+        raise ValueError(_describe_missing(max(passage_ids), known))
+    rows = passages.select_columns(["id", "input_ids"])[list(passage_ids)]
+    for wanted, found in zip(passage_ids, rows["id"], strict=True):
+        if wanted != found:
+            raise ValueError(_describe_missing(wanted, known))
+    return rows["input_ids"]
+
+
+def _describe_missing(number: int, known: int) -> str:
+    return (
+        f"every retrieved passage is one of the datastore's; {number} is not among its {known}. Retrieve again: the "
+        "passages were looked up in another datastore, or deleted since."
+    )
+
+
+@dataclass
+class DataCollatorWithPassages:
+    """Make a batch with another collator and add the passages of its examples.
+
+    A passage that several examples have is in the batch once, so it is encoded once.
+
+    Args:
+        collator: Makes the batch of everything but the passages.
+        tokenizer: That of the model; pads the passages and says how many tokens the model takes.
+        passages: See `read_token_ids`. None: the model reads them from a cache (see `hf_domain.passage_cache`), and the
+            batch brings nothing but their ids.
+        num_passages: Passages of an example at most, the best ones. Default: K of the paper (section 4.1).
+
+    Raises:
+        ValueError: `num_passages` is not above 0.
+    """
+
+    collator: Callable[[list[dict[str, Any]]], Any]
+    tokenizer: PreTrainedTokenizerBase
+    passages: Dataset | Mapping[int, Sequence[int]] | None
+    num_passages: int = 10
+
+    def __post_init__(self) -> None:
+        if self.num_passages < 1:
+            raise ValueError(f"num_passages is at least 1; got {self.num_passages}. Without passages, no collator.")
+
+    def __call__(self, examples: Sequence[dict[str, Any]]) -> Any:
+        """Make a batch.
+
+        Args:
+            examples: What the inner collator takes, and `passage_ids`; `passage_scores` are dropped.
+
+        Returns:
+            The batch of the inner collator with `passage_input_ids` and `passage_attention_mask`
+            [passages, passage_length], and `passage_index` [batch, num_passages], the row of each passage of an
+            example, -1 where it has fewer. Or with `passage_ids` [batch, num_passages], see `passages`.
+
+        Raises:
+            ValueError: The examples have no `passage_ids`; a passage is unknown or too long for the model.
+        """
+        if "passage_ids" not in examples[0]:
+            raise ValueError(
+                f"reading passages needs the column passage_ids; got {sorted(examples[0])}. "
+                "Look the texts up in the datastore first."
+            )
+        chosen = [[int(number) for number in example["passage_ids"][: self.num_passages]] for example in examples]
+        batch = self.collator(
+            [{name: value for name, value in example.items() if name not in PASSAGE_COLUMNS} for example in examples]
+        )
+        # Always the same width: with fewer passages on some processes or steps a compiled model would be compiled anew.
+        ids = torch.tensor([row + [-1] * (self.num_passages - len(row)) for row in chosen])
+        if self.passages is None:
+            batch["passage_ids"] = ids
+            return batch
+        unique = sorted({number for row in chosen for number in row})
+        row_of = {number: row for row, number in enumerate(unique)} | {-1: -1}
+        batch["passage_input_ids"], batch["passage_attention_mask"] = self._pad(unique)
+        batch["passage_index"] = torch.tensor([[row_of[number] for number in row] for row in ids.tolist()])
+        return batch
+
+    def _pad(self, passage_ids: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        assert self.passages is not None
+        tokens = read_token_ids(self.passages, passage_ids)
+        longest = max(map(len, tokens), default=0)
+        if longest > self.tokenizer.model_max_length:
+            raise ValueError(
+                f"passages are no longer than the {self.tokenizer.model_max_length} tokens the model takes; one has "
+                f"{longest}. Build the datastore with this tokenizer and shorter passages."
+            )
+        # One row of padding where nothing was found, so that the model takes the same way through every batch.
+        shape = (max(len(tokens), 1), max(longest, 1))
+        input_ids = torch.full(shape, self.tokenizer.pad_token_id)
+        mask = torch.zeros(shape, dtype=torch.long)
+        for row, ids in enumerate(tokens):
+            input_ids[row, : len(ids)] = torch.as_tensor(ids)
+            mask[row, : len(ids)] = 1
+        return input_ids, mask

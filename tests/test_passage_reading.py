@@ -1,0 +1,167 @@
+"""Models that read passages, in every script from the command line; the datastore is a stand-in."""
+
+import json
+import random
+from types import SimpleNamespace
+
+import fake_datastore
+import pytest
+from datasets import Dataset, DatasetDict, IterableDatasetDict
+from hf_domain.examples import run_classification, run_mlm, run_ner, run_qa
+from script_runs import run_script, save_tiny_bert, write_jsonl
+from tiny_models import make_masked_lm
+from tiny_tokenizers import make_bert_tokenizer
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from hf_domain import RadaForMaskedLM, RadaForQuestionAnswering, RadaForSequenceClassification
+from hf_domain.passage_reading import (
+    PassageArguments,
+    check_passages,
+    load_datastore,
+    retrieve_for_blocks,
+    retrieve_passages,
+    wrap_collator,
+)
+
+TOPICS = ["law", "gene", "stock"]
+NAMES = [first + second for first in "abcdefgh" for second in "aeiou"]
+FILLERS = ["then", "and", "so", "but", "where"]
+
+
+def write_case(name, topic):
+    return f"{name} and {topic} so {topic} then {name}"
+
+
+@pytest.fixture(scope="module")
+def topics():
+    return dict(zip(NAMES, random.Random(0).choices(TOPICS, k=len(NAMES)), strict=True))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_tiny_bert(tmp_path_factory.mktemp("model"), [" ".join([*TOPICS, *NAMES, *FILLERS])])
+
+
+@pytest.fixture
+def datastore(tmp_path, model, topics):
+    """What each name stands for is written here alone."""
+    texts = [write_case(name, topic) for name, topic in topics.items()]
+    return fake_datastore.save_fake_datastore(tmp_path / "datastore", texts, AutoTokenizer.from_pretrained(model))
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, model, datastore):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    fake_datastore.install(monkeypatch)
+
+    def call(script, splits=None, name="output", **flags):
+        files = {f"{split}_file": write_jsonl(tmp_path / f"{split}.jsonl", rows) for split, rows in splits.items()}
+        defaults = {"model_name_or_path": model, "method": "rada", "datastore": datastore, "num_passages": 2}
+        defaults |= {"do_train": True, "do_eval": True, "max_seq_length": 32, "per_device_train_batch_size": 8}
+        flags = {flag: value for flag, value in (defaults | files | flags).items() if value is not None}
+        return run_script(script.main, monkeypatch, tmp_path / name, **flags)
+
+    return call
+
+
+def make_texts(topics, names, count):
+    rng = random.Random(count)
+    chosen = rng.choices(names, k=count)
+    return [{"text": f"where {name}", "label": topics[name]} for name in chosen]
+
+
+def test_classification_learns_from_passages_alone(run, topics, tmp_path):
+    # The names of the evaluation are new: their topic stands in the datastore and nowhere else.
+    splits = {"train": make_texts(topics, NAMES[:25], 300), "validation": make_texts(topics, NAMES[25:], 60)}
+    flags = {"num_train_epochs": 10, "learning_rate": 2e-3, "passage_cache": tmp_path / "states"}
+    results = run(run_classification, splits, config_overrides="passage_encoder=frozen,num_heads=1", **flags)
+    assert results["eval_accuracy"] > 0.75
+    retrieved = {row["text"] for rows in splits.values() for row in rows}
+    assert json.loads((tmp_path / "states" / "cache.json").read_text())["passages"] == len(retrieved)
+    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path / "output")
+    assert isinstance(loaded, RadaForSequenceClassification)
+    assert loaded.config.passage_encoder == "frozen"
+    assert list(loaded.config.id2label.values()) == sorted(TOPICS)
+
+    # The finished model again, without training and without a cache: the same passages give the same answers.
+    finished = {"model_name_or_path": tmp_path / "output", "do_train": False}
+    again = run(run_classification, splits, "again", **finished)
+    assert again["eval_accuracy"] == pytest.approx(results["eval_accuracy"], abs=0.04)
+    without = run(run_classification, splits, "without", **finished, method=None, datastore=None)
+    assert without["eval_accuracy"] < 0.6
+
+
+def test_masked_lm_then_task(run, topics, tmp_path, monkeypatch):
+    texts = [{"text": write_case(name, topic)} for name, topic in topics.items()] * 4
+    flags = {"max_steps": 3, "max_seq_length": 16, "validation_split_percentage": 10}
+    results = run(run_mlm, {"train": texts}, "mlm", **flags)
+    assert results["perplexity"] > 1
+    model = RadaForMaskedLM.from_pretrained(tmp_path / "mlm")
+    splits = {"train": make_texts(topics, NAMES, 16), "validation": make_texts(topics, NAMES, 8)}
+    run(run_classification, splits, "task", model_name_or_path=tmp_path / "mlm", max_steps=1, learning_rate=0.0)
+    task = RadaForSequenceClassification.from_pretrained(tmp_path / "task")
+    for name, value in task.model.state_dict().items():
+        assert value.equal(model.model.state_dict()[name]), name  # the interface came along
+
+
+def test_entities(run, topics):
+    rows = [{"tokens": ["where", name], "tags": ["O", f"B-{topic}"]} for name, topic in topics.items()]
+    results = run(run_ner, {"train": rows, "validation": rows[:9]}, max_steps=2)
+    assert 0 <= results["eval_f1"] <= 1
+
+
+def test_questions_of_several_windows(run, topics, tmp_path):
+    rows = [
+        {
+            "id": name,
+            "question": f"where {name}",
+            "context": " ".join([*FILLERS * 6, topic]),
+            "answers": {"text": [topic], "answer_start": [len(" ".join(FILLERS * 6)) + 1]},
+        }
+        for name, topic in topics.items()
+    ]
+    run(run_qa, {"train": rows, "validation": rows[:4]}, max_steps=2, doc_stride=4, max_seq_length=20)
+    assert RadaForQuestionAnswering.from_pretrained(tmp_path / "output").config.passage_encoder == "shared"
+
+
+def test_what_a_run_may_not_ask_for(run, topics, tmp_path):
+    splits = {"train": make_texts(topics, NAMES, 16), "validation": make_texts(topics, NAMES, 8)}
+    with pytest.raises(ValueError, match="got no --datastore"):
+        run(run_classification, splits, datastore=None)
+    with pytest.raises(ValueError, match=r"BertForSequenceClassification reads no passages\. Add --method rada"):
+        run(run_classification, splits, method=None)
+    with pytest.raises(ValueError, match=f"passages of a --datastore; got {tmp_path} alone"):
+        load_datastore(PassageArguments(passage_cache=str(tmp_path)), make_masked_lm("bert"), None, None)
+    with pytest.raises(ValueError, match=r"go stale.*passage_encoder=shared"):
+        run(run_classification, splits, passage_cache=tmp_path / "states", max_steps=1)
+    with pytest.raises(ValueError, match="it has no selectoin"):
+        run(run_classification, splits, config_overrides="selectoin=top1")
+
+
+def test_a_reader_without_datastore_is_its_encoder(caplog):
+    model = RadaForMaskedLM.from_backbone(make_masked_lm("bert"))
+    assert load_datastore(PassageArguments(), model, None, None) is None
+    assert "there is no --datastore" in caplog.text
+    splits = DatasetDict(train=Dataset.from_dict({"input_ids": [[1]]}))
+    assert retrieve_passages(splits, None, ["text"], PassageArguments()) is splits
+    assert retrieve_for_blocks(splits, None, None, PassageArguments()) is splits
+    collator = object()
+    assert wrap_collator(collator, model, None, None, splits, PassageArguments(), None) is collator
+
+
+def test_a_stream_is_not_looked_up():
+    with pytest.raises(ValueError, match="Leave out --streaming"):
+        retrieve_for_blocks(IterableDatasetDict(), None, SimpleNamespace(), PassageArguments())
+
+
+def test_passages_of_another_tokenizer(tmp_path):
+    texts = [write_case(name, "gene") for name in NAMES]
+    tokenizer = make_bert_tokenizer([" ".join(texts)])
+    passages = fake_datastore.FakeDatastore.load(
+        fake_datastore.save_fake_datastore(tmp_path, texts, tokenizer)
+    ).passages
+    check_passages(passages, tokenizer)
+    with pytest.raises(ValueError, match=r"40 of 40 passages have other tokens"):
+        check_passages(passages, make_bert_tokenizer())
+    with pytest.raises(ValueError, match="this one is empty"):
+        check_passages(passages.select([]), tokenizer)

@@ -1,0 +1,727 @@
+"""RADA: the equations of section 3.3 computed a second time, and the ten proofs every method carries."""
+
+import copy
+import json
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from datasets import Dataset
+from hf_domain.modeling import modeling_rada
+from hf_domain.modeling.modeling_rada import RetrievalInterface, average_states, sample_gumbel
+from safetensors.torch import load_file
+from tiny_models import VOCAB_SIZE, make_batch, make_masked_lm
+from torch.nn import functional as F
+from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments
+
+from hf_domain import (
+    RadaConfig,
+    RadaForMaskedLM,
+    RadaForQuestionAnswering,
+    RadaForSequenceClassification,
+    RadaForTokenClassification,
+    RadaModel,
+    VarMAEForMaskedLM,
+    VarMAEForTokenClassification,
+)
+from hf_domain.training import log_auxiliary_losses
+
+HEADS = {
+    "AutoModel": RadaModel,
+    "AutoModelForMaskedLM": RadaForMaskedLM,
+    "AutoModelForSequenceClassification": RadaForSequenceClassification,
+    "AutoModelForTokenClassification": RadaForTokenClassification,
+    "AutoModelForQuestionAnswering": RadaForQuestionAnswering,
+}
+
+
+def make_interface(hidden_size=8, num_heads=2, deviation=0.5, **options) -> RetrievalInterface:
+    interface = RetrievalInterface(hidden_size, num_heads, **options).eval()
+    with torch.no_grad():
+        for parameter in interface.parameters():
+            parameter.normal_(std=deviation)
+    return interface
+
+
+def make_states(batch_size=4, length=5, passages=3, passage_length=4, hidden_size=8):
+    """States with padding; row 0 has all its passages, row 1 a shorter one, row 2 one, the last row none."""
+    hidden_states = torch.randn(batch_size, length, hidden_size)
+    attention_mask = torch.ones(batch_size, length, dtype=torch.long)
+    attention_mask[0, -2:] = 0
+    states = torch.randn(batch_size, passages, passage_length, hidden_size)
+    mask = torch.ones(batch_size, passages, passage_length, dtype=torch.long)
+    mask[1, 0, 2:] = 0
+    mask[2, 1:] = 0
+    mask[-1] = 0
+    return hidden_states, states, attention_mask, mask
+
+
+def make_rada(family="bert", dropout=0.1, head=RadaForMaskedLM, **options):
+    """A RADA whose interface is large enough to matter."""
+    model = head.from_backbone(make_masked_lm(family, dropout), **options)
+    with torch.no_grad():
+        for parameter in model.base_model.interface.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+        if model.config.scores == "pooled":
+            model.base_model.interface.scale.fill_(1.0)  # scores of the size of the noise
+    return model.eval()
+
+
+def make_passages(batch_size=4, passages=3, length=7):
+    """Passages of token ids with padding; the last row has none."""
+    ids = torch.randint(5, VOCAB_SIZE, (batch_size, passages, length))
+    mask = torch.ones_like(ids)
+    mask[0, 0, 4:] = 0
+    mask[1, 1:] = 0
+    mask[-1] = 0
+    return {"passage_input_ids": ids.masked_fill(mask == 0, 1), "passage_attention_mask": mask}
+
+
+def make_batch_with_passages(masked=True, batch_size=4):
+    return make_batch(batch_size, masked=masked) | make_passages(batch_size)
+
+
+# ---------------------------------------------------------------------------------------- 1: the equations
+
+
+def attend_by_the_equations(interface, rows, words, states, part):
+    """Eqs. 4-7 for one head: the score of each word, summed over the positions i, as {(k, j): score}."""
+    alpha = {
+        (i, k, j): (interface.query.weight[part] @ x)
+        @ (interface.key.weight[part] @ states[k, j])
+        / math.sqrt(part.stop - part.start)
+        for i, x in enumerate(rows)
+        for k, j in words
+    }
+    if interface.scores == "joint":
+        alpha = {
+            (i, k, j): torch.exp(value) / sum(torch.exp(alpha[i, *word]) for word in words)
+            for (i, k, j), value in alpha.items()
+        }
+    total = {word: sum(alpha[i, *word] for i in range(len(rows))) for word in words}
+    return total if interface.scores == "literal" else {word: value / len(rows) for word, value in total.items()}
+
+
+def read_by_the_equations(interface, rows, states, mask, noise):
+    """Eqs. 4-14 for one input, and what they are made safe with: fused vector, choice, beta and weights of words."""
+    words = [(k, j) for k in range(len(mask)) for j in range(mask.shape[1]) if mask[k, j]]
+    kept = sorted({k for k, _ in words})
+    size = states.shape[-1] // interface.num_heads
+    scores, weights, values = torch.zeros(len(kept)), {}, {k: [] for k in kept}
+    for head in range(interface.num_heads):
+        part = slice(head * size, (head + 1) * size)
+        alpha = attend_by_the_equations(interface, rows, words, states, part)
+        for position, k in enumerate(kept):
+            own = torch.stack([alpha[word] for word in words if word[0] == k])
+            score = own.mean() * interface.scale[0] if interface.scores == "pooled" else own.sum()
+            scores = scores + score * F.one_hot(torch.tensor(position), len(kept))
+            if interface.scores == "pooled":
+                own = torch.exp(own)
+            weights[head, k] = own / own.sum()
+            read = torch.stack([interface.value.weight[part] @ states[word] for word in words if word[0] == k])
+            values[k].append(weights[head, k] @ read)
+    if interface.scores == "joint":
+        scores = torch.log(scores / interface.num_heads)
+    if interface.training and interface.selection == "gumbel":
+        scores = scores + noise[[0 if interface.scores == "literal" else k for k in kept]]
+    beta = (scores / interface.temperature).softmax(0)
+    best = int(beta.argmax())
+    choice = beta if interface.selection == "all" else F.one_hot(torch.tensor(best), len(kept)).float()
+    if interface.selection == "gumbel":
+        choice = choice - beta.detach() + beta
+    fused = sum(c * torch.cat(values[k]) for c, k in zip(choice, kept, strict=True))
+    chosen_weights = torch.stack([weights[head, kept[best]] for head in range(interface.num_heads)])
+    return fused, kept[best], dict(zip(kept, beta.tolist(), strict=True)), chosen_weights
+
+
+def normalize(norm, x):
+    deviation = (x.var(-1, correction=0, keepdim=True) + norm.eps).sqrt()
+    return (x - x.mean(-1, keepdim=True)) / deviation * norm.weight + norm.bias
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("selection", ["gumbel", "top1", "all"])
+@pytest.mark.parametrize("scores", ["pooled", "joint", "literal"])
+def test_interface_equals_the_equations(scores, selection, training, monkeypatch):
+    interface = make_interface(scores=scores, selection=selection, temperature=0.7).train(training)
+    expected_interface = copy.deepcopy(interface)
+    hidden_states, states, attention_mask, mask = make_states()
+    noise = sample_gumbel(torch.empty(4, 3))
+    monkeypatch.setattr(modeling_rada, "sample_gumbel", lambda like: noise[:, : like.shape[1]])
+    states.requires_grad_()
+    output = interface(hidden_states, states, attention_mask, mask)
+    probe = torch.randn_like(hidden_states)
+    (output.last_hidden_state * probe).sum().backward()
+
+    expected_states = states.detach().clone().requires_grad_()
+    for b in range(3):
+        rows = hidden_states[b][attention_mask[b].bool()]
+        fused, selected, beta, weights = read_by_the_equations(
+            expected_interface, rows, expected_states[b], mask[b], noise[b]
+        )
+        read = normalize(expected_interface.norm, hidden_states[b] + expected_interface.output.weight @ fused)
+        (read * probe[b]).sum().backward()
+        torch.testing.assert_close(output.last_hidden_state[b], read, rtol=1e-4, atol=1e-5)
+        assert output.selected_passages[b] == selected
+        torch.testing.assert_close(
+            output.passage_weights[b], torch.tensor([beta.get(k, 0.0) for k in range(3)]), rtol=1e-4, atol=1e-5
+        )
+        real = mask[b, selected].bool()
+        torch.testing.assert_close(output.word_weights[b][:, real], weights, rtol=1e-4, atol=1e-5)
+        assert (output.word_weights[b][:, ~real] == 0).all()
+    assert output.selected_passages[3] == -1
+    assert output.passage_weights[3].sum() == output.word_weights[3].sum() == 0
+    assert torch.equal(output.last_hidden_state[3], hidden_states[3])
+
+    pairs = [(states, expected_states), *zip(interface.parameters(), expected_interface.parameters(), strict=True)]
+    for one, other in pairs:
+        if other.grad is not None:
+            torch.testing.assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-4)
+        else:
+            assert one.grad is None or (one.grad == 0).all()
+
+
+def test_literal_equations_are_not_safe():
+    interface = make_interface(scores="literal", deviation=1.0)
+    hidden_states, states, attention_mask, mask = make_states(batch_size=200)
+    output = interface(hidden_states, states, attention_mask, mask)
+    weights = output.word_weights[:-1]
+    assert (weights < 0).float().mean() > 0.2
+    assert weights.abs().max() > 10
+    states[0, :, 1], states[0, :, 0] = -states[0, :, 2], -states[0, :, 3]  # scores that sum to nothing
+    interface.key.weight.data.copy_(torch.eye(8))
+    states[0] = states[0].round()
+    hidden_states[0], attention_mask[0] = hidden_states[0].round(), 1
+    interface.query.weight.data.copy_(torch.eye(8))
+    assert not torch.isfinite(interface(hidden_states, states, attention_mask, mask).last_hidden_state[0]).all()
+
+
+def test_printed_noise_cancels():
+    hidden_states, states, attention_mask, mask = make_states()
+    literal = make_interface(scores="literal", deviation=0.1).train()
+    weights = [literal(hidden_states, states, attention_mask, mask).passage_weights for _ in range(2)]
+    torch.testing.assert_close(weights[0], weights[1])
+    ours = make_interface(deviation=0.1).train()
+    weights = [ours(hidden_states, states, attention_mask, mask).passage_weights for _ in range(2)]
+    assert (weights[0] - weights[1]).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("scores", ["pooled", "joint"])
+def test_weights_are_weights_whatever_the_shapes_and_magnitudes(scores):
+    """10,000 inputs, each with its own lengths, number of passages and magnitudes, also in training."""
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(low, high, shape=()):
+        return torch.randint(low, high + 1, shape, generator=generator)
+
+    for trial in range(250):
+        size, rows = 4 * int(draw(1, 3)), 40
+        length, passages, width = (int(draw(1, high)) for high in (7, 5, 9))
+        interface = make_interface(size, int(2 ** draw(0, 2)), float(10.0 ** draw(-3, 1)), scores=scores)
+        interface.train(trial % 2 == 0)
+        magnitudes = 10.0 ** draw(-12, 6, (2, rows)).float()
+        hidden_states = torch.randn(rows, length, size, generator=generator) * magnitudes[0, :, None, None]
+        states = torch.randn(rows, passages, width, size, generator=generator) * magnitudes[1, :, None, None, None]
+        attention_mask = torch.arange(length) < draw(1, length, (rows, 1))
+        mask = torch.arange(width) < draw(0, width, (rows, passages, 1))
+        with torch.no_grad():
+            output = interface(hidden_states, states, attention_mask, mask)
+        has_passage = mask.any(-1).any(-1)
+        assert torch.isfinite(output.last_hidden_state).all()
+        assert (output.word_weights >= 0).all() and (output.passage_weights >= 0).all()
+        for weights in (output.word_weights.sum(-1).mean(-1), output.passage_weights.sum(-1)):
+            torch.testing.assert_close(weights, has_passage.float(), rtol=0, atol=1e-4)
+        assert torch.equal(output.last_hidden_state[~has_passage], hidden_states[~has_passage])
+        assert mask[torch.arange(rows), output.selected_passages].any(-1)[has_passage].all()
+
+
+def test_gradients_stay_finite_where_nothing_can_be_read():
+    for scores in ("pooled", "joint", "literal"):
+        interface = make_interface(scores=scores).train()
+        hidden_states, states, attention_mask, mask = make_states()
+        interface(hidden_states, states, attention_mask * 0, mask * 0).last_hidden_state.sum().backward()
+        for parameter in interface.parameters():
+            assert parameter.grad is None or (parameter.grad == 0).all()
+
+
+def test_noise_is_independent_for_every_passage():
+    noise = sample_gumbel(torch.empty(20_000, 3))
+    assert torch.corrcoef(noise.T).sub(torch.eye(3)).abs().max() < 0.03
+    assert abs(noise.mean() - 0.5772) < 0.02
+    assert abs(noise.var() - math.pi**2 / 6) < 0.05
+    # Gumbel-max: passages are drawn in proportion to the exponential of their scores.
+    interface = make_interface().train()
+    scores = torch.tensor([0.0, 1.0, -1.0]).expand(20_000, 3)
+    choice, _ = interface.choose(scores, torch.ones(20_000, 3, dtype=torch.bool))
+    torch.testing.assert_close(choice.mean(0), scores[0].softmax(0), rtol=0, atol=0.02)
+
+
+def test_gradient_reaches_the_selection():
+    hidden_states, states, attention_mask, mask = make_states()
+    mask[:2, :, 1:] = 0  # passages of one word: word weights are 1, and only the choice depends on the scores
+    mask[2:] = 0
+    for scores in ("pooled", "joint"):
+        for selection, reaches in (("gumbel", True), ("all", True), ("top1", False)):
+            interface = make_interface(scores=scores, selection=selection).train()
+            output = interface(hidden_states, states, attention_mask, mask)
+            (output.last_hidden_state * torch.randn_like(hidden_states)).sum().backward()
+            for parameter in (interface.query.weight, interface.key.weight):
+                moved = 0.0 if parameter.grad is None else parameter.grad.abs().max().item()
+                assert (moved > 1e-5) == reaches, (scores, selection)
+
+
+# -------------------------------------------------------------------------------------- reading one alone
+
+
+def score_in_full(interface, hidden_states, states, attention_mask, mask):
+    """The paper's double sum over all positions and words, as means."""
+    q, k = (
+        linear(x).unflatten(-1, (interface.num_heads, -1))
+        for linear, x in ((interface.query, hidden_states), (interface.key, states))
+    )
+    alpha = torch.einsum("bihd,bkjhd->bhikj", q, k) / q.shape[-1] ** 0.5
+    alpha = alpha * attention_mask[:, None, :, None, None] * mask[:, None, None]
+    counts = attention_mask.sum(1)[:, None] * mask.sum(-1)
+    return interface.scale * alpha.sum(dim=(1, 2, 4)) / counts.clamp(min=1)
+
+
+def test_selection_by_vectors_is_selection_in_full():
+    for trial in range(200):
+        torch.manual_seed(trial)
+        interface = make_interface(16, 4)
+        hidden_states, states, attention_mask, mask = make_states(6, 7, 5, 9, 16)
+        available = mask.any(-1)
+        full = score_in_full(interface, hidden_states, states, attention_mask, mask)
+        vectors = average_states(states, mask.bool())
+        with torch.no_grad():
+            selected, weights = interface.select(hidden_states, vectors, available, attention_mask)
+            output = interface(hidden_states, states, attention_mask, mask)
+        expected = full.masked_fill(~available, -torch.inf)
+        torch.testing.assert_close(weights[:-1], expected[:-1].softmax(-1))
+        assert torch.equal(selected[:-1], expected.argmax(-1)[:-1])
+        assert torch.equal(selected[:-1], output.selected_passages[:-1])
+        assert torch.equal(weights, output.passage_weights)
+
+
+def count_encoded(model):
+    """Record the shape of everything the encoder is given."""
+    shapes = []
+    encoder = model.base_model.backbone
+    encoder.register_forward_pre_hook(
+        lambda module, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    return shapes
+
+
+def test_evaluation_encodes_one_passage_alone(family):
+    model = make_rada(family, head=RadaModel)
+    batch, passages = make_batch(masked=False), make_passages()
+    ids, mask = passages["passage_input_ids"], passages["passage_attention_mask"]
+    with torch.no_grad():
+        expected = model(**batch, **passages)
+        states = model.encode_passages(ids.flatten(0, 1), mask.flatten(0, 1)).unflatten(0, ids.shape[:2])
+        vectors = average_states(states, mask.bool())
+        shapes = count_encoded(model)
+        output = model(**batch, **passages, passage_vectors=vectors)
+        assert shapes == [(4, 12), (4, 7)]  # the inputs, and one passage for each of them
+        shapes.clear()
+        cached = model(**batch, passage_states=states, passage_attention_mask=mask)
+        assert shapes == [(4, 12)]
+    for other in (output, cached):
+        assert torch.equal(other.selected_passages, expected.selected_passages)
+        torch.testing.assert_close(other.last_hidden_state, expected.last_hidden_state, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(other.word_weights, expected.word_weights, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(other.passage_weights, expected.passage_weights, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("scores", ["pooled", "joint"])
+def test_passages_by_row_are_encoded_once(scores, training, monkeypatch):
+    model = make_rada(dropout=0.0, head=RadaModel, scores=scores).train(training)
+    noise = sample_gumbel(torch.empty(4, 3))
+    monkeypatch.setattr(modeling_rada, "sample_gumbel", lambda like: noise)
+    rows = torch.randint(5, VOCAB_SIZE, (5, 7))
+    mask = torch.ones_like(rows)
+    mask[1, 3:] = 0
+    index = torch.tensor([[0, 1, 2], [2, 0, -1], [4, -1, -1], [-1, -1, -1]])
+    batch = make_batch(masked=False)
+    shapes = count_encoded(model)
+    output = model(**batch, passage_input_ids=rows, passage_attention_mask=mask, passage_index=index)
+    assert shapes == [(4, 12), (5, 7)]
+    spread = mask[index.clamp(min=0)] * (index >= 0)[..., None]
+    expected = model(**batch, passage_input_ids=rows[index.clamp(min=0)], passage_attention_mask=spread)
+    assert torch.equal(output.selected_passages, expected.selected_passages)
+    torch.testing.assert_close(output.last_hidden_state, expected.last_hidden_state, rtol=1e-4, atol=1e-4)
+
+
+# ------------------------------------------------------------------------------------------- 2: no-op
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_without_passages_it_is_the_encoder(family, training):
+    stock = make_masked_lm(family, dropout=0.0)
+    model = RadaForMaskedLM.from_backbone(stock)
+    batch = make_batch(masked=False)
+    passages = make_passages()
+    nothing = {
+        "absent": {},
+        "of padding": passages | {"passage_attention_mask": torch.zeros_like(passages["passage_attention_mask"])},
+        "of no row": {
+            "passage_input_ids": passages["passage_input_ids"][0],
+            "passage_index": torch.full((4, 2), -1),
+        },
+        "of no passage": {"passage_input_ids": torch.empty(4, 0, 7, dtype=torch.long)},
+    }
+    with torch.no_grad():
+        expected = stock(**batch).logits
+        for name, given in nothing.items():
+            assert torch.equal(model.train(training)(**batch, **given).logits, expected), name
+        mixed = model.eval()(**batch, **passages)
+    assert torch.equal(mixed.logits[-1], expected[-1])
+    assert not torch.allclose(mixed.logits[0], expected[0])
+    assert mixed.selected_passages.tolist()[1] == 0
+    assert mixed.selected_passages.tolist()[-1] == -1
+
+
+def test_fresh_interface_keeps_the_scale_of_the_states(family):
+    model = RadaModel.from_backbone(make_masked_lm(family))
+    batch = make_batch(masked=False)
+    with torch.no_grad():
+        model.interface.output.weight.zero_()
+        states, read = model(**batch).last_hidden_state, model(**batch, **make_passages()).last_hidden_state
+    real = batch["attention_mask"].bool()
+    real[-1] = False
+    similarity = F.cosine_similarity(states[real], read[real], dim=-1)
+    assert similarity.min() > 0.97
+    assert 0.8 < read[real].std() / states[real].std() < 1.25
+
+
+# ----------------------------------------------------------- 3, 5: what trains, and with what gradient
+
+
+def make_dataset(size=8):
+    torch.manual_seed(0)
+    rows = make_batch_with_passages(batch_size=size)
+    return Dataset.from_dict({key: value.tolist() for key, value in rows.items()})
+
+
+def train(model, tmp_path, batch_size=8, accumulation=1, dataset=None):
+    trainer = Trainer(
+        model,
+        TrainingArguments(
+            str(tmp_path),
+            per_device_train_batch_size=batch_size,
+            gradient_accumulation_steps=accumulation,
+            max_steps=3,
+            learning_rate=1e-2,
+            logging_steps=1,
+            save_strategy="no",
+            use_cpu=True,
+            train_sampling_strategy="sequential",
+            disable_tqdm=True,
+        ),
+        train_dataset=dataset or make_dataset(),
+    )
+    trainer.train()
+    return [(log["loss"], log["grad_norm"]) for log in trainer.state.log_history if "grad_norm" in log]
+
+
+def test_frozen_passage_encoder_and_trained_rest(family, tmp_path):
+    model = make_rada(family, passage_encoder="frozen")
+    before = copy.deepcopy(dict(model.named_parameters()))
+    train(model, tmp_path)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, before[name]) == ("passage_backbone" in name), name
+
+
+def test_frozen_passages_are_encoded_without_dropout_and_gradient():
+    model = make_rada(head=RadaModel, dropout=0.5, passage_encoder="frozen").train()
+    for key, value in model.backbone.state_dict().items():
+        assert torch.equal(model.passage_backbone.state_dict()[key], value)
+    ids = torch.randint(5, VOCAB_SIZE, (3, 7))
+    once, twice = (model.encode_passages(ids, torch.ones_like(ids)) for _ in range(2))
+    assert torch.equal(once, twice)
+    assert not once.requires_grad
+
+
+@pytest.mark.parametrize("passage_gradient", [True, False])
+def test_gradient_through_passages(passage_gradient):
+    model = make_rada(head=RadaModel, passage_gradient=passage_gradient).train()
+    ids = torch.full((4, 2, 6), 7)
+    ids[:, 1] = 8
+    batch = make_batch(masked=False)
+    batch["input_ids"].clamp_(min=9)
+    model(**batch, passage_input_ids=ids).last_hidden_state.pow(3).sum().backward()
+    gradient = model.get_input_embeddings().weight.grad
+    assert gradient[9:].abs().max() > 0
+    assert (gradient[7:9].abs().max() > 0) == passage_gradient
+
+
+def test_everything_trains(family):
+    batch = make_batch_with_passages(masked=False)
+    for head, labels in ((RadaForSequenceClassification, torch.arange(4)), (RadaForTokenClassification, None)):
+        model = make_rada(family, head=head, num_labels=4).train()
+        labels = torch.randint(0, 4, (4, 12)) if labels is None else labels
+        model(**batch, labels=labels).loss.backward()
+        assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
+
+
+@pytest.mark.parametrize("head", [RadaForMaskedLM, RadaForSequenceClassification, RadaForTokenClassification])
+def test_accumulation_gives_the_same_loss_and_gradient(head, tmp_path):
+    options = {} if head is RadaForMaskedLM else {"num_labels": VOCAB_SIZE, "classifier_dropout": 0.0}
+    model = make_rada(dropout=0.0, head=head, selection="all", passage_gradient=True, **options)  # without noise
+    dataset = make_dataset()
+    if head is RadaForSequenceClassification:
+        dataset = dataset.map(lambda row: {"labels": row["input_ids"][0]})
+    whole = train(copy.deepcopy(model), tmp_path, 8, 1, dataset)
+    parts = train(copy.deepcopy(model), tmp_path, 2, 4, dataset)
+    torch.testing.assert_close(torch.tensor(whole), torch.tensor(parts), rtol=1e-3, atol=2e-4)
+
+
+def test_what_was_read_is_neither_logged_nor_gathered(tmp_path):
+    model = make_rada()
+    trainer = Trainer(
+        model,
+        TrainingArguments(str(tmp_path), max_steps=1, use_cpu=True, report_to="none", disable_tqdm=True),
+        train_dataset=make_dataset(),
+        eval_dataset=make_dataset(),
+    )
+    log_auxiliary_losses(trainer)
+    assert math.isfinite(trainer.train().training_loss)
+    assert trainer.predict(make_dataset()).predictions.shape == (8, 12, VOCAB_SIZE)
+
+
+def test_losses_are_those_of_the_logits():
+    batch = make_batch_with_passages()
+    output = make_rada()(**batch)
+    torch.testing.assert_close(output.loss, F.cross_entropy(output.logits.flatten(0, 1), batch.pop("labels").flatten()))
+    start, end = torch.tensor([1, 2, 3, 50]), torch.tensor([2, 2, 5, 50])
+    output = make_rada(head=RadaForQuestionAnswering)(**batch, start_positions=start, end_positions=end)
+    expected = sum(
+        F.cross_entropy(logits[:3], positions[:3])
+        for logits, positions in ((output.start_logits, start), (output.end_logits, end))
+    )
+    torch.testing.assert_close(output.loss, expected / 2)
+
+
+# --------------------------------------------------------------------------- 4: saving, loading, heads
+
+
+@pytest.mark.parametrize("passage_encoder", ["shared", "frozen"])
+def test_saved_and_loaded_bit_equal(family, passage_encoder, tmp_path):
+    model = make_rada(family, passage_encoder=passage_encoder)
+    if passage_encoder == "frozen":
+        torch.nn.init.normal_(model.get_input_embeddings().weight)  # as if trained: the two encoders differ
+    model.save_pretrained(tmp_path)
+    loaded, info = RadaForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(info.values())
+    batch = make_batch_with_passages(masked=False)
+    with torch.no_grad():
+        assert torch.equal(loaded(**batch).logits, model(**batch).logits)
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, loaded.state_dict()[key]), key
+    frozen = {name for name, parameter in loaded.named_parameters() if not parameter.requires_grad}
+    assert frozen == {name for name, _ in loaded.named_parameters() if "passage_backbone" in name}
+
+
+def test_frozen_passage_encoder_of_a_shared_checkpoint(tmp_path):
+    make_rada().save_pretrained(tmp_path)
+    model, info = RadaForMaskedLM.from_pretrained(tmp_path, passage_encoder="frozen", output_loading_info=True)
+    assert not info["missing_keys"]
+    for key, value in model.model.backbone.state_dict().items():
+        assert torch.equal(model.model.passage_backbone.state_dict()[key], value)
+    assert not any(parameter.requires_grad for parameter in model.model.passage_backbone.parameters())
+
+
+@pytest.mark.parametrize("head", [head for head in HEADS.values() if head is not RadaForMaskedLM])
+def test_every_head_loads_from_every_other(head, tmp_path):
+    masked_lm = make_rada()
+    masked_lm.save_pretrained(tmp_path / "mlm")
+    model, info = head.from_pretrained(tmp_path / "mlm", output_loading_info=True)
+    assert all(key.startswith(("classifier.", "qa_outputs.")) for key in info["missing_keys"])
+    batch = make_batch_with_passages(masked=False)
+    with torch.no_grad():
+        expected = masked_lm.model(**batch).last_hidden_state
+        assert torch.equal(model.base_model(**batch).last_hidden_state, expected)
+        model.save_pretrained(tmp_path / "head")
+        assert torch.equal(RadaModel.from_pretrained(tmp_path / "head")(**batch).last_hidden_state, expected)
+
+
+def test_missing_weights_are_initialized(tmp_path):
+    make_rada(scores="joint").save_pretrained(tmp_path)
+    model, info = RadaForMaskedLM.from_pretrained(tmp_path, scores="pooled", output_loading_info=True)
+    assert info["missing_keys"] == {"model.interface.scale"}
+    assert model.model.interface.scale.item() == pytest.approx(math.sqrt(32))
+
+
+def test_with_the_package_no_trust_is_needed(tmp_path):
+    make_rada().save_pretrained(tmp_path)
+    assert isinstance(AutoModelForSequenceClassification.from_pretrained(tmp_path), RadaForSequenceClassification)
+    # As the backbone of another method; passages go through to it.
+    model = VarMAEForTokenClassification.from_backbone(RadaModel.from_pretrained(tmp_path))
+    batch = make_batch_with_passages(masked=False)
+    with torch.no_grad():
+        plain = {name: value for name, value in batch.items() if not name.startswith("passage")}
+        with_passages, without = model(**batch).logits, model(**plain).logits
+    assert torch.equal(with_passages[-1], without[-1])
+    assert not torch.allclose(with_passages[0], without[0])
+
+
+LOAD_WITHOUT_THE_PACKAGE = """
+import json, sys
+sys.modules["hf_domain"] = None  # the package cannot be imported
+import torch, transformers
+from safetensors.torch import save_file
+tensors, batch = {}, {key: torch.tensor(value) for key, value in json.loads(sys.argv[1]).items()}
+for name in sys.argv[2:]:
+    auto_class, _, folder = name.partition("=")
+    model = getattr(transformers, auto_class).from_pretrained(folder, trust_remote_code=True).eval()
+    model.save_pretrained(folder + "-again")
+    model = getattr(transformers, auto_class).from_pretrained(folder + "-again", trust_remote_code=True).eval()
+    with torch.no_grad():
+        tensors[name] = model(**batch)[0].contiguous()
+save_file(tensors, "outputs.safetensors")
+"""
+
+
+def test_every_head_loads_without_the_package(tmp_path):
+    batch = make_batch_with_passages(masked=False)
+    expected = {}
+    models = {(auto_class, auto_class): make_rada(head=head) for auto_class, head in HEADS.items()}
+    models["AutoModelForMaskedLM", "frozen"] = make_rada("deberta-v2", passage_encoder="frozen")
+    composed = VarMAEForMaskedLM.from_backbone(make_masked_lm("roberta"))
+    models["AutoModelForMaskedLM", "composed"] = RadaForMaskedLM.from_backbone(composed)
+    for (auto_class, folder), model in models.items():
+        model.save_pretrained(tmp_path / folder)
+        with torch.no_grad():
+            expected[f"{auto_class}={folder}"] = model(**batch)[0]
+    lists = json.dumps({key: value.tolist() for key, value in batch.items()})
+    environment = {**os.environ, "PYTHONPATH": "", "HF_MODULES_CACHE": str(tmp_path / "modules")}
+    command = [sys.executable, "-c", LOAD_WITHOUT_THE_PACKAGE, lists, *expected]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+    outputs = load_file(tmp_path / "outputs.safetensors")
+    for name, value in expected.items():
+        assert torch.equal(outputs[name], value), name
+
+
+# ----------------------------------------------------------- 6-8, 10: padding, evaluation, compilation
+
+
+@pytest.mark.parametrize("scores", ["pooled", "joint"])
+def test_padding_never_leaks(family, scores):
+    model = make_rada(family, scores=scores)
+    batch = make_batch_with_passages(masked=False)
+    alone = {
+        "input_ids": batch["input_ids"][:1, :9],
+        "passage_input_ids": batch["passage_input_ids"][:1],
+        "passage_attention_mask": batch["passage_attention_mask"][:1],
+    }
+    with torch.no_grad():
+        padded = model(**batch)
+        torch.testing.assert_close(padded.logits[:1, :9], model(**alone).logits, rtol=1e-4, atol=1e-4)
+        changed = dict(batch)
+        changed["passage_input_ids"] = torch.where(
+            batch["passage_attention_mask"] == 1, batch["passage_input_ids"], torch.tensor(50)
+        )
+        if family not in ("roberta", "xlm-roberta"):  # they count positions by the padding token
+            torch.testing.assert_close(model(**changed).logits, padded.logits, rtol=1e-4, atol=1e-4)
+        # One passage, of which nothing is padding, in a batch of longer ones.
+        one = {"input_ids": batch["input_ids"][:1, :9], "passage_input_ids": batch["passage_input_ids"][:1, :1, :4]}
+        among = {**alone, "passage_attention_mask": alone["passage_attention_mask"].clone()}
+        among["passage_attention_mask"][:, 1:] = 0
+        torch.testing.assert_close(model(**among).logits, model(**one).logits, rtol=1e-4, atol=1e-4)
+
+
+def test_evaluation_is_deterministic_and_training_is_not(family):
+    model = make_rada(family, dropout=0.0)
+    batch = make_batch_with_passages()
+    with torch.no_grad():
+        assert torch.equal(model(**batch).loss, model(**batch).loss)
+        assert torch.equal(model(**batch).passage_weights, model(**batch).passage_weights)
+        model.train()
+        outputs = [model(**batch) for _ in range(5)]
+    assert len({output.loss.item() for output in outputs}) > 1
+    assert outputs[0].logits is None
+    assert not torch.equal(outputs[0].passage_weights, outputs[1].passage_weights)
+
+
+def test_compiled_whole(family):
+    model = make_rada(family, passage_encoder="frozen" if family == "bert" else "shared")
+    batch = make_batch_with_passages(masked=False)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(**batch).logits, model(**batch).logits, rtol=1e-4, atol=1e-4)
+
+
+def test_activation_checkpointing_gives_the_same_gradient(family):
+    model = make_rada(family, dropout=0.0, selection="all", passage_gradient=True).train()
+    batch = make_batch_with_passages()
+    model(**batch).loss.backward()
+    plain = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad()
+    (getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable)()
+    model(**batch).loss.backward()
+    for one, other in zip(plain, (parameter.grad for parameter in model.parameters()), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-6)
+
+
+def test_bfloat16(family):
+    model = make_rada(family).train()
+    batch = make_batch_with_passages()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = model(**batch).loss
+    mixed.backward()
+    model = model.to(torch.bfloat16)
+    model.zero_grad()
+    loss = model(**batch).loss
+    loss.backward()
+    assert torch.isfinite(torch.stack([mixed, loss.float()])).all()
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+
+
+# ------------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"num_heads": 3}, "num_heads must divide the hidden size 128, got 3"),
+        ({"scores": "mean"}, "scores must be one of pooled, joint, literal, got 'mean'"),
+        ({"selection": "best"}, "selection must be one of gumbel, top1, all, got 'best'"),
+        ({"passage_encoder": "other"}, "passage_encoder must be one of shared, frozen, got 'other'"),
+        ({"temperature": 0.0}, "temperature must be above 0, got 0.0"),
+        ({"passage_encoder": "frozen", "passage_gradient": True}, "trains the shared encoder"),
+    ],
+)
+def test_wrong_option(option, message):
+    with pytest.raises(ValueError, match=message):
+        RadaConfig(**option)
+
+
+def test_resized_vocabulary():
+    batch = make_batch_with_passages(masked=False)
+    batch["input_ids"][0, 0] = batch["passage_input_ids"][0, 0, 0] = 125
+    model = make_rada()
+    model.resize_token_embeddings(130)
+    assert model(**batch).logits.shape[-1] == 130
+    with pytest.raises(ValueError, match=r"keeps its vocabulary of 120, got 130; resize the encoder first"):
+        make_rada(passage_encoder="frozen").resize_token_embeddings(130)
+
+
+def test_wrong_passages():
+    model = make_rada(head=RadaModel)
+    batch = make_batch(masked=False)
+    with pytest.raises(ValueError, match=r"got \[4, 7\], no passage_index"):
+        model(**batch, passage_input_ids=torch.ones(4, 7, dtype=torch.long))
+    with pytest.raises(ValueError, match=r"passage_attention_mask of \[4, 3, 6\]"):
+        model(
+            **batch,
+            passage_input_ids=torch.ones(4, 3, 7, dtype=torch.long),
+            passage_attention_mask=torch.ones(4, 3, 6),
+        )
+    with pytest.raises(ValueError, match="call use_passage_cache first"):
+        model(**batch, passage_ids=torch.ones(4, 3, dtype=torch.long))
