@@ -27,13 +27,16 @@ Methods:
       varmae:
       average: {after: dapt}          # of the encoder before and after DAPT
       exbert:
+      gmap: {after: dapt}             # the encoder of DAPT reads the one before it as memory
+      rada:                           # reads passages of the corpus
+      append_passage:                 # the best passage simply appended
     seeds: [1, 2, 3]
     budget: {tokens: 10000000}        # or {minutes: 30}, the same for every method
     pretraining: {per_device_train_batch_size: 32}
     fine_tuning: {learning_rate: 3e-5, num_train_epochs: 4}
 
-`pretraining`, `fine_tuning` and `vocabulary` are flags of run_mlm.py, of the scripts of the tasks and of
-run_expand_vocab.py. What is done is skipped: a killed comparison goes on where it was, and a run that failed is tried
+`pretraining`, `fine_tuning`, `vocabulary` and `datastore` are flags of run_mlm.py, of the scripts of the tasks, of
+run_expand_vocab.py and of build_datastore.py. What is done is skipped: a killed comparison goes on where it was, and a run that failed is tried
 again. Each run leaves one file in results/; the results of several machines are put into one folder.
 """
 

@@ -44,7 +44,13 @@ from hf_domain.fine_tuning import (
 from hf_domain.labels import find_ids, find_labels
 from hf_domain.memory import DataCollatorWithMemory, add_memory_inputs, load_memory_tokenizer
 from hf_domain.metrics import choose_metrics
-from hf_domain.passage_reading import PassageArguments, load_datastore, retrieve_passages, wrap_collator
+from hf_domain.passage_reading import (
+    PassageArguments,
+    append_passages,
+    load_datastore,
+    retrieve_passages,
+    wrap_collator,
+)
 from hf_domain.runs import (
     load_tokenizer,
     parse_arguments,
@@ -116,6 +122,12 @@ def main():
         return encodings
 
     splits = retrieve_passages(limit_splits(splits, data_args), datastore, text_columns, passage_args)
+    if passage_args.append_passage:
+        if len(text_columns) > 1:
+            raise ValueError(
+                f"--append_passage makes a pair of one text and its passage; got {', '.join(text_columns)}"
+            )
+        splits, text_columns = append_passages(splits, datastore), [*text_columns, "passage"]
     tokenized = map_splits(splits, tokenize, training_args, data_args)
     tokenized = add_memory_states(tokenized, model, training_args, data_args)
     collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None)

@@ -1,21 +1,17 @@
 """What the scripts do for a model that reads passages: look texts up in a datastore, wrap the collator, use a cache."""
 
-import importlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from datasets import Dataset, DatasetDict
+from datasets import DatasetDict
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
 from hf_domain.modeling.modeling_rada import RadaPreTrainedModel
 from hf_domain.passages import DataCollatorWithPassages
 
 logger = logging.getLogger(__name__)
-
-CHECKED_PASSAGES = 100
-"""Passages that are tokenized again to see whether a datastore has the tokenizer of the model (our choice)."""
 
 
 @dataclass
@@ -24,15 +20,13 @@ class PassageArguments:
 
     datastore: str | None = field(default=None, metadata={"help": "Folder of the datastore that rada reads."})
     num_passages: int = field(default=10, metadata={"help": "Passages retrieved for an example."})
+    append_passage: bool = field(
+        default=False, metadata={"help": "Classification: append the best passage to the text, for any encoder."}
+    )
     passage_cache: str | None = field(
         default=None,
         metadata={"help": "Folder for encoded passages; to train, set passage_encoder=frozen in --config_overrides."},
     )
-
-
-def import_datastore() -> Any:
-    """Import `hf_domain.datastore`, here alone: a run without passages needs no index."""
-    return importlib.import_module("hf_domain.datastore")
 
 
 def load_datastore(
@@ -50,10 +44,11 @@ def load_datastore(
         An object with `passages` and `fingerprint`; None for a run that reads nothing.
 
     Raises:
-        ValueError: A model that reads has no datastore, or the other way round; the datastore is empty or has another
-            tokenizer; a cache that would go stale.
+        ValueError: A model that reads has no datastore, or the other way round; see also `Datastore.load`.
     """
     reads = isinstance(model, RadaPreTrainedModel)
+    if args.append_passage and (reads or args.datastore is None):
+        raise ValueError("--append_passage is for an encoder that reads no passages by itself, and needs a --datastore")
     if args.datastore is None:
         if method == "rada":
             raise ValueError("--method rada reads passages; got no --datastore. Build one with build_datastore.py.")
@@ -62,42 +57,14 @@ def load_datastore(
         if reads:
             logger.warning("this model reads passages and there is no --datastore: it works as its encoder alone")
         return None
-    if not reads:
+    if not (reads or args.append_passage):
         raise ValueError(
             f"a --datastore is read by rada; {type(model).__name__} reads no passages. Add --method rada or drop it."
         )
-    datastore = import_datastore().Datastore.load(args.datastore)
-    check_passages(datastore.passages, tokenizer)
-    return datastore
+    # Imported here: a run without passages needs no engine that searches.
+    from hf_domain.datastore import Datastore
 
-
-def check_passages(passages: Dataset, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise unless passages were made with the tokenizer.
-
-    A passage may be the part of a text, and then its first tokens may differ from those of that part alone; of another
-    tokenizer nearly all differ.
-
-    Args:
-        passages: With the columns `text` and `input_ids`.
-        tokenizer: That of the model.
-
-    Raises:
-        ValueError: There are none, or most of the first ones have other tokens.
-    """
-    rows = passages[:CHECKED_PASSAGES]
-    if not rows["text"]:
-        raise ValueError("a datastore holds passages; this one is empty. Build it from a corpus first.")
-    own = tokenizer(rows["text"], add_special_tokens=False)["input_ids"]
-    special = set(tokenizer.all_special_ids)
-    theirs = [[number for number in ids if number not in special] for ids in rows["input_ids"]]
-    same = sum(
-        [number for number in ids if number not in special] == other for ids, other in zip(own, theirs, strict=True)
-    )
-    if 2 * same < len(theirs):
-        raise ValueError(
-            f"the datastore and the model have one tokenizer; {len(theirs) - same} of {len(theirs)} passages have "
-            f"other tokens than {tokenizer.name_or_path} gives. Build the datastore with this tokenizer."
-        )
+    return Datastore.load(args.datastore, tokenizer)
 
 
 def retrieve_passages(
@@ -108,7 +75,7 @@ def retrieve_passages(
     Args:
         splits: The data.
         datastore: See `load_datastore`; None returns the splits as they are.
-        text_columns: What is looked up, together; a column of words is joined by spaces.
+        text_columns: What is looked up, together.
         args: Say how many passages.
 
     Returns:
@@ -116,18 +83,29 @@ def retrieve_passages(
     """
     if datastore is None:
         return splits
-    add_passages = import_datastore().add_passages
-    found = DatasetDict()
-    for split, dataset in splits.items():
-        if isinstance(dataset[0][text_columns[0]], list):
-            joined = [" ".join(words) for words in dataset[text_columns[0]]]
-            with_text = dataset.add_column("retrieved_for", joined)
-            found[split] = add_passages(with_text, datastore, ["retrieved_for"], args.num_passages).remove_columns(
-                "retrieved_for"
-            )
-        else:
-            found[split] = add_passages(dataset, datastore, text_columns, args.num_passages)
-    return found
+    from hf_domain.datastore import add_passages
+
+    return add_passages(splits, datastore, text_columns, args.num_passages)
+
+
+def append_passages(splits: DatasetDict, datastore: Any) -> DatasetDict:
+    """Add the text of the best passage as the column `passage`, "" where none was found.
+
+    Args:
+        splits: With `passage_ids`.
+        datastore: See `load_datastore`.
+
+    Returns:
+        The splits, without the ids.
+    """
+    passages = datastore.passages
+
+    def read(batch: dict[str, list[Any]]) -> dict[str, list[str]]:
+        best = [ids[0] if ids else None for ids in batch["passage_ids"]]
+        return {"passage": ["" if number is None else passages[number]["text"] for number in best]}
+
+    columns = ["passage_ids", "passage_scores"]
+    return splits.map(read, batched=True, remove_columns=columns, desc="Appending passages")
 
 
 def retrieve_for_blocks(
@@ -187,14 +165,13 @@ def wrap_collator(
     Returns:
         The collator of the run.
     """
-    if datastore is None:
+    if datastore is None or not isinstance(model, RadaPreTrainedModel):
         return collator
     passages = datastore.passages
     if args.passage_cache is not None:
         # Imported here: only a run with a cache hashes and maps files.
         from hf_domain.passage_cache import build_passage_cache, list_retrieved
 
-        assert isinstance(model, RadaPreTrainedModel)
         if training_args.do_train and model.config.passage_encoder != "frozen":
             raise ValueError(
                 "cached passages go stale while the encoder that made them trains; got passage_encoder="

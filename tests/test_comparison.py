@@ -46,6 +46,9 @@ METHODS = {
     "adalm": None,
     "exbert": None,
     "average": {"after": "dapt"},
+    "gmap": {"after": "dapt"},
+    "logits_fusion": {"recipe": "gmap", "after": "dapt", "fine_tuning": {"config_overrides": "strategy=logits_fusion"}},
+    "rada": None,
     "slow": {"recipe": "dapt", "pretraining": {"learning_rate": 1e-5}},
     "tuned_after_tapt": {"recipe": "fine_tune", "after": "tapt"},
 }
@@ -102,6 +105,7 @@ def test_everything_wrong_with_a_plan_is_told_at_once(content, tmp_path):
     content["tasks"]["empty"] = {"kind": "classification", "folder": "nothing", "corpus": "pets"}
     content["corpora"]["pets"]["train_file"] = "corpus.docx"
     content["general"] = "wikipedia"
+    content["methods"]["append_passage"] = None
     content["seeds"] = [1, 1]
     content["budget"] = {"tokens": 1, "minutes": 1}
     (tmp_path / "encoder").mkdir()
@@ -115,6 +119,7 @@ def test_everything_wrong_with_a_plan_is_told_at_once(content, tmp_path):
         "letters, digits, _ and -: it becomes that of a folder; got ../up",
         "a plan holds no token",
         "fine_tune is not pre-trained",
+        "a passage is appended to the texts of classification alone",
         "metric of classification is one of macro_f1, micro_f1, positive_micro_f1, got bleu",
         "corpus is none of pets, general, got law",
         "kind is one of classification, ner, qa, got parsing",
@@ -172,6 +177,14 @@ def test_steps_of_a_plan(content, tmp_path):
     assert by_name["average-entities-seed1"].flags["model_name_or_path"] == "plan/steps/average-pets"
     assert by_name["tuned_after_tapt-animals-seed1"].flags["model_name_or_path"] == "plan/steps/tapt-animals"
     assert by_name["dapt-entities-seed1"].script == "run_ner"
+    gmap = by_name["gmap-animals-seed1"]
+    assert gmap.flags["model_name_or_path"] == "plan/steps/dapt-pets"
+    assert (gmap.flags["method"], gmap.flags["memory_name_or_path"]) == ("gmap", "encoder")
+    assert by_name["logits_fusion-animals-seed1"].flags["config_overrides"] == "strategy=logits_fusion"
+    rada = by_name["rada-animals-seed1"]
+    assert rada.needs == ["datastore-pets"]
+    assert rada.flags["datastore"] == by_name["datastore-pets"].flags["output_dir"]
+    assert rada.flags["passage_cache"] == by_name["rada-animals-seed2"].flags["passage_cache"]
     assert len([step for step in steps if step.kind == "fine_tuning"]) == len(METHODS) * 2 * 2
     assert {step.corpus for step in steps if step.kind == "evaluation"} == {"pets", "general"}
 
@@ -469,7 +482,14 @@ def test_report_without_results(tmp_path):
 
 def test_script_is_killed_and_goes_on(content, tmp_path, monkeypatch, capsys):
     save_tiny_bert(tmp_path / "encoder", SENTENCES)
-    content["methods"] = {"tapt": None, "dapt": None, "average": {"after": "dapt"}}
+    content["methods"] = {
+        "tapt": None,
+        "dapt": None,
+        "average": {"after": "dapt"},
+        "rada": None,
+        "gmap": {"after": "dapt"},
+    }
+    content["datastore"] = {"max_length": 32}
     content["seeds"], content["general"] = [1], None
     path = write_plan(content, tmp_path)
     command = [sys.executable, compare_script.__file__, str(path)]

@@ -1,7 +1,7 @@
 """The plan of a comparison: which methods make an encoder of a domain, which tasks test it, and at which cost.
 
-The docstring of examples/compare.py shows a whole one. Paths are relative to the plan; `pretraining`, `fine_tuning` and
-`vocabulary` are flags of run_mlm.py, of the scripts of the tasks, and of run_expand_vocab.py.
+The docstring of examples/compare.py shows a whole one. Paths are relative to the plan; `pretraining`, `fine_tuning`,
+`vocabulary` and `datastore` are flags of run_mlm.py, the scripts of the tasks, run_expand_vocab.py, build_datastore.py.
 """
 
 import json
@@ -26,7 +26,10 @@ class Recipe:
     text: Literal["domain", "general", "task"] = "domain"
     expands_vocabulary: bool = False
     needs_after: bool = False
+    averages: bool = False
+    reads_datastore: bool = False
     pretraining: dict[str, Any] = field(default_factory=dict)
+    fine_tuning: dict[str, Any] = field(default_factory=dict)
 
 
 # The learning rates are our choice: those of the quickstart. VarMAE and exBERT train small new networks over a frozen
@@ -37,7 +40,7 @@ RECIPES = {
     "tapt": Recipe("TAPT", method="dapt", text="task", pretraining={"learning_rate": 3e-4}),
     "dapt": Recipe("DAPT", method="dapt", pretraining={"learning_rate": 3e-4}),
     "lora": Recipe("DAPT with LoRA", method="lora", expands_vocabulary=True, pretraining={"learning_rate": 1e-3}),
-    "average": Recipe("average with the base", needs_after=True),
+    "average": Recipe("average with the base", needs_after=True, averages=True),
     "varmae": Recipe(
         "VarMAE", method="varmae", pretraining={"learning_rate": 1e-3, "config_overrides": "unmasked_ratio=0.15"}
     ),
@@ -50,6 +53,12 @@ RECIPES = {
         expands_vocabulary=True,
         pretraining={"learning_rate": 1e-3, "config_overrides": "gate_bias_init=3,extension_init=pieces"},
     ),
+    "gmap": Recipe("G-MAP", needs_after=True, fine_tuning={"method": "gmap"}),
+    # A frozen copy encodes the passages: what they say is then computed once for all epochs and seeds.
+    "rada": Recipe(
+        "RADA", reads_datastore=True, fine_tuning={"method": "rada", "config_overrides": "passage_encoder=frozen"}
+    ),
+    "append_passage": Recipe("best passage appended", reads_datastore=True, fine_tuning={"append_passage": True}),
 }
 METRICS = {
     "classification": ("macro_f1", "micro_f1", "positive_micro_f1"),
@@ -121,6 +130,7 @@ class Plan:
     pretraining: dict[str, Any] = field(default_factory=dict)
     fine_tuning: dict[str, Any] = field(default_factory=dict)
     vocabulary: dict[str, Any] = field(default_factory=dict)
+    datastore: dict[str, Any] = field(default_factory=dict)
     path: Path = Path("plan.yaml")
     """Where the plan stands; its paths are relative to the folder."""
 
@@ -216,7 +226,7 @@ def _check_costs(plan: Plan) -> list[str]:
         problems.append(f"budget must be positive, got {plan.budget}")
     if not plan.seeds or len(set(plan.seeds)) < len(plan.seeds):
         problems.append(f"seeds must be different numbers, got {plan.seeds}")
-    groups = [plan.pretraining, plan.fine_tuning, plan.vocabulary]
+    groups = [plan.pretraining, plan.fine_tuning, plan.vocabulary, plan.datastore]
     groups += [flags for method in plan.methods.values() for flags in (method.pretraining, method.fine_tuning)]
     if any(name.endswith("token") for flags in groups for name in flags):
         problems.append("a plan holds no token: results would show it. Set HF_TOKEN in the environment")
@@ -265,6 +275,8 @@ def _check_method(method: Method, plan: Plan) -> list[str]:
         problems.append(f"{method.recipe} needs `after`, the method whose encoder it takes")
     if recipe.method is None and method.pretraining:
         problems.append(f"{method.recipe} is not pre-trained, got pretraining {method.pretraining}")
+    if method.recipe == "append_passage" and any(task.kind != "classification" for task in plan.tasks.values()):
+        problems.append("a passage is appended to the texts of classification alone; there are other tasks in the plan")
     seen = [method.after]
     while seen[-1] is not None:
         if seen[-1] not in plan.methods:

@@ -37,7 +37,7 @@ class Step:
 
     name: str
     """Of its folder and of its result."""
-    kind: Literal["vocabulary", "probe", "pretraining", "average", "evaluation", "fine_tuning"]
+    kind: Literal["vocabulary", "datastore", "probe", "pretraining", "average", "evaluation", "fine_tuning"]
     script: str
     flags: dict[str, Any]
     needs: list[str] = field(default_factory=list)
@@ -94,7 +94,7 @@ class StepLister:
         if method is None:
             return None
         recipe, after = self.plan.get_recipe(method), self.plan.methods[method].after
-        if recipe.method is None and not recipe.needs_after:
+        if recipe.method is None and not recipe.averages:
             return self.name_encoder(after, task)
         return f"{method}-{task if self.is_made_of_task(method) else self.plan.tasks[task].corpus}"
 
@@ -119,7 +119,9 @@ class StepLister:
             yield from self.make_encoder(after, task)
         name, start = self.name_encoder(method, task), self.name_encoder(after, task)
         needs = [] if start is None else [start]
-        if recipe.needs_after:
+        if recipe.reads_datastore:
+            yield self.build_datastore(corpus)
+        if recipe.averages:
             sources = [self.get_folder(start), self.get_folder(None)]
             flags = {"model_name_or_path": sources, "output_dir": self.get_folder(name)}
             yield Step(str(name), "average", "average_models", flags, needs, method, corpus)
@@ -172,6 +174,14 @@ class StepLister:
         }
         return Step(name, "vocabulary", "run_expand_vocab", flags, corpus=corpus)
 
+    def build_datastore(self, corpus: str) -> Step:
+        """Make the step that builds a datastore of a corpus, with the tokenizer of the plan's encoder."""
+        name = f"datastore-{corpus}"
+        flags = {"model_name_or_path": self.plan.encoder, "train_file": self.plan.corpora[corpus].train_file}
+        # A folder inside that of the step: a datastore is only built where nothing is, and the log is there.
+        flags |= self.plan.datastore | {"output_dir": f"{self.get_folder(name)}/datastore"}
+        return Step(name, "datastore", "build_datastore", flags, corpus=corpus)
+
     def evaluate(self, method: str, encoder: str | None, corpus: str) -> Step:
         """Make the step that measures the masked-LM loss of an encoder on text it was not trained on."""
         name = f"{encoder or 'encoder'}-on-{corpus}"
@@ -193,9 +203,18 @@ class StepLister:
         name = f"{method}-{task_name}-seed{seed}"
         flags: dict[str, Any] = {"model_name_or_path": self.get_folder(encoder)}
         flags |= {f"{split}_file": task.get_file(split) for split in ("train", "validation", "test")}
-        flags |= TRAINER_OPTIONS | FINE_TUNING | plan.fine_tuning | task.options | plan.methods[method].fine_tuning
-        flags |= {"seed": seed, "do_train": True, "do_predict": True, "output_dir": self.get_folder(name)}
+        recipe = plan.get_recipe(method)
+        flags |= TRAINER_OPTIONS | FINE_TUNING | plan.fine_tuning | task.options
+        flags |= recipe.fine_tuning | plan.methods[method].fine_tuning
         needs = [encoder] if encoder in known else []
+        if flags.get("method") == "gmap":
+            flags["memory_name_or_path"] = self.get_folder(None)
+        if recipe.reads_datastore:
+            needs.append(f"datastore-{task.corpus}")
+            flags["datastore"] = f"{self.get_folder(needs[-1])}/datastore"
+        if flags.get("method") == "rada":
+            flags["passage_cache"] = f"{self.root}/passages/{method}-{task_name}"
+        flags |= {"seed": seed, "do_train": True, "do_predict": True, "output_dir": self.get_folder(name)}
         return Step(name, "fine_tuning", f"run_{task.kind}", flags, needs, method, None, task_name, seed)
 
 
