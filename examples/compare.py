@@ -36,8 +36,9 @@ Methods:
     fine_tuning: {learning_rate: 3e-5, num_train_epochs: 4}
 
 `pretraining`, `fine_tuning`, `vocabulary` and `datastore` are flags of run_mlm.py, of the scripts of the tasks, of
-run_expand_vocab.py and of build_datastore.py. What is done is skipped: a killed comparison goes on where it was, and a run that failed is tried
-again. Each run leaves one file in results/; the results of several machines are put into one folder.
+run_expand_vocab.py and of build_datastore.py. What is done is skipped: a killed comparison goes on where it was, and a
+run that failed is tried again. Each run leaves one file in results/; the results of several machines are put into one
+folder.
 """
 
 import argparse

@@ -4,18 +4,22 @@
 # ///
 """Show what a model reads for a text: the passages that a datastore finds, with the words they have in common marked.
 
-python examples/search_datastore.py --datastore_dir datastore --text "bilateral lung lesions" --html_file reading.html
+    python examples/search_datastore.py --datastore_dir datastore --text "lung lesions" --html_file reading.html
+
+With `--model_name_or_path` a RADA reads them: the passage it chose is named, and its words are marked by their weights.
 """
 
 import sys
 from dataclasses import dataclass, field
 
-from transformers import HfArgumentParser
+from transformers import AutoModel, AutoTokenizer, HfArgumentParser
 
+from hf_domain import RadaModel
 from hf_domain.corpora import find_text_column, load_files
 from hf_domain.datastore import Datastore
 from hf_domain.datastore.reading import format_html, format_text, read_passages
 from hf_domain.outputs import write_text
+from hf_domain.passage_reading import weigh_words
 
 
 @dataclass
@@ -26,6 +30,7 @@ class SearchArguments:
     text: list[str] = field(default_factory=list, metadata={"help": "One or several texts."})
     text_file: str | None = field(default=None, metadata={"help": "More texts: .txt .jsonl .json .csv (.gz) .parquet."})
     text_column_name: str | None = field(default=None, metadata={"help": "Default: text, or the only one with text."})
+    model_name_or_path: str | None = field(default=None, metadata={"help": "A RADA that reads the passages."})
     k: int = field(default=10, metadata={"help": "Passages for each text."})
     max_query_terms: int | None = field(
         default=None, metadata={"help": "Search with the rarest terms only; faster, and finds others."}
@@ -43,7 +48,17 @@ def main() -> None:
     if not texts:
         raise ValueError("there is nothing to search for: give text or text_file.")
     datastore = Datastore.load(args.datastore_dir)
-    readings = [read_passages(datastore, text, args.k, max_query_terms=args.max_query_terms) for text in texts]
+    weights: dict = {}
+    if args.model_name_or_path:
+        model = AutoModel.from_pretrained(args.model_name_or_path)
+        if not isinstance(model, RadaModel):
+            raise ValueError(f"a RADA reads passages; {args.model_name_or_path} is a {model.config.model_type}")
+        tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
+        weights = {text: weigh_words(model, tokenizer, datastore, text, args.k) for text in texts}
+    readings = [
+        read_passages(datastore, text, args.k, max_query_terms=args.max_query_terms, weights=weights.get(text))
+        for text in texts
+    ]
     if args.html_file:
         write_text(args.html_file, format_html(readings))
         print(args.html_file)

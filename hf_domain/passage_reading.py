@@ -5,8 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from datasets import DatasetDict
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
+from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
 from hf_domain.modeling.modeling_rada import RadaPreTrainedModel
 from hf_domain.passages import DataCollatorWithPassages
@@ -190,3 +191,35 @@ def wrap_collator(
         model.use_passage_cache(cache)
         passages = None
     return DataCollatorWithPassages(collator, tokenizer, passages, args.num_passages)
+
+
+@torch.no_grad()
+def weigh_words(
+    model: RadaPreTrainedModel, tokenizer: PreTrainedTokenizerBase, datastore: Any, text: str, num_passages: int = 10
+) -> dict[int, list[tuple[int, int, float]]]:
+    """Let a model read for a text, and say which passage it chose and how it weighs its words.
+
+    Args:
+        model: Any head, or none.
+        tokenizer: Its tokenizer.
+        datastore: See `load_datastore`.
+        text: What is read for.
+        num_passages: How many are retrieved.
+
+    Returns:
+        The id of the chosen passage with (start, end, weight) of its tokens' characters, the mean over the heads; empty
+        where no passage was found. `hf_domain.datastore.reading.read_passages` marks them.
+    """
+    ((ids, _),) = datastore.search([text], num_passages)
+    if not len(ids):
+        return {}
+    model.eval()
+    collator = DataCollatorWithPassages(DataCollatorWithPadding(tokenizer), tokenizer, datastore.passages, num_passages)
+    inputs = tokenizer(text, truncation=True)
+    batch = collator([{**inputs, "passage_ids": list(ids)}]).to(model.device)
+    reading = model.base_model(**batch)
+    chosen = ids[int(reading.selected_passages[0])]
+    offsets = tokenizer(datastore.passages[chosen]["text"], return_offsets_mapping=True)["offset_mapping"]
+    weights = reading.word_weights[0].mean(dim=0).tolist()
+    spans = [(start, end, weight) for (start, end), weight in zip(offsets, weights, strict=False) if end > start]
+    return {int(chosen): spans}

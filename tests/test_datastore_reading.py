@@ -61,7 +61,8 @@ def test_terminal(datastore):
     assert re.findall(rf"{re.escape(BOLD)}(.*?){re.escape(RESET)}", marked) == ["The", "methodologies", "model"]
     plain = format_text(reading, use_bold=False)
     assert marked.replace(BOLD, "").replace(RESET, "") == plain and TEXTS[0] in plain
-    assert plain.splitlines()[2] == f"1. passage 0 of a, score {reading.passages[0].score:.2f}"
+    assert plain.splitlines()[2] == f"1. passage 0 of a, score {reading.passages[0].score:.2f}, chosen by the model"
+    assert format_text(read_passages(datastore, "methodology models")).count("chosen by the model") == 0
     # A passage cannot command the terminal.
     assert "Unrelated words [31m here" in format_text(read_passages(datastore, "unrelated\x1b"), use_bold=False)
     assert "\x1b" not in format_text(read_passages(datastore, "unrelated\x1b"), use_bold=False)

@@ -13,6 +13,7 @@ import torch
 from datasets import Dataset
 from hf_domain.modeling.configuration_exbert import EXTENSION_SIZES
 from hf_domain.modeling.modeling_exbert import read_extension_vocabulary
+from proofs import check_activation_checkpointing, check_bfloat16, train
 from safetensors import safe_open
 from safetensors.torch import load_file
 from tiny_models import VOCAB_SIZE, make_batch, make_config, make_masked_lm
@@ -291,27 +292,6 @@ def make_dataset(size=8):
     return Dataset.from_dict({key: value.tolist() for key, value in rows.items()})
 
 
-def train(model, tmp_path, batch_size=8, accumulation=1, dataset=None):
-    trainer = Trainer(
-        model,
-        TrainingArguments(
-            str(tmp_path),
-            per_device_train_batch_size=batch_size,
-            gradient_accumulation_steps=accumulation,
-            max_steps=3,
-            learning_rate=1e-2,
-            logging_steps=1,
-            save_strategy="no",
-            use_cpu=True,
-            train_sampling_strategy="sequential",
-            disable_tqdm=True,
-        ),
-        train_dataset=dataset or make_dataset(),
-    )
-    trainer.train()
-    return [(log["loss"], log["grad_norm"]) for log in trainer.state.log_history if "grad_norm" in log]
-
-
 def get_changed(model, before):
     return {name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])}
 
@@ -319,7 +299,7 @@ def get_changed(model, before):
 def test_first_stage_leaves_the_base(family, tmp_path):
     model = make_exbert(family)
     before = copy.deepcopy(dict(model.named_parameters()))
-    train(model, tmp_path)
+    train(model, make_dataset(), tmp_path)
     changed = get_changed(model, before)
     assert changed == {name for name in before if is_extension(name) or name.startswith("lm_head.")}
     assert all(parameter.grad is None for name, parameter in model.named_parameters() if name not in changed)
@@ -329,7 +309,7 @@ def test_second_stage_trains_everything(family, tmp_path):
     make_exbert(family).save_pretrained(tmp_path / "first")
     model = ExBertForMaskedLM.from_pretrained(tmp_path / "first", freeze_backbone=False)
     before = copy.deepcopy(dict(model.named_parameters()))
-    train(model, tmp_path)
+    train(model, make_dataset(), tmp_path)
     assert get_changed(model, before) == before.keys()
 
 
@@ -357,8 +337,8 @@ def test_fine_tuning_of_everything_and_of_the_top(family, tmp_path):
 
 def test_accumulation_gives_the_same_loss_and_gradient(tmp_path):
     model = make_exbert(dropout=0.0)
-    whole = train(copy.deepcopy(model), tmp_path, 8, 1)
-    parts = train(copy.deepcopy(model), tmp_path, 2, 4)
+    whole = train(copy.deepcopy(model), make_dataset(), tmp_path, 8, 1)
+    parts = train(copy.deepcopy(model), make_dataset(), tmp_path, 2, 4)
     torch.testing.assert_close(torch.tensor(whole), torch.tensor(parts), rtol=1e-3, atol=2e-4)
 
 
@@ -532,33 +512,16 @@ def test_compiled_whole(family):
 
 @pytest.mark.parametrize("freeze_backbone", [True, False])
 def test_activation_checkpointing_gives_the_same_gradient(family, freeze_backbone):
-    model = make_exbert(family, dropout=0.0, freeze_backbone=freeze_backbone).train()
-    batch = make_extended_batch()
-    model(**batch).loss.backward()
-    plain = [parameter.grad for parameter in model.parameters()]
-    model.zero_grad()
-    (getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable)()
+    model = make_exbert(family, dropout=0.0, freeze_backbone=freeze_backbone)
     runs = []
     model.get_base_layers()[0].side.gate.register_forward_hook(lambda *_: runs.append(1))
-    model(**batch).loss.backward()
-    assert len(runs) == 2  # forward, and once more for the backward pass
-    for one, other in zip(plain, (parameter.grad for parameter in model.parameters()), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-6)
+    check_activation_checkpointing(model, make_extended_batch())
+    assert len(runs) == 3  # without: forward; with: forward, and once more for the backward pass
 
 
 def test_bfloat16(family):
-    model = make_exbert(family).train()
-    batch = make_extended_batch()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        mixed = model(**batch).loss
-    mixed.backward()
-    model = model.to(torch.bfloat16)
-    model.zero_grad()
-    loss = model(**batch).loss
-    loss.backward()
-    assert torch.isfinite(torch.stack([mixed, loss.float()])).all()
-    assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
-    torch.testing.assert_close(loss.float(), mixed.float(), rtol=0.2, atol=0.2)
+    mixed, pure = check_bfloat16(make_exbert(family), make_extended_batch())
+    torch.testing.assert_close(pure, mixed, rtol=0.2, atol=0.2)
 
 
 def test_hidden_states_are_the_mixed_ones_also_on_a_second_call(family):

@@ -13,6 +13,7 @@ import torch
 from datasets import Dataset
 from hf_domain.modeling.configuration_gmap import assign_states, choose_memory_layers
 from hf_domain.modeling.modeling_gmap import find_self_attention, read_same_ids
+from proofs import check_activation_checkpointing, check_bfloat16, train
 from safetensors import safe_open
 from safetensors.torch import load_file
 from tiny_models import FAMILIES, VOCAB_SIZE, make_batch, make_config, make_masked_lm
@@ -24,8 +25,6 @@ from transformers import (
     BertConfig,
     BertModel,
     DistilBertConfig,
-    Trainer,
-    TrainingArguments,
 )
 
 from hf_domain import (
@@ -335,24 +334,6 @@ def make_dataset(size=8):
     return Dataset.from_dict({key: value.tolist() for key, value in rows.items()})
 
 
-def train(model, tmp_path, batch_size=8, accumulation=1):
-    arguments = TrainingArguments(
-        str(tmp_path),
-        per_device_train_batch_size=batch_size,
-        gradient_accumulation_steps=accumulation,
-        max_steps=3,
-        learning_rate=1e-2,
-        logging_steps=1,
-        save_strategy="no",
-        use_cpu=True,
-        train_sampling_strategy="sequential",
-        disable_tqdm=True,
-    )
-    trainer = Trainer(model, arguments, train_dataset=make_dataset())
-    trainer.train()
-    return [(log["loss"], log["grad_norm"]) for log in trainer.state.log_history if "grad_norm" in log]
-
-
 def get_changed(model, before):
     return {name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])}
 
@@ -367,7 +348,7 @@ def test_training_leaves_the_memory(family, tmp_path):
         seen.append((output.last_hidden_state.requires_grad, module.training))
 
     model.get_memory().register_forward_hook(look)
-    train(model, tmp_path)
+    train(model, make_dataset(), tmp_path)
     frozen = {name for name in before if name.startswith("model.memory.")}
     gates = {name for name in before if "memory_gates." in name}  # a chunk of one layer leaves them no choice
     assert get_changed(model, before) - gates == before.keys() - frozen - gates
@@ -379,7 +360,7 @@ def test_training_leaves_the_memory(family, tmp_path):
 def test_gates_train(tmp_path):
     model = make_gmap(strategy="gated")
     before = copy.deepcopy(dict(model.named_parameters()))
-    train(model, tmp_path)
+    train(model, make_dataset(), tmp_path)
     assert "model.memory_gates.0.weight" in get_changed(model, before)
     batch = make_batch(masked=False)
     with torch.no_grad():
@@ -391,7 +372,7 @@ def test_gates_train(tmp_path):
 def test_trained_memory(tmp_path):
     model = make_gmap(freeze_memory=False, dropout=0.0)
     before = copy.deepcopy(dict(model.named_parameters()))
-    train(model, tmp_path)
+    train(model, make_dataset(), tmp_path)
     assert any(name.startswith("model.memory.") for name in get_changed(model, before))
     assert model.get_memory().training
     batch = make_batch(masked=False)
@@ -404,8 +385,8 @@ def test_trained_memory(tmp_path):
 @pytest.mark.parametrize("strategy", ["chunk_gated", "multiple_layer"])
 def test_accumulation_gives_the_same_loss_and_gradient(strategy, tmp_path):
     model = make_gmap(dropout=0.0, strategy=strategy)
-    whole = train(copy.deepcopy(model), tmp_path, 8, 1)
-    parts = train(copy.deepcopy(model), tmp_path, 2, 4)
+    whole = train(copy.deepcopy(model), make_dataset(), tmp_path, 8, 1)
+    parts = train(copy.deepcopy(model), make_dataset(), tmp_path, 2, 4)
     torch.testing.assert_close(torch.tensor(whole), torch.tensor(parts), rtol=1e-3, atol=2e-4)
 
 
@@ -623,31 +604,13 @@ def test_compiled_whole(family, fusion):
 
 @pytest.mark.parametrize("fusion", ["memory", "gate"])
 def test_activation_checkpointing_gives_the_same_gradient(family, fusion):
-    model = make_gmap(family, dropout=0.0, fusion=fusion, strategy="gated").train()
-    batch = make_batch()
-    model(**batch).loss.backward()
-    plain = [parameter.grad for parameter in model.parameters()]
-    model.zero_grad()
-    (getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable)()
-    model(**batch).loss.backward()
-    assert plain[-1] is not None
-    for one, other in zip(plain, (parameter.grad for parameter in model.parameters()), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-6)
+    model = make_gmap(family, dropout=0.0, fusion=fusion, strategy="gated")
+    check_activation_checkpointing(model, make_batch())
 
 
 def test_bfloat16(family):
-    model = make_gmap(family).train()
-    batch = make_batch()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        mixed = model(**batch).loss
-    mixed.backward()
-    model = model.to(torch.bfloat16)
-    model.zero_grad()
-    loss = model(**batch).loss
-    loss.backward()
-    assert torch.isfinite(torch.stack([mixed, loss.float()])).all()
-    assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
-    torch.testing.assert_close(loss.float(), mixed.float(), rtol=0.2, atol=0.2)
+    mixed, pure = check_bfloat16(make_gmap(family), make_batch())
+    torch.testing.assert_close(pure, mixed, rtol=0.2, atol=0.2)
 
 
 def test_loss_is_the_cross_entropy(family):

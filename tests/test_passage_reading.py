@@ -5,8 +5,9 @@ import random
 from types import SimpleNamespace
 
 import pytest
+import torch
 from datasets import Dataset, DatasetDict, IterableDatasetDict
-from hf_domain.examples import run_classification, run_mlm, run_ner, run_qa
+from hf_domain.examples import run_classification, run_mlm, run_ner, run_qa, search_datastore
 from script_runs import run_script, save_tiny_bert, write_jsonl
 from tiny_models import make_masked_lm
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -19,6 +20,7 @@ from hf_domain.passage_reading import (
     load_datastore,
     retrieve_for_blocks,
     retrieve_passages,
+    weigh_words,
     wrap_collator,
 )
 
@@ -183,3 +185,35 @@ def test_appended_text_is_that_of_the_best_passage(datastore):
     empty = DatasetDict(test=Dataset.from_dict({"text": ["x"], "passage_ids": [[]], "passage_scores": [[]]}))
     assert append_passages(splits, store)["test"][0] == {"text": "where ba", "passage": store.passages[3]["text"]}
     assert append_passages(empty, store)["test"][0] == {"text": "x", "passage": ""}
+
+
+def test_what_a_model_reads_is_shown(datastore, model, topics, tmp_path, monkeypatch, capsys):
+    torch.manual_seed(0)
+    rada = RadaForMaskedLM.from_backbone(model)
+    rada.save_pretrained(tmp_path / "rada")
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer.save_pretrained(tmp_path / "rada")
+    store, text = Datastore.load(datastore), f"where {NAMES[3]}"
+    ((number, spans),) = weigh_words(rada, tokenizer, store, text).items()
+    passage = store.passages[number]
+    assert NAMES[3] in passage["text"]
+    assert [passage["text"][start:end] for start, end, _ in spans] == passage["text"].split()
+    # The same from the model alone, with the one passage that is found.
+    encoded = tokenizer(text, return_tensors="pt")
+    reading = rada.eval().model(**encoded, passage_input_ids=torch.tensor([[passage["input_ids"]]]))
+    expected = reading.word_weights[0].mean(0)[1:-1].tolist()
+    assert [weight for *_, weight in spans] == pytest.approx(expected, rel=1e-4)
+    assert weigh_words(rada, tokenizer, store, "nothing known") == {}
+
+    def search(*flags):
+        monkeypatch.setattr("sys.argv", ["search_datastore", "--datastore_dir", datastore, "--text", text, *flags])
+        search_datastore.main()
+        return capsys.readouterr().out
+
+    assert "chosen by the model" not in search()
+    assert f"passage {number} of {passage['document_id']}" in (
+        told := search("--model_name_or_path", str(tmp_path / "rada"))
+    )
+    assert told.count("chosen by the model") == 1
+    with pytest.raises(ValueError, match=r"a RADA reads passages; .* is a bert"):
+        search("--model_name_or_path", model)

@@ -12,6 +12,7 @@ import torch
 from datasets import Dataset
 from hf_domain.modeling import modeling_rada
 from hf_domain.modeling.modeling_rada import RetrievalInterface, average_states, sample_gumbel
+from proofs import check_activation_checkpointing, check_bfloat16, train
 from safetensors.torch import load_file
 from tiny_models import VOCAB_SIZE, make_batch, make_masked_lm
 from torch.nn import functional as F
@@ -408,31 +409,10 @@ def make_dataset(size=8):
     return Dataset.from_dict({key: value.tolist() for key, value in rows.items()})
 
 
-def train(model, tmp_path, batch_size=8, accumulation=1, dataset=None):
-    trainer = Trainer(
-        model,
-        TrainingArguments(
-            str(tmp_path),
-            per_device_train_batch_size=batch_size,
-            gradient_accumulation_steps=accumulation,
-            max_steps=3,
-            learning_rate=1e-2,
-            logging_steps=1,
-            save_strategy="no",
-            use_cpu=True,
-            train_sampling_strategy="sequential",
-            disable_tqdm=True,
-        ),
-        train_dataset=dataset or make_dataset(),
-    )
-    trainer.train()
-    return [(log["loss"], log["grad_norm"]) for log in trainer.state.log_history if "grad_norm" in log]
-
-
 def test_frozen_passage_encoder_and_trained_rest(family, tmp_path):
     model = make_rada(family, passage_encoder="frozen")
     before = copy.deepcopy(dict(model.named_parameters()))
-    train(model, tmp_path)
+    train(model, make_dataset(), tmp_path)
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, before[name]) == ("passage_backbone" in name), name
 
@@ -476,8 +456,8 @@ def test_accumulation_gives_the_same_loss_and_gradient(head, tmp_path):
     dataset = make_dataset()
     if head is RadaForSequenceClassification:
         dataset = dataset.map(lambda row: {"labels": row["input_ids"][0]})
-    whole = train(copy.deepcopy(model), tmp_path, 8, 1, dataset)
-    parts = train(copy.deepcopy(model), tmp_path, 2, 4, dataset)
+    whole = train(copy.deepcopy(model), dataset, tmp_path, 8, 1)
+    parts = train(copy.deepcopy(model), dataset, tmp_path, 2, 4)
     torch.testing.assert_close(torch.tensor(whole), torch.tensor(parts), rtol=1e-3, atol=2e-4)
 
 
@@ -658,29 +638,12 @@ def test_compiled_whole(family):
 
 
 def test_activation_checkpointing_gives_the_same_gradient(family):
-    model = make_rada(family, dropout=0.0, selection="all", passage_gradient=True).train()
-    batch = make_batch_with_passages()
-    model(**batch).loss.backward()
-    plain = [parameter.grad for parameter in model.parameters()]
-    model.zero_grad()
-    (getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable)()
-    model(**batch).loss.backward()
-    for one, other in zip(plain, (parameter.grad for parameter in model.parameters()), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-6)
+    model = make_rada(family, dropout=0.0, selection="all", passage_gradient=True)
+    check_activation_checkpointing(model, make_batch_with_passages())
 
 
 def test_bfloat16(family):
-    model = make_rada(family).train()
-    batch = make_batch_with_passages()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        mixed = model(**batch).loss
-    mixed.backward()
-    model = model.to(torch.bfloat16)
-    model.zero_grad()
-    loss = model(**batch).loss
-    loss.backward()
-    assert torch.isfinite(torch.stack([mixed, loss.float()])).all()
-    assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+    check_bfloat16(make_rada(family), make_batch_with_passages())
 
 
 # ------------------------------------------------------------------------------------------- bad input

@@ -7,10 +7,10 @@ import pytest
 import torch
 from datasets import Dataset
 from hf_domain.modeling.modeling_varmae import MeanNetwork, VarMAEModel, compute_kl, sample_tokens
+from proofs import check_bfloat16, train
 from tiny_models import VOCAB_SIZE, make_batch, make_masked_lm
 from torch.distributions import Normal, kl_divergence
 from torch.nn import functional as F
-from transformers import Trainer, TrainingArguments
 
 from hf_domain import (
     VarMAEConfig,
@@ -208,32 +208,10 @@ def make_dataset(size=8):
     return Dataset.from_dict({key: value.tolist() for key, value in rows.items()})
 
 
-def train(model, tmp_path, batch_size, accumulation, max_steps=3, **options):
-    trainer = Trainer(
-        model,
-        TrainingArguments(
-            str(tmp_path),
-            per_device_train_batch_size=batch_size,
-            gradient_accumulation_steps=accumulation,
-            max_steps=max_steps,
-            learning_rate=1e-2,
-            logging_steps=1,
-            save_strategy="no",
-            use_cpu=True,
-            train_sampling_strategy="sequential",
-            disable_tqdm=True,
-            **options,
-        ),
-        train_dataset=make_dataset(),
-    )
-    trainer.train()
-    return [(log["loss"], log["grad_norm"]) for log in trainer.state.log_history if "grad_norm" in log]
-
-
 def test_frozen_encoder_and_trained_rest(family, tmp_path):
     model = make_varmae(family)
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
-    train(model, tmp_path, 8, 1)
+    train(model, make_dataset(), tmp_path, 8, 1)
     for name, parameter in model.named_parameters():
         if name.startswith("model.backbone."):
             assert torch.equal(parameter, before[name]), name
@@ -268,8 +246,8 @@ def test_accumulation_gives_the_same_loss_and_gradient(tmp_path, monkeypatch):
     # Batch normalization and the noise are per micro-batch by nature; everything else must add up exactly.
     monkeypatch.setattr(torch, "randn_like", torch.zeros_like)
     model = make_varmae(dropout=0.0, batch_norm=False)
-    whole = train(copy.deepcopy(model), tmp_path, 8, 1)
-    parts = train(copy.deepcopy(model), tmp_path, 2, 4)
+    whole = train(copy.deepcopy(model), make_dataset(), tmp_path, 8, 1)
+    parts = train(copy.deepcopy(model), make_dataset(), tmp_path, 2, 4)
     torch.testing.assert_close(torch.tensor(whole), torch.tensor(parts), rtol=1e-3, atol=2e-4)
 
 
@@ -280,8 +258,8 @@ def test_heads_accumulate_exactly(head, tmp_path, monkeypatch):
     if head is VarMAEForSequenceClassification:
         dataset = dataset.map(lambda row: {"labels": row["input_ids"][0]})
     monkeypatch.setitem(globals(), "make_dataset", lambda: dataset)
-    whole = train(copy.deepcopy(model), tmp_path, 8, 1)
-    parts = train(copy.deepcopy(model), tmp_path, 2, 4)
+    whole = train(copy.deepcopy(model), make_dataset(), tmp_path, 8, 1)
+    parts = train(copy.deepcopy(model), make_dataset(), tmp_path, 2, 4)
     torch.testing.assert_close(torch.tensor(whole), torch.tensor(parts), rtol=1e-3, atol=2e-4)
 
 
@@ -397,18 +375,7 @@ def test_activation_checkpointing_gives_the_same_gradient(family):
 
 
 def test_bfloat16(family):
-    model = make_varmae(family).train()
-    batch = make_batch()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        mixed = model(**batch).loss
-    mixed.backward()
-    assert torch.isfinite(mixed)
-    model = model.to(torch.bfloat16)
-    model.zero_grad()
-    loss = model(**batch).loss
-    loss.backward()
-    assert torch.isfinite(loss)
-    assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+    check_bfloat16(make_varmae(family), make_batch())
 
 
 # ---------------------------------------------------------------------------------- posterior collapse
@@ -418,7 +385,7 @@ def test_normalization_prevents_collapse(tmp_path):
     def train_and_measure(batch_norm):
         torch.manual_seed(0)
         model = make_varmae(dropout=0.0, batch_norm=batch_norm)
-        train(model, tmp_path, 8, 1, max_steps=40)
+        train(model, make_dataset(), tmp_path, 8, 1, max_steps=40)
         output = model.train()(**make_batch())
         return output.masked_kl.item(), output.active_latent_share.item()
 

@@ -49,6 +49,8 @@ class ReadPassage:
     score: float
     spans: list[Span]
     """In order, without overlap."""
+    is_chosen: bool = False
+    """Whether a model chose it, and the spans are the words it weighs."""
 
 
 @dataclass
@@ -84,12 +86,14 @@ def read_passages(
     terms = {term.text for term in datastore.analyzer.find_terms(text)}
     passages = []
     for row, score in zip(datastore.passages.select(ids), scores, strict=True):
-        if weights is not None and row["id"] in weights:
+        is_chosen = weights is not None and row["id"] in weights
+        if weights is not None and is_chosen:
             spans = [Span(*span) for span in weights[row["id"]]]
         else:
             found = [term for term in datastore.analyzer.find_terms(row["text"]) if term.text in terms]
             spans = [Span(term.start, term.end, 1.0) for term in found]
-        passages.append(ReadPassage(row["id"], row["document_id"], row["text"], score, _join_spans(spans)))
+        spans = _join_spans(spans)
+        passages.append(ReadPassage(row["id"], row["document_id"], row["text"], score, spans, is_chosen))
     return Reading(text, passages)
 
 
@@ -105,7 +109,7 @@ def format_text(reading: Reading, use_bold: bool = True) -> str:
     """
     lines = [f"What is read for: {_clean(reading.text)}", ""]
     for rank, passage in enumerate(reading.passages, 1):
-        lines.append(f"{rank}. passage {passage.id} of {_clean(passage.document_id)}, score {passage.score:.2f}")
+        lines.append(f"{rank}. {_clean(_describe(passage))}")
         least = LEAST_BOLD * max((span.weight for span in passage.spans), default=0.0)
         text = "".join(
             f"{BOLD}{_clean(part)}{RESET}" if use_bold and weight > 0 and weight >= least else _clean(part)
@@ -139,10 +143,14 @@ def _format_section(reading: Reading) -> str:
             else html.escape(part)
             for part, weight in _cut_at_spans(passage)
         )
-        source = f"passage {passage.id} of {html.escape(passage.document_id)}, score {passage.score:.2f}"
-        items.append(f'<li><div class="source">{source}</div>{text}</li>')
+        items.append(f'<li><div class="source">{html.escape(_describe(passage))}</div>{text}</li>')
     found = "<ol>\n" + "\n".join(items) + "\n</ol>" if items else "<p>No passage has a word in common with it.</p>"
     return f"<section>\n<blockquote>{html.escape(reading.text)}</blockquote>\n{found}\n</section>"
+
+
+def _describe(passage: ReadPassage) -> str:
+    chosen = ", chosen by the model" if passage.is_chosen else ""
+    return f"passage {passage.id} of {passage.document_id}, score {passage.score:.2f}{chosen}"
 
 
 def _join_spans(spans: list[Span]) -> list[Span]:
