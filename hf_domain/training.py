@@ -17,7 +17,8 @@ from transformers import (
 from transformers.dynamic_module_utils import custom_object_save
 from transformers.modeling_outputs import MaskedLMOutput
 
-from hf_domain.modeling.backbone import BackbonePreTrainedModel, EncoderPassthrough, NumItems, compute_masked_lm_loss
+from hf_domain.modeling.backbone import BackbonePreTrainedModel
+from hf_domain.modeling.heads import EncoderPassthrough, NumItems, compute_masked_lm_loss
 
 
 def parse_overrides(overrides: str | None) -> dict[str, Any]:

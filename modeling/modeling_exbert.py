@@ -28,18 +28,14 @@ from transformers.activations import ACT2FN
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import can_return_tuple
 
-from .backbone import (
+from .backbone import BackbonePreTrainedModel, build_backbone, find_encoder, find_layers, get_native_config
+from .configuration_exbert import ExBertConfig
+from .heads import (
     BackboneForMaskedLM,
     BackboneForQuestionAnswering,
     BackboneForSequenceClassification,
     BackboneForTokenClassification,
-    BackbonePreTrainedModel,
-    build_backbone,
-    find_encoder,
-    find_layers,
-    get_native_config,
 )
-from .configuration_exbert import ExBertConfig
 
 # ------------------------------------------------------------------------------------- extension vocabulary
 

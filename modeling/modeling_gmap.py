@@ -38,19 +38,15 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import maybe_install_capturing_hooks
 
-from .backbone import (
+from .backbone import BackbonePreTrainedModel, build_backbone, find_encoder, find_layers, load_matching_weights
+from .configuration_gmap import BASELINES, GATED_STRATEGIES, GMapConfig
+from .heads import (
     BackboneForMaskedLM,
     BackboneForQuestionAnswering,
     BackboneForSequenceClassification,
     BackboneForTokenClassification,
-    BackbonePreTrainedModel,
     ClassificationHead,
-    build_backbone,
-    find_encoder,
-    find_layers,
-    load_matching_weights,
 )
-from .configuration_gmap import BASELINES, GATED_STRATEGIES, GMapConfig
 
 ATTENTION_FUNCTIONS = {"sdpa": "memory_sdpa", "eager": "memory_eager"}
 

@@ -38,16 +38,15 @@ from transformers.modeling_outputs import (
 )
 from transformers.utils.generic import can_return_tuple
 
-from .backbone import (
+from .backbone import BackbonePreTrainedModel, build_backbone
+from .configuration_rada import RadaConfig
+from .heads import (
     BackboneForMaskedLM,
     BackboneForQuestionAnswering,
     BackboneForSequenceClassification,
     BackboneForTokenClassification,
-    BackbonePreTrainedModel,
     NumItems,
-    build_backbone,
 )
-from .configuration_rada import RadaConfig
 
 # Passages encoded at once: with 10 of them an input, a batch of 16 would otherwise be a batch of 160.
 ENCODED_AT_ONCE = 64

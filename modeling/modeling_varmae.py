@@ -25,16 +25,15 @@ from transformers.activations import ACT2FN
 from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
 from transformers.utils.generic import can_return_tuple
 
-from .backbone import (
+from .backbone import BackbonePreTrainedModel, build_backbone
+from .configuration_varmae import VarMAEConfig
+from .heads import (
     BackboneForMaskedLM,
     BackboneForQuestionAnswering,
     BackboneForSequenceClassification,
     BackboneForTokenClassification,
-    BackbonePreTrainedModel,
-    build_backbone,
     compute_vocabulary_losses,
 )
-from .configuration_varmae import VarMAEConfig
 
 # A latent dimension is active when its mean varies over the data by more than this (Burda et al. 2016, section 5.2).
 ACTIVE_VARIANCE = 0.01

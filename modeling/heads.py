@@ -1,0 +1,373 @@
+"""The heads that every model of this package shares: the encoder's own masked-LM head, and those of the tasks.
+
+Heads hold the model as `model`, so that a head loads from the repository of any other head.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+from transformers import AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    MaskedLMOutput,
+    QuestionAnsweringModelOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
+from transformers.utils.generic import can_return_tuple
+
+from .backbone import BackbonePreTrainedModel, get_module_name, get_native_config, load_matching_weights
+
+# Rows projected to the vocabulary at once. Up to DIRECT_ROWS one block is fastest; beyond, checkpointed chunks are both
+# faster and a quarter of the memory (benchmarks/varmae.py measures it).
+CHUNK_ROWS = 512
+DIRECT_ROWS = 2048
+
+NumItems = torch.Tensor | int | None
+
+
+# -------------------------------------------------------------------------------------- masked-LM head
+
+
+class EncoderPassthrough(nn.Module):
+    """Stands where the encoder of a stock masked LM stood and hands on the hidden states it is given."""
+
+    def forward(self, input_ids: torch.Tensor | None = None, *args, **kwargs) -> BaseModelOutput:
+        """Return `input_ids`, which are hidden states here, as the encoder's output."""
+        return BaseModelOutput(last_hidden_state=input_ids)
+
+
+def build_native_lm_head(config: PreTrainedConfig) -> PreTrainedModel:
+    """Build the masked-LM head of the family of `config`: the stock model with its encoder replaced by a pass-through.
+
+    Calling it with hidden states `[..., hidden_size]` returns a `MaskedLMOutput` with logits `[..., vocab_size]`. Every
+    family keeps its own transform, activation, normalization and biases, so logits equal the stock model's.
+
+    Raises:
+        ValueError: The family's head reads the encoder's embeddings itself (DeBERTa-v2 with `legacy=False`).
+    """
+    config = get_native_config(config)
+    if config.model_type == "deberta-v2" and not getattr(config, "legacy", True):
+        raise ValueError("a DeBERTa-v2 with legacy=False has a masked-LM head inside its encoder; use legacy=True")
+    head = AutoModelForMaskedLM.from_config(config)
+    prefix = head.base_model_prefix
+    setattr(head, prefix, EncoderPassthrough())
+    inner = {
+        target: source for target, source in head.all_tied_weights_keys.items() if not source.startswith(prefix + ".")
+    }
+    head._tied_weights_keys, head.all_tied_weights_keys = inner, dict(inner)
+    return head
+
+
+def compute_vocabulary_losses(
+    decode: Callable[[torch.Tensor], torch.Tensor], hidden_states: torch.Tensor, labels: torch.Tensor
+) -> torch.Tensor:
+    """Cross-entropy of each row against its label, without ever holding all logits.
+
+    Args:
+        decode: Maps `[rows, hidden_size]` to logits `[rows, vocab_size]`.
+        hidden_states: `[rows, hidden_size]`.
+        labels: `[rows]`, token ids.
+
+    Returns:
+        `[rows]`, nats, float32.
+    """
+
+    def compute(rows: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(decode(rows).float(), targets, reduction="none")
+
+    if len(hidden_states) <= DIRECT_ROWS:
+        return compute(hidden_states, labels)
+    chunks = zip(hidden_states.split(CHUNK_ROWS), labels.split(CHUNK_ROWS), strict=True)
+    if torch.is_grad_enabled():
+        return torch.cat([checkpoint(compute, rows, targets, use_reentrant=False) for rows, targets in chunks])
+    return torch.cat([compute(rows, targets) for rows, targets in chunks])
+
+
+def compute_masked_lm_loss(
+    decode: Callable[[torch.Tensor], torch.Tensor],
+    hidden_states: torch.Tensor,
+    labels: torch.Tensor,
+    num_items_in_batch: NumItems = None,
+) -> torch.Tensor:
+    """Masked-LM loss from the labelled positions alone.
+
+    Args:
+        decode: Maps hidden states to logits.
+        hidden_states: `[batch, length, hidden_size]`.
+        labels: `[batch, length]`; -100 where nothing is predicted.
+        num_items_in_batch: Labels in the whole accumulation window, as Trainer counts them; None counts them here.
+
+    Returns:
+        Sum of the losses over `num_items_in_batch`: batch 8 x 1 and 2 x 4 accumulation give the same.
+    """
+    labelled = labels != -100
+    losses = compute_vocabulary_losses(decode, hidden_states[labelled], labels[labelled])
+    return losses.sum() / count_items(labelled.sum(), num_items_in_batch)
+
+
+def count_items(local_count: torch.Tensor, num_items_in_batch: NumItems) -> torch.Tensor | int:
+    """Return what a summed loss is divided by: Trainer's count, or else the batch's own (at least 1)."""
+    return local_count.clamp(min=1) if num_items_in_batch is None else num_items_in_batch
+
+
+class BackboneForMaskedLM(BackbonePreTrainedModel):
+    """Any model of ours under the masked-LM head of its encoder's family.
+
+    In training the logits of a labelled batch are not returned: only the labelled rows are projected.
+    """
+
+    accepts_loss_kwargs = True
+
+    def __init__(self, config: Any):
+        super().__init__(config)
+        if config.backbone_config.vocab_size != get_native_config(config).vocab_size:
+            raise ValueError("the backbone is an exBERT, and only ExBertForMaskedLM decodes its extension vocabulary")
+        self.model = self.base_class(config)
+        self.lm_head = build_native_lm_head(config)
+        decoder = get_module_name(self, self.get_output_embeddings())
+        embeddings = get_module_name(self, self.get_input_embeddings())
+        self._tied_weights_keys = {f"{decoder}.weight": f"{embeddings}.weight"}
+
+    def load_lm_head(self, source: PreTrainedModel) -> None:
+        """Copy the masked-LM head of `source`, a stock masked LM or one of ours.
+
+        Raises:
+            ValueError: It has none.
+        """
+        if source.get_output_embeddings() is None:
+            raise ValueError(
+                f"{type(self).__name__} needs a backbone with a masked-LM head, got {type(source).__name__}; "
+                "pass the checkpoint's name or an AutoModelForMaskedLM"
+            )
+        if isinstance(source, BackboneForMaskedLM):
+            state_dict = source.lm_head.state_dict()
+        else:
+            encoder = source.base_model_prefix + "."
+            state_dict = {key: value for key, value in source.state_dict().items() if not key.startswith(encoder)}
+        load_matching_weights(self.lm_head, state_dict, "the masked-LM head", self.added_modules)
+
+    def decode(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Map hidden states `[..., hidden_size]` to logits `[..., vocab_size]`."""
+        return self.lm_head(hidden_states).logits
+
+    def get_output_embeddings(self) -> nn.Module:
+        """Return the decoder."""
+        return self.lm_head.get_output_embeddings()
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        """Replace the decoder."""
+        self.lm_head.set_output_embeddings(new_embeddings)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        labels: torch.LongTensor | None = None,
+        num_items_in_batch: NumItems = None,
+        **kwargs,
+    ) -> MaskedLMOutput:
+        """Predict masked tokens.
+
+        Args:
+            input_ids: `[batch, length]`.
+            attention_mask: `[batch, length]`, 0 at padding.
+            token_type_ids: `[batch, length]`, for families that have them.
+            position_ids: `[batch, length]`.
+            inputs_embeds: `[batch, length, hidden_size]` instead of `input_ids`.
+            labels: `[batch, length]`, -100 where nothing is predicted.
+            num_items_in_batch: Labels in the accumulation window; Trainer passes it.
+            kwargs: Go to the encoder.
+        """
+        kwargs["return_dict"] = True
+        outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
+        hidden_states = outputs.last_hidden_state
+        loss = None
+        if labels is not None:
+            loss = compute_masked_lm_loss(self.decode, hidden_states, labels, num_items_in_batch)
+        logits = None if self.training and labels is not None else self.decode(hidden_states)
+        return self.build_output(MaskedLMOutput, outputs, loss=loss, logits=logits)
+
+
+# ------------------------------------------------------------------------------------------ task heads
+
+
+class ClassificationHead(nn.Module):
+    """Dense, tanh and output layer on the first token, with dropout before both (RoBERTa's head).
+
+    Our choice for every family: all of them put a [CLS] or <s> first, and several have no pooler.
+    """
+
+    def __init__(self, config: Any, hidden_size: int | None = None):
+        super().__init__()
+        hidden_size = hidden_size or config.hidden_size
+        self.dense = nn.Linear(hidden_size, hidden_size)
+        self.dropout = nn.Dropout(get_classifier_dropout(config))
+        self.out_proj = nn.Linear(hidden_size, config.num_labels)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Map `[batch, length, hidden_size]` to logits `[batch, num_labels]`."""
+        first = self.dropout(hidden_states[:, 0])
+        return self.out_proj(self.dropout(torch.tanh(self.dense(first))))
+
+
+def get_classifier_dropout(config: PreTrainedConfig) -> float:
+    """Return the dropout of a task head: the configured one, else the encoder's hidden dropout under any name."""
+    if config.classifier_dropout is not None:
+        return config.classifier_dropout
+    native = get_native_config(config)
+    for name in ("hidden_dropout_prob", "dropout", "mlp_dropout"):
+        if hasattr(native, name):
+            return getattr(native, name)
+    return 0.0
+
+
+def compute_classification_loss(
+    logits: torch.Tensor, labels: torch.Tensor, config: PreTrainedConfig, num_items_in_batch: NumItems = None
+) -> torch.Tensor:
+    """Loss of a sequence classifier; a regression, single-label or multi-label problem by `config.problem_type`.
+
+    Args:
+        logits: `[batch, num_labels]`.
+        labels: `[batch]` class ids or values, or `[batch, num_labels]` of 0 and 1 or values.
+        config: Its `problem_type` is inferred from `num_labels` and the type of `labels` when it is None, as
+            transformers does.
+        num_items_in_batch: Labels in the accumulation window; None counts them here.
+    """
+    if config.problem_type is None:
+        if config.num_labels == 1:
+            config.problem_type = "regression"
+        elif labels.dtype in (torch.long, torch.int):
+            config.problem_type = "single_label_classification"
+        else:
+            config.problem_type = "multi_label_classification"
+    logits = logits.float()
+    if config.problem_type == "single_label_classification":
+        total = F.cross_entropy(logits, labels.view(-1), reduction="sum")
+        count = (labels != -100).sum()
+    else:
+        labels = labels.view_as(logits).float()
+        loss_function = F.mse_loss if config.problem_type == "regression" else F.binary_cross_entropy_with_logits
+        total = loss_function(logits, labels, reduction="sum")
+        count = torch.tensor(labels.numel(), device=labels.device)
+    return total / count_items(count, num_items_in_batch)
+
+
+class BackboneForSequenceClassification(BackbonePreTrainedModel):
+    """Any model of ours with a classification or regression head on the first token."""
+
+    accepts_loss_kwargs = True
+
+    def __init__(self, config: Any):
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.model = self.base_class(config)
+        self.classifier: nn.Module = ClassificationHead(config)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        labels: torch.Tensor | None = None,
+        num_items_in_batch: NumItems = None,
+        **kwargs,
+    ) -> SequenceClassifierOutput:
+        """Classify sequences or pairs; arguments as in `BackboneForMaskedLM.forward`.
+
+        Args:
+            labels: `[batch]` class ids or values, or `[batch, num_labels]`; see `compute_classification_loss`.
+        """
+        kwargs["return_dict"] = True
+        outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
+        logits = self.classifier(outputs.last_hidden_state)
+        loss = None
+        if labels is not None:
+            loss = compute_classification_loss(logits, labels, self.config, num_items_in_batch)
+        return self.build_output(SequenceClassifierOutput, outputs, loss=loss, logits=logits)
+
+
+class BackboneForTokenClassification(BackbonePreTrainedModel):
+    """Any model of ours with a linear layer on every token."""
+
+    accepts_loss_kwargs = True
+
+    def __init__(self, config: Any):
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.model = self.base_class(config)
+        self.dropout = nn.Dropout(get_classifier_dropout(config))
+        self.classifier: nn.Module = nn.Linear(config.hidden_size, config.num_labels)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        labels: torch.LongTensor | None = None,
+        num_items_in_batch: NumItems = None,
+        **kwargs,
+    ) -> TokenClassifierOutput:
+        """Classify tokens; arguments as in `BackboneForMaskedLM.forward`.
+
+        Args:
+            labels: `[batch, length]` class ids, -100 where a token has none.
+        """
+        kwargs["return_dict"] = True
+        outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
+        logits = self.classifier(self.dropout(outputs.last_hidden_state))
+        loss = None
+        if labels is not None:
+            total = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), reduction="sum")
+            loss = total / count_items((labels != -100).sum(), num_items_in_batch)
+        return self.build_output(TokenClassifierOutput, outputs, loss=loss, logits=logits)
+
+
+class BackboneForQuestionAnswering(BackbonePreTrainedModel):
+    """Any model of ours with start and end scores on every token."""
+
+    def __init__(self, config: Any):
+        super().__init__(config)
+        self.model = self.base_class(config)
+        self.qa_outputs: nn.Module = nn.Linear(config.hidden_size, 2)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        start_positions: torch.LongTensor | None = None,
+        end_positions: torch.LongTensor | None = None,
+        **kwargs,
+    ) -> QuestionAnsweringModelOutput:
+        """Find the answer's span; arguments as in `BackboneForMaskedLM.forward`.
+
+        Args:
+            start_positions: `[batch]`, index of the answer's first token; beyond the length counts as no label.
+            end_positions: `[batch]`, index of its last token.
+        """
+        kwargs["return_dict"] = True
+        outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
+        start_logits, end_logits = self.qa_outputs(outputs.last_hidden_state).unbind(-1)
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            loss = self.loss_function(start_logits, end_logits, start_positions, end_positions)
+        logits = {"start_logits": start_logits, "end_logits": end_logits}
+        return self.build_output(QuestionAnsweringModelOutput, outputs, loss=loss, **logits)
