@@ -68,6 +68,7 @@ def test_from_corpus_to_hub_folder(monkeypatch, inputs, capfd):
         assert f"| {name} |" in card
     assert "| learning rate | 0.001 |" in card
     assert str(inputs) not in card
+    assert "disable tqdm" not in card
 
     # What is there is not done again.
     trained = (output / "plan" / "steps" / "dapt-domain" / "model.safetensors").stat().st_mtime_ns

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hf_domain.comparison.report import Report, explain, format_markdown_table, make_tables, write_report
 from hf_domain.comparison.runner import read_results
+from hf_domain.comparison.steps import TRAINER_OPTIONS
 from hf_domain.publishing import make_usage, write_model_card
 from hf_domain.results import read_json
 
@@ -71,7 +72,7 @@ def make_publication(
     if draw_training(trained / "trainer_state.json", unfinished / "training.png"):
         pictures.append("training.png")
     run_method = result["flags"]["method"]
-    settings = {key.replace("_", " "): value for key, value in result["flags"].items() if is_setting(key, value)}
+    settings = {key.replace("_", " "): value for key, value in result["flags"].items() if is_setting(key)}
     settings |= {"tokens": f"{result['tokens']:,}", "seconds": f"{result['seconds']:.0f}"}
     settings["versions"] = ", ".join(f"{k} {v}" for k, v in result["environment"]["versions"].items())
     base = report.plan["encoder"].rstrip("/")
@@ -97,10 +98,12 @@ def make_publication(
     return folder
 
 
-def is_setting(name: str, value: object) -> bool:
+def is_setting(name: str) -> bool:
     """Return whether a flag says how a model was trained, rather than where files are."""
-    return not name.endswith(("_file", "_dir", "_path", "_vocabulary")) and not name.startswith(
-        ("report", "log_", "do_")
+    return not (
+        name in TRAINER_OPTIONS
+        or name.endswith(("_file", "_dir", "_path", "_vocabulary"))
+        or name.startswith(("log", "do_", "use_"))
     )
 
 
