@@ -427,7 +427,7 @@ def test_second_process_on_a_part_is_refused(plan, tmp_path):
 
 def test_budget_of_minutes(content, tmp_path):
     content["budget"] = {"minutes": 0.5}
-    content["methods"] = {"dapt": None}
+    content["methods"] = {"dapt": None, "tapt": None}
     plan = load_plan(write_plan(content, tmp_path))
     trained = {}
 
@@ -436,7 +436,9 @@ def test_budget_of_minutes(content, tmp_path):
         pretend(step, plan, folder)
 
     run_comparison(plan, tmp_path / "output", execute=note)
-    assert trained["dapt-pets-probe"] == 10
+    assert trained["dapt-pets-probe"] == trained["tapt-animals-probe"] == 10
+    assert trained["tapt-animals"] == 60
+    assert (tmp_path / "output" / "texts" / "animals.txt").read_text().startswith("the cat sat on the mat 0\n")
     assert trained["dapt-pets"] == 60  # 30 seconds at 2 steps a second
     assert read_json(tmp_path / "output" / "results" / "dapt-pets.json")["tokens"] == 60 * 4 * 16
 

@@ -153,7 +153,7 @@ class StepLister:
         if plan.budget.tokens is not None:
             flags["max_steps"] = math.ceil(plan.budget.tokens / count_tokens(flags))
         else:
-            probe = Step(f"{name}-probe", "probe", "run_mlm", dict(flags), needs, method, text)
+            probe = Step(f"{name}-probe", "probe", "run_mlm", dict(flags), needs, method, text, None if text else task)
             probe.flags["output_dir"] = self.get_folder(probe.name)
             yield probe
             needs = [*needs, probe.name]
