@@ -181,7 +181,8 @@ def explain(report: Report) -> str:
     budget = report.plan["budget"]
     cost = f"{budget['tokens']:,} tokens" if budget["tokens"] else f"{budget['minutes']:g} minutes"
     return (
-        f"Every method had the same budget of pre-training: {cost}. Scores are in percent, on the test sets: mean over "
+        f"Every pre-training had the same budget: {cost}; a method that starts from the encoder of another has both, "
+        "as its costs show. Scores are in percent, on the test sets: mean over "
         f"{len(report.plan['seeds'])} seeds of fine-tuning ± half the 95 % t interval; in brackets the difference to "
         "DAPT and its two-sided p by a paired bootstrap over examples and seeds, not corrected for the number of "
         "comparisons. Masked-LM losses compare only between encoders with the same vocabulary."
