@@ -7,6 +7,7 @@
     python examples/compare.py plan.yaml                # into a folder named after the plan, beside it
     python examples/compare.py plan.yaml --dry_run      # say what would be run
     python examples/compare.py plan.yaml --shard 2/4    # the second of four parts; each may run on its own machine
+    python examples/compare.py plan.yaml --num_processes 4  # four steps at once, for small models on a CPU
     python examples/compare.py plan.yaml --report_only  # from the results that are there
 
 A plan:
@@ -29,7 +30,8 @@ Methods:
       exbert:
       gmap: {after: dapt}             # the encoder of DAPT reads the one before it as memory
       rada:                           # reads passages of the corpus
-      append_passage:                 # the best passage simply appended
+      append_passage: {tasks: [acl_arc]}  # the best passage simply appended; for texts to be classified
+      mine: {recipe: fine_tune, encoder: my-encoder}  # a checkpoint made elsewhere
     seeds: [1, 2, 3]
     budget: {tokens: 10000000}        # or {minutes: 30}, the same for every method
     pretraining: {per_device_train_batch_size: 32}
@@ -64,6 +66,9 @@ def main() -> None:
     parser.add_argument("plan", type=Path)
     parser.add_argument("--output_dir", type=Path, default=None, help="default: the plan's path without its ending")
     parser.add_argument("--shard", type=read_shard, default=(1, 1))
+    parser.add_argument(
+        "--num_processes", type=int, default=1, help="steps that run at once, for small models on a CPU"
+    )
     parser.add_argument("--dry_run", action="store_true", help="list the steps and run nothing")
     parser.add_argument("--report_only", action="store_true", help="write the report of the results that are there")
     args = parser.parse_args()
@@ -74,7 +79,7 @@ def main() -> None:
             for step in list_steps(plan, output_dir):
                 print(f"{step.name}: {step.script} {' '.join(step.list_arguments())}")
             return
-        run_comparison(plan, output_dir, args.shard)
+        run_comparison(plan, output_dir, args.shard, num_processes=args.num_processes)
     report = write_report(output_dir)
     print((output_dir / "report.md").read_text(encoding="utf-8"))
     print(f"The report: {output_dir / 'report.html'}")

@@ -23,7 +23,7 @@ from hf_domain.modeling.configuration_gmap import GMapConfig
 from hf_domain.modeling.configuration_rada import RadaConfig
 from hf_domain.outputs import check_output_dir
 from hf_domain.runs import ModelArguments, check_method
-from hf_domain.training import check_tokenizer_fits, normalize_stock_loss, parse_overrides
+from hf_domain.training import autocast_as_trained, check_tokenizer_fits, normalize_stock_loss, parse_overrides
 
 
 @dataclass
@@ -303,7 +303,7 @@ def add_memory_states(
     """
     if data_args.memory_cache is None:
         return dict(splits)
-    with training_args.main_process_first(desc="computing memory states"):
+    with training_args.main_process_first(desc="computing memory states"), autocast_as_trained(training_args):
         model.to(training_args.device)  # type: ignore[arg-type]
         folder = Path(data_args.memory_cache)
         return {

@@ -11,6 +11,7 @@ from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTok
 
 from hf_domain.modeling.modeling_rada import RadaPreTrainedModel
 from hf_domain.passages import DataCollatorWithPassages
+from hf_domain.training import autocast_as_trained
 
 logger = logging.getLogger(__name__)
 
@@ -179,7 +180,7 @@ def wrap_collator(
                 f"{model.config.passage_encoder}. Add --config_overrides passage_encoder=frozen or drop the cache."
             )
         model.to(training_args.device)  # type: ignore[arg-type]
-        with training_args.main_process_first(desc="encoding passages"):
+        with training_args.main_process_first(desc="encoding passages"), autocast_as_trained(training_args):
             cache = build_passage_cache(
                 args.passage_cache,
                 model,

@@ -39,6 +39,19 @@ def parse_overrides(overrides: str | None) -> dict[str, Any]:
     return options
 
 
+def autocast_as_trained(training_args: TrainingArguments) -> torch.autocast:
+    """Return the precision that Trainer trains in, for what is computed before it: a cache then costs what it saves.
+
+    Args:
+        training_args: With bf16, fp16 or neither.
+
+    Returns:
+        A context.
+    """
+    dtype = torch.float16 if training_args.fp16 else torch.bfloat16
+    return torch.autocast(training_args.device.type, dtype, enabled=training_args.fp16 or training_args.bf16)
+
+
 def check_tokenizer_fits(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
     """Check that every id of `tokenizer` has a row in the embedding tables of `model`.
 

@@ -106,6 +106,8 @@ def test_everything_wrong_with_a_plan_is_told_at_once(content, tmp_path):
     content["corpora"]["pets"]["train_file"] = "corpus.docx"
     content["general"] = "wikipedia"
     content["methods"]["append_passage"] = None
+    content["methods"]["control"] = {"tasks": ["animals", "plants"], "datastore": {"train_file": "corpus.txt"}}
+    content["methods"]["lora"] = {"encoder": "mine", "after": "dapt"}
     content["seeds"] = [1, 1]
     content["budget"] = {"tokens": 1, "minutes": 1}
     (tmp_path / "encoder").mkdir()
@@ -120,6 +122,9 @@ def test_everything_wrong_with_a_plan_is_told_at_once(content, tmp_path):
         "a plan holds no token",
         "fine_tune is not pre-trained",
         "a passage is appended to the texts of classification alone",
+        "methods: control: tasks are of animals, entities, empty, got plants",
+        "control reads no datastore, got datastore {'train_file': 'corpus.txt'}",
+        "it starts either from encoder or after a method, got mine and dapt",
         "metric of classification is one of macro_f1, micro_f1, positive_micro_f1, got bleu",
         "corpus is none of pets, general, got law",
         "kind is one of classification, ner, qa, got parsing",
@@ -187,6 +192,54 @@ def test_steps_of_a_plan(content, tmp_path):
     assert rada.flags["passage_cache"] == by_name["rada-animals-seed2"].flags["passage_cache"]
     assert len([step for step in steps if step.kind == "fine_tuning"]) == len(METHODS) * 2 * 2
     assert {step.corpus for step in steps if step.kind == "evaluation"} == {"pets", "general"}
+
+
+def test_methods_with_their_own_tasks_encoder_and_datastore(content, tmp_path):
+    content["methods"] = {
+        "dapt": {"tasks": ["entities"]},
+        "mine": {"recipe": "fine_tune", "encoder": "somewhere/mine"},
+        "more": {"recipe": "dapt", "encoder": "somewhere/mine"},
+        "average_of_more": {"recipe": "average", "after": "more"},
+        "gmap": {"after": "more"},
+        "ensemble": {"recipe": "gmap", "after": "more", "fine_tuning": {"config_overrides": "strategy=ensemble"}},
+        "rada": None,
+        "rada_half": {"recipe": "rada", "datastore": {"train_file": "general.txt"}, "tasks": ["animals"]},
+        "rada_task": {"tasks": ["animals"]},
+        "rada_mlm": {"datastore": {"train_file": "general.txt"}, "pretraining": {"train_file": "heldout.txt"}},
+        "append_passage": {"tasks": ["animals"]},
+    }
+    steps = {step.name: step for step in list_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")}
+    assert "dapt-entities-seed1" in steps
+    assert not [name for name in steps if name.startswith(("dapt-animals", "append_passage-entities"))]
+    assert steps["mine-animals-seed1"].flags["model_name_or_path"] == "somewhere/mine"
+    assert steps["mine-on-pets"].flags["model_name_or_path"] == "somewhere/mine"
+    assert steps["encoder-on-pets"].method == "rada"
+    assert steps["more-pets"].flags["model_name_or_path"] == "somewhere/mine"
+    assert steps["average_of_more-pets"].flags["model_name_or_path"] == ["plan/steps/more-pets", "encoder"]
+    assert steps["gmap-animals-seed1"].flags["memory_cache"] == "plan/memories/gmap-animals"
+    assert "memory_cache" not in steps["ensemble-animals-seed1"].flags
+    assert steps["datastore-pets"].flags["train_file"] == "corpus.txt"
+    assert steps["datastore-rada_half-pets"].flags["train_file"] == "general.txt"
+    assert steps["rada_half-animals-seed1"].needs == ["datastore-rada_half-pets"]
+    assert steps["datastore-animals"].flags["train_file"] == "plan/texts/animals.txt"
+    assert (steps["datastore-animals"].task, steps["rada_task-animals-seed2"].needs) == (
+        "animals",
+        ["datastore-animals"],
+    )
+    stage = steps["rada_mlm-pets"]
+    assert (stage.flags["method"], stage.flags["train_file"]) == ("rada", "heldout.txt")
+    assert stage.flags["datastore"] == steps["rada_mlm-entities-seed1"].flags["datastore"]
+    assert stage.needs == ["datastore-rada_mlm-pets"]
+
+
+def test_report_leaves_out_what_a_method_is_not_tested_on(content, tmp_path):
+    content["methods"] = {"dapt": None, "mine": {"recipe": "fine_tune", "encoder": "m", "tasks": ["animals"]}}
+    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", execute=pretend)
+    report = write_report(tmp_path / "plan")
+    assert list(report.differences["mine"]) == ["animals"]
+    assert {"dapt", "mine"} == set(report.losses)
+    (row,) = [line for line in (tmp_path / "plan" / "report.md").read_text().splitlines() if "p 0." in line]
+    assert row.startswith("| fine-tuning only (mine) | ") and row.endswith(" |  |")
 
 
 def test_vocabulary_is_expanded_once_along_a_chain(content, tmp_path):
@@ -414,6 +467,31 @@ def test_parts_make_the_same_report(plan, tmp_path):
     assert (tmp_path / "whole" / "report.md").read_text() == (tmp_path / "merged" / "report.md").read_text()
     with pytest.raises(ValueError, match="between 1/3 and 3/3, got 4/3"):
         run_comparison(plan, tmp_path / "output", (4, 3), pretend)
+
+
+def test_steps_at_once_make_the_same_report(plan, tmp_path):
+    run_comparison(plan, tmp_path / "one", execute=pretend)
+    running, finished, most = {}, set(), 0
+
+    def watch(step, plan, folder):
+        nonlocal most
+        assert set(step.needs) <= finished
+        caches = [other.flags[name] for other in running.values() for name in runner.CACHES if name in other.flags]
+        assert not set(caches) & {step.flags.get(name) for name in runner.CACHES}
+        running[step.name] = step
+        most = max(most, len(running))
+        time.sleep(0.01)
+        pretend(step, plan, folder)
+        finished.add(running.pop(step.name).name)
+
+    results = run_comparison(plan, tmp_path / "many", execute=watch, num_processes=4)
+    assert [result["status"] for result in results] == ["done"] * len(finished)
+    assert most == 4
+    for folder in ("one", "many"):
+        write_report(tmp_path / folder)
+    assert (tmp_path / "one" / "report.md").read_text() == (tmp_path / "many" / "report.md").read_text()
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        run_comparison(plan, tmp_path / "many", num_processes=0)
 
 
 def test_second_process_on_a_part_is_refused(plan, tmp_path):

@@ -12,7 +12,7 @@ from script_runs import run_script, save_tiny_bert, write_jsonl
 from tiny_models import make_masked_lm
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from hf_domain import RadaForMaskedLM, RadaForQuestionAnswering, RadaForSequenceClassification
+from hf_domain import RadaForMaskedLM, RadaForQuestionAnswering, RadaForSequenceClassification, RadaModel
 from hf_domain.datastore import Datastore, build_datastore
 from hf_domain.passage_reading import (
     PassageArguments,
@@ -93,6 +93,21 @@ def test_classification_learns_from_passages_alone(run, topics, tmp_path):
     assert again["eval_accuracy"] == pytest.approx(results["eval_accuracy"], abs=0.04)
     without = run(run_classification, splits, "without", **finished, method=None, datastore=None)
     assert without["eval_accuracy"] < 0.6
+
+
+@pytest.mark.parametrize("bf16", [True, False])
+def test_cache_is_computed_in_the_precision_of_the_training(run, topics, tmp_path, monkeypatch, bf16):
+    encode, seen = RadaModel.encode_passages, set()
+
+    def watch(self, *args):
+        seen.add(torch.is_autocast_enabled("cpu"))
+        return encode(self, *args)
+
+    monkeypatch.setattr(RadaModel, "encode_passages", watch)
+    splits = {"train": make_texts(topics, NAMES, 16), "validation": make_texts(topics, NAMES, 8)}
+    flags = {"passage_cache": tmp_path / "states", "config_overrides": "passage_encoder=frozen"}
+    run(run_classification, splits, max_steps=1, bf16=bf16, use_cpu=True, **flags)
+    assert seen == {bf16}
 
 
 def test_masked_lm_then_task(run, topics, tmp_path, monkeypatch):

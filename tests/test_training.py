@@ -15,12 +15,20 @@ from hf_domain import VarMAEForMaskedLM
 from hf_domain.training import (
     AuxiliaryLossCallback,
     PushCodeCallback,
+    autocast_as_trained,
     check_tokenizer_fits,
     decode_labelled_rows_only,
     log_auxiliary_losses,
     normalize_stock_loss,
     parse_overrides,
 )
+
+
+@pytest.mark.parametrize("bf16", [True, False])
+def test_what_comes_before_training_is_as_precise(bf16, tmp_path):
+    arguments = TrainingArguments(tmp_path, use_cpu=True, bf16=bf16)
+    with autocast_as_trained(arguments):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == (torch.bfloat16 if bf16 else torch.float32)
 
 
 def test_labelled_rows_give_the_stock_loss_and_gradient(family):

@@ -58,6 +58,20 @@ RECIPES = {
     "rada": Recipe(
         "RADA", reads_datastore=True, fine_tuning={"method": "rada", "config_overrides": "passage_encoder=frozen"}
     ),
+    # Few passages: those of a corpus's blocks are many, and each has to be encoded once.
+    "rada_mlm": Recipe(
+        "RADA with its masked-LM stage",
+        method="rada",
+        reads_datastore=True,
+        pretraining={"learning_rate": 3e-4, "num_passages": 3, "config_overrides": "passage_encoder=frozen"},
+        fine_tuning={"method": "rada"},
+    ),
+    "rada_task": Recipe(
+        "RADA over the training set of the task",
+        text="task",
+        reads_datastore=True,
+        fine_tuning={"method": "rada", "config_overrides": "passage_encoder=frozen"},
+    ),
     "append_passage": Recipe("best passage appended", reads_datastore=True, fine_tuning={"append_passage": True}),
 }
 METRICS = {
@@ -104,8 +118,14 @@ class Method:
     """A key of `RECIPES`; empty: the name of the method."""
     after: str | None = None
     """Another method whose encoder this one starts from, instead of the plan's."""
+    encoder: str | None = None
+    """A checkpoint made elsewhere that this one starts from, instead of the plan's."""
+    tasks: list[str] | None = None
+    """The tasks that it is tested on; default all."""
     pretraining: dict[str, Any] = field(default_factory=dict)
     fine_tuning: dict[str, Any] = field(default_factory=dict)
+    datastore: dict[str, Any] = field(default_factory=dict)
+    """Flags of a datastore of its own, such as `train_file`."""
 
 
 @dataclass
@@ -142,6 +162,10 @@ class Plan:
     def get_recipe(self, method: str) -> Recipe:
         """Return how a method makes its encoder."""
         return RECIPES[self.methods[method].recipe]
+
+    def list_methods(self, task: str) -> list[str]:
+        """List the methods that are tested on a task."""
+        return [name for name, method in self.methods.items() if method.tasks is None or task in method.tasks]
 
 
 def load_plan(path: str | Path) -> Plan:
@@ -227,7 +251,7 @@ def _check_costs(plan: Plan) -> list[str]:
     if not plan.seeds or len(set(plan.seeds)) < len(plan.seeds):
         problems.append(f"seeds must be different numbers, got {plan.seeds}")
     groups = [plan.pretraining, plan.fine_tuning, plan.vocabulary, plan.datastore]
-    groups += [flags for method in plan.methods.values() for flags in (method.pretraining, method.fine_tuning)]
+    groups += [flags for m in plan.methods.values() for flags in (m.pretraining, m.fine_tuning, m.datastore)]
     if any(name.endswith("token") for flags in groups for name in flags):
         problems.append("a plan holds no token: results would show it. Set HF_TOKEN in the environment")
     return problems
@@ -275,16 +299,28 @@ def _check_method(method: Method, plan: Plan) -> list[str]:
         problems.append(f"{method.recipe} needs `after`, the method whose encoder it takes")
     if recipe.method is None and method.pretraining:
         problems.append(f"{method.recipe} is not pre-trained, got pretraining {method.pretraining}")
-    if method.recipe == "append_passage" and any(task.kind != "classification" for task in plan.tasks.values()):
-        problems.append("a passage is appended to the texts of classification alone; there are other tasks in the plan")
+    if method.datastore and not recipe.reads_datastore:
+        problems.append(f"{method.recipe} reads no datastore, got datastore {method.datastore}")
+    tasks = list(plan.tasks) if method.tasks is None else method.tasks
+    if unknown := [task for task in tasks if task not in plan.tasks]:
+        problems.append(f"tasks are of {', '.join(plan.tasks)}, got {', '.join(unknown)}")
+    kinds = {plan.tasks[task].kind for task in tasks if task in plan.tasks}
+    if method.recipe == "append_passage" and kinds - {"classification"}:
+        problems.append("a passage is appended to the texts of classification alone: name such tasks in `tasks`")
+    return problems + _check_chain(method, plan)
+
+
+def _check_chain(method: Method, plan: Plan) -> list[str]:
+    if method.encoder is not None and method.after is not None:
+        return [f"it starts either from encoder or after a method, got {method.encoder} and {method.after}"]
     seen = [method.after]
     while seen[-1] is not None:
         if seen[-1] not in plan.methods:
-            return [*problems, f"after is none of the methods, got {seen[-1]}"]
+            return [f"after is none of the methods, got {seen[-1]}"]
         seen.append(plan.methods[seen[-1]].after)
         if seen[-1] in seen[:-1]:
-            return [*problems, f"after goes in a circle: {' after '.join(map(str, seen))}"]
-    return problems
+            return [f"after goes in a circle: {' after '.join(map(str, seen))}"]
+    return []
 
 
 def _refuse(path: Path, problems: list[str]) -> None:

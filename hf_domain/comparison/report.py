@@ -116,7 +116,7 @@ def read_losses(plan: dict[str, Any], done: list[dict[str, Any]]) -> dict[str, d
     losses: dict[str, dict[str, list[float]]] = {}
     for result in done:
         if result["kind"] == "evaluation":
-            own = "encoder" if not result["needs"] else result["method"]
+            own = "encoder" if result["name"].startswith("encoder-on-") else result["method"]
             losses.setdefault(own, {}).setdefault(result["corpus"], []).append(result["masked_lm_loss"])
     return {name: {corpus: statistics.mean(v) for corpus, v in row.items()} for name, row in losses.items()}
 
@@ -146,6 +146,9 @@ def make_tables(report: Report) -> dict[str, pd.DataFrame]:
 def format_cell(report: Report, method: str, task: str) -> str:
     """Write a cell: mean and interval over the seeds, and the difference to the baseline with its p."""
     scores = list(report.scores[method][task].values())
+    tasks = report.plan["methods"][method]["tasks"]
+    if tasks is not None and task not in tasks:
+        return ""
     if not scores:
         return "no result"
     cell = f"{statistics.mean(scores):.1f}"

@@ -9,11 +9,14 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from datasets import load_dataset
 from filelock import FileLock, Timeout
 from tqdm.auto import tqdm
@@ -28,11 +31,16 @@ from hf_domain.results import describe_environment, read_json, write_json
 # A result counts only beside those of the same versions of what computes it.
 COMPARED_VERSIONS = ("hf-domain", "transformers", "torch")
 PRELOADED = [f"hf_domain.examples.{name}" for name in ("run_mlm", "run_classification", "run_ner", "run_qa")]
+CACHES = ("memory_cache", "passage_cache")
 Execute = Callable[[Step, Plan, Path], None]
 
 
 def run_comparison(
-    plan: Plan, output_dir: Path, shard: tuple[int, int] = (1, 1), execute: Execute | None = None
+    plan: Plan,
+    output_dir: Path,
+    shard: tuple[int, int] = (1, 1),
+    execute: Execute | None = None,
+    num_processes: int = 1,
 ) -> list[dict[str, Any]]:
     """Run every step that has no result yet. A killed comparison goes on where it was.
 
@@ -42,6 +50,7 @@ def run_comparison(
         shard: Which part of how many: (2, 4) is the second of four. Methods that start from each other's encoders stay
             together, so that each part can run on a machine of its own; their results are put into one folder after.
         execute: Runs a step and leaves its output in its folder; default runs the command in a process of its own.
+        num_processes: Steps that run at once, each on its share of the cores. For small models on a CPU.
 
     Returns:
         The results of all steps of this part, those that failed included.
@@ -49,19 +58,47 @@ def run_comparison(
     Raises:
         ValueError: The folder has results of another plan or of other versions, or another process runs this part.
     """
+    if num_processes < 1:
+        raise ValueError(f"num_processes is the number of steps that run at once, at least 1, got {num_processes}")
     steps = list_steps(plan, output_dir)
     results = read_results(output_dir)
     check_results(results, {step.name: describe(step, plan) for step in steps})
     part = choose_part(plan, steps, shard)
     with lock_part(output_dir, shard):
         write_json(output_dir / "plan.json", describe_plan(plan))
-        progress = tqdm(part, desc="comparison", unit="step")
-        for step in progress:
-            progress.set_postfix_str(f"{step.name}, {estimate_minutes(part, results):.0f} min remain")
+        num_threads = None if num_processes == 1 else max(1, (os.cpu_count() or 1) // num_processes)
+        run = execute or partial(run_command, num_threads=num_threads)
+
+        def make_result(step: Step) -> dict[str, Any]:
             # Parts share a step where their methods start from it: the first to come makes it, the others wait.
             with FileLock(output_dir / "locks" / f"{step.name}.lock"):
-                results[step.name] = get_result(step, plan, output_dir, results, execute or run_command)
+                return get_result(step, plan, output_dir, results, run)
+
+        with (
+            tqdm(total=len(part), desc="comparison", unit="step") as progress,
+            ThreadPoolExecutor(num_processes) as pool,
+        ):
+            waiting, running = list(part), dict[Future[dict[str, Any]], Step]()
+            while waiting or running:
+                while len(running) < num_processes and (step := choose_step(waiting, list(running.values()))):
+                    waiting.remove(step)
+                    running[pool.submit(make_result, step)] = step
+                names = ", ".join(step.name for step in running.values())
+                progress.set_postfix_str(f"{names}, {estimate_minutes(part, results) / num_processes:.0f} min remain")
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    results[running.pop(future).name] = future.result()
+                    progress.update()
     return [results[step.name] for step in part]
+
+
+def choose_step(waiting: list[Step], running: list[Step]) -> Step | None:
+    """Choose the next step that can run beside others: what it needs is made, and no other writes the same cache."""
+    unfinished = {step.name for step in waiting + running}
+    caches = {step.flags[name] for step in running for name in CACHES if name in step.flags}
+    for step in waiting:
+        if unfinished.isdisjoint(step.needs) and caches.isdisjoint(step.flags.get(name) for name in CACHES):
+            return step
+    return None
 
 
 def get_result(
@@ -100,7 +137,7 @@ def run_step(
     if folder.is_dir() and get_last_checkpoint(str(folder)) is None:
         shutil.rmtree(folder)  # the output of a step that was killed and cannot go on
     folder.mkdir(parents=True, exist_ok=True)
-    if step.task is not None and step.kind in ("pretraining", "probe"):
+    if step.task is not None and step.kind in ("pretraining", "probe", "datastore"):
         write_task_text(plan, step.task, output_dir / "texts" / f"{step.task}.txt")
     started = time.perf_counter()
     try:
@@ -111,8 +148,14 @@ def run_step(
     return result | {"environment": describe_environment()}
 
 
-def run_command(step: Step, plan: Plan, folder: Path) -> None:
+def run_command(step: Step, plan: Plan, folder: Path, num_threads: int | None = None) -> None:
     """Run the script of a step in a process of its own, from the folder of the plan, its output in log.txt.
+
+    Args:
+        step: What to run.
+        plan: Its plan.
+        folder: Of the step.
+        num_threads: Threads of torch; default as many as it takes.
 
     Raises:
         RuntimeError: It failed; the end of its log.
@@ -126,7 +169,9 @@ def run_command(step: Step, plan: Plan, folder: Path) -> None:
     context: Any = multiprocessing.get_context("forkserver" if hasattr(os, "fork") else "spawn")
     if hasattr(os, "fork"):
         context.set_forkserver_preload(PRELOADED)
-    process = context.Process(target=_run_script, args=(step.script, arguments, plan.folder.resolve(), log))
+    process = context.Process(
+        target=_run_script, args=(step.script, arguments, plan.folder.resolve(), log, num_threads)
+    )
     process.start()
     process.join()
     if process.exitcode:
@@ -134,11 +179,13 @@ def run_command(step: Step, plan: Plan, folder: Path) -> None:
         raise RuntimeError("\n".join([f"exit code {process.exitcode}", *lines[-5:]]))
 
 
-def _run_script(script: str, arguments: list[str], folder: Path, log: Path) -> None:
+def _run_script(script: str, arguments: list[str], folder: Path, log: Path, num_threads: int | None) -> None:
     with log.open("w", encoding="utf-8") as output:
         for stream in (1, 2):
             os.dup2(output.fileno(), stream)
     os.chdir(folder)
+    if num_threads is not None:
+        torch.set_num_threads(num_threads)
     sys.argv = [script, *arguments]
     importlib.import_module(f"hf_domain.examples.{script}").main()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hf_domain.comparison.plan import Plan
+from hf_domain.training import parse_overrides
 
 # Steps of training from which the time of one is read, where the budget is a time.
 PROBE_STEPS = 10
@@ -67,12 +68,12 @@ def list_steps(plan: Plan, output_dir: Path) -> list[Step]:
     lister = StepLister(plan, os.path.relpath(output_dir, plan.folder))
     steps: dict[str, Step] = {}
     for task in plan.tasks:
-        for method in plan.methods:
+        for method in plan.list_methods(task):
             for step in lister.make_encoder(method, task):
                 steps.setdefault(step.name, step)
     for task in plan.tasks:
         for seed in plan.seeds:
-            for method in plan.methods:
+            for method in plan.list_methods(task):
                 step = lister.fine_tune(method, task, seed, list(steps))
                 steps[step.name] = step
     return list(steps.values())
@@ -85,18 +86,36 @@ class StepLister:
     plan: Plan
     root: str
 
-    def get_folder(self, step: str | None) -> str:
-        """Return where a step writes; without a step, the encoder of the plan."""
-        return self.plan.encoder if step is None else f"{self.root}/steps/{step}"
+    def get_folder(self, step: str) -> str:
+        """Return where a step writes."""
+        return f"{self.root}/steps/{step}"
+
+    def find_start(self, method: str, task: str) -> str:
+        """Return the encoder that a method starts from."""
+        after = self.plan.methods[method].after
+        return (
+            self.plan.methods[method].encoder or self.plan.encoder if after is None else self.find_encoder(after, task)
+        )
+
+    def find_encoder(self, method: str, task: str) -> str:
+        """Return the encoder of a method for a task; that it starts from, where it trains none."""
+        recipe = self.plan.get_recipe(method)
+        is_made = recipe.method is not None or recipe.averages
+        return self.get_folder(str(self.name_encoder(method, task))) if is_made else self.find_start(method, task)
 
     def name_encoder(self, method: str | None, task: str) -> str | None:
-        """Return the step that makes the encoder of a method for a task; None where that is the plan's."""
+        """Return the step that makes the encoder of a method for a task; None where no step does."""
         if method is None:
             return None
         recipe, after = self.plan.get_recipe(method), self.plan.methods[method].after
         if recipe.method is None and not recipe.averages:
             return self.name_encoder(after, task)
         return f"{method}-{task if self.is_made_of_task(method) else self.plan.tasks[task].corpus}"
+
+    def label_encoder(self, method: str, task: str) -> str:
+        """Return a name for the encoder of a method, which methods with the same encoder share."""
+        own = "encoder" if self.find_encoder(method, task) == self.plan.encoder else method
+        return self.name_encoder(method, task) or own
 
     def is_made_of_task(self, method: str | None) -> bool:
         """Return whether a method, or one that it starts from, is trained on the text of the task."""
@@ -120,16 +139,16 @@ class StepLister:
         name, start = self.name_encoder(method, task), self.name_encoder(after, task)
         needs = [] if start is None else [start]
         if recipe.reads_datastore:
-            yield self.build_datastore(corpus)
+            yield self.build_datastore(method, task)
         if recipe.averages:
-            sources = [self.get_folder(start), self.get_folder(None)]
-            flags = {"model_name_or_path": sources, "output_dir": self.get_folder(name)}
+            sources = [self.find_start(method, task), plan.encoder]
+            flags = {"model_name_or_path": sources, "output_dir": self.get_folder(str(name))}
             yield Step(str(name), "average", "average_models", flags, needs, method, corpus)
         elif recipe.method is not None:
             yield from self.pretrain(method, task, str(name), needs)
         texts = {corpus, plan.general} - {None}
         for text in sorted(map(str, texts)):
-            yield self.evaluate(method, name, text)
+            yield self.evaluate(method, task, text)
 
     def pretrain(self, method: str, task: str, name: str, needs: list[str]) -> Iterator[Step]:
         """Make the steps that train an encoder."""
@@ -137,13 +156,17 @@ class StepLister:
         recipe = plan.get_recipe(method)
         flags: dict[str, Any] = {
             "method": recipe.method,
-            "model_name_or_path": self.get_folder(needs[0] if needs else None),
+            "model_name_or_path": self.find_start(method, task),
         }
         if recipe.expands_vocabulary and not self.has_expanded_vocabulary(plan.methods[method].after):
             vocabulary = self.expand_vocabulary(corpus)
             yield vocabulary
             needs = [*needs, vocabulary.name]
             flags["expanded_vocabulary"] = self.get_folder(vocabulary.name)
+        if recipe.reads_datastore:
+            needs = [*needs, self.build_datastore(method, task).name]
+            flags["datastore"] = f"{self.get_folder(needs[-1])}/datastore"
+            flags["passage_cache"] = f"{self.root}/passages/{name}"
         text = {"domain": corpus, "general": plan.general, "task": None}[recipe.text]
         flags["train_file"] = f"{self.root}/texts/{task}.txt" if text is None else plan.corpora[text].train_file
         flags |= (
@@ -174,19 +197,23 @@ class StepLister:
         }
         return Step(name, "vocabulary", "run_expand_vocab", flags, corpus=corpus)
 
-    def build_datastore(self, corpus: str) -> Step:
-        """Make the step that builds a datastore of a corpus, with the tokenizer of the plan's encoder."""
-        name = f"datastore-{corpus}"
-        flags = {"model_name_or_path": self.plan.encoder, "train_file": self.plan.corpora[corpus].train_file}
+    def build_datastore(self, method: str, task: str) -> Step:
+        """Make the step that builds the datastore of a method, with the tokenizer of the plan's encoder."""
+        corpus: str | None = self.plan.tasks[task].corpus
+        own, is_of_task = self.plan.methods[method].datastore, self.plan.get_recipe(method).text == "task"
+        name = f"datastore-{f'{method}-' if own else ''}{task if is_of_task else corpus}"
+        file = f"{self.root}/texts/{task}.txt" if is_of_task else self.plan.corpora[str(corpus)].train_file
+        flags = {"model_name_or_path": self.plan.encoder, "train_file": file}
         # A folder inside that of the step: a datastore is only built where nothing is, and the log is there.
-        flags |= self.plan.datastore | {"output_dir": f"{self.get_folder(name)}/datastore"}
-        return Step(name, "datastore", "build_datastore", flags, corpus=corpus)
+        flags |= self.plan.datastore | own | {"output_dir": f"{self.get_folder(name)}/datastore"}
+        of_task = task if is_of_task else None
+        return Step(name, "datastore", "build_datastore", flags, corpus=corpus, task=of_task)
 
-    def evaluate(self, method: str, encoder: str | None, corpus: str) -> Step:
+    def evaluate(self, method: str, task: str, corpus: str) -> Step:
         """Make the step that measures the masked-LM loss of an encoder on text it was not trained on."""
-        name = f"{encoder or 'encoder'}-on-{corpus}"
+        encoder, name = self.name_encoder(method, task), f"{self.label_encoder(method, task)}-on-{corpus}"
         file = self.plan.corpora[corpus].validation_file
-        flags: dict[str, Any] = {"method": "dapt", "model_name_or_path": self.get_folder(encoder)}
+        flags: dict[str, Any] = {"method": "dapt", "model_name_or_path": self.find_encoder(method, task)}
         flags |= {
             "train_file": file,
             "validation_file": file,
@@ -201,19 +228,24 @@ class StepLister:
         """Make the step that fine-tunes an encoder and tests it."""
         plan, task, encoder = self.plan, self.plan.tasks[task_name], self.name_encoder(method, task_name)
         name = f"{method}-{task_name}-seed{seed}"
-        flags: dict[str, Any] = {"model_name_or_path": self.get_folder(encoder)}
+        flags: dict[str, Any] = {"model_name_or_path": self.find_encoder(method, task_name)}
         flags |= {f"{split}_file": task.get_file(split) for split in ("train", "validation", "test")}
         recipe = plan.get_recipe(method)
         flags |= TRAINER_OPTIONS | FINE_TUNING | plan.fine_tuning | task.options
         flags |= recipe.fine_tuning | plan.methods[method].fine_tuning
         needs = [encoder] if encoder in known else []
         if flags.get("method") == "gmap":
-            flags["memory_name_or_path"] = self.get_folder(None)
+            flags["memory_name_or_path"] = plan.encoder
+            overrides = parse_overrides(flags.get("config_overrides"))
+            if overrides.get("freeze_memory", overrides.get("strategy") != "ensemble"):
+                flags["memory_cache"] = f"{self.root}/memories/{method}-{task_name}"
         if recipe.reads_datastore:
-            needs.append(f"datastore-{task.corpus}")
+            needs.append(self.build_datastore(method, task_name).name)
             flags["datastore"] = f"{self.get_folder(needs[-1])}/datastore"
         if flags.get("method") == "rada":
-            flags["passage_cache"] = f"{self.root}/passages/{method}-{task_name}"
+            flags["passage_cache"] = (
+                f"{self.root}/passages/{self.label_encoder(method, task_name)}-{needs[-1]}-{task_name}"
+            )
         flags |= {"seed": seed, "do_train": True, "do_predict": True, "output_dir": self.get_folder(name)}
         return Step(name, "fine_tuning", f"run_{task.kind}", flags, needs, method, None, task_name, seed)
 
