@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from datasets import Dataset
 from hf_domain.examples import run_mlm
 from hf_domain.tokenization import VocabularyDelta, WordCounts, count_shard, expand_vocabulary
 from safetensors.torch import load_file
 from tiny_models import make_config
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer
 from transformers import AutoModelForMaskedLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
+
+from hf_domain.datastore import build_datastore
 
 
 @pytest.fixture
@@ -229,19 +232,28 @@ def test_bfloat16(run):
     assert run(bf16=True)["train_loss"] > 0
 
 
-@pytest.mark.parametrize("method", ["dapt", "varmae"])
-def test_two_processes(method, tmp_path, encoder, corpus):
+@pytest.mark.parametrize("method", ["dapt", "varmae", "exbert", "gmap", "rada"])
+def test_two_processes(method, tmp_path, encoder, corpus, expanded):
+    """Of RADA with a datastore that most texts find nothing in: a process then has no gradient for the interface."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", run_mlm.__file__]
     options = {"model_name_or_path": encoder, "train_file": corpus, "output_dir": tmp_path / "output", "max_steps": 3}
     options |= {"method": method, "max_seq_length": 16, "per_device_train_batch_size": 4, "logging_steps": 1}
     options |= {"ddp_backend": "gloo", "cache_dir": tmp_path / "cache", "report_to": "none"}
+    if method == "exbert":
+        options["expanded_vocabulary"] = expanded
+    if method == "gmap":
+        options["memory_name_or_path"] = encoder
+    if method == "rada":
+        options |= {"datastore": tmp_path / "datastore", "max_steps": 8, "per_device_train_batch_size": 1}
+        documents = Dataset.from_dict({"text": [SENTENCES[0]]})
+        build_datastore(documents, tmp_path / "datastore", AutoTokenizer.from_pretrained(encoder))
     flags = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     result = subprocess.run(
         [*command, *flags, "--do_train", "--use_cpu"], env=environment, capture_output=True, text=True, cwd=tmp_path
     )
     assert result.returncode == 0, result.stderr[-20000:]
-    assert len(read_losses(tmp_path / "output")) == 3
+    assert len(read_losses(tmp_path / "output")) == options["max_steps"]
     assert AutoModelForMaskedLM.from_pretrained(tmp_path / "output").config.vocab_size > 0
 
 
