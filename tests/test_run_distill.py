@@ -169,12 +169,14 @@ def test_other_students_and_relations(run, tmp_path, teacher):
     assert AutoModel.from_pretrained(folder / "adapted").config.num_attention_heads == 1
 
 
-def test_two_processes(tmp_path, teacher):
+@pytest.mark.parametrize("gradient_checkpointing", [False, True])
+def test_two_processes(tmp_path, teacher, gradient_checkpointing):
     (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES * 20), encoding="utf-8")
     options = {"model_name_or_path": teacher, "strategy": "adapt_and_distill", "train_file": tmp_path / "corpus.txt"}
     options |= {"output_dir": tmp_path / "output", "num_hidden_layers": 1, "teacher_steps": 1, "student_steps": 3}
     options |= {"max_seq_length": 16, "per_device_train_batch_size": 4, "ddp_backend": "gloo", "report_to": "none"}
     options |= {"cache_dir": tmp_path / "cache", "logging_steps": 1, "save_strategy": "no"}
+    options["gradient_checkpointing"] = gradient_checkpointing
     flags = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
