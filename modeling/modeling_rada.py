@@ -384,15 +384,10 @@ class RadaPreTrainedModel(BackbonePreTrainedModel):
 
     @classmethod
     def from_backbone(cls, backbone: str | PreTrainedModel, **options: Any) -> Self:
-        """Build a RADA around a pretrained encoder; arguments as in `BackbonePreTrainedModel.from_backbone`.
-
-        The LayerNorm of the interface starts near the scale of the encoder's states, measured on random ids: a gain of
-        1 would hand the masked-LM head states several times as large, also beside inputs without passages.
-        """
+        """Build a RADA around a pretrained encoder; arguments as in `BackbonePreTrainedModel.from_backbone`."""
         model = super().from_backbone(backbone, **options)
         rada: Any = model.base_model
         rada.copy_passage_encoder()
-        rada.scale_norm()
         return model
 
     @classmethod
@@ -465,16 +460,6 @@ class RadaModel(RadaPreTrainedModel):
         """Give the frozen passage encoder, if there is one, the weights of the encoder."""
         if self.config.passage_encoder == "frozen":
             self.passage_backbone.load_state_dict(self.backbone.state_dict())
-
-    @torch.no_grad()
-    def scale_norm(self) -> None:
-        """Start the LayerNorm of the interface at the mean and deviation of the encoder's states."""
-        input_ids = torch.randint(self.config.vocab_size, (1, 32), generator=torch.Generator().manual_seed(0))
-        training = self.training
-        states = self.eval().encode(input_ids.to(self.device)).last_hidden_state.float()
-        self.train(training)
-        self.interface.norm.weight.fill_(states.std(dim=-1).mean())
-        self.interface.norm.bias.fill_(states.mean())
 
     @can_return_tuple
     def forward(
