@@ -1,0 +1,62 @@
+"""What students of Adapt-and-Distill have learned: the distillation loss of each from one teacher, on held-out text.
+
+    python benchmarks/students.py --teacher distilled/adapted-teacher --validation_file heldout.txt.gz \
+        --students distilled/*/adapted-distilled distilled/from_scratch/adapted --output students.json
+
+MiniLM's loss, its two terms and their sum; a student that was never distilled is measured like the others.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from transformers import AutoModelForMaskedLM, AutoTokenizer, DataCollatorWithPadding, Trainer, TrainingArguments
+
+from hf_domain.corpora import load_corpus, tokenize_corpus
+from hf_domain.distillation import DistillationModel
+from hf_domain.results import describe_environment, write_json
+from hf_domain.training import log_auxiliary_losses
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--teacher", required=True)
+    parser.add_argument("--students", nargs="+", required=True)
+    parser.add_argument("--validation_file", required=True)
+    parser.add_argument("--max_seq_length", type=int, default=128)
+    parser.add_argument("--max_eval_samples", type=int, default=256)
+    parser.add_argument("--output", type=Path, default=None, help="JSON file; default prints")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure and write."""
+    args = parse_arguments()
+    tokenizer = AutoTokenizer.from_pretrained(args.teacher)
+    corpus = load_corpus([args.validation_file], [args.validation_file])
+    examples = tokenize_corpus(corpus, tokenizer, max_seq_length=args.max_seq_length)["validation"]
+    examples = examples.select(range(min(args.max_eval_samples, len(examples))))
+    teacher = AutoModelForMaskedLM.from_pretrained(args.teacher)
+    losses = {}
+    for student in args.students:
+        trainer = Trainer(
+            DistillationModel(AutoModelForMaskedLM.from_pretrained(student), teacher),
+            TrainingArguments("unused", report_to="none", disable_tqdm=True),
+            eval_dataset=examples,
+            processing_class=tokenizer,
+            data_collator=DataCollatorWithPadding(tokenizer),
+        )
+        log_auxiliary_losses(trainer)
+        metrics = trainer.evaluate()
+        losses[student] = {name: value for name, value in metrics.items() if name.endswith("loss")}
+        print(student, losses[student], flush=True)
+    result = {"teacher": args.teacher, "sequences": len(examples), "losses": losses}
+    if args.output is None:
+        print(json.dumps(result, indent=1))
+    else:
+        write_json(args.output, result | {"environment": describe_environment()})
+
+
+if __name__ == "__main__":
+    main()
