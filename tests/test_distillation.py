@@ -12,7 +12,7 @@ from tiny_models import VOCAB_SIZE, make_batch, make_config, make_masked_lm
 from tiny_tokenizers import make_bert_tokenizer, make_roberta_tokenizer
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, Trainer, TrainingArguments, set_seed
 
-from hf_domain import ExBertForMaskedLM, VarMAEForMaskedLM
+from hf_domain import ExBertForMaskedLM, GMapForMaskedLM, RadaForMaskedLM, VarMAEForMaskedLM
 from hf_domain.distillation import (
     AttentionStates,
     DistillationConfig,
@@ -272,6 +272,34 @@ def test_our_models_teach(wrapper):
         assert torch.isfinite(DistillationModel(student, teacher)(**batch).loss)
         with pytest.raises(ValueError, match="side modules"):
             pick_layers(teacher, [1])
+
+
+@pytest.mark.parametrize("strategy", ["multiple_layer", "gated", "chunk_gated"])
+def test_gmap_teaches_the_attention_over_the_text(strategy):
+    """What the memory adds changes the states that the last layer reads; its own keys and values are not the text's."""
+    stock, batch = make_masked_lm("bert"), make_batch(masked=False)
+    teacher = GMapForMaskedLM.from_backbones(stock, make_masked_lm("bert"), strategy=strategy).eval()
+    layer = find_layers(teacher.base_model.backbone)[-1]
+    states = run_to_layer(teacher, -1, batch["input_ids"], batch["attention_mask"])
+    read = []
+    handle = layer.register_forward_pre_hook(lambda module, arguments: read.append(arguments[0]))
+    teacher(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
+    handle.remove()
+    for name in ("query", "key", "value"):
+        assert torch.equal(getattr(states, name), getattr(layer.attention.self, name)(read[0])), name
+    expected = run_to_layer(stock.eval(), -1, batch["input_ids"], batch["attention_mask"])
+    assert torch.equal(states.visible, expected.visible)
+    # Memory at the first layer as well: what the last one reads is no longer the stock encoder's.
+    assert torch.equal(states.query, expected.query) == (strategy == "gated")
+    student = make_student(teacher, num_hidden_layers=1, hidden_size=16, intermediate_size=24)
+    assert (student.config.model_type, DistillationModel(student, teacher)(**batch).loss > 0) == ("bert", True)
+
+
+def test_rada_teaches_as_its_encoder():
+    stock, batch = make_masked_lm("bert"), make_batch(masked=False)
+    student = make_student(stock, num_hidden_layers=1, hidden_size=16, intermediate_size=24)
+    expected = DistillationModel(student, stock)(**batch).loss
+    assert torch.equal(DistillationModel(student, RadaForMaskedLM.from_backbone(stock))(**batch).loss, expected)
 
 
 def test_our_models_learn():
