@@ -67,6 +67,8 @@ class BackboneConfig(PreTrainedConfig):
         tie_word_embeddings: Whether the decoder of the masked-LM head is the embedding table.
         classifier_dropout: Dropout probability before the output layer of a task head; None takes the encoder's
             `hidden_dropout_prob`, as BERT's and RoBERTa's heads do.
+        initializer_range: Standard deviation of new weights, those of a head too; None takes the encoder's, with which
+            the head of the encoder alone would begin.
     """
 
     sub_configs = {"backbone_config": AutoConfig}
@@ -74,9 +76,12 @@ class BackboneConfig(PreTrainedConfig):
     backbone_config: Any = None
     tie_word_embeddings: bool = True
     classifier_dropout: float | None = None
+    initializer_range: float | None = None
 
     def __post_init__(self, **kwargs) -> None:
         self.backbone_config = build_backbone_config(self.backbone_config)
+        if self.initializer_range is None:
+            self.initializer_range = getattr(self.backbone_config, "initializer_range", 0.02)
         super().__post_init__(**kwargs)
 
     @property

@@ -61,3 +61,14 @@ def test_classifier_takes_the_encoders_dropout(family):
     assert heads.get_classifier_dropout(config) == 0.3
     config.classifier_dropout = 0.0
     assert VarMAEForSequenceClassification(config).classifier.dropout.p == 0.0
+
+
+@pytest.mark.parametrize(("option", "expected"), [(None, 0.3), (0.01, 0.01)])
+def test_new_head_begins_like_that_of_the_encoder(option, expected):
+    backbone = make_config("bert")
+    backbone.initializer_range = 0.3
+    config = VarMAEConfig(backbone_config=backbone, num_labels=200, initializer_range=option)
+    assert config.initializer_range == expected
+    weight = VarMAEForSequenceClassification(config).classifier.out_proj.weight
+    assert weight.std().item() == pytest.approx(expected, rel=0.1)
+    assert VarMAEConfig(**config.to_dict()).initializer_range == expected
