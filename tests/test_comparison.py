@@ -494,6 +494,17 @@ def test_steps_at_once_make_the_same_report(plan, tmp_path):
         run_comparison(plan, tmp_path / "many", num_processes=0)
 
 
+@pytest.mark.parametrize("method", ["gmap", "rada"])
+def test_steps_that_write_one_cache_wait_for_each_other(plan, tmp_path, method):
+    steps = {step.name: step for step in list_steps(plan, tmp_path / "plan")}
+    first, second, other = (
+        steps[name] for name in (f"{method}-animals-seed1", f"{method}-animals-seed2", "tapt-animals")
+    )
+    assert runner.choose_step([second, other], [first]) is other
+    assert runner.choose_step([second], [first]) is None
+    assert runner.choose_step([second], []) is second
+
+
 def test_second_process_on_a_part_is_refused(plan, tmp_path):
     (tmp_path / "output" / "locks").mkdir(parents=True)
     with (
