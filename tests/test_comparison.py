@@ -12,7 +12,7 @@ import time
 import numpy as np
 import pytest
 import yaml
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from hf_domain.examples import compare as compare_script
 from script_runs import save_tiny_bert, write_jsonl
 from seqeval.metrics import f1_score as entity_f1_score
@@ -503,6 +503,25 @@ def test_steps_that_write_one_cache_wait_for_each_other(plan, tmp_path, method):
     assert runner.choose_step([second, other], [first]) is other
     assert runner.choose_step([second], [first]) is None
     assert runner.choose_step([second], []) is second
+
+
+def test_parts_with_one_cache_wait_for_each_other(plan, tmp_path):
+    """RADA and a RADA of another selection are of different parts, and read the same passages with the same encoder."""
+    locks = tmp_path / "output" / "locks"
+    locks.mkdir(parents=True)
+    held = []
+
+    def watch(step, plan, folder):
+        for name in runner.CACHES:
+            if name in step.flags:
+                lock = FileLock(locks / f"cache-{os.path.basename(step.flags[name])}.lock", timeout=0)
+                with pytest.raises(Timeout):
+                    lock.acquire()
+                held.append(step.name)
+        pretend(step, plan, folder)
+
+    run_comparison(plan, tmp_path / "output", execute=watch)
+    assert "rada-animals-seed1" in held and "gmap-entities-seed2" in held
 
 
 def test_second_process_on_a_part_is_refused(plan, tmp_path):

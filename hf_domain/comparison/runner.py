@@ -10,7 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -70,8 +70,12 @@ def run_comparison(
         run = execute or partial(run_command, num_threads=num_threads)
 
         def make_result(step: Step) -> dict[str, Any]:
-            # Parts share a step where their methods start from it: the first to come makes it, the others wait.
-            with FileLock(output_dir / "locks" / f"{step.name}.lock"):
+            # Parts share a step where their methods start from it, and methods a cache: the first to come makes it, the
+            # others wait.
+            caches = [f"cache-{Path(step.flags[name]).name}" for name in CACHES if name in step.flags]
+            with ExitStack() as locks:
+                for name in (step.name, *caches):
+                    locks.enter_context(FileLock(output_dir / "locks" / f"{name}.lock"))
                 return get_result(step, plan, output_dir, results, run)
 
         with (

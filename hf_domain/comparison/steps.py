@@ -92,10 +92,10 @@ class StepLister:
 
     def find_start(self, method: str, task: str) -> str:
         """Return the encoder that a method starts from."""
-        after = self.plan.methods[method].after
-        return (
-            self.plan.methods[method].encoder or self.plan.encoder if after is None else self.find_encoder(after, task)
-        )
+        start = self.plan.methods[method]
+        if start.after is not None:
+            return self.find_encoder(start.after, task)
+        return start.encoder or self.plan.encoder
 
     def find_encoder(self, method: str, task: str) -> str:
         """Return the encoder of a method for a task; that it starts from, where it trains none."""
@@ -199,15 +199,14 @@ class StepLister:
 
     def build_datastore(self, method: str, task: str) -> Step:
         """Make the step that builds the datastore of a method, with the tokenizer of the plan's encoder."""
-        corpus: str | None = self.plan.tasks[task].corpus
+        corpus = self.plan.tasks[task].corpus
         own, is_of_task = self.plan.methods[method].datastore, self.plan.get_recipe(method).text == "task"
         name = f"datastore-{f'{method}-' if own else ''}{task if is_of_task else corpus}"
-        file = f"{self.root}/texts/{task}.txt" if is_of_task else self.plan.corpora[str(corpus)].train_file
+        file = f"{self.root}/texts/{task}.txt" if is_of_task else self.plan.corpora[corpus].train_file
         flags = {"model_name_or_path": self.plan.encoder, "train_file": file}
         # A folder inside that of the step: a datastore is only built where nothing is, and the log is there.
         flags |= self.plan.datastore | own | {"output_dir": f"{self.get_folder(name)}/datastore"}
-        of_task = task if is_of_task else None
-        return Step(name, "datastore", "build_datastore", flags, corpus=corpus, task=of_task)
+        return Step(name, "datastore", "build_datastore", flags, corpus=corpus, task=task if is_of_task else None)
 
     def evaluate(self, method: str, task: str, corpus: str) -> Step:
         """Make the step that measures the masked-LM loss of an encoder on text it was not trained on."""
