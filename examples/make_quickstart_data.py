@@ -41,8 +41,8 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
-from transformers.trainer_utils import get_last_checkpoint
 
+from hf_domain.runs import find_checkpoint
 from hf_domain.training import decode_labelled_rows_only
 
 VENUES = (
@@ -196,8 +196,7 @@ def make_encoder(args: Arguments) -> None:
         train_dataset=pack_documents(text, tokenizer, args.max_seq_length),
         data_collator=DataCollatorForLanguageModeling(tokenizer),
     )
-    resume = get_last_checkpoint(checkpoints) if Path(checkpoints).is_dir() else None
-    trainer.train(resume_from_checkpoint=resume)
+    trainer.train(resume_from_checkpoint=find_checkpoint(checkpoints))
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.1
     model.to(torch.bfloat16).save_pretrained(output_dir)
     tokenizer.save_pretrained(output_dir)

@@ -21,7 +21,7 @@ layer and its LM head no gradient; `--masked_lm_steps` trains both at the end, i
 """
 
 import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -35,9 +35,8 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
-from transformers.trainer_utils import get_last_checkpoint
 
-from hf_domain.corpora import check_batch
+from hf_domain.corpora import check_batch, find_files
 from hf_domain.distillation import (
     DistillationConfig,
     DistillationModel,
@@ -48,10 +47,20 @@ from hf_domain.distillation import (
 )
 from hf_domain.embeddings import apply_delta
 from hf_domain.passage_reading import PassageArguments
-from hf_domain.plans import Step, Strategy, begin_step, describe_plan, finish_step, make_plan
+from hf_domain.plans import (
+    Step,
+    Strategy,
+    begin_step,
+    describe_plan,
+    fingerprint_checkpoint,
+    fingerprint_files,
+    finish_step,
+    make_plan,
+)
 from hf_domain.results import describe_environment, read_json, write_json
 from hf_domain.runs import (
     ModelArguments,
+    find_checkpoint,
     load_tokenizer,
     parse_arguments,
     run_evaluation,
@@ -68,6 +77,27 @@ SHAPE = (
     "hidden_size",
     "num_attention_heads",
     "intermediate_size",
+)
+# What of the text and of the training changes a checkpoint.
+TEXT_OPTIONS = (
+    "dataset_name",
+    "dataset_config_name",
+    "text_column_name",
+    "streaming",
+    "max_seq_length",
+    "line_by_line",
+    "max_train_samples",
+    "do_eval",
+    "validation_split_percentage",
+)
+TRAINING_OPTIONS = (
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "weight_decay",
+    "bf16",
+    "fp16",
 )
 
 
@@ -131,14 +161,23 @@ def build_student(args: StrategyArguments, teacher: str):
     )
 
 
-def check_before_work(args: StrategyArguments) -> None:
+def check_text(data_args: CorpusArguments) -> None:
+    """Find out now that a file is missing, and not after the teacher was adapted."""
+    for files in (data_args.train_file, data_args.validation_file, data_args.general_file):
+        find_files(files or [])
+
+
+def check_before_work(args: StrategyArguments, plan: list[Step]) -> None:
     """Find out now what would end the last step after days: a pair that does not fit, vocabularies that differ."""
+    fingerprint_checkpoint(args.model_name_or_path)
     teacher = AutoModelForMaskedLM.from_pretrained(args.model_name_or_path, **args.hub_options)
     if args.student_name_or_path is not None:
         theirs = AutoTokenizer.from_pretrained(args.tokenizer_name or args.model_name_or_path, **args.hub_options)
         ours = AutoTokenizer.from_pretrained(args.student_name_or_path, **args.student_hub_options)
         check_same_vocabulary(ours, theirs)
-    check_pair(build_student(args, args.model_name_or_path), teacher, args.distillation_config)
+    student = build_student(args, args.model_name_or_path)
+    if any(step.kind == "distill" for step in plan):
+        check_pair(student, teacher, args.distillation_config)
     if args.expanded_vocabulary is not None:
         VocabularyDelta.load(args.expanded_vocabulary)
 
@@ -146,13 +185,15 @@ def check_before_work(args: StrategyArguments) -> None:
 def make(step: Step, args: StrategyArguments) -> None:
     """Save the student before training, with its tokenizer."""
     student = build_student(args, step.teacher)
-    tokenizer = step.model or step.teacher
-    if tokenizer == args.model_name_or_path:
+    tokenizer, options = step.model or step.teacher, args.hub_options
+    if tokenizer == args.student_name_or_path:
+        options = args.student_hub_options
+    elif tokenizer == args.model_name_or_path:
         tokenizer = args.tokenizer_name or tokenizer
     if step.expand:
         apply_delta(student, VocabularyDelta.load(args.expanded_vocabulary))
         tokenizer = args.expanded_vocabulary
-    AutoTokenizer.from_pretrained(tokenizer, **args.hub_options).save_pretrained(step.output_dir)
+    AutoTokenizer.from_pretrained(tokenizer, **options).save_pretrained(step.output_dir)
     student.save_pretrained(step.output_dir)
 
 
@@ -179,9 +220,10 @@ def distill(step: Step, args: StrategyArguments, data_args: CorpusArguments, tra
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
     check_same_vocabulary(tokenizer, AutoTokenizer.from_pretrained(step.teacher, **args.hub_options))
     model = DistillationModel(student, teacher, args.distillation_config)
-    if step.corpus == "general" and data_args.general_file is not None:
+    if step.corpus == "general":
         data_args = copy.copy(data_args)
         data_args.train_file, data_args.validation_file = data_args.general_file, None
+        data_args.dataset_name = data_args.dataset_config_name = None
     with training_args.main_process_first(desc="loading and tokenizing the corpus"):
         examples = run_mlm.load_data(data_args, model_args, training_args.do_eval, tokenizer)
     check_batch(examples["train"], training_args.train_batch_size * training_args.gradient_accumulation_steps)
@@ -203,19 +245,23 @@ def distill(step: Step, args: StrategyArguments, data_args: CorpusArguments, tra
 def list_settings(
     step: Step, args: StrategyArguments, data_args: CorpusArguments, training_args: TrainingArguments
 ) -> dict:
-    """List the options that change what a step leaves."""
+    """List the options that change what a step leaves, and digests of the files it reads."""
     names = {
         "make": [*SHAPE, "expanded_vocabulary"],
         "adapt": ["mlm_learning_rate", "mlm_probability", "whole_word_mask", "expanded_vocabulary"],
         "distill": ["learning_rate", "method", "num_relation_heads", "teacher_layer", "teacher_dtype"],
     }[step.kind]
+    files = ["general_file"] if step.corpus == "general" else ["train_file"]
     if step.kind != "make":
-        names = [*names, "train_file", "max_seq_length", "line_by_line", "max_train_samples"]
-        names += ["per_device_train_batch_size", "gradient_accumulation_steps"]
-    if step.corpus == "general":
-        names = [*names, "general_file"]
+        names = [*names, *TEXT_OPTIONS, *TRAINING_OPTIONS, *files]
     everything = {**vars(training_args), **vars(data_args), **vars(args)}
-    return {name: everything[name] for name in [*names, "seed"]}
+    settings = {name: everything[name] for name in [*names, "model_revision", "tokenizer_name", "seed"]}
+    if step.kind != "make":
+        settings["num_processes"] = training_args.world_size
+        settings["text"] = [fingerprint_files([file]) for file in find_files(everything[files[0]] or [])]
+    if step.expand:
+        settings["new_entries"] = fingerprint_files(sorted(Path(str(args.expanded_vocabulary)).glob("*.json")))
+    return settings
 
 
 def main() -> None:
@@ -230,13 +276,16 @@ def main() -> None:
         student_steps=args.student_steps,
         masked_lm_steps=args.masked_lm_steps,
     )
+    if data_args.general_file is None:
+        plan = [replace(step, corpus="domain") if step.corpus == "general" else step for step in plan]
+    check_text(data_args)
     is_main = training_args.process_index == 0
     if is_main:
         print(describe_plan(plan), flush=True)
     if args.dry_run:
         return
     start_run(training_args)
-    check_before_work(args)
+    check_before_work(args, plan)
     metrics = {}
     for step in plan:
         # One process after the other: the first may still write what this step starts from.
@@ -250,7 +299,7 @@ def main() -> None:
             set_seed(training_args.seed)
             step_args = copy.copy(training_args)
             step_args.output_dir, step_args.max_steps, step_args.do_train = step.output_dir, step.steps, True
-            step_args.resume_from_checkpoint = get_last_checkpoint(step.output_dir)
+            step_args.resume_from_checkpoint = find_checkpoint(step.output_dir)
             {"adapt": adapt, "distill": distill}[step.kind](step, args, copy.copy(data_args), step_args)
             if is_main:
                 finish_step(step)

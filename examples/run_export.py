@@ -9,6 +9,7 @@
 The output directory holds the program, its configuration, the tokenizer, and `export_report.json` with parameters, file
 size and the largest difference from the model at two shapes. To serve it:
 
+    import hf_domain  # for the configuration of a VarMAE or an exBERT
     from transformers import AutoTokenizer
     from transformers.exporters import ExportedModel
 

@@ -287,7 +287,8 @@ class DistillationModel(PreTrainedModel):
         distillation_config: What is learned; None is MiniLM.
 
     Raises:
-        ValueError: The vocabularies, layers, heads or widths do not allow it; says which.
+        ValueError: The vocabularies, layers, heads, widths or attention implementations do not allow it; says which.
+            Tables of up to 1,024 rows apart may differ by padding alone: `check_same_vocabulary` compares tokenizers.
 
     Warns:
         UserWarning: The student has more parameters than the teacher.
@@ -295,8 +296,6 @@ class DistillationModel(PreTrainedModel):
 
     supports_gradient_checkpointing = True
     _supports_sdpa = True
-    _supports_flash_attn = True
-    _supports_flex_attn = True
     # The loss is a mean over sequences: Trainer must divide it by the accumulation steps.
     accepts_loss_kwargs = False
 
@@ -306,15 +305,16 @@ class DistillationModel(PreTrainedModel):
         teacher: PreTrainedModel,
         distillation_config: DistillationConfig | None = None,
     ):
+        distillation_config = distillation_config or DistillationConfig()
+        check_pair(student, teacher, distillation_config)
         # A copy: it is told which outputs are auxiliary losses, and the student is saved without that.
         super().__init__(copy.deepcopy(student.config))
         self.config.keys_to_ignore_at_inference = [
             name for name in DistillationOutput.__annotations__ if name != "loss"
         ]
-        self.distillation_config = distillation_config or DistillationConfig()
+        self.distillation_config = distillation_config
         self.student = student
         self.teacher = teacher.requires_grad_(False)
-        check_pair(student, teacher, self.distillation_config)
         self.train(student.training)
 
     def train(self, mode: bool = True) -> "DistillationModel":
@@ -349,6 +349,12 @@ class DistillationModel(PreTrainedModel):
             return_loss: Without meaning; by this name Trainer knows that the loss needs no labels.
         """
         assert input_ids is not None
+        rows = [model.config.vocab_size for model in (self.student, self.teacher)]
+        if rows[0] != rows[1] and (largest := int(input_ids.max())) >= min(rows):
+            raise ValueError(
+                f"student and teacher must read the same tokens; the batch has entry {largest}, the student "
+                f"{rows[0]:,} entries and the teacher {rows[1]:,}. Apply the same vocabulary delta to both."
+            )
         real = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         layer = self.distillation_config.teacher_layer or 0
         with torch.no_grad():
@@ -360,6 +366,7 @@ class DistillationModel(PreTrainedModel):
         return DistillationOutput(loss=torch.stack(list(terms.values())).sum(), **logged)  # type: ignore[arg-type]
 
 
+@torch.compiler.disable  # the hooks of a traced model record nothing
 def run_to_layer(
     model: PreTrainedModel,
     layer: int,
@@ -457,6 +464,13 @@ def check_pair(student: PreTrainedModel, teacher: PreTrainedModel, config: Disti
             f"{rows[1]:,}. Apply the same vocabulary delta to both, or make the student from this teacher."
         )
     ours, theirs = find_encoder(student).config, find_encoder(teacher).config
+    for owner, encoder_config in (("student", ours), ("teacher", theirs)):
+        # Flash and flex attention hand on no mask that tells which positions a local layer attends to.
+        if (attention := str(encoder_config._attn_implementation)).startswith(("flash", "flex")):
+            raise ValueError(
+                f"relations are read under sdpa or eager attention; the {owner} has {attention}. Load it with "
+                "attn_implementation='sdpa'."
+            )
     if config.teacher_layer is not None and config.teacher_layer > theirs.num_hidden_layers:
         raise ValueError(
             f"teacher_layer is a layer of the teacher, which has {theirs.num_hidden_layers}; got {config.teacher_layer}"

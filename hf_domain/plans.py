@@ -5,6 +5,7 @@ of a domain. Each is a list of steps here, and each step leaves a checkpoint tha
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -149,13 +150,18 @@ def fingerprint_checkpoint(path: str) -> str:
         return path
     weights = sorted(folder.glob("*.safetensors"))
     if not weights or not (folder / "config.json").is_file():
-        raise ValueError(
-            f"a step starts from a checkpoint, config.json and safetensors; {folder} lacks them. Delete the folder to "
-            "run the step that makes it again."
-        )
+        # Only what a step made can be made again: nobody is told to delete a teacher of theirs.
+        is_ours = (folder / RECORD).is_file()
+        advice = "Delete the folder to run the step that makes it again." if is_ours else "Save it by save_pretrained."
+        raise ValueError(f"a step starts from a checkpoint, config.json and safetensors; {folder} lacks them. {advice}")
+    return fingerprint_files([folder / "config.json", *weights])
+
+
+def fingerprint_files(files: Sequence[str | Path]) -> str:
+    """Return a digest of what files hold, one after the other."""
     digest = hashlib.sha256()
-    for file in [folder / "config.json", *weights]:
-        with file.open("rb") as stream:
+    for file in files:
+        with Path(file).open("rb") as stream:
             while block := stream.read(1 << 20):
                 digest.update(block)
     return digest.hexdigest()

@@ -152,6 +152,24 @@ def load_tokenizer(model_args: ModelArguments, max_seq_length: int | None) -> Pr
     return tokenizer
 
 
+def find_checkpoint(output_dir: str | Path) -> str | None:
+    """Find the newest checkpoint from which a killed run can go on.
+
+    Args:
+        output_dir: Of the run.
+
+    Returns:
+        The newest folder `checkpoint-*` that is whole, or None. Trainer writes its state last: a folder without it is
+        of a run that was killed while it saved, and nothing could resume from it.
+    """
+    checkpoints = [
+        (int(number), path)
+        for path in Path(output_dir).glob("checkpoint-*")
+        if (number := path.name.removeprefix("checkpoint-")).isdigit() and (path / "trainer_state.json").is_file()
+    ]
+    return str(max(checkpoints)[1]) if checkpoints else None
+
+
 def run_training(trainer: Trainer) -> None:
     """Train, or go on from `resume_from_checkpoint`, and save model, tokenizer, metrics and state.
 

@@ -6,6 +6,7 @@ free, and that an export which differs from its model is never written.
 
 import importlib.util
 import inspect
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -101,10 +102,12 @@ def export_model(
 ) -> ExportReport:
     """Export a model with free batch and length, check it against the model, and save it with its tokenizer.
 
-    `transformers.exporters.ExportedModel.from_pretrained(output_dir)` loads it; it is called as the model is.
+    `transformers.exporters.ExportedModel.from_pretrained(output_dir)` loads it, one of our models after
+    `import hf_domain`; it is called as the model is.
 
     Args:
-        model: Any encoder or head that `check_exportable` lets pass; put into evaluation mode.
+        model: Any encoder or head that `check_exportable` lets pass; put into evaluation mode, hidden states and
+            attentions switched off.
         tokenizer: Its tokenizer.
         output_dir: Where `model.onnx` (with `model.onnx.data`) or `model.pt2`, the configuration, the tokenizer and
             `export_report.json` go.
@@ -125,6 +128,8 @@ def export_model(
     from transformers import exporters
 
     model.eval()
+    for name in ("output_hidden_states", "output_attentions"):
+        setattr(model.config, name, False)  # a program has the outputs of the head alone
     options: dict[str, Any] = {}
     if int8:
         options["quantizer"] = exporters.OnnxRuntimeQuantizer(exporters.OnnxRuntimeDynamicConfig())
@@ -137,28 +142,41 @@ def export_model(
     }[export_format]
     exported = exporter().export(model, sample, config_class(dynamic=True, dynamic_shapes=axes, **options))
 
-    differences = {}
+    differences: dict[str, float] = {}
     for shape in SHAPES:
         inputs = make_inputs(model, tokenizer, shape)
         differences[f"{shape[0]} x {shape[1]}"] = measure_difference(model, exported, inputs)
+    if not all(map(math.isfinite, differences.values())):
+        raise ValueError(
+            f"the model or its export gives values that are not finite ({differences}); nothing was written. Look for "
+            "NaN in the weights of the model."
+        )
     if not int8 and (largest := max(differences.values())) > TOLERANCE:
         raise ValueError(
             f"the export gives other outputs than the model, up to {largest:.2g} apart ({differences}); nothing was "
             "written. Try the other export_format."
         )
     output_dir = Path(output_dir)
+    before = {file: file.stat().st_mtime_ns for file in list_programs(output_dir)}
     exported.save_pretrained(output_dir)
+    for file, written in before.items():
+        if file.stat().st_mtime_ns == written:
+            file.unlink()  # of another export: one report tells of one program
     tokenizer.save_pretrained(output_dir)
-    program = [*output_dir.glob("model.onnx*"), *output_dir.glob("model.pt2")]
     report = ExportReport(
         export_format=export_format,
         int8=int8,
         parameters=model.num_parameters(),
-        file_bytes=sum(file.stat().st_size for file in program),
+        file_bytes=sum(file.stat().st_size for file in list_programs(output_dir)),
         differences=differences,
     )
     write_json(output_dir / "export_report.json", asdict(report))
     return report
+
+
+def list_programs(folder: Path) -> list[Path]:
+    """List the exported programs of a folder, with their weights."""
+    return [*folder.glob("model.onnx*"), *folder.glob("model.pt2")]
 
 
 def make_inputs(
@@ -190,11 +208,11 @@ def make_inputs(
 @torch.no_grad()
 def measure_difference(model: PreTrainedModel, exported: Any, inputs: dict[str, torch.Tensor]) -> float:
     """Return the largest absolute difference between the outputs of a model and of its export, padding left out."""
-    largest = 0.0
+    differences = []
     theirs = exported(**inputs)
     for name, output in model(**inputs).items():
         difference = (output - theirs[name]).abs()
         if output.shape[:2] == inputs["input_ids"].shape:
             difference = difference[inputs["attention_mask"].bool()]
-        largest = max(largest, difference.max().item())
-    return largest
+        differences.append(difference.max())
+    return torch.stack(differences).max().item()  # NaN if any is: max() of Python would pass over it

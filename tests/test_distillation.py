@@ -331,6 +331,14 @@ def test_padding_never_leaks(family):
     torch.testing.assert_close(whole, torch.stack(rows).mean(), rtol=1e-4, atol=1e-5)
 
 
+def test_compiled_object_gives_the_same_loss():
+    """Its forward pass as Trainer compiles it with --torch_compile."""
+    model = DistillationModel(make_masked_lm("bert"), make_masked_lm("bert")).eval()
+    input_ids = torch.randint(5, VOCAB_SIZE, (2, 7))
+    compiled = torch.compile(model, backend="eager")
+    assert torch.equal(compiled(input_ids).loss, model(input_ids).loss)
+
+
 def test_bfloat16_teacher_and_autocast():
     teacher = make_masked_lm("bert")
     student = make_student(teacher, num_hidden_layers=1)
@@ -514,6 +522,14 @@ def test_bad_pairs():
     with pytest.raises(
         ValueError, match=r"student has 2,000 entries, the teacher 120\. Apply the same vocabulary delta"
     ):
+        DistillationModel(large, teacher)
+    # As many rows more as padding may be: the batch tells.
+    large.resize_token_embeddings(500, mean_resizing=False)
+    with pytest.raises(ValueError, match="the batch has entry 400, the student 500 entries and the teacher 120"):
+        DistillationModel(large, teacher)(torch.tensor([[1, 400]]))
+    large = make_masked_lm("bert")
+    large.config._attn_implementation_internal = "flex_attention"
+    with pytest.raises(ValueError, match="sdpa or eager attention; the student has flex_attention"):
         DistillationModel(large, teacher)
     for layers in ([], [2, 1], [1, 1], [0], [3]):
         with pytest.raises(ValueError, match="rising numbers from 1 to 2"):

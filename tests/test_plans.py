@@ -123,8 +123,16 @@ def test_missing_output(steps):
     Path(steps[0].output_dir, "model.safetensors").unlink()
     with pytest.raises(ValueError, match="adapted-teacher lacks them"):
         run(steps[0])
-    with pytest.raises(ValueError, match="adapted-teacher lacks them"):
+    with pytest.raises(ValueError, match=r"adapted-teacher lacks them\. Delete the folder"):
         run(steps[2])
+
+
+def test_nobody_is_told_to_delete_a_teacher(tmp_path):
+    """A folder that no step made may hold weights of another format."""
+    make_masked_lm("bert").config.save_pretrained(tmp_path)
+    (tmp_path / "pytorch_model.bin").touch()
+    with pytest.raises(ValueError, match=r"lacks them\. Save it by save_pretrained\.$"):
+        fingerprint_checkpoint(str(tmp_path))
 
 
 def test_fingerprint(tmp_path):

@@ -115,9 +115,9 @@ def test_rerun_skips_and_killed_step_goes_on(run, tmp_path, capsys):
     last = folder / "adapted-distilled"
     record = json.loads((last / "step.json").read_text())
     (last / "step.json").write_text(json.dumps(record | {"done": False}))
-    for file in [*last.glob("checkpoint-2/*"), last / "model.safetensors"]:
+    # The second checkpoint was being saved: it lacks what Trainer writes last.
+    for file in [last / "checkpoint-2" / "trainer_state.json", last / "model.safetensors"]:
         file.unlink()
-    (last / "checkpoint-2").rmdir()
     run(save_strategy="steps", save_steps=1)
     assert all(torch.equal(weight, expected[name]) for name, weight in load_file(last / "model.safetensors").items())
     assert json.loads((last / "step.json").read_text())["done"]
@@ -210,6 +210,8 @@ def test_bad_input(run, tmp_path):
         )
     ).save_pretrained(tmp_path / "other")
     tokenizer.save_pretrained(tmp_path / "other")
+    # What distills nothing has no pair that must fit.
+    run(strategy="from_scratch", num_attention_heads=4, output_dir=tmp_path / "scratch")
     options = {"num_hidden_layers": None, "hidden_size": None, "intermediate_size": None}
     refuse(run, tmp_path, "must have the same vocabulary", student_name_or_path=tmp_path / "other", **options)
 
@@ -220,3 +222,29 @@ def test_plan_from_another_base(run, tmp_path):
         run(strategy="from_scratch", hidden_size=32)
     with pytest.raises(ValueError, match=r"adapted was made with steps 6, this run has 8"):
         run(strategy="from_scratch", student_steps=8)
+    with pytest.raises(ValueError, match=r"adapted was made with weight_decay 0\.0, this run has 0\.5"):
+        run(strategy="from_scratch", weight_decay=0.5)
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text(corpus.read_text(encoding="utf-8").upper(), encoding="utf-8")
+    with pytest.raises(ValueError, match="adapted was made with text "):
+        run(strategy="from_scratch")
+
+
+def test_general_text(run, tmp_path, capsys):
+    """It is what the general teacher teaches; a missing file is found before the teacher is adapted."""
+    with pytest.raises(FileNotFoundError, match=r"no file matches nowhere\.txt"):
+        run(general_file="nowhere.txt")
+    assert not (tmp_path / "output").exists()
+    run(dry_run=True)
+    assert "general text" not in capsys.readouterr().out
+    general = tmp_path / "general.txt"
+    general.write_text("\n".join(SENTENCES[::-1] * 20), encoding="utf-8")
+    run(dry_run=True, general_file=general)
+    assert "(general text)" in capsys.readouterr().out
+    # The domain may be a dataset of the Hub, here a folder, while the general text is a file.
+    (tmp_path / "dataset").mkdir()
+    (tmp_path / "corpus.txt").rename(tmp_path / "dataset" / "train.txt")
+    folder = run(general_file=general, dataset_name=tmp_path / "dataset", train_file=None)
+    records = {name: json.loads((folder / name / "step.json").read_text()) for name in ("distilled", "adapted")}
+    assert records["distilled"]["options"]["general_file"] == [str(general)]
+    assert records["adapted"]["options"]["train_file"] is None

@@ -19,10 +19,12 @@ from transformers import (
 from hf_domain import (
     ExBertForMaskedLM,
     ExBertForQuestionAnswering,
+    GMapForSequenceClassification,
+    RadaForTokenClassification,
+    RadaModel,
     VarMAEForMaskedLM,
     VarMAEForSequenceClassification,
     VarMAEForTokenClassification,
-    VarMAEModel,
 )
 from hf_domain.distillation import pick_layers
 from hf_domain.serving import check_exportable, check_exporters, export_model, make_inputs, measure_difference
@@ -120,6 +122,26 @@ def test_wrong_export_is_not_written(tokenizer, tmp_path, monkeypatch):
     assert not (tmp_path / "output").exists()
 
 
+@needs_exporters
+def test_values_that_are_not_finite_are_refused(tokenizer, tmp_path):
+    model = AutoModelForQuestionAnswering.from_config(make_config("bert"))
+    torch.nn.init.constant_(model.qa_outputs.weight, float("nan"))
+    with pytest.raises(ValueError, match="not finite"):
+        export_model(model, tokenizer, tmp_path / "output", export_format="dynamo")
+    assert not (tmp_path / "output").exists()
+
+
+@needs_exporters
+def test_one_folder_holds_one_program(tokenizer, tmp_path):
+    """The report tells of what lies beside it; a model may have been saved with more outputs than a program has."""
+    model = AutoModelForQuestionAnswering.from_config(make_config("bert"))
+    model.config.output_hidden_states = True
+    (tmp_path / "model.onnx").write_bytes(b"of an export before")
+    report = export_model(model, tokenizer, tmp_path, export_format="dynamo")
+    assert [file.name for file in tmp_path.glob("model.*")] == ["model.pt2"]
+    assert report.file_bytes == (tmp_path / "model.pt2").stat().st_size
+
+
 def test_difference_sees_real_positions_alone(tokenizer):
     model = make_masked_lm("bert")
     inputs = make_inputs(model, tokenizer, (2, 10))
@@ -140,27 +162,17 @@ def test_difference_sees_real_positions_alone(tokenizer):
 # ------------------------------------------------------------------------------------------------ what is refused
 
 
-class ReadsMemory(VarMAEForSequenceClassification):
-    """As a G-MAP: a head that reads the memory of another encoder, though it may be left out."""
-
-    def forward(self, input_ids=None, attention_mask=None, memory_input_ids=None, labels=None, **kwargs):
-        return super().forward(input_ids, attention_mask, labels=labels, **kwargs)
-
-
-class ReadsPassages(VarMAEModel):
-    """As a RADA under a head of another method."""
-
-    def forward(self, input_ids=None, attention_mask=None, passage_input_ids=None, **kwargs):
-        return super().forward(input_ids, attention_mask, **kwargs)
-
-
 def test_memory_and_passages_are_refused():
-    with pytest.raises(ValueError, match=r"text alone, and ReadsMemory reads memory_input_ids: .* distill it"):
-        check_exportable(ReadsMemory.from_backbone(make_masked_lm("bert")))
+    domain, memory = make_masked_lm("bert"), make_masked_lm("bert")
+    with pytest.raises(ValueError, match=r"text alone, and GMap\w+ reads .*memory_input_ids.*: .* distill it"):
+        check_exportable(GMapForSequenceClassification.from_backbones(domain=domain, memory=memory))
+    with pytest.raises(ValueError, match=r"text alone, and Rada\w+ reads passage_input_ids.*: .* distill it"):
+        check_exportable(RadaForTokenClassification.from_backbone(make_masked_lm("bert")))
+    # A head of another method around a RADA reads passages too.
     model = VarMAEForTokenClassification.from_backbone(make_masked_lm("bert"))
     check_exportable(model)
-    model.model.__class__ = ReadsPassages
-    with pytest.raises(ValueError, match="ReadsPassages reads passage_input_ids"):
+    model.model.backbone = RadaModel.from_backbone(make_masked_lm("bert"))
+    with pytest.raises(ValueError, match="RadaModel reads passage_input_ids"):
         check_exportable(model)
 
 

@@ -20,13 +20,13 @@ import torch
 from datasets import load_dataset
 from filelock import FileLock, Timeout
 from tqdm.auto import tqdm
-from transformers.trainer_utils import get_last_checkpoint
 
 from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.scores import read_scores
 from hf_domain.comparison.steps import Step, count_tokens, list_steps
 from hf_domain.outputs import write_text
 from hf_domain.results import describe_environment, read_json, write_json
+from hf_domain.runs import find_checkpoint
 
 # A result counts only beside those of the same versions of what computes it.
 COMPARED_VERSIONS = ("hf-domain", "transformers", "torch")
@@ -138,7 +138,7 @@ def run_step(
     """Run a step and return its result; a step that fails is a result too."""
     result, folder = describe(step, plan), output_dir / "steps" / step.name
     fit_to_minutes(step, plan, results)
-    if folder.is_dir() and get_last_checkpoint(str(folder)) is None:
+    if folder.is_dir() and find_checkpoint(folder) is None:
         shutil.rmtree(folder)  # the output of a step that was killed and cannot go on
     folder.mkdir(parents=True, exist_ok=True)
     if step.task is not None and step.kind in ("pretraining", "probe", "datastore"):
@@ -165,7 +165,7 @@ def run_command(step: Step, plan: Plan, folder: Path, num_threads: int | None = 
         RuntimeError: It failed; the end of its log.
     """
     arguments = step.list_arguments()
-    if (checkpoint := get_last_checkpoint(str(folder))) is not None:
+    if (checkpoint := find_checkpoint(folder)) is not None:
         arguments += ["--resume_from_checkpoint", str(Path(checkpoint).resolve())]
     log = (folder / "log.txt").resolve()
     # A server that has imported everything once forks a fresh process for each step: importing takes longer than many a
