@@ -74,6 +74,37 @@ def test_pairs_are_itself_joined_and_apart(datastore):
     assert found[0] == [number for number in datastore.search([f"{TEXTS[0]} word2"], 62)[0][0] if number not in (0, 60)]
 
 
+@pytest.mark.parametrize("k", [1, 5, 49])
+def test_passages_inside_a_text_are_itself(datastore, caplog, k):
+    cased = [f"{TEXTS[0]}.".upper(), TEXTS[1].replace(" ", " - ", 1), *TEXTS[2:12]]
+    block = " \u201cwörd\u201d ".join(cased)  # as one that was packed of documents and decoded again
+    datastore.add(Dataset.from_dict({"text": ["too short", "Wörd " * 11]}))
+    own = {*range(12), 61}
+    rows = Dataset.from_dict({"text": [f"{block} too short {'word ' * 11}", "word1 word2"]})
+    with caplog.at_level(logging.INFO, "hf_domain"):
+        found = add_passages(DatasetDict(train=rows, test=rows), datastore, "text", k=k)
+    assert found["train"]["passage_ids"][:] == found["test"]["passage_ids"][:]
+    row = found["test"][0]
+    ((ids, scores),) = datastore.search([rows[0]["text"]], 62)
+    expected = [(number, score) for number, score in zip(ids, scores, strict=True) if number not in own][:k]
+    assert row["passage_ids"] == [number for number, _ in expected] and len(expected) == k
+    assert row["passage_scores"] == pytest.approx([score for _, score in expected])
+    assert 60 in row["passage_ids"] or k < 49  # two words stand in others by chance
+    told = {r.levelname: r.getMessage() for r in caplog.records if r.name.startswith("hf_domain")}
+    assert "train: 1 of 2 texts are in the datastore" in told["INFO"]
+    assert "test: 1 of 2 texts are in the datastore" in told["WARNING"]
+
+
+def test_text_inside_a_passage_that_is_not_its_best_is_told(datastore, caplog):
+    words = TEXTS[7].split()[3:]
+    datastore.add(Dataset.from_dict({"text": [" ".join(generator.sample(words, len(words))) for _ in range(3)]}))
+    rows = DatasetDict(test=Dataset.from_dict({"text": [" ".join(words)]}))
+    for k, levels in ((3, []), (4, ["WARNING"])):
+        caplog.clear()
+        assert add_passages(rows, datastore, "text", k=k)["test"][0]["passage_ids"] == [60, 61, 62, 7][:k]
+        assert [r.levelname for r in caplog.records if "1 of 1 texts are in" in r.getMessage()] == levels
+
+
 def test_text_inside_a_longer_passage_is_told_and_kept(datastore, caplog):
     inside, short = " ".join(TEXTS[7].split()[2:]), " ".join(TEXTS[8].split()[2:5])
     rows = Dataset.from_dict({"text": [inside.upper(), short, " ".join(reversed(WORDS[:12]))]})

@@ -4,7 +4,9 @@ Training then never waits for the index, runs are repeatable, and `datasets` cac
 """
 
 import logging
-from collections.abc import Sequence
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,8 +20,10 @@ logger = logging.getLogger(__name__)
 AnyDataset = TypeVar("AnyDataset", Dataset, DatasetDict)
 COLUMNS = {"passage_ids": List(Value("int64")), "passage_scores": List(Value("float32"))}
 IS_HELD = "text_is_in_datastore"  # a column while passages are added
-MIN_CONTAINED_TERMS = 10  # shorter texts stand in passages by chance
+MIN_CONTAINED_TERMS = 10  # shorter texts stand in others by chance
 FIRST_CJK = "\u2e80"
+APART = re.compile(r"[\W_]+")
+APART_ASCII = {number: None for number in range(128) if not chr(number).isalnum()}
 
 
 def add_passages(
@@ -33,9 +37,9 @@ def add_passages(
 ) -> AnyDataset:
     """Add to each row the passages that its text finds.
 
-    A row never finds itself: a passage that is the row's own text, or one of the pieces that the datastore cuts it
-    into, is left out. How many texts the datastore holds is logged: for another split than `train` as a warning, since
-    what is evaluated must not be in the datastore.
+    A row never finds itself: a passage that is the row's own text, one of the pieces that the datastore cuts it into,
+    or that stands in the row's text word for word, with ten terms or more, is left out. How many texts the datastore
+    holds is logged: for another split than `train` as a warning, since what is evaluated must not be in the datastore.
 
     Args:
         dataset: Rows with texts.
@@ -117,14 +121,25 @@ def _retrieve(*columns: list[Any], datastore: Datastore, k: int, max_query_terms
     rows = [[join_words(value or "") for value in row] for row in zip(*columns, strict=True)]
     texts = [" ".join(row) for row in rows]
     own = _find_own(rows, texts, datastore)
-    limit = k + max(map(len, own), default=0)
-    results: dict[str, list[Any]] = {name: [] for name in (*COLUMNS, IS_HELD)}
-    for text, mine, (ids, scores) in zip(texts, own, datastore.search(texts, limit, max_query_terms), strict=True):
-        kept = [(number, score) for number, score in zip(ids, scores, strict=True) if number not in mine][:k]
-        results["passage_ids"].append([number for number, _ in kept])
-        results["passage_scores"].append([score for _, score in kept])
-        results[IS_HELD].append(bool(mine) or _is_contained(text, ids[:1], datastore))
-    return results
+    is_held = [bool(mine) for mine in own]
+    results: dict[str, list[Any]] = {name: [[] for _ in texts] for name in COLUMNS}
+    waiting, limit = list(range(len(texts))), k + max(map(len, own), default=0)
+    while waiting:
+        hits = datastore.search([texts[row] for row in waiting], limit, max_query_terms)
+        passages = _read_words({number for ids, _ in hits for number in ids}, datastore)
+        short = []
+        for row, (ids, scores) in zip(waiting, hits, strict=True):
+            contained, contains = _compare(texts[row], ids, passages, datastore)
+            own[row] |= contained
+            is_held[row] |= bool(contained) or contains
+            kept = [(number, score) for number, score in zip(ids, scores, strict=True) if number not in own[row]][:k]
+            results["passage_ids"][row] = [number for number, _ in kept]
+            results["passage_scores"][row] = [score for _, score in kept]
+            if len(kept) < k and len(ids) == limit:
+                short.append(row)
+        # What a block of several documents finds first is itself: the passages to read come after it.
+        waiting, limit = short, 2 * limit
+    return results | {IS_HELD: is_held}
 
 
 def _find_own(rows: list[list[str]], texts: list[str], datastore: Datastore) -> list[set[int]]:
@@ -142,12 +157,27 @@ def _find_own(rows: list[list[str]], texts: list[str], datastore: Datastore) -> 
     return own
 
 
-def _is_contained(text: str, best: list[int], datastore: Datastore) -> bool:
-    """Whether a text stands in the passage that it finds first, as part of a longer one."""
-    if not best or len(datastore.analyzer(text)) < MIN_CONTAINED_TERMS:
-        return False
-    return _squeeze(text) in _squeeze(datastore.passages[best[0]]["text"])
+def _read_words(passage_ids: Iterable[int], datastore: Datastore) -> dict[int, str]:
+    """Read passages as `_squeeze` makes them: of all rows at once, most of the time goes into the reading."""
+    numbers = sorted(passage_ids)
+    texts = datastore.passages.select_columns("text")[numbers]["text"] if numbers else []
+    return {number: _squeeze(text) for number, text in zip(numbers, texts, strict=True)}
+
+
+def _compare(text: str, ids: list[int], passages: dict[int, str], datastore: Datastore) -> tuple[set[int], bool]:
+    """Return which of the passages that a text finds stand in it, and whether it stands in one of them."""
+    words = _squeeze(text)
+    contained = {number for number in ids if passages[number] in words}
+    contained = {number for number in contained if _is_long(datastore.passages[number]["text"], datastore)}
+    return contained, any(words in passages[number] for number in ids) and _is_long(text, datastore)
+
+
+def _is_long(text: str, datastore: Datastore) -> bool:
+    return len(datastore.analyzer(text)) >= MIN_CONTAINED_TERMS
 
 
 def _squeeze(text: str) -> str:
-    return "".join(text.lower().split())
+    """Return the letters and digits alone, without accents: what is left of a text that a tokenizer decodes again."""
+    if text.isascii():
+        return text.lower().translate(APART_ASCII)  # a tenth of the time, and ten passages a row are read
+    return APART.sub("", unicodedata.normalize("NFKD", text).lower())
