@@ -9,8 +9,9 @@ import sys
 import time
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 from filelock import FileLock
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer, make_tokenizer
 
@@ -295,6 +296,92 @@ def test_one_writer_at_a_time(datastore):
     with FileLock(datastore.folder / ".lock"), pytest.raises(ValueError, match="another one is writing"):
         Datastore.load(datastore.folder).delete([1])
     assert Datastore.load(datastore.folder).delete([1]) == 1
+
+
+def test_two_handles_keep_what_the_other_wrote(datastore):
+    one, two = Datastore.load(datastore.folder), Datastore.load(datastore.folder)
+    assert one.add(make_documents(["omega first"])) == 1
+    assert two.add(make_documents(["omega first", "omega second"])) == 1
+    for store in (two, Datastore.load(datastore.folder)):
+        assert store.passages["text"][100:] == ["omega first", "omega second"]
+        assert find(store, "omega second") == [101, 100]
+    assert one.delete([10]) == 1 and find(one, "omega second unit10") == [101, 100]
+    assert two.delete([10, 11]) == 1 and two.delete([101]) == 1
+    assert Datastore.load(datastore.folder).manifest.deleted == [10, 11, 101]
+    with pytest.raises(ValueError, match="is in the datastore; 102 is not"):
+        one.delete([102])
+    Datastore.load(datastore.folder).verify()
+
+
+def test_failing_write_keeps_what_another_handle_wrote(datastore):
+    other = Datastore.load(datastore.folder)
+    assert datastore.add(make_documents(["omega first"])) == 1
+    with pytest.raises(ValueError, match="a column text; these have body"):
+        other.add(Dataset.from_dict({"body": ["x"]}))
+    for store in (other, datastore, Datastore.load(datastore.folder)):
+        assert find(store, "omega") == [100]
+
+
+def test_interrupt_right_after_a_commit_keeps_it(datastore, monkeypatch):
+    def interrupt(self, manifest):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Datastore, "_adopt", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            datastore.add(make_documents(["omega"]))
+    assert find(Datastore.load(datastore.folder), "omega") == [100]
+    assert datastore.add(make_documents(["omega", "psi"])) == 1 and find(datastore, "omega psi") == [100, 101]
+
+
+def test_another_analyzer_of_another_handle_is_told(datastore):
+    other = Datastore.load(datastore.folder)
+    Datastore.load(datastore.folder, analyzer="standard", rebuild_index=True)
+    with pytest.raises(ValueError, match=r"changed since it was loaded; .* has analyzer_fingerprint .* Load it again"):
+        other.add(make_documents(["omega"]))
+    assert Datastore.load(datastore.folder).manifest.analyzer == "standard"
+
+
+def test_build_that_runs_keeps_its_tokenizer(tmp_path, tokenizer, datastore):
+    def start_another(rows):
+        for number, row in enumerate(rows):
+            if number == 10:
+                with pytest.raises(ValueError, match="another one is writing"):
+                    build(tmp_path / "new", make_tokenizer("roberta"))
+            yield row
+
+    rows = IterableDataset.from_generator(lambda: start_another(make_documents(TEXTS)))
+    build_datastore(rows, tmp_path / "new", tokenizer, id_column="name", max_length=32)
+    assert Datastore.load(tmp_path / "new").tokenizer.get_vocab() == tokenizer.get_vocab()
+    assert Datastore.load(tmp_path / "new", tokenizer).fingerprint == datastore.fingerprint
+
+
+def test_files_of_others_stay(datastore):
+    theirs = ["NOTES.md", "README.unfinished", ".git/HEAD", "states/cache.json", "index-old/notes", "passages.arrow"]
+    ours = ["passages-00009.arrow", "index-000009/meta.json", "datastore.json.unfinished"]
+    for name in theirs + ours:
+        (datastore.folder / name).parent.mkdir(exist_ok=True)
+        (datastore.folder / name).write_text("x")
+    datastore.add(make_documents(["omega"]))
+    assert [name for name in theirs + ours if (datastore.folder / name).exists()] == theirs
+    with pytest.raises(ValueError, match="a column text"):
+        datastore.add(Dataset.from_dict({"body": ["x"]}))
+    assert all((datastore.folder / name).exists() for name in theirs)
+    Datastore.load(datastore.folder).verify()
+
+
+def test_ids_and_queries_of_other_kinds(datastore):
+    assert datastore.delete(np.array([1, 2])) == 2 and datastore.delete([np.int64(3)]) == 1
+    assert Datastore.load(datastore.folder).manifest.deleted == [1, 2, 3]
+    for ids in ([4.0], 5, ["6"]):
+        with pytest.raises(ValueError, match="a list of whole numbers: "):
+            datastore.delete(ids)
+    for names in ("d12", [12]):
+        with pytest.raises(ValueError, match=r"a list of strings; got '?(d12|\[12\])'?\. Pass such a list"):
+            datastore.delete(document_ids=names)
+    assert datastore.manifest.deleted == [1, 2, 3]
+    with pytest.raises(ValueError, match="a list of queries; got the text 'unit5'"):
+        datastore.search("unit5", 2)
 
 
 def fail_at(monkeypatch, number, error):

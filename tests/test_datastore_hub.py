@@ -79,3 +79,13 @@ def test_what_is_not_a_datastore_is_told(tmp_path, datastore):
     with pytest.raises(FileNotFoundError, match="is not a datastore"):
         load_from_hub(str(tmp_path / "export"), tmp_path / "again")
     assert not (tmp_path / "again").exists()
+
+
+def test_an_interrupted_build_beside_it_stays(tmp_path, datastore):
+    export_datastore(datastore, tmp_path / "export")
+    shutil.copytree(datastore.folder, tmp_path / "again.unfinished")
+    before = sorted(path.name for path in tmp_path.iterdir())
+    load_from_hub(str(tmp_path / "export"), tmp_path / "again")
+    Datastore.load(tmp_path / "again.unfinished").verify()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*before, "again"])
+    assert (tmp_path / "again").stat().st_mode == datastore.folder.stat().st_mode

@@ -123,25 +123,13 @@ def load_from_hub(
         patterns = [MANIFEST, "data/*.parquet", f"{TOKENIZER}/*"]
         options: dict[str, Any] = {"revision": revision, "token": token, "cache_dir": cache_dir}
         source = Path(snapshot_download(repo_id, repo_type="dataset", allow_patterns=patterns, **options))
-    published = read_manifest(source)
-    expected = json.loads((source / MANIFEST).read_text(encoding="utf-8"))["fingerprint"]
-
-    unfinished = Path(f"{folder}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    shutil.copytree(source / TOKENIZER, unfinished / TOKENIZER)
-    manifest = replace(published, passages_hash="", num_passages=0, parts=[], files={}, index=None, engine="tantivy")
-    for file in tqdm(sorted((source / "data").glob("*.parquet")), desc="Copying passages", unit="file"):
-        _copy_part(file, unfinished, manifest)
-    if manifest.fingerprint != expected:
-        raise ValueError(f"the passages of {repo_id} are not those that its {MANIFEST} describes. Publish them again.")
-    if manifest.num_passages and not manifest.parts:
-        raise ValueError(f"{repo_id} holds no passage. Publish it again.")
-    write_json(unfinished / MANIFEST, asdict(manifest))
-    datastore = Datastore.load(unfinished, analyzer=analyzer, rebuild_index=True)
-    if fingerprint_tokenizer(datastore.tokenizer) != manifest.tokenizer:
-        raise ValueError(f"the tokenizer of {repo_id} is not the one that cut the passages. Publish it again.")
-    os.replace(unfinished, folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # A folder of its own, not `FOLDER.unfinished`: there may be a build in it that was interrupted and will go on.
+    with tempfile.TemporaryDirectory(prefix=f"{folder.name}.", dir=folder.parent) as work:
+        unfinished = Path(work, folder.name)
+        unfinished.mkdir()
+        datastore = _copy_datastore(source, unfinished, repo_id, analyzer)
+        os.replace(unfinished, folder)
     return Datastore.load(folder, analyzer=datastore.analyzer.function)
 
 
@@ -180,6 +168,27 @@ def export_datastore(
     )
     card = CARD.format(metadata=metadata, name=name, **(asdict(manifest) | {"num_passages": len(datastore)}))
     DatasetCard(card).save(folder / "README.md")
+
+
+def _copy_datastore(
+    source: Path, folder: Path, repo_id: str, analyzer: str | Callable[[str], list[str]] | None
+) -> Datastore:
+    """Make a datastore in an empty folder of what was published."""
+    published = read_manifest(source)
+    expected = json.loads((source / MANIFEST).read_text(encoding="utf-8"))["fingerprint"]
+    shutil.copytree(source / TOKENIZER, folder / TOKENIZER)
+    manifest = replace(published, passages_hash="", num_passages=0, parts=[], files={}, index=None, engine="tantivy")
+    for file in tqdm(sorted((source / "data").glob("*.parquet")), desc="Copying passages", unit="file"):
+        _copy_part(file, folder, manifest)
+    if manifest.fingerprint != expected:
+        raise ValueError(f"the passages of {repo_id} are not those that its {MANIFEST} describes. Publish them again.")
+    if manifest.num_passages and not manifest.parts:
+        raise ValueError(f"{repo_id} holds no passage. Publish it again.")
+    write_json(folder / MANIFEST, asdict(manifest))
+    datastore = Datastore.load(folder, analyzer=analyzer, rebuild_index=True)
+    if fingerprint_tokenizer(datastore.tokenizer) != manifest.tokenizer:
+        raise ValueError(f"the tokenizer of {repo_id} is not the one that cut the passages. Publish it again.")
+    return datastore
 
 
 def _copy_part(file: Path, folder: Path, manifest: Manifest) -> None:

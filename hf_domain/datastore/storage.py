@@ -7,14 +7,16 @@
 
 A file is written once and never changed. What is new is written beside what is there, and replacing the manifest makes
 it valid: a process that is killed, or a disk that is full, leaves the datastore as it was, and what it left behind is
-removed by the next one that writes.
+removed by the next one that writes. Files of other names are not ours and stay.
 """
 
 import errno
 import hashlib
 import itertools
 import json
+import operator
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -41,6 +43,7 @@ FORMAT_VERSION = 1
 MANIFEST = "datastore.json"
 TOKENIZER = "tokenizer"
 LOCK = ".lock"
+WRITTEN = re.compile(r"passages-\d+\.arrow|index-\d+|datastore\.json\.unfinished")  # all that may be left behind
 SCHEMA = FEATURES.arrow_schema.append(pa.field("text_hash", pa.int64()))
 BATCH_SIZE = 1000  # documents that are tokenized at once
 COMMIT_CHARACTERS = 16_000_000  # text between two commits, some seconds of work
@@ -203,8 +206,10 @@ class Datastore:
             no more passages have a term in common with the query.
 
         Raises:
-            ValueError: k or max_query_terms is not positive.
+            ValueError: k or max_query_terms is not positive, or texts is one text alone.
         """
+        if isinstance(texts, str):
+            raise ValueError(f"texts are a list of queries; got the text {texts[:50]!r}. Put it into a list.")
         if k < 1:
             raise ValueError(f"k is the number of passages to find, at least 1; got {k}")
         if max_query_terms is not None and max_query_terms < 1:
@@ -243,10 +248,10 @@ class Datastore:
             How many passages are new; what the datastore holds already is left out.
 
         Raises:
-            ValueError: Another process is writing, or a document has no text.
+            ValueError: Another process is writing, another one has changed the analyzer, or a document has no text.
         """
-        before = self.manifest.num_passages
         with self._write():
+            before = self.manifest.num_passages
             self._append(_read_documents(documents, text_column, id_column, self.manifest.num_documents))
         return self.manifest.num_passages - before
 
@@ -261,20 +266,27 @@ class Datastore:
             How many passages were deleted.
 
         Raises:
-            ValueError: There is no such passage or document, or another process is writing.
+            ValueError: There is no such passage or document, what is given are no ids, another process is writing, or
+                another one has changed the analyzer.
         """
-        numbers, names = set(passage_ids), set(document_ids)
-        missing: set[Any] = {number for number in numbers if not 0 <= number < self.manifest.num_passages}
-        if names:
-            documents = self._table.data["document_id"]
-            rows = pc.indices_nonzero(pc.is_in(documents, pa.array(names, pa.string())))
-            numbers |= set(rows.to_pylist())
-            missing |= names - set(documents.take(rows).to_pylist())
-        if missing:
-            raise ValueError(f"what is deleted is in the datastore; {', '.join(sorted(map(str, missing)))} is not.")
-        numbers -= set(self.manifest.deleted)
-        if numbers:
-            with self._write():
+        try:
+            numbers = {operator.index(number) for number in passage_ids}
+        except TypeError as error:
+            raise ValueError(f"passage_ids are a list of whole numbers: {error}. Pass such a list.") from error
+        names = {document_ids} if isinstance(document_ids, str) else set(document_ids)
+        if isinstance(document_ids, str) or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"document_ids are a list of strings; got {document_ids!r}. Pass such a list.")
+        with self._write():
+            missing: set[Any] = {number for number in numbers if not 0 <= number < self.manifest.num_passages}
+            if names:
+                documents = self._table.data["document_id"]
+                rows = pc.indices_nonzero(pc.is_in(documents, pa.array(names, pa.string())))
+                numbers |= set(rows.to_pylist())
+                missing |= names - set(documents.take(rows).to_pylist())
+            if missing:
+                raise ValueError(f"what is deleted is in the datastore; {', '.join(sorted(map(str, missing)))} is not.")
+            numbers -= set(self.manifest.deleted)
+            if numbers:
                 manifest = replace(self.manifest, deleted=sorted({*self.manifest.deleted, *numbers}))
                 self._commit_index(manifest, deleted=sorted(numbers), base=self.manifest.index)
         return len(numbers)
@@ -309,29 +321,43 @@ class Datastore:
     @contextmanager
     def _write(self) -> Iterator[None]:
         """Keep other writers out, and remove what failed ones, or this one, left behind."""
-        try:
-            with FileLock(self.folder / LOCK, timeout=0):
+        with _lock(self.folder):
+            self._refresh()
+            self._remove_leftovers()
+            try:
+                yield
+            except BaseException as error:
                 self._remove_leftovers()
-                try:
-                    yield
-                except BaseException as error:
-                    self._remove_leftovers()
-                    if _is_disk_full(error):
-                        raise OSError(
-                            errno.ENOSPC,
-                            f"the disk of {self.folder} is full. Nothing that was complete is lost: make room and run "
-                            "the same again",
-                        ) from error
-                    raise
-                finally:
-                    self.__dict__.pop("_known", None)
-        except Timeout as error:
-            raise ValueError(f"one process writes at a time; another one is writing to {self.folder}. Wait.") from error
+                if _is_disk_full(error):
+                    raise OSError(
+                        errno.ENOSPC,
+                        f"the disk of {self.folder} is full. Nothing that was complete is lost: make room and run "
+                        "the same again",
+                    ) from error
+                raise
+            finally:
+                self.__dict__.pop("_known", None)
+
+    def _refresh(self) -> None:
+        """Take over what was committed since: what is written next must not take its place, nor remove its files."""
+        manifest = read_manifest(self.folder)
+        for name in ("max_length", "tokenizer", "analyzer_fingerprint", "engine"):
+            ours, theirs = getattr(self.manifest, name), getattr(manifest, name)
+            if ours != theirs:
+                raise ValueError(
+                    f"the datastore changed since it was loaded; {self.folder} now has {name} {theirs} instead of "
+                    f"{ours}. Load it again."
+                )
+        if manifest != self.manifest:
+            self._adopt(manifest)
 
     def _remove_leftovers(self) -> None:
-        for path in self.folder.iterdir() if self.folder.exists() else ():
-            known = {MANIFEST, TOKENIZER, LOCK, self.manifest.index, *self.manifest.parts}
-            if path.name not in known:
+        """Remove what is ours and in no manifest, by that on the disk: an interrupt may come right after a commit."""
+        if not self.folder.exists():
+            return
+        manifest = read_manifest(self.folder)
+        for path in self.folder.iterdir():
+            if WRITTEN.fullmatch(path.name) and path.name not in (manifest.index, *manifest.parts):
                 shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
 
     def _append(self, documents: Iterable[tuple[str, str]], is_last: bool = True) -> None:
@@ -415,6 +441,9 @@ class Datastore:
 
     def _commit(self, manifest: Manifest) -> None:
         write_json(self.folder / MANIFEST, asdict(manifest))
+        self._adopt(manifest)
+
+    def _adopt(self, manifest: Manifest) -> None:
         self.manifest = manifest
         for name in ("passages", "index", "_table", "_hashes", "_sorted_hashes"):
             self.__dict__.pop(name, None)
@@ -533,10 +562,20 @@ def _begin(folder: Path, begun: Manifest, analyzer: Analyzer, tokenizer: PreTrai
                 )
         return Datastore(folder, manifest, analyzer)
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer.save_pretrained(folder / TOKENIZER)
     datastore = Datastore(folder, begun, analyzer)
-    datastore._commit(begun)
+    with _lock(folder):  # a build that runs, and has committed nothing yet, keeps its tokenizer
+        tokenizer.save_pretrained(folder / TOKENIZER)
+        datastore._commit(begun)
     return datastore
+
+
+@contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    try:
+        with FileLock(folder / LOCK, timeout=0):
+            yield
+    except Timeout as error:
+        raise ValueError(f"one process writes at a time; another one is writing to {folder}. Wait.") from error
 
 
 def _skip(rows: Iterator[tuple[str, str]], manifest: Manifest) -> None:
