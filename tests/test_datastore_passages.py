@@ -6,6 +6,7 @@ from tiny_tokenizers import MAKERS, SENTENCES, make_bert_tokenizer, make_tokeniz
 from transformers import AutoTokenizer
 
 from hf_domain.datastore.passages import FEATURES, check_tokenizer, fingerprint_tokenizer, hash_text, split_texts
+from hf_domain.labels import prepare_for_words
 
 DOCUMENTS = [
     SENTENCES[0],
@@ -76,6 +77,18 @@ def test_fingerprint_outlives_saving_and_use(kind, tmp_path):
     assert len({fingerprint_tokenizer(make_tokenizer(other)) for other in MAKERS}) == len(MAKERS)
     tokenizer.add_tokens(["lymphoma"])
     assert fingerprint_tokenizer(tokenizer) != fingerprint
+
+
+@pytest.mark.parametrize("kind", ["roberta", "modernbert"])
+def test_fingerprint_of_a_tokenizer_for_words_is_that_for_texts(kind, tmp_path):
+    tokenizer, other = make_tokenizer(kind), MAKERS[kind](["words of its own"])
+    fingerprint = fingerprint_tokenizer(tokenizer)
+    for changed in (tokenizer, other):
+        prepare_for_words(changed)
+        assert changed.backend_tokenizer.pre_tokenizer.add_prefix_space
+        changed.save_pretrained(tmp_path)
+        for words in (changed, AutoTokenizer.from_pretrained(tmp_path)):
+            assert (fingerprint_tokenizer(words) == fingerprint) == (changed is tokenizer)
 
 
 def test_hashes_fit_the_column():

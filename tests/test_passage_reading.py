@@ -10,6 +10,7 @@ from datasets import Dataset, DatasetDict, IterableDatasetDict
 from hf_domain.examples import run_classification, run_mlm, run_ner, run_qa, search_datastore
 from script_runs import run_script, save_tiny_bert, write_jsonl
 from tiny_models import make_masked_lm
+from tiny_tokenizers import make_tokenizer
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hf_domain import RadaForMaskedLM, RadaForQuestionAnswering, RadaForSequenceClassification, RadaModel
@@ -123,9 +124,20 @@ def test_masked_lm_then_task(run, topics, tmp_path, monkeypatch):
         assert value.equal(model.model.state_dict()[name]), name  # the interface came along
 
 
-def test_entities(run, topics):
+@pytest.mark.parametrize("family", [None, "roberta", "modernbert"])
+def test_entities(run, topics, tmp_path, family):
+    """Also where a tokenizer of lists of words is not quite the one that cut the passages."""
     rows = [{"tokens": ["where", name], "tags": ["O", f"B-{topic}"]} for name, topic in topics.items()]
-    results = run(run_ner, {"train": rows, "validation": rows[:9]}, max_steps=2)
+    flags = {}
+    if family:
+        tokenizer, encoder = make_tokenizer(family), make_masked_lm(family)
+        encoder.resize_token_embeddings(len(tokenizer))
+        encoder.save_pretrained(tmp_path / "encoder")
+        tokenizer.save_pretrained(tmp_path / "encoder")
+        documents = Dataset.from_dict({"text": [write_case(NAMES[0], topics[NAMES[0]])]})
+        build_datastore(documents, tmp_path / "of_encoder", tokenizer, max_length=64)
+        flags = {"model_name_or_path": tmp_path / "encoder", "datastore": tmp_path / "of_encoder"}
+    results = run(run_ner, {"train": rows, "validation": rows[:9]}, max_steps=2, **flags)
     assert 0 <= results["eval_f1"] <= 1
 
 
