@@ -19,7 +19,7 @@ from hf_domain.corpora import find_text_column, load_files
 from hf_domain.datastore import Datastore
 from hf_domain.datastore.reading import format_html, format_text, read_passages
 from hf_domain.outputs import write_text
-from hf_domain.passage_reading import weigh_words
+from hf_domain.passage_reading import PassageArguments, load_datastore, weigh_words
 
 
 @dataclass
@@ -44,17 +44,23 @@ def main() -> None:
     if args.text_file:
         rows = load_files(args.text_file, streaming=True)
         column = args.text_column_name or find_text_column(next(iter(rows)))
-        texts += [row[column] for row in rows]
+        for number, row in enumerate(rows):
+            if not isinstance(text := row.get(column), str):
+                raise ValueError(f"a text is a string; row {number} of {args.text_file} has {text!r} as {column}.")
+            texts.append(text)
     if not texts:
         raise ValueError("there is nothing to search for: give text or text_file.")
-    datastore = Datastore.load(args.datastore_dir)
     weights: dict = {}
-    if args.model_name_or_path:
+    if not args.model_name_or_path:
+        datastore = Datastore.load(args.datastore_dir)
+    else:
         model = AutoModel.from_pretrained(args.model_name_or_path)
         if not isinstance(model, RadaModel):
             raise ValueError(f"a RADA reads passages; {args.model_name_or_path} is a {model.config.model_type}")
         tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
-        weights = {text: weigh_words(model, tokenizer, datastore, text, args.k) for text in texts}
+        datastore = load_datastore(PassageArguments(args.datastore_dir), model, tokenizer, None)
+        options = {"num_passages": args.k, "max_query_terms": args.max_query_terms}
+        weights = {text: weigh_words(model, tokenizer, datastore, text, **options) for text in texts}
     readings = [
         read_passages(datastore, text, args.k, max_query_terms=args.max_query_terms, weights=weights.get(text))
         for text in texts

@@ -46,7 +46,8 @@ def load_datastore(
         An object with `passages` and `fingerprint`; None for a run that reads nothing.
 
     Raises:
-        ValueError: A model that reads has no datastore, or the other way round; see also `Datastore.load`.
+        ValueError: A model that reads has no datastore, or the other way round; its passages are longer than what the
+            model takes; see also `Datastore.load`.
     """
     reads = isinstance(model, RadaPreTrainedModel)
     if args.append_passage and (reads or args.datastore is None):
@@ -66,7 +67,21 @@ def load_datastore(
     # Imported here: a run without passages needs no engine that searches.
     from hf_domain.datastore import Datastore
 
-    return Datastore.load(args.datastore, tokenizer)
+    datastore = Datastore.load(args.datastore, tokenizer)
+    positions, longest = _count_positions(model) if reads else None, datastore.manifest.max_length
+    if positions is not None and longest > positions:
+        raise ValueError(
+            f"passages are no longer than the {positions} tokens the model takes; those of {args.datastore} have up to "
+            f"{longest}. Build it again with --max_length {positions} or less."
+        )
+    return datastore
+
+
+def _count_positions(model: PreTrainedModel) -> int | None:
+    """Tokens that the encoder takes at most; None without a table of positions. RoBERTa's begin after its padding."""
+    tables = (table for name, table in model.base_model.named_modules() if name.endswith(".position_embeddings"))
+    sizes = [len(table.weight) - (0 if table.padding_idx is None else table.padding_idx + 1) for table in tables]
+    return min(sizes, default=None)
 
 
 def retrieve_passages(
@@ -196,7 +211,12 @@ def wrap_collator(
 
 @torch.no_grad()
 def weigh_words(
-    model: RadaPreTrainedModel, tokenizer: PreTrainedTokenizerBase, datastore: Any, text: str, num_passages: int = 10
+    model: RadaPreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    datastore: Any,
+    text: str,
+    num_passages: int = 10,
+    max_query_terms: int | None = None,
 ) -> dict[int, list[tuple[int, int, float]]]:
     """Let a model read for a text, and say which passage it chose and how it weighs its words.
 
@@ -206,12 +226,13 @@ def weigh_words(
         datastore: See `load_datastore`.
         text: What is read for.
         num_passages: How many are retrieved.
+        max_query_terms: See `Datastore.search`.
 
     Returns:
         The id of the chosen passage with (start, end, weight) of its tokens' characters, the mean over the heads; empty
         where no passage was found. `hf_domain.datastore.reading.read_passages` marks them.
     """
-    ((ids, _),) = datastore.search([text], num_passages)
+    ((ids, _),) = datastore.search([text], num_passages, max_query_terms)
     if not len(ids):
         return {}
     model.eval()
@@ -220,7 +241,8 @@ def weigh_words(
     batch = collator([{**inputs, "passage_ids": list(ids)}]).to(model.device)
     reading = model.base_model(**batch)
     chosen = ids[int(reading.selected_passages[0])]
-    offsets = tokenizer(datastore.passages[chosen]["text"], return_offsets_mapping=True)["offset_mapping"]
+    # Of the datastore: the model's may put a blank before the first word, see `prepare_for_words`.
+    offsets = datastore.tokenizer(datastore.passages[chosen]["text"], return_offsets_mapping=True)["offset_mapping"]
     weights = reading.word_weights[0].mean(dim=0).tolist()
     spans = [(start, end, weight) for (start, end), weight in zip(offsets, weights, strict=False) if end > start]
     return {int(chosen): spans}

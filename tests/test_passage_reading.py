@@ -15,6 +15,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hf_domain import RadaForMaskedLM, RadaForQuestionAnswering, RadaForSequenceClassification, RadaModel
 from hf_domain.datastore import Datastore, build_datastore
+from hf_domain.labels import prepare_for_words
 from hf_domain.passage_reading import (
     PassageArguments,
     append_passages,
@@ -242,5 +243,50 @@ def test_what_a_model_reads_is_shown(datastore, model, topics, tmp_path, monkeyp
         told := search("--model_name_or_path", str(tmp_path / "rada"))
     )
     assert told.count("chosen by the model") == 1
+    find, asked = Datastore.search, []
+
+    def watch(self, texts, k, max_query_terms=None):
+        asked.append(max_query_terms)
+        return find(self, texts, k, max_query_terms)
+
+    monkeypatch.setattr(Datastore, "search", watch)
+    search("--max_query_terms", "1", "--model_name_or_path", str(tmp_path / "rada"))
+    assert asked == [1, 1]  # the model reads what is shown
+    save_tiny_bert(tmp_path / "other", ["words of its own"])
+    AutoTokenizer.from_pretrained(tmp_path / "other").save_pretrained(tmp_path / "rada")
+    with pytest.raises(ValueError, match="with the tokenizer that cut it"):
+        search("--model_name_or_path", str(tmp_path / "rada"))
     with pytest.raises(ValueError, match=r"a RADA reads passages; .* is a bert"):
         search("--model_name_or_path", model)
+
+
+def test_weighed_words_are_those_of_the_passage_as_it_was_cut(tmp_path):
+    """After run_ner, a byte-level tokenizer would cut its first word otherwise."""
+    encoder, tokenizer = make_masked_lm("roberta"), make_tokenizer("roberta")
+    encoder.resize_token_embeddings(len(tokenizer))
+    documents = Dataset.from_dict({"text": ["domain text"]})
+    store = build_datastore(documents, tmp_path / "store", tokenizer, max_length=64)
+    prepare_for_words(tokenizer)
+    assert len(tokenizer("domain text").input_ids) < len(store.passages[0]["input_ids"])
+    (spans,) = weigh_words(RadaForMaskedLM.from_backbone(encoder), tokenizer, store, "text").values()
+    assert len(spans) == len(store.passages[0]["input_ids"]) - 2
+
+
+@pytest.mark.parametrize(("family", "positions"), [("bert", 96), ("roberta", 98), ("modernbert", 0)])
+def test_passages_longer_than_the_model_are_told(tmp_path, family, positions):
+    """RoBERTa's positions begin after that of its padding, 1."""
+    tokenizer = make_tokenizer(family)
+    encoder = make_masked_lm(family, **({"max_position_embeddings": positions} if positions else {}))
+    encoder.resize_token_embeddings(len(tokenizer))
+    model = RadaForMaskedLM.from_backbone(encoder)
+    for length in (96, 97):
+        folder = str(tmp_path / f"{length}")
+        build_datastore(Dataset.from_dict({"text": ["domain text " * 80]}), folder, tokenizer, max_length=length)
+        args = PassageArguments(folder)
+        if length == 96 or not positions:
+            store = load_datastore(args, model, tokenizer, None)
+            assert weigh_words(model, tokenizer, store, "text")
+        else:
+            with pytest.raises(ValueError, match=r"than the 96 tokens .* have up to 97\. .* --max_length 96 or less"):
+                load_datastore(args, model, tokenizer, None)
+    assert load_datastore(PassageArguments(folder, append_passage=True), encoder, tokenizer, None)  # truncates

@@ -102,6 +102,26 @@ def test_mistakes_are_told(folder, monkeypatch, capsys, flags, message):
     assert not (folder / "new").exists()
 
 
+@pytest.mark.parametrize(
+    ("rows", "column", "message"),
+    [
+        ([{"body": "omega"}, {"body": None}], None, "row 1 of .*texts.jsonl has None as body"),
+        ([{"body": "omega"}], "text", "row 0 of .*texts.jsonl has None as text"),
+        ([{"body": "omega", "number": 1}], "number", "row 0 of .*texts.jsonl has 1 as number"),
+    ],
+)
+def test_a_file_without_text_is_told(folder, monkeypatch, capsys, rows, column, message):
+    options = {"output_dir": folder / "store", "train_file": [folder / "corpus.txt"], "max_length": 64}
+    run(build_datastore, monkeypatch, capsys, **options, model_name_or_path=folder / "encoder")
+    (folder / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    flags = {"text_column_name": column} if column else {}
+    with pytest.raises(ValueError, match=message):
+        run(
+            search_datastore, monkeypatch, capsys, datastore_dir=folder / "store", text_file=folder / "texts.jsonl",
+            **flags,
+        )  # fmt: skip
+
+
 def test_command_ends_in_one_line(folder, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["hf-domain", "search_datastore", "--datastore_dir", str(folder), "--text", "x"])
     with pytest.raises(SystemExit, match=f"^error: {folder} is not a datastore"):
