@@ -5,8 +5,8 @@ bfloat16, beside their mean states in float32, by which RADA chooses a passage b
 memory-mapped: what is not read costs no memory.
 
 A folder holds `cache.json` and the shards it names. The manifest is written last, a shard as a whole or not at all, and
-shards of another source have other names: what is interrupted goes on where it stopped, and never replaces a cache that
-is complete.
+is named by what is in it: what is interrupted goes on where it stopped, and never replaces a cache that is complete.
+When more is retrieved, or the datastore grew, what is missing is encoded into new shards.
 """
 
 import hashlib
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
+from filelock import FileLock
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from tqdm import tqdm
@@ -33,7 +34,7 @@ SHARD_PASSAGES = 1024
 """Passages of a shard (our choice): what is lost when a run is killed, and held in memory while it is written; 400 MB
 at a width of 768."""
 
-MANIFEST = "cache.json"
+MANIFEST, LOCK = "cache.json", "cache.lock"
 
 
 def describe_source(
@@ -47,16 +48,20 @@ def describe_source(
         passages_fingerprint: `datastore.fingerprint`.
 
     Returns:
-        A digest of each.
+        A digest of each, and the precision in which the encoder computes, that of autocast where it is on.
     """
     encoder = hashlib.sha256()
     for name, tensor in sorted(get_passage_encoder(model).state_dict().items()):
         encoder.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
         encoder.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    device, precision = model.device.type, model.dtype
+    if torch.is_autocast_enabled(device):
+        precision = torch.get_autocast_dtype(device)
     vocabulary = json.dumps(sorted(tokenizer.get_vocab().items()))
     return {
         "encoder": encoder.hexdigest(),
         "tokenizer": hashlib.sha256(vocabulary.encode()).hexdigest(),
+        "precision": str(precision).removeprefix("torch."),
         "passages": passages_fingerprint,
     }
 
@@ -115,12 +120,16 @@ class PassageCache:
         for part, value in (source or self.source).items():
             if self.source.get(part) != value:
                 raise ValueError(
-                    f"cached passages are of one encoder, tokenizer and datastore; those in {folder} have another "
-                    f"{part}: {self.source.get(part)} instead of {value}. Build the cache again."
+                    f"cached passages are of one encoder, tokenizer, precision and datastore; those in {folder} have "
+                    f"another {part}: {self.source.get(part)} instead of {value}. Build the cache again."
                 )
         shards = [_open_shard(self.folder / name) for name in manifest["shards"]]
-        self.passage_ids = np.concatenate([shard["ids"].numpy() for shard in shards]) if shards else np.empty(0, int)
-        self._shards = shards
+        ids = np.concatenate([np.empty(0, int), *(shard["ids"].numpy() for shard in shards)])
+        places = np.array(
+            [(shard, row) for shard, part in enumerate(shards) for row in range(len(part["ids"]))], int
+        ).reshape(-1, 2)
+        order = np.argsort(ids)
+        self.passage_ids, self._places, self._shards = ids[order], places[order], shards
 
     def __len__(self) -> int:
         return len(self.passage_ids)
@@ -163,15 +172,15 @@ class PassageCache:
 
     def _locate(self, passage_ids: torch.Tensor) -> list[tuple[dict[str, torch.Tensor], int]]:
         wanted = passage_ids.cpu().numpy()
-        rows = np.searchsorted(self.passage_ids, wanted)
-        found = self.passage_ids[np.minimum(rows, len(self) - 1)] if len(self) else np.full_like(wanted, -1)
+        rows = np.minimum(np.searchsorted(self.passage_ids, wanted), len(self) - 1)
+        found = self.passage_ids[rows] if len(self) else np.full_like(wanted, -1)
         if (found != wanted).any():
             missing = wanted[found != wanted][0]
             raise ValueError(
                 f"every passage to be read is in the cache; {missing} is not among the {len(self)} of {self.folder}. "
                 "Build the cache for all that was retrieved."
             )
-        return [(self._shards[row // SHARD_PASSAGES], row % SHARD_PASSAGES) for row in rows.tolist()]
+        return [(self._shards[shard], row) for shard, row in self._places[rows].tolist()]
 
 
 def _open_shard(file: Path) -> dict[str, torch.Tensor]:
@@ -204,7 +213,10 @@ def build_passage_cache(
     *,
     batch_size: int = 32,
 ) -> PassageCache:
-    """Encode passages and keep their states, or open the cache if it holds them already.
+    """Encode the passages whose states are not in the cache yet, keep them, and open it.
+
+    Processes that share a cache wait for each other. Where the encoder, the tokenizer or the precision changed, all is
+    encoded anew; where the datastore did, the passages of every shard in which one is no longer what it was.
 
     Args:
         folder: Where to; made if it does not exist.
@@ -224,45 +236,91 @@ def build_passage_cache(
     """
     folder, wanted = Path(folder), sorted(set(passage_ids))
     source = describe_source(model, tokenizer, passages_fingerprint)
-    if cache := _find_cache(folder, source, wanted):
-        return cache
-    digest = hashlib.sha256(json.dumps([source, wanted]).encode()).hexdigest()[:16]
-    parts = [wanted[start : start + SHARD_PASSAGES] for start in range(0, len(wanted), SHARD_PASSAGES)]
-    names = [f"states-{digest}-{number:05d}.safetensors" for number in range(len(parts))]
     folder.mkdir(parents=True, exist_ok=True)
-    missing = {name: part for name, part in zip(names, parts, strict=True) if not _is_whole(folder / name)}
-    _check_room(folder, passages, [number for part in missing.values() for number in part], model.config.hidden_size)
-    with tqdm(total=len(wanted), desc="Encoding passages", unit="passage") as progress:
-        progress.update(len(wanted) - sum(map(len, missing.values())))
-        for name, part in missing.items():
-            tensors = _encode_shard(model, tokenizer, part, read_token_ids(passages, part), batch_size, progress)
-            save_file(tensors, folder / f"{name}.unfinished")
-            os.replace(folder / f"{name}.unfinished", folder / name)
-    write_json(folder / MANIFEST, {"source": source, "shards": names, "passages": len(wanted)})
-    for file in set(folder.glob("states-*.safetensors*")) - {folder / name for name in names}:
-        file.unlink()
-    return PassageCache(folder, source)
+    with FileLock(folder / LOCK):
+        shards = _find_shards(folder, source, passages)
+        known = {number for ids in shards.values() for number in ids}
+        missing = [number for number in wanted if number not in known]
+        if missing or not _is_complete(folder, source, shards):
+            new = _encode_missing(folder, model, tokenizer, passages, source, missing, batch_size)
+            names = [*shards, *new]
+            write_json(folder / MANIFEST, {"source": source, "shards": names, "passages": len(known) + len(missing)})
+            for file in set(folder.glob("states-*")) - {folder / name for name in names}:
+                file.unlink()
+        return PassageCache(folder, source)
 
 
-def _find_cache(folder: Path, source: dict[str, str], wanted: list[int]) -> PassageCache | None:
+def _read_manifest(folder: Path) -> dict[str, Any]:
     try:
-        cache = PassageCache(folder, source)
-    except (FileNotFoundError, ValueError):
-        return None
-    return cache if np.isin(wanted, cache.passage_ids).all() else None
+        return read_json(folder / MANIFEST)
+    except (FileNotFoundError, ValueError):  # none, or damaged
+        return {"source": {}, "shards": []}
 
 
-def _check_room(
-    folder: Path, passages: Dataset | Mapping[int, Sequence[int]], passage_ids: list[int], hidden_size: int
-) -> None:
-    tokens = 0
-    for start in range(0, len(passage_ids), SHARD_PASSAGES):
-        tokens += sum(map(len, read_token_ids(passages, passage_ids[start : start + SHARD_PASSAGES])))
-    needed, free = estimate_bytes(tokens, len(passage_ids), hidden_size), shutil.disk_usage(folder).free
-    tqdm.write(f"Passage cache: {len(passage_ids):,} passages of {tokens:,} tokens, {needed / 1e6:,.1f} MB in {folder}")
+def _is_complete(folder: Path, source: dict[str, str], shards: dict[str, list[int]]) -> bool:
+    manifest = _read_manifest(folder)
+    return manifest["source"] == source and manifest["shards"] == list(shards)
+
+
+def _find_shards(
+    folder: Path, source: dict[str, str], passages: Dataset | Mapping[int, Sequence[int]]
+) -> dict[str, list[int]]:
+    """Return the shards that stay, with their ids: those of this source, also from before the datastore grew."""
+    manifest, shards = _read_manifest(folder), {}
+    changed = {part for part, value in source.items() if manifest["source"].get(part) != value}
+    for name in manifest["shards"] if changed <= {"passages"} else ():
+        try:
+            ids = _open_shard(folder / name)["ids"].tolist()
+            if changed and _name_shard(source, ids, read_token_ids(passages, ids)) != name:
+                continue
+        except ValueError:  # damaged, or of a passage that is no more
+            continue
+        shards[name] = ids
+    return shards
+
+
+def _name_shard(source: dict[str, str], passage_ids: list[int], token_ids: list[list[int]]) -> str:
+    """Name a shard by what is in it, so that one of an interrupted build, or of a smaller datastore, is known again."""
+    content = [source | {"passages": ""}, passage_ids, token_ids]
+    return f"states-{hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]}.safetensors"
+
+
+def _encode_missing(
+    folder: Path,
+    model: RadaPreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    passages: Dataset | Mapping[int, Sequence[int]],
+    source: dict[str, str],
+    missing: list[int],
+    batch_size: int,
+) -> list[str]:
+    """Write the shards of passages and return their names."""
+    names, parts, num_tokens = [], {}, 0
+    for start in range(0, len(missing), SHARD_PASSAGES):
+        part = missing[start : start + SHARD_PASSAGES]
+        token_ids = read_token_ids(passages, part)
+        names.append(_name_shard(source, part, token_ids))
+        if not _is_whole(folder / names[-1]):
+            parts[names[-1]] = part
+            num_tokens += sum(map(len, token_ids))
+    num_passages = sum(map(len, parts.values()))
+    _check_room(folder, num_passages, num_tokens, model.config.hidden_size)
+    with tqdm(total=len(missing), desc="Encoding passages", unit="passage") as progress:
+        progress.update(len(missing) - num_passages)
+        for name, part in parts.items():
+            tensors = _encode_shard(model, tokenizer, part, read_token_ids(passages, part), batch_size, progress)
+            unfinished = folder / f"{name}.{os.getpid()}.unfinished"  # not every disk of several machines has locks
+            save_file(tensors, unfinished)
+            os.replace(unfinished, folder / name)
+    return names
+
+
+def _check_room(folder: Path, num_passages: int, num_tokens: int, hidden_size: int) -> None:
+    needed, free = estimate_bytes(num_tokens, num_passages, hidden_size), shutil.disk_usage(folder).free
+    tqdm.write(f"Passage cache: {num_passages:,} passages of {num_tokens:,} tokens, {needed / 1e6:,.1f} MB in {folder}")
     if needed > free:
         raise OSError(
-            f"a passage cache needs its room on the disk; {len(passage_ids):,} passages take {needed / 1e9:,.2f} GB "
+            f"a passage cache needs its room on the disk; {num_passages:,} passages take {needed / 1e9:,.2f} GB "
             f"and {folder} has {free / 1e9:,.2f} GB. Name another folder or retrieve fewer passages."
         )
 

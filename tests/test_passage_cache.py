@@ -8,6 +8,7 @@ from collections import namedtuple
 import pytest
 import torch
 from datasets import Dataset
+from filelock import FileLock, Timeout
 from hf_domain.modeling.modeling_rada import RadaForSequenceClassification
 from safetensors import safe_open
 from tiny_models import VOCAB_SIZE, make_batch, make_masked_lm
@@ -132,7 +133,7 @@ def test_size_is_told_before(tmp_path, tokenizer, passages, monkeypatch, capsys)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(needed - 1))
     with pytest.raises(OSError, match=r"6 passages take .* GB.*Name another folder"):
         build(tmp_path, model, tokenizer, passages)
-    assert list(tmp_path.iterdir()) == []
+    assert not list(tmp_path.glob("*.*s*"))  # neither states nor a manifest
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(needed))
     build(tmp_path, model, tokenizer, passages)
     assert "6 passages of 34 tokens, 0.0 MB" in capsys.readouterr().out
@@ -187,34 +188,110 @@ def test_what_is_there_is_not_encoded_again(tmp_path, tokenizer, passages, monke
     assert sum(encoded) == 6
     build(tmp_path, model, tokenizer, passages, [2, 4])
     assert sum(encoded) == 6
-    build(tmp_path, model, tokenizer, passages, range(7))
-    assert sum(encoded) == 13
-    assert len(list(tmp_path.glob("*.safetensors"))) == 2  # those of the first are gone
+    before = {file: file.stat().st_mtime_ns for file in tmp_path.glob("*.safetensors")}
+    cache = build(tmp_path, model, tokenizer, passages, [3])
+    assert sum(encoded) == 7 and cache.passage_ids.tolist() == list(range(7))
+    assert len(before) == 2 and all(file.stat().st_mtime_ns == time for file, time in before.items())
+
+
+def check_same(cache, fresh):
+    ids = torch.as_tensor(fresh.passage_ids)
+    for one, other in zip(cache.read_states(ids), fresh.read_states(ids), strict=True):
+        assert torch.equal(one, other)
+    assert torch.equal(cache.read_vectors(ids), fresh.read_vectors(ids))
+
+
+def test_what_a_larger_datastore_still_holds_stays(tmp_path, tokenizer, passages, monkeypatch):
+    model = make_model()
+    encoded = count_encoded(model, monkeypatch)
+    folders = (tmp_path / "cache", tmp_path / "fresh")
+
+    def build_again(rows, fingerprint, wanted):
+        encoded.clear()
+        cache = build_passage_cache(folders[0], model, tokenizer, rows, fingerprint, wanted, batch_size=1)
+        count, ids = sum(encoded), cache.passage_ids.tolist()
+        assert len(PassageCache(folders[0], describe_source(model, tokenizer, fingerprint))) == len(ids)
+        shutil.rmtree(folders[1], ignore_errors=True)
+        check_same(cache, build_passage_cache(folders[1], model, tokenizer, rows, fingerprint, ids, batch_size=1))
+        return count, ids
+
+    smaller = passages.select(range(6))
+    assert build_again(smaller, "a", [0, 1, 2, 4, 5]) == (5, [0, 1, 2, 4, 5])
+    assert build_again(passages, "b", [1, 3, 6]) == (2, list(range(7)))
+    changed = {number: ids for number, ids in enumerate(passages["input_ids"])} | {5: [7, 8]}
+    assert build_again(changed, "c", [0, 5]) == (1, [0, 1, 2, 3, 4, 5, 6])  # the shard of 5 held it alone
+    del changed[0]
+    assert build_again(changed, "d", [1]) == (1, [1, 3, 5, 6])
+    assert len(list(folders[0].glob("states-*"))) == 3
+
+
+def test_rows_are_where_they_were_written(tmp_path, tokenizer, passages, monkeypatch):
+    model = make_model()
+    build(tmp_path / "cache", model, tokenizer, passages, batch_size=1)
+    fresh = build(tmp_path / "fresh", model, tokenizer, passages, batch_size=1)
+    monkeypatch.setattr(passage_cache, "SHARD_PASSAGES", 3)
+    check_same(PassageCache(tmp_path / "cache"), fresh)
+    check_same(build(tmp_path / "smaller", model, tokenizer, passages, batch_size=1), fresh)
+    monkeypatch.setattr(model.model, "encode_passages", None)
+    check_same(build(tmp_path / "cache", model, tokenizer, passages), fresh)
+
+
+def test_states_of_another_precision_are_not_read(tmp_path, tokenizer, passages, monkeypatch):
+    model = make_model()
+    encoded = count_encoded(model, monkeypatch)
+    build(tmp_path, model, tokenizer, passages)
+    with torch.autocast("cpu", torch.bfloat16):
+        source = describe_source(model, tokenizer, "a")
+        with pytest.raises(ValueError, match="another precision: float32 instead of bfloat16"):
+            PassageCache(tmp_path, source)
+        build(tmp_path, model, tokenizer, passages)
+        build(tmp_path, model, tokenizer, passages)
+    assert sum(encoded) == 12
+    assert PassageCache(tmp_path, source).source["precision"] == "bfloat16"
+
+
+def test_processes_wait_for_each_other(tmp_path, tokenizer, passages, monkeypatch):
+    model = make_model()
+    encode, seen = model.model.encode_passages, []
+
+    def watch(ids, mask):
+        with pytest.raises(Timeout):
+            FileLock(tmp_path / "cache.lock").acquire(timeout=0)
+        return encode(ids, mask)
+
+    monkeypatch.setattr(model.model, "encode_passages", watch)
+    replace = os.replace
+    monkeypatch.setattr(os, "replace", lambda source, target: seen.append(str(source)) or replace(source, target))
+    build(tmp_path, model, tokenizer, passages)
+    unfinished = [name for name in seen if name.endswith(".unfinished") and "states-" in name]
+    assert len(unfinished) == 2 and all(f".{os.getpid()}." in name for name in unfinished)
+    with FileLock(tmp_path / "cache.lock", timeout=0):
+        pass
 
 
 def test_an_interrupted_build_goes_on_and_hurts_nothing(tmp_path, tokenizer, passages, monkeypatch):
     model = make_model()
-    build(tmp_path, model, tokenizer, passages, [2, 4])
+    build(tmp_path, model, tokenizer, passages, [2, 4], batch_size=1)
     before = (tmp_path / "cache.json").read_text()
-    replace = os.replace
+    replace, finished = os.replace, []
 
     def die_at_the_second_shard(source, target):
-        if str(target).endswith("00001.safetensors"):
+        if finished:
             raise KeyboardInterrupt
         replace(source, target)
+        finished.append(target)
 
     monkeypatch.setattr(os, "replace", die_at_the_second_shard)
     with pytest.raises(KeyboardInterrupt):
-        build(tmp_path, model, tokenizer, passages)
+        build(tmp_path, model, tokenizer, passages, range(7), batch_size=1)
     assert (tmp_path / "cache.json").read_text() == before
     assert len(PassageCache(tmp_path)) == 2  # still the old one
     monkeypatch.setattr(os, "replace", replace)
     encoded = count_encoded(model, monkeypatch)
-    cache = build(tmp_path, model, tokenizer, passages)
-    assert sum(encoded) == 2
-    fresh = build(tmp_path / "fresh", model, tokenizer, passages)
-    ids = torch.tensor(PASSAGE_IDS)
-    assert torch.equal(cache.read_states(ids)[0], fresh.read_states(ids)[0])
+    cache = build(tmp_path, model, tokenizer, passages, range(7), batch_size=1)
+    assert sum(encoded) == 1
+    fresh = build(tmp_path / "fresh", model, tokenizer, passages, range(7), batch_size=1)
+    check_same(cache, fresh)
     assert not list(tmp_path.glob("*.unfinished"))
 
 
@@ -225,11 +302,13 @@ def test_damaged_and_missing_files(tmp_path, tokenizer, passages):
     cache = build(tmp_path, model, tokenizer, passages)
     with pytest.raises(ValueError, match="3 is not among the 6 of"):
         cache.read_vectors(torch.tensor([0, 3]))
-    (file,) = tmp_path.glob("*-00001.safetensors")
+    file = tmp_path / json.loads((tmp_path / "cache.json").read_text())["shards"][1]
     file.write_bytes(file.read_bytes()[:-10])
-    with pytest.raises(ValueError, match=r"are whole; .*00001.safetensors is not"):
+    with pytest.raises(ValueError, match=rf"are whole; .*{file.name} is not"):
         PassageCache(tmp_path)
     assert len(build(tmp_path, model, tokenizer, passages)) == 6  # the damaged shard is made again
+    (tmp_path / "cache.json").write_text("{")
+    assert len(build(tmp_path, model, tokenizer, passages)) == 6
     assert set(json.loads((tmp_path / "cache.json").read_text())) == {"source", "shards", "passages"}
 
 
