@@ -128,13 +128,16 @@ def load_model(args: MethodArguments, tokenizer, delta: VocabularyDelta | None):
     if args.method == "varmae" and not goes_on:
         special_ids = sorted(set(tokenizer.all_special_ids) - {tokenizer.mask_token_id, tokenizer.unk_token_id})
         return VarMAEForMaskedLM.from_backbone(model, **{"special_token_ids": special_ids, **overrides})
-    if args.method == "gmap":
-        memory = args.memory_name_or_path or model.config.memory_name_or_path
+    if args.method == "gmap" and not goes_on:
         options = {**args.hub_options, "revision": args.memory_revision or "main"}
-        check_same_ids(tokenizer, AutoTokenizer.from_pretrained(memory, **options))
-        if not goes_on:
-            options = {"memory_revision": args.memory_revision, "memory_tokenizer": "same", **overrides}
-            return GMapForMaskedLM.from_backbones(model, memory, dtype=model.dtype, **options)
+        check_same_ids(tokenizer, AutoTokenizer.from_pretrained(args.memory_name_or_path, **options))
+        options = {"memory_revision": args.memory_revision, "memory_tokenizer": "same", **overrides}
+        return GMapForMaskedLM.from_backbones(model, args.memory_name_or_path, dtype=model.dtype, **options)
+    if args.method == "gmap" and model.config.memory_tokenizer != "same":
+        raise ValueError(
+            "in masked-LM training the memory reads the masked text, so both encoders need one tokenizer; the memory "
+            f"of {args.model_name_or_path} has its own"
+        )
     if args.method == "rada" and not goes_on:
         return RadaForMaskedLM.from_backbone(model, **overrides)
     model = decode_labelled_rows_only(model)

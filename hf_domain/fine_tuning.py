@@ -262,10 +262,17 @@ def load_model(
         if model_args.method == "rada":
             model = getattr(modeling_rada, f"Rada{head}").from_backbone(name, **options)
         else:
+            memory: Any = model_args.memory_name_or_path
             options["memory_revision"] = model_args.memory_revision
-            model = getattr(modeling_gmap, f"GMap{head}").from_backbones(
-                name, model_args.memory_name_or_path, **options
-            )
+            if model_args.tokenizer_name is not None and "memory_tokenizer" not in options:
+                # What reads the text is not what lies beside the encoder.
+                options["memory_tokenizer"] = modeling_gmap.compare_tokenizers(
+                    model_args.tokenizer_name,
+                    memory,
+                    memory_revision=model_args.memory_revision or "main",
+                    **model_args.hub_options,
+                )
+            model = getattr(modeling_gmap, f"GMap{head}").from_backbones(name, memory, **options)
         check_tokenizer_fits(tokenizer, model)
         return model
     model = auto_class.from_pretrained(

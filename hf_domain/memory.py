@@ -16,17 +16,22 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
+from filelock import FileLock
 from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
 from transformers import AutoTokenizer, BatchEncoding, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_domain.modeling.backbone import find_encoder
-from hf_domain.modeling.modeling_gmap import read_same_ids
+from hf_domain.modeling.modeling_gmap import fingerprint_weights, read_same_ids
 from hf_domain.results import read_json, write_json
 
 logger = logging.getLogger(__name__)
 
-RECORD, STATES, STARTS = "memory_cache.json", "states.npy", "starts.npy"
+RECORD, STATES, STARTS, LOCK = "memory_cache.json", "states.npy", "starts.npy", "memory_cache.lock"
+# What a configuration says that changes no state: the weights are compared themselves.
+COSMETIC_KEYS = frozenset(
+    {"_name_or_path", "architectures", "dtype", "id2label", "label2id", "problem_type", "transformers_version"}
+)
 
 # ---------------------------------------------------------------------------------------- the memory's own tokenizer
 
@@ -111,7 +116,11 @@ class DataCollatorWithMemory:
             examples: Dicts; those of a `DatasetWithMemory` hold `memory_states`.
 
         Returns:
-            The batch of `collator` with the arguments of a G-MAP that begin with `memory_`, padded on the right.
+            The batch of `collator` with the arguments of a G-MAP that begin with `memory_`. States stand where their
+            tokens do; those of a memory with its own tokenizer, and its inputs, are padded on the right.
+
+        Raises:
+            ValueError: There are inputs of a memory and no tokenizer that pads them.
         """
         memory = [{name: value for name, value in row.items() if name.startswith("memory_")} for row in examples]
         batch = self.collator(
@@ -119,11 +128,18 @@ class DataCollatorWithMemory:
         )
         if "memory_states" in memory[0]:
             states = [row["memory_states"] for row in memory]
-            batch["memory_states"] = pad_sequence(states, batch_first=True)
-            real = [torch.ones(len(each), dtype=torch.long) for each in states]
-            batch["memory_attention_mask"] = pad_sequence(real, batch_first=True)
+            real = pad_sequence([torch.ones(len(each), dtype=torch.long) for each in states], batch_first=True)
+            if self.memory_tokenizer is None:
+                # The same tokens: the text may be padded on the left, or to a length of its own.
+                real = batch.get("attention_mask", real)
+            batch["memory_states"] = states[0].new_zeros(*real.shape, *states[0].shape[1:])
+            batch["memory_states"][real.bool()] = torch.cat(states)
+            batch["memory_attention_mask"] = real
         elif memory[0]:
-            assert self.memory_tokenizer is not None
+            if self.memory_tokenizer is None:
+                raise ValueError(
+                    f"a memory_tokenizer pads the inputs of the memory, got None and {', '.join(memory[0])}"
+                )
             rows = [{name.removeprefix("memory_"): value for name, value in row.items()} for row in memory]
             padded = self.memory_tokenizer.pad(rows, return_tensors="pt")
             batch |= {f"memory_{name}": value for name, value in padded.items()}
@@ -163,6 +179,9 @@ class DatasetWithMemory(torch.utils.data.Dataset):
     Args:
         dataset: Tokenized examples.
         cache: Their states, in the same order.
+
+    Raises:
+        ValueError: There are more or fewer states than examples; on reading, an example has other tokens than states.
     """
 
     def __init__(self, dataset: Dataset, cache: MemoryCache):
@@ -174,8 +193,16 @@ class DatasetWithMemory(torch.utils.data.Dataset):
         return len(self.dataset)
 
     def __getitem__(self, row: int) -> dict[str, Any]:
-        example = {name: value for name, value in self.dataset[row].items() if not name.startswith("memory_")}
-        return {**example, "memory_states": self.cache[row]}
+        example, states = self.dataset[row], self.cache[row]
+        prefix = "memory_" if "memory_input_ids" in example else ""
+        count = sum(example.get(f"{prefix}attention_mask") or [1] * len(example[f"{prefix}input_ids"]))
+        if count != len(states):
+            raise ValueError(
+                f"example {row} has {count} tokens and {len(states)} states: the dataset is not in the order in which "
+                "the states were computed. Compute them after it was shuffled or filtered"
+            )
+        example = {name: value for name, value in example.items() if not name.startswith("memory_")}
+        return {**example, "memory_states": states}
 
 
 def cache_memory_states(
@@ -194,12 +221,21 @@ def cache_memory_states(
         batch_size: Examples at once.
 
     Returns:
-        The states, in the order of the examples.
+        The states, in the order of the examples. They stay as they are where the folder is used for others later.
 
     Raises:
-        ValueError: The memory is trained, or there is none.
+        ValueError: The memory is trained, or there is none; or the files in the folder are damaged.
     """
     folder, expected = Path(folder), describe_states(model, dataset)
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / LOCK):
+        return fill_cache(model, dataset, folder, expected, batch_size)
+
+
+def fill_cache(
+    model: PreTrainedModel, dataset: Dataset, folder: Path, expected: dict[str, Any], batch_size: int
+) -> MemoryCache:
+    """Compute what the files of a cache lack, as `cache_memory_states` says, and open them."""
     record = read_json(folder / RECORD) if (folder / RECORD).exists() else None
     if record is not None and record["made_of"] != expected:
         logger.warning(f"the memory states of {folder} are computed anew: {name_changes(record, expected)} changed")
@@ -209,7 +245,10 @@ def cache_memory_states(
     base: Any = model.base_model
     shape = (int(starts[-1]), len(base.state_indices) or 1, model.config.memory_config.hidden_size)
     if record is None:
-        folder.mkdir(parents=True, exist_ok=True)
+        # The record goes first: beside states that a full disk cut off it would call them finished. The files are made
+        # anew, as those who still read the old ones would see them change.
+        for name in (RECORD, STATES, STARTS):
+            (folder / name).unlink(missing_ok=True)
         record = {"made_of": expected, "examples": len(dataset), "finished": 0}
         np.lib.format.open_memmap(folder / STATES, mode="w+", dtype=np.int16, shape=shape).flush()
         np.save(folder / STARTS, starts, allow_pickle=False)
@@ -252,9 +291,19 @@ def open_memory_cache(folder: str | Path, model: PreTrainedModel, dataset: Datas
 
 
 def read_states(folder: Path) -> MemoryCache:
-    """Open the files of a cache."""
-    states = np.lib.format.open_memmap(folder / STATES, mode="r")
-    return MemoryCache(states, np.load(folder / STARTS, allow_pickle=False))
+    """Open the files of a cache.
+
+    Raises:
+        ValueError: They are damaged.
+    """
+    try:
+        starts = np.load(folder / STARTS, allow_pickle=False)
+        states = np.lib.format.open_memmap(folder / STATES, mode="r")
+    except (OSError, ValueError, EOFError) as error:
+        raise ValueError(
+            f"the memory states in {folder} cannot be read ({error}); delete the folder to compute them anew"
+        ) from error
+    return MemoryCache(states, starts)
 
 
 def describe_states(model: PreTrainedModel, dataset: Dataset) -> dict[str, Any]:
@@ -268,16 +317,17 @@ def describe_states(model: PreTrainedModel, dataset: Dataset) -> dict[str, Any]:
             f"states are kept of a frozen memory; a {type(model).__name__} has none or trains it (freeze_memory)"
         )
     base: Any = model.base_model
-    weights = hashlib.sha256(json.dumps(model.config.memory_config.to_dict(), sort_keys=True, default=str).encode())
-    for name, tensor in sorted(base.memory.state_dict().items()):
-        weights.update(name.encode())
-        weights.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    memory_config = model.config.memory_config.to_dict()
+    config_text = json.dumps(
+        {name: value for name, value in memory_config.items() if name not in COSMETIC_KEYS}, sort_keys=True, default=str
+    )
+    weights = fingerprint_weights(base.memory, dict(base.memory.named_parameters()))
     inputs = hashlib.sha256()
     for row in iterate_memory_inputs(dataset):
         inputs.update(np.asarray([len(row["input_ids"]), *chain(*row.values())], dtype=np.int64).tobytes())
     normalized = hasattr(find_encoder(base.backbone), "final_norm")
     return {
-        "memory encoder": weights.hexdigest(),
+        "memory encoder": f"{weights} {hashlib.sha256(config_text.encode()).hexdigest()}",
         "choice of states": [base.state_indices, "as they are" if normalized else "normalized"],
         "token ids": inputs.hexdigest(),
     }

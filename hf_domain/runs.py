@@ -142,11 +142,13 @@ def load_tokenizer(model_args: ModelArguments, max_seq_length: int | None) -> Pr
         The tokenizer.
 
     Raises:
-        ValueError: The model takes fewer tokens.
+        ValueError: There is none, or the model takes fewer tokens.
     """
-    tokenizer = AutoTokenizer.from_pretrained(
-        model_args.tokenizer_name or model_args.model_name_or_path, **model_args.hub_options
-    )
+    name = model_args.tokenizer_name or model_args.model_name_or_path
+    tokenizer = AutoTokenizer.from_pretrained(name, **model_args.hub_options)
+    # Without files transformers makes one of special tokens alone, and every word would be unknown.
+    if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
+        raise ValueError(f"the tokenizer lies beside the model, and {name} has none; name one by --tokenizer_name")
     if max_seq_length is not None:
         check_length(tokenizer, max_seq_length)
     return tokenizer

@@ -65,12 +65,15 @@ def find_encoder(model: Any) -> PreTrainedModel:
 
 
 def find_layers(model: nn.Module) -> nn.ModuleList:
-    """Return the layers of an encoder of any family."""
-    return next(
-        module
-        for module in model.modules()
-        if isinstance(module, nn.ModuleList) and all(isinstance(layer, GradientCheckpointingLayer) for layer in module)
-    )
+    """Return the layers of an encoder of any family.
+
+    Raises:
+        ValueError: It has no list of layers.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.ModuleList) and all(isinstance(layer, GradientCheckpointingLayer) for layer in module):
+            return module
+    raise ValueError(f"an encoder is a list of layers; a {type(model).__name__} has none. Take another family")
 
 
 def load_matching_weights(

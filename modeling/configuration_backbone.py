@@ -1,7 +1,8 @@
 """The configuration that every model of this package extends: an encoder's configuration inside one of ours."""
 
 import copy
-from typing import Any
+from dataclasses import fields
+from typing import Any, Self
 
 from transformers import AutoConfig, PreTrainedConfig
 
@@ -83,6 +84,18 @@ class BackboneConfig(PreTrainedConfig):
         if self.initializer_range is None:
             self.initializer_range = getattr(self.backbone_config, "initializer_range", 0.02)
         super().__post_init__(**kwargs)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs) -> Self:
+        """Build from a dictionary and overrides.
+
+        The overrides of our own fields are checked as if they had been saved: transformers would set them afterwards,
+        and a run could train with an option that does not exist and save what nothing can load.
+        """
+        inherited = {item.name for item in fields(PreTrainedConfig)}
+        own = {item.name for item in fields(cls)} - inherited
+        overrides = {name: kwargs.pop(name) for name in own & kwargs.keys()}
+        return super().from_dict({**config_dict, **overrides}, **kwargs)
 
     @property
     def hidden_size(self) -> int:

@@ -90,6 +90,8 @@ class GMapConfig(BackboneConfig):
             whenever the checkpoint is.
         memory_name_or_path: Where the memory encoder came from.
         memory_revision: Its commit, branch or tag on the Hub.
+        memory_fingerprint: With `save_memory=False` a digest of the memory's weights, which the reference must lead to;
+            a checkpoint has it, nobody sets it.
     """
 
     model_type = "gmap"
@@ -108,6 +110,7 @@ class GMapConfig(BackboneConfig):
     save_memory: bool = True
     memory_name_or_path: str | None = None
     memory_revision: str | None = None
+    memory_fingerprint: str | None = None
 
     def __post_init__(self, **kwargs) -> None:
         self.memory_config = build_backbone_config(self.memory_config)
@@ -152,6 +155,13 @@ class GMapConfig(BackboneConfig):
         """Raise unless `memory_layers` are layers of the domain encoder, and as many as the strategy has states for."""
         layers: Any = self.memory_layers
         depth, memory_depth = self.num_hidden_layers, self.memory_config.num_hidden_layers
+        if self.strategy == "chunk_gated" and min(depth, memory_depth) < 2:
+            raise ValueError(
+                f"chunk_gated fuses two chunks of the memory's layers into two layers; the domain encoder has {depth} "
+                f"and the memory {memory_depth}: use gated"
+            )
+        if not isinstance(layers, list | tuple) or not all(isinstance(layer, int) for layer in layers):
+            raise ValueError(f"memory_layers must be a list of layer numbers, got {layers!r}")
         if list(layers) != sorted(set(layers)) or not layers or not 1 <= layers[0] <= layers[-1] <= depth:
             raise ValueError(f"memory_layers must be ascending layers from 1 to {depth}, got {layers}")
         if self.strategy in ("single_layer", "gated") and len(layers) != 1:
@@ -166,6 +176,11 @@ class GMapConfig(BackboneConfig):
         """Raise unless the layers of the domain encoder can read states of the memory encoder."""
         core = self.backbone_config
         while hasattr(core, "backbone_config"):
+            if core.model_type == self.model_type:
+                raise ValueError(
+                    "the domain encoder is a G-MAP already, whose layers would read its memory alone and not the new "
+                    "one; join the memory to the encoder that was adapted to the domain"
+                )
             core = core.backbone_config
         if core.model_type == "deberta-v2":
             raise ValueError(

@@ -242,13 +242,7 @@ def compute_classification_loss(
             transformers does.
         num_items_in_batch: Labels in the accumulation window; None counts them here.
     """
-    if config.problem_type is None:
-        if config.num_labels == 1:
-            config.problem_type = "regression"
-        elif labels.dtype in (torch.long, torch.int):
-            config.problem_type = "single_label_classification"
-        else:
-            config.problem_type = "multi_label_classification"
+    choose_problem_type(config, labels)
     logits = logits.float()
     if config.problem_type == "single_label_classification":
         total = F.cross_entropy(logits, labels.view(-1), reduction="sum")
@@ -259,6 +253,17 @@ def compute_classification_loss(
         total = loss_function(logits, labels, reduction="sum")
         count = torch.tensor(labels.numel(), device=labels.device)
     return total / count_items(count, num_items_in_batch)
+
+
+def choose_problem_type(config: PreTrainedConfig, labels: torch.Tensor) -> None:
+    """Set `config.problem_type`, if it is None, from `num_labels` and the type of the labels as transformers does."""
+    if config.problem_type is None:
+        if config.num_labels == 1:
+            config.problem_type = "regression"
+        elif labels.dtype in (torch.long, torch.int):
+            config.problem_type = "single_label_classification"
+        else:
+            config.problem_type = "multi_label_classification"
 
 
 class BackboneForSequenceClassification(BackbonePreTrainedModel):
@@ -290,6 +295,8 @@ class BackboneForSequenceClassification(BackbonePreTrainedModel):
             labels: `[batch]` class ids or values, or `[batch, num_labels]`; see `compute_classification_loss`.
         """
         kwargs["return_dict"] = True
+        if labels is not None:
+            choose_problem_type(self.config, labels)  # before the head: that of an ensemble depends on it
         outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
         logits = self.classifier(outputs.last_hidden_state)
         loss = None
@@ -345,6 +352,10 @@ class BackboneForQuestionAnswering(BackbonePreTrainedModel):
         self.model = self.base_class(config)
         self.qa_outputs: nn.Module = nn.Linear(config.hidden_size, 2)
 
+    def score_tokens(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        """Return the start and end score of every token, `[batch, length, 2]`."""
+        return self.qa_outputs(hidden_states)
+
     @can_return_tuple
     def forward(
         self,
@@ -365,7 +376,7 @@ class BackboneForQuestionAnswering(BackbonePreTrainedModel):
         """
         kwargs["return_dict"] = True
         outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
-        start_logits, end_logits = self.qa_outputs(outputs.last_hidden_state).unbind(-1)
+        start_logits, end_logits = self.score_tokens(outputs.last_hidden_state, attention_mask).unbind(-1)
         loss = None
         if start_positions is not None and end_positions is not None:
             loss = self.loss_function(start_logits, end_logits, start_positions, end_positions)

@@ -21,9 +21,11 @@ a tokenizer of its own the memory is stretched to the length of the text it stan
 its states are normalized by its final norm, for they are sums that grow from layer to layer.
 """
 
+import hashlib
+import logging
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from inspect import Parameter, signature
 from typing import Any, NamedTuple, Self
@@ -47,6 +49,8 @@ from .heads import (
     BackboneForTokenClassification,
     ClassificationHead,
 )
+
+logger = logging.getLogger(__name__)
 
 ATTENTION_FUNCTIONS = {"sdpa": "memory_sdpa", "eager": "memory_eager"}
 
@@ -239,13 +243,31 @@ class TwoHeads(nn.Module):
         self.domain_head = domain_head
         self.memory_head = memory_head
 
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Map the states of both encoders side by side, `[batch, length, both widths]`, to the logits of the task."""
-        domain, memory = hidden_states.split([self.config.hidden_size, self.config.memory_config.hidden_size], dim=-1)
+    def adds_values(self) -> bool:
+        """Return whether the outputs themselves are added: those of logits_fusion, and of a regression.
+
+        A config without `problem_type` and with one label is one of a regression, as it is for the loss.
+        """
+        problem = self.config.problem_type
+        is_single = self.choices_dim == -1 and self.config.num_labels == 1
+        return self.config.strategy == "logits_fusion" or problem == "regression" or (problem is None and is_single)
+
+    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
+        """Map the states of both encoders side by side, `[batch, length, both widths]`, to the logits of the task.
+
+        Args:
+            hidden_states: See above.
+            attention_mask: `[batch, length]`, 0 at padding, where probabilities are spread over tokens.
+        """
+        config = self.config
+        domain, memory = hidden_states.split([config.hidden_size, config.memory_config.hidden_size], dim=-1)
         logits = torch.stack([self.domain_head(domain), self.memory_head(memory)])
-        if self.config.strategy == "logits_fusion" or self.config.problem_type == "regression":
+        if self.adds_values():
             return logits.sum(dim=0)
-        if self.config.problem_type == "multi_label_classification":
+        if attention_mask is not None:
+            # Each part is normalized alone: what it gives to padding would move its share in the mean.
+            logits = logits.float().masked_fill(attention_mask[..., None] == 0, torch.finfo(torch.float).min)
+        if config.problem_type == "multi_label_classification":
             probability = logits.float().sigmoid().mean(dim=0)
             return probability.logit(eps=1e-6)
         return logits.float().log_softmax(dim=self.choices_dim).logsumexp(dim=0) - math.log(2)
@@ -263,13 +285,36 @@ def read_same_ids(tokenizer: Any, memory_tokenizer: Any) -> bool:
     return all(repr(getattr(backends[0], step, None)) == repr(getattr(backends[1], step, None)) for step in steps)
 
 
-def compare_tokenizers(domain: str, memory: str, options: dict[str, Any]) -> str | None:
+def compare_tokenizers(
+    domain: str, memory: str, revision: str = "main", memory_revision: str = "main", **hub_options: Any
+) -> str | None:
     """Return "same" or "own" for the tokenizers of two checkpoints; None where one comes without."""
-    try:
-        tokenizers = [AutoTokenizer.from_pretrained(name, **options) for name in (domain, memory)]
-    except (OSError, ValueError, KeyError):
-        return None
+    places = ((domain, revision), (memory, memory_revision))
+    tokenizers: list[Any] = []
+    for name, each in places:
+        try:
+            tokenizer: Any = AutoTokenizer.from_pretrained(name, revision=each, **hub_options)
+        except (OSError, ValueError, KeyError):
+            tokenizer = None
+        # Of a known family without files transformers makes a tokenizer of special tokens alone.
+        if tokenizer is None or set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
+            logger.warning(
+                f"{name} has no tokenizer beside it: whether the memory reads the same ids is decided by the sizes of "
+                "the vocabularies. Set memory_tokenizer if that is wrong"
+            )
+            return None
+        tokenizers.append(tokenizer)
     return "same" if read_same_ids(*tokenizers) else "own"
+
+
+def fingerprint_weights(model: nn.Module, names: Iterable[str]) -> str:
+    """Return a digest of some parameters of a model."""
+    digest = hashlib.sha256()
+    parameters = dict(model.named_parameters())
+    for name in sorted(names):
+        digest.update(name.encode())
+        digest.update(parameters[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 class GMapPreTrainedModel(BackbonePreTrainedModel):
@@ -324,7 +369,7 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
         Raises:
             ValueError: The two do not fit each other, or an option is wrong; see `GMapConfig`.
         """
-        hub_options = {name: options.get(name) for name in ("token", "cache_dir")}
+        hub_options: Any = {name: options.get(name) for name in ("token", "cache_dir")}
         hub_options["trust_remote_code"] = options.get("trust_remote_code", False)
         source: Any = memory
         if isinstance(memory, str):
@@ -338,7 +383,8 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
             **options,
         }
         if all(names) and "memory_tokenizer" not in options:
-            options["memory_tokenizer"] = compare_tokenizers(names[0], names[1], hub_options)
+            revisions = options.get("revision") or "main", memory_revision or "main"
+            options["memory_tokenizer"] = compare_tokenizers(*names, *revisions, **hub_options)
         model = super().from_backbone(domain, memory_config=encoder.config, **options)
         load_matching_weights(model.get_memory(), encoder.state_dict(), "the memory")
         return model
@@ -365,21 +411,29 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
             ValueError: It is another encoder than that of `memory_config`.
         """
         config, memory = self.config, self.get_memory()
-        loaded: Any = type(memory).from_pretrained(
-            config.memory_name_or_path,
-            revision=config.memory_revision or "main",
-            dtype=memory.dtype,
-            output_loading_info=True,
-            **options,
-        )
+        place = f"{config.memory_name_or_path} (revision {config.memory_revision})"
+        dtype, _, digest = (config.memory_fingerprint or "").partition("-")
+        try:
+            loaded: Any = type(memory).from_pretrained(
+                config.memory_name_or_path,
+                revision=config.memory_revision or "main",
+                dtype=dtype or memory.dtype,  # that of the digest: rounded weights have another
+                output_loading_info=True,
+                **options,
+            )
+        except OSError as error:
+            raise ValueError(
+                f"the memory of this checkpoint is left to {place}, which cannot be read: {error}. Restore it, or "
+                "build the model anew with from_backbones"
+            ) from error
         source, info = loaded
         shapes = {name: parameter.shape for name, parameter in memory.named_parameters()}
         found = {name: parameter.shape for name, parameter in source.named_parameters() if "pooler." not in name}
-        if found != shapes or not shapes.keys().isdisjoint(info["missing_keys"]):
+        is_same = found == shapes and shapes.keys().isdisjoint(info["missing_keys"])
+        if not is_same or (digest and digest != fingerprint_weights(source, shapes)):
             raise ValueError(
-                f"the memory of this checkpoint is left to {config.memory_name_or_path} (revision "
-                f"{config.memory_revision}), which holds another encoder than its memory_config describes; restore it, "
-                "or build the model anew with from_backbones"
+                f"the memory of this checkpoint is left to {place}, which holds another encoder than that it was built "
+                "with; restore it, or build the model anew with from_backbones"
             )
         memory.load_state_dict(source.state_dict(), strict=False)
 
@@ -387,6 +441,10 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
         """Save as transformers does, without the memory if `save_memory` is off."""
         prefix = "memory." if self.base_model is self else f"{self.base_model_prefix}.memory."
         left_out = set() if self.config.save_memory else {name for name in self.state_dict() if name.startswith(prefix)}
+        if left_out:
+            memory = self.get_memory()
+            digest = fingerprint_weights(memory, dict(memory.named_parameters()))
+            self.config.memory_fingerprint = f"{str(memory.dtype).removeprefix('torch.')}-{digest}"
         self._keys_to_ignore_on_save = left_out
         super().save_pretrained(*args, **kwargs)
 
@@ -412,7 +470,17 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
         model.use_memory_attention()
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, *args, **kwargs) -> Any:
-        """Resize the domain encoder's table; ids that the memory does not know make its tokenizer another one."""
+        """Resize the domain encoder's table; ids that the memory does not know make its tokenizer another one.
+
+        Raises:
+            ValueError: A baseline, whose encoders read the same ids, would get such ids.
+        """
+        config = self.config
+        if config.strategy in BASELINES and (new_num_tokens or 0) > config.memory_config.vocab_size:
+            raise ValueError(
+                f"{config.strategy} reads the same ids with both encoders, and the memory knows "
+                f"{config.memory_config.vocab_size:,}; got {new_num_tokens:,}"
+            )
         table = super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
         if self.config.vocab_size > self.config.memory_config.vocab_size:
             self.config.memory_tokenizer = "own"
@@ -453,6 +521,11 @@ class GMapModel(GMapPreTrainedModel):
         encoder = find_encoder(self.backbone)
         implementation: Any = encoder.config._attn_implementation
         encoder.set_attn_implementation(ATTENTION_FUNCTIONS.get(implementation, implementation))
+        if encoder.config._attn_implementation not in ATTENTION_FUNCTIONS.values():
+            raise ValueError(
+                f"G-MAP reads its memory in attention that transformers lets one exchange, {encoder.config.model_type} "
+                "has its own; take another family as the domain encoder"
+            )
         layers = find_layers(encoder)
         for index, (layer, _) in enumerate(self.plan):
             module: Any = find_self_attention(layers[layer - 1])
@@ -661,8 +734,18 @@ class GMapModel(GMapPreTrainedModel):
 
 
 def find_self_attention(layer: nn.Module) -> nn.Module:
-    """Return the module of a layer that has its key and value projections."""
-    return next(module for module in layer.modules() if any(hasattr(module, name) for name in ("Wqkv", "k_lin", "key")))
+    """Return the module of a layer that has its key and value projections.
+
+    Raises:
+        ValueError: There is none that is known.
+    """
+    for module in layer.modules():
+        if any(hasattr(module, name) for name in ("Wqkv", "k_lin", "key")):
+            return module
+    raise ValueError(
+        f"G-MAP knows the projections of BERT, RoBERTa, XLM-R, ELECTRA, DistilBERT and ModernBERT; a "
+        f"{type(layer).__name__} has none of them. Take another family as the domain encoder"
+    )
 
 
 def accept_memory(forward: Callable) -> Callable:
@@ -739,6 +822,12 @@ class GMapForQuestionAnswering(GMapPreTrainedModel, BackboneForQuestionAnswering
             memory_head = nn.Linear(config.memory_config.hidden_size, 2)
             self.qa_outputs = TwoHeads(config, self.qa_outputs, memory_head, choices_dim=-2)
         self.post_init()
+
+    def score_tokens(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        """Return start and end scores; the parts of a baseline compare tokens and leave padding out."""
+        if self.config.strategy in BASELINES:
+            return self.qa_outputs(hidden_states, attention_mask)
+        return super().score_tokens(hidden_states, attention_mask)
 
 
 GMapConfig.register_for_auto_class()

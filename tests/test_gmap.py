@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from inspect import signature
@@ -20,8 +21,11 @@ from tiny_models import FAMILIES, VOCAB_SIZE, make_batch, make_config, make_mask
 from tiny_tokenizers import MAKERS, make_bert_tokenizer
 from torch.nn import functional as F
 from transformers import (
+    AlbertConfig,
+    AlbertModel,
     AutoModel,
     AutoModelForMaskedLM,
+    AutoTokenizer,
     BertConfig,
     BertModel,
     DistilBertConfig,
@@ -52,6 +56,9 @@ HEADS = {
 def family(request):
     """Each of the six families whose layers read a memory."""
     return request.param
+
+
+CLOSE = {"rtol": 1e-2, "atol": 1e-3}  # of numbers that were rounded to bfloat16
 
 
 def make_bert(layers=2, width=32, vocab_size=VOCAB_SIZE):
@@ -345,7 +352,7 @@ def test_training_leaves_the_memory(family, tmp_path):
     seen = []
 
     def look(module, args, output):
-        seen.append((output.last_hidden_state.requires_grad, module.training))
+        seen.append((output.last_hidden_state.requires_grad, torch.is_grad_enabled(), module.training))
 
     model.get_memory().register_forward_hook(look)
     train(model, make_dataset(), tmp_path)
@@ -353,7 +360,7 @@ def test_training_leaves_the_memory(family, tmp_path):
     gates = {name for name in before if "memory_gates." in name}  # a chunk of one layer leaves them no choice
     assert get_changed(model, before) - gates == before.keys() - frozen - gates
     assert all(parameter.grad is None for name, parameter in model.named_parameters() if name in frozen)
-    assert seen == [(False, False)] * 3
+    assert seen == [(False, False, False)] * 3
     assert model.training and model.model.backbone.training
 
 
@@ -451,11 +458,26 @@ def test_checkpoint_that_refers_to_its_memory(head, general, tmp_path):
 def test_memory_that_is_not_where_it_was(general, tmp_path):
     model = GMapModel.from_backbones(make_bert(), general, save_memory=False)
     model.save_pretrained(tmp_path / "small")
-    make_bert(layers=3).save_pretrained(general)
-    with pytest.raises(ValueError, match="holds another encoder than its memory_config"):
+    for other in (make_bert(layers=3), make_bert()):  # another shape, and the same one trained further
+        other.save_pretrained(general)
+        with pytest.raises(ValueError, match="holds another encoder than that it was built with"):
+            GMapModel.from_pretrained(tmp_path / "small")
+    shutil.rmtree(general)
+    with pytest.raises(ValueError, match=r"is left to .*general \(revision None\), which cannot be read"):
         GMapModel.from_pretrained(tmp_path / "small")
     with pytest.raises(ValueError, match="only G-MAP itself finds again"):
         VarMAEForTokenClassification.from_backbone(model)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_reference_to_a_memory_of_another_precision(dtype, general, tmp_path):
+    model = GMapModel.from_backbones(make_bert(), general, save_memory=False, dtype=torch.float32)
+    model.to(getattr(torch, dtype)).save_pretrained(tmp_path / "small")
+    for wanted in (torch.float32, torch.bfloat16):
+        memory = GMapModel.from_pretrained(tmp_path / "small", dtype=wanted).get_memory()
+        parameter = memory.embeddings.word_embeddings.weight
+        assert parameter.dtype == wanted
+        torch.testing.assert_close(parameter.float(), model.memory.embeddings.word_embeddings.weight.float(), **CLOSE)
 
 
 def test_reference_runs_no_code(general, tmp_path):
@@ -690,6 +712,10 @@ def test_domain_vocabulary_that_outgrows_the_memory():
     with pytest.raises(ValueError, match="tokenizer of its own"):
         model(**make_batch(masked=False))
     assert make_gmap().resize_token_embeddings(VOCAB_SIZE).num_embeddings == VOCAB_SIZE
+    baseline = make_gmap(head=GMapForSequenceClassification, strategy="logits_fusion")
+    with pytest.raises(ValueError, match=f"the memory knows {VOCAB_SIZE}; got {VOCAB_SIZE + 5}"):
+        baseline.resize_token_embeddings(VOCAB_SIZE + 5)
+    assert baseline(**make_batch(masked=False)).logits.shape == (4, 2)
 
 
 def test_tokenizers_are_compared(general, tmp_path):
@@ -706,6 +732,24 @@ def test_tokenizers_are_compared(general, tmp_path):
     cased = make_bert_tokenizer()
     cased.backend_tokenizer.normalizer = None
     assert not read_same_ids(tokenizer, cased)
+
+
+def test_tokenizers_of_the_revisions_are_compared(general, tmp_path, monkeypatch):
+    make_bert().save_pretrained(tmp_path / "domain")
+    names = str(tmp_path / "domain"), general
+    tokenizers = {"v1": make_bert_tokenizer(), "main": make_bert_tokenizer(["quite different words"])}
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda name, revision, **options: tokenizers[revision])
+    for revisions, expected in ((("v1", "v1"), "same"), (("v1", None), "own"), ((None, "v1"), "own")):
+        options = {"memory_revision": revisions[1]} | ({"revision": revisions[0]} if revisions[0] else {})
+        model = GMapModel.from_backbones(*names, **options)  # folders have one revision, tokenizers here have two
+        assert (model.config.memory_tokenizer, model.config.memory_revision) == (expected, revisions[1])
+
+
+def test_memory_without_a_tokenizer_is_told(general, tmp_path, caplog):
+    make_bert().save_pretrained(tmp_path / "domain")
+    model = GMapModel.from_backbones(str(tmp_path / "domain"), general)
+    assert model.config.memory_tokenizer == "same"
+    assert "has no tokenizer beside it" in caplog.text
 
 
 def test_signature_names_what_the_memory_reads():
@@ -741,6 +785,9 @@ def test_baselines_join_two_heads(strategy, head, tmp_path):
             expected = (probability / (1 - probability)).log()
         else:
             dim = 1 if head == "answer" else -1
+            if head == "answer":  # an answer is none of the padding
+                padding = batch["attention_mask"][..., None] == 0
+                one, other = one.masked_fill(padding, -math.inf), other.masked_fill(padding, -math.inf)
             actual, expected = actual.softmax(dim), (one.softmax(dim) + other.softmax(dim)) / 2
         torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
     assert model.config.freeze_memory is (strategy == "logits_fusion")
@@ -749,6 +796,33 @@ def test_baselines_join_two_heads(strategy, head, tmp_path):
     assert not any(info.values())
     with torch.no_grad():
         assert torch.equal(loaded(**batch)[0], output[0])
+
+
+def test_ensemble_knows_its_problem_from_the_first_batch():
+    for labels, count in ((torch.rand(4), 1), (torch.randint(0, 2, (4, 3)).float(), 3)):
+        fresh = make_gmap(head=GMapForSequenceClassification, strategy="ensemble", num_labels=count).eval()
+        batch = make_batch(masked=False)
+        with torch.no_grad():
+            first, second = fresh(**batch, labels=labels), fresh(**batch, labels=labels)
+            assert torch.equal(first.logits, second.logits) and torch.equal(first.loss, second.loss)
+            if count == 1:
+                states = fresh.model(**batch).last_hidden_state.chunk(2, dim=-1)
+                heads = (fresh.classifier.domain_head, fresh.classifier.memory_head)
+                expected = sum(head(part) for head, part in zip(heads, states, strict=True))
+                torch.testing.assert_close(first.logits, expected)
+
+
+def test_answers_of_an_ensemble_leave_padding_out():
+    model = make_gmap(head=GMapForQuestionAnswering, strategy="ensemble").eval()
+    batch = make_batch(masked=False)
+    length = int(batch["attention_mask"][0].sum())
+    assert length < batch["input_ids"].shape[1]
+    with torch.no_grad():
+        together = model(**batch)
+        alone = model(**{name: value[:1, :length] for name, value in batch.items()})
+        for name in ("start_logits", "end_logits"):
+            torch.testing.assert_close(together[name][0, :length], alone[name][0], rtol=1e-4, atol=1e-5)
+            assert together[name].softmax(-1)[0, length:].max() == 0
 
 
 # ------------------------------------------------------------------------------------------- bad input
@@ -763,6 +837,8 @@ def test_baselines_join_two_heads(strategy, head, tmp_path):
         ({"memory_layers": [1, 3]}, r"ascending layers from 1 to 2, got \[1, 3\]"),
         ({"memory_layers": [0, 2]}, r"ascending layers from 1 to 2, got \[0, 2\]"),
         ({"memory_layers": [2, 1]}, r"ascending layers from 1 to 2, got \[2, 1\]"),
+        ({"memory_layers": 2}, "memory_layers must be a list of layer numbers, got 2"),
+        ({"memory_layers": ["1", "2"]}, r"must be a list of layer numbers, got \['1', '2'\]"),
         ({"memory_layers": [2]}, "a chunk of the memory's 2 layers for each of two .*with one layer use gated"),
         ({"strategy": "gated", "memory_layers": [1, 2]}, r"gated fuses the memory into one layer, got .*\[1, 2\]"),
         ({"memory_projection": True}, "32 wide and the memory 32: memory_projection must be False, got True"),
@@ -783,6 +859,41 @@ def test_wrong_option(options, message):
 def test_encoders_of_different_width():
     with pytest.raises(ValueError, match="32 wide and the memory 16: memory_projection must be True, got False"):
         GMapModel.from_backbones(make_bert(), make_bert(width=16))
+
+
+def test_encoders_without_two_chunks():
+    with pytest.raises(ValueError, match="the domain encoder has 2 and the memory 1: use gated"):
+        GMapModel.from_backbones(make_bert(), make_bert(layers=1))
+    assert GMapModel.from_backbones(make_bert(), make_bert(layers=1), strategy="gated").config.memory_layers == [2]
+
+
+def test_memory_of_a_gmap():
+    with pytest.raises(ValueError, match="the domain encoder is a G-MAP already"):
+        GMapModel.from_backbones(make_gmap(head=GMapModel), make_bert())
+    composed = VarMAEForTokenClassification.from_backbone(make_gmap(head=GMapModel))
+    with pytest.raises(ValueError, match="the domain encoder is a G-MAP already"):
+        GMapModel.from_backbones(composed, make_bert())
+
+
+def test_family_that_is_not_known():
+    domain = AlbertModel(AlbertConfig(vocab_size=VOCAB_SIZE, hidden_size=32, num_attention_heads=4, embedding_size=8))
+    with pytest.raises(ValueError, match="Take another family"):
+        GMapModel.from_backbones(domain, make_bert(), strategy="gated")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"strategy": "double"}, "strategy must be one of single_layer, .*got 'double'"),
+        ({"fusion": "add"}, "fusion must be one of memory, cross, gate, got 'add'"),
+        ({"memory_layers": [1, 3]}, r"ascending layers from 1 to 2, got \[1, 3\]"),
+    ],
+)
+def test_wrong_override_of_a_checkpoint(overrides, message, tmp_path):
+    make_gmap(head=GMapModel).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        GMapModel.from_pretrained(tmp_path, **overrides)
+    assert GMapModel.from_pretrained(tmp_path, fusion="gate").config.fusion == "gate"
 
 
 def test_attention_that_would_leave_the_memory_out():

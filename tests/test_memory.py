@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from filelock import FileLock, Timeout
 from tiny_models import make_batch, make_config, make_masked_lm
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer, make_roberta_tokenizer
 from transformers import AutoModelForMaskedLM, DataCollatorWithPadding, Trainer, TrainingArguments
@@ -107,7 +108,7 @@ def test_cached_states_are_those_of_the_memory(own, tokenizer, tmp_path):
             expected = model.encode_memory(torch.tensor([dataset[f"{prefix}input_ids"][row]]))[0]
         assert states.dtype == torch.bfloat16
         torch.testing.assert_close(states.float(), expected, rtol=1e-2, atol=2e-2)
-    assert {file.suffix for file in (tmp_path / "cache").iterdir()} == {".json", ".npy"}
+    assert {file.suffix for file in (tmp_path / "cache").iterdir()} <= {".json", ".npy", ".lock"}
     total = sum(len(ids) for ids in dataset[f"{prefix}input_ids"])
     assert (tmp_path / "cache" / "states.npy").stat().st_size == total * 2 * 32 * 2 + 128
     with pytest.raises(IndexError):
@@ -188,6 +189,93 @@ def test_cache_is_computed_once_and_anew_when_something_changed(tokenizer, tmp_p
         "the token ids changed",
         "the choice of states changed",
     ]
+
+
+def test_interrupted_computation_over_an_old_cache(tokenizer, tmp_path, monkeypatch):
+    model, dataset = make_gmap(tokenizer), tokenize(tokenizer)
+    old = cache_memory_states(model, dataset, tmp_path)
+    before = [states.clone() for states in old]
+    other = make_gmap(tokenizer)
+
+    def fail(*_, **__):
+        raise KeyboardInterrupt
+
+    for step in ("flush", "save"):
+        with monkeypatch.context() as patch:
+            patch.setattr(*((np.memmap, "flush", fail) if step == "flush" else (np, "save", fail)))
+            with pytest.raises(KeyboardInterrupt):
+                cache_memory_states(other, dataset, tmp_path)
+        for each in (model, other):  # half-written states are nobody's
+            with pytest.raises((FileNotFoundError, ValueError)):
+                open_memory_cache(tmp_path, each, dataset)
+    new = cache_memory_states(other, dataset, tmp_path)
+    assert not torch.equal(new[0], before[0])
+    assert all(torch.equal(states, kept) for states, kept in zip(old, before, strict=True))  # who reads goes on reading
+
+
+def test_damaged_files(tokenizer, tmp_path):
+    model, dataset = make_gmap(tokenizer), tokenize(tokenizer)
+    cache_memory_states(model, dataset, tmp_path)
+    (tmp_path / "starts.npy").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"cannot be read .*delete the folder to compute them anew"):
+        cache_memory_states(model, dataset, tmp_path)
+
+
+def test_one_process_computes_at_a_time(tokenizer, tmp_path, monkeypatch):
+    model, dataset = make_gmap(tokenizer), tokenize(tokenizer)
+    locked = []
+
+    def look(*_, **__):
+        with pytest.raises(Timeout), FileLock(tmp_path / "memory_cache.lock", timeout=0, is_singleton=False):
+            pass
+        locked.append(True)
+        return "states"
+
+    monkeypatch.setattr("hf_domain.memory.fill_cache", look)
+    assert cache_memory_states(model, dataset, tmp_path) == "states" and locked == [True]
+
+
+def test_cache_of_a_model_that_was_saved(tokenizer, tmp_path):
+    model, dataset = make_gmap(tokenizer), tokenize(tokenizer)
+    cache_memory_states(model, dataset, tmp_path / "cache")
+    model.save_pretrained(tmp_path / "model")
+    for head in (GMapModel, GMapForSequenceClassification):
+        loaded = head.from_pretrained(tmp_path / "model", id2label={0: "no", 1: "yes"})
+        assert len(open_memory_cache(tmp_path / "cache", loaded, dataset)) == len(dataset)
+
+
+@pytest.mark.parametrize("strategy", ["chunk_gated", "logits_fusion"])
+@pytest.mark.parametrize(("side", "length"), [("left", None), ("right", 30), ("left", 30)])
+def test_states_stand_where_the_tokens_do(strategy, side, length, tokenizer, tmp_path):
+    encoders = [make_masked_lm("modernbert", dropout=0.0) for _ in range(2)]
+    model = GMapForSequenceClassification.from_backbones(*encoders, strategy=strategy).eval()
+    dataset = tokenize(tokenizer)
+    assert len(tokenizer) <= model.config.vocab_size
+    cached = DatasetWithMemory(dataset, cache_memory_states(model, dataset, tmp_path))
+    tokenizer.padding_side = side
+    options = {"padding": "max_length", "max_length": length} if length else {}
+    collator = DataCollatorWithMemory(DataCollatorWithPadding(tokenizer, **options))
+    plain, batch = (collator([rows[row] for row in range(5)]) for rows in (dataset, cached))
+    assert torch.equal(batch["memory_attention_mask"], plain["attention_mask"])
+    real = plain["attention_mask"].bool()
+    del batch["labels"], plain["labels"]
+    with torch.no_grad():
+        states, expected = (model.model(**inputs).last_hidden_state[real] for inputs in (batch, plain))
+        torch.testing.assert_close(states, expected, rtol=2e-2, atol=2e-2)
+
+
+def test_dataset_in_another_order(tokenizer, tmp_path):
+    dataset = tokenize(tokenizer)
+    cache = cache_memory_states(make_gmap(tokenizer), dataset, tmp_path)
+    turned = DatasetWithMemory(dataset.select(range(4, -1, -1)), cache)
+    with pytest.raises(ValueError, match="not in the order in which the states were computed"):
+        list(turned)
+
+
+def test_collator_without_the_tokenizer_of_the_memory(tokenizer):
+    rows = list(tokenize(tokenizer, memory_tokenizer=make_roberta_tokenizer()))
+    with pytest.raises(ValueError, match="a memory_tokenizer pads the inputs of the memory, got None"):
+        DataCollatorWithMemory(DataCollatorWithPadding(tokenizer))(rows)
 
 
 def test_interrupted_computation_goes_on(tokenizer, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 
 import pytest
 from hf_domain.examples.run_classification import main
@@ -156,6 +157,16 @@ def test_only_the_first_examples_are_used(files, run):
     assert results["train_samples"] == 16 and results["eval_samples"] == 24
 
 
+def test_model_without_a_tokenizer(tmp_path, files, run, model):
+    shutil.copytree(model, tmp_path / "bare")
+    for file in (tmp_path / "bare").glob("*token*"):
+        file.unlink()
+    flags = files(lambda topic, rng: topic) | {"model_name_or_path": tmp_path / "bare"}
+    with pytest.raises(ValueError, match=r"lies beside the model, and .*bare has none; name one by --tokenizer_name"):
+        run(**flags)
+    assert run(**flags, tokenizer_name=model, num_train_epochs=1)["train_samples"]
+
+
 @pytest.fixture
 def general(tmp_path):
     """A general encoder with a tokenizer of its own."""
@@ -172,6 +183,13 @@ def test_memory_with_its_own_tokenizer(tmp_path, files, run, general):
     assert config["id2label"] == {"0": "biology", "1": "finance", "2": "law"}
     again = run("again", **files(lambda topic, rng: topic), model_name_or_path=tmp_path / "output", do_train=False)
     assert again["eval_loss"] == results["eval_loss"]
+
+
+def test_memory_is_compared_with_the_tokenizer_that_reads(tmp_path, files, run, model):
+    other = save_tiny_bert(tmp_path / "other", [" ".join(WORDS[:3])])
+    flags = files(lambda topic, rng: topic) | {"method": "gmap", "memory_name_or_path": model, "num_train_epochs": 1}
+    run(**flags, tokenizer_name=other)
+    assert json.loads((tmp_path / "output" / "config.json").read_text())["memory_tokenizer"] == "own"
 
 
 @pytest.mark.parametrize("strategy", ["chunk_gated", "logits_fusion"])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -123,6 +124,7 @@ def test_memory(run, tmp_path, encoder, general):
     assert not torch.equal(after[f"model.backbone.{name}"], domain)
     config = json.loads((tmp_path / "output" / "config.json").read_text())
     assert (config["model_type"], config["strategy"], config["memory_layers"]) == ("gmap", "gated", [2])
+    shutil.rmtree(general)  # the checkpoint holds its memory
     run("further", method="gmap", model_name_or_path=tmp_path / "output")
     further = load_file(tmp_path / "further" / "model.safetensors")
     assert torch.equal(further[f"model.memory.{name}"], before[f"bert.{name}"])

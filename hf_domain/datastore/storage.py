@@ -314,7 +314,7 @@ class Datastore:
     @cached_property
     def _sorted_hashes(self) -> tuple[np.ndarray, np.ndarray]:
         """Of every text that can be found, in rising order, with its id."""
-        ids = np.setdiff1d(np.arange(self.manifest.num_passages), np.array(self.manifest.deleted, int))
+        ids = np.delete(np.arange(self.manifest.num_passages), np.array(self.manifest.deleted, int))
         order = np.argsort(self._hashes[ids], kind="stable")
         return self._hashes[ids][order], ids[order]
 
