@@ -7,10 +7,14 @@
     python examples/build_datastore.py \
         --model_name_or_path bert-base-uncased --train_file corpus.txt.gz --output_dir datastore
 
+RADA is trained on text that is not in its datastore: `--held_out_file rest.jsonl` writes every tenth document there
+instead, for `run_mlm.py --method rada --datastore datastore --train_file rest.jsonl`.
+
 An interrupted build goes on when it is started again. With `--engine elasticsearch` or `opensearch` the server is named
 by ELASTICSEARCH_URL or OPENSEARCH_URL. docs/datastore.md tells more.
 """
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -35,6 +39,9 @@ class DataArguments:
     text_column_name: str | None = field(default=None, metadata={"help": "Default: text, or the only one with text."})
     id_column_name: str | None = field(default=None, metadata={"help": "Default: the number of the row."})
     streaming: bool = field(default=False, metadata={"help": "Read while building, without a copy in the cache."})
+    held_out_file: str | None = field(
+        default=None, metadata={"help": "Write every tenth document to this .jsonl instead, to pre-train RADA on."}
+    )
 
 
 @dataclass
@@ -69,6 +76,22 @@ def read_documents(data_args: DataArguments):
     )
 
 
+def hold_out(documents, column: str, file: str, is_interrupted: bool):
+    """Write every tenth document to a file, once more after an interruption, and return the others."""
+    if not file.endswith(".jsonl"):
+        raise ValueError(f"the file of what is held out ends in .jsonl; got {file}.")
+    if Path(file).exists() and not is_interrupted:
+        raise ValueError(f"what is held out goes to a new file; {file} exists. Name another or remove it.")
+    held, others = (
+        documents.filter(lambda _, number, is_held=is_held: (number % 10 == 9) == is_held, with_indices=True)
+        for is_held in (True, False)
+    )
+    with open(file, "w", encoding="utf-8") as lines:
+        for row in held:
+            lines.write(json.dumps({"text": row[column]}, ensure_ascii=False) + "\n")
+    return others
+
+
 def main() -> None:
     parser = HfArgumentParser((DataArguments, DatastoreArguments))  # type: ignore[arg-type]
     data_args, args = parser.parse_args_into_dataclasses()
@@ -91,6 +114,9 @@ def main() -> None:
             "text_column": data_args.text_column_name or find_text_column(first),
             "id_column": data_args.id_column_name,
         }
+        if data_args.held_out_file:
+            is_interrupted = Path(f"{args.output_dir}.unfinished").exists()
+            documents = hold_out(documents, columns["text_column"], data_args.held_out_file, is_interrupted)
         if exists:
             print(f"{datastore.add(documents, **columns):,} passages are new")
         else:

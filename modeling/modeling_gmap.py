@@ -383,8 +383,10 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
             **options,
         }
         if all(names) and "memory_tokenizer" not in options:
-            revisions = {"revision": options.get("revision") or "main", "memory_revision": memory_revision or "main"}
-            options["memory_tokenizer"] = compare_tokenizers(*names, **revisions, **hub_options)
+            revision = options.get("revision") or "main"
+            options["memory_tokenizer"] = compare_tokenizers(
+                names[0], names[1], revision, memory_revision or "main", **hub_options
+            )
         model = super().from_backbone(domain, memory_config=encoder.config, **options)
         load_matching_weights(model.get_memory(), encoder.state_dict(), "the memory")
         return model

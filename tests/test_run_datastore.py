@@ -80,12 +80,45 @@ def test_a_dataset_and_a_stream_are_corpora(folder, monkeypatch, capsys):
     assert Datastore.load(folder / "a").fingerprint == Datastore.load(folder / "b").fingerprint
 
 
+@pytest.mark.parametrize("streaming", [True, False])
+def test_every_tenth_document_is_held_out(folder, monkeypatch, capsys, streaming):
+    rows = [{"body": text, "key": f"d{number}"} for number, text in enumerate(["合 first", *TEXTS, *TEXTS[:2]])]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    flags = {"train_file": [folder / "rows.jsonl"], "text_column_name": "body", "id_column_name": "key"}
+    flags |= {"streaming": True} if streaming else {}
+    flags |= {"model_name_or_path": folder / "encoder", "held_out_file": folder / "rest.jsonl"}
+    run(build_datastore, monkeypatch, capsys, output_dir=folder / "store", **flags)
+    held = [json.loads(line)["text"] for line in (folder / "rest.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert held == [TEXTS[8], TEXTS[18]]
+    passages = Datastore.load(folder / "store").passages
+    assert passages["text"][:] == ["合 first", *TEXTS[:8], *TEXTS[9:18], TEXTS[19]]
+    assert passages["document_id"][:] == [f"d{number}" for number in range(21) if number not in (9, 19)]
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         ({"output_dir": "new", "train_file": ["corpus.txt"]}, "give model_name_or_path"),
         ({"output_dir": "new", "model_name_or_path": "encoder"}, "either train_file or dataset_name"),
         ({"output_dir": "new", "add": True}, "new does not exist"),
+        (
+            {
+                "output_dir": "new",
+                "model_name_or_path": "encoder",
+                "train_file": ["corpus.txt"],
+                "held_out_file": "a.txt",
+            },
+            r"ends in \.jsonl; got a.txt",
+        ),
+        (
+            {
+                "output_dir": "new",
+                "model_name_or_path": "encoder",
+                "train_file": ["there.jsonl"],
+                "held_out_file": "there.jsonl",
+            },
+            r"goes to a new file; there.jsonl exists",
+        ),
         ({"output_dir": "encoder", "train_file": ["corpus.txt"]}, "encoder exists. Use --add"),
         ({"output_dir": "encoder", "add": True, "train_file": ["corpus.txt"]}, "encoder is not a datastore"),
         ({"output_dir": "new", "model_name_or_path": "encoder", "train_file": ["no.txt"]}, "no file matches no.txt"),
@@ -97,9 +130,10 @@ def test_a_dataset_and_a_stream_are_corpora(folder, monkeypatch, capsys):
 )
 def test_mistakes_are_told(folder, monkeypatch, capsys, flags, message):
     monkeypatch.chdir(folder)
+    (folder / "there.jsonl").write_text('{"text": "omega"}\n')
     with pytest.raises((ValueError, OSError), match=message):
         run(build_datastore, monkeypatch, capsys, **flags)
-    assert not (folder / "new").exists()
+    assert not (folder / "new").exists() and (folder / "there.jsonl").read_text() == '{"text": "omega"}\n'
 
 
 @pytest.mark.parametrize(
