@@ -22,8 +22,8 @@ second stage trains everything:
 `--method gmap --memory_name_or_path bert-base-uncased` lets an encoder read a frozen general one while it is trained;
 both need the same tokenizer.
 
-RADA reads passages of a datastore beside the text, which should not be in it: nine tenths of a corpus make the
-datastore, the rest is trained on.
+RADA reads passages of a datastore beside the text, which should not be in it: `--held_out_file rest.jsonl` of
+build_datastore.py leaves a tenth of the corpus out.
 
     python examples/run_mlm.py --method rada --datastore datastore --train_file rest.jsonl ...
 """
