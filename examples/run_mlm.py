@@ -19,6 +19,8 @@ second stage trains everything:
     python examples/run_mlm.py --model_name_or_path <first stage> --method exbert \
         --config_overrides freeze_backbone=false --output_dir <second stage> ...
 
+`--method exbert_adapter` trains exBERT as an adapter of peft: the output holds `adapter/` beside the same as a model.
+
 `--method gmap --memory_name_or_path bert-base-uncased` lets an encoder read a frozen general one while it is trained;
 both need the same tokenizer.
 
@@ -43,6 +45,7 @@ from transformers import (
 )
 
 from hf_domain import ExBertForMaskedLM, GMapForMaskedLM, RadaForMaskedLM, VarMAEForMaskedLM
+from hf_domain.adapters import convert_to_adapter, save_as_model
 from hf_domain.corpora import check_batch, load_corpus, tokenize_corpus
 from hf_domain.embeddings import NewRowsFirst, RowDistances, apply_delta
 from hf_domain.lora import add_lora, merge_lora
@@ -72,7 +75,7 @@ from hf_domain.training import (
 class MethodArguments(ModelArguments):
     """Which encoder, and what is made of it."""
 
-    method: Literal["dapt", "exbert", "gmap", "lora", "rada", "varmae"] = field(
+    method: Literal["dapt", "exbert", "exbert_adapter", "gmap", "lora", "rada", "varmae"] = field(
         default="dapt", metadata={"help": "What is trained."}
     )
     expanded_vocabulary: str | None = field(default=None, metadata={"help": "Folder written by run_expand_vocab.py."})
@@ -121,8 +124,8 @@ def load_model(args: MethodArguments, tokenizer, delta: VocabularyDelta | None):
     model = AutoModelForMaskedLM.from_pretrained(
         args.model_name_or_path, dtype=args.dtype, **args.hub_options, **(overrides if goes_on else {})
     )
-    if args.method == "exbert" and not goes_on:
-        return ExBertForMaskedLM.from_backbone(model, extension_vocabulary=delta, **overrides)
+    if args.method in ("exbert", "exbert_adapter") and not goes_on:
+        return build_exbert(args, model, delta, overrides)
     if delta is not None:
         apply_delta(model, delta)
     if args.method == "varmae" and not goes_on:
@@ -142,6 +145,18 @@ def load_model(args: MethodArguments, tokenizer, delta: VocabularyDelta | None):
         return RadaForMaskedLM.from_backbone(model, **overrides)
     model = decode_labelled_rows_only(model)
     return add_lora(model, delta) if args.method == "lora" else model
+
+
+def build_exbert(args: MethodArguments, model, delta: VocabularyDelta | None, overrides: dict):
+    """Build an exBERT around a model, or put it beside the model as an adapter."""
+    is_adapter = args.method == "exbert_adapter"
+    if is_adapter and (model.config.model_type == "exbert" or {"freeze_backbone", "backbone_dropout"} & {*overrides}):
+        raise ValueError(
+            "an exBERT adapter stands beside an encoder that stays as it is, and trains with its dropout; --method "
+            f"exbert trains an exBERT further, or its base as well. Got {args.model_name_or_path} and {overrides}"
+        )
+    exbert = ExBertForMaskedLM.from_backbone(model, extension_vocabulary=delta, **overrides)
+    return convert_to_adapter(exbert, decode_labelled_rows_only(model)) if is_adapter else exbert
 
 
 def load_data(args: DataTrainingArguments, model_args: MethodArguments, do_eval: bool, tokenizer):
@@ -218,7 +233,7 @@ def run(
         data_collator=wrap_collator(collator, model, tokenizer, datastore, examples, passage_args, training_args),
     )
     log_auxiliary_losses(trainer)
-    if delta is not None and model_args.method not in ("exbert", "lora"):
+    if delta is not None and model_args.method not in ("exbert", "exbert_adapter", "lora"):
         trainer.add_callback(RowDistances(delta))
     if model_args.new_rows_first_steps:
         trainer.add_callback(NewRowsFirst(delta, model_args.new_rows_first_steps))
@@ -230,8 +245,9 @@ def run(
         # VarMAE's loss has more terms; what compares with a masked LM is the reconstruction of the masked tokens.
         metrics["perplexity"] = math.exp(metrics.get("eval_masked_reconstruction_loss", metrics["eval_loss"]))
         save_metrics(trainer, "eval", metrics, trainer.eval_dataset)
-    if model_args.method == "lora" and training_args.do_train and training_args.should_save:
-        trainer.model = merge_lora(trainer.accelerator.unwrap_model(trainer.model), training_args.output_dir)
+    if model_args.method in ("exbert_adapter", "lora") and training_args.do_train and training_args.should_save:
+        save = merge_lora if model_args.method == "lora" else save_as_model
+        trainer.model = save(trainer.accelerator.unwrap_model(trainer.model), training_args.output_dir)
     write_card(
         trainer,
         model_args,

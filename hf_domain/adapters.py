@@ -522,6 +522,26 @@ def convert_to_model(adapter: PeftModel) -> ExBertModel | ExBertForMaskedLM:
     return model
 
 
+def save_as_model(adapter: PeftModel, output_dir: str | Path) -> ExBertModel | ExBertForMaskedLM:
+    """Save adapter and base as a model of its own where the adapter was saved, which moves into `adapter/`.
+
+    Args:
+        adapter: Trained and saved.
+        output_dir: Folder of the run.
+
+    Returns:
+        The model.
+    """
+    model = convert_to_model(adapter)
+    model.save_pretrained(output_dir)
+    # The card as well: Trainer reads from it that the folder holds an adapter.
+    folder = Path(output_dir, "adapter")
+    folder.mkdir(exist_ok=True)
+    for file in [*Path(output_dir).glob("adapter_*"), Path(output_dir, "README.md")]:
+        file.replace(folder / file.name)
+    return model
+
+
 add_peft_type("EXBERT")
 if PeftType["EXBERT"] not in peft.mapping.PEFT_TYPE_TO_CONFIG_MAPPING:
     register_peft_method(name="exbert", config_cls=ExBertAdapterConfig, model_cls=ExBertAdapterModel)

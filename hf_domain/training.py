@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 import torch
+from peft import PeftModel
 from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -58,7 +59,8 @@ def check_tokenizer_fits(tokenizer: PreTrainedTokenizerBase, model: PreTrainedMo
     Raises:
         ValueError: It has more entries than the tables have rows.
     """
-    rows = model.config.vocab_size  # an exBERT has two tables
+    base: Any = model.get_base_model() if isinstance(model, PeftModel) else model  # the config beside it is older
+    rows = base.config.vocab_size  # an exBERT has two tables
     if len(tokenizer) > rows:
         raise ValueError(
             f"the tokenizer has {len(tokenizer)} entries but the embedding table of the model has {rows} rows; "

@@ -45,6 +45,7 @@ METHODS = {
     "varmae": None,
     "adalm": None,
     "exbert": None,
+    "exbert_adapter": None,
     "average": {"after": "dapt"},
     "gmap": {"after": "dapt"},
     "logits_fusion": {"recipe": "gmap", "after": "dapt", "fine_tuning": {"config_overrides": "strategy=logits_fusion"}},

@@ -12,6 +12,7 @@ import torch
 from datasets import Dataset
 from hf_domain.examples import run_mlm
 from hf_domain.tokenization import VocabularyDelta, WordCounts, count_shard, expand_vocabulary
+from peft import PeftModel
 from safetensors.torch import load_file
 from tiny_models import make_config
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer
@@ -158,7 +159,7 @@ def make_counts(path, encoder):
     return path
 
 
-@pytest.mark.parametrize("method", ["dapt", "varmae", "exbert"])
+@pytest.mark.parametrize("method", ["dapt", "varmae", "exbert", "exbert_adapter"])
 def test_expanded_vocabulary(run, method, expanded, encoder, tmp_path):
     delta = VocabularyDelta.load(expanded)
     assert delta.pieces
@@ -200,6 +201,38 @@ def test_lora_trains_new_rows_and_ends_as_an_ordinary_model(run, expanded, encod
     assert type(AutoModelForMaskedLM.from_pretrained(tmp_path / "output")).__name__ == "BertForMaskedLM"
 
 
+def test_exbert_as_an_adapter_is_exbert(run, expanded, encoder, tmp_path):
+    config = json.loads((encoder / "config.json").read_text())
+    # The frozen base of an exBERT runs without dropout, that under an adapter as peft does, with it.
+    dropout = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
+    (encoder / "config.json").write_text(json.dumps(config | dropout))
+    options = {"expanded_vocabulary": expanded, "config_overrides": "gate_bias_init=3,extension_init=pieces"}
+    trained = [run(method, method=method, **options) for method in ("exbert", "exbert_adapter")]
+    own, adapted = (load_file(tmp_path / name / "model.safetensors") for name in ("exbert", "exbert_adapter"))
+    assert own.keys() == adapted.keys()
+    assert {name.split(".")[1] for name in own} >= {"backbone"} and any(".side." in name for name in own)
+    for name, value in own.items():
+        torch.testing.assert_close(adapted[name], value, rtol=1e-4, atol=1e-5, msg=name)
+    assert trained[1]["eval_loss"] == pytest.approx(trained[0]["eval_loss"], rel=1e-4)
+    folder = tmp_path / "exbert_adapter"
+    assert {file.name for file in (folder / "adapter").iterdir()} >= {
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    }
+    assert not list(folder.glob("adapter_*"))
+    adapter = PeftModel.from_pretrained(AutoModelForMaskedLM.from_pretrained(encoder), folder / "adapter").eval()
+    model = AutoModelForMaskedLM.from_pretrained(folder).eval()
+    ids = torch.arange(5, model.config.vocab_size)[None, -20:]
+    with torch.no_grad():
+        torch.testing.assert_close(adapter(ids).logits, model(ids).logits, rtol=1e-4, atol=1e-5)
+
+
+def test_what_an_adapter_cannot_stand_beside(run, tmp_path):
+    refuse(run, tmp_path, "stays as it is", method="exbert_adapter", config_overrides="freeze_backbone=false")
+    run("exbert", method="exbert")
+    refuse(run, tmp_path, "stays as it is", method="exbert_adapter", model_name_or_path=tmp_path / "exbert")
+
+
 def test_two_stages_of_exbert(run, expanded, encoder, tmp_path):
     base = load_file(encoder / "model.safetensors")["bert.encoder.layer.0.intermediate.dense.weight"]
     run("first", method="exbert", expanded_vocabulary=expanded)
@@ -214,7 +247,7 @@ def test_two_stages_of_exbert(run, expanded, encoder, tmp_path):
         run("third", expanded_vocabulary=expanded, **options)
 
 
-@pytest.mark.parametrize("method", ["dapt", "varmae", "exbert"])
+@pytest.mark.parametrize("method", ["dapt", "varmae", "exbert", "exbert_adapter"])
 def test_killed_run_resumes_to_the_same_losses(run, method, tmp_path):
     run("whole", method=method, max_steps=6, save_steps=3)
     run("parts", method=method, max_steps=6, save_steps=3, resume_from_checkpoint=tmp_path / "whole" / "checkpoint-3")
