@@ -174,7 +174,7 @@ def test_steps_of_a_plan(content, tmp_path):
     assert [name for name in names if name.startswith("vocabulary")] == ["vocabulary-pets"]
     assert by_name["dapt-pets"].flags["max_steps"] == 16  # 1000 tokens in steps of 4 x 16
     assert by_name["dapt-pets"].flags["train_file"] == "corpus.txt"
-    assert by_name["control-pets"].flags["train_file"] == "general.txt"
+    assert by_name["control-general"].flags["train_file"] == "general.txt"
     assert by_name["tapt-animals"].flags["train_file"] == "plan/texts/animals.txt"
     assert by_name["adalm-pets"].flags["expanded_vocabulary"] == "plan/steps/vocabulary-pets"
     assert by_name["average-pets"].flags["model_name_or_path"] == ["plan/steps/dapt-pets", "encoder"]
@@ -193,6 +193,39 @@ def test_steps_of_a_plan(content, tmp_path):
     assert rada.flags["passage_cache"] == by_name["rada-animals-seed2"].flags["passage_cache"]
     assert len([step for step in steps if step.kind == "fine_tuning"]) == len(METHODS) * 2 * 2
     assert {step.corpus for step in steps if step.kind == "evaluation"} == {"pets", "general"}
+
+
+def test_general_text_is_trained_on_once_for_all_corpora(content, tmp_path):
+    content["corpora"]["plants"] = content["corpora"]["pets"]
+    content["tasks"]["entities"]["corpus"] = "plants"
+    content["methods"] = {"control": None, "dapt": None, "more": {"recipe": "control", "after": "dapt"}}
+    steps = {step.name: step for step in list_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")}
+    trained = [name for name, step in steps.items() if step.kind == "pretraining"]
+    assert trained == ["control-general", "dapt-pets", "more-pets", "dapt-plants", "more-plants"]
+    for task in ("animals", "entities"):
+        assert steps[f"control-{task}-seed1"].needs == ["control-general"]
+    evaluated = [name for name in steps if name.startswith("control-general-on-")]
+    assert sorted(evaluated) == [f"control-general-on-{text}" for text in ("general", "pets", "plants")]
+
+
+def test_losses_are_told_for_each_corpus_that_a_method_was_trained_on(content, tmp_path):
+    content["corpora"]["plants"] = content["corpora"]["pets"]
+    content["tasks"]["entities"]["corpus"] = "plants"
+    content["methods"] = {"control": None, "tapt": None, "gmap": {"after": "dapt"}, "dapt": None}
+    output_dir = tmp_path / "plan"
+    run_comparison(load_plan(write_plan(content, tmp_path)), output_dir, execute=pretend)
+    losses = {}
+    for path in (output_dir / "results").glob("*-on-*.json"):
+        encoder, corpus = path.stem.split("-on-")
+        losses.setdefault(encoder, {})[corpus] = read_json(path)["masked_lm_loss"]
+    assert write_report(output_dir).losses == {
+        "general text": losses["control-general"],
+        "TAPT (pets)": losses["tapt-animals"],
+        "TAPT (plants)": losses["tapt-entities"],
+        "DAPT (pets)": losses["dapt-pets"],
+        "DAPT (plants)": losses["dapt-plants"],
+    }
+    assert losses["dapt-pets"].keys() == {"general", "pets"}
 
 
 def test_methods_with_their_own_tasks_encoder_and_datastore(content, tmp_path):
@@ -238,7 +271,7 @@ def test_report_leaves_out_what_a_method_is_not_tested_on(content, tmp_path):
     run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", execute=pretend)
     report = write_report(tmp_path / "plan")
     assert list(report.differences["mine"]) == ["animals"]
-    assert {"dapt", "mine"} == set(report.losses)
+    assert {"DAPT", "fine-tuning only (mine)"} == set(report.losses)
     (row,) = [line for line in (tmp_path / "plan" / "report.md").read_text().splitlines() if "p 0." in line]
     assert row.startswith("| fine-tuning only (mine) | ") and row.endswith(" |  |")
 

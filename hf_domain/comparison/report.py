@@ -25,7 +25,7 @@ class Report:
         scores: Scores by method, task and seed, in percent.
         differences: To the baseline by method and task, over the seeds that both have.
         costs: By method: what its encoder and its use cost.
-        losses: Masked-LM losses by method and corpus.
+        losses: Masked-LM losses by the title of the encoder and the corpus they were measured on.
         failed: Steps without a result and why.
     """
 
@@ -112,13 +112,24 @@ def read_costs(method: str, plan: dict[str, Any], done: list[dict[str, Any]]) ->
 
 
 def read_losses(plan: dict[str, Any], done: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Return the masked-LM loss of every encoder on every corpus; of TAPT's encoders the mean."""
+    """Return the masked-LM loss of every encoder on every corpus; of TAPT's encoders for one corpus the mean."""
+    corpora = {name: name for name in plan["corpora"]} | {name: task["corpus"] for name, task in plan["tasks"].items()}
+    titles = {"encoder": "the encoder as it was", **plan["titles"]}
+    has_domains = len(plan["corpora"].keys() - {plan["general"]}) > 1
+    for method, title in plan["titles"].items():
+        for source, corpus in corpora.items():
+            tells_domain = has_domains and corpus != plan["general"]
+            titles[f"{method}-{source}"] = f"{title} ({corpus})" if tells_domain else title
     losses: dict[str, dict[str, list[float]]] = {}
     for result in done:
         if result["kind"] == "evaluation":
-            own = "encoder" if result["name"].startswith("encoder-on-") else result["method"]
-            losses.setdefault(own, {}).setdefault(result["corpus"], []).append(result["masked_lm_loss"])
-    return {name: {corpus: statistics.mean(v) for corpus, v in row.items()} for name, row in losses.items()}
+            title = titles[result["name"].removesuffix(f"-on-{result['corpus']}")]
+            losses.setdefault(title, {}).setdefault(result["corpus"], []).append(result["masked_lm_loss"])
+    order = list(dict.fromkeys(titles.values()))
+    return {
+        title: {corpus: statistics.mean(values) for corpus, values in sorted(losses[title].items())}
+        for title in sorted(losses, key=order.index)
+    }
 
 
 # ------------------------------------------------------------------------------------------------------- tables
@@ -137,8 +148,7 @@ def make_tables(report: Report) -> dict[str, pd.DataFrame]:
     )
     costs = pd.DataFrame.from_dict({titles[m]: row for m, row in report.costs.items()}, orient="index")
     costs = costs.map(lambda value: "" if pd.isna(value) else f"{value:,.0f}" if value >= 100 else f"{value:.1f}")
-    names = {"encoder": "the encoder as it was", **titles}
-    losses = pd.DataFrame.from_dict({names[m]: row for m, row in report.losses.items()}, orient="index")
+    losses = pd.DataFrame.from_dict(report.losses, orient="index")
     losses = losses.map(lambda value: "" if pd.isna(value) else f"{value:.3f}")
     return {"Scores": scores, "Costs": costs, "Masked-LM loss on held-out text": losses}
 
@@ -288,35 +298,48 @@ def _draw_differences(report: Report, pyplot: Any) -> Any:
 
 
 def _draw_costs(report: Report, pyplot: Any) -> Any:
-    """Mean score of the tasks against the seconds of pre-training."""
-    figure, axes = pyplot.subplots(figsize=(6, 4))
-    for row, (method, tasks) in enumerate(report.scores.items()):
-        means = [statistics.mean(scores.values()) for scores in tasks.values() if scores]
-        if len(means) < len(tasks):
-            continue
-        seconds = report.costs[method].get("pre-training s", 0.0)
-        axes.plot(seconds, statistics.mean(means), "o", color=f"C{row}")
-        axes.annotate(report.plan["titles"][method], (seconds, statistics.mean(means)), fontsize=8)
+    """Difference to the baseline, mean over the tasks of a method, against the seconds of pre-training."""
+    titles = report.plan["titles"]
+    points = {method: (0.0 if method == BASELINE else None) for method in titles}
+    points |= {m: statistics.mean(d.mean for d in row.values()) for m, row in report.differences.items() if row}
+    if BASELINE not in titles or not any(report.differences.values()):
+        return None
+    figure, axes = pyplot.subplots(figsize=(9, 5))
+    for row, (method, difference) in enumerate(points.items()):
+        if difference is not None:
+            seconds = report.costs[method].get("pre-training s", 0.0)
+            axes.plot(seconds, difference, linestyle="", label=titles[method], **_choose_marker(row))
+    axes.axhline(0, color="grey", linewidth=0.8)
     axes.set_xlabel("seconds of pre-training")
-    axes.set_ylabel("mean score of the tasks")
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure
+    axes.set_ylabel("points over DAPT, mean of the method's tasks")
+    return _finish_scatter(figure, axes)
 
 
 def _draw_losses(report: Report, pyplot: Any) -> Any:
     """Gain on text of the domain against forgetting of general text, from the encoder as it was."""
-    general, start = report.plan["general"], report.losses.get("encoder", {})
+    general, start = report.plan["general"], report.losses.get("the encoder as it was", {})
     if general is None or general not in start:
         return None
-    figure, axes = pyplot.subplots(figsize=(6, 4))
-    for row, (method, losses) in enumerate(report.losses.items()):
-        for corpus, loss in losses.items():
-            if method != "encoder" and corpus != general and corpus in start and general in losses:
-                gain, forgotten = start[corpus] - loss, losses[general] - start[general]
-                axes.plot(gain, forgotten, "o", color=f"C{row}")
-                axes.annotate(f"{report.plan['titles'][method]} ({corpus})", (gain, forgotten), fontsize=8)
+    figure, axes = pyplot.subplots(figsize=(9, 5))
+    for row, (title, losses) in enumerate(report.losses.items()):
+        corpora = [corpus for corpus in losses if corpus != general and corpus in start]
+        if losses is not start and general in losses and corpora:
+            gains = [start[corpus] - losses[corpus] for corpus in corpora]
+            forgotten = [losses[general] - start[general]] * len(corpora)
+            axes.plot(gains, forgotten, linestyle="", label=title, **_choose_marker(row))
     axes.axhline(0, color="grey", linewidth=0.8)
     axes.set_xlabel("masked-LM loss gained on text of the domain")
     axes.set_ylabel("lost on general text")
+    return _finish_scatter(figure, axes)
+
+
+def _choose_marker(row: int) -> dict[str, str]:
+    """Return what tells one of many points from the others: ten colors, then another shape."""
+    return {"color": f"C{row % 10}", "marker": "os^D"[row // 10 % 4]}
+
+
+def _finish_scatter(figure: Any, axes: Any) -> Any:
+    """Name the points beside the axes: names at the points would lie on each other."""
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8, frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     return figure

@@ -110,6 +110,8 @@ class StepLister:
         recipe, after = self.plan.get_recipe(method), self.plan.methods[method].after
         if recipe.method is None and not recipe.averages:
             return self.name_encoder(after, task)
+        if recipe.text == "general" and after is None:
+            return f"{method}-{self.plan.general}"  # once for the tasks of all corpora
         return f"{method}-{task if self.is_made_of_task(method) else self.plan.tasks[task].corpus}"
 
     def label_encoder(self, method: str, task: str) -> str:
