@@ -170,6 +170,17 @@ def test_stopping_changes_nothing_and_leaves_no_hook(family):
     assert not any(module._forward_hooks for module in find_layers(model)[0].modules())
 
 
+def test_step_runs_nothing_that_the_loss_does_not_read(family):
+    teacher, student = make_masked_lm(family), make_masked_lm(family)
+    ran = []
+    for role, encoder in (("teacher", teacher), ("student", student)):
+        for layer in find_layers(encoder):
+            layer.register_forward_hook(lambda module, inputs, output, role=role: ran.append(role))
+    DistillationModel(student, teacher)(**make_batch(masked=False)).loss.backward()
+    assert ran.count("teacher") == len(find_layers(teacher)) - 1
+    assert ran.count("student") == len(find_layers(student)) - 1
+
+
 def test_local_attention_of_the_student():
     """A local student learns the teacher's attention over what it sees; one that sees all learns it as it is."""
     teacher = make_masked_lm("roberta", dropout=0.0)
