@@ -379,8 +379,12 @@ class RadaPreTrainedModel(BackbonePreTrainedModel):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        if isinstance(module, RetrievalInterface) and module.scores == "pooled":
-            init.constant_(module.scale, module.query.in_features**0.5)
+        if isinstance(module, RetrievalInterface):
+            # What a fresh interface reads would be noise on every state: as large as the states themselves where they
+            # are small, and larger with a wide `initializer_range`.
+            init.zeros_(module.output.weight)
+            if module.scores == "pooled":
+                init.constant_(module.scale, module.query.in_features**0.5)
 
     @classmethod
     def from_backbone(cls, backbone: str | PreTrainedModel, **options: Any) -> Self:

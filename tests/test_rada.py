@@ -387,17 +387,19 @@ def test_without_passages_it_is_the_encoder(family, training):
     assert mixed.selected_passages.tolist()[-1] == -1
 
 
-def test_fresh_interface_keeps_the_scale_of_the_states(family):
-    model = RadaModel.from_backbone(make_masked_lm(family))
+def test_fresh_interface_adds_nothing_and_learns_to(family):
+    """Whatever it reads, at any spread of new weights: the states are normalized, and no more."""
+    model = RadaModel.from_backbone(make_masked_lm(family), initializer_range=1.0)
     batch = make_batch(masked=False)
-    with torch.no_grad():
-        model.interface.output.weight.zero_()
-        states, read = model(**batch).last_hidden_state, model(**batch, **make_passages()).last_hidden_state
+    states = model(**batch).last_hidden_state
+    read = model(**batch, **make_passages()).last_hidden_state
     real = batch["attention_mask"].bool()
     real[-1] = False
-    similarity = F.cosine_similarity(states[real], read[real], dim=-1)
-    assert similarity.min() > 0.97
+    torch.testing.assert_close(read[real], F.layer_norm(states[real], states.shape[-1:]))
+    assert F.cosine_similarity(states[real], read[real], dim=-1).min() > 0.97
     assert 0.8 < read[real].std() / states[real].std() < 1.25
+    read[real].sin().sum().backward()
+    assert model.interface.output.weight.grad.abs().sum() > 0
 
 
 # ----------------------------------------------------------- 3, 5: what trains, and with what gradient
