@@ -49,6 +49,7 @@ from pathlib import Path
 
 from hf_domain.comparison.plan import load_plan
 from hf_domain.comparison.report import write_report
+from hf_domain.comparison.results import gather_results
 from hf_domain.comparison.runner import run_comparison
 from hf_domain.comparison.steps import list_steps
 
@@ -73,12 +74,14 @@ def main() -> None:
     parser.add_argument("--report_only", action="store_true", help="write the report of the results that are there")
     args = parser.parse_args()
     output_dir = args.output_dir or args.plan.with_suffix("")
-    if not args.report_only:
-        plan = load_plan(args.plan)
-        if args.dry_run:
-            for step in list_steps(plan, output_dir):
-                print(f"{step.name}: {step.script} {' '.join(step.list_arguments())}")
-            return
+    plan = load_plan(args.plan)
+    if args.dry_run:
+        for step in list_steps(plan, output_dir):
+            print(f"{step.name}: {step.script} {' '.join(step.list_arguments())}")
+        return
+    if args.report_only:
+        gather_results(plan, output_dir)
+    else:
         run_comparison(plan, output_dir, args.shard, num_processes=args.num_processes)
     report = write_report(output_dir)
     print((output_dir / "report.md").read_text(encoding="utf-8"))

@@ -119,13 +119,21 @@ def tokenize_words(
                 f"every word has a label; got {len(word_labels)} labels for {len(sentence)} words: "
                 f"{' '.join(sentence[:10])} ... Repair this sentence."
             )
-    encodings = tokenizer(
-        words,
-        is_split_into_words=True,
-        truncation=True,
-        max_length=max_seq_length,
-        padding="max_length" if pad_to_max_length else False,
-    )
+    options: dict[str, Any] = {
+        "is_split_into_words": True,
+        "truncation": True,
+        "max_length": max_seq_length,
+        "padding": "max_length" if pad_to_max_length else False,
+    }
+    encodings = tokenizer(words, **options)
+    seen = [{word for word in encodings.word_ids(row) if word is not None} for row in range(len(words))]
+    if any(found and len(found) <= max(found) for found in seen):
+        # A word of which the tokenizer leaves nothing (a zero-width space) would shift the tags of all words after it.
+        words = [
+            [tokenizer.unk_token if word < max(found, default=0) and word not in found else text for word, text in row]
+            for row, found in ((enumerate(sentence), found) for sentence, found in zip(words, seen, strict=True))
+        ]
+        encodings = tokenizer(words, **options)
     encodings["labels"] = []
     for row, word_labels in enumerate(labels):
         token_labels, previous = [], None

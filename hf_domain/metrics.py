@@ -119,6 +119,11 @@ def compute_entity_metrics(
     return {name: float(value) for name, value in metrics.items()}
 
 
+def strip_prefix(tag: str) -> str:
+    """Return the class of a tag: B-X and I-X are X."""
+    return re.sub("^[BIESLU]-", "", tag)
+
+
 def compute_token_f1(predictions: list[list[str]], references: list[list[str]]) -> float:
     """Score tags token by token, as for PICO: the mean over the classes but O of the F1 of their tokens.
 
@@ -133,8 +138,7 @@ def compute_token_f1(predictions: list[list[str]], references: list[list[str]]) 
     from sklearn.metrics import f1_score
 
     gold, predicted = (
-        [re.sub("^[BIESLU]-", "", tag) for sentence in sentences for tag in sentence]
-        for sentences in (references, predictions)
+        [strip_prefix(tag) for sentence in sentences for tag in sentence] for sentences in (references, predictions)
     )
     classes = sorted({*gold, *predicted} - {"O"})
     return float(f1_score(gold, predicted, labels=classes, average="macro", zero_division=0)) if classes else 0.0

@@ -2,6 +2,7 @@
 
 import json
 import os
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ def write_text(file: str | Path, text: str) -> None:
         file: Where to; replaced if it exists.
         text: What.
     """
-    unfinished = Path(f"{file}.unfinished")
+    # Of this writer alone: two that write the same file at once would move each other's away.
+    unfinished = Path(f"{file}.{uuid.uuid4().hex}.unfinished")
     unfinished.write_text(text, encoding="utf-8")
     os.replace(unfinished, file)
 

@@ -17,9 +17,12 @@ PACKAGES = ("hf-domain", "transformers", "tokenizers", "peft", "datasets", "acce
 
 def describe_environment() -> dict[str, Any]:
     """Return versions, hardware and, inside a checkout, the commit: what a number needs to be measured again."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
-    ).stdout.strip()
+    try:
+        commit = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+        ).stdout.strip()
+    except OSError:  # there is no git here
+        commit = ""
     return {
         "versions": {"python": platform.python_version(), **{package: version(package) for package in PACKAGES}},
         "hardware": {

@@ -14,16 +14,20 @@ import pytest
 import yaml
 from filelock import FileLock, Timeout
 from hf_domain.examples import compare as compare_script
+from scipy.stats import ttest_rel
 from script_runs import save_tiny_bert, write_jsonl
 from seqeval.metrics import f1_score as entity_f1_score
 from sklearn.metrics import f1_score
 
 from hf_domain.comparison import runner
+from hf_domain.comparison import scores as scores_module
 from hf_domain.comparison.plan import Task, load_plan
 from hf_domain.comparison.publication import draw_training
 from hf_domain.comparison.report import write_report
+from hf_domain.comparison.results import describe_steps, find_foreign, gather_results, read_results
 from hf_domain.comparison.runner import run_comparison
 from hf_domain.comparison.scores import (
+    Difference,
     ExampleScores,
     compare,
     compute_interval,
@@ -109,6 +113,7 @@ def test_everything_wrong_with_a_plan_is_told_at_once(content, tmp_path):
     content["methods"]["append_passage"] = None
     content["methods"]["control"] = {"tasks": ["animals", "plants"], "datastore": {"train_file": "corpus.txt"}}
     content["methods"]["lora"] = {"encoder": "mine", "after": "dapt"}
+    content["methods"]["mean"] = {"recipe": "average", "after": "adalm"}
     content["seeds"] = [1, 1]
     content["budget"] = {"tokens": 1, "minutes": 1}
     (tmp_path / "encoder").mkdir()
@@ -135,6 +140,7 @@ def test_everything_wrong_with_a_plan_is_told_at_once(content, tmp_path):
         "general is none of the corpora",
         "seeds must be different numbers",
         "budget is either tokens or minutes",
+        "methods: mean: an average is of two encoders with the same weights; adalm makes others",
     ):
         assert part in str(error.value)
     assert "secret" not in str(error.value)
@@ -152,6 +158,73 @@ def test_unknown_and_missing_fields_of_a_plan(content, tmp_path):
     (tmp_path / "list.yaml").write_text("- 1")
     with pytest.raises(ValueError, match="is a mapping"):
         load_plan(tmp_path / "list.yaml")
+
+
+@pytest.mark.parametrize(
+    "section, value, message",
+    [
+        ("seeds", 3, "the plan: seeds is a list, got 3"),
+        ("budget", {"tokens": "1e7"}, "budget: tokens is a int | None, got '1e7'"),
+        ("general", ["general"], r"the plan: general is a str | None, got ['general']"),
+        ("methods", {"dapt": {"tasks": "animals"}}, "methods: dapt: tasks is a list[str] | None, got 'animals'"),
+        ("corpora", {"pets": {"train_file": ["a"], "validation_file": "b"}}, "corpora: pets: train_file is a str"),
+    ],
+)
+def test_values_of_another_type(content, tmp_path, section, value, message):
+    content[section] = value
+    with pytest.raises(ValueError, match="nothing was run") as error:
+        load_plan(write_plan(content, tmp_path))
+    assert message in str(error.value)
+
+
+def test_entries_without_a_value_are_left_to_their_defaults(content, tmp_path):
+    content |= {"fine_tuning": None, "methods": {"dapt": {"tasks": None, "pretraining": None}}}
+    plan = load_plan(write_plan(content, tmp_path))
+    assert plan.fine_tuning == plan.methods["dapt"].pretraining == {}
+
+
+def test_tokens_names_and_labels_that_a_plan_cannot_have(content, tmp_path):
+    content["tasks"]["animals"]["options"] = {"token": "secret"}
+    content["tasks"]["pets"] = {"kind": "ner", "folder": "entities", "corpus": "pets"}
+    content["tasks"]["several"] = {"kind": "classification", "folder": "several", "corpus": "pets"}
+    content["tasks"]["broken"] = {"kind": "classification", "folder": "broken", "corpus": "pets"}
+    for name in ("several", "broken"):
+        (tmp_path / name).mkdir()
+        for split in ("train", "validation", "test"):
+            write_jsonl(tmp_path / name / f"{split}.jsonl", [{"text": "a", "label": ["b", "c"]}])
+    (tmp_path / "broken" / "test.jsonl").write_text("text,label\n")
+    with pytest.raises(ValueError, match="nothing was run") as error:
+        load_plan(write_plan(content, tmp_path))
+    for part in (
+        "a plan holds no token",
+        "a task and a corpus have different names, what is made of them is called so; got ['pets']",
+        "tasks: several: a label is a text or a whole number, several/train.jsonl has ['b', 'c']",
+        "tasks: broken: a line of broken/test.jsonl is a JSON object, the first is none",
+    ):
+        assert part in str(error.value)
+    assert "secret" not in str(error.value)
+
+
+def test_different_steps_with_one_name_are_refused(content, tmp_path):
+    content["tasks"] = {"animals": content["tasks"]["animals"], "half-animals": content["tasks"]["animals"]}
+    content["methods"] = {"dapt": None, "dapt-half": {"recipe": "dapt"}}
+    plan = load_plan(write_plan(content, tmp_path))
+    with pytest.raises(ValueError, match="two different steps of the plan would be called dapt-half-animals-seed1"):
+        list_steps(plan, tmp_path / "plan")
+
+
+def test_file_that_another_step_makes_is_no_input(content, tmp_path):
+    """RADA's stage of masked LM is trained on what its datastore leaves out, which is there only after that step."""
+    content["methods"] = {
+        "rada_mlm": {
+            "datastore": {"held_out_file": "rest.jsonl", "held_out_fraction": 0.1},
+            "pretraining": {"train_file": "rest.jsonl"},
+        }
+    }
+    plan = load_plan(write_plan(content, tmp_path))
+    before = describe_steps(plan, tmp_path / "plan")
+    (tmp_path / "rest.jsonl").write_text("{}")
+    assert describe_steps(plan, tmp_path / "plan") == before
 
 
 def test_task_without_labels(content, tmp_path):
@@ -322,6 +395,13 @@ def test_scores_of_tags_are_those_of_seqeval_and_of_tokens():
         score_tags([["O"] * 6], gold[:1], "entity_f1")
 
 
+def test_tags_without_prefixes_are_classes():
+    gold, predictions = [["PAR", "O", "INT"]] * 3, [["PAR", "INT", "INT"]] * 3
+    scores = score_tags(predictions, gold, "token_f1")
+    assert scores.compute() == pytest.approx(100 * compute_token_f1(predictions, gold))
+    assert scores.compute() > 0
+
+
 def test_scores_of_answers_are_those_of_squad():
     answers = {"1": "the red cat", "2": "", "3": "a dog"}
     references = {"1": ["red cat"], "2": [], "3": ["dogs", "a big dog"]}
@@ -357,6 +437,36 @@ def test_difference_of_two_methods():
     # Of 200 examples with these rates the interval is what the normal approximation says.
     spread = 100 * np.sqrt((0.9 * 0.1 + 0.6 * 0.4) / 200)
     assert 0.3 * spread < (difference.high - difference.low) / (2 * 1.96) < 2 * spread
+    assert compare(good[:1], bad[:1]) == Difference(good[0].compute() - bad[0].compute(), None, None, None)
+
+
+@pytest.mark.parametrize("of_seeds, of_examples", [(0.0, 0.5), (3.0, 0.0), (3.0, 0.5), (0.5, 0.5)])
+def test_alike_methods_are_rarely_told_apart(monkeypatch, of_seeds, of_examples):
+    """Three seeds of two methods that differ by chance alone: p < 0.05 at most about once in twenty."""
+    monkeypatch.setattr(scores_module, "RESAMPLES", 200)
+    generator = np.random.default_rng(0)
+
+    def run():
+        values = 0.5 + of_seeds / 100 * generator.normal() + of_examples * generator.normal(size=(300, 1))
+        return ExampleScores(values, np.zeros_like(values), np.zeros_like(values), "mean")
+
+    trials = [compare([run() for _ in range(3)], [run() for _ in range(3)], seed) for seed in range(300)]
+    share = np.mean([difference.p < 0.05 for difference in trials])
+    covered = np.mean([difference.low < 0 < difference.high for difference in trials])
+    assert share <= 0.09 and covered == 1 - share
+    shifted = [run() for _ in range(3)]
+    for one in shifted:
+        one.right = one.right + 0.5
+    assert compare(shifted, [run() for _ in range(3)]).p < 0.05
+
+
+def test_p_is_that_of_a_t_test_where_only_seeds_vary():
+    values = [[50.0, 53.0, 55.0], [49.0, 48.0, 53.5]]
+    runs = [[ExampleScores(*[np.full((40, 1), v / 100)] * 3, "mean") for v in row] for row in values]
+    expected = ttest_rel(*values)
+    difference = compare(*runs)
+    assert difference.p == pytest.approx(expected.pvalue)
+    assert [difference.low, difference.high] == pytest.approx(list(expected.confidence_interval(0.95)))
 
 
 def test_interval_over_seeds():
@@ -420,28 +530,40 @@ def test_comparison_killed_anywhere_ends_in_the_same_report(plan, tmp_path):
         assert value == killed[name], name
 
 
-def test_what_is_done_is_not_run_again(plan, tmp_path):
-    run_comparison(plan, tmp_path / "output", execute=pretend)
-
-    def refuse(step, plan, folder):
-        raise AssertionError(step.name)
-
-    run_comparison(plan, tmp_path / "output", execute=refuse)
-    (tmp_path / "output" / "results" / "dapt-animals-seed2.json").unlink()
-    with pytest.raises(AssertionError, match=r"^dapt-animals-seed2$"):
-        run_comparison(plan, tmp_path / "output", execute=refuse)
+@pytest.fixture
+def ran():
+    """The names of the steps that `note` ran."""
+    return []
 
 
-def test_encoder_that_is_gone_is_made_again_where_it_is_needed(plan, tmp_path):
-    run_comparison(plan, tmp_path / "output", execute=pretend)
-    shutil.rmtree(tmp_path / "output" / "steps")
-    (tmp_path / "output" / "results" / "average-animals-seed2.json").unlink()
-    ran = []
-
+@pytest.fixture
+def note(ran):
     def note(step, plan, folder):
         ran.append(step.name)
         pretend(step, plan, folder)
 
+    return note
+
+
+def test_what_is_done_is_not_run_again(plan, tmp_path, ran, note):
+    run_comparison(plan, tmp_path / "output", execute=pretend)
+    run_comparison(plan, tmp_path / "output", execute=note)
+    assert ran == []
+    (tmp_path / "output" / "results" / "dapt-animals-seed2.json").unlink()
+    run_comparison(plan, tmp_path / "output", execute=note)
+    assert ran == ["dapt-animals-seed2"]
+
+
+def test_encoder_that_is_gone_is_made_again_where_it_is_needed(plan, tmp_path, ran, note):
+    run_comparison(plan, tmp_path / "output", execute=pretend)
+    shutil.rmtree(tmp_path / "output" / "steps")
+    (tmp_path / "output" / "results" / "average-animals-seed2.json").unlink()
+
+    def kill(step, plan, folder):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):  # an encoder of which nothing but the folder is there yet
+        run_comparison(plan, tmp_path / "output", execute=kill)
     run_comparison(plan, tmp_path / "output", execute=note)
     assert ran == ["dapt-pets", "average-pets", "average-animals-seed2"]
 
@@ -472,7 +594,9 @@ def test_foreign_results_are_refused(plan, content, tmp_path):
     with pytest.raises(ValueError, match=r"not of this comparison: .*another plan"):
         run_comparison(other, tmp_path / "output", execute=pretend)
     (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES[:-1]))
-    with pytest.raises(ValueError, match=r"not of this comparison: .*dapt-pets \(another plan\)"):
+    with pytest.raises(
+        ValueError, match=r"not of this comparison: .*dapt-pets \(another plan, or made from other files\)"
+    ):
         run_comparison(plan, tmp_path / "output", execute=pretend)
     (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES))
     path = tmp_path / "output" / "results" / "dapt-pets.json"
@@ -481,6 +605,118 @@ def test_foreign_results_are_refused(plan, content, tmp_path):
     path.write_text(json.dumps(result))
     with pytest.raises(ValueError, match=r"dapt-pets \(other versions"):
         run_comparison(plan, tmp_path / "output", execute=pretend)
+
+
+def find_foreign_results(plan, output_dir):
+    return set(find_foreign(read_results(output_dir), describe_steps(plan, output_dir)))
+
+
+def test_what_started_from_a_changed_step_is_foreign_too(plan, content, tmp_path):
+    """Only DAPT's own result has other flags: its encoder's scores and losses have those of before."""
+    output_dir = tmp_path / "output"
+    results = run_comparison(plan, output_dir, execute=pretend)
+    content["methods"]["dapt"] = {"pretraining": {"learning_rate": 1e-5}}
+    foreign = find_foreign_results(load_plan(write_plan(content, tmp_path)), output_dir)
+    started = ("dapt-", "average-", "gmap-", "logits_fusion-")
+    assert foreign == {result["name"] for result in results if result["name"].startswith(started)}
+
+
+def test_results_of_changed_files_are_foreign(plan, tmp_path):
+    """Also where the size is the same: labels or words that are exchanged."""
+    output_dir = tmp_path / "output"
+    names = {result["name"] for result in run_comparison(plan, output_dir, execute=pretend)}
+    assert not find_foreign_results(plan, output_dir)
+    of_animals = {name for name in names if "-animals-seed" in name}
+    of_tapt = {name for name in names if name.startswith(("tapt-animals", "tuned_after_tapt-animals"))}
+    of_general = {name for name in names if "control" in name or name.endswith("-on-general")}
+    for file, expected in (
+        ("animals/test.jsonl", of_animals),
+        ("animals/train.jsonl", of_animals | of_tapt),
+        ("general.txt", of_general),
+    ):
+        text = (tmp_path / file).read_text()
+        (tmp_path / file).write_text(text.replace("cat", "\0").replace("dog", "cat").replace("\0", "dog"))
+        assert find_foreign_results(plan, output_dir) == expected, file
+        (tmp_path / file).write_text(text)
+
+
+def test_minutes_belong_to_a_result(content, tmp_path):
+    content["budget"], content["methods"] = {"minutes": 0.5}, {"dapt": None}
+    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=pretend)
+    assert read_json(tmp_path / "output" / "results" / "dapt-pets.json")["max_steps"] == 60
+    content["budget"] = {"minutes": 30}
+    with pytest.raises(ValueError, match="dapt-pets"):
+        run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=pretend)
+
+
+def test_checkpoint_of_other_settings_is_not_resumed(plan, content, tmp_path):
+    def stop(step, plan, folder):
+        if step.name != "dapt-pets":
+            return pretend(step, plan, folder)
+        (folder / "checkpoint-16").mkdir()
+        (folder / "checkpoint-16" / "model.safetensors").write_bytes(b"weights")
+        (folder / "checkpoint-16" / "trainer_state.json").write_text("{}")
+        raise KeyboardInterrupt
+
+    found = []
+
+    def look(step, plan, folder):
+        found.append((step.name, (folder / "checkpoint-16").is_dir()))
+        pretend(step, plan, folder)
+
+    content["methods"] = {"dapt": None}
+    output_dir = tmp_path / "output"
+    for learning_rate, kept in ((1e-4, True), (1e-5, False)):
+        content["methods"]["dapt"] = {"pretraining": {"learning_rate": 1e-4}}
+        first = load_plan(write_plan(content, tmp_path))
+        shutil.rmtree(output_dir, ignore_errors=True)
+        with pytest.raises(KeyboardInterrupt):
+            run_comparison(first, output_dir, execute=stop)
+        content["methods"]["dapt"] = {"pretraining": {"learning_rate": learning_rate}}
+        found.clear()
+        shutil.rmtree(output_dir / "results")
+        run_comparison(load_plan(write_plan(content, tmp_path)), output_dir, execute=look)
+        assert ("dapt-pets", kept) in found
+
+
+def test_step_ends_with_a_comparison_that_is_killed(content, tmp_path):
+    """An orphan would later write its model over that of the next run."""
+    import psutil
+
+    save_tiny_bert(tmp_path / "encoder", SENTENCES)
+    content["methods"], content["budget"] = {"dapt": None}, {"tokens": 10_000_000}
+    path = write_plan(content, tmp_path)
+    with (tmp_path / "log.txt").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "hf_domain.examples.compare", str(path)], stderr=log, stdout=log
+        )
+    log = path.with_suffix("") / "steps" / "dapt-pets" / "log.txt"
+    deadline = time.monotonic() + 120
+    while not (log.is_file() and "'loss'" in log.read_text()):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.2)
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert family
+    process.kill()  # the comparison alone
+    process.wait()
+    assert not psutil.wait_procs(family, timeout=30)[1]
+
+
+def test_everything_that_a_step_raises_is_a_result(plan, tmp_path):
+    def fail(step, plan, folder):
+        if step.name == "varmae-pets":
+            raise IndexError
+        pretend(step, plan, folder)
+
+    run_comparison(plan, tmp_path / "output", execute=fail)
+    assert write_report(tmp_path / "output").failed["varmae-pets"] == "IndexError"
+
+
+def test_tokens_of_short_batches_are_not_counted():
+    flags = {"max_steps": 7, "per_device_train_batch_size": 4, "max_seq_length": 16}
+    assert runner.count_trained_tokens(flags, 1000) == runner.count_trained_tokens(flags, None) == 7 * 4 * 16
+    # Ten blocks are batches of 4, 4 and 2: two epochs of ten, then one of 4.
+    assert runner.count_trained_tokens(flags, 10) == (10 + 10 + 4) * 16
 
 
 def test_parts_make_the_same_report(plan, tmp_path):
@@ -495,8 +731,8 @@ def test_parts_make_the_same_report(plan, tmp_path):
             target.write_bytes(path.read_bytes())
     assert all(made)
     assert sum(map(len, made)) == len(set.union(*made)) == len(METHODS) * 4
-    (tmp_path / "merged" / "plan.json").write_bytes((tmp_path / "part1" / "plan.json").read_bytes())
     write_report(tmp_path / "whole")
+    gather_results(plan, tmp_path / "merged")
     write_report(tmp_path / "merged")
     assert (tmp_path / "whole" / "report.md").read_text() == (tmp_path / "merged" / "report.md").read_text()
     with pytest.raises(ValueError, match="between 1/3 and 3/3, got 4/3"):
@@ -600,6 +836,11 @@ def test_report_says_what_the_results_say(plan, tmp_path):
     assert f"| the encoder as it was | {loss:.3f} |" in text
     assert report.costs["average"]["tokens"] == report.costs["dapt"]["tokens"] == 16 * 64
     assert report.costs["dapt"]["inference ms"] == 20
+    assert "preparation s" in report.costs["adalm"].keys() & report.costs["rada"].keys() - report.costs["dapt"].keys()
+    costs = [line for line in text.splitlines() if "20.0" in line]
+    assert [line for line in costs if "(cached)" in line] == [
+        line for line in costs if line.startswith(("| G-MAP", "| RADA"))
+    ]
     assert "dapt" not in [name for name, row in report.differences.items() if row]
     assert not list((tmp_path / "output").rglob("dapt-animals-seed1/*.safetensors"))
     assert list((tmp_path / "output").rglob("dapt-pets/*.safetensors"))

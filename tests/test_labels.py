@@ -71,6 +71,16 @@ def test_the_first_token_of_a_word_has_its_label(kind, tmp_path):
     assert AutoTokenizer.from_pretrained(tmp_path)(WORDS[:3], is_split_into_words=True)["input_ids"] == running
 
 
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_word_without_tokens_does_not_shift_the_tags_after_it(kind):
+    tokenizer = make_tokenizer(kind)
+    prepare_for_words(tokenizer)
+    sentence, tags = ["and", "\u200b", "leukaemia", "."], [1, 2, 3, 4]
+    encodings = tokenize_words([sentence, WORDS], [tags, [1, 0, 2, 0]], tokenizer)
+    assert [label for label in encodings["labels"][0] if label != -100] == tags
+    assert encodings["labels"][1] == tokenize_words([WORDS], [[1, 0, 2, 0]], tokenizer)["labels"][0]
+
+
 def test_long_sentences_are_cut_and_short_ones_padded():
     tokenizer = make_tokenizer("bert")
     encodings = tokenize_words(

@@ -7,8 +7,10 @@ The docstring of examples/compare.py shows a whole one. Paths are relative to th
 import json
 import re
 from dataclasses import MISSING, dataclass, field, fields
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -200,6 +202,10 @@ def load_plan(path: str | Path) -> Plan:
         for name, options in entries.items():
             entries[name] = _build(kind, options, f"{section}: {name}", problems)
     content["budget"] = _build(Budget, content.get("budget"), "budget", problems)
+    others = {name: value for name, value in content.items() if name not in ("corpora", "tasks", "methods", "budget")}
+    if not problems:
+        _check_types(others, Plan, "the plan", problems)
+    content = {name: value for name, value in content.items() if value is not None}
     if problems:
         _refuse(path, problems)
     plan = Plan(**content, path=path)
@@ -216,7 +222,32 @@ def _build(kind: type, options: Any, where: str, problems: list[str]) -> Any:
     if not isinstance(options, dict):
         problems.append(f"{where} is a mapping, got {options}")
         return None
-    return kind(**options) if _check_fields(options, kind, where, problems) else None
+    right = _check_fields(options, kind, where, problems)
+    return kind(**options) if right and _check_types(options, kind, where, problems) else None
+
+
+def _check_types(options: dict[str, Any], kind: type, where: str, problems: list[str]) -> bool:
+    """Note values of another type than the field's; an empty entry of YAML is left to its default."""
+    types = get_type_hints(kind)
+    for name in [name for name, value in options.items() if value is None]:
+        del options[name]
+    wrong = [
+        f"{where}: {name} is a {getattr(types[name], '__name__', types[name])}, got {value!r}"
+        for name, value in options.items()
+        if not isinstance(value, _list_types(types[name]))
+    ]
+    problems += wrong
+    return not wrong
+
+
+def _list_types(hint: Any) -> tuple[type, ...]:
+    """Return the classes that a value of a field may have."""
+    origin = get_origin(hint)
+    if origin is Literal:
+        return (str,)
+    if origin in (Union, UnionType):
+        return tuple(chain.from_iterable(map(_list_types, get_args(hint))))
+    return (int, float) if hint is float else (origin or hint,)
 
 
 def _check_fields(options: dict[str, Any], kind: type, where: str, problems: list[str]) -> bool:
@@ -237,6 +268,8 @@ def check_plan(plan: Plan) -> list[str]:
             for name in section
             if not re.fullmatch(r"[\w-]+", str(name))
         ]
+    if shared := sorted(plan.corpora.keys() & plan.tasks.keys()):
+        problems.append(f"a task and a corpus have different names, what is made of them is called so; got {shared}")
     if plan.general is not None and plan.general not in plan.corpora:
         problems.append(f"general is none of the corpora {', '.join(plan.corpora)}, got {plan.general}")
     for name, corpus in plan.corpora.items():
@@ -257,6 +290,7 @@ def _check_costs(plan: Plan) -> list[str]:
     if not plan.seeds or len(set(plan.seeds)) < len(plan.seeds):
         problems.append(f"seeds must be different numbers, got {plan.seeds}")
     groups = [plan.pretraining, plan.fine_tuning, plan.vocabulary, plan.datastore]
+    groups += [task.options for task in plan.tasks.values()]
     groups += [flags for m in plan.methods.values() for flags in (m.pretraining, m.fine_tuning, m.datastore)]
     if any(name.endswith("token") for flags in groups for name in flags):
         problems.append("a plan holds no token: results would show it. Set HF_TOKEN in the environment")
@@ -284,15 +318,25 @@ def _check_task(task: Task, plan: Plan) -> list[str]:
     if task.metric == "positive_micro_f1" and "negative_labels" not in task.options:
         problems.append("positive_micro_f1 needs options: {negative_labels: ...}")
     for split in ("train", "validation", "test"):
-        file = plan.folder / task.get_file(split)
-        if not file.is_file():
-            problems.append(f"there is no file {task.get_file(split)}")
-            continue
-        with file.open(encoding="utf-8") as lines:
-            row = json.loads(next(lines, "{}"))
-        if lacking := sorted(COLUMNS[task.kind] - set(row)):
-            problems.append(f"{task.get_file(split)} lacks {', '.join(lacking)}")
+        problems += _check_split(plan.folder / task.get_file(split), task.get_file(split), task.kind)
     return problems
+
+
+def _check_split(path: Path, name: str, kind: str) -> list[str]:
+    if not path.is_file():
+        return [f"there is no file {name}"]
+    with path.open(encoding="utf-8") as lines:
+        try:
+            row = json.loads(next(lines, "{}"))
+        except ValueError:
+            row = None
+    if not isinstance(row, dict):
+        return [f"a line of {name} is a JSON object, the first is none"]
+    if lacking := sorted(COLUMNS[kind] - set(row)):
+        return [f"{name} lacks {', '.join(lacking)}"]
+    if kind == "classification" and not isinstance(row["label"], str | int):
+        return [f"a label is a text or a whole number, {name} has {row['label']}"]
+    return []
 
 
 def _check_method(method: Method, plan: Plan) -> list[str]:
@@ -326,6 +370,11 @@ def _check_chain(method: Method, plan: Plan) -> list[str]:
         seen.append(plan.methods[seen[-1]].after)
         if seen[-1] in seen[:-1]:
             return [f"after goes in a circle: {' after '.join(map(str, seen))}"]
+    if method.recipe == "average":
+        used = [plan.methods[name].recipe for name in seen if name is not None]
+        other = [name for name in used if (r := RECIPES.get(name)) and (r.expands_vocabulary or r.method != "dapt")]
+        if other:
+            return [f"an average is of two encoders with the same weights; {', '.join(other)} makes others"]
     return []
 
 

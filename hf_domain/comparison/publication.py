@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from hf_domain.comparison.report import Report, explain, format_markdown_table, make_tables, write_report
-from hf_domain.comparison.runner import read_results
+from hf_domain.comparison.results import read_results
 from hf_domain.comparison.steps import TRAINER_OPTIONS
 from hf_domain.publishing import make_usage, write_model_card
 from hf_domain.results import read_json
@@ -73,7 +73,11 @@ def make_publication(
         pictures.append("training.png")
     run_method = result["flags"]["method"]
     settings = {key.replace("_", " "): value for key, value in result["flags"].items() if is_setting(key)}
-    settings |= {"tokens": f"{result['tokens']:,}", "seconds": f"{result['seconds']:.0f}"}
+    settings |= {
+        "max steps": result["max_steps"],
+        "tokens": f"{result['tokens']:,}",
+        "seconds": f"{result['seconds']:.0f}",
+    }
     settings["versions"] = ", ".join(f"{k} {v}" for k, v in result["environment"]["versions"].items())
     base = report.plan["encoder"].rstrip("/")
     write_model_card(

@@ -8,7 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from hf_domain.comparison.runner import read_results
+from hf_domain.comparison.plan import RECIPES
+from hf_domain.comparison.results import read_results
 from hf_domain.comparison.scores import Difference, ExampleScores, compare, compute_interval
 from hf_domain.outputs import write_text
 from hf_domain.results import read_json, write_json
@@ -93,7 +94,9 @@ def read_costs(method: str, plan: dict[str, Any], done: list[dict[str, Any]]) ->
     encoders = [r for r in done if r["method"] == method and r["kind"] in ("pretraining", "average")]
     runs = [r for r in done if r["method"] == method and r["kind"] == "fine_tuning"]
     costs = {}
+    prepared = find_preparation(method, done)
     for name, source, field in (
+        ("preparation s", prepared, "seconds"),
         ("pre-training s", encoders, "seconds"),
         ("tokens", encoders, "tokens"),
         ("trained parameters", encoders, "trainable_parameters"),
@@ -109,6 +112,12 @@ def read_costs(method: str, plan: dict[str, Any], done: list[dict[str, Any]]) ->
         for name in ("pre-training s", "tokens"):
             costs[name] = costs.get(name, 0) + before.get(name, 0)
     return costs
+
+
+def find_preparation(method: str, done: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the expansions of a vocabulary and the datastores that a method reads, its own or shared."""
+    needed = {name for result in done if result["method"] == method for name in result["needs"]}
+    return [r for r in done if r["kind"] in ("vocabulary", "datastore") and r["name"] in needed]
 
 
 def read_losses(plan: dict[str, Any], done: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
@@ -148,9 +157,18 @@ def make_tables(report: Report) -> dict[str, pd.DataFrame]:
     )
     costs = pd.DataFrame.from_dict({titles[m]: row for m, row in report.costs.items()}, orient="index")
     costs = costs.map(lambda value: "" if pd.isna(value) else f"{value:,.0f}" if value >= 100 else f"{value:.1f}")
+    if "inference ms" in costs:
+        cached = [titles[method] for method in titles if reads_cache(report.plan, method)]
+        costs.loc[costs.index.isin(cached), "inference ms"] += " (cached)"
     losses = pd.DataFrame.from_dict(report.losses, orient="index")
     losses = losses.map(lambda value: "" if pd.isna(value) else f"{value:.3f}")
     return {"Scores": scores, "Costs": costs, "Masked-LM loss on held-out text": losses}
+
+
+def reads_cache(plan: dict[str, Any], method: str) -> bool:
+    """Return whether the predictions of a method read states that were computed before."""
+    recipe = RECIPES[plan["methods"][method]["recipe"]]
+    return (plan["fine_tuning"] | recipe.fine_tuning).get("method") in ("gmap", "rada")
 
 
 def format_cell(report: Report, method: str, task: str) -> str:
@@ -167,7 +185,8 @@ def format_cell(report: Report, method: str, task: str) -> str:
     if len(scores) < len(report.plan["seeds"]):
         cell += f" [{len(scores)} of {len(report.plan['seeds'])} seeds]"
     if difference := report.differences[method].get(task):
-        cell += f" ({difference.mean:+.1f}, p {difference.p:.3f})"
+        p = "one seed: no test" if difference.p is None else f"p {difference.p:.3f}"
+        cell += f" ({difference.mean:+.1f}, {p})"
     return cell
 
 
@@ -175,7 +194,7 @@ def summarize(report: Report) -> list[str]:
     """Say of every method where it is better or worse than the baseline."""
     lines = []
     for method, row in report.differences.items():
-        sure = {task: d.mean for task, d in row.items() if d.p < 0.05}
+        sure = {task: d.mean for task, d in row.items() if d.p is not None and d.p < 0.05}
         better = [task for task, mean in sure.items() if mean > 0]
         worse = [task for task, mean in sure.items() if mean < 0]
         unsure = [task for task in row if task not in sure]
@@ -197,8 +216,10 @@ def explain(report: Report) -> str:
         f"Every pre-training had the same budget: {cost}; a method that starts from the encoder of another has both, "
         "as its costs show. Scores are in percent, on the test sets: mean over "
         f"{len(report.plan['seeds'])} seeds of fine-tuning ± half the 95 % t interval; in brackets the difference to "
-        "DAPT and its two-sided p by a paired bootstrap over examples and seeds, not corrected for the number of "
-        "comparisons. Masked-LM losses compare only between encoders with the same vocabulary."
+        "DAPT over the seeds that both have, and the two-sided p of a t test whose variance is that of the test "
+        "examples (paired bootstrap) and of the seeds, not corrected for the number of comparisons. Inference that is "
+        "(cached) read states of the memory or of the passages that were computed before. Preparation is expanding a "
+        "vocabulary or building a datastore. Masked-LM losses compare only between encoders with the same vocabulary."
     )
 
 
@@ -285,7 +306,8 @@ def _draw_differences(report: Report, pyplot: Any) -> Any:
     for axes, task in zip(panels[0], tasks, strict=True):
         for row, method in enumerate(methods):
             if difference := report.differences[method].get(task):
-                axes.plot([difference.low, difference.high], [row, row], color=f"C{row}")
+                if difference.low is not None:
+                    axes.plot([difference.low, difference.high], [row, row], color=f"C{row}")
                 axes.plot(difference.mean, row, "o", color=f"C{row}")
         axes.axvline(0, color="grey", linewidth=0.8)
         axes.margins(y=0.3)

@@ -1,17 +1,17 @@
 """Run the steps of a comparison: what is missing, once, in as many processes or machines as are wanted."""
 
 import importlib
-import json
+import math
 import multiprocessing
 import os
 import shutil
 import sys
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,16 +22,17 @@ from filelock import FileLock, Timeout
 from tqdm.auto import tqdm
 
 from hf_domain.comparison.plan import Plan
+from hf_domain.comparison.results import check_results, describe_plan, describe_steps, is_of, read_results
 from hf_domain.comparison.scores import read_scores
 from hf_domain.comparison.steps import Step, count_tokens, list_steps
 from hf_domain.outputs import write_text
 from hf_domain.results import describe_environment, read_json, write_json
 from hf_domain.runs import find_checkpoint
 
-# A result counts only beside those of the same versions of what computes it.
-COMPARED_VERSIONS = ("hf-domain", "transformers", "torch")
 PRELOADED = [f"hf_domain.examples.{name}" for name in ("run_mlm", "run_classification", "run_ner", "run_qa")]
 CACHES = ("memory_cache", "passage_cache")
+# In the folder of a step: whose output lies there.
+RECORD = "step.json"
 Execute = Callable[[Step, Plan, Path], None]
 
 
@@ -61,8 +62,8 @@ def run_comparison(
     if num_processes < 1:
         raise ValueError(f"num_processes is the number of steps that run at once, at least 1, got {num_processes}")
     steps = list_steps(plan, output_dir)
-    results = read_results(output_dir)
-    check_results(results, {step.name: describe(step, plan) for step in steps})
+    results, descriptions = read_results(output_dir), describe_steps(plan, output_dir)
+    check_results(results, descriptions)
     part = choose_part(plan, steps, shard)
     with lock_part(output_dir, shard):
         write_json(output_dir / "plan.json", describe_plan(plan))
@@ -76,7 +77,7 @@ def run_comparison(
             with ExitStack() as locks:
                 for name in (step.name, *caches):
                     locks.enter_context(FileLock(output_dir / "locks" / f"{name}.lock"))
-                return get_result(step, plan, output_dir, results, run)
+                return get_result(step, plan, output_dir, results, descriptions[step.name], run)
 
         with (
             tqdm(total=len(part), desc="comparison", unit="step") as progress,
@@ -106,18 +107,27 @@ def choose_step(waiting: list[Step], running: list[Step]) -> Step | None:
 
 
 def get_result(
-    step: Step, plan: Plan, output_dir: Path, results: dict[str, dict[str, Any]], execute: Execute
+    step: Step,
+    plan: Plan,
+    output_dir: Path,
+    results: dict[str, dict[str, Any]],
+    description: dict[str, Any],
+    execute: Execute,
 ) -> dict[str, Any]:
     """Read the result of a step, or run the step and write it; a failed step is tried again."""
     path = output_dir / "results" / f"{step.name}.json"
     done = path.is_file() and (result := read_json(path))["status"] == "done"
     # Results may have come from another machine without the encoder that the next step reads.
-    if done and ((output_dir / "steps" / step.name).is_dir() or not is_needed(step, plan, output_dir, results)):
+    if done and (
+        (output_dir / "steps" / step.name / RECORD).is_file() or not is_needed(step, plan, output_dir, results)
+    ):
         return result
+    # Until its output is whole again, a step has no result: one that is killed now would be taken for done.
+    path.unlink(missing_ok=True)
     if failed := [name for name in step.needs if results[name]["status"] != "done"]:
-        result = describe(step, plan) | {"status": "failed", "error": f"it needs {', '.join(failed)}, which failed"}
+        result = description | {"status": "failed", "error": f"it needs {', '.join(failed)}, which failed"}
     else:
-        result = run_step(step, plan, output_dir, results, execute)
+        result = run_step(step, plan, output_dir, results, description, execute)
     write_json(path, result)
     return result
 
@@ -133,22 +143,31 @@ def is_needed(step: Step, plan: Plan, output_dir: Path, results: dict[str, dict[
 
 
 def run_step(
-    step: Step, plan: Plan, output_dir: Path, results: dict[str, dict[str, Any]], execute: Execute
+    step: Step,
+    plan: Plan,
+    output_dir: Path,
+    results: dict[str, dict[str, Any]],
+    description: dict[str, Any],
+    execute: Execute,
 ) -> dict[str, Any]:
     """Run a step and return its result; a step that fails is a result too."""
-    result, folder = describe(step, plan), output_dir / "steps" / step.name
-    fit_to_minutes(step, plan, results)
-    if folder.is_dir() and find_checkpoint(folder) is None:
-        shutil.rmtree(folder)  # the output of a step that was killed and cannot go on
+    folder = output_dir / "steps" / step.name
+    record = folder / RECORD
+    is_ours = record.is_file() and is_of(read_json(record), description)
+    if folder.is_dir() and not (is_ours and find_checkpoint(folder) is not None):
+        shutil.rmtree(folder)  # of a step that was killed and cannot go on, or that was another one
     folder.mkdir(parents=True, exist_ok=True)
-    if step.task is not None and step.kind in ("pretraining", "probe", "datastore"):
-        write_task_text(plan, step.task, output_dir / "texts" / f"{step.task}.txt")
+    write_json(record, description)
     started = time.perf_counter()
     try:
+        fit_to_minutes(step, plan, results)
+        if step.task is not None and step.kind in ("pretraining", "probe", "datastore"):
+            write_task_text(plan, step.task, output_dir / "texts" / f"{step.task}.txt")
         execute(step, plan, folder)
-        result |= {"status": "done", "seconds": time.perf_counter() - started, **read_output(step, plan, folder)}
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        result |= {"status": "failed", "error": str(error)}
+        seconds = time.perf_counter() - started
+        result = description | {"status": "done", "seconds": seconds, **read_output(step, plan, folder)}
+    except Exception as error:  # whatever it is: the other runs go on, and the report tells of this one
+        result = description | {"status": "failed", "error": f"{error}" or type(error).__name__}
     return result | {"environment": describe_environment()}
 
 
@@ -184,6 +203,9 @@ def run_command(step: Step, plan: Plan, folder: Path, num_threads: int | None = 
 
 
 def _run_script(script: str, arguments: list[str], folder: Path, log: Path, num_threads: int | None) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    # A step trains on one device: on two its batches, and so its tokens, would be twice those of the plan.
+    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
     with log.open("w", encoding="utf-8") as output:
         for stream in (1, 2):
             os.dup2(output.fileno(), stream)
@@ -194,6 +216,13 @@ def _run_script(script: str, arguments: list[str], folder: Path, log: Path, num_
     importlib.import_module(f"hf_domain.examples.{script}").main()
 
 
+def _end_with_parent() -> None:
+    """End this process when the comparison is killed: it would write its output into that of the next run."""
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
+        os._exit(1)
+
+
 def read_output(step: Step, plan: Plan, folder: Path) -> dict[str, Any]:
     """Read what a step left in its folder, and drop the weights that no other step needs."""
     metrics = read_json(folder / "all_results.json") if (folder / "all_results.json").is_file() else {}
@@ -202,7 +231,8 @@ def read_output(step: Step, plan: Plan, folder: Path) -> dict[str, Any]:
     if weights.is_file():
         output["checkpoint_bytes"] = weights.stat().st_size
     if step.kind == "pretraining":
-        output["tokens"] = int(step.flags["max_steps"]) * count_tokens(step.flags)
+        output["max_steps"] = int(step.flags["max_steps"])
+        output["tokens"] = count_trained_tokens(step.flags, metrics.get("train_samples"))
         output["trainable_parameters"] = metrics["trainable_parameters"]
     if step.kind == "evaluation":
         # The own loss of a method may have more terms; what compares is the reconstruction of the masked tokens.
@@ -216,6 +246,16 @@ def read_output(step: Step, plan: Plan, folder: Path) -> dict[str, Any]:
         for file in folder.glob("*.safetensors"):
             file.unlink()
     return output
+
+
+def count_trained_tokens(flags: dict[str, Any], blocks: int | None) -> int:
+    """Return the tokens of a training; the last batch of an epoch is short where `blocks` do not fill it."""
+    steps, length = int(flags["max_steps"]), int(flags["max_seq_length"])
+    of_step = count_tokens(flags)
+    if blocks is None:
+        return steps * of_step
+    epochs, rest = divmod(steps, math.ceil(blocks * length / of_step))
+    return (epochs * blocks * length) + min(rest * of_step, blocks * length)
 
 
 def fit_to_minutes(step: Step, plan: Plan, results: dict[str, dict[str, Any]]) -> None:
@@ -233,56 +273,6 @@ def write_task_text(plan: Plan, task: str, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = dict.fromkeys(" ".join(str(text).split()) for text in texts)  # a context has several questions
     write_text(path, "".join(f"{line}\n" for line in lines))
-
-
-def describe_plan(plan: Plan) -> dict[str, Any]:
-    """Return what a report says of the plan."""
-    titles = {name: plan.get_recipe(name).name for name in plan.methods}
-    for name, method in plan.methods.items():
-        titles[name] += "" if method.recipe == name else f" ({name})"
-        titles[name] += "" if method.after is None else f", after {method.after}"
-    content = asdict(plan)
-    return content | {"path": plan.path.name, "titles": titles}
-
-
-def describe(step: Step, plan: Plan) -> dict[str, Any]:
-    """Return what a result says of its step: by it the result is known again, also after a file was changed."""
-    fields = ("name", "kind", "method", "corpus", "task", "seed", "needs", "script")
-    files = {name: plan.folder / value for name, value in step.flags.items() if name.endswith("_file")}
-    sizes = {name: file.stat().st_size for name, file in files.items() if file.name != f"{step.task}.txt"}
-    return {name: getattr(step, name) for name in fields} | {"flags": dict(step.flags), "input_bytes": sizes}
-
-
-def read_results(output_dir: Path) -> dict[str, dict[str, Any]]:
-    """Read the results that are there, by the names of their steps."""
-    return {path.stem: read_json(path) for path in sorted((output_dir / "results").glob("*.json"))}
-
-
-def check_results(results: dict[str, dict[str, Any]], expected: dict[str, dict[str, Any]]) -> None:
-    """Check that results belong to the steps of a plan, and to the installed versions.
-
-    Args:
-        results: By the names of the steps.
-        expected: What `describe` says of the steps.
-
-    Raises:
-        ValueError: One does not.
-    """
-    expected = json.loads(json.dumps(expected))
-    versions = describe_environment()["versions"]
-    foreign = []
-    for name, result in results.items():
-        if name not in expected or any(result[key] != value for key, value in expected[name].items()):
-            foreign.append(f"{name} (another plan)")
-        elif "environment" in result and any(
-            result["environment"]["versions"][package] != versions[package] for package in COMPARED_VERSIONS
-        ):
-            foreign.append(f"{name} (other versions of {', '.join(COMPARED_VERSIONS)})")
-    if foreign:
-        raise ValueError(
-            f"the folder holds {len(foreign)} result(s) that are not of this comparison: {', '.join(foreign[:5])}; "
-            "choose another --output_dir, or delete them from results/"
-        )
 
 
 def choose_part(plan: Plan, steps: list[Step], shard: tuple[int, int]) -> list[Step]:

@@ -64,18 +64,28 @@ def list_steps(plan: Plan, output_dir: Path) -> list[Step]:
     Args:
         plan: What is compared.
         output_dir: Where the steps write.
+
+    Raises:
+        ValueError: Two different steps have the same name.
     """
     lister = StepLister(plan, os.path.relpath(output_dir, plan.folder))
     steps: dict[str, Step] = {}
+
+    def add(step: Step) -> None:
+        if steps.setdefault(step.name, step).flags != step.flags:
+            raise ValueError(
+                f"two different steps of the plan would be called {step.name}: the names of a method, a task and a "
+                "corpus are joined by -; give one of them another name"
+            )
+
     for task in plan.tasks:
         for method in plan.list_methods(task):
             for step in lister.make_encoder(method, task):
-                steps.setdefault(step.name, step)
+                add(step)
     for task in plan.tasks:
         for seed in plan.seeds:
             for method in plan.list_methods(task):
-                step = lister.fine_tune(method, task, seed, list(steps))
-                steps[step.name] = step
+                add(lister.fine_tune(method, task, seed, list(steps)))
     return list(steps.values())
 
 

@@ -43,7 +43,9 @@ FORMAT_VERSION = 1
 MANIFEST = "datastore.json"
 TOKENIZER = "tokenizer"
 LOCK = ".lock"
-WRITTEN = re.compile(r"passages-\d+\.arrow|index-\d+|datastore\.json\.unfinished")  # all that may be left behind
+WRITTEN = re.compile(
+    r"passages-\d+\.arrow|index-\d+|datastore\.json\.(\w+\.)?unfinished"
+)  # all that may be left behind
 SCHEMA = FEATURES.arrow_schema.append(pa.field("text_hash", pa.int64()))
 BATCH_SIZE = 1000  # documents that are tokenized at once
 COMMIT_CHARACTERS = 16_000_000  # text between two commits, some seconds of work

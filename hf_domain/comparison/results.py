@@ -1,0 +1,147 @@
+"""Results of a comparison: one file for each step, and what a result is known by.
+
+A result holds what its step was: the command, digests of what it read, and a digest of the steps that it started from.
+So whatever changes, a result of before is told from one of the plan as it is.
+"""
+
+import hashlib
+import json
+import os
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hf_domain.comparison.plan import Plan
+from hf_domain.comparison.steps import Step, list_steps
+from hf_domain.plans import fingerprint_checkpoint, fingerprint_files
+from hf_domain.results import describe_environment, read_json, write_json
+
+# A result counts only beside those of the same versions of what computes it.
+COMPARED_VERSIONS = ("hf-domain", "transformers", "torch")
+DESCRIBED = ("name", "kind", "method", "corpus", "task", "seed", "needs", "script")
+
+
+def describe_steps(plan: Plan, output_dir: Path) -> dict[str, dict[str, Any]]:
+    """Return by name what a result says of its step.
+
+    What steps write and read from each other is relative to the folder of the comparison: a result is the same in
+    another one.
+
+    Args:
+        plan: Of the steps.
+        output_dir: Where they write.
+    """
+    steps, root = list_steps(plan, output_dir), os.path.relpath(output_dir, plan.folder)
+
+    def localize(value: Any) -> Any:
+        if isinstance(value, list):
+            return [localize(item) for item in value]
+        return value.removeprefix(f"{root}/") if isinstance(value, str) else value
+
+    made = {name for step in steps for flag, name in step.flags.items() if flag in ("output_dir", "held_out_file")}
+    descriptions: dict[str, dict[str, Any]] = {}
+    for step in steps:
+        description = {name: getattr(step, name) for name in DESCRIBED}
+        description["flags"] = {flag: localize(value) for flag, value in step.flags.items()}
+        description["inputs"] = digest_inputs(plan, step, made)
+        if plan.budget.minutes is not None and step.kind == "pretraining":
+            description["minutes"] = plan.budget.minutes
+        text = json.dumps([descriptions[name] for name in step.needs], sort_keys=True)
+        description["made_from"] = hashlib.sha256(text.encode()).hexdigest() if step.needs else None
+        descriptions[step.name] = json.loads(json.dumps(description))
+    return descriptions
+
+
+def digest_inputs(plan: Plan, step: Step, made: set[str]) -> dict[str, str]:
+    """Return digests of the files and checkpoints that a step reads, by flag; without those that other steps make."""
+    digests = {}
+    for flag, value in step.flags.items():
+        path = plan.folder / str(value)
+        if flag.endswith("_file") and step.task and path.name == f"{step.task}.txt":
+            path = plan.folder / plan.tasks[step.task].get_file("train")  # of which the text of a task is made
+        if isinstance(value, list) or value in made:
+            continue
+        if flag.endswith("_file") and path.is_file():
+            stat = path.stat()
+            digests[flag] = _digest_file(path, stat.st_size, stat.st_mtime_ns)
+        elif flag in ("model_name_or_path", "memory_name_or_path") and list(path.glob("*.safetensors")):
+            digests[flag] = _digest_checkpoint(path, max(file.stat().st_mtime_ns for file in path.iterdir()))
+    return digests
+
+
+@cache
+def _digest_file(path: Path, size: int, changed: int) -> str:
+    return fingerprint_files([path])
+
+
+@cache
+def _digest_checkpoint(path: Path, changed: int) -> str:
+    return fingerprint_checkpoint(str(path))
+
+
+def describe_plan(plan: Plan) -> dict[str, Any]:
+    """Return what a report says of the plan."""
+    titles = {name: plan.get_recipe(name).name for name in plan.methods}
+    for name, method in plan.methods.items():
+        titles[name] += "" if method.recipe == name else f" ({name})"
+        titles[name] += "" if method.after is None else f", after {method.after}"
+    content = asdict(plan)
+    return content | {"path": plan.path.name, "titles": titles}
+
+
+def read_results(output_dir: Path) -> dict[str, dict[str, Any]]:
+    """Read the results that are there, by the names of their steps."""
+    return {path.stem: read_json(path) for path in sorted((output_dir / "results").glob("*.json"))}
+
+
+def check_results(results: dict[str, dict[str, Any]], expected: dict[str, dict[str, Any]]) -> None:
+    """Check that results belong to the steps of a plan, and to the installed versions.
+
+    Args:
+        results: By the names of the steps.
+        expected: What `describe_steps` says of the steps.
+
+    Raises:
+        ValueError: One does not.
+    """
+    if foreign := find_foreign(results, expected):
+        first = ", ".join(f"{name} ({reason})" for name, reason in list(foreign.items())[:5])
+        raise ValueError(
+            f"the folder holds {len(foreign)} result(s) that are not of this comparison: {first}; "
+            "choose another --output_dir, or delete them from results/"
+        )
+
+
+def find_foreign(results: dict[str, dict[str, Any]], expected: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """Return the results that do not count, and why; first the steps from which the others start."""
+    versions = describe_environment()["versions"]
+    foreign = {name: "another plan" for name in results if name not in expected}
+    for name in [name for name in expected if name in results]:
+        theirs = results[name].get("environment", {}).get("versions", versions)
+        if not is_of(results[name], expected[name]):
+            foreign[name] = "another plan, or made from other files"
+        elif any(theirs[package] != versions[package] for package in COMPARED_VERSIONS):
+            foreign[name] = f"other versions of {', '.join(COMPARED_VERSIONS)}"
+    return foreign
+
+
+def is_of(result: dict[str, Any], description: dict[str, Any]) -> bool:
+    """Return whether a result, or what a folder says of its step, is of the step that is described.
+
+    An input that is on one side alone is not compared: the checkpoint of a result of another machine may be there.
+    """
+    if any(result.get(name) != value for name, value in description.items() if name != "inputs"):
+        return False
+    theirs, ours = result.get("inputs", {}), description["inputs"]
+    return all(theirs[flag] == ours[flag] for flag in theirs.keys() & ours.keys())
+
+
+def gather_results(plan: Plan, output_dir: Path) -> None:
+    """Make a folder of results, also of several machines, ready for the report of a plan.
+
+    Raises:
+        ValueError: A result is not of this plan, or of other versions.
+    """
+    check_results(read_results(output_dir), describe_steps(plan, output_dir))
+    write_json(output_dir / "plan.json", describe_plan(plan))
