@@ -846,6 +846,13 @@ def test_report_says_what_the_results_say(plan, tmp_path):
     assert list((tmp_path / "output").rglob("dapt-pets/*.safetensors"))
 
 
+def test_report_without_dapt_speaks_of_no_difference(content, tmp_path):
+    content["methods"] = {"tapt": None}
+    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=pretend)
+    assert not any(write_report(tmp_path / "output").differences.values())
+    assert "DAPT" not in (tmp_path / "output" / "report.md").read_text()
+
+
 def test_training_curve(tmp_path):
     history = [{"step": 10, "loss": 3.0}, {"step": 20, "loss": 2.5}, {"step": 20, "eval_loss": 2.0}]
     state = tmp_path / "trainer_state.json"

@@ -212,15 +212,21 @@ def explain(report: Report) -> str:
     """Say how to read the tables."""
     budget = report.plan["budget"]
     cost = f"{budget['tokens']:,} tokens" if budget["tokens"] else f"{budget['minutes']:g} minutes"
-    return (
+    parts = [
         f"Every pre-training had the same budget: {cost}; a method that starts from the encoder of another has both, "
-        "as its costs show. Scores are in percent, on the test sets: mean over "
-        f"{len(report.plan['seeds'])} seeds of fine-tuning ± half the 95 % t interval; in brackets the difference to "
-        "DAPT over the seeds that both have, and the two-sided p of a t test whose variance is that of the test "
-        "examples (paired bootstrap) and of the seeds, not corrected for the number of comparisons. Inference that is "
-        "(cached) read states of the memory or of the passages that were computed before. Preparation is expanding a "
-        "vocabulary or building a datastore. Masked-LM losses compare only between encoders with the same vocabulary."
-    )
+        "as its costs show.",
+        f"Scores are in percent, on the test sets: mean over {len(report.plan['seeds'])} seeds of fine-tuning ± half "
+        "the 95 % t interval.",
+        "In brackets the difference to DAPT over the seeds that both have, and the two-sided p of a t test whose "
+        "variance is that of the test examples (paired bootstrap) and of the seeds, not corrected for the number of "
+        "comparisons."
+        if any(report.differences.values())
+        else "",
+        "Inference that is (cached) read states of the memory or of the passages that were computed before. "
+        "Preparation is expanding a vocabulary or building a datastore. Masked-LM losses compare only between encoders "
+        "with the same vocabulary.",
+    ]
+    return " ".join(filter(None, parts))
 
 
 def make_markdown(report: Report, tables: dict[str, pd.DataFrame], pictures: list[str]) -> str:
