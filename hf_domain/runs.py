@@ -291,7 +291,7 @@ def write_card(
     create_card(trainer, card, name)
     if trainer.is_world_process_zero():
         trainer._finish_current_push()
-        push_run(trainer)
+        push_run(trainer, name)
 
 
 def create_card(trainer: Trainer, card: dict[str, Any], name: str) -> None:
@@ -309,17 +309,20 @@ def create_card(trainer: Trainer, card: dict[str, Any], name: str) -> None:
         write_text(file, text.replace("[](https://huggingface.co/)", Path(name).resolve().name))
 
 
-def push_run(trainer: Trainer) -> None:
+def push_run(trainer: Trainer, name: str) -> None:
     """Push the folder of a run in one commit; files of a peft adapter that lie at the top of the repository go.
 
     transformers puts such an adapter on any weights beside it: on those that hold it already, too.
 
     Args:
         trainer: Saved the model and wrote its card.
+        name: The encoder, as the run was given it.
     """
     args = trainer.args
     assert args.output_dir is not None
     folder, ignored = Path(args.output_dir), ["_*", "checkpoint-*", *DEFAULT_IGNORE_PATTERNS]
+    if not is_hub_id(name):
+        ignored.append("adapter/*")  # it names its base by a path of this machine: nobody else could load it
     files = [file.relative_to(folder).as_posix() for file in sorted(folder.rglob("*")) if file.is_file()]
     commit_files(
         HfApi(token=args.hub_token),
