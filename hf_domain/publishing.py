@@ -340,9 +340,10 @@ def check_publication(folder: Path) -> list[str]:
     left = ("training_args.bin", "checkpoint-*/*")
     if pickles := [path for path in paths if PICKLE.search(path) and not any(fnmatch(path, p) for p in left)]:
         raise ValueError(f"a publication holds safetensors only; {folder} has {', '.join(pickles)}: remove them")
-    config = read_config(folder)
-    if lost := [name for name in [*list_weights(folder), *list_code(folder, config)] if name not in names]:
+    code = list_code(folder)
+    if lost := [name for name in [*list_weights(folder), *code] if name not in names]:
         raise ValueError(f"a publication holds all of a model; {folder} lacks {', '.join(lost)}: save the model anew")
+    config = read_config(folder)
     memory = config.get("memory_name_or_path")
     if memory is not None and not is_hub_id(memory):
         cure = "set it to None" if config.get("save_memory") else "save the model with save_memory=True"
@@ -350,7 +351,7 @@ def check_publication(folder: Path) -> list[str]:
             f"a publication names no folder of this machine, which nobody else has; got memory_name_or_path {memory}: "
             f"build the model with a memory of the Hub, or {cure}"
         )
-    return names
+    return [name for name in names if name in code or not name.endswith(".py")]
 
 
 def list_weights(folder: Path) -> list[str]:
@@ -374,9 +375,12 @@ def list_weights(folder: Path) -> list[str]:
     return names
 
 
-def list_code(folder: Path, config: dict[str, Any]) -> list[str]:
+def list_code(folder: Path) -> list[str]:
     """List the files of the code that `auto_map` names, and of what that imports, whether they are there or not."""
-    named = config.get("auto_map", {}).values()
+    configs = [
+        json.loads((folder / name).read_text(encoding="utf-8")) for name in ("config.json", "tokenizer_config.json")
+    ]
+    named = [value for config in configs for value in config.get("auto_map", {}).values()]
     classes = [c for value in named for c in (value if isinstance(value, list) else [value]) if c and "--" not in c]
     names = sorted({f"{name.rpartition('.')[0]}.py" for name in classes})
     for name in names:  # which grows

@@ -196,7 +196,7 @@ def comparison(tmp_path, monkeypatch):
         (folder / "log.txt").write_text("/home/someone")
         result = {"name": f"{method}-pets", "status": "done", "kind": kind, "method": method, "corpus": "pets"}
         result |= {"tokens": 1000, "seconds": 2.0, "max_steps": 16, "environment": describe_environment()}
-        flags = {"max_steps": 16, "output_dir": f"plan/steps/{method}-pets", **(flags or {})}
+        flags = {"output_dir": f"plan/steps/{method}-pets", **(flags or {})}
         flags.setdefault("method", plan.get_recipe(method).method)
         write_json(home / "results" / f"{method}-pets.json", result | {"task": None, "seed": None, "flags": flags})
 
@@ -295,10 +295,12 @@ def test_card_is_of_the_recipe(comparison):
     comparison("adapter", "exbert_adapter")
     comparison("mean", "average", kind="average", flags={"method": None}, after="words")
     comparison("general", "control")
+    comparison("low_rank", "lora", flags={"expanded_vocabulary": "plan/steps/vocabulary-pets"})
     assert "whose vocabulary got words of its domain" in make(comparison, "words")
     assert "exBERT" in make(comparison, "adapter")
+    assert "(after an expansion of its vocabulary by words of the domain), trained" in make(comparison, "low_rank")
     for method, recipe in (("mean", "average"), ("general", "control")):
-        with pytest.raises(ValueError, match=f"{method} is of {recipe}: publish one of adapter, words"):
+        with pytest.raises(ValueError, match=f"{method} is of {recipe}: publish one of adapter, low_rank, words"):
             make(comparison, method)
 
 

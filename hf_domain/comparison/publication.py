@@ -92,12 +92,14 @@ def make_publication(
         pictures.append("training.png")
     settings = {key.replace("_", " "): value for key, value in result["flags"].items() if is_setting(key)}
     settings |= {
-        "max steps": result.get("max_steps", result["flags"]["max_steps"]),
+        "max steps": result.get("max_steps", result["flags"].get("max_steps")),
         "tokens": f"{result['tokens']:,}",
         "seconds": f"{result['seconds']:.0f}",
     }
     settings["versions"] = ", ".join(f"{k} {v}" for k, v in result["environment"]["versions"].items())
     encoder, stages = find_start(report.plan, method)
+    if CARDS[recipes[method]] == "lora" and "expanded_vocabulary" in result["flags"]:  # the others say so themselves
+        stages.append("an expansion of its vocabulary by words of the domain")
     is_local = any((place / encoder).exists() for place in find_plan_folders(output_dir, result["flags"]["output_dir"]))
     write_model_card(
         unfinished,
