@@ -221,6 +221,9 @@ def run(
     if training_args.do_train:
         check_batch(examples["train"], training_args.train_batch_size * training_args.gradient_accumulation_steps)
 
+    # Until it is merged, an adapter of peft beside weights is put on them by whoever loads the folder.
+    ends_merged = model_args.method in ("exbert_adapter", "lora")
+    pushes, training_args.push_to_hub = training_args.push_to_hub, training_args.push_to_hub and not ends_merged
     training_args.remove_unused_columns = not data_args.whole_word_mask  # the collator reads and drops word_ids
     collator_class = DataCollatorForWholeWordMask if data_args.whole_word_mask else DataCollatorForTokenMask
     collator = collator_class(tokenizer, mlm_probability=data_args.mlm_probability, seed=training_args.seed)
@@ -245,9 +248,10 @@ def run(
         # VarMAE's loss has more terms; what compares with a masked LM is the reconstruction of the masked tokens.
         metrics["perplexity"] = math.exp(metrics.get("eval_masked_reconstruction_loss", metrics["eval_loss"]))
         save_metrics(trainer, "eval", metrics, trainer.eval_dataset)
-    if model_args.method in ("exbert_adapter", "lora") and training_args.do_train and training_args.should_save:
+    if ends_merged and training_args.do_train and training_args.should_save:
         save = merge_lora if model_args.method == "lora" else save_as_model
         trainer.model = save(trainer.accelerator.unwrap_model(trainer.model), training_args.output_dir)
+    training_args.push_to_hub = pushes
     write_card(
         trainer,
         model_args,

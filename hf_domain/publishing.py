@@ -1,17 +1,45 @@
 """Model cards, and publishing a folder in one commit."""
 
+import json
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import HfApi, ModelCard, ModelCardData
-from huggingface_hub.errors import HTTPError  # of whatever library the client of the Hub speaks HTTP with
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard, ModelCardData
+from huggingface_hub.errors import HFValidationError, HTTPError  # HTTPError: of whatever library speaks HTTP
+from huggingface_hub.utils import filter_repo_objects
+from safetensors import SafetensorError, safe_open
+from transformers.dynamic_module_utils import get_relative_imports
 
-# Weights that run code when they are loaded; a published folder never holds one.
-PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
+# Of a saved model: what it takes to load it. Metrics, logs and the state of the trainer stay at home.
+MODEL_FILES = (
+    "config.json",
+    "generation_config.json",
+    "model*.safetensors",
+    "model.safetensors.index.json",
+    "*.py",
+    "tokenizer*.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab*.json",
+    "vocab.txt",
+    "merges.txt",
+    "tokenizer.model",
+    "spiece.model",
+    "spm.model",
+    "sentencepiece.bpe.model",
+)
+# What a publication holds beside them.
+OTHER_FILES = ("README.md", "report.json", "*.png", "LICENSE*")
+# Files that may run code when they are loaded, packed ones too.
+PICKLE = re.compile(
+    r"\.(bin|pt|pth|pkl|pickle|ckpt|joblib|dill|npy|npz)(\.(gz|bz2|xz|zip|zst|bak|old))?$", re.IGNORECASE
+)
 # Between attempts: a Hub that restarts is back within these.
 RETRY_SECONDS = (1, 4)
 
@@ -24,7 +52,6 @@ class Method:
     paper: str
     summary: str
     citation: str
-    is_stock: bool = False
 
 
 METHODS = {
@@ -38,7 +65,29 @@ METHODS = {
   booktitle = "Proceedings of ACL",
   year = "2020"
 }""",
-        is_stock=True,
+    ),
+    "tapt": Method(
+        name="TAPT",
+        paper="Gururangan et al. 2020, <https://aclanthology.org/2020.acl-main.740>",
+        summary="{base_model}, trained further with masked language modeling on the text of a task.",
+        citation="""@inproceedings{gururangan-etal-2020-dont,
+  title = "Don't Stop Pretraining: Adapt Language Models to Domains and Tasks",
+  author = "Gururangan, Suchin and others",
+  booktitle = "Proceedings of ACL",
+  year = "2020"
+}""",
+    ),
+    "adalm": Method(
+        name="AdaLM's vocabulary expansion and DAPT",
+        paper="Yao et al. 2021, <https://aclanthology.org/2021.findings-acl.40>",
+        summary="{base_model}, whose vocabulary got words of its domain, trained further with masked language modeling "
+        "on text of it.",
+        citation="""@inproceedings{yao-etal-2021-adapt,
+  title = "Adapt-and-Distill: Developing Small, Fast and Effective Pretrained Language Models for Domains",
+  author = "Yao, Yunzhi and others",
+  booktitle = "Findings of ACL-IJCNLP",
+  year = "2021"
+}""",
     ),
     "lora": Method(
         name="DAPT with LoRA",
@@ -51,13 +100,12 @@ METHODS = {
   booktitle = "Proceedings of ICLR",
   year = "2022"
 }""",
-        is_stock=True,
     ),
     "varmae": Method(
         name="VarMAE",
         paper="Hu et al. 2022, <https://aclanthology.org/2022.findings-emnlp.468>",
         summary="{base_model} with a context-uncertainty module, trained by variational masked autoencoding on text of "
-        "its domain; the encoder itself was frozen.",
+        "its domain; the encoder itself was {encoder}.",
         citation="""@inproceedings{hu-etal-2022-varmae,
   title = "{V}ar{MAE}: Pre-training of Variational Masked Autoencoder for Domain-adaptive Language Understanding",
   author = "Hu, Dou and others",
@@ -68,8 +116,8 @@ METHODS = {
     "exbert": Method(
         name="exBERT",
         paper="Tai et al. 2020, <https://aclanthology.org/2020.findings-emnlp.129>",
-        summary="{base_model} with an extension vocabulary and a side module in every layer, trained with masked "
-        "language modeling on text of its domain; the encoder itself was frozen.",
+        summary="{base_model} with {extension}, trained with masked language modeling on text of its domain; the "
+        "encoder itself was {encoder}.",
         citation="""@inproceedings{tai-etal-2020-exbert,
   title = "ex{BERT}: Extending Pre-trained Models with Domain-specific Vocabulary Under Constrained Training Resources",
   author = "Tai, Wen and others",
@@ -81,7 +129,7 @@ METHODS = {
         name="G-MAP",
         paper="Wan et al. 2022, <https://arxiv.org/abs/2212.03613>",
         summary="{base_model}, trained further with masked language modeling on text of its domain while its layers "
-        "read a frozen general encoder as memory.",
+        "read a general encoder as memory, which was {memory}.",
         citation="""@inproceedings{wan-etal-2022-g,
   title = "{G}-{MAP}: General Memory-Augmented Pre-trained Language Model for Domain Tasks",
   author = "Wan, Zhongwei and others",
@@ -104,23 +152,46 @@ METHODS = {
 }
 
 
-def make_usage(method: str, model_name: str, example: str) -> str:
+def describe_training(config: dict[str, Any]) -> dict[str, str]:
+    """Say by its saved configuration which parts a model has and which of them were trained."""
+    parts = {"extension_vocab_size": "an extension vocabulary", "extension_hidden_size": "a side module in every layer"}
+    state = {True: "frozen", False: "trained as well"}
+    return {
+        "encoder": state[bool(config.get("freeze_backbone"))],
+        "memory": state[bool(config.get("freeze_memory"))],
+        "extension": " and ".join(part for name, part in parts.items() if config.get(name)),
+    }
+
+
+def read_config(folder: str | Path) -> dict[str, Any]:
+    """Read the configuration of a saved model."""
+    return json.loads(Path(folder, "config.json").read_text(encoding="utf-8"))
+
+
+def make_usage(folder: str | Path, model_name: str, example: str) -> str:
     """Return the snippet that shows how to use a masked LM.
 
     Args:
-        method: A key of `METHODS`.
+        folder: Folder of the saved model, which says whether code of ours computes it.
         model_name: A name on the Hub, or a folder.
         example: A sentence with the tokenizer's mask token.
     """
-    trust = "" if METHODS[method].is_stock else ", trust_remote_code=True"
+    trust = ", trust_remote_code=True" if read_config(folder).get("auto_map") else ""
+    model, text = (json.dumps(each, ensure_ascii=False) for each in (model_name, example))  # quoted as Python does
     lines = [
         "from transformers import pipeline",
         "",
-        f'fill_mask = pipeline("fill-mask", model="{model_name}"{trust})',
-        f'for answer in fill_mask("{example}", top_k=3):',
+        f'fill_mask = pipeline("fill-mask", model={model}{trust})',
+        f"for answer in fill_mask({text}, top_k=3):",
         "    print(f\"{answer['score']:.3f}  {answer['sequence']}\")",
     ]
     return "\n".join(lines)
+
+
+def format_cell(value: Any) -> str:
+    """Format a setting for a table; of an absolute path the last name is told."""
+    text = re.sub(r"(?<![\w.:/])/(?:[^\s/,;=]+/)*([^\s/,;=]+)", r"\1", str(value))
+    return " ".join(text.split()).replace("|", "\\|")
 
 
 def write_model_card(
@@ -140,6 +211,7 @@ def write_model_card(
     results_table: str | None = None,
     results_note: str = "",
     pictures: Sequence[str] = (),
+    stages: Sequence[str] = (),
 ) -> Path:
     """Write README.md into the folder of a masked LM.
 
@@ -147,7 +219,7 @@ def write_model_card(
         folder: Folder of the saved model.
         method: A key of `METHODS`.
         model_name: Name of the model, as its users will write it.
-        base_model: The encoder it was made from.
+        base_model: The encoder it was made from: a name on the Hub, or a folder, of which the card tells the name.
         corpus: The text it was trained on.
         settings: Hyper-parameters and costs, name to value.
         limits: What it was not tested for.
@@ -159,6 +231,7 @@ def write_model_card(
         results_table: A Markdown table of measured results.
         results_note: What it was measured on.
         pictures: File names of plots in the folder.
+        stages: What the encoder was trained by before, in order.
 
     Returns:
         The path of the card.
@@ -168,7 +241,11 @@ def write_model_card(
     """
     if method not in METHODS:
         raise ValueError(f"a model card is of one of {', '.join(METHODS)}; got {method}")
-    about = METHODS[method]
+    about, config = METHODS[method], read_config(folder)
+    base_name = base_model if is_hub_id(base_model) else Path(base_model).resolve().name
+    start = f"{base_name} (after {', then '.join(stages)})" if stages else base_name
+    usage = make_usage(folder, model_name, example)
+    runs = re.findall("`+", usage + usage_output)
     card = ModelCard.from_template(
         ModelCardData(
             language=language,
@@ -176,22 +253,23 @@ def write_model_card(
             library_name="transformers",
             pipeline_tag="fill-mask",
             tags=["hf-domain", method],
-            base_model=base_model if "/" in base_model and not Path(base_model).exists() else None,
+            base_model=base_name if "/" in base_name else None,
         ),
         template_str=(files("hf_domain") / "model_card.md").read_text(encoding="utf-8"),
         model_name=model_name,
-        summary=about.summary.format(base_model=base_model),
-        base_model=base_model,
+        summary=about.summary.format(base_model=start, **describe_training(config)),
+        base_model=start,
         corpus=corpus,
         method_name=about.name,
         paper=about.paper,
-        usage=make_usage(method, model_name, example),
+        usage=usage,
         usage_output=usage_output,
-        trust=not about.is_stock,
+        fence="`" * max([3, *(len(run) + 1 for run in runs)]),  # longer than any inside it
+        trust=bool(config.get("auto_map")),
         results_table=results_table,
         results_note=results_note,
         pictures=pictures,
-        settings=settings,
+        settings={name: format_cell(value) for name, value in settings.items()},
         limits=limits,
         licence_note=licence_note,
         citation=about.citation,
@@ -201,8 +279,121 @@ def write_model_card(
     return path
 
 
+def is_hub_id(name: str, folder: str | Path = "") -> bool:
+    """Return whether a name is that of a repository of the Hub, rather than a path.
+
+    Args:
+        name: What a user gave.
+        folder: Where a relative path would start.
+    """
+    return re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) is not None and not Path(folder, name).exists()
+
+
+def commit_files(
+    api: HfApi,
+    repo_id: str,
+    folder: Path,
+    names: Sequence[str],
+    *,
+    replaced: str,
+    message: str,
+    revision: str | None = None,
+) -> str:
+    """Push files of a folder in one commit; `upload_folder` may make several of what takes it long.
+
+    Args:
+        api: With the token.
+        repo_id: Repository, which exists.
+        folder: Of the files.
+        names: Paths in the folder, and in the repository.
+        replaced: Pattern of the files that the commit deletes, unless it brings them.
+        message: Of the commit.
+        revision: Branch; None is the main one.
+
+    Returns:
+        The address of the commit.
+    """
+    old = set(filter_repo_objects(api.list_repo_files(repo_id, revision=revision), allow_patterns=replaced))
+    operations: list[Any] = [CommitOperationDelete(name) for name in sorted(old - {*names, ".gitattributes"})]
+    operations += [CommitOperationAdd(name, folder / name) for name in names]
+    return api.create_commit(repo_id, operations, commit_message=message, revision=revision).commit_url
+
+
+def check_publication(folder: Path) -> list[str]:
+    """Check that a folder is a whole and safe publication.
+
+    Args:
+        folder: A saved model with its README.md.
+
+    Returns:
+        The names of the files that are published: those it takes to load the model, and what describes it.
+
+    Raises:
+        ValueError: Something is missing, or there is a pickle.
+    """
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    paths = sorted(file.relative_to(folder).as_posix() for file in files)
+    names = [path for path in paths if any(fnmatch(path, p) for p in (*MODEL_FILES, *OTHER_FILES)) and "/" not in path]
+    if missing := sorted({"config.json", "tokenizer_config.json", "README.md"} - {*names}):
+        raise ValueError(f"a publication holds model, tokenizer and card; {folder} lacks {', '.join(missing)}")
+    # Trainer's own stay at home unasked, as everything does that nobody needs to load the model.
+    left = ("training_args.bin", "checkpoint-*/*")
+    if pickles := [path for path in paths if PICKLE.search(path) and not any(fnmatch(path, p) for p in left)]:
+        raise ValueError(f"a publication holds safetensors only; {folder} has {', '.join(pickles)}: remove them")
+    code = list_code(folder)
+    if lost := [name for name in [*list_weights(folder), *code] if name not in names]:
+        raise ValueError(f"a publication holds all of a model; {folder} lacks {', '.join(lost)}: save the model anew")
+    config = read_config(folder)
+    memory = config.get("memory_name_or_path")
+    if memory is not None and not is_hub_id(memory):
+        cure = "set it to None" if config.get("save_memory") else "save the model with save_memory=True"
+        raise ValueError(
+            f"a publication names no folder of this machine, which nobody else has; got memory_name_or_path {memory}: "
+            f"build the model with a memory of the Hub, or {cure}"
+        )
+    return [name for name in names if name in code or not name.endswith(".py")]
+
+
+def list_weights(folder: Path) -> list[str]:
+    """List the files that hold the weights of a model, whether they are there or not.
+
+    Raises:
+        ValueError: One of them is cut off.
+    """
+    index = folder / "model.safetensors.index.json"
+    names = ["model.safetensors"]
+    if index.is_file() and not (folder / names[0]).is_file():
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    for name in names:
+        if (folder / name).is_file():
+            try:
+                safe_open(folder / name, framework="pt")
+            except SafetensorError as error:
+                raise ValueError(
+                    f"{folder / name} is no whole file of weights ({error}): save the model anew"
+                ) from error
+    return names
+
+
+def list_code(folder: Path) -> list[str]:
+    """List the files of the code that `auto_map` names, and of what that imports, whether they are there or not."""
+    configs = [
+        json.loads((folder / name).read_text(encoding="utf-8")) for name in ("config.json", "tokenizer_config.json")
+    ]
+    named = [value for config in configs for value in config.get("auto_map", {}).values()]
+    classes = [c for value in named for c in (value if isinstance(value, list) else [value]) if c and "--" not in c]
+    names = sorted({f"{name.rpartition('.')[0]}.py" for name in classes})
+    for name in names:  # which grows
+        if (folder / name).is_file():
+            imported = [f"{module}.py" for module in get_relative_imports(folder / name)]
+            names += [each for each in dict.fromkeys(imported) if each not in names]
+    return names
+
+
 def publish(folder: str | Path, repo_id: str, *, private: bool = False, token: str | None = None) -> str:
-    """Push a folder (weights, tokenizer, code and card) to the Hub in one commit.
+    """Push a model (weights, tokenizer, code, card and pictures) to the Hub in one commit.
+
+    The repository then holds these alone: files of earlier commits go, and other files of the folder stay at home.
 
     Args:
         folder: A saved model with its README.md.
@@ -214,37 +405,35 @@ def publish(folder: str | Path, repo_id: str, *, private: bool = False, token: s
         The address of the commit.
 
     Raises:
-        ValueError: The folder is not a whole publication, or holds a pickle.
+        ValueError: The folder is not a whole publication, or holds a pickle; see `check_publication`.
         PermissionError: The token is missing or may not write there.
         ConnectionError: The Hub could not be reached, or failed, several times; nothing was published.
     """
     folder = Path(folder)
-    names = {file.name for file in folder.iterdir()}
-    if missing := sorted({"config.json", "tokenizer_config.json", "README.md"} - names):
-        raise ValueError(f"a publication holds model, tokenizer and card; {folder} lacks {', '.join(missing)}")
-    if pickles := sorted(name for name in names if name.endswith(PICKLE_SUFFIXES) and name != "training_args.bin"):
-        raise ValueError(f"a publication holds safetensors only; {folder} has {', '.join(pickles)}: remove them")
-    # Checkpoints, optimizer states and Trainer's pickled arguments stay at home.
-    ignored = ["checkpoint-*", "*.unfinished", "training_args.bin", "runs/*"]
+    names = check_publication(folder)
     api = HfApi(token=token)
     for wait in (*RETRY_SECONDS, None):
         try:
             api.create_repo(repo_id, private=private, exist_ok=True)
-            commit = api.upload_folder(
-                repo_id=repo_id, folder_path=folder, ignore_patterns=ignored, commit_message="Publish the model"
-            )
-            return commit.commit_url
-        except HTTPError as error:
+            return commit_files(api, repo_id, folder, names, replaced="*", message="Publish the model")
+        except HFValidationError:
+            raise
+        except (HTTPError, OSError, RuntimeError, ValueError) as error:
             status = getattr(getattr(error, "response", None), "status_code", None)
             if status in (401, 403):
                 raise PermissionError(
                     f"the Hub refused to write {repo_id} ({status}): log in with `hf auth login`, or pass a token that "
                     "may write there"
                 ) from error
-            if wait is None or (status is not None and status < 500):
+            if isinstance(error, ValueError) and not str(error).startswith("LFS"):
+                raise  # of the card: the Hub read its header and says what is wrong with it
+            passes = status is None or status == 429 or status >= 500
+            if wait is None or not passes:
+                reason = (getattr(error, "server_message", None) or str(error)).strip().partition("\n")[0]
                 raise ConnectionError(
-                    f"{repo_id} could not be written ({status or type(error).__name__}); nothing was published; try "
-                    "again later"
+                    f"{repo_id} could not be written ({status or type(error).__name__}); nothing was published; "
+                    + ("try again later" if passes else "the Hub says why")
+                    + f": {reason}"
                 ) from error
             time.sleep(wait)
     raise AssertionError("the last attempt returns or raises")

@@ -2,6 +2,7 @@
 
 import atexit
 import logging
+import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,8 @@ import datasets
 import torch
 import transformers
 from datasets import Dataset
+from huggingface_hub import HfApi
+from huggingface_hub.utils import DEFAULT_IGNORE_PATTERNS, filter_repo_objects
 from transformers import (
     AutoTokenizer,
     HfArgumentParser,
@@ -19,10 +22,12 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
+from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import PredictionOutput
 
 from hf_domain.corpora import check_length
 from hf_domain.outputs import write_text
+from hf_domain.publishing import commit_files, is_hub_id
 from hf_domain.training import PushCodeCallback
 
 logger = logging.getLogger(__name__)
@@ -117,8 +122,22 @@ def start_run(training_args: TrainingArguments) -> None:
     datasets.utils.logging.set_verbosity(log_level)
     transformers.utils.logging.set_verbosity(log_level)
     logger.info(f"Training/evaluation parameters {training_args}")
+    keep_private(training_args)
     set_seed(training_args.seed)
     atexit.register(leave_process_group)
+
+
+def keep_private(training_args: TrainingArguments) -> None:
+    """Keep the token of the Hub, and the file in which Trainer pickles its arguments, out of what a run pushes.
+
+    Args:
+        training_args: Lose their `hub_token`; the client of the Hub takes it from the environment.
+    """
+    if training_args.hub_token is not None:
+        os.environ["HF_TOKEN"], training_args.hub_token = training_args.hub_token, None
+    # Trainer writes and pushes it in one method, with patterns of its own; the client adds these to any.
+    if (pattern := f"*{TRAINING_ARGS_NAME}") not in DEFAULT_IGNORE_PATTERNS:
+        DEFAULT_IGNORE_PATTERNS.append(pattern)
 
 
 def leave_process_group() -> None:
@@ -248,7 +267,7 @@ def write_card(
     dataset_config_name: str | None = None,
     tags: list[str] | None = None,
 ) -> None:
-    """Write the model card, and push everything if the run asks for it.
+    """Write the model card, and push the folder as it is then, in one commit, if the run asks for it.
 
     Args:
         trainer: Has a trained model.
@@ -258,10 +277,59 @@ def write_card(
         dataset_config_name: Its configuration.
         tags: Tags beside those of the task.
     """
-    card: dict[str, Any] = {"finetuned_from": model_args.model_name_or_path, "tasks": task, "tags": tags}
+    name = model_args.model_name_or_path
+    # Trainer writes an empty name into the text alone, and guesses where there is none.
+    card: dict[str, Any] = {"finetuned_from": name if is_hub_id(name) else "", "tasks": task, "tags": tags}
     if dataset_name is not None:
         card |= {"dataset_tags": dataset_name, "dataset": dataset_name, "dataset_args": dataset_config_name}
-    if trainer.args.push_to_hub:
-        trainer.push_to_hub(**card)
-    else:
-        trainer.create_model_card(**card)
+    if not trainer.args.push_to_hub:
+        create_card(trainer, card, name)
+        return
+    if trainer.hub_model_id is None:
+        trainer.init_hf_repo()
+    trainer.save_model(_internal_call=True)  # without a push of its own
+    create_card(trainer, card, name)
+    if trainer.is_world_process_zero():
+        trainer._finish_current_push()
+        push_run(trainer, name)
+
+
+def create_card(trainer: Trainer, card: dict[str, Any], name: str) -> None:
+    """Let Trainer write the card; a local encoder is called by its folder's name there, the path is nobody's business.
+
+    Args:
+        trainer: Has a trained model.
+        card: What Trainer is told; `finetuned_from` is empty for a local encoder.
+        name: The encoder, as the run was given it.
+    """
+    trainer.create_model_card(**card)
+    if trainer.is_world_process_zero() and not card["finetuned_from"]:
+        file = Path(str(trainer.args.output_dir), "README.md")
+        text = file.read_text(encoding="utf-8")
+        write_text(file, text.replace("[](https://huggingface.co/)", Path(name).resolve().name))
+
+
+def push_run(trainer: Trainer, name: str) -> None:
+    """Push the folder of a run in one commit; files of a peft adapter that lie at the top of the repository go.
+
+    transformers puts such an adapter on any weights beside it: on those that hold it already, too.
+
+    Args:
+        trainer: Saved the model and wrote its card.
+        name: The encoder, as the run was given it.
+    """
+    args = trainer.args
+    assert args.output_dir is not None
+    folder, ignored = Path(args.output_dir), ["_*", "checkpoint-*", *DEFAULT_IGNORE_PATTERNS]
+    if not is_hub_id(name):
+        ignored.append("adapter/*")  # it names its base by a path of this machine: nobody else could load it
+    files = [file.relative_to(folder).as_posix() for file in sorted(folder.rglob("*")) if file.is_file()]
+    commit_files(
+        HfApi(token=args.hub_token),
+        str(trainer.hub_model_id),
+        folder,
+        list(filter_repo_objects(files, ignore_patterns=ignored)),
+        replaced="adapter_*",
+        message="End of training",
+        revision=args.hub_revision,
+    )

@@ -2,6 +2,9 @@
 
 import json
 import re
+import shutil
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -199,5 +202,12 @@ class PushCodeCallback(TrainerCallback):
         **kwargs,
     ) -> None:
         """Save the code beside the weights that are about to be pushed."""
-        if isinstance(model, BackbonePreTrainedModel):
-            custom_object_save(model, str(args.output_dir))
+        if not isinstance(model, BackbonePreTrainedModel):
+            return
+        with TemporaryDirectory() as folder:
+            custom_object_save(model, folder)
+            for file in Path(folder).iterdir():
+                copy = Path(str(args.output_dir), file.name)
+                # An earlier push may still be reading: what is there already is not cut off to be written again.
+                if not (copy.is_file() and copy.read_bytes() == file.read_bytes()):
+                    shutil.copy(file, copy)

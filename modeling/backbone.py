@@ -170,8 +170,11 @@ class BackbonePreTrainedModel(PreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, *args, **kwargs) -> Any:
-        """Load as transformers does, and freeze again what the method freezes: loading makes all of it trainable."""
-        output = super().from_pretrained(*args, **kwargs)
+        """Load as transformers does, and freeze again what the method freezes: loading makes all of it trainable.
+
+        Weights are safetensors: our models were never saved as pickles, which run code when they are read.
+        """
+        output = super().from_pretrained(*args, **{"use_safetensors": True, **kwargs})
         for module in (output[0] if isinstance(output, tuple) else output).modules():
             if isinstance(module, BackbonePreTrainedModel):  # also where it is the backbone of another
                 module.freeze_parameters()

@@ -1,6 +1,7 @@
 """The configuration that every model of this package extends: an encoder's configuration inside one of ours."""
 
 import copy
+from collections.abc import Collection
 from dataclasses import fields
 from typing import Any, Self
 
@@ -11,13 +12,26 @@ from transformers import AutoConfig, PreTrainedConfig
 REMOTE_CODE_KEYS = frozenset({"auto_map", "custom_pipelines", "trust_remote_code"})
 
 
+def strip_keys(config: dict[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    """Return `config` without some keys, at every depth."""
+    return {
+        key: strip_keys(value, keys) if isinstance(value, dict) else value
+        for key, value in config.items()
+        if key not in keys
+    }
+
+
 def strip_remote_code_keys(config: dict[str, Any]) -> dict[str, Any]:
     """Return `config` without the keys of `REMOTE_CODE_KEYS`, at every depth."""
-    return {
-        key: strip_remote_code_keys(value) if isinstance(value, dict) else value
-        for key, value in config.items()
-        if key not in REMOTE_CODE_KEYS
-    }
+    return strip_keys(config, REMOTE_CODE_KEYS)
+
+
+def strip_private_keys(config: dict[str, Any]) -> dict[str, Any]:
+    """Return what is saved of a nested `config`: no key that could run code, and not where an encoder was read from.
+
+    transformers leaves that path out at the top level alone, and a saved model may be published.
+    """
+    return strip_keys(config, REMOTE_CODE_KEYS | {"_name_or_path"})
 
 
 def build_backbone_config(config: dict[str, Any] | PreTrainedConfig | None) -> PreTrainedConfig:
@@ -122,7 +136,7 @@ class BackboneConfig(PreTrainedConfig):
         self.backbone_config.vocab_size = value
 
     def to_dict(self) -> dict[str, Any]:
-        """Serialise; the nested configuration carries no key that could run code."""
+        """Serialise; the nested configuration carries no key that could run code, and no path of this machine."""
         output = super().to_dict()
-        output["backbone_config"] = strip_remote_code_keys(output["backbone_config"])
+        output["backbone_config"] = strip_private_keys(output["backbone_config"])
         return output

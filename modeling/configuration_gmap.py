@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from transformers import AutoConfig
 
-from .configuration_backbone import BackboneConfig, build_backbone_config, strip_remote_code_keys
+from .configuration_backbone import BackboneConfig, build_backbone_config, strip_private_keys
 
 GATED_STRATEGIES = ("gated", "chunk_gated")
 MEMORY_STRATEGIES = ("single_layer", "multiple_layer", *GATED_STRATEGIES)
@@ -207,7 +207,7 @@ class GMapConfig(BackboneConfig):
         return [(layer, [state - offset for state in chosen]) for layer, chosen in zip(layers, states, strict=True)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Serialise; the nested configurations carry no key that could run code."""
+        """Serialise; the nested configurations carry no key that could run code, and no path of this machine."""
         output = super().to_dict()
-        output["memory_config"] = strip_remote_code_keys(output["memory_config"])
+        output["memory_config"] = strip_private_keys(output["memory_config"])
         return output

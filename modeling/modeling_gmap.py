@@ -420,6 +420,7 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
                 config.memory_name_or_path,
                 revision=config.memory_revision or "main",
                 dtype=dtype or memory.dtype,  # that of the digest: rounded weights have another
+                use_safetensors=True,  # a checkpoint must not lead to a pickle
                 output_loading_info=True,
                 **options,
             )

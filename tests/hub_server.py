@@ -54,6 +54,7 @@ class HubServer:
         self.repositories: dict[str, Repository] = {}
         self.requests: list[tuple[str, str, str | None]] = []
         self.faults: list[Fault] = []
+        self.store: dict[str, bytes] = {}
         self.lock = threading.Lock()
         handler = type("Handler", (Handler,), {"hub": self})
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -106,6 +107,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         self.answer(self.post)
+
+    def do_PUT(self):
+        self.answer(self.put)
 
     def answer(self, handle):
         path, body = unquote(urlsplit(self.path).path), self.read_body()
@@ -188,6 +192,10 @@ class Handler(BaseHTTPRequestHandler):
         object_id = compute_object_id(files[path])
         return self.send(files[path], X_Repo_Commit=sha, ETag=f'"{object_id}"', Accept_Ranges="bytes")
 
+    def put(self, path, body):
+        self.hub.store[path.removeprefix("/store/")] = body
+        self.send(b"")
+
     def post(self, path, body):
         if self.headers.get("Authorization") != f"Bearer {TOKEN}":
             return self.send_error_code(401, "Unauthorized")
@@ -201,19 +209,32 @@ class Handler(BaseHTTPRequestHandler):
             return self.send_json({"url": f"{host}/{name}", "name": name, "id": name}, 409 if exists else 200)
         if path == "/api/validate-yaml":
             return self.send_json({"errors": [], "warnings": []})
+        if path.endswith("/info/lfs/objects/batch"):
+            links = [(o["oid"], o["size"], f"{host}/store/{o['oid']}") for o in json.loads(body)["objects"]]
+            objects = [{"oid": oid, "size": size, "actions": {"upload": {"href": link}}} for oid, size, link in links]
+            return self.send_json({"transfer": "basic", "objects": objects})
         if match := re.fullmatch(r"/api/(?:models|datasets)/([^/]+/[^/]+)/(preupload|commit)/(.+)", path):
             name, kind, _ = match.groups()
             repository = self.hub.repositories.get(name)
             if repository is None:
                 return self.send_error_code(404, "RepoNotFound")
-            if kind == "preupload":  # no file is large: all come in the commit itself
-                files = [{"path": f["path"], "uploadMode": "regular"} for f in json.loads(body)["files"]]
+            if kind == "preupload":  # no file is large: all but the weights come in the commit itself
+                modes = {
+                    f["path"]: "lfs" if f["path"].endswith(".safetensors") else "regular"
+                    for f in json.loads(body)["files"]
+                }
+                files = [{"path": path, "uploadMode": mode} for path, mode in modes.items()]
                 return self.send_json({"files": [{**f, "shouldIgnore": False, "oid": None} for f in files]})
             operations = [json.loads(line) for line in body.splitlines()]
-            added = {o["value"]["path"]: o["value"]["content"] for o in operations if o["key"] == "file"}
+            added = {
+                o["value"]["path"]: base64.b64decode(o["value"]["content"]) for o in operations if o["key"] == "file"
+            }
+            added |= {
+                o["value"]["path"]: self.hub.store[o["value"]["oid"]] for o in operations if o["key"] == "lfsFile"
+            }
             deleted = {o["value"]["path"] for o in operations if o["key"].startswith("deleted")}
             with self.hub.lock:
-                sha = repository.commit({p: base64.b64decode(content) for p, content in added.items()}, deleted)
+                sha = repository.commit(added, deleted)
             answer = {"success": True, "commitUrl": f"{host}/{name}/commit/{sha}", "commitOid": sha}
             return self.send_json(answer | {"hookOutput": "", "pullRequestUrl": None})
         return self.send_error_code(404, "NotFound")

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from hf_domain.examples import run_mlm
-from hub_server import TOKEN, Fault, HubServer
+from hub_server import TOKEN, Fault, HubServer, Repository
 from huggingface_hub import HfApi
 from huggingface_hub.errors import RepositoryNotFoundError
 from huggingface_hub.utils import close_session
@@ -73,26 +73,49 @@ def folder(tmp_path):
     return folder
 
 
-def test_every_commit_of_a_run_loads_without_the_package(hub, tmp_path):
+def run_training(hub, tmp_path, **flags):
+    """Run run_mlm.py as the command line does, with its token on it and a name in HF_TOKEN that may not write."""
     encoder = save_tiny_bert(tmp_path / "encoder", SENTENCES)
     (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES))
     code = "import runpy, sys; sys.argv[0] = 'run_mlm.py'; runpy.run_path(sys.argv.pop(1), run_name='__main__')"
-    flags = {"method": "varmae", "model_name_or_path": encoder, "train_file": tmp_path / "corpus.txt"}
+    flags |= {"model_name_or_path": encoder, "train_file": tmp_path / "corpus.txt", "hub_token": TOKEN}
     flags |= {"output_dir": tmp_path / "cats", "max_seq_length": 16, "per_device_train_batch_size": 4}
-    flags |= {"max_steps": 6, "save_steps": 2, "hub_strategy": "every_save", "report_to": "none"}
+    flags |= {"max_steps": 6, "save_steps": 2, "report_to": "none"}
     flags |= {"push_to_hub": True, "hub_private_repo": True, "do_train": True, "use_cpu": True}
     arguments = [part for name, value in flags.items() for part in (f"--{name}", value)]
-    result = run_process(hub, tmp_path, code, run_mlm.__file__, *arguments)
+    result = run_process(hub, tmp_path, code, run_mlm.__file__, *arguments, token="hf_reader")
     assert result.returncode == 0, result.stderr[-3000:]
+    assert TOKEN not in result.stdout + result.stderr
     repository = hub.repositories["tester/cats"]
     assert repository.private
+    for _, files in repository.commits:
+        assert not any(text.encode() in b"".join(files.values()) for text in (TOKEN, str(tmp_path)))
+        assert not any(name.endswith("training_args.bin") for name in files)
+    return repository
+
+
+def test_every_commit_of_a_run_loads_without_the_package(hub, tmp_path):
+    repository = run_training(hub, tmp_path, method="varmae", hub_strategy="checkpoint")
+    assert {"last-checkpoint/optimizer.pt", "model.safetensors", "README.md"} <= repository.commits[-1][1].keys()
+    assert "fine-tuned version of encoder on" in repository.commits[-1][1]["README.md"].decode()
     revisions = [sha for sha, files in repository.commits if "config.json" in files]
     assert len(revisions) >= 3
     loaded = load_everywhere(hub, tmp_path, "tester/cats", revisions)
     assert {name for name, _ in loaded} == {"VarMAEForMaskedLM"}
     assert len({total for _, total in loaded}) >= 2  # states of training, not the last one again and again
-    for _, files in repository.commits:
-        assert TOKEN.encode() not in b"".join(files.values())
+
+
+@pytest.mark.parametrize(("method", "model"), [("lora", "BertForMaskedLM"), ("exbert_adapter", "ExBertForMaskedLM")])
+def test_run_of_an_adapter_pushes_the_merged_model_alone(hub, tmp_path, method, model):
+    # An adapter that an earlier run left would be put on the merged weights.
+    left = {"adapter_config.json": b"{}", "adapter_model.safetensors": b"", "NOTES.md": b"mine"}
+    hub.repositories["tester/cats"] = Repository(True, [("0" * 40, left)])
+    repository = run_training(hub, tmp_path, method=method, hub_strategy="every_save")
+    (_, (sha, files)) = repository.commits
+    assert not any(name.startswith("adapter_") for name in files)
+    assert {"model.safetensors", "README.md", "NOTES.md"} <= files.keys()
+    assert (tmp_path / "cats" / "adapter" / "adapter_config.json").exists() is (method == "exbert_adapter")
+    assert load_everywhere(hub, tmp_path, "tester/cats", [sha])[0][0] == model
 
 
 @pytest.fixture
@@ -124,6 +147,22 @@ def test_publish_is_one_commit_that_loads_without_the_package(hub, tmp_path, fol
     assert HfApi(token=TOKEN).model_info("tester/cats").sha == sha
     publish(folder, "tester/cats", token=TOKEN)  # 409: it exists
     assert len(repository.commits) in (2, 3)  # the client leaves out a commit without a change
+    assert repository.commits[-1][1] == files
+
+
+@pytest.mark.usefixtures("connect")
+def test_repository_holds_what_was_published_and_nothing_else(hub, folder):
+    left = {".gitattributes": b"", "adapter_config.json": b"{}", "old/model.safetensors": b""}
+    hub.repositories["tester/cats"] = Repository(False, [("0" * 40, left)])
+    private = (".env", "log.txt", "trainer_state.json", "data/train.jsonl", "training_args.bin", "checkpoint-2/rng.pth")
+    for name in (*private, "training.png", "LICENSE.txt", "sub/model.safetensors", "notes.py"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(b"hf_private")
+    publish(folder, "tester/cats", token=TOKEN)
+    files = hub.repositories["tester/cats"].commits[-1][1].keys()
+    code = {"backbone.py", "configuration_backbone.py", "configuration_varmae.py", "heads.py", "modeling_varmae.py"}
+    assert {"training.png", "LICENSE.txt", ".gitattributes", "model.safetensors", *code} <= files
+    assert not {name for name in files if "/" in name or name in (*private, *left, "notes.py")} - {".gitattributes"}
 
 
 @pytest.mark.usefixtures("connect")
@@ -136,11 +175,13 @@ def test_publish_is_one_commit_that_loads_without_the_package(hub, tmp_path, fol
             r"\(500\); nothing was published; try again later",
         ),
         (Fault("POST", "/commit/", "cut", times=100), ConnectionError, "nothing was published; try again later"),
-        (Fault("POST", "/commit/", 412, times=100), ConnectionError, r"\(412\); nothing was published"),
+        (Fault("POST", "/commit/", 412, times=100), ConnectionError, r"\(412\); .*; the Hub says why: Fault"),
+        (Fault("POST", "/preupload/", 404, times=100), ConnectionError, r"\(404\); .*; the Hub says why: Fault"),
+        (Fault("PUT", "/store/", 500, times=100), ConnectionError, "nothing was published; try again later: .*upload"),
         (Fault("POST", "/repos/create", 401, times=100), PermissionError, r"\(401\): log in with `hf auth login`"),
         (Fault("POST", "/repos/create", 403, times=100), PermissionError, r"\(403\): log in with `hf auth login`"),
     ],
-    ids=["500", "cut", "412", "401", "403"],
+    ids=["500", "cut", "412", "404", "store", "401", "403"],
 )
 def test_error_of_the_server_publishes_nothing(hub, folder, fault, error, message):
     hub.faults.append(fault)
@@ -150,8 +191,8 @@ def test_error_of_the_server_publishes_nothing(hub, folder, fault, error, messag
 
 
 @pytest.mark.usefixtures("connect")
-@pytest.mark.parametrize("answer", [503, "cut"])
-@pytest.mark.parametrize("path", ["/commit/", "/repos/create", "/preupload/"])
+@pytest.mark.parametrize("answer", [429, 503, "cut"])
+@pytest.mark.parametrize("path", ["/commit/", "/repos/create", "/preupload/", "/objects/batch"])
 def test_short_trouble_is_waited_for(hub, folder, path, answer):
     hub.faults.append(Fault("POST", path, answer, times=1))
     publish(folder, "tester/cats", token=TOKEN)

@@ -1,9 +1,19 @@
 """Model cards and what may be published."""
 
+import ast
+from pathlib import Path
+
 import pytest
 from huggingface_hub import ModelCard
+from tiny_models import make_masked_lm
 
-from hf_domain.publishing import METHODS, publish, write_model_card
+from hf_domain import VarMAEForMaskedLM
+from hf_domain.comparison import publication
+from hf_domain.comparison.plan import Budget, Corpus, Method, Plan, Task
+from hf_domain.comparison.publication import make_publication
+from hf_domain.comparison.report import read_report
+from hf_domain.comparison.results import describe_plan
+from hf_domain.publishing import METHODS, check_publication, publish, write_model_card
 from hf_domain.results import describe_environment, read_json, write_json
 
 CARD = {
@@ -22,6 +32,8 @@ CARD = {
 
 @pytest.mark.parametrize("method", METHODS)
 def test_card_says_what_was_done(method, tmp_path):
+    is_stock = method in ("dapt", "tapt", "adalm", "lora")
+    write_json(tmp_path / "config.json", {} if is_stock else {"auto_map": {"AutoModel": "modeling_varmae.VarMAEModel"}})
     card = ModelCard.load(write_model_card(tmp_path, method=method, **CARD))
     assert card.data.base_model == CARD["base_model"]
     assert card.data.license == "apache-2.0"
@@ -37,12 +49,48 @@ def test_card_says_what_was_done(method, tmp_path):
     ):
         assert text in card.text
     assert not any(mark in card.text for mark in ("{{", "{%", "{base_model}"))
-    assert ("trust_remote_code=True" in card.text) is (method not in ("dapt", "lora"))
+    assert ("trust_remote_code=True" in card.text) is not is_stock
 
 
-def test_snippet_of_the_card_is_python(tmp_path):
-    text = write_model_card(tmp_path, method="varmae", **CARD).read_text()
-    compile(text.split("```python\n")[1].split("```")[0], "card", "exec")
+@pytest.mark.parametrize("example", ["a [MASK] model", 'the "[MASK]" \\ sat', "a\n[MASK]", "```\n[MASK]"])
+def test_snippet_of_the_card_is_python(tmp_path, example):
+    write_json(tmp_path / "config.json", {})
+    text = write_model_card(tmp_path, method="varmae", **CARD | {"example": example}).read_text()
+    fence = "````" if "```" in example else "```"
+    tree = ast.parse(text.split(f"{fence}python\n")[1].split(f"\n{fence}\n")[0])
+    assert example in [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+
+
+def test_fields_of_a_card_stay_in_their_place(tmp_path):
+    write_json(tmp_path / "config.json", {})
+    settings = {"overrides": "a=x|y\n## Results", "files": ["/home/someone/text.txt", "b/c.txt"], "ratio": "1/2"}
+    fields = {"settings": settings, "usage_output": "0.9 ``` x", "base_model": "/home/someone/bert"}
+    card = ModelCard.load(write_model_card(tmp_path, method="dapt", **CARD | fields))
+    for line in (
+        "| overrides | a=x\\|y ## Results |",
+        "| files | ['text.txt', 'b/c.txt'] |",
+        "| ratio | 1/2 |",
+        "````text\n0.9 ``` x\n````",
+        "- **Base model:** bert\n",
+    ):
+        assert line in card.text
+    assert "/home" not in card.content
+    assert card.data.base_model is None
+
+
+@pytest.mark.parametrize(
+    ("method", "config", "told"),
+    [
+        ("varmae", {"freeze_backbone": True}, "the encoder itself was frozen."),
+        ("varmae", {"freeze_backbone": False}, "the encoder itself was trained as well."),
+        ("gmap", {"freeze_memory": False}, "as memory, which was trained as well."),
+        ("exbert", {"extension_vocab_size": 9, "extension_hidden_size": 8}, "vocabulary and a side module in every"),
+        ("exbert", {"extension_vocab_size": 9, "extension_hidden_size": 0}, "with an extension vocabulary, trained"),
+    ],
+)
+def test_card_says_which_parts_there_are_and_were_trained(tmp_path, method, config, told):
+    write_json(tmp_path / "config.json", config)
+    assert told in write_model_card(tmp_path, method=method, **CARD).read_text()
 
 
 def test_card_of_an_unknown_method(tmp_path):
@@ -51,14 +99,64 @@ def test_card_of_an_unknown_method(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_publish_refuses_what_is_not_whole_or_not_safe(tmp_path):
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"lacks README.md, tokenizer_config.json"):
-        publish(tmp_path, "someone/model")
-    for name in ("README.md", "tokenizer_config.json", "pytorch_model.bin"):
-        (tmp_path / name).write_text("")
-    with pytest.raises(ValueError, match=r"pytorch_model.bin: remove"):
-        publish(tmp_path, "someone/model")
+@pytest.fixture
+def whole(tmp_path):
+    """A folder that may be published."""
+    VarMAEForMaskedLM.from_backbone(make_masked_lm("bert")).save_pretrained(tmp_path / "model")
+    for name in ("README.md", "tokenizer_config.json"):
+        (tmp_path / "model" / name).write_text("{}")
+    return tmp_path / "model"
+
+
+def test_publish_refuses_what_is_not_whole(whole):
+    assert {"model.safetensors", "modeling_varmae.py", "heads.py", "README.md"} <= {*check_publication(whole)}
+    for name in ("README.md", "tokenizer_config.json", "model.safetensors", "modeling_varmae.py", "heads.py"):
+        (whole / name).rename(whole / "away")
+        with pytest.raises(ValueError, match=f"model lacks {name}"):
+            publish(whole, "someone/model")
+        (whole / "away").rename(whole / name)
+    weights = (whole / "model.safetensors").read_bytes()
+    (whole / "model.safetensors").write_bytes(weights[:-1])
+    with pytest.raises(ValueError, match=r"model.safetensors is no whole file of weights .*: save the model anew"):
+        publish(whole, "someone/model")
+    (whole / "model.safetensors").rename(whole / "model-00001-of-00002.safetensors")
+    (whole / "model-00001-of-00002.safetensors").write_bytes(weights)
+    shards = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    write_json(whole / "model.safetensors.index.json", {"weight_map": shards})
+    with pytest.raises(ValueError, match=r"model lacks model-00002-of-00002.safetensors:"):
+        publish(whole, "someone/model")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "pytorch_model.bin",
+        "original/Pytorch_Model.BIN",
+        "a/b/w.pkl.gz",
+        "w.joblib",
+        "optimizer.pt.bak",
+        "a/training_args.bin",
+    ],
+)
+def test_publish_refuses_pickles(whole, name):
+    (whole / "checkpoint-2").mkdir()
+    for left in ("training_args.bin", "checkpoint-2/optimizer.pt"):  # Trainer's
+        (whole / left).write_text("")
+    assert not {"training_args.bin", "checkpoint-2/optimizer.pt"} & {*check_publication(whole)}
+    (whole / name).parent.mkdir(parents=True, exist_ok=True)
+    (whole / name).write_text("")
+    with pytest.raises(ValueError, match=f"holds safetensors only; .* has {name}: remove"):
+        publish(whole, "someone/model")
+
+
+def test_publish_refuses_a_memory_on_this_machine(whole):
+    config = read_json(whole / "config.json")
+    for memory, cure in (("/home/someone/bert", "save_memory=True"), ("../bert", "save_memory=True")):
+        write_json(whole / "config.json", config | {"save_memory": False, "memory_name_or_path": memory})
+        with pytest.raises(ValueError, match=f"got memory_name_or_path {memory}: .*{cure}"):
+            publish(whole, "someone/model")
+    write_json(whole / "config.json", config | {"save_memory": False, "memory_name_or_path": "someone/bert"})
+    check_publication(whole)
 
 
 def test_results_are_whole_files(tmp_path):
@@ -71,3 +169,136 @@ def test_results_are_whole_files(tmp_path):
     with pytest.raises(TypeError):
         write_json(path, {"a": object()})
     assert read_json(path) == content
+
+
+# ------------------------------------------------------------------------------------ a model of a comparison
+
+
+@pytest.fixture
+def comparison(tmp_path, monkeypatch):
+    """Write the folder of a comparison that trained what `train` is called for; its report is not drawn anew."""
+    home = tmp_path / "plan"
+    plan = Plan(
+        encoder="someone/bert",
+        corpora={"pets": Corpus("pets.txt", "heldout.txt")},
+        tasks={"animals": Task("classification", "animals", "pets", "macro_f1")},
+        methods={"fine_tune": Method("fine_tune")},
+        budget=Budget(tokens=1000),
+        path=tmp_path / "plan.yaml",
+    )
+    (home / "results").mkdir(parents=True)
+    (tmp_path / "plan.yaml").touch()
+
+    def train(method, recipe, kind="pretraining", flags=None, config=None, **start):
+        plan.methods[method] = Method(recipe, **start)
+        folder = home / "steps" / f"{method}-pets"
+        VarMAEForMaskedLM.from_backbone(make_masked_lm("bert"), **(config or {})).save_pretrained(folder)
+        (folder / "tokenizer_config.json").write_text("{}")
+        (folder / "log.txt").write_text("/home/someone")
+        result = {"name": f"{method}-pets", "status": "done", "kind": kind, "method": method, "corpus": "pets"}
+        result |= {"needs": []}
+        result |= {"tokens": 1000, "seconds": 2.0, "max_steps": 16, "environment": describe_environment()}
+        flags = {"output_dir": f"plan/steps/{method}-pets", **(flags or {})}
+        flags.setdefault("method", plan.get_recipe(method).method)
+        write_json(home / "results" / f"{method}-pets.json", result | {"task": None, "seed": None, "flags": flags})
+
+        write_json(home / "plan.json", describe_plan(plan, home))
+
+    def read(output_dir):
+        results = publication.read_results(output_dir)
+        report = read_report(describe_plan(plan, home), results)
+        write_json(output_dir / "report.json", {"scores": report.scores, "failed": report.failed})
+        return report
+
+    monkeypatch.setattr(publication, "write_report", read)
+    monkeypatch.setattr(publication, "run_usage", lambda *args: "0.9  the cat sat")
+    train.plan, train.home = plan, home
+    return train
+
+
+ABOUT = {"model_name": "someone/model", "licence": None, "licence_note": "n", "limits": "l", "example": "the [MASK]"}
+
+
+def make(comparison, method, folder=None):
+    """Make a publication; returns its card."""
+    folder = folder or comparison.home.with_name("hub")
+    return (make_publication(comparison.home, method, "pets", folder, **ABOUT) / "README.md").read_text()
+
+
+def list_files(folder):
+    return sorted(path.relative_to(folder) for path in Path(folder).rglob("*"))
+
+
+def test_publication_replaces_only_a_publication(comparison, tmp_path, monkeypatch):
+    comparison("varmae", "varmae")
+    home = comparison.home
+    for folder in (tmp_path / "hub", home / "hub", tmp_path / "empty"):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        for _ in range(2):  # the second replaces the first
+            assert "max steps | 16" in make(comparison, "varmae", folder)
+        assert "log.txt" not in {path.name for path in folder.iterdir()}
+    (tmp_path / "thesis").mkdir()
+    for name in ("README.md", "config.json", "report.json", "thesis.tex"):
+        (tmp_path / "thesis" / name).touch()
+    (tmp_path / "next.unfinished" / "data").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    before = list_files(tmp_path)
+    for folder, message in (
+        ("thesis", "neither, it holds thesis.tex: name another"),
+        ("plan.yaml", "neither, it holds plan.yaml"),
+        ("next", "neither, it holds data"),
+        ("plan/steps/varmae-pets", "is made beside a comparison"),
+        ("plan/results", "is made beside a comparison"),
+        ("plan/steps/hub", "is made beside a comparison"),
+        ("plan", "is made beside a comparison"),
+        (".", "is made beside a comparison"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make(comparison, "varmae", Path(folder))
+        assert list_files(tmp_path) == before
+
+
+def test_card_names_the_encoder_and_what_trained_it_before(comparison, tmp_path, monkeypatch):
+    comparison("tapt", "tapt")
+    comparison("varmae", "varmae", config={"freeze_backbone": False})
+    comparison("second", "varmae", after="tapt")
+    comparison("third", "varmae", after="second")
+    comparison("tested", "varmae", after="fine_tune")  # which trains no encoder
+    comparison("legal", "varmae", encoder="models/legal")
+    card = ModelCard(make(comparison, "varmae"))
+    assert card.data.base_model == "someone/bert"
+    assert "- **Base model:** someone/bert\n" in card.text
+    assert "the encoder itself was trained as well" in card.text
+    assert "- **Base model:** someone/bert (after TAPT, then VarMAE)\n" in make(comparison, "third")
+    assert "- **Base model:** someone/bert\n" in make(comparison, "tested")
+    assert ModelCard(make(comparison, "legal")).data.base_model == "models/legal"
+    (tmp_path / "models" / "legal").mkdir(parents=True)  # paths start where the plan is, wherever the command runs
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    card = ModelCard(make(comparison, "legal"))
+    assert card.data.base_model is None
+    assert "- **Base model:** legal\n" in card.text
+
+
+def test_card_is_of_the_recipe(comparison):
+    comparison("words", "adalm")
+    comparison("adapter", "exbert_adapter")
+    comparison("mean", "average", kind="average", flags={"method": None}, after="words")
+    comparison("general", "control")
+    comparison("low_rank", "lora", flags={"expanded_vocabulary": "plan/steps/vocabulary-pets"})
+    assert "whose vocabulary got words of its domain" in make(comparison, "words")
+    assert "exBERT" in make(comparison, "adapter")
+    assert "(after an expansion of its vocabulary by words of the domain), trained" in make(comparison, "low_rank")
+    for method, recipe in (("mean", "average"), ("general", "control")):
+        with pytest.raises(ValueError, match=f"{method} is of {recipe}: publish one of adapter, low_rank, words"):
+            make(comparison, method)
+
+
+def test_published_report_names_failed_steps_and_tells_no_log(comparison, tmp_path):
+    comparison("dapt", "dapt")
+    failed = {"name": "dapt-on-pets", "status": "failed", "kind": "evaluation", "error": "/home/someone: hf_secret"}
+    write_json(comparison.home / "results" / "dapt-on-pets.json", failed)
+    make(comparison, "dapt")
+    assert read_json(comparison.home / "report.json")["failed"] == {"dapt-on-pets": failed["error"]}
+    assert read_json(tmp_path / "hub" / "report.json")["failed"] == ["dapt-on-pets"]
+    assert not [file for file in (tmp_path / "hub").iterdir() if b"/home" in file.read_bytes()]

@@ -13,6 +13,8 @@ from tiny_tokenizers import make_bert_tokenizer
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 from hf_domain import (
+    GMapForMaskedLM,
+    RadaForMaskedLM,
     VarMAEForMaskedLM,
     VarMAEForQuestionAnswering,
     VarMAEForSequenceClassification,
@@ -143,3 +145,33 @@ def test_folder_holds_safetensors_and_code_only(tmp_path):
         f"AutoModelFor{head}"
         for head in ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering")
     }
+
+
+def test_saved_model_tells_no_path_of_its_encoders(tmp_path):
+    make_masked_lm("bert").save_pretrained(tmp_path / "home_of_someone")
+    encoder = AutoModelForMaskedLM.from_pretrained(tmp_path / "home_of_someone")
+    nested = RadaForMaskedLM.from_backbone(VarMAEForMaskedLM.from_backbone(encoder))
+    for name, model in (
+        ("nested", nested),
+        ("gmap", GMapForMaskedLM.from_backbones(nested, encoder, memory_name_or_path=None)),
+    ):
+        model.save_pretrained(tmp_path / name)
+        config = json.loads((tmp_path / name / "config.json").read_text())
+        assert config["backbone_config"]["backbone_config"]["model_type"] in ("bert", "varmae")
+        assert "home_of_someone" not in json.dumps(config)
+
+
+def test_pickled_weights_are_refused(tmp_path):
+    encoder = make_masked_lm("bert")
+    encoder.save_pretrained(tmp_path / "memory")
+    memory = AutoModelForMaskedLM.from_pretrained(tmp_path / "memory")
+    VarMAEForMaskedLM.from_backbone(encoder).save_pretrained(tmp_path / "model")
+    GMapForMaskedLM.from_backbones(encoder, memory, save_memory=False).save_pretrained(tmp_path / "gmap")
+    for folder in (tmp_path / "memory", tmp_path / "model"):
+        weights = folder / "model.safetensors"
+        torch.save(load_file(weights), folder / "pytorch_model.bin")
+        weights.unlink()
+    with pytest.raises(OSError, match=r"no file named model.safetensors"):
+        AutoModelForMaskedLM.from_pretrained(tmp_path / "model")
+    with pytest.raises(ValueError, match=r"memory .* cannot be read: .*no file named model.safetensors"):
+        AutoModelForMaskedLM.from_pretrained(tmp_path / "gmap")

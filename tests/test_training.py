@@ -139,6 +139,12 @@ def test_pushed_folder_holds_the_code(tmp_path):
     arguments = TrainingArguments(str(tmp_path), use_cpu=True)
     PushCodeCallback().on_push_begin(arguments, TrainerState(), TrainerControl(), model=model)
     assert {file.name for file in tmp_path.glob("*.py")} >= {"modeling_varmae.py", "backbone.py"}
+    # A push that still reads finds whole files: what is right is not written again, what is not is.
+    times = {file: file.stat().st_mtime_ns for file in tmp_path.glob("*.py") if file.name != "heads.py"}
+    (tmp_path / "heads.py").write_text("")
+    PushCodeCallback().on_push_begin(arguments, TrainerState(), TrainerControl(), model=model)
+    assert times == {file: file.stat().st_mtime_ns for file in times}
+    assert (tmp_path / "heads.py").read_text()
     PushCodeCallback().on_push_begin(arguments, TrainerState(), TrainerControl(), model=make_masked_lm("bert"))
 
 

@@ -4,16 +4,22 @@ import os
 import shutil
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
+from hf_domain.comparison.plan import RECIPES
 from hf_domain.comparison.report import Report, explain, format_markdown_table, make_tables, write_report
 from hf_domain.comparison.results import read_results
 from hf_domain.comparison.steps import TRAINER_OPTIONS
-from hf_domain.publishing import make_usage, write_model_card
-from hf_domain.results import read_json
+from hf_domain.publishing import MODEL_FILES, OTHER_FILES, make_usage, write_model_card
+from hf_domain.results import read_json, write_json
 
-# Of a saved model: what it takes to load it. Metrics, logs and the state of the trainer stay at home.
-PUBLISHED = ("config.json", "*.safetensors", "*.safetensors.index.json", "*.py", "tokenizer*", "vocab*", "merges.txt")
+# The method of the card by the recipe of the plan; an adapter was saved as the model that it makes of its base.
+CARDS = {"exbert_adapter": "exbert", "rada_mlm": "rada"}
+CARDS |= {name: name for name in ("tapt", "dapt", "lora", "varmae", "adalm", "exbert")}
+# What a comparison keeps in its own folder.
+KEPT = ("steps", "results", "texts", "passages", "memories")
 WITHOUT_PACKAGE = "import sys\nsys.modules['hf_domain'] = None\n"
 
 
@@ -39,7 +45,7 @@ def make_publication(
         output_dir: Of the comparison.
         method: Of the plan.
         corpus: Of the plan; what the model was trained on.
-        folder: Where the publication is made; an earlier one there is replaced.
+        folder: Where the publication is made; an earlier one there is replaced, nothing else is.
         model_name: Name of the model, as its users will write it.
         licence: Identifier of the licence of the weights; None if it is not settled.
         licence_note: Licences of base model and data.
@@ -51,27 +57,39 @@ def make_publication(
         The folder.
 
     Raises:
-        ValueError: The comparison did not train such a model.
+        ValueError: The comparison did not train such a model, or `folder` holds something else.
         RuntimeError: The snippet fails.
     """
+    folder = folder.resolve()
+    unfinished = folder.with_name(f"{folder.name}.unfinished")
+    check_replaceable(folder, output_dir)
+    check_replaceable(unfinished, output_dir, is_whole=False)
     name, results = f"{method}-{corpus}", read_results(output_dir)
     trained = output_dir / "steps" / name
     if results.get(name, {}).get("status") != "done" or not (trained / "config.json").is_file():
         made = sorted(n for n, r in results.items() if r["kind"] == "pretraining" and r["status"] == "done")
         raise ValueError(f"{output_dir} has no trained model {name}; there are {', '.join(made) or 'none'}")
+    recipes = {name: method["recipe"] for name, method in read_json(output_dir / "plan.json")["methods"].items()}
+    if recipes[method] not in CARDS:
+        made = sorted(name for name, recipe in recipes.items() if recipe in CARDS)
+        raise ValueError(
+            f"a model of a domain is made by one of the recipes {', '.join(sorted(CARDS))}; {method} is of "
+            f"{recipes[method]}: publish one of {', '.join(made) or 'another plan'}"
+        )
     report, result = write_report(output_dir), results[name]
-    unfinished = folder.with_name(f"{folder.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    for pattern in PUBLISHED:
+    for pattern in MODEL_FILES:
         for file in trained.glob(pattern):
             shutil.copy(file, unfinished)
     pictures = [name for name in ("differences.png", "forgetting.png") if (output_dir / name).is_file()]
-    for picture in (*pictures, "report.json"):
+    for picture in pictures:
         shutil.copy(output_dir / picture, unfinished)
+    # Why a step failed is told by the end of its log, which nobody has read for what it gives away.
+    scores = read_json(output_dir / "report.json")
+    write_json(unfinished / "report.json", scores | {"failed": sorted(scores["failed"])})
     if draw_training(trained / "trainer_state.json", unfinished / "training.png"):
         pictures.append("training.png")
-    run_method = result["flags"]["method"]
     settings = {key.replace("_", " "): value for key, value in result["flags"].items() if is_setting(key)}
     settings |= {
         "max steps": result["max_steps"],
@@ -79,19 +97,23 @@ def make_publication(
         "seconds": f"{result['seconds']:.0f}",
     }
     settings["versions"] = ", ".join(f"{k} {v}" for k, v in result["environment"]["versions"].items())
-    base = report.plan["encoder"].rstrip("/")
+    encoder, stages = find_start(report.plan, method)
+    if CARDS[recipes[method]] == "lora" and "expanded_vocabulary" in result["flags"]:  # the others say so themselves
+        stages.append("an expansion of its vocabulary by words of the domain")
+    is_local = (output_dir / report.plan["folder"] / encoder).exists()
     write_model_card(
         unfinished,
-        method=run_method,
+        method=CARDS[recipes[method]],
         model_name=model_name,
-        base_model=Path(base).name if Path(base).exists() or base.startswith(".") else base,
+        base_model=Path(encoder).name if is_local else encoder,
+        stages=stages,
         corpus=corpus,
         settings=settings,
         limits=limits,
         licence=licence,
         licence_note=licence_note,
         example=example,
-        usage_output=run_usage(unfinished, run_method, example),
+        usage_output=run_usage(unfinished, example),
         language=language,
         results_table=format_markdown_table(make_tables(report)["Scores"]),
         results_note=f"{find_row(report, method)} is this model. {explain(report)}",
@@ -100,6 +122,42 @@ def make_publication(
     shutil.rmtree(folder, ignore_errors=True)
     os.replace(unfinished, folder)
     return folder
+
+
+def check_replaceable(folder: Path, output_dir: Path, *, is_whole: bool = True) -> None:
+    """Raise unless a folder can be replaced by a publication: nothing that anybody else wrote is ever deleted.
+
+    Args:
+        folder: Absolute; need not exist.
+        output_dir: Of the comparison.
+        is_whole: Whether an earlier publication there was finished.
+
+    Raises:
+        ValueError: It holds the comparison, is a part of it, or has files that no publication wrote.
+    """
+    home = output_dir.resolve()
+    if home.is_relative_to(folder) or any(folder.is_relative_to(home / name) for name in KEPT):
+        raise ValueError(f"a publication is made beside a comparison; {folder} is of {home}: name another output_dir")
+    if not folder.exists():
+        return
+    files = sorted(folder.iterdir()) if folder.is_dir() else [folder]
+    names, patterns = [file.name for file in files], (*MODEL_FILES, *OTHER_FILES)
+    others = [f.name for f in files if not (f.is_file() and any(fnmatch(f.name, pattern) for pattern in patterns))]
+    if others or (names and is_whole and not {"README.md", "config.json", "report.json"} <= {*names}):
+        raise ValueError(
+            f"a publication replaces an earlier one or an empty folder; {folder} is neither, it holds "
+            f"{', '.join((others or names)[:5])}: name another output_dir, or move them"
+        )
+
+
+def find_start(plan: dict[str, Any], method: str) -> tuple[str, list[str]]:
+    """Return the encoder that a method of a plan started from, and what trained it before the method did."""
+    stages: list[str] = []
+    while (after := plan["methods"][method]["after"]) is not None:
+        method, recipe = after, RECIPES[plan["methods"][after]["recipe"]]
+        if recipe.method is not None or recipe.averages:
+            stages.insert(0, recipe.name)
+    return (plan["methods"][method]["encoder"] or plan["encoder"]).rstrip("/"), stages
 
 
 def is_setting(name: str) -> bool:
@@ -116,13 +174,13 @@ def find_row(report: Report, method: str) -> str:
     return report.plan["titles"][method]
 
 
-def run_usage(folder: Path, method: str, example: str) -> str:
+def run_usage(folder: Path, example: str) -> str:
     """Run the snippet of the card on a folder, without this package; returns what it prints.
 
     Raises:
         RuntimeError: It fails.
     """
-    snippet = make_usage(method, str(folder.resolve()), example)
+    snippet = make_usage(folder, str(folder.resolve()), example)
     command = [sys.executable, "-c", WITHOUT_PACKAGE + snippet]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     if run.returncode:

@@ -80,14 +80,15 @@ def _digest_checkpoint(path: Path, changed: int) -> str:
     return fingerprint_checkpoint(str(path))
 
 
-def describe_plan(plan: Plan) -> dict[str, Any]:
-    """Return what a report says of the plan."""
+def describe_plan(plan: Plan, output_dir: Path) -> dict[str, Any]:
+    """Return what a report says of the plan; its paths start from `folder`, which is relative to `output_dir`."""
     titles = {name: plan.get_recipe(name).name for name in plan.methods}
     for name, method in plan.methods.items():
         titles[name] += "" if method.recipe == name else f" ({name})"
         titles[name] += "" if method.after is None else f", after {method.after}"
     content = asdict(plan)
-    return content | {"path": plan.path.name, "titles": titles}
+    folder = os.path.relpath(plan.folder, output_dir)
+    return content | {"path": plan.path.name, "folder": folder, "titles": titles}
 
 
 def read_results(output_dir: Path) -> dict[str, dict[str, Any]]:
@@ -144,4 +145,4 @@ def gather_results(plan: Plan, output_dir: Path) -> None:
         ValueError: A result is not of this plan, or of other versions.
     """
     check_results(read_results(output_dir), describe_steps(plan, output_dir))
-    write_json(output_dir / "plan.json", describe_plan(plan))
+    write_json(output_dir / "plan.json", describe_plan(plan, output_dir))

@@ -66,7 +66,7 @@ def run_comparison(
     check_results(results, descriptions)
     part = choose_part(plan, steps, shard)
     with lock_part(output_dir, shard):
-        write_json(output_dir / "plan.json", describe_plan(plan))
+        write_json(output_dir / "plan.json", describe_plan(plan, output_dir))
         num_threads = None if num_processes == 1 else max(1, (os.cpu_count() or 1) // num_processes)
         run = execute or partial(run_command, num_threads=num_threads)
 
