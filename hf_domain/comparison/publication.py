@@ -19,7 +19,7 @@ from hf_domain.results import read_json, write_json
 CARDS = {"exbert_adapter": "exbert", "rada_mlm": "rada"}
 CARDS |= {name: name for name in ("tapt", "dapt", "lora", "varmae", "adalm", "exbert")}
 # What a comparison keeps in its own folder.
-KEPT = ("steps", "results", "texts", "passages", "memories")
+KEPT = ("steps", "results", "texts", "passages", "memories", "locks")
 WITHOUT_PACKAGE = "import sys\nsys.modules['hf_domain'] = None\n"
 
 

@@ -185,7 +185,7 @@ def format_cell(report: Report, method: str, task: str) -> str:
     if len(scores) < len(report.plan["seeds"]):
         cell += f" [{len(scores)} of {len(report.plan['seeds'])} seeds]"
     if difference := report.differences[method].get(task):
-        p = "one seed: no test" if difference.p is None else f"p {difference.p:.3f}"
+        p = "one seed: no test" if difference.p is None else f"p {difference.p:.3f}".replace("p 0.000", "p < 0.001")
         cell += f" ({difference.mean:+.1f}, {p})"
     return cell
 
