@@ -357,7 +357,7 @@ class DistillationModel(PreTrainedModel):
             )
         real = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         layer = self.distillation_config.teacher_layer or 0
-        # The loss reads no output: what follows the projections of the last layer would only cost its activations.
+        # The loss reads no output: what follows the projections of the layer would run for nobody.
         with torch.no_grad():
             teacher = run_to_layer(self.teacher, layer - 1, input_ids, attention_mask, stop=True)
         student = run_to_layer(self.student, -1, input_ids, attention_mask, stop=True)

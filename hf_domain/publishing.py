@@ -54,28 +54,26 @@ class Method:
     citation: str
 
 
+# Of DAPT and of TAPT.
+DONT_STOP_PRETRAINING = """@inproceedings{gururangan-etal-2020-dont,
+  title = "Don't Stop Pretraining: Adapt Language Models to Domains and Tasks",
+  author = "Gururangan, Suchin and others",
+  booktitle = "Proceedings of ACL",
+  year = "2020"
+}"""
+
 METHODS = {
     "dapt": Method(
         name="DAPT",
         paper="Gururangan et al. 2020, <https://aclanthology.org/2020.acl-main.740>",
         summary="{base_model}, trained further with masked language modeling on text of its domain.",
-        citation="""@inproceedings{gururangan-etal-2020-dont,
-  title = "Don't Stop Pretraining: Adapt Language Models to Domains and Tasks",
-  author = "Gururangan, Suchin and others",
-  booktitle = "Proceedings of ACL",
-  year = "2020"
-}""",
+        citation=DONT_STOP_PRETRAINING,
     ),
     "tapt": Method(
         name="TAPT",
         paper="Gururangan et al. 2020, <https://aclanthology.org/2020.acl-main.740>",
         summary="{base_model}, trained further with masked language modeling on the text of a task.",
-        citation="""@inproceedings{gururangan-etal-2020-dont,
-  title = "Don't Stop Pretraining: Adapt Language Models to Domains and Tasks",
-  author = "Gururangan, Suchin and others",
-  booktitle = "Proceedings of ACL",
-  year = "2020"
-}""",
+        citation=DONT_STOP_PRETRAINING,
     ),
     "adalm": Method(
         name="AdaLM's vocabulary expansion and DAPT",

@@ -380,8 +380,8 @@ class RadaPreTrainedModel(BackbonePreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, RetrievalInterface):
-            # What a fresh interface reads would be noise on every state: as large as the states themselves where they
-            # are small, and larger with a wide `initializer_range`.
+            # What a fresh interface reads would be noise on every state: five times as large as the first token's of a
+            # small encoder with `initializer_range` 0.15, six tenths of it with 0.05.
             init.zeros_(module.output.weight)
             if module.scores == "pooled":
                 init.constant_(module.scale, module.query.in_features**0.5)
