@@ -14,12 +14,13 @@ import pytest
 import yaml
 from filelock import FileLock, Timeout
 from hf_domain.examples import compare as compare_script
+from matplotlib import pyplot
 from scipy.stats import ttest_rel
 from script_runs import save_tiny_bert, write_jsonl
 from seqeval.metrics import f1_score as entity_f1_score
 from sklearn.metrics import f1_score
 
-from hf_domain.comparison import runner
+from hf_domain.comparison import report, runner
 from hf_domain.comparison import scores as scores_module
 from hf_domain.comparison.plan import Task, load_plan
 from hf_domain.comparison.publication import draw_training
@@ -844,6 +845,24 @@ def test_report_says_what_the_results_say(plan, tmp_path):
     assert "dapt" not in [name for name, row in report.differences.items() if row]
     assert not list((tmp_path / "output").rglob("dapt-animals-seed1/*.safetensors"))
     assert list((tmp_path / "output").rglob("dapt-pets/*.safetensors"))
+
+
+def test_losses_of_other_tokens_are_marked_and_not_drawn(content, tmp_path):
+    content["methods"] = {
+        "dapt": None,
+        "fine_tune": None,
+        "adalm": None,
+        "more": {"recipe": "varmae", "after": "adalm"},
+    }
+    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", execute=pretend)
+    written = write_report(tmp_path / "plan")
+    lines = (tmp_path / "plan" / "report.md").read_text().splitlines()
+    for title, is_own in (("AdaLM vocabulary + DAPT", True), ("VarMAE (more), after adalm", True), ("DAPT", False)):
+        row = [line for line in lines if line.startswith(f"| {title} | ")][-1]
+        assert row.count(f"{written.losses[title]['pets']:.3f}") == 1 and row.count(" (own tokens) |") == 2 * is_own
+    figure = report._draw_losses(written, pyplot)
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["DAPT"]
+    pyplot.close(figure)
 
 
 def test_report_without_dapt_speaks_of_no_difference(content, tmp_path):

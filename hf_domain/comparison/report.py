@@ -27,6 +27,7 @@ class Report:
         differences: To the baseline by method and task, over the seeds that both have.
         costs: By method: what its encoder and its use cost.
         losses: Masked-LM losses by the title of the encoder and the corpus they were measured on.
+        expanded: The titles of encoders whose vocabulary was expanded: their losses are of other tokens.
         failed: Steps without a result and why.
     """
 
@@ -35,6 +36,7 @@ class Report:
     differences: dict[str, dict[str, Difference]]
     costs: dict[str, dict[str, float]]
     losses: dict[str, dict[str, float]]
+    expanded: set[str]
     failed: dict[str, str]
 
 
@@ -86,7 +88,9 @@ def read_report(plan: dict[str, Any], results: dict[str, dict[str, Any]]) -> Rep
                 differences[method][task] = compare(own, baseline)
     failed = {name: result["error"] for name, result in results.items() if result["status"] == "failed"}
     costs = {method: read_costs(method, plan, done) for method in methods}
-    return Report(plan, scores, differences, costs, read_losses(plan, done), failed)
+    evaluations = read_evaluations(plan, done)
+    expanded = {title for title, runs in evaluations.items() if has_expanded_vocabulary(plan, runs[0]["method"])}
+    return Report(plan, scores, differences, costs, read_losses(evaluations), expanded, failed)
 
 
 def read_costs(method: str, plan: dict[str, Any], done: list[dict[str, Any]]) -> dict[str, float]:
@@ -120,8 +124,8 @@ def find_preparation(method: str, done: list[dict[str, Any]]) -> list[dict[str, 
     return [r for r in done if r["kind"] in ("vocabulary", "datastore") and r["name"] in needed]
 
 
-def read_losses(plan: dict[str, Any], done: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Return the masked-LM loss of every encoder on every corpus; of TAPT's encoders for one corpus the mean."""
+def read_evaluations(plan: dict[str, Any], done: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Return the evaluations of every encoder by its title, which the encoders of TAPT for one corpus share."""
     corpora = {name: name for name in plan["corpora"]} | {name: task["corpus"] for name, task in plan["tasks"].items()}
     titles = {"encoder": "the encoder as it was", **plan["titles"]}
     has_domains = len(plan["corpora"].keys() - {plan["general"]}) > 1
@@ -129,16 +133,29 @@ def read_losses(plan: dict[str, Any], done: list[dict[str, Any]]) -> dict[str, d
         for source, corpus in corpora.items():
             tells_domain = has_domains and corpus != plan["general"]
             titles[f"{method}-{source}"] = f"{title} ({corpus})" if tells_domain else title
-    losses: dict[str, dict[str, list[float]]] = {}
+    evaluations: dict[str, list[dict[str, Any]]] = {title: [] for title in titles.values()}
     for result in done:
         if result["kind"] == "evaluation":
-            title = titles[result["name"].removesuffix(f"-on-{result['corpus']}")]
-            losses.setdefault(title, {}).setdefault(result["corpus"], []).append(result["masked_lm_loss"])
-    order = list(dict.fromkeys(titles.values()))
+            evaluations[titles[result["name"].removesuffix(f"-on-{result['corpus']}")]].append(result)
+    return {title: results for title, results in evaluations.items() if results}
+
+
+def read_losses(evaluations: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, float]]:
+    """Return the masked-LM loss of every encoder on every corpus; the mean where several encoders have one title."""
     return {
-        title: {corpus: statistics.mean(values) for corpus, values in sorted(losses[title].items())}
-        for title in sorted(losses, key=order.index)
+        title: {
+            corpus: statistics.mean(result["masked_lm_loss"] for result in results if result["corpus"] == corpus)
+            for corpus in sorted({result["corpus"] for result in results})
+        }
+        for title, results in evaluations.items()
     }
+
+
+def has_expanded_vocabulary(plan: dict[str, Any], method: str) -> bool:
+    """Return whether a method, or one that it starts from, expands the vocabulary."""
+    options = plan["methods"][method]
+    after = options["after"]
+    return RECIPES[options["recipe"]].expands_vocabulary or (after is not None and has_expanded_vocabulary(plan, after))
 
 
 # ------------------------------------------------------------------------------------------------------- tables
@@ -162,6 +179,7 @@ def make_tables(report: Report) -> dict[str, pd.DataFrame]:
         costs.loc[costs.index.isin(cached), "inference ms"] += " (cached)"
     losses = pd.DataFrame.from_dict(report.losses, orient="index")
     losses = losses.map(lambda value: "" if pd.isna(value) else f"{value:.3f}")
+    losses.loc[losses.index.isin(report.expanded)] += " (own tokens)"
     return {"Scores": scores, "Costs": costs, "Masked-LM loss on held-out text": losses}
 
 
@@ -223,8 +241,8 @@ def explain(report: Report) -> str:
         if any(report.differences.values())
         else "",
         "Inference that is (cached) read states of the memory or of the passages that were computed before. "
-        "Preparation is expanding a vocabulary or building a datastore. Masked-LM losses compare only between encoders "
-        "with the same vocabulary.",
+        "Preparation is expanding a vocabulary or building a datastore. Masked-LM losses compare between encoders with "
+        "the same vocabulary; those of (own tokens) do not, and no plot sets them beside others.",
     ]
     return " ".join(filter(None, parts))
 
@@ -351,7 +369,7 @@ def _draw_losses(report: Report, pyplot: Any) -> Any:
     figure, axes = pyplot.subplots(figsize=(9, 5))
     for row, (title, losses) in enumerate(report.losses.items()):
         corpora = [corpus for corpus in losses if corpus != general and corpus in start]
-        if losses is not start and general in losses and corpora:
+        if losses is not start and title not in report.expanded and general in losses and corpora:
             gains = [start[corpus] - losses[corpus] for corpus in corpora]
             forgotten = [losses[general] - start[general]] * len(corpora)
             axes.plot(gains, forgotten, linestyle="", label=title, **_choose_marker(row))
