@@ -70,6 +70,9 @@ from hf_domain.training import (
     parse_overrides,
 )
 
+# Until it is merged, an adapter of peft beside weights is put on them by whoever loads the folder.
+MERGED = ("exbert_adapter", "lora")
+
 
 @dataclass
 class MethodArguments(ModelArguments):
@@ -195,14 +198,27 @@ def main() -> None:
     run(model_args, data_args, passage_args, training_args)
 
 
+def check_options(
+    model_args: MethodArguments, data_args: DataTrainingArguments, training_args: TrainingArguments
+) -> None:
+    """Check what the flags ask for together.
+
+    Raises:
+        ValueError: One needs another.
+    """
+    if data_args.streaming and training_args.do_train and training_args.max_steps <= 0:
+        raise ValueError("the length of a stream is not known: --streaming needs --max_steps, got none")
+    if model_args.method in MERGED and training_args.push_to_hub and not training_args.do_train:
+        raise ValueError(f"--method {model_args.method} pushes the model that training ends with: add --do_train")
+
+
 def run(
     model_args: MethodArguments,
     data_args: DataTrainingArguments,
     passage_args: PassageArguments,
     training_args: TrainingArguments,
 ) -> None:
-    if data_args.streaming and training_args.do_train and training_args.max_steps <= 0:
-        raise ValueError("the length of a stream is not known: --streaming needs --max_steps, got none")
+    check_options(model_args, data_args, training_args)
     delta = None
     if model_args.expanded_vocabulary is not None:
         delta = VocabularyDelta.load(model_args.expanded_vocabulary)
@@ -221,8 +237,7 @@ def run(
     if training_args.do_train:
         check_batch(examples["train"], training_args.train_batch_size * training_args.gradient_accumulation_steps)
 
-    # Until it is merged, an adapter of peft beside weights is put on them by whoever loads the folder.
-    ends_merged = model_args.method in ("exbert_adapter", "lora")
+    ends_merged = model_args.method in MERGED
     pushes, training_args.push_to_hub = training_args.push_to_hub, training_args.push_to_hub and not ends_merged
     training_args.remove_unused_columns = not data_args.whole_word_mask  # the collator reads and drops word_ids
     collator_class = DataCollatorForWholeWordMask if data_args.whole_word_mask else DataCollatorForTokenMask

@@ -405,7 +405,8 @@ def publish(folder: str | Path, repo_id: str, *, private: bool = False, token: s
     Raises:
         ValueError: The folder is not a whole publication, or holds a pickle; see `check_publication`.
         PermissionError: The token is missing or may not write there.
-        ConnectionError: The Hub could not be reached, or failed, several times; nothing was published.
+        ConnectionError: The Hub could not be reached, or failed, several times; the commit is there whole or not at
+            all.
     """
     folder = Path(folder)
     names = check_publication(folder)
@@ -428,10 +429,10 @@ def publish(folder: str | Path, repo_id: str, *, private: bool = False, token: s
             passes = status is None or status == 429 or status >= 500
             if wait is None or not passes:
                 reason = (getattr(error, "server_message", None) or str(error)).strip().partition("\n")[0]
+                # A commit may have been made whose answer did not come: it is whole, or it is not there.
+                advice = "no half of it was published; try again later" if passes else "nothing was published; why"
                 raise ConnectionError(
-                    f"{repo_id} could not be written ({status or type(error).__name__}); nothing was published; "
-                    + ("try again later" if passes else "the Hub says why")
-                    + f": {reason}"
+                    f"{repo_id} could not be written ({status or type(error).__name__}); {advice}: {reason}"
                 ) from error
             time.sleep(wait)
     raise AssertionError("the last attempt returns or raises")

@@ -314,6 +314,7 @@ def test_bad_input(run, tmp_path, encoder):
     refuse(run, tmp_path, "one batch of 8 examples; got", train_file=write("short.txt", b"a few words\n" * 9))
     refuse(run, tmp_path, "no file matches", train_file=tmp_path / "missing.txt")
     refuse(run, tmp_path, "--streaming needs --max_steps", streaming=True, max_steps=-1)
+    refuse(run, tmp_path, "--method lora pushes .*: add --do_train", method="lora", push_to_hub=True, do_train=False)
     refuse(run, tmp_path, "no option kl_wieght", method="varmae", config_overrides="kl_wieght=1")
     refuse(run, tmp_path, "dapt has none", config_overrides="kl_weight=1")
     refuse(run, tmp_path, "at most what the model takes", max_seq_length=1024)
