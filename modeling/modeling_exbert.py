@@ -86,6 +86,20 @@ def check_extension_start(start: int, base_vocab_size: int) -> None:
         )
 
 
+@torch.no_grad()
+def fill_from_pieces(new: torch.Tensor, old: torch.Tensor, pieces: list[list[int]]) -> None:
+    """Make each entry of `new` the mean of the `old` ones that spelled it; an entry without any stays as it is.
+
+    Args:
+        new: `[extension_vocab_size, ...]`, written in place.
+        old: `[base_vocab_size, ...]`.
+        pieces: The old ids of each new entry.
+    """
+    for row, old_ids in enumerate(pieces):
+        if old_ids:
+            new[row] = old[old_ids].mean(dim=0)
+
+
 class ExtendedEmbedding(nn.Embedding):
     """Mixed into the class of the base's embedding table: its child `extension` holds the rows of the new ids.
 
@@ -323,8 +337,8 @@ class ExBertPreTrainedModel(BackbonePreTrainedModel):
         Args:
             backbone: Name or folder of a checkpoint, or a loaded model.
             extension_vocabulary: A `VocabularyDelta`, or a mapping of each new id to the old ids that spelled it.
-            extension_init: "normal" draws the new rows from the base's initializer (the paper); "pieces" makes them
-                the mean of the rows that spelled them (AdaLM's initialization).
+            extension_init: "normal" draws the new rows from the base's initializer, with biases of zero in the decoder
+                (the paper); "pieces" makes both the means of those that spelled them (AdaLM's initialization).
             options: Further arguments, and fields of `ExBertConfig`.
 
         Raises:
@@ -339,10 +353,11 @@ class ExBertPreTrainedModel(BackbonePreTrainedModel):
         check_extension_start(start, model.config.base_vocab_size)
         if extension_init == "pieces":
             table: Any = model.get_input_embeddings()
-            with torch.no_grad():
-                for row, old_ids in enumerate(pieces):
-                    if old_ids:
-                        table.extension.weight[row] = table.weight[old_ids].mean(dim=0)
+            fill_from_pieces(table.extension.weight, table.weight, pieces)
+            decoder: Any = model.get_output_embeddings()
+            if decoder is not None and decoder.bias is not None:
+                # Old biases may all lie far below zero: new entries would outbid every old one.
+                fill_from_pieces(decoder.extension.bias, decoder.bias, pieces)
         return model
 
     def get_base_layers(self) -> nn.ModuleList:

@@ -13,6 +13,7 @@ import torch
 from datasets import Dataset
 from hf_domain.modeling.configuration_exbert import EXTENSION_SIZES
 from hf_domain.modeling.modeling_exbert import read_extension_vocabulary
+from hf_domain.tokenization import VocabularyDelta
 from proofs import check_activation_checkpointing, check_bfloat16, train
 from safetensors import safe_open
 from safetensors.torch import load_file
@@ -30,6 +31,7 @@ from hf_domain import (
     VarMAEForMaskedLM,
     VarMAEForTokenClassification,
 )
+from hf_domain.embeddings import apply_delta
 from hf_domain.training import check_tokenizer_fits, log_auxiliary_losses
 
 NUM_NEW = 10
@@ -152,6 +154,19 @@ def test_extension_is_filled_from_the_base(family):
     for new_id, old_ids in VOCABULARY.items():
         expected = sum(pieces.weight[i] for i in old_ids) / len(old_ids)
         torch.testing.assert_close(pieces.extension.weight[new_id - VOCAB_SIZE], expected)
+
+
+def test_vocabulary_alone_begins_as_that_of_adalm_does(family):
+    stock = make_masked_lm(family).eval()
+    with torch.no_grad():
+        stock.get_output_embeddings().bias.copy_(torch.randn(VOCAB_SIZE) - 12)  # small encoders have such biases
+    delta = VocabularyDelta(VOCAB_SIZE, {str(new_id): old_ids for new_id, old_ids in VOCABULARY.items()})
+    model = ExBertForMaskedLM.from_backbone(
+        copy.deepcopy(stock), extension_vocabulary=delta, extension_init="pieces", extension_hidden_size=0
+    ).eval()
+    apply_delta(stock, delta)
+    batch = make_extended_batch()
+    torch.testing.assert_close(model(**batch).logits, stock(**batch).logits)
 
 
 def test_decoder_is_tied_to_both_tables(family, tmp_path):

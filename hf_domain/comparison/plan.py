@@ -53,13 +53,13 @@ RECIPES = {
         "exBERT",
         method="exbert",
         expands_vocabulary=True,
-        pretraining={"learning_rate": 1e-3, "config_overrides": "gate_bias_init=3,extension_init=pieces"},
+        pretraining={"learning_rate": 1e-3, "config_overrides": "gate_bias_init=6,extension_init=pieces"},
     ),
     "exbert_adapter": Recipe(
         "exBERT as an adapter",
         method="exbert_adapter",
         expands_vocabulary=True,
-        pretraining={"learning_rate": 1e-3, "config_overrides": "gate_bias_init=3,extension_init=pieces"},
+        pretraining={"learning_rate": 1e-3, "config_overrides": "gate_bias_init=6,extension_init=pieces"},
     ),
     "gmap": Recipe("G-MAP", needs_after=True, fine_tuning={"method": "gmap"}),
     # A frozen copy encodes the passages: what they say is then computed once for all epochs and seeds.
