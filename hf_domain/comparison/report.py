@@ -334,12 +334,11 @@ def _draw_differences(report: Report, pyplot: Any) -> Any:
                     axes.plot([difference.low, difference.high], [row, row], color=f"C{row}")
                 axes.plot(difference.mean, row, "o", color=f"C{row}")
         axes.axvline(0, color="grey", linewidth=0.8)
-        axes.margins(y=0.3)
+        axes.set_ylim(len(methods) - 0.5, -0.5)
         axes.set_title(task)
         axes.set_yticks(range(len(methods)), [report.plan["titles"][method] for method in methods])
         axes.set_xlabel("points over DAPT")
         axes.spines[["top", "right"]].set_visible(False)
-    panels[0][0].invert_yaxis()
     return figure
 
 
