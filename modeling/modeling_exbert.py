@@ -88,7 +88,7 @@ def check_extension_start(start: int, base_vocab_size: int) -> None:
 
 @torch.no_grad()
 def fill_from_pieces(new: torch.Tensor, old: torch.Tensor, pieces: list[list[int]]) -> None:
-    """Make each entry of `new` the mean of the `old` ones that spelled it; an entry without any stays as it is.
+    """Make each entry of `new` the mean of the `old` ones that spelled it; of all of them where none did.
 
     Args:
         new: `[extension_vocab_size, ...]`, written in place.
@@ -96,8 +96,7 @@ def fill_from_pieces(new: torch.Tensor, old: torch.Tensor, pieces: list[list[int
         pieces: The old ids of each new entry.
     """
     for row, old_ids in enumerate(pieces):
-        if old_ids:
-            new[row] = old[old_ids].mean(dim=0)
+        new[row] = (old[old_ids] if old_ids else old).mean(dim=0)
 
 
 class ExtendedEmbedding(nn.Embedding):
@@ -353,11 +352,11 @@ class ExBertPreTrainedModel(BackbonePreTrainedModel):
         check_extension_start(start, model.config.base_vocab_size)
         if extension_init == "pieces":
             table: Any = model.get_input_embeddings()
-            fill_from_pieces(table.extension.weight, table.weight, pieces)
+            fill_from_pieces(table.extension.weight, table.weight[:start], pieces)
             decoder: Any = model.get_output_embeddings()
             if decoder is not None and decoder.bias is not None:
                 # Old biases may all lie far below zero: new entries would outbid every old one.
-                fill_from_pieces(decoder.extension.bias, decoder.bias, pieces)
+                fill_from_pieces(decoder.extension.bias, decoder.bias[:start], pieces)
         return model
 
     def get_base_layers(self) -> nn.ModuleList:

@@ -160,7 +160,8 @@ def test_vocabulary_alone_begins_as_that_of_adalm_does(family):
     stock = make_masked_lm(family).eval()
     with torch.no_grad():
         stock.get_output_embeddings().bias.copy_(torch.randn(VOCAB_SIZE) - 12)  # small encoders have such biases
-    delta = VocabularyDelta(VOCAB_SIZE, {str(new_id): old_ids for new_id, old_ids in VOCABULARY.items()})
+    pieces = VOCABULARY | {VOCAB_SIZE + 3: []}  # an entry of unknown characters
+    delta = VocabularyDelta(VOCAB_SIZE, {str(new_id): old_ids for new_id, old_ids in pieces.items()})
     model = ExBertForMaskedLM.from_backbone(
         copy.deepcopy(stock), extension_vocabulary=delta, extension_init="pieces", extension_hidden_size=0
     ).eval()
