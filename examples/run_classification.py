@@ -127,7 +127,8 @@ def main():
             raise ValueError(
                 f"--append_passage makes a pair of one text and its passage; got {', '.join(text_columns)}"
             )
-        splits, text_columns = append_passages(splits, datastore), [*text_columns, "passage"]
+        splits = append_passages(splits, datastore, *text_columns, tokenizer, data_args.max_seq_length)
+        text_columns = [*text_columns, "passage"]
     tokenized = map_splits(splits, tokenize, training_args, data_args)
     tokenized = add_memory_states(tokenized, model, training_args, data_args)
     collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None)

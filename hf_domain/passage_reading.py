@@ -23,7 +23,10 @@ class PassageArguments:
     datastore: str | None = field(default=None, metadata={"help": "Folder of the datastore that rada reads."})
     num_passages: int = field(default=10, metadata={"help": "Passages retrieved for an example."})
     append_passage: bool = field(
-        default=False, metadata={"help": "Classification: append the best passage to the text, for any encoder."}
+        default=False,
+        metadata={
+            "help": "Classification: append the best passage, as far as it fits behind the text, for any encoder."
+        },
     )
     passage_cache: str | None = field(
         default=None,
@@ -105,21 +108,38 @@ def retrieve_passages(
     return add_passages(splits, datastore, text_columns, args.num_passages)
 
 
-def append_passages(splits: DatasetDict, datastore: Any) -> DatasetDict:
-    """Add the text of the best passage as the column `passage`, "" where none was found.
+def append_passages(
+    splits: DatasetDict, datastore: Any, text_column: str, tokenizer: PreTrainedTokenizerBase, max_seq_length: int
+) -> DatasetDict:
+    """Add the text of the best passage as the column `passage`, cut to what room its text leaves.
+
+    Tokenizers cut the longer of two texts first: a passage as it is would cost a text up to half its tokens, and
+    reading it would be compared with a text that is read whole.
 
     Args:
         splits: With `passage_ids`.
         datastore: See `load_datastore`.
+        text_column: What the passage is appended to.
+        tokenizer: A fast one, as datastores need.
+        max_seq_length: Tokens of text and passage at most, with special tokens.
 
     Returns:
-        The splits, without the ids.
+        The splits, without the ids; "" where no passage was found or a text leaves no room.
     """
     passages = datastore.passages
+    longest = max_seq_length - tokenizer.num_special_tokens_to_add(pair=True)
 
     def read(batch: dict[str, list[Any]]) -> dict[str, list[str]]:
         best = [ids[0] if ids else None for ids in batch["passage_ids"]]
-        return {"passage": ["" if number is None else passages[number]["text"] for number in best]}
+        found = ["" if number is None else passages[number]["text"] for number in best]
+        options = {"add_special_tokens": False, "verbose": False}
+        texts = tokenizer([text or "" for text in batch[text_column]], **options)["input_ids"]
+        spans = tokenizer(found, return_offsets_mapping=True, **options)["offset_mapping"]
+        ends = [
+            max([end for _, end in offsets[: max(longest - len(text), 0)]], default=0)
+            for text, offsets in zip(texts, spans, strict=True)
+        ]
+        return {"passage": [passage[:end] for passage, end in zip(found, ends, strict=True)]}
 
     columns = ["passage_ids", "passage_scores"]
     return splits.map(read, batched=True, remove_columns=columns, desc="Appending passages")

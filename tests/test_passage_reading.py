@@ -14,6 +14,7 @@ from tiny_tokenizers import make_tokenizer
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hf_domain import RadaForMaskedLM, RadaForQuestionAnswering, RadaForSequenceClassification, RadaModel
+from hf_domain.classification import tokenize_texts
 from hf_domain.datastore import Datastore, build_datastore
 from hf_domain.labels import prepare_for_words
 from hf_domain.passage_reading import (
@@ -205,14 +206,30 @@ def test_best_passage_is_appended_for_any_encoder(run, topics, tmp_path):
         run(run_classification, splits, "other", datastore=None, **flags)
 
 
-def test_appended_text_is_that_of_the_best_passage(datastore):
-    store = Datastore.load(datastore)
+def test_appended_text_is_that_of_the_best_passage(datastore, model):
+    store, tokenizer = Datastore.load(datastore), AutoTokenizer.from_pretrained(model)
     splits = DatasetDict(
         test=Dataset.from_dict({"text": ["where ba"], "passage_ids": [[3, 1]], "passage_scores": [[2.0, 1.0]]})
     )
     empty = DatasetDict(test=Dataset.from_dict({"text": ["x"], "passage_ids": [[]], "passage_scores": [[]]}))
-    assert append_passages(splits, store)["test"][0] == {"text": "where ba", "passage": store.passages[3]["text"]}
-    assert append_passages(empty, store)["test"][0] == {"text": "x", "passage": ""}
+    appended = append_passages(splits, store, "text", tokenizer, 32)
+    assert appended["test"][0] == {"text": "where ba", "passage": store.passages[3]["text"]}
+    assert append_passages(empty, store, "text", tokenizer, 32)["test"][0] == {"text": "x", "passage": ""}
+
+
+def test_a_text_loses_nothing_to_the_passage_appended(datastore, model):
+    store, tokenizer = Datastore.load(datastore), AutoTokenizer.from_pretrained(model)
+    texts = ["where ba", "but so " * 6, "but so " * 8, None]
+    splits = Dataset.from_dict({"text": texts, "passage_ids": [[3]] * 4, "passage_scores": [[1.0]] * 4})
+    rows = list(append_passages(DatasetDict(test=splits), store, "text", tokenizer, 16)["test"])
+    alone = tokenize_texts([texts], tokenizer, max_seq_length=16)["input_ids"]
+    pairs = tokenize_texts([texts, [row["passage"] for row in rows]], tokenizer, max_seq_length=16)
+    words = tokenizer(store.passages[3]["text"], add_special_tokens=False)["input_ids"]
+    for text, ids in zip(alone, pairs["input_ids"], strict=True):
+        room = max(16 - len(text) - 1, 0)
+        assert ids[: min(len(text), 15) - 1] == text[: min(len(text), 15) - 1]
+        assert ids[len(text) :] == [*words[:room], tokenizer.sep_token_id][: 16 - len(text)]
+    assert rows[2]["passage"] == ""
 
 
 def test_what_a_model_reads_is_shown(datastore, model, topics, tmp_path, monkeypatch, capsys):
