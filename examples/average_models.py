@@ -11,11 +11,12 @@ It needs no training and forgets less than the adapted encoder alone; the simple
 
 from dataclasses import dataclass, field
 
-from transformers import AutoModelForMaskedLM, AutoTokenizer, HfArgumentParser
+from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 import hf_domain  # noqa: F401  the Auto classes then know its models
 from hf_domain.averaging import average_models
 from hf_domain.outputs import check_output_dir
+from hf_domain.runs import parse_arguments
 
 
 @dataclass
@@ -28,7 +29,7 @@ class Arguments:
 
 
 def main() -> None:
-    (args,) = HfArgumentParser(Arguments).parse_args_into_dataclasses()
+    (args,) = parse_arguments(Arguments, description=__doc__)
     models = [AutoModelForMaskedLM.from_pretrained(name) for name in args.model_name_or_path]
     model = average_models(models, args.weights)
     check_output_dir(args.output_dir, model.config)

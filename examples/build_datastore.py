@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Literal
 
 from datasets import load_dataset
-from transformers import AutoTokenizer, HfArgumentParser
+from transformers import AutoTokenizer
 
 from hf_domain.corpora import find_text_column, load_files
 from hf_domain.datastore import Datastore, build_datastore, push_to_hub
+from hf_domain.runs import parse_arguments
 
 
 @dataclass
@@ -93,8 +94,7 @@ def hold_out(documents, column: str, file: str, is_interrupted: bool):
 
 
 def main() -> None:
-    parser = HfArgumentParser((DataArguments, DatastoreArguments))  # type: ignore[arg-type]
-    data_args, args = parser.parse_args_into_dataclasses()
+    data_args, args = parse_arguments(DataArguments, DatastoreArguments, description=__doc__)
     exists = Path(args.output_dir).exists()
     has_documents = bool(data_args.train_file or data_args.dataset_name)
     if exists and has_documents and not args.add:

@@ -19,8 +19,7 @@ A plan:
     general: general                  # the corpus of the control, and the text on which forgetting shows
     tasks:
       acl_arc: {kind: classification, folder: acl_arc, corpus: cs, metric: macro_f1, options: {max_seq_length: 96}}
-
-Methods:
+    methods:                          # one row of the report each
       fine_tune:                      # the encoder as it is
       control:                        # as many steps on general text: any further training helps a small encoder
       dapt:

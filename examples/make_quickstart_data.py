@@ -35,14 +35,13 @@ from transformers import (
     BertForMaskedLM,
     BertTokenizer,
     DataCollatorForLanguageModeling,
-    HfArgumentParser,
     PreTrainedTokenizerBase,
     Trainer,
     TrainingArguments,
     set_seed,
 )
 
-from hf_domain.runs import find_checkpoint
+from hf_domain.runs import find_checkpoint, parse_arguments
 from hf_domain.training import decode_labelled_rows_only
 
 VENUES = (
@@ -222,7 +221,7 @@ def make_corpus(args: Arguments) -> None:
 
 
 def main() -> None:
-    (args,) = HfArgumentParser(Arguments).parse_args_into_dataclasses()
+    (args,) = parse_arguments(Arguments, description=__doc__)
     if args.part == "encoder":
         make_encoder(args)
     else:

@@ -15,10 +15,9 @@ this package, and pushes it in one commit. Without --repo_id the folder is made 
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from transformers import HfArgumentParser
-
 from hf_domain.comparison.publication import make_publication
 from hf_domain.publishing import publish
+from hf_domain.runs import parse_arguments
 
 
 @dataclass
@@ -39,7 +38,7 @@ class Arguments:
 
 
 def main() -> None:
-    (args,) = HfArgumentParser(Arguments).parse_args_into_dataclasses()
+    (args,) = parse_arguments(Arguments, description=__doc__)
     folder = make_publication(
         Path(args.comparison),
         args.method,

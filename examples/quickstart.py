@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
-from transformers import AutoConfig, AutoTokenizer, HfArgumentParser
+from transformers import AutoConfig, AutoTokenizer
 
 from hf_domain.comparison.plan import load_plan
 from hf_domain.comparison.publication import make_publication
@@ -27,6 +27,7 @@ from hf_domain.comparison.runner import run_comparison
 from hf_domain.corpora import load_corpus
 from hf_domain.outputs import write_text
 from hf_domain.results import read_json
+from hf_domain.runs import parse_arguments
 
 DATA = Path(__file__).parent / "quickstart_data"
 
@@ -41,6 +42,9 @@ class Arguments:
     output_dir: str = field(default="quickstart", metadata={"help": "Where everything is written."})
     num_tokens: int = field(default=400_000, metadata={"help": "Tokens of pre-training, the same for each method."})
     num_train_epochs: int = field(default=2, metadata={"help": "Epochs of fine-tuning."})
+    learning_rate: str = field(
+        default="2e-4", metadata={"help": "Of fine-tuning; this one is for an encoder as small as the demo's."}
+    )
     num_seeds: int = field(default=3, metadata={"help": "Fine-tuning runs of each encoder."})
     max_seq_length: int = field(default=128, metadata={"help": "Tokens of an example of pre-training."})
     expand_vocabulary: bool = field(default=False, metadata={"help": "Also expand the vocabulary first (AdaLM)."})
@@ -69,7 +73,7 @@ def write_plan(args: Arguments, output_dir: Path) -> Path:
         "seeds": list(range(args.num_seeds)),
         "budget": {"tokens": args.num_tokens},
         "pretraining": {"max_seq_length": args.max_seq_length, "logging_steps": 20},
-        "fine_tuning": {"learning_rate": "2e-4", "num_train_epochs": args.num_train_epochs},
+        "fine_tuning": {"learning_rate": args.learning_rate, "num_train_epochs": args.num_train_epochs},
         "vocabulary": {"step": 1000},
     }
     path = output_dir / "plan.yaml"
@@ -78,7 +82,7 @@ def write_plan(args: Arguments, output_dir: Path) -> Path:
 
 
 def main() -> None:
-    (args,) = HfArgumentParser(Arguments).parse_args_into_dataclasses()
+    (args,) = parse_arguments(Arguments, description=__doc__)
     for name, path in (("corpus", args.corpus), ("task", f"{args.task}/train.jsonl")):
         if not Path(path).is_file():
             raise FileNotFoundError(

@@ -18,12 +18,13 @@ from pathlib import Path
 
 import torch
 from hf_domain.modeling.modeling_gmap import read_same_ids
-from transformers import AutoModelForMaskedLM, AutoTokenizer, HfArgumentParser, PreTrainedModel
+from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 
 import hf_domain  # noqa: F401  the Auto classes then know its models
 from hf_domain.corpora import load_corpus, tokenize_corpus
 from hf_domain.forgetting import compare_losses, plot_losses
 from hf_domain.results import describe_environment, write_json
+from hf_domain.runs import parse_arguments
 
 
 @dataclass
@@ -55,7 +56,7 @@ def load_models(names: dict[str, str], device: str) -> Iterator[tuple[str, PreTr
 
 
 def main() -> None:
-    (args,) = HfArgumentParser(ReportArguments).parse_args_into_dataclasses()
+    (args,) = parse_arguments(ReportArguments, description=__doc__)
     models, files = parse_names(args.models, "models"), parse_names(args.corpora, "corpora")
     tokenizer, *others = (AutoTokenizer.from_pretrained(path) for path in models.values())
     for other in others:

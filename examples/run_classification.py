@@ -88,7 +88,7 @@ class DataTrainingArguments(DataArguments):
 
 def main():
     model_args, data_args, passage_args, training_args = parse_arguments(
-        FineTuningArguments, DataTrainingArguments, PassageArguments, TrainingArguments
+        FineTuningArguments, DataTrainingArguments, PassageArguments, TrainingArguments, description=__doc__
     )
     start_run(training_args)
 

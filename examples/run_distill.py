@@ -265,7 +265,9 @@ def list_settings(
 
 
 def main() -> None:
-    args, data_args, training_args = parse_arguments(StrategyArguments, CorpusArguments, TrainingArguments)
+    args, data_args, training_args = parse_arguments(
+        StrategyArguments, CorpusArguments, TrainingArguments, description=__doc__
+    )
     plan = make_plan(
         args.strategy,
         teacher=args.model_name_or_path,

@@ -29,10 +29,11 @@ from hf_domain.tokenization import (
     plot_curve,
     plot_lengths,
 )
-from transformers import AutoModelForMaskedLM, AutoTokenizer, HfArgumentParser, set_seed
+from transformers import AutoModelForMaskedLM, AutoTokenizer, set_seed
 
 from hf_domain.corpora import load_files
 from hf_domain.embeddings import apply_delta
+from hf_domain.runs import parse_arguments
 
 
 @dataclass
@@ -100,8 +101,9 @@ def open_executor(data_args: DataArguments) -> Iterator[Executor | None]:
 
 
 def main() -> None:
-    parser = HfArgumentParser((ModelArguments, DataArguments, ExpansionArguments))  # type: ignore[arg-type]
-    model_args, data_args, expansion_args = parser.parse_args_into_dataclasses()
+    model_args, data_args, expansion_args = parse_arguments(
+        ModelArguments, DataArguments, ExpansionArguments, description=__doc__
+    )
     set_seed(expansion_args.seed)
     tokenizer = AutoTokenizer.from_pretrained(model_args.model_name_or_path)
 

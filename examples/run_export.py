@@ -59,7 +59,7 @@ def find_auto_class(head: str, config):
 
 
 def main() -> None:
-    (args,) = parse_arguments(ExportArguments)
+    (args,) = parse_arguments(ExportArguments, description=__doc__)
     check_exporters(args.export_format)
     config = AutoConfig.from_pretrained(args.config_name or args.model_name_or_path, **args.hub_options)
     auto_class = find_auto_class(args.head, config)

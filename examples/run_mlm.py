@@ -192,7 +192,7 @@ def load_data(args: DataTrainingArguments, model_args: MethodArguments, do_eval:
 
 def main() -> None:
     model_args, data_args, passage_args, training_args = parse_arguments(
-        MethodArguments, DataTrainingArguments, PassageArguments, TrainingArguments
+        MethodArguments, DataTrainingArguments, PassageArguments, TrainingArguments, description=__doc__
     )
     start_run(training_args)
     run(model_args, data_args, passage_args, training_args)

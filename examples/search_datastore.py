@@ -12,7 +12,7 @@ With `--model_name_or_path` a RADA reads them: the passage it chose is named, an
 import sys
 from dataclasses import dataclass, field
 
-from transformers import AutoModel, AutoTokenizer, HfArgumentParser
+from transformers import AutoModel, AutoTokenizer
 
 from hf_domain import RadaModel
 from hf_domain.corpora import find_text_column, load_files
@@ -20,6 +20,7 @@ from hf_domain.datastore import Datastore
 from hf_domain.datastore.reading import format_html, format_text, read_passages
 from hf_domain.outputs import write_text
 from hf_domain.passage_reading import PassageArguments, load_datastore, weigh_words
+from hf_domain.runs import parse_arguments
 
 
 @dataclass
@@ -39,7 +40,7 @@ class SearchArguments:
 
 
 def main() -> None:
-    (args,) = HfArgumentParser(SearchArguments).parse_args_into_dataclasses()
+    (args,) = parse_arguments(SearchArguments, description=__doc__)
     texts = list(args.text)
     if args.text_file:
         rows = load_files(args.text_file, streaming=True)

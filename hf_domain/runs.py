@@ -1,5 +1,6 @@
 """The steps that every script of examples/ takes: arguments, logging, tokenizer, training, evaluation, model card."""
 
+import argparse
 import atexit
 import logging
 import os
@@ -87,16 +88,21 @@ def check_method(model_args: ModelArguments, is_method: bool) -> None:
         )
 
 
-def parse_arguments(*classes: Any) -> tuple[Any, ...]:
+class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Shows defaults, and a description as it is written."""
+
+
+def parse_arguments(*classes: Any, description: str | None = None) -> tuple[Any, ...]:
     """Read the command line, or the one JSON or YAML file that it names.
 
     Args:
         classes: Dataclasses of arguments.
+        description: What `--help` begins with, such as the docstring of the script.
 
     Returns:
         One instance of each.
     """
-    parser = HfArgumentParser(classes)
+    parser = HfArgumentParser(classes, description=description, formatter_class=_HelpFormatter)
     if len(sys.argv) == 2 and sys.argv[1].endswith(".json"):
         return parser.parse_json_file(sys.argv[1])
     if len(sys.argv) == 2 and sys.argv[1].endswith((".yaml", ".yml")):

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 
 import numpy as np
@@ -147,6 +148,15 @@ def test_everything_wrong_with_a_plan_is_told_at_once(content, tmp_path):
     assert "secret" not in str(error.value)
 
 
+def test_plan_of_the_documentation_is_one(content, tmp_path):
+    text = textwrap.dedent(compare_script.__doc__.partition("A plan:\n\n")[2].rpartition("\n\n`pretraining`")[0])
+    shutil.move(tmp_path / "animals", tmp_path / "acl_arc")
+    for name in ("corpus", "heldout", "wikipedia", "wikipedia_heldout"):
+        (tmp_path / f"{name}.txt.gz").write_bytes(b"")
+    (tmp_path / "documented.yaml").write_text(text)
+    assert list_steps(load_plan(tmp_path / "documented.yaml"), tmp_path / "output")
+
+
 def test_unknown_and_missing_fields_of_a_plan(content, tmp_path):
     del content["encoder"]
     content["seed"] = 3
@@ -158,6 +168,9 @@ def test_unknown_and_missing_fields_of_a_plan(content, tmp_path):
         assert part in str(error.value)
     (tmp_path / "list.yaml").write_text("- 1")
     with pytest.raises(ValueError, match="is a mapping"):
+        load_plan(tmp_path / "list.yaml")
+    (tmp_path / "list.yaml").write_text("methods: {dapt\n")
+    with pytest.raises(ValueError, match=r"list.yaml is not YAML: .*line"):
         load_plan(tmp_path / "list.yaml")
 
 

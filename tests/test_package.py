@@ -88,8 +88,10 @@ def run_command(*arguments):
 
 
 def test_command_line(tmp_path):
-    assert "mlm" in run_command("--help").stdout
+    assert "  ner                   Fine-tune any encoder to find named entities.\n" in run_command("--help").stdout
     unknown = run_command("dance")
     assert unknown.returncode != 0
     assert "no command dance" in unknown.stderr
-    assert "--method" in run_command("mlm", "--help").stdout
+    options = run_command("mlm", "--help").stdout
+    assert "Continue the pre-training of an encoder" in options
+    assert "--method" in options

@@ -189,7 +189,10 @@ def load_plan(path: str | Path) -> Plan:
         ValueError: Something is wrong with it; everything that is, in one message.
     """
     path = Path(path)
-    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise ValueError(f"a plan is a mapping as in the documentation of hf_domain.comparison.plan; {path} is none")
     problems: list[str] = []
