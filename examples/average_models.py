@@ -28,8 +28,11 @@ class Arguments:
     weights: list[float] | None = field(default=None, metadata={"help": "How much each counts; default equally."})
 
 
+ARGUMENTS = (Arguments,)
+
+
 def main() -> None:
-    (args,) = parse_arguments(Arguments, description=__doc__)
+    (args,) = parse_arguments(*ARGUMENTS, description=__doc__)
     models = [AutoModelForMaskedLM.from_pretrained(name) for name in args.model_name_or_path]
     model = average_models(models, args.weights)
     check_output_dir(args.output_dir, model.config)

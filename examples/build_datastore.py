@@ -67,6 +67,9 @@ class DatastoreArguments:
     push_to_hub_id: str | None = field(default=None, metadata={"help": "Publish the datastore as this dataset."})
 
 
+ARGUMENTS = (DataArguments, DatastoreArguments)
+
+
 def read_documents(data_args: DataArguments):
     if bool(data_args.train_file) == bool(data_args.dataset_name):
         raise ValueError("documents are files or a dataset: give either train_file or dataset_name.")
@@ -94,7 +97,7 @@ def hold_out(documents, column: str, file: str, is_interrupted: bool):
 
 
 def main() -> None:
-    data_args, args = parse_arguments(DataArguments, DatastoreArguments, description=__doc__)
+    data_args, args = parse_arguments(*ARGUMENTS, description=__doc__)
     exists = Path(args.output_dir).exists()
     has_documents = bool(data_args.train_file or data_args.dataset_name)
     if exists and has_documents and not args.add:

@@ -49,8 +49,7 @@ from pathlib import Path
 from hf_domain.comparison.plan import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.results import gather_results
-from hf_domain.comparison.runner import run_comparison
-from hf_domain.comparison.steps import list_steps
+from hf_domain.comparison.runner import list_missing_steps, run_comparison
 
 
 def read_shard(text: str) -> tuple[int, int]:
@@ -69,13 +68,13 @@ def main() -> None:
     parser.add_argument(
         "--num_processes", type=int, default=1, help="steps that run at once, for small models on a CPU"
     )
-    parser.add_argument("--dry_run", action="store_true", help="list the steps and run nothing")
+    parser.add_argument("--dry_run", action="store_true", help="list the steps that are missing and run none")
     parser.add_argument("--report_only", action="store_true", help="write the report of the results that are there")
     args = parser.parse_args()
     output_dir = args.output_dir or args.plan.with_suffix("")
     plan = load_plan(args.plan)
     if args.dry_run:
-        for step in list_steps(plan, output_dir):
+        for step in list_missing_steps(plan, output_dir, args.shard):
             print(f"{step.name}: {step.script} {' '.join(step.list_arguments())}")
         return
     if args.report_only:

@@ -86,10 +86,11 @@ class DataTrainingArguments(DataArguments):
     )
 
 
+ARGUMENTS = (FineTuningArguments, DataTrainingArguments, PassageArguments, TrainingArguments)
+
+
 def main():
-    model_args, data_args, passage_args, training_args = parse_arguments(
-        FineTuningArguments, DataTrainingArguments, PassageArguments, TrainingArguments, description=__doc__
-    )
+    model_args, data_args, passage_args, training_args = parse_arguments(*ARGUMENTS, description=__doc__)
     start_run(training_args)
 
     label_column = data_args.label_column_name

@@ -77,6 +77,9 @@ class ExpansionArguments:
     seed: int = field(default=42, metadata={"help": "For embedding_init random."})
 
 
+ARGUMENTS = (ModelArguments, DataArguments, ExpansionArguments)
+
+
 def read_texts(path: str) -> Iterator[str]:
     """Yield the texts of a corpus or of a task: the column `text`, or the words of `tokens`."""
     for row in load_files(path, streaming=True):
@@ -101,9 +104,7 @@ def open_executor(data_args: DataArguments) -> Iterator[Executor | None]:
 
 
 def main() -> None:
-    model_args, data_args, expansion_args = parse_arguments(
-        ModelArguments, DataArguments, ExpansionArguments, description=__doc__
-    )
+    model_args, data_args, expansion_args = parse_arguments(*ARGUMENTS, description=__doc__)
     set_seed(expansion_args.seed)
     tokenizer = AutoTokenizer.from_pretrained(model_args.model_name_or_path)
 

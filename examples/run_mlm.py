@@ -109,6 +109,9 @@ class DataTrainingArguments:
     overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again."})
 
 
+ARGUMENTS = (MethodArguments, DataTrainingArguments, PassageArguments, TrainingArguments)
+
+
 def load_model(args: MethodArguments, tokenizer, delta: VocabularyDelta | None):
     """Load the model to train: the encoder itself, or the method's model around it."""
     overrides = parse_overrides(args.config_overrides)
@@ -191,9 +194,7 @@ def load_data(args: DataTrainingArguments, model_args: MethodArguments, do_eval:
 
 
 def main() -> None:
-    model_args, data_args, passage_args, training_args = parse_arguments(
-        MethodArguments, DataTrainingArguments, PassageArguments, TrainingArguments, description=__doc__
-    )
+    model_args, data_args, passage_args, training_args = parse_arguments(*ARGUMENTS, description=__doc__)
     start_run(training_args)
     run(model_args, data_args, passage_args, training_args)
 

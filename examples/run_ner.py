@@ -60,10 +60,11 @@ class DataTrainingArguments(DataArguments):
     return_entity_level_metrics: bool = field(default=False, metadata={"help": "Metrics of every entity type as well."})
 
 
+ARGUMENTS = (FineTuningArguments, DataTrainingArguments, PassageArguments, TrainingArguments)
+
+
 def main():
-    model_args, data_args, passage_args, training_args = parse_arguments(
-        FineTuningArguments, DataTrainingArguments, PassageArguments, TrainingArguments, description=__doc__
-    )
+    model_args, data_args, passage_args, training_args = parse_arguments(*ARGUMENTS, description=__doc__)
     start_run(training_args)
 
     splits = load_splits(model_args, data_args, training_args)

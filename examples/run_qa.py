@@ -62,10 +62,11 @@ class DataTrainingArguments(DataArguments):
     )
 
 
+ARGUMENTS = (FineTuningArguments, DataTrainingArguments, PassageArguments, TrainingArguments)
+
+
 def main():
-    model_args, data_args, passage_args, training_args = parse_arguments(
-        FineTuningArguments, DataTrainingArguments, PassageArguments, TrainingArguments, description=__doc__
-    )
+    model_args, data_args, passage_args, training_args = parse_arguments(*ARGUMENTS, description=__doc__)
     start_run(training_args)
 
     splits = load_splits(model_args, data_args, training_args, needs_train=False)

@@ -1,9 +1,12 @@
 """What a run says of itself beside its metrics: one JSON file a run, which tables, plots and model cards read."""
 
+import hashlib
+import importlib
 import json
 import os
 import platform
 import subprocess
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,7 @@ PACKAGES = ("hf-domain", "transformers", "tokenizers", "peft", "datasets", "acce
 
 
 def describe_environment() -> dict[str, Any]:
-    """Return versions, hardware and, inside a checkout, the commit: what a number needs to be measured again."""
+    """Return versions, hardware, a digest of the code and, inside a checkout, the commit: to measure a number again."""
     try:
         commit = subprocess.run(
             ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
@@ -31,7 +34,19 @@ def describe_environment() -> dict[str, Any]:
             "accelerators": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         },
         "commit": commit or None,
+        "code": digest_code(),
     }
+
+
+@cache
+def digest_code() -> str:
+    """Return a digest of the package's own code: between two releases the version says nothing of it."""
+    sources = {}
+    for name in ("hf_domain", "hf_domain.modeling", "hf_domain.tokenization", "hf_domain.examples"):
+        folder = Path(importlib.import_module(name).__path__[0])
+        for file in folder.rglob("*.py"):
+            sources[f"{name.replace('.', '/')}/{file.relative_to(folder).as_posix()}"] = file.read_bytes()
+    return hashlib.sha256(b"".join(name.encode() + sources[name] for name in sorted(sources))).hexdigest()
 
 
 def write_json(path: str | os.PathLike, content: Any) -> None:

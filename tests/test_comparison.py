@@ -27,12 +27,13 @@ from hf_domain.comparison.plan import Task, load_plan
 from hf_domain.comparison.publication import draw_training
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.results import describe_steps, find_foreign, gather_results, read_results
-from hf_domain.comparison.runner import run_comparison
+from hf_domain.comparison.runner import digest_vocabulary, run_comparison
 from hf_domain.comparison.scores import (
     Difference,
     ExampleScores,
     compare,
     compute_interval,
+    read_scores,
     score_answers,
     score_labels,
     score_tags,
@@ -93,6 +94,19 @@ def content(tmp_path):
     }
 
 
+@pytest.fixture(autouse=True)
+def vocabularies(monkeypatch):
+    """Digests of the vocabularies of encoders that are only pretended."""
+    known = {}
+
+    def digest(encoder):
+        name = encoder.rpartition("/")[2]
+        return known.get(name, "expanded" if name.startswith(("adalm", "exbert", "lora")) else "usual")
+
+    monkeypatch.setattr(runner, "digest_vocabulary", digest)
+    return known
+
+
 def write_plan(content, folder):
     path = folder / "plan.yaml"
     path.write_text(yaml.safe_dump(content, sort_keys=False))
@@ -116,6 +130,9 @@ def test_everything_wrong_with_a_plan_is_told_at_once(content, tmp_path):
     content["methods"]["control"] = {"tasks": ["animals", "plants"], "datastore": {"train_file": "corpus.txt"}}
     content["methods"]["lora"] = {"encoder": "mine", "after": "dapt"}
     content["methods"]["mean"] = {"recipe": "average", "after": "adalm"}
+    content["methods"] |= {"read": {"recipe": "rada", "after": "adalm"}, "far": {"recipe": "dapt", "encoder": "/far"}}
+    content["methods"]["twice"] = {"recipe": "exbert_adapter", "after": "exbert"}
+    content["encoder"] = "../encoders/none"
     content["seeds"] = [1, 1]
     content["budget"] = {"tokens": 1, "minutes": 1}
     (tmp_path / "encoder").mkdir()
@@ -142,6 +159,10 @@ def test_everything_wrong_with_a_plan_is_told_at_once(content, tmp_path):
         "general is none of the corpora",
         "seeds must be different numbers",
         "budget is either tokens or minutes",
+        "encoder: there is no folder ../encoders/none",
+        "methods: far: encoder: there is no folder /far",
+        "methods: read: passages are cut by the tokenizer of the plan's encoder; adalm expands its vocabulary",
+        "methods: twice: an adapter of exBERT stands beside an encoder that is none",
         "methods: mean: an average is of two encoders with the same weights; adalm makes others",
     ):
         assert part in str(error.value)
@@ -177,7 +198,9 @@ def test_unknown_and_missing_fields_of_a_plan(content, tmp_path):
 @pytest.mark.parametrize(
     "section, value, message",
     [
-        ("seeds", 3, "the plan: seeds is a list, got 3"),
+        ("seeds", 3, "the plan: seeds is a list[int], got 3"),
+        ("seeds", [1, "a"], "the plan: seeds is a list[int], got [1, 'a']"),
+        ("methods", {"dapt": {"tasks": [1]}}, "methods: dapt: tasks is a list[str] | None, got [1]"),
         ("budget", {"tokens": "1e7"}, "budget: tokens is a int | None, got '1e7'"),
         ("general", ["general"], r"the plan: general is a str | None, got ['general']"),
         ("methods", {"dapt": {"tasks": "animals"}}, "methods: dapt: tasks is a list[str] | None, got 'animals'"),
@@ -217,6 +240,21 @@ def test_tokens_names_and_labels_that_a_plan_cannot_have(content, tmp_path):
     ):
         assert part in str(error.value)
     assert "secret" not in str(error.value)
+
+
+def test_flags_that_a_script_does_not_take_are_told_before_the_first_run(content, tmp_path, ran, note):
+    content["fine_tuning"] |= {"learning_rte": 3e-5}
+    content["tasks"]["animals"]["options"] = {"num_train_epochs": "many"}
+    content["methods"]["dapt"] = {"pretraining": {"warm_ups": 1}}
+    plan = load_plan(write_plan(content, tmp_path))
+    with pytest.raises(ValueError, match=r"^3 thing.* nothing was run") as error:
+        run_comparison(plan, tmp_path / "output", execute=note)
+    assert ran == []
+    assert "run_classification: argument --num_train_epochs" in str(error.value)
+    assert "- run_ner: unrecognized arguments: --learning_rte 3e-05 (fine_tune-entities-seed1 and 29 more)" in str(
+        error.value
+    )
+    assert "- run_mlm: unrecognized arguments: --warm_ups 1 (dapt-pets)" in str(error.value)
 
 
 def test_different_steps_with_one_name_are_refused(content, tmp_path):
@@ -424,6 +462,20 @@ def test_scores_of_answers_are_those_of_squad():
         assert score_answers(answers, references, metric).compute() == pytest.approx(expected[metric])
 
 
+def test_scores_are_read_from_what_the_scripts_leave(tmp_path):
+    rows = {
+        "classification": [{"text": "a", "label": label} for label in (0, 1, 1)],
+        "qa": [{"id": number, "context": "a b", "answers": {"text": ["b"]}} for number in (7, 8, 9)],
+    }
+    (tmp_path / "predict_results.txt").write_text("index\tprediction\n0\t0\n1\t0\n")
+    (tmp_path / "predict_predictions.json").write_text(json.dumps({"7": "b", "8": "a"}))
+    for kind, metric in (("classification", "micro_f1"), ("qa", "exact_match")):
+        write_jsonl(tmp_path / "test.jsonl", rows[kind])
+        task = Task(kind, str(tmp_path), "pets", metric)
+        scores = read_scores(task, {"max_predict_samples": "2"}, tmp_path, tmp_path)
+        assert scores.compute() == 50.0, kind
+
+
 def test_scores_survive_json():
     predictions, gold = make_labels(np.random.default_rng(0), 20)
     scores = score_labels(predictions, gold, Task("classification", "", "", "macro_f1"))
@@ -605,20 +657,32 @@ def test_foreign_results_are_refused(plan, content, tmp_path):
     run_comparison(plan, tmp_path / "output", execute=pretend)
     content["budget"] = {"tokens": 2000}
     other = load_plan(write_plan(content, tmp_path))
-    with pytest.raises(ValueError, match=r"not of this comparison: .*another plan"):
+    with pytest.raises(ValueError, match=r"not of this comparison; .*\n- another plan, or .*: .*dapt-pets"):
         run_comparison(other, tmp_path / "output", execute=pretend)
     (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES[:-1]))
-    with pytest.raises(
-        ValueError, match=r"not of this comparison: .*dapt-pets \(another plan, or made from other files\)"
-    ):
+    with pytest.raises(ValueError, match=r"\n- another plan, or made from other files: .*dapt-pets"):
         run_comparison(plan, tmp_path / "output", execute=pretend)
     (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES))
     path = tmp_path / "output" / "results" / "dapt-pets.json"
     result = read_json(path)
     result["environment"]["versions"]["torch"] = "0.1"
     path.write_text(json.dumps(result))
-    with pytest.raises(ValueError, match=r"dapt-pets \(other versions"):
+    with pytest.raises(ValueError, match=r"- other versions of .*: dapt-pets"):
         run_comparison(plan, tmp_path / "output", execute=pretend)
+
+
+def test_runs_that_failed_do_not_keep_a_corrected_plan_from_running(plan, content, tmp_path, ran, note):
+    def fail(step, plan, folder):
+        if step.kind == "fine_tuning":
+            raise RuntimeError("wrong flag")
+        pretend(step, plan, folder)
+
+    run_comparison(plan, tmp_path / "output", execute=fail)
+    content["fine_tuning"]["num_train_epochs"] = 2
+    corrected = load_plan(write_plan(content, tmp_path))
+    run_comparison(corrected, tmp_path / "output", execute=note)
+    assert len(ran) == 2 * 2 * len(METHODS)
+    assert write_report(tmp_path / "output").failed == {}
 
 
 def find_foreign_results(plan, output_dir):
@@ -753,6 +817,68 @@ def test_parts_make_the_same_report(plan, tmp_path):
         run_comparison(plan, tmp_path / "output", (4, 3), pretend)
 
 
+def test_encoder_whose_weights_are_deleted_is_made_again(plan, tmp_path, ran, note):
+    run_comparison(plan, tmp_path / "output", execute=pretend)
+    (tmp_path / "output" / "steps" / "dapt-pets" / "model.safetensors").unlink()
+    run_comparison(plan, tmp_path / "output", execute=note)
+    assert ran == []
+    (tmp_path / "output" / "results" / "dapt-animals-seed1.json").unlink()
+    run_comparison(plan, tmp_path / "output", execute=note)
+    assert ran == ["dapt-pets", "dapt-animals-seed1"]
+
+
+def test_seconds_of_a_killed_step_count_up_to_its_checkpoint(plan, content, tmp_path, monkeypatch):
+    clock = [1000.0]
+    monkeypatch.setattr(runner.time, "time", lambda: clock[0])
+    monkeypatch.setattr(runner.time, "perf_counter", lambda: clock[0])
+
+    def work(step, plan, folder):
+        if step.name != "dapt-pets":
+            return pretend(step, plan, folder)
+        attempts.append(step.name)
+        checkpoint = folder / f"checkpoint-{len(attempts)}"
+        checkpoint.mkdir()
+        clock[0] += 10
+        (checkpoint / "trainer_state.json").write_text("{}")
+        os.utime(checkpoint / "trainer_state.json", (clock[0], clock[0]))
+        clock[0] += 5
+        if len(attempts) < 3:
+            raise KeyboardInterrupt
+        pretend(step, plan, folder)
+
+    attempts = []
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            run_comparison(plan, tmp_path / "output", execute=work)
+        clock[0] += 500
+    run_comparison(plan, tmp_path / "output", execute=work)
+    assert read_json(tmp_path / "output" / "results" / "dapt-pets.json")["seconds"] == 10 + 10 + 15
+
+
+def test_vocabularies_differ_where_their_words_do(tmp_path):
+    digests = [digest_vocabulary(save_tiny_bert(tmp_path / name, [name[:3]])) for name in ("cat", "cat-again", "dog")]
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_remaining_time_is_told_once_something_was_timed(plan, tmp_path):
+    steps = list_steps(plan, tmp_path / "output")
+    assert runner.estimate_minutes(steps, {}) is None
+    results = {steps[0].name: {"status": "done", "kind": steps[0].kind, "seconds": 120.0}}
+    assert runner.estimate_minutes(steps, results) == pytest.approx(2 * (len(steps) - 1))
+
+
+def test_report_tells_results_of_changed_code(plan, tmp_path):
+    run_comparison(plan, tmp_path / "output", execute=pretend)
+    write_report(tmp_path / "output")
+    assert "The code changed" not in (tmp_path / "output" / "report.md").read_text()
+    path = tmp_path / "output" / "results" / "dapt-pets.json"
+    result = read_json(path)
+    result["environment"]["code"] = "0123456789"
+    path.write_text(json.dumps(result))
+    write_report(tmp_path / "output")
+    assert "digests of it: 01234567 (1 results), " in (tmp_path / "output" / "report.md").read_text()
+
+
 def test_steps_at_once_make_the_same_report(plan, tmp_path):
     run_comparison(plan, tmp_path / "one", execute=pretend)
     running, finished, most = {}, set(), 0
@@ -860,17 +986,24 @@ def test_report_says_what_the_results_say(plan, tmp_path):
     assert list((tmp_path / "output").rglob("dapt-pets/*.safetensors"))
 
 
-def test_losses_of_other_tokens_are_marked_and_not_drawn(content, tmp_path):
+def test_losses_of_other_tokens_are_marked_and_not_drawn(content, tmp_path, vocabularies):
     content["methods"] = {
         "dapt": None,
         "fine_tune": None,
         "adalm": None,
         "more": {"recipe": "varmae", "after": "adalm"},
+        "mine": {"recipe": "fine_tune", "encoder": "theirs"},
     }
+    vocabularies |= {"more-pets": "expanded", "theirs": "their own"}
     run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", execute=pretend)
     written = write_report(tmp_path / "plan")
     lines = (tmp_path / "plan" / "report.md").read_text().splitlines()
-    for title, is_own in (("AdaLM vocabulary + DAPT", True), ("VarMAE (more), after adalm", True), ("DAPT", False)):
+    for title, is_own in (
+        ("AdaLM vocabulary + DAPT", True),
+        ("VarMAE (more), after adalm", True),
+        ("fine-tuning only (mine)", True),
+        ("DAPT", False),
+    ):
         row = [line for line in lines if line.startswith(f"| {title} | ")][-1]
         assert row.count(f"{written.losses[title]['pets']:.3f}") == 1 and row.count(" (own tokens) |") == 2 * is_own
     figure = report._draw_losses(written, pyplot)
@@ -937,8 +1070,12 @@ def test_script_is_killed_and_goes_on(content, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["compare", str(path), "--report_only"])
     compare_script.main()
     monkeypatch.setattr(sys, "argv", ["compare", str(path), "--dry_run"])
+    capsys.readouterr()
     compare_script.main()
-    assert "dapt-pets: run_mlm --method dapt" in capsys.readouterr().out
+    assert capsys.readouterr().out == ""
+    (tmp_path / "plan" / "results" / "dapt-pets.json").unlink()
+    compare_script.main()
+    assert capsys.readouterr().out.startswith("dapt-pets: run_mlm --method dapt")
 
 
 def test_wrong_shard_on_the_command_line(monkeypatch, capsys):

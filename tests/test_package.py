@@ -1,6 +1,7 @@
 """What holds the house together: the mapping of folders, the direction of imports, the rules of the Hub's loader."""
 
 import ast
+import os
 import re
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from transformers.dynamic_module_utils import get_relative_import_files
 
 import hf_domain
+from hf_domain.results import digest_code
 
 ROOT = Path(__file__).parent.parent
 ROOMS = {"hf_domain": "hf_domain", "modeling": "hf_domain/modeling", "tokenization": "hf_domain/tokenization"}
@@ -31,6 +33,11 @@ def test_wheel_holds_the_tree(tmp_path):
     tree = {f"{ROOMS[room]}/{file.relative_to(ROOT / room)}" for room in ROOMS for file in (ROOT / room).rglob("*.py")}
     assert built == tree
     assert "hf_domain/py.typed" in zipfile.ZipFile(wheel).namelist()
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    command = [sys.executable, "-c", "import hf_domain.results as r; print(r.__file__, r.digest_code())"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
+    output = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
+    assert output.split() == [str(tmp_path / "site" / "hf_domain" / "results.py"), digest_code()]
 
 
 def list_imports(file):

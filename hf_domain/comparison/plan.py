@@ -15,6 +15,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import yaml
 
 from hf_domain.corpora import BUILDERS
+from hf_domain.publishing import is_hub_id
 
 
 @dataclass(frozen=True)
@@ -235,12 +236,18 @@ def _check_types(options: dict[str, Any], kind: type, where: str, problems: list
     for name in [name for name, value in options.items() if value is None]:
         del options[name]
     wrong = [
-        f"{where}: {name} is a {getattr(types[name], '__name__', types[name])}, got {value!r}"
+        f"{where}: {name} is a {types[name] if get_args(types[name]) else types[name].__name__}, got {value!r}"
         for name, value in options.items()
-        if not isinstance(value, _list_types(types[name]))
+        if not isinstance(value, _list_types(types[name])) or not _has_right_items(value, types[name])
     ]
     problems += wrong
     return not wrong
+
+
+def _has_right_items(value: Any, hint: Any) -> bool:
+    """Return whether the items of a list are what the hint of the list says: `list[int]`, `list[str] | None`."""
+    lists = [kind for kind in (hint, *get_args(hint)) if get_origin(kind) is list]
+    return not (lists and isinstance(value, list)) or all(isinstance(item, get_args(lists[0])) for item in value)
 
 
 def _list_types(hint: Any) -> tuple[type, ...]:
@@ -265,6 +272,8 @@ def _check_fields(options: dict[str, Any], kind: type, where: str, problems: lis
 def check_plan(plan: Plan) -> list[str]:
     """Return everything that is wrong with a plan, before the first run."""
     problems = _check_costs(plan)
+    if _is_missing_folder(plan.encoder, plan):
+        problems.append(f"encoder: there is no folder {plan.encoder}")
     for section in (plan.corpora, plan.tasks, plan.methods):
         problems += [
             f"a name is made of letters, digits, _ and -: it becomes that of a folder; got {name}"
@@ -282,6 +291,11 @@ def check_plan(plan: Plan) -> list[str]:
     for name, method in plan.methods.items():
         problems += [f"methods: {name}: {problem}" for problem in _check_method(method, plan)]
     return problems
+
+
+def _is_missing_folder(encoder: str, plan: Plan) -> bool:
+    """Return whether an encoder can only be a folder, and is none; what is called like one of the Hub may be there."""
+    return not is_hub_id(encoder, plan.folder) and not (plan.folder / encoder).is_dir()
 
 
 def _check_costs(plan: Plan) -> list[str]:
@@ -337,6 +351,8 @@ def _check_split(path: Path, name: str, kind: str) -> list[str]:
         return [f"a line of {name} is a JSON object, the first is none"]
     if lacking := sorted(COLUMNS[kind] - set(row)):
         return [f"{name} lacks {', '.join(lacking)}"]
+    if kind == "ner" and not (isinstance(row["tags"], list) and all(isinstance(tag, str) for tag in row["tags"])):
+        return [f"tags are texts such as B-gene, one for each token; {name} has {row['tags']}"]
     if kind == "classification" and not isinstance(row["label"], str | int):
         return [f"a label is a text or a whole number, {name} has {row['label']}"]
     return []
@@ -366,6 +382,8 @@ def _check_method(method: Method, plan: Plan) -> list[str]:
 def _check_chain(method: Method, plan: Plan) -> list[str]:
     if method.encoder is not None and method.after is not None:
         return [f"it starts either from encoder or after a method, got {method.encoder} and {method.after}"]
+    if method.encoder is not None and _is_missing_folder(method.encoder, plan):
+        return [f"encoder: there is no folder {method.encoder}"]
     seen = [method.after]
     while seen[-1] is not None:
         if seen[-1] not in plan.methods:
@@ -373,8 +391,15 @@ def _check_chain(method: Method, plan: Plan) -> list[str]:
         seen.append(plan.methods[seen[-1]].after)
         if seen[-1] in seen[:-1]:
             return [f"after goes in a circle: {' after '.join(map(str, seen))}"]
+    used = [plan.methods[name].recipe for name in seen if name is not None]
+    expanding = [name for name in used if name in RECIPES and RECIPES[name].expands_vocabulary]
+    if RECIPES[method.recipe].reads_datastore and expanding:
+        return [
+            f"passages are cut by the tokenizer of the plan's encoder; {', '.join(expanding)} expands its vocabulary"
+        ]
+    if method.recipe == "exbert_adapter" and {"exbert", "exbert_adapter"} & {*used}:
+        return ["an adapter of exBERT stands beside an encoder that is none"]
     if method.recipe == "average":
-        used = [plan.methods[name].recipe for name in seen if name is not None]
         other = [name for name in used if (r := RECIPES.get(name)) and (r.expands_vocabulary or r.method != "dapt")]
         if other:
             return [f"an average is of two encoders with the same weights; {', '.join(other)} makes others"]

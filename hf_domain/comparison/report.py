@@ -2,19 +2,21 @@
 
 import html
 import statistics
+from collections import defaultdict
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from hf_domain.comparison.plan import RECIPES
 from hf_domain.comparison.results import read_results
 from hf_domain.comparison.scores import Difference, ExampleScores, compare, compute_interval
 from hf_domain.outputs import write_text
 from hf_domain.results import read_json, write_json
 
 BASELINE = "dapt"
+START = "the encoder as it was"
 
 
 @dataclass
@@ -27,8 +29,10 @@ class Report:
         differences: To the baseline by method and task, over the seeds that both have.
         costs: By method: what its encoder and its use cost.
         losses: Masked-LM losses by the title of the encoder and the corpus they were measured on.
-        expanded: The titles of encoders whose vocabulary was expanded: their losses are of other tokens.
+        other_tokens: The titles of encoders with another vocabulary than the plan's: their losses are of other tokens.
+        cached: Methods whose predictions read states that were computed before.
         failed: Steps without a result and why.
+        codes: The results by the digest of the code that made them.
     """
 
     plan: dict[str, Any]
@@ -36,8 +40,10 @@ class Report:
     differences: dict[str, dict[str, Difference]]
     costs: dict[str, dict[str, float]]
     losses: dict[str, dict[str, float]]
-    expanded: set[str]
+    other_tokens: set[str]
+    cached: set[str]
     failed: dict[str, str]
+    codes: dict[str, list[str]]
 
 
 def write_report(output_dir: Path) -> Report:
@@ -89,8 +95,12 @@ def read_report(plan: dict[str, Any], results: dict[str, dict[str, Any]]) -> Rep
     failed = {name: result["error"] for name, result in results.items() if result["status"] == "failed"}
     costs = {method: read_costs(method, plan, done) for method in methods}
     evaluations = read_evaluations(plan, done)
-    expanded = {title for title, runs in evaluations.items() if has_expanded_vocabulary(plan, runs[0]["method"])}
-    return Report(plan, scores, differences, costs, read_losses(evaluations), expanded, failed)
+    cached = {method for (method, _, _), run in runs.items() if {"memory_cache", "passage_cache"} & run["flags"].keys()}
+    codes: dict[str, list[str]] = defaultdict(list)
+    for result in done:
+        codes[result.get("environment", {}).get("code") or "unknown"].append(result["name"])
+    tokens = find_other_tokens(evaluations)
+    return Report(plan, scores, differences, costs, read_losses(evaluations), tokens, cached, failed, dict(codes))
 
 
 def read_costs(method: str, plan: dict[str, Any], done: list[dict[str, Any]]) -> dict[str, float]:
@@ -113,7 +123,7 @@ def read_costs(method: str, plan: dict[str, Any], done: list[dict[str, Any]]) ->
     after = plan["methods"][method]["after"]
     if after is not None:
         before = read_costs(after, plan, done)
-        for name in ("pre-training s", "tokens"):
+        for name in {"pre-training s", "tokens", "preparation s"} & (costs.keys() | before.keys()):
             costs[name] = costs.get(name, 0) + before.get(name, 0)
     return costs
 
@@ -127,7 +137,7 @@ def find_preparation(method: str, done: list[dict[str, Any]]) -> list[dict[str, 
 def read_evaluations(plan: dict[str, Any], done: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """Return the evaluations of every encoder by its title, which the encoders of TAPT for one corpus share."""
     corpora = {name: name for name in plan["corpora"]} | {name: task["corpus"] for name, task in plan["tasks"].items()}
-    titles = {"encoder": "the encoder as it was", **plan["titles"]}
+    titles = {"encoder": START, **plan["titles"]}
     has_domains = len(plan["corpora"].keys() - {plan["general"]}) > 1
     for method, title in plan["titles"].items():
         for source, corpus in corpora.items():
@@ -151,11 +161,16 @@ def read_losses(evaluations: dict[str, list[dict[str, Any]]]) -> dict[str, dict[
     }
 
 
-def has_expanded_vocabulary(plan: dict[str, Any], method: str) -> bool:
-    """Return whether a method, or one that it starts from, expands the vocabulary."""
-    options = plan["methods"][method]
-    after = options["after"]
-    return RECIPES[options["recipe"]].expands_vocabulary or (after is not None and has_expanded_vocabulary(plan, after))
+def find_other_tokens(evaluations: dict[str, list[dict[str, Any]]]) -> set[str]:
+    """Return the titles of encoders whose losses are of other tokens than those of the encoder as it was.
+
+    Where that was not evaluated, of other tokens than most.
+    """
+    known = {title: [result["vocabulary"] for result in results] for title, results in evaluations.items()}
+    if not known:
+        return set()
+    usual = known[START][0] if START in known else statistics.mode(chain.from_iterable(known.values()))
+    return {title for title, vocabularies in known.items() if set(vocabularies) != {usual}}
 
 
 # ------------------------------------------------------------------------------------------------------- tables
@@ -175,18 +190,13 @@ def make_tables(report: Report) -> dict[str, pd.DataFrame]:
     costs = pd.DataFrame.from_dict({titles[m]: row for m, row in report.costs.items()}, orient="index")
     costs = costs.map(lambda value: "" if pd.isna(value) else f"{value:,.0f}" if value >= 100 else f"{value:.1f}")
     if "inference ms" in costs:
-        cached = [titles[method] for method in titles if reads_cache(report.plan, method)]
-        costs.loc[costs.index.isin(cached), "inference ms"] += " (cached)"
+        of_cached = costs.index.isin([titles[method] for method in report.cached]) & (costs["inference ms"] != "")
+        costs.loc[of_cached, "inference ms"] += " (cached)"
     losses = pd.DataFrame.from_dict(report.losses, orient="index")
     losses = losses.map(lambda value: "" if pd.isna(value) else f"{value:.3f}")
-    losses.loc[losses.index.isin(report.expanded)] += " (own tokens)"
+    of_others = losses.index.isin(report.other_tokens)
+    losses[of_others] = losses[of_others].map(lambda cell: cell and f"{cell} (own tokens)")
     return {"Scores": scores, "Costs": costs, "Masked-LM loss on held-out text": losses}
-
-
-def reads_cache(plan: dict[str, Any], method: str) -> bool:
-    """Return whether the predictions of a method read states that were computed before."""
-    recipe = RECIPES[plan["methods"][method]["recipe"]]
-    return (plan["fine_tuning"] | recipe.fine_tuning).get("method") in ("gmap", "rada")
 
 
 def format_cell(report: Report, method: str, task: str) -> str:
@@ -244,6 +254,9 @@ def explain(report: Report) -> str:
         "Preparation is expanding a vocabulary or building a datastore. Masked-LM losses compare between encoders with "
         "the same vocabulary; those of (own tokens) do not, and no plot sets them beside others.",
     ]
+    if len(report.codes) > 1:
+        states = ", ".join(f"{code[:8]} ({len(names)} results)" for code, names in sorted(report.codes.items()))
+        parts.append(f"The code changed between the results, without a new version; digests of it: {states}.")
     return " ".join(filter(None, parts))
 
 
@@ -362,13 +375,13 @@ def _draw_costs(report: Report, pyplot: Any) -> Any:
 
 def _draw_losses(report: Report, pyplot: Any) -> Any:
     """Gain on text of the domain against forgetting of general text, from the encoder as it was."""
-    general, start = report.plan["general"], report.losses.get("the encoder as it was", {})
+    general, start = report.plan["general"], report.losses.get(START, {})
     if general is None or general not in start:
         return None
     figure, axes = pyplot.subplots(figsize=(9, 5))
     for row, (title, losses) in enumerate(report.losses.items()):
         corpora = [corpus for corpus in losses if corpus != general and corpus in start]
-        if losses is not start and title not in report.expanded and general in losses and corpora:
+        if losses is not start and title not in report.other_tokens and general in losses and corpora:
             gains = [start[corpus] - losses[corpus] for corpus in corpora]
             forgotten = [losses[general] - start[general]] * len(corpora)
             axes.plot(gains, forgotten, linestyle="", label=title, **_choose_marker(row))

@@ -7,6 +7,7 @@ So whatever changes, a result of before is told from one of the plan as it is.
 import hashlib
 import json
 import os
+from collections import defaultdict
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -107,18 +108,24 @@ def check_results(results: dict[str, dict[str, Any]], expected: dict[str, dict[s
         ValueError: One does not.
     """
     if foreign := find_foreign(results, expected):
-        first = ", ".join(f"{name} ({reason})" for name, reason in list(foreign.items())[:5])
+        names: dict[str, list[str]] = defaultdict(list)
+        for name, reason in foreign.items():
+            names[reason].append(name)
+        listed = "".join(f"\n- {reason}: {', '.join(of_reason)}" for reason, of_reason in names.items())
         raise ValueError(
-            f"the folder holds {len(foreign)} result(s) that are not of this comparison: {first}; "
-            "choose another --output_dir, or delete them from results/"
+            f"the folder holds {len(foreign)} result(s) that are not of this comparison; choose another --output_dir, "
+            f"or delete them from results/:{listed}"
         )
 
 
 def find_foreign(results: dict[str, dict[str, Any]], expected: dict[str, dict[str, Any]]) -> dict[str, str]:
-    """Return the results that do not count, and why; first the steps from which the others start."""
+    """Return the results that do not count, and why; first the steps from which the others start.
+
+    A run that failed is tried again whatever it was: a plan is corrected because runs failed.
+    """
     versions = describe_environment()["versions"]
     foreign = {name: "another plan" for name in results if name not in expected}
-    for name in [name for name in expected if name in results]:
+    for name in [name for name in expected if results.get(name, {}).get("status") == "done"]:
         theirs = results[name].get("environment", {}).get("versions", versions)
         if not is_of(results[name], expected[name]):
             foreign[name] = "another plan, or made from other files"

@@ -1,6 +1,8 @@
 """Run the steps of a comparison: what is missing, once, in as many processes or machines as are wanted."""
 
+import hashlib
 import importlib
+import json
 import math
 import multiprocessing
 import os
@@ -20,11 +22,12 @@ import torch
 from datasets import load_dataset
 from filelock import FileLock, Timeout
 from tqdm.auto import tqdm
+from transformers import AutoTokenizer
 
 from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.results import check_results, describe_plan, describe_steps, is_of, read_results
 from hf_domain.comparison.scores import read_scores
-from hf_domain.comparison.steps import Step, count_tokens, list_steps
+from hf_domain.comparison.steps import Step, check_flags, count_tokens, list_steps
 from hf_domain.outputs import write_text
 from hf_domain.results import describe_environment, read_json, write_json
 from hf_domain.runs import find_checkpoint
@@ -57,14 +60,11 @@ def run_comparison(
         The results of all steps of this part, those that failed included.
 
     Raises:
-        ValueError: The folder has results of another plan or of other versions, or another process runs this part.
+        ValueError: See `prepare_part`; another process runs this part.
     """
     if num_processes < 1:
         raise ValueError(f"num_processes is the number of steps that run at once, at least 1, got {num_processes}")
-    steps = list_steps(plan, output_dir)
-    results, descriptions = read_results(output_dir), describe_steps(plan, output_dir)
-    check_results(results, descriptions)
-    part = choose_part(plan, steps, shard)
+    part, results, descriptions = prepare_part(plan, output_dir, shard)
     with lock_part(output_dir, shard):
         write_json(output_dir / "plan.json", describe_plan(plan, output_dir))
         num_threads = None if num_processes == 1 else max(1, (os.cpu_count() or 1) // num_processes)
@@ -89,11 +89,42 @@ def run_comparison(
                     waiting.remove(step)
                     running[pool.submit(make_result, step)] = step
                 names = ", ".join(step.name for step in running.values())
-                progress.set_postfix_str(f"{names}, {estimate_minutes(part, results) / num_processes:.0f} min remain")
+                minutes = estimate_minutes(waiting + list(running.values()), results)
+                rest = "" if minutes is None else f", {minutes / num_processes:.0f} min remain"
+                progress.set_postfix_str(names + rest)
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     results[running.pop(future).name] = future.result()
                     progress.update()
     return [results[step.name] for step in part]
+
+
+def prepare_part(
+    plan: Plan, output_dir: Path, shard: tuple[int, int]
+) -> tuple[list[Step], dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+    """Check everything that can be checked before the first step.
+
+    Returns:
+        The steps of the part, the results that are there, and what a result says of each step, by name.
+
+    Raises:
+        ValueError: A script does not take its flags, the folder has results of another plan or of other versions, or
+            there is no such part.
+    """
+    steps = list_steps(plan, output_dir)
+    check_flags(steps)
+    results, descriptions = read_results(output_dir), describe_steps(plan, output_dir)
+    check_results(results, descriptions)
+    return choose_part(plan, steps, shard), results, descriptions
+
+
+def list_missing_steps(plan: Plan, output_dir: Path, shard: tuple[int, int] = (1, 1)) -> list[Step]:
+    """List the steps of a part that have no result; what they need and is gone is made again beside them.
+
+    Raises:
+        ValueError: See `prepare_part`.
+    """
+    part, results, _ = prepare_part(plan, output_dir, shard)
+    return [step for step in part if results.get(step.name, {}).get("status") != "done"]
 
 
 def choose_step(waiting: list[Step], running: list[Step]) -> Step | None:
@@ -117,10 +148,8 @@ def get_result(
     """Read the result of a step, or run the step and write it; a failed step is tried again."""
     path = output_dir / "results" / f"{step.name}.json"
     done = path.is_file() and (result := read_json(path))["status"] == "done"
-    # Results may have come from another machine without the encoder that the next step reads.
-    if done and (
-        (output_dir / "steps" / step.name / RECORD).is_file() or not is_needed(step, plan, output_dir, results)
-    ):
+    # Results may have come from another machine without the encoder that the next step reads, or it was deleted.
+    if done and (has_output(step, output_dir / "steps" / step.name) or not is_needed(step, plan, output_dir, results)):
         return result
     # Until its output is whole again, a step has no result: one that is killed now would be taken for done.
     path.unlink(missing_ok=True)
@@ -130,6 +159,13 @@ def get_result(
         result = run_step(step, plan, output_dir, results, description, execute)
     write_json(path, result)
     return result
+
+
+def has_output(step: Step, folder: Path) -> bool:
+    """Return whether the output of a step is whole in its folder."""
+    record = folder / RECORD
+    is_there = step.kind not in ("pretraining", "average") or any(folder.glob("*.safetensors"))
+    return is_there and record.is_file() and read_json(record)["done"]
 
 
 def is_needed(step: Step, plan: Plan, output_dir: Path, results: dict[str, dict[str, Any]]) -> bool:
@@ -154,21 +190,30 @@ def run_step(
     folder = output_dir / "steps" / step.name
     record = folder / RECORD
     is_ours = record.is_file() and is_of(read_json(record), description)
-    if folder.is_dir() and not (is_ours and find_checkpoint(folder) is not None):
+    checkpoint = find_checkpoint(folder) if is_ours else None
+    seconds = 0.0 if checkpoint is None else count_seconds(read_json(record), Path(checkpoint))
+    if folder.is_dir() and checkpoint is None:
         shutil.rmtree(folder)  # of a step that was killed and cannot go on, or that was another one
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(record, description)
+    attempt = description | {"started": time.time(), "seconds": seconds, "done": False}
+    write_json(record, attempt)
     started = time.perf_counter()
     try:
         fit_to_minutes(step, plan, results)
         if step.task is not None and step.kind in ("pretraining", "probe", "datastore"):
             write_task_text(plan, step.task, output_dir / "texts" / f"{step.task}.txt")
         execute(step, plan, folder)
-        seconds = time.perf_counter() - started
+        seconds += time.perf_counter() - started
         result = description | {"status": "done", "seconds": seconds, **read_output(step, plan, folder)}
+        write_json(record, attempt | {"done": True})
     except Exception as error:  # whatever it is: the other runs go on, and the report tells of this one
         result = description | {"status": "failed", "error": f"{error}" or type(error).__name__}
     return result | {"environment": describe_environment()}
+
+
+def count_seconds(record: dict[str, Any], checkpoint: Path) -> float:
+    """Return what a killed step took up to the checkpoint it goes on from, over all its attempts."""
+    return record["seconds"] + max(0.0, (checkpoint / "trainer_state.json").stat().st_mtime - record["started"])
 
 
 def run_command(step: Step, plan: Plan, folder: Path, num_threads: int | None = None) -> None:
@@ -237,15 +282,25 @@ def read_output(step: Step, plan: Plan, folder: Path) -> dict[str, Any]:
     if step.kind == "evaluation":
         # The own loss of a method may have more terms; what compares is the reconstruction of the masked tokens.
         output["masked_lm_loss"] = metrics.get("eval_masked_reconstruction_loss", metrics["eval_loss"])
+        encoder = step.flags["model_name_or_path"]
+        output["vocabulary"] = digest_vocabulary(
+            str(plan.folder / encoder) if (plan.folder / encoder).is_dir() else encoder
+        )
     if step.kind == "fine_tuning":
         assert step.task is not None
-        scores = read_scores(plan.tasks[step.task], plan.folder, folder)
+        scores = read_scores(plan.tasks[step.task], step.flags, plan.folder, folder)
         output |= {"score": scores.compute(), "examples": scores.to_json()}
         output["milliseconds_per_text"] = 1000 / metrics["predict_samples_per_second"]
     if step.kind in ("fine_tuning", "probe", "evaluation"):
         for file in folder.glob("*.safetensors"):
             file.unlink()
     return output
+
+
+def digest_vocabulary(encoder: str) -> str:
+    """Return a digest of the vocabulary of an encoder: losses compare where it is the same."""
+    vocabulary = sorted(AutoTokenizer.from_pretrained(encoder).get_vocab().items())
+    return hashlib.sha256(json.dumps(vocabulary).encode()).hexdigest()
 
 
 def count_trained_tokens(flags: dict[str, Any], blocks: int | None) -> int:
@@ -316,12 +371,12 @@ def lock_part(output_dir: Path, shard: tuple[int, int]) -> Any:
         raise ValueError(f"another process runs part {shard[0]}/{shard[1]} in {output_dir}; wait for it") from None
 
 
-def estimate_minutes(steps: list[Step], results: dict[str, dict[str, Any]]) -> float:
-    """Estimate what the missing steps take, from those of the same kind that are done."""
+def estimate_minutes(steps: list[Step], results: dict[str, dict[str, Any]]) -> float | None:
+    """Estimate what steps take that have no result, from those of the same kind that are done; None without any."""
     seconds = defaultdict(list)
     for result in results.values():
         if result["status"] == "done":
             seconds[result["kind"]].append(result["seconds"])
     means = {kind: sum(values) / len(values) for kind, values in seconds.items()}
     missing = [step for step in steps if results.get(step.name, {}).get("status") != "done"]
-    return sum(means.get(step.kind, max(means.values(), default=0.0)) for step in missing) / 60
+    return sum(means.get(step.kind, max(means.values())) for step in missing) / 60 if means else None

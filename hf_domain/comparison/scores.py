@@ -65,17 +65,18 @@ class ExampleScores:
         return cls(**matrices, average=content["average"])
 
 
-def read_scores(task: Task, folder: Path, output_dir: Path) -> ExampleScores:
+def read_scores(task: Task, flags: dict[str, Any], folder: Path, output_dir: Path) -> ExampleScores:
     """Score what a script of a task predicted.
 
     Args:
         task: Whose test set was predicted.
+        flags: Of the script.
         folder: Of the plan.
         output_dir: Of the script.
     """
     text = (folder / task.get_file("test")).read_text(encoding="utf-8")
     examples = [json.loads(line) for line in text.split("\n") if line.strip()]
-    limit = task.options.get("max_predict_samples")
+    limit = flags.get("max_predict_samples")
     examples = examples if limit is None else examples[: int(limit)]
     if task.kind == "classification":
         lines = (output_dir / "predict_results.txt").read_text(encoding="utf-8").splitlines()[1:]
@@ -83,9 +84,12 @@ def read_scores(task: Task, folder: Path, output_dir: Path) -> ExampleScores:
         return score_labels(predictions, [str(example["label"]) for example in examples], task)
     if task.kind == "ner":
         lines = (output_dir / "predictions.txt").read_text(encoding="utf-8").splitlines()
-        return score_tags([line.split() for line in lines], [example["tags"] for example in examples], task.metric)
+        return score_tags(
+            [line.split() for line in lines], [list(map(str, row["tags"])) for row in examples], task.metric
+        )
     answers = json.loads((output_dir / "predict_predictions.json").read_text(encoding="utf-8"))
-    return score_answers(answers, {example["id"]: example["answers"]["text"] for example in examples}, task.metric)
+    references = {str(example["id"]): example["answers"]["text"] for example in examples}
+    return score_answers(answers, references, task.metric)
 
 
 def score_labels(predictions: Sequence[str], references: Sequence[str], task: Task) -> ExampleScores:

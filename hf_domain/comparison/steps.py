@@ -1,11 +1,15 @@
 """The steps of a comparison: what has to be run, in which order, by which command."""
 
+import importlib
 import math
 import os
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
+
+from transformers import HfArgumentParser
 
 from hf_domain.comparison.plan import Plan
 from hf_domain.training import parse_overrides
@@ -259,6 +263,35 @@ class StepLister:
             )
         flags |= {"seed": seed, "do_train": True, "do_predict": True, "output_dir": self.get_folder(name)}
         return Step(name, "fine_tuning", f"run_{task.kind}", flags, needs, method, None, task_name, seed)
+
+
+class _FlagParser(HfArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+def check_flags(steps: Iterable[Step]) -> None:
+    """Check that the scripts take the flags of their steps, before the first of them runs.
+
+    Raises:
+        ValueError: One is unknown, or its value of another kind; all of them in one message.
+    """
+    parsers: dict[str, _FlagParser] = {}
+    problems: dict[str, list[str]] = defaultdict(list)
+    for step in steps:
+        if step.script not in parsers:
+            script = importlib.import_module(f"hf_domain.examples.{step.script}")
+            parsers[step.script] = _FlagParser(script.ARGUMENTS)
+        try:
+            parsers[step.script].parse_args(step.list_arguments())
+        except ValueError as error:
+            problems[f"{step.script}: {error}"].append(step.name)
+    if problems:
+        lines = "".join(
+            f"\n- {problem} ({names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''})"
+            for problem, names in problems.items()
+        )
+        raise ValueError(f"{len(problems)} thing(s) are wrong with the flags of the plan; nothing was run:{lines}")
 
 
 def count_tokens(flags: dict[str, Any]) -> int:
