@@ -14,6 +14,7 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, Mo
 from huggingface_hub.errors import HFValidationError, HTTPError  # HTTPError: of whatever library speaks HTTP
 from huggingface_hub.utils import filter_repo_objects
 from safetensors import SafetensorError, safe_open
+from transformers import AutoTokenizer
 from transformers.dynamic_module_utils import get_relative_imports
 
 # Of a saved model: what it takes to load it. Metrics, logs and the state of the trainer stay at home.
@@ -251,7 +252,7 @@ def write_model_card(
             library_name="transformers",
             pipeline_tag="fill-mask",
             tags=["hf-domain", method],
-            base_model=base_name if "/" in base_name else None,
+            base_model=base_name if is_hub_id(base_model) else None,
         ),
         template_str=(files("hf_domain") / "model_card.md").read_text(encoding="utf-8"),
         model_name=model_name,
@@ -327,7 +328,7 @@ def check_publication(folder: Path) -> list[str]:
         The names of the files that are published: those it takes to load the model, and what describes it.
 
     Raises:
-        ValueError: Something is missing, or there is a pickle.
+        ValueError: Something is missing, there is a pickle, or the model needs a folder of this machine.
     """
     files = [file for file in folder.rglob("*") if file.is_file()]
     paths = sorted(file.relative_to(folder).as_posix() for file in files)
@@ -341,15 +342,35 @@ def check_publication(folder: Path) -> list[str]:
     code = list_code(folder)
     if lost := [name for name in [*list_weights(folder), *code] if name not in names]:
         raise ValueError(f"a publication holds all of a model; {folder} lacks {', '.join(lost)}: save the model anew")
-    config = read_config(folder)
-    memory = config.get("memory_name_or_path")
-    if memory is not None and not is_hub_id(memory):
-        cure = "set it to None" if config.get("save_memory") else "save the model with save_memory=True"
-        raise ValueError(
-            f"a publication names no folder of this machine, which nobody else has; got memory_name_or_path {memory}: "
-            f"build the model with a memory of the Hub, or {cure}"
-        )
+    check_memory_reference(read_config(folder))
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
+        raise ValueError(f"a publication has its vocabulary; the tokenizer of {folder} has none: save it anew")
     return [name for name in names if name in code or not name.endswith(".py")]
+
+
+def check_memory_reference(config: dict[str, Any]) -> None:
+    """Check that what is published does not lead to a folder of this machine.
+
+    Args:
+        config: Of the model.
+
+    Raises:
+        ValueError: It is a G-MAP that names such a folder for its memory.
+    """
+    memory = config.get("memory_name_or_path")
+    if memory is None or is_hub_id(memory):
+        return
+    if not config.get("save_memory"):
+        cure = "save the model with save_memory=True"
+    elif config.get("memory_tokenizer") == "same":
+        cure = "set it to None"
+    else:
+        cure = "use a memory with the same tokenizer"
+    raise ValueError(
+        f"a publication names no folder of this machine, which nobody else has; got memory_name_or_path {memory}: "
+        f"build the model with a memory of the Hub, or {cure}"
+    )
 
 
 def list_weights(folder: Path) -> list[str]:

@@ -28,7 +28,7 @@ from transformers.trainer_utils import PredictionOutput
 
 from hf_domain.corpora import check_length
 from hf_domain.outputs import write_text
-from hf_domain.publishing import commit_files, is_hub_id
+from hf_domain.publishing import check_memory_reference, commit_files, is_hub_id
 from hf_domain.training import PushCodeCallback
 
 logger = logging.getLogger(__name__)
@@ -202,9 +202,15 @@ def run_training(trainer: Trainer) -> None:
 
     Args:
         trainer: Ready to train.
+
+    Raises:
+        ValueError: The model is to be pushed and needs a folder of this machine.
     """
     trainer.add_callback(PushCodeCallback())
     assert trainer.model is not None
+    if trainer.args.push_to_hub:
+        config: Any = trainer.model.config
+        check_memory_reference(config.to_dict())
     trainable_parameters = sum(weight.numel() for weight in trainer.model.parameters() if weight.requires_grad)
     metrics = trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint).metrics
     metrics["trainable_parameters"] = trainable_parameters

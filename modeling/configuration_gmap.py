@@ -88,7 +88,8 @@ class GMapConfig(BackboneConfig):
             the widths differ, and only there: the paper has none.
         save_memory: Whether a checkpoint holds the memory encoder. Without it `memory_name_or_path` is loaded anew
             whenever the checkpoint is.
-        memory_name_or_path: Where the memory encoder came from.
+        memory_name_or_path: Where the memory encoder came from. `from_backbones` leaves a folder out where nothing is
+            read from it again: with `save_memory` and the same tokenizer.
         memory_revision: Its commit, branch or tag on the Hub.
         memory_fingerprint: With `save_memory=False` a digest of the memory's weights, which the reference must lead to;
             a checkpoint has it, nobody sets it.

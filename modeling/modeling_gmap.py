@@ -24,6 +24,7 @@ its states are normalized by its final norm, for they are sums that grow from la
 import hashlib
 import logging
 import math
+import os
 import sys
 from collections.abc import Callable, Iterable
 from functools import wraps
@@ -389,6 +390,9 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
             )
         model = super().from_backbone(domain, memory_config=encoder.config, **options)
         load_matching_weights(model.get_memory(), encoder.state_dict(), "the memory")
+        config = model.config
+        if config.save_memory and config.memory_tokenizer == "same" and os.path.isdir(config.memory_name_or_path or ""):
+            config.memory_name_or_path = None  # nothing is read there again, and a checkpoint tells no path
         return model
 
     @classmethod

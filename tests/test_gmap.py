@@ -435,6 +435,14 @@ def general(tmp_path):
     return str(tmp_path / "general")
 
 
+def test_checkpoint_tells_no_folder_that_it_does_not_need(general, tmp_path):
+    for options, expected in (({}, None), ({"memory_tokenizer": "own"}, general), ({"save_memory": False}, general)):
+        GMapForTokenClassification.from_backbones(make_bert(), general, **options).save_pretrained(tmp_path / "joined")
+        config = (tmp_path / "joined" / "config.json").read_text()
+        assert json.loads(config)["memory_name_or_path"] == expected
+        assert (str(tmp_path) in config) == (expected is not None)
+
+
 @pytest.mark.parametrize("head", [GMapModel, GMapForTokenClassification])
 def test_checkpoint_that_refers_to_its_memory(head, general, tmp_path):
     model = head.from_backbones(make_bert(), general, save_memory=False)

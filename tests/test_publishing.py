@@ -2,12 +2,14 @@
 
 import ast
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import ModelCard
-from tiny_models import make_masked_lm
+from tiny_models import make_config, make_masked_lm
+from tiny_tokenizers import make_bert_tokenizer
 
-from hf_domain import VarMAEForMaskedLM
+from hf_domain import GMapConfig, VarMAEForMaskedLM
 from hf_domain.comparison import publication
 from hf_domain.comparison.plan import Budget, Corpus, Method, Plan, Task
 from hf_domain.comparison.publication import make_publication
@@ -15,6 +17,7 @@ from hf_domain.comparison.report import read_report
 from hf_domain.comparison.results import describe_plan
 from hf_domain.publishing import METHODS, check_publication, publish, write_model_card
 from hf_domain.results import describe_environment, read_json, write_json
+from hf_domain.runs import run_training
 
 CARD = {
     "model_name": "someone/bert-cs",
@@ -36,6 +39,8 @@ def test_card_says_what_was_done(method, tmp_path):
     write_json(tmp_path / "config.json", {} if is_stock else {"auto_map": {"AutoModel": "modeling_varmae.VarMAEModel"}})
     card = ModelCard.load(write_model_card(tmp_path, method=method, **CARD))
     assert card.data.base_model == CARD["base_model"]
+    again = ModelCard.load(write_model_card(tmp_path, method=method, **CARD | {"base_model": "bert-base-uncased"}))
+    assert again.data.base_model == "bert-base-uncased"
     assert card.data.license == "apache-2.0"
     assert card.data.pipeline_tag == "fill-mask"
     assert {"hf-domain", method} <= set(card.data.tags)
@@ -103,8 +108,8 @@ def test_card_of_an_unknown_method(tmp_path):
 def whole(tmp_path):
     """A folder that may be published."""
     VarMAEForMaskedLM.from_backbone(make_masked_lm("bert")).save_pretrained(tmp_path / "model")
-    for name in ("README.md", "tokenizer_config.json"):
-        (tmp_path / "model" / name).write_text("{}")
+    make_bert_tokenizer().save_pretrained(tmp_path / "model")
+    (tmp_path / "model" / "README.md").write_text("{}")
     return tmp_path / "model"
 
 
@@ -115,6 +120,10 @@ def test_publish_refuses_what_is_not_whole(whole):
         with pytest.raises(ValueError, match=f"model lacks {name}"):
             publish(whole, "someone/model")
         (whole / "away").rename(whole / name)
+    (whole / "tokenizer.json").rename(whole / "away")
+    with pytest.raises(ValueError, match=r"the tokenizer of .* has none: save it anew"):
+        publish(whole, "someone/model")
+    (whole / "away").rename(whole / "tokenizer.json")
     weights = (whole / "model.safetensors").read_bytes()
     (whole / "model.safetensors").write_bytes(weights[:-1])
     with pytest.raises(ValueError, match=r"model.safetensors is no whole file of weights .*: save the model anew"):
@@ -157,6 +166,16 @@ def test_publish_refuses_a_memory_on_this_machine(whole):
             publish(whole, "someone/model")
     write_json(whole / "config.json", config | {"save_memory": False, "memory_name_or_path": "someone/bert"})
     check_publication(whole)
+
+
+def test_run_that_pushes_refuses_a_memory_on_this_machine():
+    config = GMapConfig(**dict.fromkeys(("backbone_config", "memory_config"), make_config("bert")))
+    config.memory_tokenizer, config.memory_name_or_path = "own", "/home/someone/bert"
+    trainer = SimpleNamespace(
+        args=SimpleNamespace(push_to_hub=True), model=SimpleNamespace(config=config), add_callback=lambda callback: None
+    )
+    with pytest.raises(ValueError, match=r"got memory_name_or_path /home/someone/bert: .* with the same tokenizer"):
+        run_training(trainer)
 
 
 def test_results_are_whole_files(tmp_path):

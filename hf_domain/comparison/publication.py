@@ -100,12 +100,12 @@ def make_publication(
     encoder, stages = find_start(report.plan, method)
     if CARDS[recipes[method]] == "lora" and "expanded_vocabulary" in result["flags"]:  # the others say so themselves
         stages.append("an expansion of its vocabulary by words of the domain")
-    is_local = (output_dir / report.plan["folder"] / encoder).exists()
+    start = output_dir / report.plan["folder"] / encoder
     write_model_card(
         unfinished,
         method=CARDS[recipes[method]],
         model_name=model_name,
-        base_model=Path(encoder).name if is_local else encoder,
+        base_model=str(start.resolve()) if start.exists() else encoder,
         stages=stages,
         corpus=corpus,
         settings=settings,
