@@ -29,7 +29,7 @@ from transformers.trainer_utils import PredictionOutput
 from hf_domain.corpora import check_length
 from hf_domain.outputs import write_text
 from hf_domain.publishing import check_memory_reference, commit_files, is_hub_id
-from hf_domain.training import PushCodeCallback
+from hf_domain.training import PushCodeCallback, StepTimer
 
 logger = logging.getLogger(__name__)
 
@@ -206,7 +206,9 @@ def run_training(trainer: Trainer) -> None:
     Raises:
         ValueError: The model is to be pushed and needs a folder of this machine.
     """
-    trainer.add_callback(PushCodeCallback())
+    timer = StepTimer()
+    for callback in (PushCodeCallback(), timer):
+        trainer.add_callback(callback)
     assert trainer.model is not None
     if trainer.args.push_to_hub:
         config: Any = trainer.model.config
@@ -214,6 +216,8 @@ def run_training(trainer: Trainer) -> None:
     trainable_parameters = sum(weight.numel() for weight in trainer.model.parameters() if weight.requires_grad)
     metrics = trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint).metrics
     metrics["trainable_parameters"] = trainable_parameters
+    if (steps_per_second := timer.compute()) is not None:
+        metrics["train_warm_steps_per_second"] = round(steps_per_second, 3)
     trainer.save_model()
     save_metrics(trainer, "train", metrics, trainer.train_dataset)
     trainer.save_state()

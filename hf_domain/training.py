@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -211,3 +212,41 @@ class PushCodeCallback(TrainerCallback):
                 # An earlier push may still be reading: what is there already is not cut off to be written again.
                 if not (copy.is_file() and copy.read_bytes() == file.read_bytes()):
                     shutil.copy(file, copy)
+
+
+class StepTimer(TrainerCallback):
+    """Measures how many steps a second training makes once it runs.
+
+    Trainer's own figure counts what the first steps do once: loading kernels, filling caches. Of a few steps they are
+    most, and what is planned from it takes another time.
+    """
+
+    def __init__(self, warm_up: int = 5):
+        """Leave out the first steps.
+
+        Args:
+            warm_up: How many. Our choice: kernels are loaded and chosen within two or three.
+        """
+        self.warm_up, self.steps = warm_up, 0
+        self.started = self.ended = 0.0
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+        """Count, and note when the warm-up is over."""
+        self.steps += 1
+        if self.steps == self.warm_up:
+            self.started = self._read_clock()
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+        """Note when the last step is over."""
+        self.ended = self._read_clock()
+
+    def _read_clock(self) -> float:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()  # steps are queued faster than they are made
+        return time.perf_counter()
+
+    def compute(self) -> float | None:
+        """Return steps a second after the warm-up; None where there were none."""
+        if self.steps <= self.warm_up:
+            return None
+        return (self.steps - self.warm_up) / (self.ended - self.started)

@@ -546,7 +546,7 @@ def test_interval_over_seeds():
 def pretend(step, plan, folder):
     """Leave what the script of a step would leave; the same for the same step."""
     numbers = random.Random(step.name)
-    metrics = {"train_steps_per_second": 2.0, "predict_samples_per_second": 50.0, "trainable_parameters": 7}
+    metrics = {"train_warm_steps_per_second": 2.0, "predict_samples_per_second": 50.0, "trainable_parameters": 7}
     metrics["eval_loss"] = numbers.random()
     (folder / "all_results.json").write_text(json.dumps(metrics))
     (folder / "model.safetensors").write_bytes(b"weights")
@@ -945,7 +945,7 @@ def test_second_process_on_a_part_is_refused(plan, tmp_path):
 
 def test_budget_of_minutes(content, tmp_path):
     content["budget"] = {"minutes": 0.5}
-    content["methods"] = {"dapt": None, "tapt": None}
+    content["methods"] = {"dapt": None, "tapt": {"tasks": ["animals"]}}
     plan = load_plan(write_plan(content, tmp_path))
     trained = {}
 
@@ -954,11 +954,19 @@ def test_budget_of_minutes(content, tmp_path):
         pretend(step, plan, folder)
 
     run_comparison(plan, tmp_path / "output", execute=note)
-    assert trained["dapt-pets-probe"] == trained["tapt-animals-probe"] == 10
+    assert trained["dapt-pets-probe"] == trained["tapt-animals-probe"] == 20
     assert trained["tapt-animals"] == 60
     assert (tmp_path / "output" / "texts" / "animals.txt").read_text().startswith("the cat sat on the mat 0\n")
     assert trained["dapt-pets"] == 60  # 30 seconds at 2 steps a second
-    assert read_json(tmp_path / "output" / "results" / "dapt-pets.json")["tokens"] == 60 * 4 * 16
+    path = tmp_path / "output" / "results" / "dapt-pets.json"
+    result = read_json(path)
+    assert result["tokens"] == 60 * 4 * 16
+    path.write_text(json.dumps(result | {"seconds": 36}))
+    result = read_json(path.with_name("tapt-animals.json"))
+    path.with_name("tapt-animals.json").write_text(json.dumps(result | {"seconds": 24}))
+    write_report(tmp_path / "output")
+    expected = "the same budget: 0.5 minutes (measured, with loading and saving: 0.4 to 0.6)"
+    assert expected in (tmp_path / "output" / "report.md").read_text()
 
 
 # ------------------------------------------------------------------------------------------------------- report

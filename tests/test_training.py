@@ -15,6 +15,7 @@ from hf_domain import VarMAEForMaskedLM
 from hf_domain.training import (
     AuxiliaryLossCallback,
     PushCodeCallback,
+    StepTimer,
     autocast_as_trained,
     check_tokenizer_fits,
     decode_labelled_rows_only,
@@ -173,3 +174,15 @@ def test_overrides():
     with pytest.raises(ValueError, match=r"name=value.*got 'kl_weight'"):
         parse_overrides("kl_weight")
     assert json.dumps(parse_overrides("a=1")) == '{"a": 1}'
+
+
+def test_the_first_steps_are_not_timed(tmp_path, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("hf_domain.training.time.perf_counter", lambda: clock[0])
+    timer, arguments = StepTimer(warm_up=2), TrainingArguments(tmp_path, use_cpu=True)
+    for number, seconds in enumerate((60, 10, 0.5, 0.5, 0.5)):
+        assert timer.compute() is None or number > 2
+        clock[0] += seconds
+        timer.on_step_end(arguments, TrainerState(), TrainerControl())
+        timer.on_train_end(arguments, TrainerState(), TrainerControl())
+    assert timer.compute() == 2.0

@@ -33,6 +33,7 @@ class Report:
         cached: Methods whose predictions read states that were computed before.
         failed: Steps without a result and why.
         codes: The results by the digest of the code that made them.
+        minutes: That every pre-training took.
     """
 
     plan: dict[str, Any]
@@ -44,6 +45,7 @@ class Report:
     cached: set[str]
     failed: dict[str, str]
     codes: dict[str, list[str]]
+    minutes: list[float]
 
 
 def write_report(output_dir: Path) -> Report:
@@ -100,7 +102,8 @@ def read_report(plan: dict[str, Any], results: dict[str, dict[str, Any]]) -> Rep
     for result in done:
         codes[result.get("environment", {}).get("code") or "unknown"].append(result["name"])
     tokens = find_other_tokens(evaluations)
-    return Report(plan, scores, differences, costs, read_losses(evaluations), tokens, cached, failed, dict(codes))
+    losses, minutes = read_losses(evaluations), [r["seconds"] / 60 for r in done if r["kind"] == "pretraining"]
+    return Report(plan, scores, differences, costs, losses, tokens, cached, failed, dict(codes), minutes)
 
 
 def read_costs(method: str, plan: dict[str, Any], done: list[dict[str, Any]]) -> dict[str, float]:
@@ -240,6 +243,8 @@ def explain(report: Report) -> str:
     """Say how to read the tables."""
     budget = report.plan["budget"]
     cost = f"{budget['tokens']:,} tokens" if budget["tokens"] else f"{budget['minutes']:g} minutes"
+    if not budget["tokens"] and report.minutes:
+        cost += f" (measured, with loading and saving: {min(report.minutes):.1f} to {max(report.minutes):.1f})"
     parts = [
         f"Every pre-training had the same budget: {cost}; a method that starts from the encoder of another has both, "
         "as its costs show.",

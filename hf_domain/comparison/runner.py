@@ -316,7 +316,7 @@ def count_trained_tokens(flags: dict[str, Any], blocks: int | None) -> int:
 def fit_to_minutes(step: Step, plan: Plan, results: dict[str, dict[str, Any]]) -> None:
     """Set the steps of pre-training that the minutes of the budget allow, from what the probe measured."""
     if plan.budget.minutes is not None and step.kind == "pretraining":
-        per_second = results[f"{step.name}-probe"]["metrics"]["train_steps_per_second"]
+        per_second = results[f"{step.name}-probe"]["metrics"]["train_warm_steps_per_second"]
         step.flags["max_steps"] = max(1, round(60 * plan.budget.minutes * per_second))
 
 

@@ -14,8 +14,8 @@ from transformers import HfArgumentParser
 from hf_domain.comparison.plan import Plan
 from hf_domain.training import parse_overrides
 
-# Steps of training from which the time of one is read, where the budget is a time.
-PROBE_STEPS = 10
+# Steps of training from which the time of one is read, where the budget is a time; the first five are not timed.
+PROBE_STEPS = 20
 # Nothing but the last state is kept, and nothing is reported elsewhere; a plan may say otherwise.
 TRAINER_OPTIONS: dict[str, Any] = {
     "save_strategy": "no",
