@@ -130,6 +130,8 @@ def test_everything_wrong_with_a_plan_is_told_at_once(content, tmp_path):
     content["methods"]["control"] = {"tasks": ["animals", "plants"], "datastore": {"train_file": "corpus.txt"}}
     content["methods"]["lora"] = {"encoder": "mine", "after": "dapt"}
     content["methods"]["mean"] = {"recipe": "average", "after": "adalm"}
+    content["methods"]["itself"] = {"recipe": "average", "after": "plain"}
+    content["methods"]["plain"] = {"recipe": "fine_tune"}
     content["methods"] |= {"read": {"recipe": "rada", "after": "adalm"}, "far": {"recipe": "dapt", "encoder": "/far"}}
     content["methods"]["twice"] = {"recipe": "exbert_adapter", "after": "exbert"}
     content["encoder"] = "../encoders/none"
@@ -163,6 +165,7 @@ def test_everything_wrong_with_a_plan_is_told_at_once(content, tmp_path):
         "methods: far: encoder: there is no folder /far",
         "methods: read: passages are cut by the tokenizer of the plan's encoder; adalm expands its vocabulary",
         "methods: twice: an adapter of exBERT stands beside an encoder that is none",
+        "methods: itself: an average is of the plan's encoder and one that was trained; fine_tune trains none",
         "methods: mean: an average is of two encoders with the same weights; adalm makes others",
     ):
         assert part in str(error.value)

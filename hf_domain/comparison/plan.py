@@ -391,18 +391,25 @@ def _check_chain(method: Method, plan: Plan) -> list[str]:
         seen.append(plan.methods[seen[-1]].after)
         if seen[-1] in seen[:-1]:
             return [f"after goes in a circle: {' after '.join(map(str, seen))}"]
-    used = [plan.methods[name].recipe for name in seen if name is not None]
-    expanding = [name for name in used if name in RECIPES and RECIPES[name].expands_vocabulary]
-    if RECIPES[method.recipe].reads_datastore and expanding:
+    return _check_pairs(method.recipe, [plan.methods[name].recipe for name in seen if name is not None])
+
+
+def _check_pairs(recipe: str, used: list[str]) -> list[str]:
+    """Note recipes that cannot start from what those in `used` make."""
+    before = {name: RECIPES[name] for name in used if name in RECIPES}
+    expanding = [name for name, other in before.items() if other.expands_vocabulary]
+    if RECIPES[recipe].reads_datastore and expanding:
         return [
             f"passages are cut by the tokenizer of the plan's encoder; {', '.join(expanding)} expands its vocabulary"
         ]
-    if method.recipe == "exbert_adapter" and {"exbert", "exbert_adapter"} & {*used}:
+    if recipe == "exbert_adapter" and {"exbert", "exbert_adapter"} & before.keys():
         return ["an adapter of exBERT stands beside an encoder that is none"]
-    if method.recipe == "average":
-        other = [name for name in used if (r := RECIPES.get(name)) and (r.expands_vocabulary or r.method != "dapt")]
-        if other:
-            return [f"an average is of two encoders with the same weights; {', '.join(other)} makes others"]
+    if recipe == "average":
+        trained = [name for name, other in before.items() if other.method is not None]
+        if before and not trained:
+            return [f"an average is of the plan's encoder and one that was trained; {', '.join(before)} trains none"]
+        if others := [name for name in trained if before[name].method != "dapt" or name in expanding]:
+            return [f"an average is of two encoders with the same weights; {', '.join(others)} makes others"]
     return []
 
 
