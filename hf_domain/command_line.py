@@ -12,7 +12,8 @@ USAGE = """usage: hf-domain <command> [options]
 
 {commands}
 
-`hf-domain <command> --help` lists the options; `hf-domain <command> options.yaml` reads them from a file."""
+`hf-domain <command> --help` lists the options; `hf-domain <command> options.yaml` reads them from a file
+(that of `compare` is its plan)."""
 
 
 def find_commands() -> dict[str, str]:

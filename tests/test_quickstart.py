@@ -91,9 +91,11 @@ def run_publish(monkeypatch, **options):
     publish.main()
 
 
-def test_with_an_expanded_vocabulary(monkeypatch, inputs):
-    run_quickstart(monkeypatch, inputs, num_seeds=1, expand_vocabulary="true")
+def test_with_an_expanded_vocabulary_and_another_rate(monkeypatch, inputs):
+    run_quickstart(monkeypatch, inputs, num_seeds=1, expand_vocabulary="true", learning_rate="3e-5")
     report = json.loads((inputs / "output" / "plan" / "report.json").read_text())
+    result = json.loads((inputs / "output" / "plan" / "results" / "adalm-task-seed0.json").read_text())
+    assert float(result["flags"]["learning_rate"]) == 3e-5
     assert list(report["scores"]) == ["fine_tune", "dapt", "varmae", "adalm"]
     folder = inputs / "output" / "plan" / "steps" / "vocabulary-domain"
     assert json.loads((folder / "vocabulary_report.json").read_text())["unreachable"] == []

@@ -126,8 +126,9 @@ def read_costs(method: str, plan: dict[str, Any], done: list[dict[str, Any]]) ->
     after = plan["methods"][method]["after"]
     if after is not None:
         before = read_costs(after, plan, done)
-        for name in {"pre-training s", "tokens", "preparation s"} & (costs.keys() | before.keys()):
-            costs[name] = costs.get(name, 0) + before.get(name, 0)
+        for name in ("preparation s", "pre-training s", "tokens"):
+            if name in before:
+                costs[name] = costs.get(name, 0) + before[name]
     return costs
 
 

@@ -84,9 +84,7 @@ def read_scores(task: Task, flags: dict[str, Any], folder: Path, output_dir: Pat
         return score_labels(predictions, [str(example["label"]) for example in examples], task)
     if task.kind == "ner":
         lines = (output_dir / "predictions.txt").read_text(encoding="utf-8").splitlines()
-        return score_tags(
-            [line.split() for line in lines], [list(map(str, row["tags"])) for row in examples], task.metric
-        )
+        return score_tags([line.split() for line in lines], [example["tags"] for example in examples], task.metric)
     answers = json.loads((output_dir / "predict_predictions.json").read_text(encoding="utf-8"))
     references = {str(example["id"]): example["answers"]["text"] for example in examples}
     return score_answers(answers, references, task.metric)
