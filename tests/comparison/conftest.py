@@ -1,0 +1,74 @@
+"""A plan with its files, and encoders that are only pretended."""
+
+import pytest
+from pretended_runs import METHODS, SENTENCES, pretend, write_plan
+from script_runs import write_jsonl
+
+from hf_domain.comparison import runner
+from hf_domain.comparison.plan import load_plan
+
+
+@pytest.fixture
+def content(tmp_path):
+    """A plan as YAML has it; its files are beside it."""
+    for name in ("corpus", "heldout", "general"):
+        (tmp_path / f"{name}.txt").write_text("\n".join(SENTENCES))
+    texts = [{"text": f"{text} {i}", "label": text.split()[1]} for i, text in enumerate(SENTENCES[:24])]
+    tagged = [
+        {"tokens": [*text.split(), str(i)], "tags": ["O", "B-A", *"OOOOO"]} for i, text in enumerate(SENTENCES[:12])
+    ]
+    for split in ("train", "validation", "test"):
+        for task, rows in (("animals", texts), ("entities", tagged)):
+            (tmp_path / task).mkdir(exist_ok=True)
+            write_jsonl(tmp_path / task / f"{split}.jsonl", rows)
+    return {
+        "encoder": "encoder",
+        "corpora": {
+            "pets": {"train_file": "corpus.txt", "validation_file": "heldout.txt"},
+            "general": {"train_file": "general.txt", "validation_file": "general.txt"},
+        },
+        "general": "general",
+        "tasks": {
+            "animals": {"kind": "classification", "folder": "animals", "corpus": "pets"},
+            "entities": {"kind": "ner", "folder": "entities", "corpus": "pets"},
+        },
+        "methods": dict(METHODS),
+        "seeds": [1, 2],
+        "budget": {"tokens": 1000},
+        "pretraining": {"per_device_train_batch_size": 4, "max_seq_length": 16, "use_cpu": True},
+        "fine_tuning": {"num_train_epochs": 1, "use_cpu": True},
+    }
+
+
+@pytest.fixture(autouse=True)
+def vocabularies(monkeypatch):
+    """Digests of the vocabularies of encoders that are only pretended."""
+    known = {}
+
+    def digest(encoder):
+        name = encoder.rpartition("/")[2]
+        return known.get(name, "expanded" if name.startswith(("adalm", "exbert", "lora")) else "usual")
+
+    monkeypatch.setattr(runner, "digest_vocabulary", digest)
+    return known
+
+
+@pytest.fixture
+def plan(content, tmp_path, monkeypatch):
+    monkeypatch.setattr(runner.time, "perf_counter", lambda: 0.0)
+    return load_plan(write_plan(content, tmp_path))
+
+
+@pytest.fixture
+def ran():
+    """The names of the steps that `note` ran."""
+    return []
+
+
+@pytest.fixture
+def note(ran):
+    def note(step, plan, folder):
+        ran.append(step.name)
+        pretend(step, plan, folder)
+
+    return note

@@ -1,0 +1,186 @@
+"""What a plan may say, and that everything wrong with it is told at once."""
+
+import shutil
+import textwrap
+
+import pytest
+from hf_domain.examples import compare as compare_script
+from pretended_runs import write_plan
+from script_runs import write_jsonl
+
+from hf_domain.comparison.plan import load_plan
+from hf_domain.comparison.results import describe_steps
+from hf_domain.comparison.runner import run_comparison
+from hf_domain.comparison.steps import list_steps
+
+
+def test_everything_wrong_with_a_plan_is_told_at_once(content, tmp_path):
+    content["methods"] |= {"dance": None, "average": None, "a": {"recipe": "dapt", "after": "b"}}
+    content["methods"] |= {"b": {"recipe": "dapt", "after": "a"}, "c": {"recipe": "dapt", "after": "nobody"}}
+    content["methods"] |= {"../up": {"recipe": "dapt", "pretraining": {"hub_token": "secret"}}}
+    content["methods"]["fine_tune"] = {"pretraining": {"learning_rate": 1}}
+    content["tasks"]["animals"] |= {"metric": "bleu", "corpus": "law"}
+    content["tasks"]["entities"]["kind"] = "parsing"
+    content["tasks"]["empty"] = {"kind": "classification", "folder": "nothing", "corpus": "pets"}
+    content["corpora"]["pets"]["train_file"] = "corpus.docx"
+    content["general"] = "wikipedia"
+    content["methods"]["append_passage"] = None
+    content["methods"]["control"] = {"tasks": ["animals", "plants"], "datastore": {"train_file": "corpus.txt"}}
+    content["methods"]["lora"] = {"encoder": "mine", "after": "dapt"}
+    content["methods"]["mean"] = {"recipe": "average", "after": "adalm"}
+    content["methods"]["itself"] = {"recipe": "average", "after": "plain"}
+    content["methods"]["plain"] = {"recipe": "fine_tune"}
+    content["methods"] |= {"read": {"recipe": "rada", "after": "adalm"}, "far": {"recipe": "dapt", "encoder": "/far"}}
+    content["methods"]["twice"] = {"recipe": "exbert_adapter", "after": "exbert"}
+    content["encoder"] = "../encoders/none"
+    content["seeds"] = [1, 1]
+    content["budget"] = {"tokens": 1, "minutes": 1}
+    (tmp_path / "encoder").mkdir()
+    with pytest.raises(ValueError, match="nothing was run") as error:
+        load_plan(write_plan(content, tmp_path))
+    for part in (
+        "recipe is one of fine_tune, control, tapt",
+        "average needs `after`",
+        "after goes in a circle: b after a after b",
+        "after is none of the methods, got nobody",
+        "letters, digits, _ and -: it becomes that of a folder; got ../up",
+        "a plan holds no token",
+        "fine_tune is not pre-trained",
+        "a passage is appended to the texts of classification alone",
+        "methods: control: tasks are of animals, entities, empty, got plants",
+        "control reads no datastore, got datastore {'train_file': 'corpus.txt'}",
+        "it starts either from encoder or after a method, got mine and dapt",
+        "metric of classification is one of macro_f1, micro_f1, positive_micro_f1, got bleu",
+        "corpus is none of pets, general, got law",
+        "kind is one of classification, ner, qa, got parsing",
+        "there is no file nothing/test.jsonl",
+        "there is no file corpus.docx",
+        "a corpus is .txt",
+        "general is none of the corpora",
+        "seeds must be different numbers",
+        "budget is either tokens or minutes",
+        "encoder: there is no folder ../encoders/none",
+        "methods: far: encoder: there is no folder /far",
+        "methods: read: passages are cut by the tokenizer of the plan's encoder; adalm expands its vocabulary",
+        "methods: twice: an adapter of exBERT stands beside an encoder that is none",
+        "methods: itself: an average is of the plan's encoder and one that was trained; fine_tune trains none",
+        "methods: mean: an average is of two encoders with the same weights; adalm makes others",
+    ):
+        assert part in str(error.value)
+    assert "secret" not in str(error.value)
+
+
+def test_plan_of_the_documentation_is_one(content, tmp_path):
+    text = textwrap.dedent(compare_script.__doc__.partition("A plan:\n\n")[2].rpartition("\n\n`pretraining`")[0])
+    shutil.move(tmp_path / "animals", tmp_path / "acl_arc")
+    for name in ("corpus", "heldout", "wikipedia", "wikipedia_heldout"):
+        (tmp_path / f"{name}.txt.gz").write_bytes(b"")
+    (tmp_path / "documented.yaml").write_text(text)
+    assert list_steps(load_plan(tmp_path / "documented.yaml"), tmp_path / "output")
+
+
+def test_unknown_and_missing_fields_of_a_plan(content, tmp_path):
+    del content["encoder"]
+    content["seed"] = 3
+    content["tasks"]["animals"]["metrics"] = "f1"
+    del content["tasks"]["entities"]["folder"]
+    with pytest.raises(ValueError, match="nothing was run") as error:
+        load_plan(write_plan(content, tmp_path))
+    for part in ("lacks encoder", "the plan has no seed", "tasks: animals has no metrics", "entities lacks folder"):
+        assert part in str(error.value)
+    (tmp_path / "list.yaml").write_text("- 1")
+    with pytest.raises(ValueError, match="is a mapping"):
+        load_plan(tmp_path / "list.yaml")
+    (tmp_path / "list.yaml").write_text("methods: {dapt\n")
+    with pytest.raises(ValueError, match=r"list.yaml is not YAML: .*line"):
+        load_plan(tmp_path / "list.yaml")
+
+
+@pytest.mark.parametrize(
+    "section, value, message",
+    [
+        ("seeds", 3, "the plan: seeds is a list[int], got 3"),
+        ("seeds", [1, "a"], "the plan: seeds is a list[int], got [1, 'a']"),
+        ("methods", {"dapt": {"tasks": [1]}}, "methods: dapt: tasks is a list[str] | None, got [1]"),
+        ("budget", {"tokens": "1e7"}, "budget: tokens is a int | None, got '1e7'"),
+        ("general", ["general"], r"the plan: general is a str | None, got ['general']"),
+        ("methods", {"dapt": {"tasks": "animals"}}, "methods: dapt: tasks is a list[str] | None, got 'animals'"),
+        ("corpora", {"pets": {"train_file": ["a"], "validation_file": "b"}}, "corpora: pets: train_file is a str"),
+    ],
+)
+def test_values_of_another_type(content, tmp_path, section, value, message):
+    content[section] = value
+    with pytest.raises(ValueError, match="nothing was run") as error:
+        load_plan(write_plan(content, tmp_path))
+    assert message in str(error.value)
+
+
+def test_entries_without_a_value_are_left_to_their_defaults(content, tmp_path):
+    content |= {"fine_tuning": None, "methods": {"dapt": {"tasks": None, "pretraining": None}}}
+    plan = load_plan(write_plan(content, tmp_path))
+    assert plan.fine_tuning == plan.methods["dapt"].pretraining == {}
+
+
+def test_tokens_names_and_labels_that_a_plan_cannot_have(content, tmp_path):
+    content["tasks"]["animals"]["options"] = {"token": "secret"}
+    content["tasks"]["pets"] = {"kind": "ner", "folder": "entities", "corpus": "pets"}
+    content["tasks"]["several"] = {"kind": "classification", "folder": "several", "corpus": "pets"}
+    content["tasks"]["broken"] = {"kind": "classification", "folder": "broken", "corpus": "pets"}
+    for name in ("several", "broken"):
+        (tmp_path / name).mkdir()
+        for split in ("train", "validation", "test"):
+            write_jsonl(tmp_path / name / f"{split}.jsonl", [{"text": "a", "label": ["b", "c"]}])
+    (tmp_path / "broken" / "test.jsonl").write_text("text,label\n")
+    with pytest.raises(ValueError, match="nothing was run") as error:
+        load_plan(write_plan(content, tmp_path))
+    for part in (
+        "a plan holds no token",
+        "a task and a corpus have different names, what is made of them is called so; got ['pets']",
+        "tasks: several: a label is a text or a whole number, several/train.jsonl has ['b', 'c']",
+        "tasks: broken: a line of broken/test.jsonl is a JSON object, the first is none",
+    ):
+        assert part in str(error.value)
+    assert "secret" not in str(error.value)
+
+
+def test_flags_that_a_script_does_not_take_are_told_before_the_first_run(content, tmp_path, ran, note):
+    content["fine_tuning"] |= {"learning_rte": 3e-5}
+    content["tasks"]["animals"]["options"] = {"num_train_epochs": "many"}
+    content["methods"]["dapt"] = {"pretraining": {"warm_ups": 1}}
+    plan = load_plan(write_plan(content, tmp_path))
+    with pytest.raises(ValueError, match=r"^3 thing.* nothing was run") as error:
+        run_comparison(plan, tmp_path / "output", execute=note)
+    assert ran == []
+    assert "run_classification: argument --num_train_epochs" in str(error.value)
+    assert "- run_ner: unrecognized arguments: --learning_rte 3e-05 (fine_tune-entities-seed1 and 29 more)" in str(
+        error.value
+    )
+    assert "- run_mlm: unrecognized arguments: --warm_ups 1 (dapt-pets)" in str(error.value)
+
+
+def test_different_steps_with_one_name_are_refused(content, tmp_path):
+    content["tasks"] = {"animals": content["tasks"]["animals"], "half-animals": content["tasks"]["animals"]}
+    content["methods"] = {"dapt": None, "dapt-half": {"recipe": "dapt"}}
+    plan = load_plan(write_plan(content, tmp_path))
+    with pytest.raises(ValueError, match="two different steps of the plan would be called dapt-half-animals-seed1"):
+        list_steps(plan, tmp_path / "plan")
+
+
+def test_file_that_another_step_makes_is_no_input(content, tmp_path):
+    """RADA's stage of masked LM is trained on what its datastore leaves out, which is there only after that step."""
+    content["methods"] = {
+        "rada_mlm": {
+            "datastore": {"held_out_file": "rest.jsonl", "held_out_fraction": 0.1},
+            "pretraining": {"train_file": "rest.jsonl"},
+        }
+    }
+    plan = load_plan(write_plan(content, tmp_path))
+    before = describe_steps(plan, tmp_path / "plan")
+    (tmp_path / "rest.jsonl").write_text("{}")
+    assert describe_steps(plan, tmp_path / "plan") == before
+
+
+def test_task_without_labels(content, tmp_path):
+    write_jsonl(tmp_path / "animals" / "test.jsonl", [{"text": "no label"}])
+    with pytest.raises(ValueError, match=r"animals/test.jsonl lacks label"):
+        load_plan(write_plan(content, tmp_path))

@@ -1,0 +1,76 @@
+"""The tables and plots made of the results."""
+
+import numpy as np
+import pytest
+from matplotlib import pyplot
+from pretended_runs import pretend, write_plan
+
+from hf_domain.comparison import report
+from hf_domain.comparison.plan import load_plan
+from hf_domain.comparison.report import write_report
+from hf_domain.comparison.runner import run_comparison
+from hf_domain.comparison.scores import compute_interval
+
+
+def test_report_says_what_the_results_say(plan, tmp_path):
+    results = {result["name"]: result for result in run_comparison(plan, tmp_path / "output", execute=pretend)}
+    report = write_report(tmp_path / "output")
+    text = (tmp_path / "output" / "report.md").read_text()
+    scores = [results[f"varmae-animals-seed{seed}"]["score"] for seed in (1, 2)]
+    baseline = [results[f"dapt-animals-seed{seed}"]["score"] for seed in (1, 2)]
+    assert report.differences["varmae"]["animals"].mean == pytest.approx(np.mean(scores) - np.mean(baseline))
+    assert f"| VarMAE | {np.mean(scores):.1f} ± {compute_interval(scores):.1f} (" in text
+    loss = results["encoder-on-general"]["masked_lm_loss"]
+    assert f"| the encoder as it was | {loss:.3f} |" in text
+    assert report.costs["average"]["tokens"] == report.costs["dapt"]["tokens"] == 16 * 64
+    assert report.costs["dapt"]["inference ms"] == 20
+    assert "preparation s" in report.costs["adalm"].keys() & report.costs["rada"].keys() - report.costs["dapt"].keys()
+    costs = [line for line in text.splitlines() if "20.0" in line]
+    assert [line for line in costs if "(cached)" in line] == [
+        line for line in costs if line.startswith(("| G-MAP", "| RADA"))
+    ]
+    assert "dapt" not in [name for name, row in report.differences.items() if row]
+    assert not list((tmp_path / "output").rglob("dapt-animals-seed1/*.safetensors"))
+    assert list((tmp_path / "output").rglob("dapt-pets/*.safetensors"))
+
+
+def test_losses_of_other_tokens_are_marked_and_not_drawn(content, tmp_path, vocabularies):
+    content["methods"] = {
+        "dapt": None,
+        "fine_tune": None,
+        "adalm": None,
+        "more": {"recipe": "varmae", "after": "adalm"},
+        "mine": {"recipe": "fine_tune", "encoder": "theirs"},
+    }
+    vocabularies |= {"more-pets": "expanded", "theirs": "their own"}
+    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", execute=pretend)
+    written = write_report(tmp_path / "plan")
+    lines = (tmp_path / "plan" / "report.md").read_text().splitlines()
+    for title, is_own in (
+        ("AdaLM vocabulary + DAPT", True),
+        ("VarMAE (more), after adalm", True),
+        ("fine-tuning only (mine)", True),
+        ("DAPT", False),
+    ):
+        row = [line for line in lines if line.startswith(f"| {title} | ")][-1]
+        assert row.count(f"{written.losses[title]['pets']:.3f}") == 1 and row.count(" (own tokens) |") == 2 * is_own
+    assert "preparation s" in written.costs["more"]  # of the encoder that it starts from
+    # The order of a row is not that of a set: the same results make the same file, byte for byte.
+    spent = ["pre-training s", "tokens", "trained parameters", "checkpoint MB", "fine-tuning s", "inference ms"]
+    assert list(written.costs["more"]) == [*spent, "preparation s"]
+    assert "preparation s" not in written.costs["dapt"]
+    figure = report._draw_losses(written, pyplot)
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["DAPT"]
+    pyplot.close(figure)
+
+
+def test_report_without_dapt_speaks_of_no_difference(content, tmp_path):
+    content["methods"] = {"tapt": None}
+    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=pretend)
+    assert not any(write_report(tmp_path / "output").differences.values())
+    assert "DAPT" not in (tmp_path / "output" / "report.md").read_text()
+
+
+def test_report_without_results(tmp_path):
+    with pytest.raises(FileNotFoundError, match="there are no results in"):
+        write_report(tmp_path)

@@ -1,0 +1,106 @@
+"""Which results belong to a plan, and which are foreign."""
+
+import json
+
+import pytest
+from pretended_runs import METHODS, SENTENCES, pretend, write_plan
+
+from hf_domain.comparison.plan import load_plan
+from hf_domain.comparison.report import write_report
+from hf_domain.comparison.results import describe_steps, find_foreign, gather_results, read_results
+from hf_domain.comparison.runner import run_comparison
+from hf_domain.results import read_json
+
+
+def find_foreign_results(plan, output_dir):
+    return set(find_foreign(read_results(output_dir), describe_steps(plan, output_dir)))
+
+
+def test_foreign_results_are_refused(plan, content, tmp_path):
+    run_comparison(plan, tmp_path / "output", execute=pretend)
+    content["budget"] = {"tokens": 2000}
+    other = load_plan(write_plan(content, tmp_path))
+    with pytest.raises(ValueError, match=r"not of this comparison; .*\n- another plan, or .*: .*dapt-pets"):
+        run_comparison(other, tmp_path / "output", execute=pretend)
+    (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES[:-1]))
+    with pytest.raises(ValueError, match=r"\n- another plan, or made from other files: .*dapt-pets"):
+        run_comparison(plan, tmp_path / "output", execute=pretend)
+    (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES))
+    path = tmp_path / "output" / "results" / "dapt-pets.json"
+    result = read_json(path)
+    result["environment"]["versions"]["torch"] = "0.1"
+    path.write_text(json.dumps(result))
+    with pytest.raises(ValueError, match=r"- other versions of .*: dapt-pets"):
+        run_comparison(plan, tmp_path / "output", execute=pretend)
+
+
+def test_runs_that_failed_do_not_keep_a_corrected_plan_from_running(plan, content, tmp_path, ran, note):
+    def fail(step, plan, folder):
+        if step.kind == "fine_tuning":
+            raise RuntimeError("wrong flag")
+        pretend(step, plan, folder)
+
+    run_comparison(plan, tmp_path / "output", execute=fail)
+    content["fine_tuning"]["num_train_epochs"] = 2
+    corrected = load_plan(write_plan(content, tmp_path))
+    run_comparison(corrected, tmp_path / "output", execute=note)
+    assert len(ran) == 2 * 2 * len(METHODS)
+    assert write_report(tmp_path / "output").failed == {}
+
+
+def test_what_started_from_a_changed_step_is_foreign_too(plan, content, tmp_path):
+    """Only DAPT's own result has other flags: its encoder's scores and losses have those of before."""
+    output_dir = tmp_path / "output"
+    results = run_comparison(plan, output_dir, execute=pretend)
+    content["methods"]["dapt"] = {"pretraining": {"learning_rate": 1e-5}}
+    foreign = find_foreign_results(load_plan(write_plan(content, tmp_path)), output_dir)
+    started = ("dapt-", "average-", "gmap-", "logits_fusion-")
+    assert foreign == {result["name"] for result in results if result["name"].startswith(started)}
+
+
+def test_results_of_changed_files_are_foreign(plan, tmp_path):
+    """Also where the size is the same: labels or words that are exchanged."""
+    output_dir = tmp_path / "output"
+    names = {result["name"] for result in run_comparison(plan, output_dir, execute=pretend)}
+    assert not find_foreign_results(plan, output_dir)
+    of_animals = {name for name in names if "-animals-seed" in name}
+    of_tapt = {name for name in names if name.startswith(("tapt-animals", "tuned_after_tapt-animals"))}
+    of_general = {name for name in names if "control" in name or name.endswith("-on-general")}
+    for file, expected in (
+        ("animals/test.jsonl", of_animals),
+        ("animals/train.jsonl", of_animals | of_tapt),
+        ("general.txt", of_general),
+    ):
+        text = (tmp_path / file).read_text()
+        (tmp_path / file).write_text(text.replace("cat", "\0").replace("dog", "cat").replace("\0", "dog"))
+        assert find_foreign_results(plan, output_dir) == expected, file
+        (tmp_path / file).write_text(text)
+
+
+def test_minutes_belong_to_a_result(content, tmp_path):
+    content["budget"], content["methods"] = {"minutes": 0.5}, {"dapt": None}
+    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=pretend)
+    assert read_json(tmp_path / "output" / "results" / "dapt-pets.json")["max_steps"] == 60
+    content["budget"] = {"minutes": 30}
+    with pytest.raises(ValueError, match="dapt-pets"):
+        run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=pretend)
+
+
+def test_parts_make_the_same_report(plan, tmp_path):
+    run_comparison(plan, tmp_path / "whole", execute=pretend)
+    made = []
+    for number in (1, 2, 3):
+        part = run_comparison(plan, tmp_path / f"part{number}", (number, 3), pretend)
+        made.append({result["name"] for result in part if result["kind"] == "fine_tuning"})
+        for path in (tmp_path / f"part{number}" / "results").iterdir():
+            target = tmp_path / "merged" / "results" / path.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
+    assert all(made)
+    assert sum(map(len, made)) == len(set.union(*made)) == len(METHODS) * 4
+    write_report(tmp_path / "whole")
+    gather_results(plan, tmp_path / "merged")
+    write_report(tmp_path / "merged")
+    assert (tmp_path / "whole" / "report.md").read_text() == (tmp_path / "merged" / "report.md").read_text()
+    with pytest.raises(ValueError, match="between 1/3 and 3/3, got 4/3"):
+        run_comparison(plan, tmp_path / "output", (4, 3), pretend)

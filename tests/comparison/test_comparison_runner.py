@@ -1,0 +1,311 @@
+"""What is run, killed, resumed, failed and shared."""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+from filelock import FileLock, Timeout
+from pretended_runs import SENTENCES, pretend, read_files, write_plan
+from script_runs import save_tiny_bert
+
+from hf_domain.comparison import runner
+from hf_domain.comparison.plan import load_plan
+from hf_domain.comparison.report import write_report
+from hf_domain.comparison.runner import digest_vocabulary, run_comparison
+from hf_domain.comparison.steps import list_steps
+from hf_domain.results import read_json
+
+
+def test_comparison_killed_anywhere_ends_in_the_same_report(plan, tmp_path):
+    results = run_comparison(plan, tmp_path / "whole", execute=pretend)
+    assert all(result["status"] == "done" for result in results)
+    write_report(tmp_path / "whole")
+    numbers = random.Random(0)
+    for _ in range(10):
+        remaining = numbers.randrange(1, 12)
+
+        def kill(step, plan, folder, numbers=numbers):
+            nonlocal remaining
+            remaining -= 1
+            if numbers.random() < 0.5 or remaining:
+                pretend(step, plan, folder)
+            if not remaining:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            run_comparison(plan, tmp_path / "killed", execute=kill)
+    run_comparison(plan, tmp_path / "killed", execute=pretend)
+    write_report(tmp_path / "killed")
+    whole, killed = read_files(tmp_path / "whole"), read_files(tmp_path / "killed")
+    assert whole.keys() == killed.keys() >= {"report.md", "report.html", "report.json", "differences.png", "cost.png"}
+    for name, value in whole.items():
+        assert value == killed[name], name
+
+
+def test_what_is_done_is_not_run_again(plan, tmp_path, ran, note):
+    run_comparison(plan, tmp_path / "output", execute=pretend)
+    run_comparison(plan, tmp_path / "output", execute=note)
+    assert ran == []
+    (tmp_path / "output" / "results" / "dapt-animals-seed2.json").unlink()
+    run_comparison(plan, tmp_path / "output", execute=note)
+    assert ran == ["dapt-animals-seed2"]
+
+
+def test_encoder_that_is_gone_is_made_again_where_it_is_needed(plan, tmp_path, ran, note):
+    run_comparison(plan, tmp_path / "output", execute=pretend)
+    shutil.rmtree(tmp_path / "output" / "steps")
+    (tmp_path / "output" / "results" / "average-animals-seed2.json").unlink()
+
+    def kill(step, plan, folder):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):  # an encoder of which nothing but the folder is there yet
+        run_comparison(plan, tmp_path / "output", execute=kill)
+    run_comparison(plan, tmp_path / "output", execute=note)
+    assert ran == ["dapt-pets", "average-pets", "average-animals-seed2"]
+
+
+def test_failed_runs_are_reported_and_tried_again(plan, tmp_path):
+    def fail(step, plan, folder):
+        if step.name in ("varmae-pets", "dapt-animals-seed2"):
+            raise RuntimeError("out of <memory>")
+        pretend(step, plan, folder)
+
+    run_comparison(plan, tmp_path / "output", execute=fail)
+    report = write_report(tmp_path / "output")
+    assert report.failed["dapt-animals-seed2"] == "out of <memory>"
+    assert report.failed["varmae-animals-seed1"] == "it needs varmae-pets, which failed"
+    text = (tmp_path / "output" / "report.md").read_text()
+    assert "[1 of 2 seeds]" in text
+    assert "| VarMAE | no result | no result |" in text
+    assert "out of &lt;memory&gt;" in (tmp_path / "output" / "report.html").read_text()
+    assert "<memory>" not in (tmp_path / "output" / "report.html").read_text()
+    run_comparison(plan, tmp_path / "output", execute=pretend)
+    assert write_report(tmp_path / "output").failed == {}
+
+
+def test_checkpoint_of_other_settings_is_not_resumed(plan, content, tmp_path):
+    def stop(step, plan, folder):
+        if step.name != "dapt-pets":
+            return pretend(step, plan, folder)
+        (folder / "checkpoint-16").mkdir()
+        (folder / "checkpoint-16" / "model.safetensors").write_bytes(b"weights")
+        (folder / "checkpoint-16" / "trainer_state.json").write_text("{}")
+        raise KeyboardInterrupt
+
+    found = []
+
+    def look(step, plan, folder):
+        found.append((step.name, (folder / "checkpoint-16").is_dir()))
+        pretend(step, plan, folder)
+
+    content["methods"] = {"dapt": None}
+    output_dir = tmp_path / "output"
+    for learning_rate, kept in ((1e-4, True), (1e-5, False)):
+        content["methods"]["dapt"] = {"pretraining": {"learning_rate": 1e-4}}
+        first = load_plan(write_plan(content, tmp_path))
+        shutil.rmtree(output_dir, ignore_errors=True)
+        with pytest.raises(KeyboardInterrupt):
+            run_comparison(first, output_dir, execute=stop)
+        content["methods"]["dapt"] = {"pretraining": {"learning_rate": learning_rate}}
+        found.clear()
+        shutil.rmtree(output_dir / "results")
+        run_comparison(load_plan(write_plan(content, tmp_path)), output_dir, execute=look)
+        assert ("dapt-pets", kept) in found
+
+
+def test_step_ends_with_a_comparison_that_is_killed(content, tmp_path):
+    """An orphan would later write its model over that of the next run."""
+    import psutil
+
+    save_tiny_bert(tmp_path / "encoder", SENTENCES)
+    content["methods"], content["budget"] = {"dapt": None}, {"tokens": 10_000_000}
+    path = write_plan(content, tmp_path)
+    with (tmp_path / "log.txt").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "hf_domain.examples.compare", str(path)], stderr=log, stdout=log
+        )
+    log = path.with_suffix("") / "steps" / "dapt-pets" / "log.txt"
+    deadline = time.monotonic() + 120
+    while not (log.is_file() and "'loss'" in log.read_text()):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.2)
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert family
+    process.kill()  # the comparison alone
+    process.wait()
+    assert not psutil.wait_procs(family, timeout=30)[1]
+
+
+def test_everything_that_a_step_raises_is_a_result(plan, tmp_path):
+    def fail(step, plan, folder):
+        if step.name == "varmae-pets":
+            raise IndexError
+        pretend(step, plan, folder)
+
+    run_comparison(plan, tmp_path / "output", execute=fail)
+    assert write_report(tmp_path / "output").failed["varmae-pets"] == "IndexError"
+
+
+def test_tokens_of_short_batches_are_not_counted():
+    flags = {"max_steps": 7, "per_device_train_batch_size": 4, "max_seq_length": 16}
+    assert runner.count_trained_tokens(flags, 1000) == runner.count_trained_tokens(flags, None) == 7 * 4 * 16
+    # Ten blocks are batches of 4, 4 and 2: two epochs of ten, then one of 4.
+    assert runner.count_trained_tokens(flags, 10) == (10 + 10 + 4) * 16
+
+
+def test_encoder_whose_weights_are_deleted_is_made_again(plan, tmp_path, ran, note):
+    run_comparison(plan, tmp_path / "output", execute=pretend)
+    (tmp_path / "output" / "steps" / "dapt-pets" / "model.safetensors").unlink()
+    run_comparison(plan, tmp_path / "output", execute=note)
+    assert ran == []
+    (tmp_path / "output" / "results" / "dapt-animals-seed1.json").unlink()
+    run_comparison(plan, tmp_path / "output", execute=note)
+    assert ran == ["dapt-pets", "dapt-animals-seed1"]
+
+
+def test_seconds_of_a_killed_step_count_up_to_its_checkpoint(plan, content, tmp_path, monkeypatch):
+    clock = [1000.0]
+    monkeypatch.setattr(runner.time, "time", lambda: clock[0])
+    monkeypatch.setattr(runner.time, "perf_counter", lambda: clock[0])
+
+    def work(step, plan, folder):
+        if step.name != "dapt-pets":
+            return pretend(step, plan, folder)
+        attempts.append(step.name)
+        checkpoint = folder / f"checkpoint-{len(attempts)}"
+        checkpoint.mkdir()
+        clock[0] += 10
+        (checkpoint / "trainer_state.json").write_text("{}")
+        os.utime(checkpoint / "trainer_state.json", (clock[0], clock[0]))
+        clock[0] += 5
+        if len(attempts) < 3:
+            raise KeyboardInterrupt
+        pretend(step, plan, folder)
+
+    attempts = []
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            run_comparison(plan, tmp_path / "output", execute=work)
+        clock[0] += 500
+    run_comparison(plan, tmp_path / "output", execute=work)
+    assert read_json(tmp_path / "output" / "results" / "dapt-pets.json")["seconds"] == 10 + 10 + 15
+
+
+def test_vocabularies_differ_where_their_words_do(tmp_path):
+    digests = [digest_vocabulary(save_tiny_bert(tmp_path / name, [name[:3]])) for name in ("cat", "cat-again", "dog")]
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_remaining_time_is_told_once_something_was_timed(plan, tmp_path):
+    steps = list_steps(plan, tmp_path / "output")
+    assert runner.estimate_minutes(steps, {}) is None
+    results = {steps[0].name: {"status": "done", "kind": steps[0].kind, "seconds": 120.0}}
+    assert runner.estimate_minutes(steps, results) == pytest.approx(2 * (len(steps) - 1))
+
+
+def test_report_tells_results_of_changed_code(plan, tmp_path):
+    run_comparison(plan, tmp_path / "output", execute=pretend)
+    write_report(tmp_path / "output")
+    assert "The code changed" not in (tmp_path / "output" / "report.md").read_text()
+    path = tmp_path / "output" / "results" / "dapt-pets.json"
+    result = read_json(path)
+    result["environment"]["code"] = "0123456789"
+    path.write_text(json.dumps(result))
+    write_report(tmp_path / "output")
+    assert "digests of it: 01234567 (1 results), " in (tmp_path / "output" / "report.md").read_text()
+
+
+def test_steps_at_once_make_the_same_report(plan, tmp_path):
+    run_comparison(plan, tmp_path / "one", execute=pretend)
+    running, finished, most = {}, set(), 0
+
+    def watch(step, plan, folder):
+        nonlocal most
+        assert set(step.needs) <= finished
+        caches = [other.flags[name] for other in running.values() for name in runner.CACHES if name in other.flags]
+        assert not set(caches) & {step.flags.get(name) for name in runner.CACHES}
+        running[step.name] = step
+        most = max(most, len(running))
+        time.sleep(0.01)
+        pretend(step, plan, folder)
+        finished.add(running.pop(step.name).name)
+
+    results = run_comparison(plan, tmp_path / "many", execute=watch, num_processes=4)
+    assert [result["status"] for result in results] == ["done"] * len(finished)
+    assert most == 4
+    for folder in ("one", "many"):
+        write_report(tmp_path / folder)
+    assert (tmp_path / "one" / "report.md").read_text() == (tmp_path / "many" / "report.md").read_text()
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        run_comparison(plan, tmp_path / "many", num_processes=0)
+
+
+@pytest.mark.parametrize("method", ["gmap", "rada"])
+def test_steps_that_write_one_cache_wait_for_each_other(plan, tmp_path, method):
+    steps = {step.name: step for step in list_steps(plan, tmp_path / "plan")}
+    first, second, other = (
+        steps[name] for name in (f"{method}-animals-seed1", f"{method}-animals-seed2", "tapt-animals")
+    )
+    assert runner.choose_step([second, other], [first]) is other
+    assert runner.choose_step([second], [first]) is None
+    assert runner.choose_step([second], []) is second
+
+
+def test_parts_with_one_cache_wait_for_each_other(plan, tmp_path):
+    """RADA and a RADA of another selection are of different parts, and read the same passages with the same encoder."""
+    locks = tmp_path / "output" / "locks"
+    locks.mkdir(parents=True)
+    held = []
+
+    def watch(step, plan, folder):
+        for name in runner.CACHES:
+            if name in step.flags:
+                lock = FileLock(locks / f"cache-{os.path.basename(step.flags[name])}.lock", timeout=0)
+                with pytest.raises(Timeout):
+                    lock.acquire()
+                held.append(step.name)
+        pretend(step, plan, folder)
+
+    run_comparison(plan, tmp_path / "output", execute=watch)
+    assert "rada-animals-seed1" in held and "gmap-entities-seed2" in held
+
+
+def test_second_process_on_a_part_is_refused(plan, tmp_path):
+    (tmp_path / "output" / "locks").mkdir(parents=True)
+    with (
+        FileLock(tmp_path / "output" / "locks" / "part-1-of-2.lock"),
+        pytest.raises(ValueError, match="another process runs part 1/2"),
+    ):
+        run_comparison(plan, tmp_path / "output", (1, 2), pretend)
+
+
+def test_budget_of_minutes(content, tmp_path):
+    content["budget"] = {"minutes": 0.5}
+    content["methods"] = {"dapt": None, "tapt": {"tasks": ["animals"]}}
+    plan = load_plan(write_plan(content, tmp_path))
+    trained = {}
+
+    def note(step, plan, folder):
+        trained[step.name] = step.flags.get("max_steps")
+        pretend(step, plan, folder)
+
+    run_comparison(plan, tmp_path / "output", execute=note)
+    assert trained["dapt-pets-probe"] == trained["tapt-animals-probe"] == 20
+    assert trained["tapt-animals"] == 60
+    assert (tmp_path / "output" / "texts" / "animals.txt").read_text().startswith("the cat sat on the mat 0\n")
+    assert trained["dapt-pets"] == 60  # 30 seconds at 2 steps a second
+    path = tmp_path / "output" / "results" / "dapt-pets.json"
+    result = read_json(path)
+    assert result["tokens"] == 60 * 4 * 16
+    path.write_text(json.dumps(result | {"seconds": 36}))
+    result = read_json(path.with_name("tapt-animals.json"))
+    path.with_name("tapt-animals.json").write_text(json.dumps(result | {"seconds": 24}))
+    write_report(tmp_path / "output")
+    expected = "the same budget: 0.5 minutes (measured, with loading and saving: 0.4 to 0.6)"
+    assert expected in (tmp_path / "output" / "report.md").read_text()

@@ -1,0 +1,64 @@
+"""The command, with real runs."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from hf_domain.examples import compare as compare_script
+from pretended_runs import SENTENCES, write_plan
+from script_runs import save_tiny_bert
+
+from hf_domain.comparison.plan import load_plan
+from hf_domain.comparison.steps import list_steps
+from hf_domain.results import read_json
+
+
+def test_script_is_killed_and_goes_on(content, tmp_path, monkeypatch, capsys):
+    save_tiny_bert(tmp_path / "encoder", SENTENCES)
+    content["methods"] = {
+        "tapt": None,
+        "dapt": None,
+        "average": {"after": "dapt"},
+        "rada": None,
+        "gmap": {"after": "dapt"},
+    }
+    content["datastore"] = {"max_length": 32}
+    content["seeds"], content["general"] = [1], None
+    path = write_plan(content, tmp_path)
+    command = [sys.executable, compare_script.__file__, str(path)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    while not (tmp_path / "plan" / "results" / "tapt-animals.json").is_file() and process.poll() is None:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    done = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "plan" / "results").glob("*.json")}
+    assert 0 < len(done) < len(list_steps(load_plan(path), tmp_path / "plan"))
+    monkeypatch.setattr(sys, "argv", ["compare", str(path)])
+    compare_script.main()
+    assert "## Scores" in capsys.readouterr().out
+    results = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "plan" / "results").glob("*.json")}
+    assert {name: results[name] for name in done} == done
+    assert len(results) == len(list_steps(load_plan(path), tmp_path / "plan"))
+    result = read_json(tmp_path / "plan" / "results" / "dapt-animals-seed1.json")
+    assert result["score"] == pytest.approx(100 * result["metrics"]["predict_macro_f1"])
+    result = read_json(tmp_path / "plan" / "results" / "dapt-entities-seed1.json")
+    assert result["score"] == pytest.approx(100 * result["metrics"]["predict_f1"])
+    monkeypatch.setattr(sys, "argv", ["compare", str(path), "--report_only"])
+    compare_script.main()
+    monkeypatch.setattr(sys, "argv", ["compare", str(path), "--dry_run"])
+    capsys.readouterr()
+    compare_script.main()
+    assert capsys.readouterr().out == ""
+    (tmp_path / "plan" / "results" / "dapt-pets.json").unlink()
+    compare_script.main()
+    assert capsys.readouterr().out.startswith("dapt-pets: run_mlm --method dapt")
+
+
+def test_wrong_shard_on_the_command_line(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["compare", "plan.yaml", "--shard", "5/4"])
+    with pytest.raises(SystemExit):
+        compare_script.main()
+    assert "a shard is written 2/4, the second of four, got 5/4" in capsys.readouterr().err

@@ -1,0 +1,130 @@
+"""The steps that a plan needs."""
+
+from pretended_runs import METHODS, pretend, write_plan
+
+from hf_domain.comparison.plan import load_plan
+from hf_domain.comparison.report import write_report
+from hf_domain.comparison.runner import run_comparison
+from hf_domain.comparison.steps import list_steps
+from hf_domain.results import read_json
+
+
+def test_steps_of_a_plan(content, tmp_path):
+    plan = load_plan(write_plan(content, tmp_path))
+    steps = list_steps(plan, tmp_path / "plan")
+    names = [step.name for step in steps]
+    assert len(set(names)) == len(names)
+    for number, step in enumerate(steps):
+        assert set(step.needs) <= set(names[:number])
+    by_name = {step.name: step for step in steps}
+    assert [name for name in names if name.startswith("vocabulary")] == ["vocabulary-pets"]
+    assert by_name["dapt-pets"].flags["max_steps"] == 16  # 1000 tokens in steps of 4 x 16
+    assert by_name["dapt-pets"].flags["train_file"] == "corpus.txt"
+    assert by_name["control-general"].flags["train_file"] == "general.txt"
+    assert by_name["tapt-animals"].flags["train_file"] == "plan/texts/animals.txt"
+    assert by_name["adalm-pets"].flags["expanded_vocabulary"] == "plan/steps/vocabulary-pets"
+    assert by_name["average-pets"].flags["model_name_or_path"] == ["plan/steps/dapt-pets", "encoder"]
+    assert by_name["slow-pets"].flags["learning_rate"] == 1e-5
+    assert by_name["fine_tune-animals-seed2"].flags["model_name_or_path"] == "encoder"
+    assert by_name["average-entities-seed1"].flags["model_name_or_path"] == "plan/steps/average-pets"
+    assert by_name["tuned_after_tapt-animals-seed1"].flags["model_name_or_path"] == "plan/steps/tapt-animals"
+    assert by_name["dapt-entities-seed1"].script == "run_ner"
+    gmap = by_name["gmap-animals-seed1"]
+    assert gmap.flags["model_name_or_path"] == "plan/steps/dapt-pets"
+    assert (gmap.flags["method"], gmap.flags["memory_name_or_path"]) == ("gmap", "encoder")
+    assert by_name["logits_fusion-animals-seed1"].flags["config_overrides"] == "strategy=logits_fusion"
+    rada = by_name["rada-animals-seed1"]
+    assert rada.needs == ["datastore-pets"]
+    assert rada.flags["datastore"] == by_name["datastore-pets"].flags["output_dir"]
+    assert rada.flags["passage_cache"] == by_name["rada-animals-seed2"].flags["passage_cache"]
+    assert len([step for step in steps if step.kind == "fine_tuning"]) == len(METHODS) * 2 * 2
+    assert {step.corpus for step in steps if step.kind == "evaluation"} == {"pets", "general"}
+
+
+def test_general_text_is_trained_on_once_for_all_corpora(content, tmp_path):
+    content["corpora"]["plants"] = content["corpora"]["pets"]
+    content["tasks"]["entities"]["corpus"] = "plants"
+    content["methods"] = {"control": None, "dapt": None, "more": {"recipe": "control", "after": "dapt"}}
+    steps = {step.name: step for step in list_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")}
+    trained = [name for name, step in steps.items() if step.kind == "pretraining"]
+    assert trained == ["control-general", "dapt-pets", "more-pets", "dapt-plants", "more-plants"]
+    for task in ("animals", "entities"):
+        assert steps[f"control-{task}-seed1"].needs == ["control-general"]
+    evaluated = [name for name in steps if name.startswith("control-general-on-")]
+    assert sorted(evaluated) == [f"control-general-on-{text}" for text in ("general", "pets", "plants")]
+
+
+def test_losses_are_told_for_each_corpus_that_a_method_was_trained_on(content, tmp_path):
+    content["corpora"]["plants"] = content["corpora"]["pets"]
+    content["tasks"]["entities"]["corpus"] = "plants"
+    content["methods"] = {"control": None, "tapt": None, "gmap": {"after": "dapt"}, "dapt": None}
+    output_dir = tmp_path / "plan"
+    run_comparison(load_plan(write_plan(content, tmp_path)), output_dir, execute=pretend)
+    losses = {}
+    for path in (output_dir / "results").glob("*-on-*.json"):
+        encoder, corpus = path.stem.split("-on-")
+        losses.setdefault(encoder, {})[corpus] = read_json(path)["masked_lm_loss"]
+    assert write_report(output_dir).losses == {
+        "general text": losses["control-general"],
+        "TAPT (pets)": losses["tapt-animals"],
+        "TAPT (plants)": losses["tapt-entities"],
+        "DAPT (pets)": losses["dapt-pets"],
+        "DAPT (plants)": losses["dapt-plants"],
+    }
+    assert losses["dapt-pets"].keys() == {"general", "pets"}
+
+
+def test_methods_with_their_own_tasks_encoder_and_datastore(content, tmp_path):
+    content["methods"] = {
+        "dapt": {"tasks": ["entities"]},
+        "mine": {"recipe": "fine_tune", "encoder": "somewhere/mine"},
+        "more": {"recipe": "dapt", "encoder": "somewhere/mine"},
+        "average_of_more": {"recipe": "average", "after": "more"},
+        "gmap": {"after": "more"},
+        "ensemble": {"recipe": "gmap", "after": "more", "fine_tuning": {"config_overrides": "strategy=ensemble"}},
+        "rada": None,
+        "rada_half": {"recipe": "rada", "datastore": {"train_file": "general.txt"}, "tasks": ["animals"]},
+        "rada_task": {"tasks": ["animals"]},
+        "rada_mlm": {"datastore": {"train_file": "general.txt"}, "pretraining": {"train_file": "heldout.txt"}},
+        "append_passage": {"tasks": ["animals"]},
+    }
+    steps = {step.name: step for step in list_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")}
+    assert "dapt-entities-seed1" in steps
+    assert not [name for name in steps if name.startswith(("dapt-animals", "append_passage-entities"))]
+    assert steps["mine-animals-seed1"].flags["model_name_or_path"] == "somewhere/mine"
+    assert steps["mine-on-pets"].flags["model_name_or_path"] == "somewhere/mine"
+    assert steps["encoder-on-pets"].method == "rada"
+    assert steps["more-pets"].flags["model_name_or_path"] == "somewhere/mine"
+    assert steps["average_of_more-pets"].flags["model_name_or_path"] == ["plan/steps/more-pets", "encoder"]
+    assert steps["gmap-animals-seed1"].flags["memory_cache"] == "plan/memories/gmap-animals"
+    assert "memory_cache" not in steps["ensemble-animals-seed1"].flags
+    assert steps["datastore-pets"].flags["train_file"] == "corpus.txt"
+    assert steps["datastore-rada_half-pets"].flags["train_file"] == "general.txt"
+    assert steps["rada_half-animals-seed1"].needs == ["datastore-rada_half-pets"]
+    assert steps["datastore-animals"].flags["train_file"] == "plan/texts/animals.txt"
+    assert (steps["datastore-animals"].task, steps["rada_task-animals-seed2"].needs) == (
+        "animals",
+        ["datastore-animals"],
+    )
+    stage = steps["rada_mlm-pets"]
+    assert (stage.flags["method"], stage.flags["train_file"]) == ("rada", "heldout.txt")
+    assert stage.flags["datastore"] == steps["rada_mlm-entities-seed1"].flags["datastore"]
+    assert stage.needs == ["datastore-rada_mlm-pets"]
+
+
+def test_report_leaves_out_what_a_method_is_not_tested_on(content, tmp_path):
+    content["methods"] = {"dapt": None, "mine": {"recipe": "fine_tune", "encoder": "m", "tasks": ["animals"]}}
+    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", execute=pretend)
+    report = write_report(tmp_path / "plan")
+    assert list(report.differences["mine"]) == ["animals"]
+    assert {"DAPT", "fine-tuning only (mine)"} == set(report.losses)
+    (row,) = [line for line in (tmp_path / "plan" / "report.md").read_text().splitlines() if "p 0." in line]
+    assert row.startswith("| fine-tuning only (mine) | ") and row.endswith(" |  |")
+
+
+def test_vocabulary_is_expanded_once_along_a_chain(content, tmp_path):
+    content["methods"] = {"adalm": None, "dapt": None, "exbert": {"after": "adalm"}}
+    steps = {step.name: step for step in list_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")}
+    assert "expanded_vocabulary" in steps["adalm-pets"].flags
+    assert "expanded_vocabulary" not in steps["exbert-pets"].flags
+    assert steps["exbert-pets"].flags["model_name_or_path"] == "plan/steps/adalm-pets"
