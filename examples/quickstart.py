@@ -5,12 +5,14 @@
 """From a corpus to a published domain encoder, and whether it was worth it.
 
     python examples/quickstart.py                                 # on the data in quickstart_data/
-    python examples/quickstart.py --model_name_or_path bert-base-uncased --corpus mine.jsonl --task my_task/
+    python examples/quickstart.py --model_name_or_path bert-base-uncased --learning_rate 3e-5 \
+        --pretraining_learning_rate 1e-4 --corpus mine.jsonl --task my_task/ --output_dir mine
 
 It writes a plan, and compares: the encoder as it is, DAPT, and VarMAE on equally many tokens, each fine-tuned on a
 classification task (a folder with train, validation and test .jsonl) over several seeds. Then it writes a folder that
 is ready for the Hub and loads it in a process that cannot import this package. Steps whose results are there are
 skipped: a killed run goes on where it was. The plan is yours to extend: `hf-domain compare quickstart/plan.yaml`.
+The budget is that of a demonstration: raise --num_tokens for an answer.
 """
 
 import time
@@ -45,6 +47,10 @@ class Arguments:
     learning_rate: str = field(
         default="2e-4", metadata={"help": "Of fine-tuning; this one is for an encoder as small as the demo's."}
     )
+    pretraining_learning_rate: str | None = field(
+        default=None,
+        metadata={"help": "Of masked LM (DAPT, AdaLM); default 3e-4, for a small encoder: 1e-4 for BERT base."},
+    )
     num_seeds: int = field(default=3, metadata={"help": "Fine-tuning runs of each encoder."})
     max_seq_length: int = field(default=128, metadata={"help": "Tokens of an example of pre-training."})
     expand_vocabulary: bool = field(default=False, metadata={"help": "Also expand the vocabulary first (AdaLM)."})
@@ -52,11 +58,14 @@ class Arguments:
 
 
 def write_plan(args: Arguments, output_dir: Path) -> Path:
-    """Write the plan of the comparison, and the corpus in two parts: one is held out."""
-    splits = load_corpus(args.corpus, validation_split_percentage=5)
-    for split, name in (("train", "corpus"), ("validation", "heldout")):
-        splits[split].to_json(output_dir / f"{name}.jsonl")
+    """Write the plan of the comparison, and the corpus in two parts: one is held out.
+
+    Raises:
+        FileExistsError: The folder holds another plan.
+    """
     is_local = Path(args.model_name_or_path).is_dir()
+    rate = args.pretraining_learning_rate
+    methods = ["fine_tune", "dapt", "varmae", *(["adalm"] if args.expand_vocabulary else [])]
     content = {
         "encoder": str(Path(args.model_name_or_path).resolve()) if is_local else args.model_name_or_path,
         "corpora": {"domain": {"train_file": "corpus.jsonl", "validation_file": "heldout.jsonl"}},
@@ -68,16 +77,26 @@ def write_plan(args: Arguments, output_dir: Path) -> Path:
                 "options": {"max_seq_length": args.task_max_seq_length},
             }
         },
-        "methods": {"fine_tune": None, "dapt": None, "varmae": None}
-        | ({"adalm": None} if args.expand_vocabulary else {}),
+        "methods": {
+            name: {"pretraining": {"learning_rate": rate}} if rate and name in ("dapt", "adalm") else None
+            for name in methods
+        },
         "seeds": list(range(args.num_seeds)),
         "budget": {"tokens": args.num_tokens},
-        "pretraining": {"max_seq_length": args.max_seq_length, "logging_steps": 20},
+        "pretraining": {"max_seq_length": args.max_seq_length},
         "fine_tuning": {"learning_rate": args.learning_rate, "num_train_epochs": args.num_train_epochs},
         "vocabulary": {"step": 1000},
     }
-    path = output_dir / "plan.yaml"
-    write_text(path, yaml.safe_dump(content, sort_keys=False))
+    path, text = output_dir / "plan.yaml", yaml.safe_dump(content, sort_keys=False)
+    if path.is_file() and path.read_text(encoding="utf-8") != text:
+        raise FileExistsError(
+            f"{path} is not the plan that these options make; choose another --output_dir, or run that plan by "
+            f"hf-domain compare {path}"
+        )
+    splits = load_corpus(args.corpus, validation_split_percentage=5)
+    for split, name in (("train", "corpus"), ("validation", "heldout")):
+        splits[split].to_json(output_dir / f"{name}.jsonl")
+    write_text(path, text)
     return path
 
 
@@ -90,7 +109,7 @@ def main() -> None:
             )
     AutoConfig.from_pretrained(args.model_name_or_path)  # a wrong name is told before anything is trained
     output_dir, encoder = Path(args.output_dir), Path(args.model_name_or_path)
-    is_demo = Path(args.corpus).parent == DATA
+    is_demo = Path(args.corpus).parent == DATA and encoder.parent == DATA
     started = time.perf_counter()
     plan = load_plan(write_plan(args, output_dir))
     print(f"Comparing {', '.join(plan.methods)} on {', '.join(plan.tasks)}; the plan: {plan.path}", flush=True)

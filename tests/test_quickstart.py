@@ -76,6 +76,10 @@ def test_from_corpus_to_hub_folder(monkeypatch, inputs, capfd):
     assert (output / "plan" / "steps" / "dapt-domain" / "model.safetensors").stat().st_mtime_ns == trained
     assert json.loads((output / "plan" / "report.json").read_text()) == report
 
+    # What is there is not replaced by something else.
+    with pytest.raises(FileExistsError, match="choose another --output_dir"):
+        run_quickstart(monkeypatch, inputs, num_seeds=3)
+
     # The same by the command; a method that was not trained is refused.
     options = {"comparison": output / "plan", "method": "dapt", "corpus": "domain", "output_dir": inputs / "hub"}
     options |= {"licence_note": "none", "limits": "all", "example": "the [MASK]"}
@@ -91,11 +95,18 @@ def run_publish(monkeypatch, **options):
     publish.main()
 
 
-def test_with_an_expanded_vocabulary_and_another_rate(monkeypatch, inputs):
-    run_quickstart(monkeypatch, inputs, num_seeds=1, expand_vocabulary="true", learning_rate="3e-5")
+def test_with_an_expanded_vocabulary_and_other_rates(monkeypatch, inputs):
+    rates = {"learning_rate": "3e-5", "pretraining_learning_rate": "1e-4"}
+    run_quickstart(monkeypatch, inputs, num_seeds=1, expand_vocabulary="true", **rates)
     report = json.loads((inputs / "output" / "plan" / "report.json").read_text())
-    result = json.loads((inputs / "output" / "plan" / "results" / "adalm-task-seed0.json").read_text())
-    assert float(result["flags"]["learning_rate"]) == 3e-5
+    for name, rate in (
+        ("adalm-task-seed0", 3e-5),
+        ("adalm-domain", 1e-4),
+        ("dapt-domain", 1e-4),
+        ("varmae-domain", 1e-3),
+    ):
+        result = json.loads((inputs / "output" / "plan" / "results" / f"{name}.json").read_text())
+        assert float(result["flags"]["learning_rate"]) == rate, name
     assert list(report["scores"]) == ["fine_tune", "dapt", "varmae", "adalm"]
     folder = inputs / "output" / "plan" / "steps" / "vocabulary-domain"
     assert json.loads((folder / "vocabulary_report.json").read_text())["unreachable"] == []

@@ -16,12 +16,19 @@ from hf_domain.training import parse_overrides
 
 # Steps of training from which the time of one is read, where the budget is a time; the first five are not timed.
 PROBE_STEPS = 20
-# Nothing but the last state is kept, and nothing is reported elsewhere; a plan may say otherwise.
+# Nothing is kept on the way, and nothing is reported elsewhere; a plan may say otherwise.
 TRAINER_OPTIONS: dict[str, Any] = {
     "save_strategy": "no",
     "report_to": "none",
     "log_level": "error",
     "disable_tqdm": True,
+}
+# Masked LM of a real corpus takes hours: a killed one goes on from its last tenth, and a short one has a curve too.
+CHECKPOINTS: dict[str, Any] = {
+    "save_strategy": "steps",
+    "save_steps": 0.1,
+    "save_total_limit": 1,
+    "logging_steps": 20,
 }
 PRETRAINING: dict[str, Any] = {
     "per_device_train_batch_size": 32,
@@ -185,15 +192,14 @@ class StepLister:
             flags["passage_cache"] = f"{self.root}/passages/{name}"
         text = {"domain": corpus, "general": plan.general, "task": None}[recipe.text]
         flags["train_file"] = f"{self.root}/texts/{task}.txt" if text is None else plan.corpora[text].train_file
-        flags |= (
-            TRAINER_OPTIONS | PRETRAINING | recipe.pretraining | plan.pretraining | plan.methods[method].pretraining
-        )
+        flags |= TRAINER_OPTIONS | CHECKPOINTS | PRETRAINING | recipe.pretraining
+        flags |= plan.pretraining | plan.methods[method].pretraining
         flags |= {"do_train": True, "max_steps": PROBE_STEPS}
         if plan.budget.tokens is not None:
             flags["max_steps"] = math.ceil(plan.budget.tokens / count_tokens(flags))
         else:
             probe = Step(f"{name}-probe", "probe", "run_mlm", dict(flags), needs, method, text, None if text else task)
-            probe.flags["output_dir"] = self.get_folder(probe.name)
+            probe.flags |= {"save_strategy": "no", "output_dir": self.get_folder(probe.name)}
             yield probe
             needs = [*needs, probe.name]
         flags["output_dir"] = self.get_folder(name)

@@ -195,6 +195,7 @@ def test_seconds_of_a_killed_step_count_up_to_its_checkpoint(plan, content, tmp_
         clock[0] += 500
     run_comparison(plan, tmp_path / "output", execute=work)
     assert read_json(tmp_path / "output" / "results" / "dapt-pets.json")["seconds"] == 10 + 10 + 15
+    assert not list((tmp_path / "output").rglob("checkpoint-*"))
 
 
 def test_vocabularies_differ_where_their_words_do(tmp_path):

@@ -19,6 +19,8 @@ def test_steps_of_a_plan(content, tmp_path):
     by_name = {step.name: step for step in steps}
     assert [name for name in names if name.startswith("vocabulary")] == ["vocabulary-pets"]
     assert by_name["dapt-pets"].flags["max_steps"] == 16  # 1000 tokens in steps of 4 x 16
+    assert by_name["dapt-pets"].flags["save_strategy"] == "steps"
+    assert by_name["dapt-animals-seed1"].flags["save_strategy"] == "no"
     assert by_name["dapt-pets"].flags["train_file"] == "corpus.txt"
     assert by_name["control-general"].flags["train_file"] == "general.txt"
     assert by_name["tapt-animals"].flags["train_file"] == "plan/texts/animals.txt"
