@@ -14,7 +14,9 @@ An interrupted build goes on when it is started again. With `--engine elasticsea
 by ELASTICSEARCH_URL or OPENSEARCH_URL. docs/datastore.md tells more.
 """
 
+import filecmp
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -80,19 +82,22 @@ def read_documents(data_args: DataArguments):
     )
 
 
-def hold_out(documents, column: str, file: str, is_interrupted: bool):
-    """Write every tenth document to a file, once more after an interruption, and return the others."""
+def hold_out(documents, column: str, file: str):
+    """Write every tenth document to a file and return the others; the file may be there, of a run that was killed."""
     if not file.endswith(".jsonl"):
         raise ValueError(f"the file of what is held out ends in .jsonl; got {file}.")
-    if Path(file).exists() and not is_interrupted:
-        raise ValueError(f"what is held out goes to a new file; {file} exists. Name another or remove it.")
     held, others = (
         documents.filter(lambda _, number, is_held=is_held: (number % 10 == 9) == is_held, with_indices=True)
         for is_held in (True, False)
     )
-    with open(file, "w", encoding="utf-8") as lines:
+    unfinished = f"{file}.unfinished"
+    with open(unfinished, "w", encoding="utf-8") as lines:
         for row in held:
             lines.write(json.dumps({"text": row[column]}, ensure_ascii=False) + "\n")
+    if Path(file).exists() and not filecmp.cmp(unfinished, file, shallow=False):
+        os.remove(unfinished)
+        raise ValueError(f"what is held out goes to a new file; {file} holds something else. Name another.")
+    os.replace(unfinished, file)
     return others
 
 
@@ -118,8 +123,7 @@ def main() -> None:
             "id_column": data_args.id_column_name,
         }
         if data_args.held_out_file:
-            is_interrupted = Path(f"{args.output_dir}.unfinished").exists()
-            documents = hold_out(documents, columns["text_column"], data_args.held_out_file, is_interrupted)
+            documents = hold_out(documents, columns["text_column"], data_args.held_out_file)
         if exists:
             print(f"{datastore.add(documents, **columns):,} passages are new")
         else:

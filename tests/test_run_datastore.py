@@ -88,6 +88,7 @@ def test_every_tenth_document_is_held_out(folder, monkeypatch, capsys, streaming
     flags |= {"streaming": True} if streaming else {}
     flags |= {"model_name_or_path": folder / "encoder", "held_out_file": folder / "rest.jsonl"}
     run(build_datastore, monkeypatch, capsys, output_dir=folder / "store", **flags)
+    run(build_datastore, monkeypatch, capsys, output_dir=folder / "again", **flags)  # as after a kill
     held = [json.loads(line)["text"] for line in (folder / "rest.jsonl").read_text(encoding="utf-8").splitlines()]
     assert held == [TEXTS[8], TEXTS[18]]
     passages = Datastore.load(folder / "store").passages
@@ -117,7 +118,7 @@ def test_every_tenth_document_is_held_out(folder, monkeypatch, capsys, streaming
                 "train_file": ["there.jsonl"],
                 "held_out_file": "there.jsonl",
             },
-            r"goes to a new file; there.jsonl exists",
+            r"goes to a new file; there.jsonl holds something else",
         ),
         ({"output_dir": "encoder", "train_file": ["corpus.txt"]}, "encoder exists. Use --add"),
         ({"output_dir": "encoder", "add": True, "train_file": ["corpus.txt"]}, "encoder is not a datastore"),

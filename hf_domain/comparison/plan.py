@@ -207,8 +207,8 @@ def load_plan(path: str | Path) -> Plan:
             entries[name] = _build(kind, options, f"{section}: {name}", problems)
     content["budget"] = _build(Budget, content.get("budget"), "budget", problems)
     others = {name: value for name, value in content.items() if name not in ("corpora", "tasks", "methods", "budget")}
-    if not problems:
-        _check_types(others, Plan, "the plan", problems)
+    known = {item.name for item in fields(Plan)}
+    _check_types({name: value for name, value in others.items() if name in known}, Plan, "the plan", problems)
     content = {name: value for name, value in content.items() if value is not None}
     if problems:
         _refuse(path, problems)
@@ -276,9 +276,9 @@ def check_plan(plan: Plan) -> list[str]:
         problems.append(f"encoder: there is no folder {plan.encoder}")
     for section in (plan.corpora, plan.tasks, plan.methods):
         problems += [
-            f"a name is made of letters, digits, _ and -: it becomes that of a folder; got {name}"
+            f"a name is a text of letters, digits, _ and - (quote a number): it becomes that of a folder; got {name}"
             for name in section
-            if not re.fullmatch(r"[\w-]+", str(name))
+            if not (isinstance(name, str) and re.fullmatch(r"[\w-]+", name))
         ]
     if shared := sorted(plan.corpora.keys() & plan.tasks.keys()):
         problems.append(f"a task and a corpus have different names, what is made of them is called so; got {shared}")
@@ -306,6 +306,9 @@ def _check_costs(plan: Plan) -> list[str]:
         problems.append(f"budget must be positive, got {plan.budget}")
     if not plan.seeds or len(set(plan.seeds)) < len(plan.seeds):
         problems.append(f"seeds must be different numbers, got {plan.seeds}")
+    trainings = [plan.pretraining, *(method.pretraining for method in plan.methods.values())]
+    if plan.budget.tokens is not None and any(flags.get("line_by_line") not in (None, False) for flags in trainings):
+        problems.append("a budget of tokens counts full blocks, lines are shorter: drop line_by_line, or give minutes")
     groups = [plan.pretraining, plan.fine_tuning, plan.vocabulary, plan.datastore]
     groups += [task.options for task in plan.tasks.values()]
     groups += [flags for m in plan.methods.values() for flags in (m.pretraining, m.fine_tuning, m.datastore)]
@@ -402,6 +405,8 @@ def _check_pairs(recipe: str, used: list[str]) -> list[str]:
         return [
             f"passages are cut by the tokenizer of the plan's encoder; {', '.join(expanding)} expands its vocabulary"
         ]
+    if recipe == "append_passage" and any(other.method == "rada" for other in before.values()):
+        return ["a passage is appended for an encoder that reads none by itself; rada_mlm makes one that does"]
     if recipe == "exbert_adapter" and {"exbert", "exbert_adapter"} & before.keys():
         return ["an adapter of exBERT stands beside an encoder that is none"]
     if recipe == "average":

@@ -1,6 +1,7 @@
 """The report of a comparison, made from its result files and nothing else: Markdown, HTML and pictures."""
 
 import html
+import os
 import statistics
 from collections import defaultdict
 from dataclasses import dataclass
@@ -229,7 +230,7 @@ def summarize(report: Report) -> list[str]:
         sure = {task: d.mean for task, d in row.items() if d.p is not None and d.p < 0.05}
         better = [task for task, mean in sure.items() if mean > 0]
         worse = [task for task, mean in sure.items() if mean < 0]
-        unsure = [task for task in row if task not in sure]
+        unsure = [task for task, d in row.items() if d.p is not None and task not in sure]
         parts = [
             f"{word} {', '.join(tasks)}"
             for word, tasks in (("better on", better), ("worse on", worse), ("no clear difference on", unsure))
@@ -332,7 +333,9 @@ def draw(report: Report, output_dir: Path) -> list[str]:
         figure = draw_picture(report, pyplot)
         if figure is not None:
             figure.tight_layout()
-            figure.savefig(output_dir / name, dpi=120)
+            unfinished = output_dir / f".{name}"
+            figure.savefig(unfinished, dpi=120, format="png")
+            os.replace(unfinished, output_dir / name)
             pyplot.close(figure)
             pictures.append(name)
     return pictures

@@ -4,6 +4,7 @@ A result holds what its step was: the command, digests of what it read, and a di
 So whatever changes, a result of before is told from one of the plan as it is.
 """
 
+import glob
 import hashlib
 import json
 import os
@@ -14,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from hf_domain.comparison.plan import Plan
-from hf_domain.comparison.steps import Step, list_steps
-from hf_domain.plans import fingerprint_checkpoint, fingerprint_files
+from hf_domain.comparison.steps import Step, find_root, list_steps
+from hf_domain.corpora import find_files
+from hf_domain.plans import fingerprint_files
 from hf_domain.results import describe_environment, read_json, write_json
 
 # A result counts only beside those of the same versions of what computes it.
@@ -33,7 +35,7 @@ def describe_steps(plan: Plan, output_dir: Path) -> dict[str, dict[str, Any]]:
         plan: Of the steps.
         output_dir: Where they write.
     """
-    steps, root = list_steps(plan, output_dir), os.path.relpath(output_dir, plan.folder)
+    steps, root = list_steps(plan, output_dir), find_root(plan, output_dir)
 
     def localize(value: Any) -> Any:
         if isinstance(value, list):
@@ -44,11 +46,19 @@ def describe_steps(plan: Plan, output_dir: Path) -> dict[str, dict[str, Any]]:
     descriptions: dict[str, dict[str, Any]] = {}
     for step in steps:
         description = {name: getattr(step, name) for name in DESCRIBED}
+        if step.kind == "evaluation":
+            description["method"] = None  # methods share it: it is that of the first of them, in whatever order
+        if step.task is not None and step.kind == "fine_tuning":
+            description["metric"] = plan.tasks[step.task].metric
         description["flags"] = {flag: localize(value) for flag, value in step.flags.items()}
-        description["inputs"] = digest_inputs(plan, step, made)
+        description["inputs"] = digest_inputs(plan, step, made) | {
+            f"{need}: {flag}": digest for need in step.needs for flag, digest in descriptions[need]["inputs"].items()
+        }
         if plan.budget.minutes is not None and step.kind == "pretraining":
             description["minutes"] = plan.budget.minutes
-        text = json.dumps([descriptions[name] for name in step.needs], sort_keys=True)
+        # Without their inputs, which are compared one by one.
+        sources = [{k: v for k, v in descriptions[name].items() if k != "inputs"} for name in step.needs]
+        text = json.dumps(sources, sort_keys=True)
         description["made_from"] = hashlib.sha256(text.encode()).hexdigest() if step.needs else None
         descriptions[step.name] = json.loads(json.dumps(description))
     return descriptions
@@ -58,27 +68,36 @@ def digest_inputs(plan: Plan, step: Step, made: set[str]) -> dict[str, str]:
     """Return digests of the files and checkpoints that a step reads, by flag; without those that other steps make."""
     digests = {}
     for flag, value in step.flags.items():
-        path = plan.folder / str(value)
-        if flag.endswith("_file") and step.task and path.name == f"{step.task}.txt":
-            path = plan.folder / plan.tasks[step.task].get_file("train")  # of which the text of a task is made
-        if isinstance(value, list) or value in made:
+        names = [name for name in map(str, value if isinstance(value, list) else [value]) if name not in made]
+        paths = [plan.folder / name for name in names]
+        if flag.endswith("_file"):
+            if step.task and [path.name for path in paths] == [f"{step.task}.txt"]:
+                paths = [plan.folder / plan.tasks[step.task].get_file("train")]  # of which the text of a task is made
+            files = [Path(file) for path in paths if _is_there(path) for file in find_files(str(path))]
+        elif flag in ("model_name_or_path", "memory_name_or_path"):
+            files = [file for path in paths if any(path.glob("*.safetensors")) for file in _list_checkpoint(path)]
+        else:
             continue
-        if flag.endswith("_file") and path.is_file():
-            stat = path.stat()
-            digests[flag] = _digest_file(path, stat.st_size, stat.st_mtime_ns)
-        elif flag in ("model_name_or_path", "memory_name_or_path") and list(path.glob("*.safetensors")):
-            digests[flag] = _digest_checkpoint(path, max(file.stat().st_mtime_ns for file in path.iterdir()))
+        if files:
+            digests[flag] = _digest_files(tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files))
     return digests
 
 
-@cache
-def _digest_file(path: Path, size: int, changed: int) -> str:
-    return fingerprint_files([path])
+def _is_there(path: Path) -> bool:
+    """Return whether a path or a glob leads to a file."""
+    return path.is_file() or any(map(os.path.isfile, glob.iglob(str(path), recursive=True)))
+
+
+def _list_checkpoint(folder: Path) -> list[Path]:
+    """List what a step reads of an encoder: its configuration, its weights, its tokenizer."""
+    patterns = ("config.json", "*.safetensors", "tokenizer*.json", "vocab*", "merges.txt", "*.model")
+    return [file for pattern in patterns for file in sorted(folder.glob(pattern)) if file.is_file()]
 
 
 @cache
-def _digest_checkpoint(path: Path, changed: int) -> str:
-    return fingerprint_checkpoint(str(path))
+def _digest_files(files: tuple[tuple[Path, int, int], ...]) -> str:
+    """Digest files, once for each size and time of a change."""
+    return fingerprint_files([path for path, _, _ in files])
 
 
 def describe_plan(plan: Plan, output_dir: Path) -> dict[str, Any]:
@@ -88,7 +107,7 @@ def describe_plan(plan: Plan, output_dir: Path) -> dict[str, Any]:
         titles[name] += "" if method.recipe == name else f" ({name})"
         titles[name] += "" if method.after is None else f", after {method.after}"
     content = asdict(plan)
-    folder = os.path.relpath(plan.folder, output_dir)
+    folder = os.path.relpath(plan.folder.resolve(), output_dir.resolve())
     return content | {"path": plan.path.name, "folder": folder, "titles": titles}
 
 
@@ -149,7 +168,11 @@ def gather_results(plan: Plan, output_dir: Path) -> None:
     """Make a folder of results, also of several machines, ready for the report of a plan.
 
     Raises:
+        FileNotFoundError: There are none.
         ValueError: A result is not of this plan, or of other versions.
     """
-    check_results(read_results(output_dir), describe_steps(plan, output_dir))
+    results = read_results(output_dir)
+    if not results:
+        raise FileNotFoundError(f"there are no results in {output_dir}; run the comparison first")
+    check_results(results, describe_steps(plan, output_dir))
     write_json(output_dir / "plan.json", describe_plan(plan, output_dir))

@@ -7,6 +7,7 @@ import math
 import multiprocessing
 import os
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -36,6 +37,8 @@ PRELOADED = [f"hf_domain.examples.{name}" for name in ("run_mlm", "run_classific
 CACHES = ("memory_cache", "passage_cache")
 # In the folder of a step: whose output lies there.
 RECORD = "step.json"
+# Exit code of a step on Ctrl-C, which a terminal sends to every process.
+INTERRUPTED = 130
 Execute = Callable[[Step, Plan, Path], None]
 
 
@@ -148,6 +151,8 @@ def get_result(
     """Read the result of a step, or run the step and write it; a failed step is tried again."""
     path = output_dir / "results" / f"{step.name}.json"
     done = path.is_file() and (result := read_json(path))["status"] == "done"
+    if done:  # since this comparison began, by another part, whose plan may have been another
+        check_results({step.name: result}, {step.name: description})
     # Results may have come from another machine without the encoder that the next step reads, or it was deleted.
     if done and (has_output(step, output_dir / "steps" / step.name) or not is_needed(step, plan, output_dir, results)):
         return result
@@ -244,6 +249,8 @@ def run_command(step: Step, plan: Plan, folder: Path, num_threads: int | None = 
     )
     process.start()
     process.join()
+    if process.exitcode == INTERRUPTED:
+        raise KeyboardInterrupt  # no result of the step
     if process.exitcode:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
         raise RuntimeError("\n".join([f"exit code {process.exitcode}", *lines[-5:]]))
@@ -251,6 +258,7 @@ def run_command(step: Step, plan: Plan, folder: Path, num_threads: int | None = 
 
 def _run_script(script: str, arguments: list[str], folder: Path, log: Path, num_threads: int | None) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
     # A step trains on one device: on two its batches, and so its tokens, would be twice those of the plan.
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
     with log.open("w", encoding="utf-8") as output:
@@ -336,7 +344,7 @@ def choose_part(plan: Plan, steps: list[Step], shard: tuple[int, int]) -> list[S
     """Choose the steps of a part; methods that start from each other stay together.
 
     Raises:
-        ValueError: There is no such part.
+        ValueError: There is no such part, or fewer families of methods than parts.
     """
     number, count = shard
     if not 1 <= number <= count:
@@ -348,6 +356,10 @@ def choose_part(plan: Plan, steps: list[Step], shard: tuple[int, int]) -> list[S
             root = after
         roots[method] = root
     families = list(dict.fromkeys(roots.values()))
+    if count > len(families):
+        raise ValueError(
+            f"methods that start from each other stay together: there are {len(families)} parts, got {count}"
+        )
     chosen = {method for method, root in roots.items() if families.index(root) % count == number - 1}
     needed = {step.name for step in steps if step.method in chosen}
     for step in reversed(steps):

@@ -79,7 +79,7 @@ def list_steps(plan: Plan, output_dir: Path) -> list[Step]:
     Raises:
         ValueError: Two different steps have the same name.
     """
-    lister = StepLister(plan, os.path.relpath(output_dir, plan.folder))
+    lister = StepLister(plan, find_root(plan, output_dir))
     steps: dict[str, Step] = {}
 
     def add(step: Step) -> None:
@@ -98,6 +98,11 @@ def list_steps(plan: Plan, output_dir: Path) -> list[Step]:
             for method in plan.list_methods(task):
                 add(lister.fine_tune(method, task, seed, list(steps)))
     return list(steps.values())
+
+
+def find_root(plan: Plan, output_dir: Path) -> str:
+    """Return the folder of a comparison, relative to that of its plan; `..` of a link is not where its name stands."""
+    return os.path.relpath(output_dir.resolve(), plan.folder.resolve())
 
 
 @dataclass
@@ -153,6 +158,20 @@ class StepLister:
         after = self.plan.methods[method].after
         return self.plan.get_recipe(method).expands_vocabulary or self.has_expanded_vocabulary(after)
 
+    def has_frozen_passages(self, method: str | None, flags: dict[str, Any]) -> bool:
+        """Return whether a frozen copy encodes the passages of a RADA: others change, and cannot be cached.
+
+        The flags of the run say so, or those of the masked LM that made its checkpoint.
+        """
+        overrides = parse_overrides(flags.get("config_overrides"))
+        while "passage_encoder" not in overrides and method is not None:
+            recipe, options = self.plan.get_recipe(method), self.plan.methods[method]
+            if recipe.method == "rada":
+                before = recipe.pretraining | self.plan.pretraining | options.pretraining
+                overrides = parse_overrides(before.get("config_overrides"))
+            method = options.after
+        return overrides.get("passage_encoder") == "frozen"
+
     def make_encoder(self, method: str, task: str) -> Iterator[Step]:
         """Make the steps of the encoder of a method for a task, and of its masked-LM losses."""
         plan, corpus = self.plan, self.plan.tasks[task].corpus
@@ -189,11 +208,12 @@ class StepLister:
         if recipe.reads_datastore:
             needs = [*needs, self.build_datastore(method, task).name]
             flags["datastore"] = f"{self.get_folder(needs[-1])}/datastore"
-            flags["passage_cache"] = f"{self.root}/passages/{name}"
         text = {"domain": corpus, "general": plan.general, "task": None}[recipe.text]
         flags["train_file"] = f"{self.root}/texts/{task}.txt" if text is None else plan.corpora[text].train_file
         flags |= TRAINER_OPTIONS | CHECKPOINTS | PRETRAINING | recipe.pretraining
         flags |= plan.pretraining | plan.methods[method].pretraining
+        if recipe.reads_datastore and self.has_frozen_passages(method, flags):
+            flags["passage_cache"] = f"{self.root}/passages/{name}"
         flags |= {"do_train": True, "max_steps": PROBE_STEPS}
         if plan.budget.tokens is not None:
             flags["max_steps"] = math.ceil(plan.budget.tokens / count_tokens(flags))
@@ -263,7 +283,7 @@ class StepLister:
         if recipe.reads_datastore:
             needs.append(self.build_datastore(method, task_name).name)
             flags["datastore"] = f"{self.get_folder(needs[-1])}/datastore"
-        if flags.get("method") == "rada":
+        if flags.get("method") == "rada" and self.has_frozen_passages(method, flags):
             flags["passage_cache"] = (
                 f"{self.root}/passages/{self.label_encoder(method, task_name)}-{needs[-1]}-{task_name}"
             )

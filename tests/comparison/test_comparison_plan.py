@@ -11,7 +11,7 @@ from script_runs import write_jsonl
 from hf_domain.comparison.plan import load_plan
 from hf_domain.comparison.results import describe_steps
 from hf_domain.comparison.runner import run_comparison
-from hf_domain.comparison.steps import list_steps
+from hf_domain.comparison.steps import check_flags, list_steps
 
 
 def test_everything_wrong_with_a_plan_is_told_at_once(content, tmp_path):
@@ -31,10 +31,16 @@ def test_everything_wrong_with_a_plan_is_told_at_once(content, tmp_path):
     content["methods"]["itself"] = {"recipe": "average", "after": "plain"}
     content["methods"]["plain"] = {"recipe": "fine_tune"}
     content["methods"] |= {"read": {"recipe": "rada", "after": "adalm"}, "far": {"recipe": "dapt", "encoder": "/far"}}
+    content["methods"] |= {
+        "twofold": {"recipe": "append_passage", "after": "read_mlm"},
+        "read_mlm": {"recipe": "rada_mlm"},
+    }
     content["methods"]["twice"] = {"recipe": "exbert_adapter", "after": "exbert"}
     content["encoder"] = "../encoders/none"
     content["seeds"] = [1, 1]
     content["budget"] = {"tokens": 1, "minutes": 1}
+    content["pretraining"]["line_by_line"] = True
+    content["methods"][2010] = {"recipe": "dapt"}
     (tmp_path / "encoder").mkdir()
     with pytest.raises(ValueError, match="nothing was run") as error:
         load_plan(write_plan(content, tmp_path))
@@ -43,7 +49,7 @@ def test_everything_wrong_with_a_plan_is_told_at_once(content, tmp_path):
         "average needs `after`",
         "after goes in a circle: b after a after b",
         "after is none of the methods, got nobody",
-        "letters, digits, _ and -: it becomes that of a folder; got ../up",
+        "(quote a number): it becomes that of a folder; got ../up",
         "a plan holds no token",
         "fine_tune is not pre-trained",
         "a passage is appended to the texts of classification alone",
@@ -64,6 +70,9 @@ def test_everything_wrong_with_a_plan_is_told_at_once(content, tmp_path):
         "methods: read: passages are cut by the tokenizer of the plan's encoder; adalm expands its vocabulary",
         "methods: twice: an adapter of exBERT stands beside an encoder that is none",
         "methods: itself: an average is of the plan's encoder and one that was trained; fine_tune trains none",
+        "methods: twofold: a passage is appended for an encoder that reads none by itself; rada_mlm makes",
+        "a budget of tokens counts full blocks, lines are shorter: drop line_by_line",
+        "a name is a text of letters, digits, _ and - (quote a number): it becomes that of a folder; got 2010",
         "methods: mean: an average is of two encoders with the same weights; adalm makes others",
     ):
         assert part in str(error.value)
@@ -81,12 +90,18 @@ def test_plan_of_the_documentation_is_one(content, tmp_path):
 
 def test_unknown_and_missing_fields_of_a_plan(content, tmp_path):
     del content["encoder"]
-    content["seed"] = 3
+    content["seed"], content["seeds"] = 3, "three"
     content["tasks"]["animals"]["metrics"] = "f1"
     del content["tasks"]["entities"]["folder"]
     with pytest.raises(ValueError, match="nothing was run") as error:
         load_plan(write_plan(content, tmp_path))
-    for part in ("lacks encoder", "the plan has no seed", "tasks: animals has no metrics", "entities lacks folder"):
+    for part in (
+        "lacks encoder",
+        "the plan has no seed",
+        "seeds is a list[int], got 'three'",
+        "tasks: animals has no metrics",
+        "entities lacks folder",
+    ):
         assert part in str(error.value)
     (tmp_path / "list.yaml").write_text("- 1")
     with pytest.raises(ValueError, match="is a mapping"):
@@ -170,11 +185,12 @@ def test_file_that_another_step_makes_is_no_input(content, tmp_path):
     """RADA's stage of masked LM is trained on what its datastore leaves out, which is there only after that step."""
     content["methods"] = {
         "rada_mlm": {
-            "datastore": {"held_out_file": "rest.jsonl", "held_out_fraction": 0.1},
+            "datastore": {"held_out_file": "rest.jsonl"},
             "pretraining": {"train_file": "rest.jsonl"},
         }
     }
     plan = load_plan(write_plan(content, tmp_path))
+    check_flags(list_steps(plan, tmp_path / "plan"))
     before = describe_steps(plan, tmp_path / "plan")
     (tmp_path / "rest.jsonl").write_text("{}")
     assert describe_steps(plan, tmp_path / "plan") == before

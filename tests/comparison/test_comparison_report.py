@@ -71,6 +71,14 @@ def test_report_without_dapt_speaks_of_no_difference(content, tmp_path):
     assert "DAPT" not in (tmp_path / "output" / "report.md").read_text()
 
 
+def test_one_seed_says_nothing_of_differences(content, tmp_path):
+    content["seeds"] = [1]
+    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=pretend)
+    write_report(tmp_path / "output")
+    text = (tmp_path / "output" / "report.md").read_text()
+    assert "one seed: no test" in text and "difference on" not in text and "Against DAPT" not in text
+
+
 def test_report_without_results(tmp_path):
     with pytest.raises(FileNotFoundError, match="there are no results in"):
         write_report(tmp_path)

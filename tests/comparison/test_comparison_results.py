@@ -1,15 +1,18 @@
 """Which results belong to a plan, and which are foreign."""
 
 import json
+import shutil
 
 import pytest
 from pretended_runs import METHODS, SENTENCES, pretend, write_plan
+from script_runs import save_tiny_bert
 
 from hf_domain.comparison.plan import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.results import describe_steps, find_foreign, gather_results, read_results
 from hf_domain.comparison.runner import run_comparison
-from hf_domain.results import read_json
+from hf_domain.comparison.steps import list_steps
+from hf_domain.results import read_json, write_json
 
 
 def find_foreign_results(plan, output_dir):
@@ -77,6 +80,75 @@ def test_results_of_changed_files_are_foreign(plan, tmp_path):
         (tmp_path / file).write_text(text)
 
 
+def test_files_of_a_list_and_the_tokenizer_of_an_encoder_are_read(content, tmp_path):
+    save_tiny_bert(tmp_path / "encoder", SENTENCES)
+    content["methods"] = {
+        "dapt": {"pretraining": {"train_file": ["corpus.txt", "more*.txt"]}},
+        "average": {"after": "dapt"},
+    }
+    (tmp_path / "more1.txt").write_text("a cat")
+    plan = load_plan(write_plan(content, tmp_path))
+    names = {result["name"] for result in run_comparison(plan, tmp_path / "output", execute=pretend)}
+    assert not find_foreign_results(plan, tmp_path / "output")
+    for file, expected in (
+        ("more1.txt", {name for name in names if "encoder" not in name}),
+        ("encoder/tokenizer.json", names),
+    ):
+        text = (tmp_path / file).read_text()
+        (tmp_path / file).write_text(text.replace("cat", "cow"))
+        assert find_foreign_results(plan, tmp_path / "output") == expected, file
+        (tmp_path / file).write_text(text)
+
+
+def test_encoder_of_another_machine_need_not_be_there(content, tmp_path):
+    save_tiny_bert(tmp_path / "encoder", SENTENCES)
+    plan = load_plan(write_plan(content, tmp_path))
+    run_comparison(plan, tmp_path / "output", execute=pretend)
+    shutil.rmtree(tmp_path / "encoder")
+    assert not find_foreign_results(plan, tmp_path / "output")
+
+
+def test_metric_belongs_to_a_score(plan, content, tmp_path):
+    run_comparison(plan, tmp_path / "output", execute=pretend)
+    content["tasks"]["animals"]["metric"] = "micro_f1"
+    foreign = find_foreign_results(load_plan(write_plan(content, tmp_path)), tmp_path / "output")
+    assert foreign == {f"{method}-animals-seed{seed}" for method in METHODS for seed in (1, 2)}
+
+
+def test_methods_may_be_put_before_others(content, tmp_path, ran, note):
+    """The first of those that train nothing used to name the evaluation that all of them share."""
+    content["methods"] = {"dapt": None, "rada": None}
+    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=pretend)
+    content["methods"] = {"fine_tune": None, "rada": None, "dapt": None}
+    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=note)
+    assert set(ran) == {f"fine_tune-{task}-seed{seed}" for task in ("animals", "entities") for seed in (1, 2)}
+
+
+def test_result_that_another_plan_leaves_meanwhile_is_refused(content, tmp_path):
+    content["methods"] = {"dapt": None}
+    plan = load_plan(write_plan(content, tmp_path))
+
+    def meddle(step, plan, folder):
+        pretend(step, plan, folder)
+        if step.name == "dapt-pets":
+            path = tmp_path / "output" / "results" / "dapt-pets-on-pets.json"
+            other = describe_steps(plan, tmp_path / "output")[path.stem]
+            write_json(path, other | {"status": "done", "flags": {"max_eval_samples": 1}})
+
+    with pytest.raises(ValueError, match=r"not of this comparison; .*\n- another plan, or .*: dapt-pets-on-pets"):
+        run_comparison(plan, tmp_path / "output", execute=meddle)
+
+
+def test_comparison_behind_a_link(content, tmp_path):
+    """What a step writes relative to the plan's folder is looked for where the plan is, not where its link stands."""
+    (tmp_path / "far" / "plans").mkdir(parents=True)
+    write_plan(content, tmp_path)
+    (tmp_path / "far" / "plans" / "link").symlink_to(tmp_path, target_is_directory=True)
+    linked = load_plan(tmp_path / "far" / "plans" / "link" / "plan.yaml")
+    step = list_steps(linked, tmp_path / "output")[0]
+    assert step.flags["output_dir"] == f"output/steps/{step.name}"
+
+
 def test_minutes_belong_to_a_result(content, tmp_path):
     content["budget"], content["methods"] = {"minutes": 0.5}, {"dapt": None}
     run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=pretend)
@@ -104,3 +176,7 @@ def test_parts_make_the_same_report(plan, tmp_path):
     assert (tmp_path / "whole" / "report.md").read_text() == (tmp_path / "merged" / "report.md").read_text()
     with pytest.raises(ValueError, match="between 1/3 and 3/3, got 4/3"):
         run_comparison(plan, tmp_path / "output", (4, 3), pretend)
+    with pytest.raises(ValueError, match="stay together: there are 11 parts, got 99"):
+        run_comparison(plan, tmp_path / "output", (1, 99), pretend)
+    with pytest.raises(FileNotFoundError, match=r"there are no results in .*elsewhere; run the comparison first"):
+        gather_results(plan, tmp_path / "elsewhere")

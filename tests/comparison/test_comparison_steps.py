@@ -43,6 +43,23 @@ def test_steps_of_a_plan(content, tmp_path):
     assert {step.corpus for step in steps if step.kind == "evaluation"} == {"pets", "general"}
 
 
+def test_passages_are_cached_where_a_frozen_copy_encodes_them(content, tmp_path):
+    shared, frozen = {"config_overrides": "selection=top1"}, {"config_overrides": "passage_encoder=frozen"}
+    content["methods"] = {
+        "rada": None,
+        "as_published": {"recipe": "rada", "fine_tuning": shared},
+        "rada_mlm": None,
+        "trained": {"recipe": "rada_mlm", "pretraining": shared},
+        "goes_on": {"recipe": "rada", "after": "rada_mlm", "fine_tuning": shared},
+        "half": {"recipe": "rada_mlm", "pretraining": shared, "fine_tuning": frozen},
+    }
+    steps = {step.name: step for step in list_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")}
+    cached = {name for name, step in steps.items() if "passage_cache" in step.flags}
+    readers = ("rada", "rada_mlm", "goes_on", "half")
+    expected = {f"{name}-{task}-seed{seed}" for name in readers for task in ("animals", "entities") for seed in (1, 2)}
+    assert cached == {"rada_mlm-pets"} | expected
+
+
 def test_general_text_is_trained_on_once_for_all_corpora(content, tmp_path):
     content["corpora"]["plants"] = content["corpora"]["pets"]
     content["tasks"]["entities"]["corpus"] = "plants"
