@@ -26,7 +26,7 @@ class Arguments:
 
     comparison: str = field(metadata={"help": "Output folder of compare.py."})
     method: str = field(metadata={"help": "A method of the plan."})
-    corpus: str = field(metadata={"help": "A corpus of the plan."})
+    corpus: str = field(metadata={"help": "A corpus of the plan; of a TAPT the task."})
     output_dir: str = field(metadata={"help": "Where the publication is gathered."})
     licence_note: str = field(metadata={"help": "Licences of the base model and of the corpus."})
     limits: str = field(metadata={"help": "What the model was not tested for."})
@@ -34,7 +34,7 @@ class Arguments:
     licence: str | None = field(default=None, metadata={"help": "Of the weights, as the Hub writes it."})
     language: str = field(default="en", metadata={"help": "Code of the language of the corpus."})
     repo_id: str | None = field(default=None, metadata={"help": "Where it is published: user/name."})
-    private: bool = field(default=False, metadata={"help": "Make a new repository private."})
+    private: bool = field(default=False, metadata={"help": "Make a new repository private; else as its owner has set."})
 
 
 def main() -> None:
@@ -53,7 +53,7 @@ def main() -> None:
     )
     print(f"Ready for the Hub: {folder}")
     if args.repo_id is not None:
-        print(publish(folder, args.repo_id, private=args.private))
+        print(publish(folder, args.repo_id, private=args.private or None))
 
 
 if __name__ == "__main__":

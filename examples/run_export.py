@@ -24,7 +24,7 @@ from typing import Literal
 import transformers
 from transformers import AutoConfig, AutoTokenizer
 
-from hf_domain.runs import ModelArguments, parse_arguments
+from hf_domain.runs import parse_arguments
 from hf_domain.serving import check_exporters, export_model
 
 # Which class loads a checkpoint, by the end of its architecture's name.
@@ -38,15 +38,35 @@ HEADS = {
 
 
 @dataclass
-class ExportArguments(ModelArguments):
+class ExportArguments:
     """What is exported, and how."""
 
+    model_name_or_path: str = field(metadata={"help": "Model: a folder or a name on the Hub."})
+    tokenizer_name: str | None = field(default=None, metadata={"help": "Tokenizer, if not that of the model."})
+    cache_dir: str | None = field(default=None, metadata={"help": "Where downloads are kept."})
+    model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of the model."})
+    token: str | None = field(default=None, metadata={"help": "Token of the Hub, if not the stored one."})
+    trust_remote_code: bool = field(default=False, metadata={"help": "Run code that comes with the model."})
     output_dir: str = field(default="exported", metadata={"help": "Where it goes."})
     head: Literal[
         "auto", "encoder", "masked_lm", "sequence_classification", "token_classification", "question_answering"
     ] = field(default="auto", metadata={"help": "What to export of the checkpoint; auto is what was saved."})
     export_format: Literal["onnx", "dynamo"] = field(default="onnx", metadata={"help": "For which runtime."})
     int8: bool = field(default=False, metadata={"help": "8-bit weights and arithmetic for CPU; ONNX only."})
+
+
+def load_trained(auto_class, name: str, **options):
+    """Load a model whose weights are all in the checkpoint: new ones are random, and another model each time."""
+    model, info = auto_class.from_pretrained(name, dtype="float32", output_loading_info=True, **options)
+    missing = {key.partition(".")[0] for key in info["missing_keys"]}
+    if missing == {"pooler"}:
+        model.pooler = None  # a masked LM has none: what it would give is noise
+    elif missing:
+        raise ValueError(
+            f"an export is of what was trained; {name} has no weights of {', '.join(sorted(missing))}: fine-tune it "
+            "first, or name another --head"
+        )
+    return model
 
 
 def find_auto_class(head: str, config):
@@ -61,10 +81,11 @@ def find_auto_class(head: str, config):
 def main() -> None:
     (args,) = parse_arguments(ExportArguments, description=__doc__)
     check_exporters(args.export_format)
-    config = AutoConfig.from_pretrained(args.config_name or args.model_name_or_path, **args.hub_options)
-    auto_class = find_auto_class(args.head, config)
-    model = auto_class.from_pretrained(args.model_name_or_path, config=config, dtype="float32", **args.hub_options)
-    tokenizer = AutoTokenizer.from_pretrained(args.tokenizer_name or args.model_name_or_path, **args.hub_options)
+    options = {"cache_dir": args.cache_dir, "revision": args.model_revision, "token": args.token}
+    options["trust_remote_code"] = args.trust_remote_code
+    config = AutoConfig.from_pretrained(args.model_name_or_path, **options)
+    model = load_trained(find_auto_class(args.head, config), args.model_name_or_path, **options)
+    tokenizer = AutoTokenizer.from_pretrained(args.tokenizer_name or args.model_name_or_path, **options)
     report = export_model(model, tokenizer, args.output_dir, export_format=args.export_format, int8=args.int8)
     largest = max(report.differences.values())
     print(

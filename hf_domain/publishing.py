@@ -3,7 +3,7 @@
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from importlib.resources import files
@@ -16,6 +16,8 @@ from huggingface_hub.utils import filter_repo_objects
 from safetensors import SafetensorError, safe_open
 from transformers import AutoTokenizer
 from transformers.dynamic_module_utils import get_relative_imports
+
+from hf_domain.modeling.configuration_gmap import check_memory_reference
 
 # Of a saved model: what it takes to load it. Metrics, logs and the state of the trainer stay at home.
 MODEL_FILES = (
@@ -35,6 +37,8 @@ MODEL_FILES = (
     "spm.model",
     "sentencepiece.bpe.model",
 )
+# Model types whose code lies in the repository; all others are of transformers, whatever their configurations say.
+OWN_TYPES = ("varmae", "exbert", "gmap", "rada")
 # What a publication holds beside them.
 OTHER_FILES = ("README.md", "report.json", "*.png", "LICENSE*")
 # Files that may run code when they are loaded, packed ones too.
@@ -167,6 +171,15 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     return json.loads(Path(folder, "config.json").read_text(encoding="utf-8"))
 
 
+def has_own_code(config: dict[str, Any]) -> bool:
+    """Return whether the code of a model is ours, and lies beside it.
+
+    An `auto_map` alone does not say so: that of a base stays in the configuration of what was made of it, and trust
+    would run the code it names.
+    """
+    return config.get("model_type") in OWN_TYPES
+
+
 def make_usage(folder: str | Path, model_name: str, example: str) -> str:
     """Return the snippet that shows how to use a masked LM.
 
@@ -175,7 +188,7 @@ def make_usage(folder: str | Path, model_name: str, example: str) -> str:
         model_name: A name on the Hub, or a folder.
         example: A sentence with the tokenizer's mask token.
     """
-    trust = ", trust_remote_code=True" if read_config(folder).get("auto_map") else ""
+    trust = ", trust_remote_code=True" if has_own_code(read_config(folder)) else ""
     model, text = (json.dumps(each, ensure_ascii=False) for each in (model_name, example))  # quoted as Python does
     lines = [
         "from transformers import pipeline",
@@ -264,7 +277,7 @@ def write_model_card(
         usage=usage,
         usage_output=usage_output,
         fence="`" * max([3, *(len(run) + 1 for run in runs)]),  # longer than any inside it
-        trust=bool(config.get("auto_map")),
+        trust=has_own_code(config),
         results_table=results_table,
         results_note=results_note,
         pictures=pictures,
@@ -339,6 +352,7 @@ def check_publication(folder: Path) -> list[str]:
     left = ("training_args.bin", "checkpoint-*/*")
     if pickles := [path for path in paths if PICKLE.search(path) and not any(fnmatch(path, p) for p in left)]:
         raise ValueError(f"a publication holds safetensors only; {folder} has {', '.join(pickles)}: remove them")
+    check_code(folder)
     code = list_code(folder)
     if lost := [name for name in [*list_weights(folder), *code] if name not in names]:
         raise ValueError(f"a publication holds all of a model; {folder} lacks {', '.join(lost)}: save the model anew")
@@ -346,31 +360,24 @@ def check_publication(folder: Path) -> list[str]:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
         raise ValueError(f"a publication has its vocabulary; the tokenizer of {folder} has none: save it anew")
+    names += [name for name in tokenizer.vocab_files_names.values() if name in paths and name not in names]
     return [name for name in names if name in code or not name.endswith(".py")]
 
 
-def check_memory_reference(config: dict[str, Any]) -> None:
-    """Check that what is published does not lead to a folder of this machine.
-
-    Args:
-        config: Of the model.
+def check_code(folder: Path) -> None:
+    """Check that a publication leads to no code but ours, which lies in it.
 
     Raises:
-        ValueError: It is a G-MAP that names such a folder for its memory.
+        ValueError: An `auto_map` names code of another repository, or a class of transformers has one.
     """
-    memory = config.get("memory_name_or_path")
-    if memory is None or is_hub_id(memory):
-        return
-    if not config.get("save_memory"):
-        cure = "save the model with save_memory=True"
-    elif config.get("memory_tokenizer") == "same":
-        cure = "set it to None"
-    else:
-        cure = "use a memory with the same tokenizer"
-    raise ValueError(
-        f"a publication names no folder of this machine, which nobody else has; got memory_name_or_path {memory}: "
-        f"build the model with a memory of the Hub, or {cure}"
-    )
+    is_ours = has_own_code(read_config(folder))
+    for name in ("config.json", "tokenizer_config.json"):
+        named = json.loads((folder / name).read_text(encoding="utf-8")).get("auto_map") or {}
+        if named and ("--" in json.dumps(named) or not is_ours or name != "config.json"):
+            raise ValueError(
+                f"a publication runs no code of others; {folder / name} names {', '.join(map(str, named.values()))} in "
+                "auto_map: remove the entry"
+            )
 
 
 def list_weights(folder: Path) -> list[str]:
@@ -409,15 +416,15 @@ def list_code(folder: Path) -> list[str]:
     return names
 
 
-def publish(folder: str | Path, repo_id: str, *, private: bool = False, token: str | None = None) -> str:
+def publish(folder: str | Path, repo_id: str, *, private: bool | None = None, token: str | None = None) -> str:
     """Push a model (weights, tokenizer, code, card and pictures) to the Hub in one commit.
 
     The repository then holds these alone: files of earlier commits go, and other files of the folder stay at home.
 
     Args:
         folder: A saved model with its README.md.
-        repo_id: Repository, made if it does not exist.
-        private: Whether a new repository is private.
+        repo_id: Repository, made if it does not exist; a name alone is in the account of the token.
+        private: Whether a new repository is private; None is what its owner has set.
         token: Hub token; None takes the one of `hf auth login`.
 
     Returns:
@@ -425,31 +432,51 @@ def publish(folder: str | Path, repo_id: str, *, private: bool = False, token: s
 
     Raises:
         ValueError: The folder is not a whole publication, or holds a pickle; see `check_publication`.
+        PermissionError, ConnectionError: See `retry_on_the_hub`.
+    """
+    folder, api = Path(folder), HfApi(token=token)
+    names = check_publication(folder)
+
+    def push() -> str:
+        name = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+        return commit_files(api, name, folder, names, replaced="*", message="Publish the model")
+
+    return retry_on_the_hub(push, repo_id)
+
+
+def retry_on_the_hub(push: Callable[[], str], repo_id: str) -> str:
+    """Push, and once more after trouble that passes.
+
+    Args:
+        push: Makes one commit and returns its address.
+        repo_id: Where.
+
+    Returns:
+        The address.
+
+    Raises:
+        ValueError: The Hub read the header of the card and says what is wrong with it, or a name is none.
         PermissionError: The token is missing or may not write there.
         ConnectionError: The Hub could not be reached, or failed, several times; the commit is there whole or not at
             all.
     """
-    folder = Path(folder)
-    names = check_publication(folder)
-    api = HfApi(token=token)
     for wait in (*RETRY_SECONDS, None):
         try:
-            api.create_repo(repo_id, private=private, exist_ok=True)
-            return commit_files(api, repo_id, folder, names, replaced="*", message="Publish the model")
+            return push()
         except HFValidationError:
             raise
         except (HTTPError, OSError, RuntimeError, ValueError) as error:
+            if str(error).startswith("Invalid metadata in README.md"):
+                raise
             status = getattr(getattr(error, "response", None), "status_code", None)
+            reason = (getattr(error, "server_message", None) or str(error)).strip().partition("\n")[0]
             if status in (401, 403):
                 raise PermissionError(
-                    f"the Hub refused to write {repo_id} ({status}): log in with `hf auth login`, or pass a token that "
-                    "may write there"
+                    f"the Hub refused to write {repo_id} ({status}): {reason}. Log in with `hf auth login`, or pass a "
+                    "token that may write there"
                 ) from error
-            if isinstance(error, ValueError) and not str(error).startswith("LFS"):
-                raise  # of the card: the Hub read its header and says what is wrong with it
             passes = status is None or status == 429 or status >= 500
             if wait is None or not passes:
-                reason = (getattr(error, "server_message", None) or str(error)).strip().partition("\n")[0]
                 # A commit may have been made whose answer did not come: it is whole, or it is not there.
                 advice = "no half of it was published; try again later" if passes else "nothing was published; why"
                 raise ConnectionError(

@@ -28,7 +28,7 @@ from transformers.trainer_utils import PredictionOutput
 
 from hf_domain.corpora import check_length
 from hf_domain.outputs import write_text
-from hf_domain.publishing import check_memory_reference, commit_files, is_hub_id
+from hf_domain.publishing import check_memory_reference, commit_files, is_hub_id, retry_on_the_hub
 from hf_domain.training import PushCodeCallback, StepTimer
 
 logger = logging.getLogger(__name__)
@@ -218,7 +218,8 @@ def run_training(trainer: Trainer) -> None:
     metrics["trainable_parameters"] = trainable_parameters
     if (steps_per_second := timer.compute()) is not None:
         metrics["train_warm_steps_per_second"] = round(steps_per_second, 3)
-    trainer.save_model()
+    # Without a push of its own, which `write_card` makes: a refusal would take evaluation and predictions with it.
+    trainer.save_model(_internal_call=True)
     save_metrics(trainer, "train", metrics, trainer.train_dataset)
     trainer.save_state()
 
@@ -301,6 +302,8 @@ def write_card(
     if not trainer.args.push_to_hub:
         create_card(trainer, card, name)
         return
+    model: Any = trainer.model
+    check_memory_reference(model.config.to_dict())
     if trainer.hub_model_id is None:
         trainer.init_hf_repo()
     trainer.save_model(_internal_call=True)  # without a push of its own
@@ -340,12 +343,7 @@ def push_run(trainer: Trainer, name: str) -> None:
     if not is_hub_id(name):
         ignored.append("adapter/*")  # it names its base by a path of this machine: nobody else could load it
     files = [file.relative_to(folder).as_posix() for file in sorted(folder.rglob("*")) if file.is_file()]
-    commit_files(
-        HfApi(token=args.hub_token),
-        str(trainer.hub_model_id),
-        folder,
-        list(filter_repo_objects(files, ignore_patterns=ignored)),
-        replaced="adapter_*",
-        message="End of training",
-        revision=args.hub_revision,
-    )
+    names, repo_id = list(filter_repo_objects(files, ignore_patterns=ignored)), str(trainer.hub_model_id)
+    options: Any = {"replaced": "adapter_*", "message": "End of training", "revision": args.hub_revision}
+    api = HfApi(token=args.hub_token)
+    retry_on_the_hub(lambda: commit_files(api, repo_id, folder, names, **options), repo_id)

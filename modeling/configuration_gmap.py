@@ -1,6 +1,8 @@
 """Configuration of G-MAP."""
 
 import math
+import os
+import re
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -212,3 +214,27 @@ class GMapConfig(BackboneConfig):
         output = super().to_dict()
         output["memory_config"] = strip_private_keys(output["memory_config"])
         return output
+
+
+def check_memory_reference(config: dict[str, Any]) -> None:
+    """Check that a model that is published does not lead to a folder of this machine.
+
+    Args:
+        config: Of any model.
+
+    Raises:
+        ValueError: It is a G-MAP that names such a folder for its memory.
+    """
+    memory = config.get("memory_name_or_path")
+    if memory is None or (re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", memory) and not os.path.exists(memory)):
+        return
+    if not config.get("save_memory"):
+        cure = "save the model with save_memory=True"
+    elif config.get("memory_tokenizer") == "same":
+        cure = "set it to None"
+    else:
+        cure = "use a memory with the same tokenizer"
+    raise ValueError(
+        f"a publication names no folder of this machine, which nobody else has; got memory_name_or_path {memory}: "
+        f"build the model with a memory of the Hub, or {cure}"
+    )

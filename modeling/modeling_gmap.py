@@ -42,7 +42,7 @@ from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import maybe_install_capturing_hooks
 
 from .backbone import BackbonePreTrainedModel, build_backbone, find_encoder, find_layers, load_matching_weights
-from .configuration_gmap import BASELINES, GATED_STRATEGIES, GMapConfig
+from .configuration_gmap import BASELINES, GATED_STRATEGIES, GMapConfig, check_memory_reference
 from .heads import (
     BackboneForMaskedLM,
     BackboneForQuestionAnswering,
@@ -378,8 +378,10 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
             source = AutoModel.from_pretrained(memory, revision=memory_revision or "main", dtype=dtype, **hub_options)
         encoder = source.base_model
         names: Any = [model if isinstance(model, str) else model.name_or_path for model in (domain, memory)]
+        # A relative folder may be read from another one, or be taken for a name on the Hub.
+        place = os.path.abspath(names[1]) if os.path.isdir(names[1] or "") else names[1] or None
         options = {
-            "memory_name_or_path": names[1] or None,
+            "memory_name_or_path": place,
             "memory_revision": getattr(encoder.config, "_commit_hash", None) or memory_revision,
             **options,
         }
@@ -446,6 +448,8 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
 
     def save_pretrained(self, *args, **kwargs) -> None:
         """Save as transformers does, without the memory if `save_memory` is off."""
+        if kwargs.get("push_to_hub"):
+            check_memory_reference(self.config.to_dict())
         prefix = "memory." if self.base_model is self else f"{self.base_model_prefix}.memory."
         left_out = set() if self.config.save_memory else {name for name in self.state_dict() if name.startswith(prefix)}
         if left_out:
@@ -454,6 +458,11 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
             self.config.memory_fingerprint = f"{str(memory.dtype).removeprefix('torch.')}-{digest}"
         self._keys_to_ignore_on_save = left_out
         super().save_pretrained(*args, **kwargs)
+
+    def push_to_hub(self, *args, **kwargs) -> Any:
+        """Push as transformers does, unless the model needs a folder of this machine."""
+        check_memory_reference(self.config.to_dict())
+        return super().push_to_hub(*args, **kwargs)
 
     def get_memory(self) -> PreTrainedModel:
         """Return the memory encoder."""

@@ -118,6 +118,8 @@ class Handler(BaseHTTPRequestHandler):
         if fault == "cut":
             self.close_connection = True
             self.connection.close()
+        elif fault is not None and fault >= 500:  # of a gateway, which does not speak JSON
+            self.send(b"<html>bad gateway</html>", fault, Content_Type="text/html")
         elif fault is not None:
             self.send_error_code(fault, "Fault")
         else:

@@ -166,6 +166,13 @@ def test_repository_holds_what_was_published_and_nothing_else(hub, folder):
 
 
 @pytest.mark.usefixtures("connect")
+def test_name_alone_is_of_the_owner_of_the_token(hub, folder):
+    publish(folder, "cats", token=TOKEN)
+    assert list(hub.repositories) == ["tester/cats"]
+    assert "config.json" in hub.repositories["tester/cats"].commits[-1][1]
+
+
+@pytest.mark.usefixtures("connect")
 @pytest.mark.parametrize(
     ("fault", "error", "message"),
     [
@@ -178,10 +185,23 @@ def test_repository_holds_what_was_published_and_nothing_else(hub, folder):
         (Fault("POST", "/commit/", 412, times=100), ConnectionError, r"\(412\); nothing was published; why: Fault"),
         (Fault("POST", "/preupload/", 404, times=100), ConnectionError, r"\(404\); nothing was published; why: Fault"),
         (Fault("PUT", "/store/", 500, times=100), ConnectionError, "no half of it .*; try again later: .*upload"),
-        (Fault("POST", "/repos/create", 401, times=100), PermissionError, r"\(401\): log in with `hf auth login`"),
-        (Fault("POST", "/repos/create", 403, times=100), PermissionError, r"\(403\): log in with `hf auth login`"),
+        (
+            Fault("POST", "/validate-yaml", 503, times=100),
+            ConnectionError,
+            "no half of it was published; try again later",
+        ),
+        (
+            Fault("POST", "/repos/create", 401, times=100),
+            PermissionError,
+            r"\(401\): Fault. Log in with `hf auth login`",
+        ),
+        (
+            Fault("POST", "/repos/create", 403, times=100),
+            PermissionError,
+            r"\(403\): Fault. Log in with `hf auth login`",
+        ),
     ],
-    ids=["500", "cut", "412", "404", "store", "401", "403"],
+    ids=["500", "cut", "412", "404", "store", "card", "401", "403"],
 )
 def test_error_of_the_server_publishes_nothing(hub, folder, fault, error, message):
     hub.faults.append(fault)
@@ -192,7 +212,7 @@ def test_error_of_the_server_publishes_nothing(hub, folder, fault, error, messag
 
 @pytest.mark.usefixtures("connect")
 @pytest.mark.parametrize("answer", [429, 503, "cut"])
-@pytest.mark.parametrize("path", ["/commit/", "/repos/create", "/preupload/", "/objects/batch"])
+@pytest.mark.parametrize("path", ["/commit/", "/repos/create", "/preupload/", "/objects/batch", "/validate-yaml"])
 def test_short_trouble_is_waited_for(hub, folder, path, answer):
     hub.faults.append(Fault("POST", path, answer, times=1))
     publish(folder, "tester/cats", token=TOKEN)

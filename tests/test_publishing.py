@@ -1,6 +1,7 @@
 """Model cards and what may be published."""
 
 import ast
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,16 +10,18 @@ from huggingface_hub import ModelCard
 from tiny_models import make_config, make_masked_lm
 from tiny_tokenizers import make_bert_tokenizer
 
-from hf_domain import GMapConfig, VarMAEForMaskedLM
+from hf_domain import GMapConfig, GMapForMaskedLM, VarMAEForMaskedLM, publishing
 from hf_domain.comparison import publication
 from hf_domain.comparison.plan import Budget, Corpus, Method, Plan, Task
 from hf_domain.comparison.publication import make_publication
 from hf_domain.comparison.report import read_report
 from hf_domain.comparison.results import describe_plan
-from hf_domain.publishing import METHODS, check_publication, publish, write_model_card
+from hf_domain.comparison.scores import score_labels
+from hf_domain.publishing import METHODS, OWN_TYPES, check_publication, publish, write_model_card
 from hf_domain.results import describe_environment, read_json, write_json
 from hf_domain.runs import run_training
 
+FOREIGN = {"AutoConfig": "somebody/else--configuration.Config"}
 CARD = {
     "model_name": "someone/bert-cs",
     "base_model": "google-bert/bert-base-uncased",
@@ -36,7 +39,8 @@ CARD = {
 @pytest.mark.parametrize("method", METHODS)
 def test_card_says_what_was_done(method, tmp_path):
     is_stock = method in ("dapt", "tapt", "adalm", "lora")
-    write_json(tmp_path / "config.json", {} if is_stock else {"auto_map": {"AutoModel": "modeling_varmae.VarMAEModel"}})
+    # Of a stock model an `auto_map` is its base's: trust would run code of somebody else.
+    write_json(tmp_path / "config.json", {"model_type": "bert" if is_stock else method, "auto_map": FOREIGN})
     card = ModelCard.load(write_model_card(tmp_path, method=method, **CARD))
     assert card.data.base_model == CARD["base_model"]
     again = ModelCard.load(write_model_card(tmp_path, method=method, **CARD | {"base_model": "bert-base-uncased"}))
@@ -158,6 +162,44 @@ def test_publish_refuses_pickles(whole, name):
         publish(whole, "someone/model")
 
 
+def test_publish_leads_to_no_code_of_others(whole):
+    config, tokenizer = read_json(whole / "config.json"), read_json(whole / "tokenizer_config.json")
+    for name, changed in (
+        ("config.json", config | {"auto_map": FOREIGN}),
+        ("config.json", config | {"model_type": "bert"}),
+        ("tokenizer_config.json", tokenizer | {"auto_map": {"AutoTokenizer": ["tokens.Fast", None]}}),
+    ):
+        write_json(whole / name, changed)
+        with pytest.raises(ValueError, match=f"runs no code of others; .*{name} names .* in auto_map: remove"):
+            publish(whole, "someone/model")
+        write_json(whole / "config.json", config)
+        write_json(whole / "tokenizer_config.json", tokenizer)
+    check_publication(whole)
+
+
+def test_vocabulary_of_a_rare_tokenizer_is_published(whole, monkeypatch):
+    tokenizer = SimpleNamespace(
+        get_vocab=lambda: {"a": 0},
+        all_special_tokens=[],
+        vocab_files_names={"vocab": "vocab.txt", "merges": "bpe.codes"},
+    )
+    monkeypatch.setattr(publishing.AutoTokenizer, "from_pretrained", lambda folder: tokenizer)
+    assert "bpe.codes" not in check_publication(whole)
+    (whole / "bpe.codes").touch()
+    assert "bpe.codes" in check_publication(whole)
+
+
+def test_memory_in_a_folder_is_not_pushed(tmp_path, monkeypatch):
+    make_masked_lm("bert").save_pretrained(tmp_path / "bert")
+    monkeypatch.chdir(tmp_path)
+    model = GMapForMaskedLM.from_backbones(make_masked_lm("bert"), "bert", save_memory=False)
+    assert model.config.memory_name_or_path == str(tmp_path / "bert")  # from wherever it is read
+    for push in (model.push_to_hub, partial(model.save_pretrained, push_to_hub=True)):
+        with pytest.raises(ValueError, match=r"names no folder of this machine.*save_memory=True"):
+            push("someone/model")
+    assert not (tmp_path / "someone").exists()
+
+
 def test_publish_refuses_a_memory_on_this_machine(whole):
     config = read_json(whole / "config.json")
     for memory, cure in (("/home/someone/bert", "save_memory=True"), ("../bert", "save_memory=True")):
@@ -211,13 +253,21 @@ def comparison(tmp_path, monkeypatch):
     def train(method, recipe, kind="pretraining", flags=None, config=None, **start):
         plan.methods[method] = Method(recipe, **start)
         folder = home / "steps" / f"{method}-pets"
-        VarMAEForMaskedLM.from_backbone(make_masked_lm("bert"), **(config or {})).save_pretrained(folder)
-        (folder / "tokenizer_config.json").write_text("{}")
+        made = (config or {}).pop("model_type", publication.CARDS.get(recipe))
+        if made in OWN_TYPES:
+            VarMAEForMaskedLM.from_backbone(make_masked_lm("bert"), **(config or {})).save_pretrained(folder)
+            write_json(
+                folder / "config.json", read_json(folder / "config.json") | {"model_type": made} | (config or {})
+            )
+        else:
+            make_masked_lm("bert").save_pretrained(folder)
+            write_json(folder / "config.json", read_json(folder / "config.json") | (config or {}))
+        make_bert_tokenizer().save_pretrained(folder)
         (folder / "log.txt").write_text("/home/someone")
         result = {"name": f"{method}-pets", "status": "done", "kind": kind, "method": method, "corpus": "pets"}
         result |= {"needs": []}
         result |= {"tokens": 1000, "seconds": 2.0, "max_steps": 16, "environment": describe_environment()}
-        flags = {"output_dir": f"plan/steps/{method}-pets", **(flags or {})}
+        flags = {"output_dir": f"plan/steps/{method}-pets", "train_file": "pets.txt", **(flags or {})}
         flags.setdefault("method", plan.get_recipe(method).method)
         write_json(home / "results" / f"{method}-pets.json", result | {"task": None, "seed": None, "flags": flags})
 
@@ -256,6 +306,9 @@ def test_publication_replaces_only_a_publication(comparison, tmp_path, monkeypat
         for _ in range(2):  # the second replaces the first
             assert "max steps | 16" in make(comparison, "varmae", folder)
         assert "log.txt" not in {path.name for path in folder.iterdir()}
+    (tmp_path / "empty" / "LICENSE").touch()
+    with pytest.raises(ValueError, match="it holds LICENSE: name another"):  # which nobody but its owner put there
+        make(comparison, "varmae", tmp_path / "empty")
     (tmp_path / "thesis").mkdir()
     for name in ("README.md", "config.json", "report.json", "thesis.tex"):
         (tmp_path / "thesis" / name).touch()
@@ -311,6 +364,36 @@ def test_card_is_of_the_recipe(comparison):
     for method, recipe in (("mean", "average"), ("general", "control")):
         with pytest.raises(ValueError, match=f"{method} is of {recipe}: publish one of adapter, low_rank, words"):
             make(comparison, method)
+
+
+def test_card_shows_the_scores_of_its_own_model(comparison):
+    """A row of the report may be of several models, one for each corpus."""
+    comparison.plan.tasks["plants"] = Task("classification", "plants", "garden", "macro_f1")
+    comparison("varmae", "varmae")
+    comparison("dapt", "dapt")
+    for method in ("varmae", "dapt"):
+        for task, corpus in (("animals", "pets"), ("plants", "garden")):
+            result = {"name": f"{method}-{task}-seed1", "status": "done", "kind": "fine_tuning", "method": method}
+            result |= {"task": task, "seed": 1, "score": 50.0, "needs": [f"{method}-{corpus}"], "flags": {}}
+            examples = score_labels(["a", "b"], ["a", "a"], comparison.plan.tasks[task]).to_json()
+            write_json(comparison.home / "results" / f"{result['name']}.json", result | {"examples": examples})
+    card = make(comparison, "varmae")
+    assert "animals (macro f1)" in card and "plants" not in card
+    assert "differences.png" in card
+
+
+def test_card_says_what_was_trained_on_what(comparison):
+    own = {"train_file": ["parts/a.txt", "b.txt"]}
+    comparison("varmae", "varmae", flags=own)
+    comparison("more", "dapt", after="varmae", config={"model_type": "varmae", "freeze_backbone": True})
+    comparison("copied", "dapt", config={"auto_map": FOREIGN})
+    card = make(comparison, "varmae")
+    assert "- **Corpus:** pets (a.txt, b.txt)\n" in card and "parts" not in card
+    assert "trained by variational masked autoencoding" in make(comparison, "more")
+    assert "trust" not in make(comparison, "copied")
+    assert "auto_map" not in (comparison.home.with_name("hub") / "config.json").read_text()
+    result = {"task": "animals", "corpus": None, "flags": {"train_file": "plan/texts/animals.txt"}}
+    assert publication.describe_text(result, {}) == "the training texts of animals"
 
 
 def test_published_report_names_failed_steps_and_tells_no_log(comparison, tmp_path):

@@ -10,6 +10,7 @@ from hf_domain.examples import run_export
 from tiny_models import make_config, make_masked_lm
 from tiny_tokenizers import make_bert_tokenizer
 from transformers import (
+    AutoModel,
     AutoModelForQuestionAnswering,
     AutoModelForTokenClassification,
     AutoTokenizer,
@@ -212,6 +213,13 @@ def test_int8_is_for_onnx(tokenizer, tmp_path):
 # ------------------------------------------------------------------------------------------------- the script
 
 
+def test_weights_that_nobody_trained_are_not_exported(tmp_path):
+    make_shallow("bert").save_pretrained(tmp_path)
+    assert run_export.load_trained(AutoModel, str(tmp_path)).pooler is None
+    with pytest.raises(ValueError, match="has no weights of classifier"):
+        run_export.load_trained(AutoModelForTokenClassification, str(tmp_path))
+
+
 @needs_exporters
 def test_script(tmp_path, monkeypatch, tokenizer, capsys):
     model = VarMAEForSequenceClassification.from_backbone(make_shallow("bert"), num_labels=3)
@@ -230,6 +238,8 @@ def test_script(tmp_path, monkeypatch, tokenizer, capsys):
     torch.testing.assert_close(exported(**inputs).logits, model(**inputs).logits)
     states = run("encoder", "--export_format", "dynamo", "--head", "encoder")(**inputs).last_hidden_state
     torch.testing.assert_close(states, model.model(**inputs).last_hidden_state)
+    with pytest.raises(ValueError, match=r"has no weights of .*qa_outputs.*name another --head"):
+        run("questions", "--export_format", "dynamo", "--head", "question_answering")
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     (tmp_path / "model" / "config.json").write_text(json.dumps(config | {"architectures": ["VarMAEForDancing"]}))
     with pytest.raises(ValueError, match="saved as VarMAEForDancing, which has no export"):

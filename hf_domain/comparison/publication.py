@@ -4,20 +4,25 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from transformers import AutoTokenizer
+
 from hf_domain.comparison.plan import RECIPES
-from hf_domain.comparison.report import Report, explain, format_markdown_table, make_tables, write_report
+from hf_domain.comparison.report import Report, draw, explain, format_markdown_table, make_tables, write_report
 from hf_domain.comparison.results import read_results
-from hf_domain.comparison.steps import TRAINER_OPTIONS
-from hf_domain.publishing import MODEL_FILES, OTHER_FILES, make_usage, write_model_card
+from hf_domain.comparison.steps import CHECKPOINTS, TRAINER_OPTIONS
+from hf_domain.publishing import MODEL_FILES, has_own_code, make_usage, read_config, write_model_card
 from hf_domain.results import read_json, write_json
 
 # The method of the card by the recipe of the plan; an adapter was saved as the model that it makes of its base.
 CARDS = {"exbert_adapter": "exbert", "rada_mlm": "rada"}
 CARDS |= {name: name for name in ("tapt", "dapt", "lora", "varmae", "adalm", "exbert")}
+# What a publication has beside the model; a licence in its folder is somebody's own.
+MADE_FILES = ("README.md", "report.json", "*.png")
 # What a comparison keeps in its own folder.
 KEPT = ("steps", "results", "texts", "passages", "memories", "locks")
 WITHOUT_PACKAGE = "import sys\nsys.modules['hf_domain'] = None\n"
@@ -44,7 +49,7 @@ def make_publication(
     Args:
         output_dir: Of the comparison.
         method: Of the plan.
-        corpus: Of the plan; what the model was trained on.
+        corpus: Of the plan; what the model was trained on. Of TAPT, and of what starts from it, the task.
         folder: Where the publication is made; an earlier one there is replaced, nothing else is.
         model_name: Name of the model, as its users will write it.
         licence: Identifier of the licence of the weights; None if it is not settled.
@@ -79,12 +84,15 @@ def make_publication(
     report, result = write_report(output_dir), results[name]
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    for pattern in MODEL_FILES:
+    tokenizer = AutoTokenizer.from_pretrained(trained)
+    for pattern in (*MODEL_FILES, *tokenizer.vocab_files_names.values()):
         for file in trained.glob(pattern):
             shutil.copy(file, unfinished)
-    pictures = [name for name in ("differences.png", "forgetting.png") if (output_dir / name).is_file()]
-    for picture in pictures:
-        shutil.copy(output_dir / picture, unfinished)
+    config = read_config(trained)
+    if not has_own_code(config) and config.pop("auto_map", None):  # of the base: its code computes nothing here
+        write_json(unfinished / "config.json", config)
+    report = keep_tasks(report, list_tasks(name, method, results))
+    pictures = draw(report, unfinished)
     # Why a step failed is told by the end of its log, which nobody has read for what it gives away.
     scores = read_json(output_dir / "report.json")
     write_json(unfinished / "report.json", scores | {"failed": sorted(scores["failed"])})
@@ -103,11 +111,12 @@ def make_publication(
     start = output_dir / report.plan["folder"] / encoder
     write_model_card(
         unfinished,
-        method=CARDS[recipes[method]],
+        # What was trained says what it is: DAPT that starts after a VarMAE goes on with the VarMAE.
+        method=config["model_type"] if has_own_code(config) else CARDS[recipes[method]],
         model_name=model_name,
         base_model=str(start.resolve()) if start.exists() else encoder,
         stages=stages,
-        corpus=corpus,
+        corpus=describe_text(result, report.plan),
         settings=settings,
         limits=limits,
         licence=licence,
@@ -115,7 +124,7 @@ def make_publication(
         example=example,
         usage_output=run_usage(unfinished, example),
         language=language,
-        results_table=format_markdown_table(make_tables(report)["Scores"]),
+        results_table=format_markdown_table(make_tables(report)["Scores"]) if report.plan["tasks"] else None,
         results_note=f"{find_row(report, method)} is this model. {explain(report)}",
         pictures=pictures,
     )
@@ -141,13 +150,40 @@ def check_replaceable(folder: Path, output_dir: Path, *, is_whole: bool = True) 
     if not folder.exists():
         return
     files = sorted(folder.iterdir()) if folder.is_dir() else [folder]
-    names, patterns = [file.name for file in files], (*MODEL_FILES, *OTHER_FILES)
+    names, patterns = [file.name for file in files], (*MODEL_FILES, *MADE_FILES)
     others = [f.name for f in files if not (f.is_file() and any(fnmatch(f.name, pattern) for pattern in patterns))]
     if others or (names and is_whole and not {"README.md", "config.json", "report.json"} <= {*names}):
         raise ValueError(
             f"a publication replaces an earlier one or an empty folder; {folder} is neither, it holds "
             f"{', '.join((others or names)[:5])}: name another output_dir, or move them"
         )
+
+
+def list_tasks(name: str, method: str, results: dict[str, dict[str, Any]]) -> list[str]:
+    """List the tasks on which this model was tested: a row of the report may be of several, one for each corpus."""
+    tested = (r for r in results.values() if r["kind"] == "fine_tuning" and r["method"] == method)
+    return sorted({result["task"] for result in tested if name in result["needs"]})
+
+
+def keep_tasks(report: Report, tasks: list[str]) -> Report:
+    """Return a report of some of its tasks."""
+    kept = {name: options for name, options in report.plan["tasks"].items() if name in tasks}
+    differences = {
+        method: {task: difference for task, difference in row.items() if task in kept}
+        for method, row in report.differences.items()
+    }
+    return replace(report, plan=report.plan | {"tasks": kept}, differences=differences)
+
+
+def describe_text(result: dict[str, Any], plan: dict[str, Any]) -> str:
+    """Say what a model was trained on: a corpus of the plan, files of its own, or the texts of a task."""
+    if result["task"] is not None:
+        return f"the training texts of {result['task']}"
+    files = result["flags"]["train_file"]
+    if files == plan["corpora"][result["corpus"]]["train_file"]:
+        return str(result["corpus"])
+    files = files if isinstance(files, list) else [files]
+    return f"{result['corpus']} ({', '.join(Path(file).name for file in files)})"
 
 
 def find_start(plan: dict[str, Any], method: str) -> tuple[str, list[str]]:
@@ -163,8 +199,8 @@ def find_start(plan: dict[str, Any], method: str) -> tuple[str, list[str]]:
 def is_setting(name: str) -> bool:
     """Return whether a flag says how a model was trained, rather than where files are."""
     return not (
-        name in TRAINER_OPTIONS
-        or name.endswith(("_file", "_dir", "_path", "_vocabulary"))
+        name in TRAINER_OPTIONS | CHECKPOINTS
+        or name.endswith(("_file", "_dir", "_path", "_vocabulary", "_cache", "datastore"))
         or name.startswith(("log", "do_", "use_"))
     )
 
