@@ -122,7 +122,8 @@ def main():
             encodings["labels"] = encode_labels(batch[label_column], problem_type, label_ids)
         return encodings
 
-    splits = retrieve_passages(limit_splits(splits, data_args), datastore, text_columns, passage_args)
+    workers = data_args.preprocessing_num_workers
+    splits = retrieve_passages(limit_splits(splits, data_args), datastore, text_columns, passage_args, workers)
     if passage_args.append_passage:
         if len(text_columns) > 1:
             raise ValueError(

@@ -105,7 +105,9 @@ class DataTrainingArguments:
     whole_word_mask: bool = field(default=False, metadata={"help": "Mask all pieces of a word together."})
     max_train_samples: int | None = field(default=None, metadata={"help": "Train on so many examples only."})
     max_eval_samples: int | None = field(default=None, metadata={"help": "Evaluate on so many examples only."})
-    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes that tokenize."})
+    preprocessing_num_workers: int | None = field(
+        default=None, metadata={"help": "Processes that tokenize, and search."}
+    )
     overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again."})
 
 
@@ -234,7 +236,9 @@ def run(
     datastore = load_datastore(passage_args, model, tokenizer, model_args.method)
     with training_args.main_process_first(desc="loading and tokenizing the corpus"):
         examples = load_data(data_args, model_args, training_args.do_eval, tokenizer)
-        examples = retrieve_for_blocks(examples, tokenizer, datastore, passage_args)
+        examples = retrieve_for_blocks(
+            examples, tokenizer, datastore, passage_args, data_args.preprocessing_num_workers
+        )
     if training_args.do_train:
         check_batch(examples["train"], training_args.train_batch_size * training_args.gradient_accumulation_steps)
 

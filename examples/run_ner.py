@@ -93,7 +93,8 @@ def main():
         predicted, gold = read_tags(output, label_names)
         return compute_entity_metrics(predicted, gold, per_type=data_args.return_entity_level_metrics)
 
-    splits = retrieve_passages(limit_splits(splits, data_args), datastore, [data_args.text_column_name], passage_args)
+    columns, workers = [data_args.text_column_name], data_args.preprocessing_num_workers
+    splits = retrieve_passages(limit_splits(splits, data_args), datastore, columns, passage_args, workers)
     tokenized = map_splits(splits, tokenize, training_args, data_args)
     tokenized = add_memory_states(tokenized, model, training_args, data_args)
     collator = DataCollatorForTokenClassification(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None)

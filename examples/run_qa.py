@@ -88,7 +88,9 @@ def main():
             windows, memory_tokenizer, lambda memory: tokenize_texts(cut_windows(batch, windows), memory, **options)
         )
 
-    splits = retrieve_passages(splits, datastore, ["question", "context"], passage_args)
+    splits = retrieve_passages(
+        splits, datastore, ["question", "context"], passage_args, data_args.preprocessing_num_workers
+    )
     features = map_splits(splits, tokenize, training_args, data_args)
     inputs = add_memory_states(features, model, training_args, data_args)
     collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None)

@@ -40,7 +40,9 @@ class DataArguments:
     max_predict_samples: int | None = field(default=None, metadata={"help": "Likewise for test."})
     pad_to_max_length: bool = field(default=False, metadata={"help": "Pad to max_seq_length, not batch by batch."})
     overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again although a cached result exists."})
-    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes that tokenize."})
+    preprocessing_num_workers: int | None = field(
+        default=None, metadata={"help": "Processes that tokenize, and search."}
+    )
     memory_cache: str | None = field(
         default=None, metadata={"help": "With a frozen memory (gmap): folder that keeps its states of all examples."}
     )

@@ -88,7 +88,11 @@ def _count_positions(model: PreTrainedModel) -> int | None:
 
 
 def retrieve_passages(
-    splits: DatasetDict, datastore: Any, text_columns: list[str], args: PassageArguments
+    splits: DatasetDict,
+    datastore: Any,
+    text_columns: list[str],
+    args: PassageArguments,
+    num_proc: int | None = None,
 ) -> DatasetDict:
     """Look the texts of every split up.
 
@@ -97,6 +101,7 @@ def retrieve_passages(
         datastore: See `load_datastore`; None returns the splits as they are.
         text_columns: What is looked up, together.
         args: Say how many passages.
+        num_proc: Processes that search.
 
     Returns:
         The splits with `passage_ids` and `passage_scores`.
@@ -105,7 +110,7 @@ def retrieve_passages(
         return splits
     from hf_domain.datastore import add_passages
 
-    return add_passages(splits, datastore, text_columns, args.num_passages)
+    return add_passages(splits, datastore, text_columns, args.num_passages, num_proc=num_proc)
 
 
 def append_passages(
@@ -146,7 +151,11 @@ def append_passages(
 
 
 def retrieve_for_blocks(
-    examples: DatasetDict, tokenizer: PreTrainedTokenizerBase, datastore: Any, args: PassageArguments
+    examples: DatasetDict,
+    tokenizer: PreTrainedTokenizerBase,
+    datastore: Any,
+    args: PassageArguments,
+    num_proc: int | None = None,
 ) -> DatasetDict:
     """Look up what tokenized examples say, such as packed blocks of a corpus, which no longer are a document's text.
 
@@ -155,6 +164,7 @@ def retrieve_for_blocks(
         tokenizer: Turns them into text again.
         datastore: See `load_datastore`; None returns the examples as they are.
         args: Say how many passages.
+        num_proc: Processes that decode and search.
 
     Returns:
         The examples with `passage_ids` and `passage_scores`.
@@ -169,12 +179,13 @@ def retrieve_for_blocks(
     texts = examples.map(
         lambda batch: {"text": tokenizer.batch_decode(batch["input_ids"], skip_special_tokens=True)},
         batched=True,
+        num_proc=num_proc,
         desc="Decoding",
     )
     return DatasetDict(
         {
             split: dataset.remove_columns("text")
-            for split, dataset in retrieve_passages(texts, datastore, ["text"], args).items()
+            for split, dataset in retrieve_passages(texts, datastore, ["text"], args, num_proc).items()
         }
     )
 

@@ -187,6 +187,14 @@ def test_a_stream_is_not_looked_up():
         retrieve_for_blocks(IterableDatasetDict(), None, SimpleNamespace(), PassageArguments())
 
 
+def test_processes_that_search(monkeypatch):
+    asked = []
+    monkeypatch.setattr("hf_domain.datastore.add_passages", lambda *args, num_proc: asked.append(num_proc) or args[0])
+    splits = DatasetDict(train=Dataset.from_dict({"text": ["a"]}))
+    assert retrieve_passages(splits, object(), ["text"], PassageArguments(), 3) is splits
+    assert asked == [3]
+
+
 def test_passages_of_another_tokenizer(run, topics, tmp_path):
     splits = {"train": make_texts(topics, NAMES, 16), "validation": make_texts(topics, NAMES, 8)}
     other = save_tiny_bert(tmp_path / "other", ["words of its own"])
