@@ -21,8 +21,8 @@ A plan:
       acl_arc: {kind: classification, folder: acl_arc, corpus: cs, metric: macro_f1, options: {max_seq_length: 96}}
     methods:                          # one row of the report each
       fine_tune:                      # the encoder as it is
-      control:                        # as many steps on general text: any further training helps a small encoder
-      dapt:
+      control: {pretraining: {learning_rate: 1e-4}}  # as many steps on general text: training itself may help
+      dapt: {pretraining: {learning_rate: 1e-4}}     # the default, 3e-4, is for small encoders
       slow_dapt: {recipe: dapt, pretraining: {learning_rate: 5e-5}}
       varmae:
       average: {after: dapt}          # of the encoder before and after DAPT

@@ -10,7 +10,8 @@
 `--method dapt` trains the encoder as it is, `--method lora` low-rank changes of it, merged at the end. Every other
 method builds its model around the encoder; the method's own options go into `--config_overrides
 kl_weight=10,unmasked_ratio=0.15`. `--model_name_or_path` may also name a checkpoint of the method: training then goes
-on from there. A killed run goes on with `--resume_from_checkpoint`.
+on from there. A killed run goes on with `--resume_from_checkpoint adapted/checkpoint-500`: Trainer saves every 500
+steps (`--save_steps`).
 
 `--expanded_vocabulary` names a folder that run_expand_vocab.py wrote. With dapt that is AdaLM; under any method the
 encoder gets the new rows first; exBERT keeps them in an extension of their own. exBERT trains the extension alone; a
