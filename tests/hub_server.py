@@ -5,6 +5,7 @@ The client is the real one: huggingface_hub, pointed here by `HubServer.environm
 
 import base64
 import hashlib
+import io
 import json
 import re
 import threading
@@ -39,7 +40,10 @@ class Repository:
 
 @dataclass
 class Fault:
-    """Answer matching requests with an error, so many times: a status, or "cut" to close the connection."""
+    """Answer matching requests with an error, so many times: a status, or "cut" to close the connection.
+
+    "lost" does what was asked and closes the connection before it answers.
+    """
 
     method: str
     path: str
@@ -115,7 +119,10 @@ class Handler(BaseHTTPRequestHandler):
         path, body = unquote(urlsplit(self.path).path), self.read_body()
         self.hub.requests.append((self.command, path, self.headers.get("Authorization")))
         fault = self.hub.take_fault(self.command, path)
-        if fault == "cut":
+        if fault in ("cut", "lost"):
+            if fault == "lost":
+                self.wfile = io.BytesIO()
+                handle(path, body)
             self.close_connection = True
             self.connection.close()
         elif fault is not None and fault >= 500:  # of a gateway, which does not speak JSON

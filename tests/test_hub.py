@@ -211,6 +211,14 @@ def test_error_of_the_server_publishes_nothing(hub, folder, fault, error, messag
 
 
 @pytest.mark.usefixtures("connect")
+def test_commit_whose_answer_is_lost_is_whole(hub, folder):
+    hub.faults.append(Fault("POST", "/commit/", "lost"))
+    publish(folder, "tester/cats", token=TOKEN)
+    first, second = (files for _, files in hub.repositories["tester/cats"].commits[1:])
+    assert first == second and {"config.json", "model.safetensors", "README.md"} <= first.keys()
+
+
+@pytest.mark.usefixtures("connect")
 @pytest.mark.parametrize("answer", [429, 503, "cut"])
 @pytest.mark.parametrize("path", ["/commit/", "/repos/create", "/preupload/", "/objects/batch", "/validate-yaml"])
 def test_short_trouble_is_waited_for(hub, folder, path, answer):
