@@ -211,8 +211,8 @@ def run_step(
         seconds += time.perf_counter() - started
         result = description | {"status": "done", "seconds": seconds, **read_output(step, plan, folder)}
         write_json(record, attempt | {"done": True})
-        for checkpoint in folder.glob("checkpoint-*"):
-            shutil.rmtree(checkpoint)
+        for saved in folder.glob("checkpoint-*"):
+            shutil.rmtree(saved)
     except Exception as error:  # whatever it is: the other runs go on, and the report tells of this one
         result = description | {"status": "failed", "error": f"{error}" or type(error).__name__}
     return result | {"environment": describe_environment()}
