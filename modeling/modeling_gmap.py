@@ -459,10 +459,11 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
         self._keys_to_ignore_on_save = left_out
         super().save_pretrained(*args, **kwargs)
 
-    def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:
+    # What mypy reads of it is the wrapper of transformers' docstring, which hides `self`.
+    def push_to_hub(self, *args, **kwargs) -> Any:  # type: ignore[override]
         """Push as transformers does, unless the model needs a folder of this machine."""
         check_memory_reference(self.config.to_dict())
-        return super().push_to_hub(repo_id, **kwargs)
+        return super().push_to_hub(*args, **kwargs)
 
     def get_memory(self) -> PreTrainedModel:
         """Return the memory encoder."""
