@@ -187,7 +187,7 @@ def load_plan(path: str | Path) -> Plan:
         The plan, with paths that hold from the working directory.
 
     Raises:
-        ValueError: Something is wrong with it; everything that is, in one message.
+        ValueError: Something is wrong with it: all of its fields in one message, then all that they name in one.
     """
     path = Path(path)
     try:

@@ -4,7 +4,6 @@ A result holds what its step was: the command, digests of what it read, and a di
 So whatever changes, a result of before is told from one of the plan as it is.
 """
 
-import glob
 import hashlib
 import json
 import os
@@ -73,7 +72,10 @@ def digest_inputs(plan: Plan, step: Step, made: set[str]) -> dict[str, str]:
         if flag.endswith("_file"):
             if step.task and [path.name for path in paths] == [f"{step.task}.txt"]:
                 paths = [plan.folder / plan.tasks[step.task].get_file("train")]  # of which the text of a task is made
-            files = [Path(file) for path in paths if _is_there(path) for file in find_files(str(path))]
+            try:
+                files = [Path(file) for file in find_files([str(path) for path in paths])]
+            except FileNotFoundError:  # it is on the machine where the step ran
+                continue
         elif flag in ("model_name_or_path", "memory_name_or_path"):
             files = [file for path in paths if any(path.glob("*.safetensors")) for file in _list_checkpoint(path)]
         else:
@@ -81,11 +83,6 @@ def digest_inputs(plan: Plan, step: Step, made: set[str]) -> dict[str, str]:
         if files:
             digests[flag] = _digest_files(tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files))
     return digests
-
-
-def _is_there(path: Path) -> bool:
-    """Return whether a path or a glob leads to a file."""
-    return path.is_file() or any(map(os.path.isfile, glob.iglob(str(path), recursive=True)))
 
 
 def _list_checkpoint(folder: Path) -> list[Path]:

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -119,8 +120,9 @@ def test_checkpoint_of_other_settings_is_not_resumed(plan, content, tmp_path):
         assert ("dapt-pets", kept) in found
 
 
-def test_step_ends_with_a_comparison_that_is_killed(content, tmp_path):
-    """An orphan would later write its model over that of the next run."""
+@pytest.mark.parametrize("end", ["kill", "Ctrl-C"])
+def test_step_ends_with_a_comparison_that_is_killed(content, tmp_path, end):
+    """An orphan would later write its model over that of the next run; one that is interrupted did not fail."""
     import psutil
 
     save_tiny_bert(tmp_path / "encoder", SENTENCES)
@@ -128,7 +130,10 @@ def test_step_ends_with_a_comparison_that_is_killed(content, tmp_path):
     path = write_plan(content, tmp_path)
     with (tmp_path / "log.txt").open("w") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "hf_domain.examples.compare", str(path)], stderr=log, stdout=log
+            [sys.executable, "-m", "hf_domain.examples.compare", str(path)],
+            stderr=log,
+            stdout=log,
+            start_new_session=True,
         )
     log = path.with_suffix("") / "steps" / "dapt-pets" / "log.txt"
     deadline = time.monotonic() + 120
@@ -137,8 +142,12 @@ def test_step_ends_with_a_comparison_that_is_killed(content, tmp_path):
         time.sleep(0.2)
     family = psutil.Process(process.pid).children(recursive=True)
     assert family
-    process.kill()  # the comparison alone
-    process.wait()
+    if end == "kill":
+        process.kill()  # the comparison alone
+    else:
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    process.wait(timeout=60)
+    assert not (path.with_suffix("") / "results" / "dapt-pets.json").exists()
     assert not psutil.wait_procs(family, timeout=30)[1]
 
 
