@@ -28,6 +28,7 @@ from hf_domain.comparison.report import write_report
 from hf_domain.comparison.runner import run_comparison
 from hf_domain.corpora import load_corpus
 from hf_domain.outputs import write_text
+from hf_domain.plans import fingerprint_files
 from hf_domain.results import read_json
 from hf_domain.runs import parse_arguments
 
@@ -64,11 +65,14 @@ def write_plan(args: Arguments, output_dir: Path) -> Path:
         FileExistsError: The folder holds another plan.
     """
     is_local = Path(args.model_name_or_path).is_dir()
+    # The name tells the text: another one makes another plan, which is refused before anything is replaced.
+    digest = fingerprint_files([Path(args.corpus)])[:8]
+    files = {split: f"corpus_{digest}_{split}.jsonl" for split in ("train", "validation")}
     rate = args.pretraining_learning_rate
     methods = ["fine_tune", "dapt", "varmae", *(["adalm"] if args.expand_vocabulary else [])]
     content = {
         "encoder": str(Path(args.model_name_or_path).resolve()) if is_local else args.model_name_or_path,
-        "corpora": {"domain": {"train_file": "corpus.jsonl", "validation_file": "heldout.jsonl"}},
+        "corpora": {"domain": {f"{split}_file": file for split, file in files.items()}},
         "tasks": {
             Path(args.task).resolve().name: {
                 "kind": "classification",
@@ -94,8 +98,8 @@ def write_plan(args: Arguments, output_dir: Path) -> Path:
             f"hf-domain compare {path}"
         )
     splits = load_corpus(args.corpus, validation_split_percentage=5)
-    for split, name in (("train", "corpus"), ("validation", "heldout")):
-        splits[split].to_json(output_dir / f"{name}.jsonl")
+    for split, file in files.items():
+        splits[split].to_json(output_dir / file)
     write_text(path, text)
     return path
 

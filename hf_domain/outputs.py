@@ -3,6 +3,8 @@
 import json
 import os
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +39,24 @@ def write_text(file: str | Path, text: str) -> None:
         file: Where to; replaced if it exists.
         text: What.
     """
+    with write_whole(file) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def write_whole(file: str | Path) -> Iterator[Path]:
+    """Give a path to write to, which takes the place of a file once it is written.
+
+    Args:
+        file: Replaced if it exists, and left as it is where writing fails.
+    """
     # Of this writer alone: two that write the same file at once would move each other's away.
     unfinished = Path(f"{file}.{uuid.uuid4().hex}.unfinished")
-    unfinished.write_text(text, encoding="utf-8")
-    os.replace(unfinished, file)
+    try:
+        yield unfinished
+        os.replace(unfinished, file)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def _describe(config: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import argparse
 import atexit
+import json
 import logging
 import os
 import sys
@@ -115,7 +116,17 @@ def start_run(training_args: TrainingArguments) -> None:
 
     Args:
         training_args: Say the level of logging and the seed.
+
+    Raises:
+        ValueError: One process would train on several GPUs.
     """
+    if training_args.n_gpu > 1:
+        # Trainer would split every batch by threads (`nn.DataParallel`): what a method adds to a model, and passages
+        # that a whole batch shares, would be on the wrong GPU.
+        raise ValueError(
+            f"a process trains on one GPU, got {training_args.n_gpu}: start one for each by torchrun --nproc_per_node "
+            f"{training_args.n_gpu}, or choose one by CUDA_VISIBLE_DEVICES=0"
+        )
     logging.basicConfig(
         format="%(asctime)s - %(levelname)s - %(name)s - %(message)s",
         datefmt="%m/%d/%Y %H:%M:%S",
@@ -186,15 +197,24 @@ def find_checkpoint(output_dir: str | Path) -> str | None:
         output_dir: Of the run.
 
     Returns:
-        The newest folder `checkpoint-*` that is whole, or None. Trainer writes its state last: a folder without it is
-        of a run that was killed while it saved, and nothing could resume from it.
+        The newest folder `checkpoint-*` that is whole, or None. Trainer writes its state last: a folder without it, or
+        with a part of it, is of a run that was killed while it saved, and nothing could resume from it.
     """
     checkpoints = [
         (int(number), path)
         for path in Path(output_dir).glob("checkpoint-*")
-        if (number := path.name.removeprefix("checkpoint-")).isdigit() and (path / "trainer_state.json").is_file()
+        if (number := path.name.removeprefix("checkpoint-")).isdigit() and _is_json(path / "trainer_state.json")
     ]
     return str(max(checkpoints)[1]) if checkpoints else None
+
+
+def _is_json(file: Path) -> bool:
+    """Return whether a file is there and whole."""
+    try:
+        json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def run_training(trainer: Trainer) -> None:

@@ -3,7 +3,7 @@
 import pytest
 from transformers import BertConfig, PreTrainedConfig, RobertaConfig
 
-from hf_domain.outputs import check_output_dir, write_text
+from hf_domain.outputs import check_output_dir, write_text, write_whole
 
 LABELS = {"id2label": {0: "a", 1: "b"}, "label2id": {"a": 0, "b": 1}}
 
@@ -44,3 +44,12 @@ def test_text_is_written_as_a_whole(tmp_path):
     assert (tmp_path / "file").read_text() == "old"
     write_text(tmp_path / "file", "neü")
     assert (tmp_path / "file").read_bytes() == "neü".encode()
+
+
+def test_file_that_could_not_be_written_stays(tmp_path):
+    file = tmp_path / "picture.png"
+    file.write_bytes(b"good")
+    with pytest.raises(OSError, match="full"), write_whole(file) as unfinished:
+        unfinished.write_bytes(b"ba")
+        raise OSError("the disk is full")
+    assert [(path, path.read_bytes()) for path in tmp_path.iterdir()] == [(file, b"good")]

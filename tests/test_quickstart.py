@@ -69,6 +69,7 @@ def test_from_corpus_to_hub_folder(monkeypatch, inputs, capfd):
     assert "| learning rate | 0.001 |" in card
     assert str(inputs) not in card
     assert "disable tqdm" not in card
+    assert "apache-2.0" not in card  # nobody said so of this encoder
 
     # What is there is not done again.
     trained = (output / "plan" / "steps" / "dapt-domain" / "model.safetensors").stat().st_mtime_ns
@@ -79,6 +80,12 @@ def test_from_corpus_to_hub_folder(monkeypatch, inputs, capfd):
     # What is there is not replaced by something else.
     with pytest.raises(FileExistsError, match="choose another --output_dir"):
         run_quickstart(monkeypatch, inputs, num_seeds=3)
+    texts = {file: file.read_bytes() for file in output.glob("*.jsonl")}
+    (inputs / "other.txt").write_text("\n".join(SENTENCES[:1] * 100), encoding="utf-8")
+    with pytest.raises(FileExistsError, match="choose another --output_dir"):
+        run_quickstart(monkeypatch, inputs, corpus=inputs / "other.txt")
+    assert len(texts) == 2
+    assert texts == {file: file.read_bytes() for file in output.glob("*.jsonl")}
 
     # The same by the command; a method that was not trained is refused.
     options = {"comparison": output / "plan", "method": "dapt", "corpus": "domain", "output_dir": inputs / "hub"}
@@ -96,6 +103,7 @@ def run_publish(monkeypatch, **options):
 
 
 def test_with_an_expanded_vocabulary_and_other_rates(monkeypatch, inputs):
+    monkeypatch.setattr(quickstart, "DATA", inputs)  # as if these were the demo's own data, whose licence is known
     rates = {"learning_rate": "3e-5", "pretraining_learning_rate": "1e-4"}
     run_quickstart(monkeypatch, inputs, num_seeds=1, expand_vocabulary="true", **rates)
     report = json.loads((inputs / "output" / "plan" / "report.json").read_text())
@@ -110,6 +118,7 @@ def test_with_an_expanded_vocabulary_and_other_rates(monkeypatch, inputs):
     assert list(report["scores"]) == ["fine_tune", "dapt", "varmae", "adalm"]
     folder = inputs / "output" / "plan" / "steps" / "vocabulary-domain"
     assert json.loads((folder / "vocabulary_report.json").read_text())["unreachable"] == []
+    assert "license: apache-2.0" in (inputs / "output" / "hub" / "README.md").read_text()
 
 
 def test_missing_input_is_told_first(monkeypatch, inputs):

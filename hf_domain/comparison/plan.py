@@ -4,7 +4,6 @@ The docstring of examples/compare.py shows a whole one. Paths are relative to th
 `vocabulary` and `datastore` are flags of run_mlm.py, the scripts of the tasks, run_expand_vocab.py, build_datastore.py.
 """
 
-import json
 import re
 from dataclasses import MISSING, dataclass, field, fields
 from itertools import chain
@@ -14,6 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
+from hf_domain.comparison.task_files import check_task_files
 from hf_domain.corpora import BUILDERS
 from hf_domain.publishing import is_hub_id
 
@@ -88,10 +88,15 @@ METRICS = {
     "ner": ("entity_f1", "token_f1"),
     "qa": ("f1", "exact_match"),
 }
-COLUMNS = {
-    "classification": {"text", "label"},
-    "ner": {"tokens", "tags"},
-    "qa": {"id", "context", "question", "answers"},
+# A comparison sets these itself, or what they change is not what it counts or scores.
+FIXED_FLAGS = {
+    "pretraining": {"method", "model_name_or_path", "do_train", "max_steps", "output_dir"},
+    "fine_tuning": {
+        *("model_name_or_path", "train_file", "validation_file", "test_file", "dataset_name", "do_train", "do_predict"),
+        *("seed", "output_dir", "label_column_name", "label_all_tokens", "do_regression", "multi_label"),
+    },
+    "vocabulary": {"model_name_or_path", "counts_file", "output_dir"},
+    "datastore": {"model_name_or_path", "output_dir"},
 }
 
 
@@ -171,6 +176,12 @@ class Plan:
     def get_recipe(self, method: str) -> Recipe:
         """Return how a method makes its encoder."""
         return RECIPES[self.methods[method].recipe]
+
+    def get_root(self, method: str) -> str:
+        """Return the first of the methods that a method starts from, or itself."""
+        while (after := self.methods[method].after) is not None:
+            method = after
+        return method
 
     def list_methods(self, task: str) -> list[str]:
         """List the methods that are tested on a task."""
@@ -264,7 +275,9 @@ def _check_fields(options: dict[str, Any], kind: type, where: str, problems: lis
     """Note fields that are unknown or missing; return whether there are none."""
     known = {item.name: item.default is MISSING and item.default_factory is MISSING for item in fields(kind)}
     wrong = [f"{where} has no {name}; there are {', '.join(known)}" for name in options if name not in known]
-    wrong += [f"{where} lacks {name}" for name, is_required in known.items() if is_required and name not in options]
+    wrong += [
+        f"{where} lacks {name}" for name, is_required in known.items() if is_required and options.get(name) is None
+    ]
     problems += wrong
     return not wrong
 
@@ -309,11 +322,24 @@ def _check_costs(plan: Plan) -> list[str]:
     trainings = [plan.pretraining, *(method.pretraining for method in plan.methods.values())]
     if plan.budget.tokens is not None and any(flags.get("line_by_line") not in (None, False) for flags in trainings):
         problems.append("a budget of tokens counts full blocks, lines are shorter: drop line_by_line, or give minutes")
-    groups = [plan.pretraining, plan.fine_tuning, plan.vocabulary, plan.datastore]
-    groups += [task.options for task in plan.tasks.values()]
-    groups += [flags for m in plan.methods.values() for flags in (m.pretraining, m.fine_tuning, m.datastore)]
-    if any(name.endswith("token") for flags in groups for name in flags):
-        problems.append("a plan holds no token: results would show it. Set HF_TOKEN in the environment")
+    return problems + _check_flags(plan)
+
+
+def _check_flags(plan: Plan) -> list[str]:
+    """Note flags that no plan can have; whether a script takes the others is checked with its steps."""
+    groups = [(kind, "", getattr(plan, kind)) for kind in FIXED_FLAGS]
+    groups += [("fine_tuning", f"tasks: {name}: ", task.options) for name, task in plan.tasks.items()]
+    for kind in ("pretraining", "fine_tuning", "datastore"):
+        groups += [(kind, f"methods: {name}: ", getattr(method, kind)) for name, method in plan.methods.items()]
+    problems = []
+    for kind, where, flags in groups:
+        # Another spelling would reach the script, and not the code here that counts tokens and examples.
+        if wrong := [name for name in flags if not (isinstance(name, str) and name.isidentifier())]:
+            problems.append(f"{where}{kind}: a flag is written with _ and without --, got {', '.join(map(str, wrong))}")
+        if given := sorted(FIXED_FLAGS[kind] & flags.keys()):
+            problems.append(f"{where}{kind}: a comparison sets {', '.join(given)} itself: leave it out")
+        if any(str(name).endswith("token") for name in flags):
+            problems.append("a plan holds no token: results would show it. Set HF_TOKEN in the environment")
     return problems
 
 
@@ -337,28 +363,8 @@ def _check_task(task: Task, plan: Plan) -> list[str]:
         problems.append(f"metric of {task.kind} is one of {', '.join(METRICS[task.kind])}, got {task.metric}")
     if task.metric == "positive_micro_f1" and "negative_labels" not in task.options:
         problems.append("positive_micro_f1 needs options: {negative_labels: ...}")
-    for split in ("train", "validation", "test"):
-        problems += _check_split(plan.folder / task.get_file(split), task.get_file(split), task.kind)
-    return problems
-
-
-def _check_split(path: Path, name: str, kind: str) -> list[str]:
-    if not path.is_file():
-        return [f"there is no file {name}"]
-    with path.open(encoding="utf-8") as lines:
-        try:
-            row = json.loads(next(lines, "{}"))
-        except ValueError:
-            row = None
-    if not isinstance(row, dict):
-        return [f"a line of {name} is a JSON object, the first is none"]
-    if lacking := sorted(COLUMNS[kind] - set(row)):
-        return [f"{name} lacks {', '.join(lacking)}"]
-    if kind == "ner" and not (isinstance(row["tags"], list) and all(isinstance(tag, str) for tag in row["tags"])):
-        return [f"tags are texts such as B-gene, one for each token; {name} has {row['tags']}"]
-    if kind == "classification" and not isinstance(row["label"], str | int):
-        return [f"a label is a text or a whole number, {name} has {row['label']}"]
-    return []
+    files = {split: task.get_file(split) for split in ("train", "validation", "test")}
+    return problems + check_task_files(task.kind, files, plan.folder)
 
 
 def _check_method(method: Method, plan: Plan) -> list[str]:
@@ -373,13 +379,26 @@ def _check_method(method: Method, plan: Plan) -> list[str]:
         problems.append(f"{method.recipe} is not pre-trained, got pretraining {method.pretraining}")
     if method.datastore and not recipe.reads_datastore:
         problems.append(f"{method.recipe} reads no datastore, got datastore {method.datastore}")
+    trainings = (plan.pretraining, plan.fine_tuning, method.pretraining, method.fine_tuning)
+    if recipe.reads_datastore and any("datastore" in flags for flags in trainings):
+        problems.append(f"{method.recipe} reads a datastore that is built for it: give its flags in `datastore`")
     tasks = list(plan.tasks) if method.tasks is None else method.tasks
     if unknown := [task for task in tasks if task not in plan.tasks]:
         problems.append(f"tasks are of {', '.join(plan.tasks)}, got {', '.join(unknown)}")
     kinds = {plan.tasks[task].kind for task in tasks if task in plan.tasks}
+    if "train_top_layers" in method.fine_tuning and not {"exbert", "exbert_adapter"} & {*_list_recipes(method, plan)}:
+        problems.append("train_top_layers is of an exBERT: name it as `recipe`, or the method that makes it as `after`")
     if method.recipe == "append_passage" and kinds - {"classification"}:
         problems.append("a passage is appended to the texts of classification alone: name such tasks in `tasks`")
     return problems + _check_chain(method, plan)
+
+
+def _list_recipes(method: Method, plan: Plan) -> list[str]:
+    """List the recipe of a method and those of the methods that it starts from."""
+    seen = [method]
+    while seen[-1].after in plan.methods and len(seen) <= len(plan.methods):
+        seen.append(plan.methods[seen[-1].after])
+    return [item.recipe for item in seen]
 
 
 def _check_chain(method: Method, plan: Plan) -> list[str]:

@@ -99,11 +99,10 @@ def make_publication(
     if draw_training(trained / "trainer_state.json", unfinished / "training.png"):
         pictures.append("training.png")
     settings = {key.replace("_", " "): value for key, value in result["flags"].items() if is_setting(key)}
-    settings |= {
-        "max steps": result["max_steps"],
-        "tokens": f"{result['tokens']:,}",
-        "seconds": f"{result['seconds']:.0f}",
-    }
+    settings["max steps"] = result["max_steps"]
+    if "tokens" in result:
+        settings["tokens"] = f"{result['tokens']:,}"
+    settings["seconds"] = f"{result['seconds']:.0f}"
     settings["versions"] = ", ".join(f"{k} {v}" for k, v in result["environment"]["versions"].items())
     encoder, stages = find_start(report.plan, method)
     if CARDS[recipes[method]] == "lora" and "expanded_vocabulary" in result["flags"]:  # the others say so themselves

@@ -1,7 +1,6 @@
 """The report of a comparison, made from its result files and nothing else: Markdown, HTML and pictures."""
 
 import html
-import os
 import statistics
 from collections import defaultdict
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import pandas as pd
 
 from hf_domain.comparison.results import read_results
 from hf_domain.comparison.scores import Difference, ExampleScores, compare, compute_interval
-from hf_domain.outputs import write_text
+from hf_domain.outputs import write_text, write_whole
 from hf_domain.results import read_json, write_json
 
 BASELINE = "dapt"
@@ -333,9 +332,8 @@ def draw(report: Report, output_dir: Path) -> list[str]:
         figure = draw_picture(report, pyplot)
         if figure is not None:
             figure.tight_layout()
-            unfinished = output_dir / f".{name}"
-            figure.savefig(unfinished, dpi=120, format="png")
-            os.replace(unfinished, output_dir / name)
+            with write_whole(output_dir / name) as unfinished:
+                figure.savefig(unfinished, dpi=120, format="png")
             pyplot.close(figure)
             pictures.append(name)
     return pictures

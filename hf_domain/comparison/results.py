@@ -78,6 +78,8 @@ def digest_inputs(plan: Plan, step: Step, made: set[str]) -> dict[str, str]:
                 continue
         elif flag in ("model_name_or_path", "memory_name_or_path"):
             files = [file for path in paths if any(path.glob("*.safetensors")) for file in _list_checkpoint(path)]
+        elif flag in ("tokenizer_name", "expanded_vocabulary", "datastore"):
+            files = [file for path in paths for file in _list_checkpoint(path)]
         else:
             continue
         if files:
@@ -86,8 +88,8 @@ def digest_inputs(plan: Plan, step: Step, made: set[str]) -> dict[str, str]:
 
 
 def _list_checkpoint(folder: Path) -> list[Path]:
-    """List what a step reads of an encoder: its configuration, its weights, its tokenizer."""
-    patterns = ("config.json", "*.safetensors", "tokenizer*.json", "vocab*", "merges.txt", "*.model")
+    """List what a step reads of an encoder (configuration, weights, tokenizer), and what tells a datastore."""
+    patterns = ("config.json", "*.safetensors", "tokenizer*.json", "vocab*", "merges.txt", "*.model", "datastore.json")
     return [file for pattern in patterns for file in sorted(folder.glob(pattern)) if file.is_file()]
 
 

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import load_dataset
 from filelock import FileLock, Timeout
 from tqdm.auto import tqdm
 from transformers import AutoTokenizer
@@ -28,8 +27,8 @@ from transformers import AutoTokenizer
 from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.results import check_results, describe_plan, describe_steps, is_of, read_results
 from hf_domain.comparison.scores import read_scores
-from hf_domain.comparison.steps import Step, check_flags, count_tokens, list_steps
-from hf_domain.outputs import write_text
+from hf_domain.comparison.steps import Step, check_flags, check_lengths, count_tokens, list_steps
+from hf_domain.comparison.task_files import write_task_text
 from hf_domain.results import describe_environment, read_json, write_json
 from hf_domain.runs import find_checkpoint
 
@@ -115,6 +114,7 @@ def prepare_part(
     """
     steps = list_steps(plan, output_dir)
     check_flags(steps)
+    check_lengths(plan, steps)
     results, descriptions = read_results(output_dir), describe_steps(plan, output_dir)
     check_results(results, descriptions)
     return choose_part(plan, steps, shard), results, descriptions
@@ -163,7 +163,16 @@ def get_result(
     else:
         result = run_step(step, plan, output_dir, results, description, execute)
     write_json(path, result)
+    if result["status"] == "done":
+        drop_checkpoints(output_dir / "steps" / step.name)
     return result
+
+
+def drop_checkpoints(folder: Path) -> None:
+    """Delete the checkpoints of a step; one of which a part is deleted is none to go on from."""
+    for saved in folder.glob("checkpoint-*"):
+        (saved / "trainer_state.json").unlink(missing_ok=True)  # by which a whole one is known
+        shutil.rmtree(saved)
 
 
 def has_output(step: Step, folder: Path) -> bool:
@@ -200,19 +209,21 @@ def run_step(
     if folder.is_dir() and checkpoint is None:
         shutil.rmtree(folder)  # of a step that was killed and cannot go on, or that was another one
     folder.mkdir(parents=True, exist_ok=True)
+    for file in folder.iterdir():  # what it began to write at its end is of no use, and may be of another type of model
+        if file.is_file() and file != record:
+            file.unlink()
     attempt = description | {"started": time.time(), "seconds": seconds, "done": False}
     write_json(record, attempt)
     started = time.perf_counter()
     try:
         fit_to_minutes(step, plan, results)
         if step.task is not None and step.kind in ("pretraining", "probe", "datastore"):
-            write_task_text(plan, step.task, output_dir / "texts" / f"{step.task}.txt")
+            task = plan.tasks[step.task]
+            write_task_text(task.kind, plan.folder / task.get_file("train"), output_dir / "texts" / f"{step.task}.txt")
         execute(step, plan, folder)
         seconds += time.perf_counter() - started
         result = description | {"status": "done", "seconds": seconds, **read_output(step, plan, folder)}
         write_json(record, attempt | {"done": True})
-        for saved in folder.glob("checkpoint-*"):
-            shutil.rmtree(saved)
     except Exception as error:  # whatever it is: the other runs go on, and the report tells of this one
         result = description | {"status": "failed", "error": f"{error}" or type(error).__name__}
     return result | {"environment": describe_environment()}
@@ -287,7 +298,8 @@ def read_output(step: Step, plan: Plan, folder: Path) -> dict[str, Any]:
         output["checkpoint_bytes"] = weights.stat().st_size
     if step.kind == "pretraining":
         output["max_steps"] = int(step.flags["max_steps"])
-        output["tokens"] = count_trained_tokens(step.flags, metrics.get("train_samples"))
+        if step.flags.get("line_by_line") in (None, False):  # lines are as long as they are, nobody counts them
+            output["tokens"] = count_trained_tokens(step.flags, metrics.get("train_samples"))
         output["trainable_parameters"] = metrics["trainable_parameters"]
     if step.kind == "evaluation":
         # The own loss of a method may have more terms; what compares is the reconstruction of the masked tokens.
@@ -300,7 +312,7 @@ def read_output(step: Step, plan: Plan, folder: Path) -> dict[str, Any]:
         assert step.task is not None
         scores = read_scores(plan.tasks[step.task], step.flags, plan.folder, folder)
         output |= {"score": scores.compute(), "examples": scores.to_json()}
-        output["milliseconds_per_text"] = 1000 / metrics["predict_samples_per_second"]
+        output["milliseconds_per_text"] = 1000 * metrics["predict_runtime"] / len(scores.right)  # of QA: a question
     if step.kind in ("fine_tuning", "probe", "evaluation"):
         for file in folder.glob("*.safetensors"):
             file.unlink()
@@ -330,16 +342,6 @@ def fit_to_minutes(step: Step, plan: Plan, results: dict[str, dict[str, Any]]) -
         step.flags["max_steps"] = max(1, round(60 * plan.budget.minutes * per_second))
 
 
-def write_task_text(plan: Plan, task: str, path: Path) -> None:
-    """Write the training text of a task as a corpus, a text a line, for TAPT."""
-    columns = {"classification": ["text"], "ner": ["tokens"], "qa": ["context", "question"]}[plan.tasks[task].kind]
-    rows = load_dataset("json", data_files=str(plan.folder / plan.tasks[task].get_file("train")), split="train")
-    texts = [" ".join(value) if isinstance(value, list) else value for row in rows for value in map(row.get, columns)]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = dict.fromkeys(" ".join(str(text).split()) for text in texts)  # a context has several questions
-    write_text(path, "".join(f"{line}\n" for line in lines))
-
-
 def choose_part(plan: Plan, steps: list[Step], shard: tuple[int, int]) -> list[Step]:
     """Choose the steps of a part; methods that start from each other stay together.
 
@@ -349,12 +351,7 @@ def choose_part(plan: Plan, steps: list[Step], shard: tuple[int, int]) -> list[S
     number, count = shard
     if not 1 <= number <= count:
         raise ValueError(f"a part is between 1/{count} and {count}/{count}, got {number}/{count}")
-    roots = {}
-    for method in plan.methods:
-        root = method
-        while (after := plan.methods[root].after) is not None:
-            root = after
-        roots[method] = root
+    roots = {method: plan.get_root(method) for method in plan.methods}
     families = list(dict.fromkeys(roots.values()))
     if count > len(families):
         raise ValueError(

@@ -59,7 +59,7 @@ class ExampleScores:
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Undo `to_json`."""
         matrices = {
-            name: np.array([row.split(" ") for row in content[name].split(";")], dtype=float)
+            name: np.array([row.split() for row in content[name].split(";")], dtype=float)
             for name in ("right", "predicted", "gold")
         }
         return cls(**matrices, average=content["average"])

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from transformers import HfArgumentParser
+from transformers import AutoTokenizer, HfArgumentParser
 
 from hf_domain.comparison.plan import Plan
+from hf_domain.corpora import check_length
 from hf_domain.training import parse_overrides
 
 # Steps of training from which the time of one is read, where the budget is a time; the first five are not timed.
@@ -60,12 +61,12 @@ class Step:
     task: str | None = None
     seed: int | None = None
 
-    def list_arguments(self) -> list[str]:
-        """Return the command line of the script."""
+    def list_arguments(self, *names: str) -> list[str]:
+        """Return the command line of the script, or the part of it that gives some flags."""
         arguments = []
-        for name, value in self.flags.items():
-            values = value if isinstance(value, list) else [value]
-            arguments += [f"--{name}", *map(str, values)]
+        for name in names or self.flags:
+            value = self.flags[name]
+            arguments += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
         return arguments
 
 
@@ -211,6 +212,8 @@ class StepLister:
         text = {"domain": corpus, "general": plan.general, "task": None}[recipe.text]
         flags["train_file"] = f"{self.root}/texts/{task}.txt" if text is None else plan.corpora[text].train_file
         flags |= TRAINER_OPTIONS | CHECKPOINTS | PRETRAINING | recipe.pretraining
+        if self.splits_corpus(method):
+            flags["train_file"] = self.build_datastore(method, task).flags["held_out_file"]
         flags |= plan.pretraining | plan.methods[method].pretraining
         if recipe.reads_datastore and self.has_frozen_passages(method, flags):
             flags["passage_cache"] = f"{self.root}/passages/{name}"
@@ -239,13 +242,25 @@ class StepLister:
         }
         return Step(name, "vocabulary", "run_expand_vocab", flags, corpus=corpus)
 
+    def splits_corpus(self, method: str) -> bool:
+        """Return whether masked LM and the passages that it reads are parts of the corpus, as in RADA's paper.
+
+        The nearest passage of a text is that text, with the words that were masked: were it there, nothing else would
+        be learned. A plan that names a file for either of them has told them apart.
+        """
+        plan, options = self.plan, self.plan.methods[method]
+        groups = (plan.pretraining, options.pretraining, plan.datastore, options.datastore)
+        return plan.get_recipe(method).method == "rada" and not any("train_file" in flags for flags in groups)
+
     def build_datastore(self, method: str, task: str) -> Step:
         """Make the step that builds the datastore of a method, with the tokenizer of the plan's encoder."""
-        corpus = self.plan.tasks[task].corpus
+        corpus, is_split = self.plan.tasks[task].corpus, self.splits_corpus(method)
         own, is_of_task = self.plan.methods[method].datastore, self.plan.get_recipe(method).text == "task"
-        name = f"datastore-{f'{method}-' if own else ''}{task if is_of_task else corpus}"
+        name = f"datastore-{f'{method}-' if own or is_split else ''}{task if is_of_task else corpus}"
         file = f"{self.root}/texts/{task}.txt" if is_of_task else self.plan.corpora[corpus].train_file
         flags = {"model_name_or_path": self.plan.encoder, "train_file": file}
+        if is_split:
+            flags["held_out_file"] = f"{self.get_folder(name)}/held_out.jsonl"
         # A folder inside that of the step: a datastore is only built where nothing is, and the log is there.
         flags |= self.plan.datastore | own | {"output_dir": f"{self.get_folder(name)}/datastore"}
         return Step(name, "datastore", "build_datastore", flags, corpus=corpus, task=task if is_of_task else None)
@@ -302,22 +317,49 @@ def check_flags(steps: Iterable[Step]) -> None:
     Raises:
         ValueError: One is unknown, or its value of another kind; all of them in one message.
     """
-    parsers: dict[str, _FlagParser] = {}
-    problems: dict[str, list[str]] = defaultdict(list)
+    given: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for step in steps:
-        if step.script not in parsers:
-            script = importlib.import_module(f"hf_domain.examples.{step.script}")
-            parsers[step.script] = _FlagParser(script.ARGUMENTS)
+        for name in step.flags:  # each by itself: a parser tells the first of its problems
+            given[step.script, *step.list_arguments(name)].append(step.name)
+    parsers: dict[str, _FlagParser] = {}
+    problems: dict[str, list[str]] = {}
+    for (script, *arguments), names in given.items():
+        if script not in parsers:
+            module = importlib.import_module(f"hf_domain.examples.{script}")
+            # Half a name of a flag would reach the script, and not the code here that reads the flag by its name.
+            parsers[script] = _FlagParser(module.ARGUMENTS, allow_abbrev=False)
+            for action in parsers[script]._actions:
+                action.required = False
         try:
-            parsers[step.script].parse_args(step.list_arguments())
+            parsers[script].parse_args(arguments)
         except ValueError as error:
-            problems[f"{step.script}: {error}"].append(step.name)
+            problems[f"{script}: {error}"] = names
     if problems:
         lines = "".join(
             f"\n- {problem} ({names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''})"
             for problem, names in problems.items()
         )
         raise ValueError(f"{len(problems)} thing(s) are wrong with the flags of the plan; nothing was run:{lines}")
+
+
+def check_lengths(plan: Plan, steps: Iterable[Step]) -> None:
+    """Check that the encoders take texts as long as the steps ask for, before the first of them runs.
+
+    Raises:
+        ValueError: One takes fewer tokens.
+    """
+    lengths: dict[str, int] = {}
+    for step in steps:
+        if step.method is not None and "max_seq_length" in step.flags:
+            encoder = plan.methods[plan.get_root(step.method)].encoder or plan.encoder
+            lengths[encoder] = max(lengths.get(encoder, 0), int(step.flags["max_seq_length"]))
+    for encoder, length in lengths.items():
+        try:
+            folder = plan.folder / encoder
+            tokenizer = AutoTokenizer.from_pretrained(folder if folder.is_dir() else encoder)
+        except (OSError, ValueError):  # the first step that reads it says what is wrong with it
+            continue
+        check_length(tokenizer, length)
 
 
 def count_tokens(flags: dict[str, Any]) -> int:

@@ -5,8 +5,8 @@ import textwrap
 
 import pytest
 from hf_domain.examples import compare as compare_script
-from pretended_runs import write_plan
-from script_runs import write_jsonl
+from pretended_runs import SENTENCES, write_plan
+from script_runs import save_tiny_bert, write_jsonl
 
 from hf_domain.comparison.plan import load_plan
 from hf_domain.comparison.results import describe_steps
@@ -151,8 +151,8 @@ def test_tokens_names_and_labels_that_a_plan_cannot_have(content, tmp_path):
     for part in (
         "a plan holds no token",
         "a task and a corpus have different names, what is made of them is called so; got ['pets']",
-        "tasks: several: a label is a text or a whole number, several/train.jsonl has ['b', 'c']",
-        "tasks: broken: a line of broken/test.jsonl is a JSON object, the first is none",
+        "tasks: several: a label is a text or a whole number, line 1 of several/train.jsonl has ['b', 'c']",
+        "tasks: broken: a line is a JSON object, line 1 of broken/test.jsonl is none",
     ):
         assert part in str(error.value)
     assert "secret" not in str(error.value)
@@ -163,13 +163,13 @@ def test_flags_that_a_script_does_not_take_are_told_before_the_first_run(content
     content["tasks"]["animals"]["options"] = {"num_train_epochs": "many"}
     content["methods"]["dapt"] = {"pretraining": {"warm_ups": 1}}
     plan = load_plan(write_plan(content, tmp_path))
-    with pytest.raises(ValueError, match=r"^3 thing.* nothing was run") as error:
+    with pytest.raises(ValueError, match=r"^4 thing.* nothing was run") as error:
         run_comparison(plan, tmp_path / "output", execute=note)
     assert ran == []
     assert "run_classification: argument --num_train_epochs" in str(error.value)
-    assert "- run_ner: unrecognized arguments: --learning_rte 3e-05 (fine_tune-entities-seed1 and 29 more)" in str(
-        error.value
-    )
+    for script, task in (("ner", "entities"), ("classification", "animals")):
+        told = f"- run_{script}: unrecognized arguments: --learning_rte 3e-05 (fine_tune-{task}-seed1 and 29 more)"
+        assert told in str(error.value)
     assert "- run_mlm: unrecognized arguments: --warm_ups 1 (dapt-pets)" in str(error.value)
 
 
@@ -194,6 +194,61 @@ def test_file_that_another_step_makes_is_no_input(content, tmp_path):
     before = describe_steps(plan, tmp_path / "plan")
     (tmp_path / "rest.jsonl").write_text("{}")
     assert describe_steps(plan, tmp_path / "plan") == before
+
+
+def test_empty_entries_that_a_plan_needs(content, tmp_path):
+    content["encoder"], content["tasks"]["animals"]["folder"] = None, None
+    with pytest.raises(ValueError, match="nothing was run") as error:
+        load_plan(write_plan(content, tmp_path))
+    assert "the plan lacks encoder" in str(error.value)
+    assert "tasks: animals lacks folder" in str(error.value)
+
+
+def test_flags_that_a_comparison_sets_or_would_misread(content, tmp_path):
+    content["pretraining"]["gradient-accumulation-steps"] = 4
+    content["fine_tuning"]["seed"] = 3
+    content["vocabulary"] = {"counts_file": "counts.parquet"}
+    content["tasks"]["animals"]["options"] = {"label_column_name": "coarse"}
+    content["methods"] = {
+        "dapt": {"pretraining": {"max_steps": 3, 4: 5}, "fine_tuning": {"train_top_layers": 6}},
+        "exbert": None,
+        "whole": {"recipe": "fine_tune", "after": "exbert", "fine_tuning": {"train_top_layers": 6}},
+        "rada": {"fine_tuning": {"datastore": "mine"}},
+    }
+    with pytest.raises(ValueError, match=r"^8 thing.* nothing was run") as error:
+        load_plan(write_plan(content, tmp_path))
+    for part in (
+        "\n- pretraining: a flag is written with _ and without --, got gradient-accumulation-steps",
+        "\n- fine_tuning: a comparison sets seed itself: leave it out",
+        "\n- vocabulary: a comparison sets counts_file itself",
+        "tasks: animals: fine_tuning: a comparison sets label_column_name itself",
+        "methods: dapt: pretraining: a comparison sets max_steps itself",
+        "methods: dapt: pretraining: a flag is written with _ and without --, got 4",
+        "methods: dapt: train_top_layers is of an exBERT",
+        "methods: rada: rada reads a datastore that is built for it",
+    ):
+        assert part in str(error.value)
+    assert "methods: whole" not in str(error.value)
+
+
+def test_abbreviated_flags_are_refused(content, tmp_path):
+    content["pretraining"] = {"per_device_train_batch_size": 4, "max_seq_len": 512}
+    with pytest.raises(ValueError, match="unrecognized arguments: --max_seq_len 512"):
+        run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output")
+
+
+def test_every_wrong_flag_of_a_step_is_told(content, tmp_path):
+    content["methods"] = {"fine_tune": {"tasks": ["animals"]}}
+    content["fine_tuning"] = {"num_train_epochs": "many", "learning_rte": 1, "warmup_steps": "few"}
+    with pytest.raises(ValueError, match=r"^3 thing.* nothing was run"):
+        run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output")
+
+
+def test_texts_longer_than_the_encoder_takes(content, tmp_path):
+    save_tiny_bert(tmp_path / "encoder", SENTENCES)
+    content["fine_tuning"]["max_seq_length"] = 600
+    with pytest.raises(ValueError, match=r"at most what the model takes, \d+; got 600"):
+        run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output")
 
 
 def test_task_without_labels(content, tmp_path):

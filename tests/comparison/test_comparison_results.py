@@ -100,6 +100,24 @@ def test_files_of_a_list_and_the_tokenizer_of_an_encoder_are_read(content, tmp_p
         (tmp_path / file).write_text(text)
 
 
+def test_vocabulary_and_datastore_of_the_user_are_read(content, tmp_path):
+    for name, file in (("mine", "tokenizer.json"), ("passages", "datastore.json")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_text("1")
+    content["methods"] = {
+        "dapt": {"pretraining": {"expanded_vocabulary": "mine"}},
+        "fine_tune": {"fine_tuning": {"method": "rada", "datastore": "passages"}},
+    }
+    plan = load_plan(write_plan(content, tmp_path))
+    run_comparison(plan, tmp_path / "output", execute=pretend)
+    assert find_foreign_results(plan, tmp_path / "output") == set()
+    (tmp_path / "passages" / "datastore.json").write_text("2")
+    foreign = find_foreign_results(plan, tmp_path / "output")
+    assert foreign == {f"fine_tune-{task}-seed{seed}" for task in ("animals", "entities") for seed in (1, 2)}
+    (tmp_path / "mine" / "tokenizer.json").write_text("2")
+    assert "dapt-pets" in find_foreign_results(plan, tmp_path / "output")
+
+
 def test_encoder_of_another_machine_need_not_be_there(content, tmp_path):
     save_tiny_bert(tmp_path / "encoder", SENTENCES)
     plan = load_plan(write_plan(content, tmp_path))

@@ -20,6 +20,7 @@ from hf_domain.comparison.report import write_report
 from hf_domain.comparison.runner import digest_vocabulary, run_comparison
 from hf_domain.comparison.steps import list_steps
 from hf_domain.results import read_json
+from hf_domain.runs import find_checkpoint
 
 
 def test_comparison_killed_anywhere_ends_in_the_same_report(plan, tmp_path):
@@ -205,6 +206,55 @@ def test_seconds_of_a_killed_step_count_up_to_its_checkpoint(plan, content, tmp_
     run_comparison(plan, tmp_path / "output", execute=work)
     assert read_json(tmp_path / "output" / "results" / "dapt-pets.json")["seconds"] == 10 + 10 + 15
     assert not list((tmp_path / "output").rglob("checkpoint-*"))
+
+
+@pytest.mark.parametrize("moment", ["saving", "ending", "deleting"])
+def test_step_that_was_killed_at_its_end_goes_on_or_begins_anew(plan, tmp_path, monkeypatch, moment):
+    """Its folder holds files of the model that it ends with, or a checkpoint of which a part is gone."""
+    output_dir, found = tmp_path / "output", []
+    checkpoint = output_dir / "steps" / "dapt-pets" / "checkpoint-16"
+
+    def train(step, plan, folder):
+        if step.name == "dapt-pets":
+            checkpoint.mkdir()
+            (checkpoint / "model.safetensors").write_bytes(b"weights")
+            (checkpoint / "trainer_state.json").write_text("{" if moment == "saving" else "{}")
+            (folder / "config.json").write_text("of another type")
+            if moment != "deleting":
+                raise KeyboardInterrupt
+        pretend(step, plan, folder)
+
+    def go_on(step, plan, folder):
+        if step.name == "dapt-pets":
+            found.extend([(folder / "config.json").exists(), find_checkpoint(folder) is not None])
+        pretend(step, plan, folder)
+
+    def delete_a_part(folder):
+        if not (folder / "model.safetensors").is_file():
+            return delete(folder)
+        (folder / "model.safetensors").unlink()
+        raise KeyboardInterrupt
+
+    delete = shutil.rmtree
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(runner.shutil, "rmtree", delete_a_part)
+        run_comparison(plan, output_dir, execute=train)
+    if moment == "deleting":
+        # The result is there by then; where the weights of the step are not, it is made again from the beginning.
+        assert read_json(output_dir / "results" / "dapt-pets.json")["status"] == "done"
+        (output_dir / "results" / "dapt-pets.json").unlink()
+    results = run_comparison(plan, output_dir, execute=go_on)
+    assert found == [False, moment == "ending"]
+    assert all(result["status"] == "done" for result in results)
+    assert not list(output_dir.rglob("checkpoint-*"))
+
+
+def test_lines_of_text_are_not_counted_as_full_blocks(content, tmp_path):
+    content["methods"] = {"dapt": {"pretraining": {"line_by_line": True}}}
+    content["budget"] = {"minutes": 1}
+    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=pretend)
+    assert "tokens" not in read_json(tmp_path / "output" / "results" / "dapt-pets.json")
+    assert "tokens" not in write_report(tmp_path / "output").costs["dapt"]
 
 
 def test_vocabularies_differ_where_their_words_do(tmp_path):

@@ -59,6 +59,16 @@ def test_scores_of_tags_are_those_of_seqeval_and_of_tokens():
         score_tags([["O"] * 6], gold[:1], "entity_f1")
 
 
+def test_scores_without_any_class_are_read_again():
+    """No entity anywhere, only negative labels: a smoke test of a few examples."""
+    task = Task("classification", "", "", "positive_micro_f1", {"negative_labels": "none"})
+    for scores in (score_tags([["O"]] * 3, [["O"]] * 3, "token_f1"), score_labels(["none"] * 3, ["none"] * 3, task)):
+        again = ExampleScores.from_json(json.loads(json.dumps(scores.to_json())))
+        assert again.right.shape == (3, 0)
+        assert again.compute() == 0
+        assert compare([again, again], [scores, scores]) == Difference(0, 0, 0, 1)
+
+
 def test_tags_without_prefixes_are_classes():
     gold, predictions = [["PAR", "O", "INT"]] * 3, [["PAR", "INT", "INT"]] * 3
     scores = score_tags(predictions, gold, "token_f1")

@@ -22,7 +22,7 @@ def test_script_is_killed_and_goes_on(content, tmp_path, monkeypatch, capsys):
         "tapt": None,
         "dapt": None,
         "average": {"after": "dapt"},
-        "rada": None,
+        "rada_mlm": None,
         "gmap": {"after": "dapt"},
     }
     content["datastore"] = {"max_length": 32}

@@ -131,6 +131,31 @@ def test_methods_with_their_own_tasks_encoder_and_datastore(content, tmp_path):
     assert stage.needs == ["datastore-rada_mlm-pets"]
 
 
+def test_masked_lm_reads_no_passages_of_its_own_text(content, tmp_path):
+    other = {"train_file": "general.txt"}
+    content["methods"] = {
+        "rada": None,
+        "rada_mlm": None,
+        "other_text": {"recipe": "rada_mlm", "pretraining": other},
+        "other_passages": {"recipe": "rada_mlm", "datastore": other},
+    }
+    steps = {step.name: step for step in list_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")}
+    for name, text, passages in (
+        ("other_text-pets", "general.txt", ("corpus.txt", None)),
+        ("other_passages-pets", "corpus.txt", ("general.txt", None)),
+        (
+            "rada_mlm-pets",
+            "plan/steps/datastore-rada_mlm-pets/held_out.jsonl",
+            ("corpus.txt", "plan/steps/datastore-rada_mlm-pets/held_out.jsonl"),
+        ),
+    ):
+        read = steps[steps[name].needs[0]].flags
+        assert steps[name].flags["train_file"] == text
+        assert (read["train_file"], read.get("held_out_file")) == passages
+    assert steps["rada_mlm-animals-seed1"].needs == ["rada_mlm-pets", "datastore-rada_mlm-pets"]
+    assert "held_out_file" not in steps["datastore-pets"].flags
+
+
 def test_report_leaves_out_what_a_method_is_not_tested_on(content, tmp_path):
     content["methods"] = {"dapt": None, "mine": {"recipe": "fine_tune", "encoder": "m", "tasks": ["animals"]}}
     run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", execute=pretend)

@@ -1,0 +1,59 @@
+"""What is wrong with the files of a task, and the text that TAPT reads."""
+
+import json
+
+import pytest
+from script_runs import write_jsonl
+
+from hf_domain.comparison.task_files import check_task_files, write_task_text
+
+RIGHT = {
+    "classification": {"text": "a cat", "label": "cat"},
+    "ner": {"tokens": ["a", "cat"], "tags": ["O", "B-cat"]},
+    "qa": {"id": "1", "context": "a cat", "question": "who?", "answers": {"text": ["cat"], "answer_start": [2]}},
+}
+
+
+def check(folder, kind, test, train=None):
+    write_jsonl(folder / "train.jsonl", train or [RIGHT[kind]])
+    (folder / "test.jsonl").write_text(test if isinstance(test, str) else "\n\n".join(map(json.dumps, test)))
+    return check_task_files(kind, {"train": "train.jsonl", "test": "test.jsonl"}, folder)
+
+
+@pytest.mark.parametrize("kind", RIGHT)
+def test_right_files(tmp_path, kind):
+    assert check(tmp_path, kind, [RIGHT[kind]] * 3) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "problem"),
+    [
+        ("classification", {"text": "a", "label": 0.5}, "a whole number, line 3 of test.jsonl has 0.5"),
+        ("classification", {"text": "a", "label": None}, "line 3 of test.jsonl lacks label"),
+        ("classification", {"text": "a"}, "line 3 of test.jsonl lacks label"),
+        ("classification", {"text": "a", "label": 1}, "labels are all texts or all whole numbers, test.jsonl has both"),
+        ("classification", {"text": "a", "label": "x"}, "label of test.jsonl occurs in train.jsonl; got x"),
+        ("ner", {"tokens": ["a"], "tags": ["B-x"]}, "every label of test.jsonl occurs in train.jsonl; got B-x"),
+        ("ner", {"tokens": ["a"], "tags": [1]}, "tags are texts such as B-gene, one for each token; line 3"),
+        ("ner", {"tokens": ["a"], "tags": ["O", "O"]}, "line 3 of test.jsonl has 2 tags for 1 tokens"),
+        ("qa", RIGHT["qa"] | {"answers": ["cat"]}, "answers hold a list of texts as in SQuAD, line 3"),
+    ],
+)
+def test_a_wrong_row_after_a_right_one(tmp_path, kind, row, problem):
+    (told,) = check(tmp_path, kind, [RIGHT[kind], row])
+    assert problem in told
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"), [("", "test.jsonl is empty"), ('{"text": "a", "label": "cat"}\n{"te', "line 2 of test.jsonl")]
+)
+def test_empty_and_broken_files(tmp_path, text, problem):
+    (told,) = check(tmp_path, "classification", text)
+    assert problem in told
+
+
+def test_text_of_a_task_has_each_text_once(tmp_path):
+    rows = [RIGHT["qa"], RIGHT["qa"] | {"question": "what\nis it?"}]
+    write_jsonl(tmp_path / "train.jsonl", rows)
+    write_task_text("qa", tmp_path / "train.jsonl", tmp_path / "texts" / "task.txt")
+    assert (tmp_path / "texts" / "task.txt").read_text() == "a cat\nwho?\nwhat is it?\n"
