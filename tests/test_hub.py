@@ -73,7 +73,7 @@ def folder(tmp_path):
     return folder
 
 
-def run_training(hub, tmp_path, **flags):
+def run_script(hub, tmp_path, **flags):
     """Run run_mlm.py as the command line does, with its token on it and a name in HF_TOKEN that may not write."""
     encoder = save_tiny_bert(tmp_path / "encoder", SENTENCES)
     (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES))
@@ -84,8 +84,14 @@ def run_training(hub, tmp_path, **flags):
     flags |= {"push_to_hub": True, "hub_private_repo": True, "do_train": True, "use_cpu": True}
     arguments = [part for name, value in flags.items() for part in (f"--{name}", value)]
     result = run_process(hub, tmp_path, code, run_mlm.__file__, *arguments, token="hf_reader")
-    assert result.returncode == 0, result.stderr[-3000:]
     assert TOKEN not in result.stdout + result.stderr
+    return result
+
+
+def run_training(hub, tmp_path, **flags):
+    """Run run_mlm.py and return what it published."""
+    result = run_script(hub, tmp_path, **flags)
+    assert result.returncode == 0, result.stderr[-3000:]
     repository = hub.repositories["tester/cats"]
     assert repository.private
     for _, files in repository.commits:
@@ -116,6 +122,16 @@ def test_run_of_an_adapter_pushes_the_merged_model_alone(hub, tmp_path, method, 
     assert {"model.safetensors", "README.md", "NOTES.md"} <= files.keys()
     assert (tmp_path / "cats" / "adapter" / "adapter_config.json").exists() is (method == "exbert_adapter")
     assert load_everywhere(hub, tmp_path, "tester/cats", [sha])[0][0] == model
+
+
+def test_refused_push_leaves_what_the_run_measured(hub, tmp_path):
+    hub.faults.append(Fault("POST", "/commit/", 403, times=100))
+    data = {"validation_file": tmp_path / "corpus.txt", "do_eval": True}
+    result = run_script(hub, tmp_path, method="dapt", hub_strategy="end", **data)
+    assert result.returncode != 0
+    assert "(403)" in result.stderr
+    assert json.loads((tmp_path / "cats" / "all_results.json").read_text())["eval_loss"] > 0
+    assert (tmp_path / "cats" / "model.safetensors").is_file()
 
 
 @pytest.fixture
