@@ -136,6 +136,7 @@ def load_model(args: MethodArguments, tokenizer, delta: VocabularyDelta | None):
     if args.method in ("exbert", "exbert_adapter") and not goes_on:
         return build_exbert(args, model, delta, overrides)
     if delta is not None:
+        check_not_expanded(args, delta)
         apply_delta(model, delta)
     if args.method == "varmae" and not goes_on:
         special_ids = sorted(set(tokenizer.all_special_ids) - {tokenizer.mask_token_id, tokenizer.unk_token_id})
@@ -154,6 +155,23 @@ def load_model(args: MethodArguments, tokenizer, delta: VocabularyDelta | None):
         return RadaForMaskedLM.from_backbone(model, **overrides)
     model = decode_labelled_rows_only(model)
     return add_lora(model, delta) if args.method == "lora" else model
+
+
+def check_not_expanded(args: MethodArguments, delta: VocabularyDelta) -> None:
+    """Check that the checkpoint has not got the new entries already: their trained rows would start again.
+
+    Raises:
+        ValueError: Its own tokenizer has them.
+    """
+    try:
+        own = AutoTokenizer.from_pretrained(args.model_name_or_path, **args.hub_options)
+    except (OSError, ValueError):  # the tokenizer lies elsewhere
+        return
+    if delta.pieces and max(own.get_vocab().values(), default=0) + 1 >= delta.new_size:
+        raise ValueError(
+            f"a vocabulary is expanded once, and the tokenizer of {args.model_name_or_path} has the entries of "
+            f"{args.expanded_vocabulary}: leave out --expanded_vocabulary to train it further"
+        )
 
 
 def build_exbert(args: MethodArguments, model, delta: VocabularyDelta | None, overrides: dict):
@@ -229,6 +247,11 @@ def run(
         model_args.tokenizer_name = model_args.expanded_vocabulary
     elif model_args.new_rows_first_steps:
         raise ValueError("--new_rows_first_steps needs the new rows of an --expanded_vocabulary, got none")
+    if model_args.new_rows_first_steps and model_args.method in (*MERGED, "exbert"):
+        raise ValueError(
+            "--new_rows_first_steps trains the new rows of the encoder's own table alone; the encoder of "
+            f"{model_args.method} is frozen, and its new rows are apart: leave the flag out"
+        )
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
     check_mask_token(tokenizer)
     model = load_model(model_args, tokenizer, delta)

@@ -1,6 +1,7 @@
 """The weight average of models: what people use today against forgetting, without any training."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 import torch
 from transformers import PreTrainedModel
@@ -11,11 +12,11 @@ def average_models(models: Sequence[PreTrainedModel], weights: Sequence[float] |
     """Average models of one architecture, such as an encoder before and after DAPT.
 
     Args:
-        models: Two or more with the same parameters.
+        models: Two or more with the same parameters and buffers (those of VarMAE's batch normalization count, too).
         weights: How much each counts; default equally. They are divided by their sum.
 
     Returns:
-        The first model, with averaged parameters.
+        The first model, with averaged parameters and buffers.
 
     Raises:
         ValueError: The models do not have the same parameters, or the weights do not fit.
@@ -24,7 +25,14 @@ def average_models(models: Sequence[PreTrainedModel], weights: Sequence[float] |
     if len(models) < 2 or len(weights) != len(models) or sum(weights) <= 0:
         raise ValueError(f"an average needs two models and a weight for each, got {len(models)} and {list(weights)}")
     shares = [weight / sum(weights) for weight in weights]
-    states = [dict(model.named_parameters()) for model in models]
+    states = [
+        {
+            name: tensor
+            for name, tensor in chain(model.named_parameters(), model.named_buffers())
+            if tensor.is_floating_point()
+        }
+        for model in models
+    ]
     for state in states[1:]:
         for name in states[0].keys() | state.keys():
             sizes = [None if name not in one else list(one[name].shape) for one in (states[0], state)]
@@ -33,6 +41,6 @@ def average_models(models: Sequence[PreTrainedModel], weights: Sequence[float] |
                     f"only models with the same parameters have an average, {name} is {sizes[0]} in the first and "
                     f"{sizes[1]} in another; an expanded vocabulary or a task head makes them differ"
                 )
-    for name, parameter in states[0].items():
-        parameter.copy_(torch.stack([share * state[name] for share, state in zip(shares, states, strict=True)]).sum(0))
+    for name, tensor in states[0].items():
+        tensor.copy_(torch.stack([share * state[name] for share, state in zip(shares, states, strict=True)]).sum(0))
     return models[0]

@@ -117,7 +117,7 @@ class DataCollatorWithMemory:
 
         Returns:
             The batch of `collator` with the arguments of a G-MAP that begin with `memory_`. States stand where their
-            tokens do; those of a memory with its own tokenizer, and its inputs, are padded on the right.
+            tokens do, those of a memory with its own tokenizer from the left on; its inputs are padded by that.
 
         Raises:
             ValueError: There are inputs of a memory and no tokenizer that pads them.

@@ -61,9 +61,11 @@ def compute_multi_label_metrics(predictions: np.ndarray, references: np.ndarray)
     """
     from sklearn.metrics import accuracy_score, f1_score
 
+    # Named one by one: a single label is a binary task for scikit-learn, which then scores its absence, too.
+    options: dict[str, Any] = {"labels": [1] if references.shape[1] == 1 else None, "zero_division": 0}
     return {
-        "micro_f1": float(f1_score(references, predictions, average="micro", zero_division=0)),
-        "macro_f1": float(f1_score(references, predictions, average="macro", zero_division=0)),
+        "micro_f1": float(f1_score(references, predictions, average="micro", **options)),
+        "macro_f1": float(f1_score(references, predictions, average="macro", **options)),
         "accuracy": float(accuracy_score(references, predictions)),
     }
 

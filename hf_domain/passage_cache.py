@@ -343,7 +343,8 @@ def _encode_shard(
     by_length = sorted(range(len(token_ids)), key=lambda row: len(token_ids[row]))  # little padding
     for start in range(0, len(by_length), batch_size):
         rows = by_length[start : start + batch_size]
-        batch = tokenizer.pad({"input_ids": [token_ids[row] for row in rows]}, return_tensors="pt")
+        passages = {"input_ids": [token_ids[row] for row in rows]}
+        batch = tokenizer.pad(passages, return_tensors="pt", padding_side="right")  # `[:length]` below
         input_ids, mask = batch["input_ids"].to(model.device), batch["attention_mask"].to(model.device)
         encoded = rada.encode_passages(input_ids, mask).to(torch.bfloat16)
         # Of the rounded states: a passage is then chosen by what will be read.

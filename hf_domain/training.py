@@ -125,29 +125,34 @@ def decode_labelled_rows_only(model: PreTrainedModel) -> PreTrainedModel:
 class AuxiliaryLossCallback(TrainerCallback):
     """Logs the auxiliary outputs of a model (reconstruction losses, KL, ...) beside the loss.
 
-    Whatever a model lists in `keys_to_ignore_at_inference` and returns as a scalar is averaged over the forward passes
-    since the last log, or over an evaluation, where its name gets the prefix `eval_`.
+    Whatever a model lists in `keys_to_ignore_at_inference` and returns as a scalar is averaged over the examples since
+    the last log, or over an evaluation, where its name gets the prefix `eval_` and the examples of all processes count,
+    as in `eval_loss`.
     """
 
     def __init__(self) -> None:
         self.sums: dict[bool, dict[str, torch.Tensor]] = {True: {}, False: {}}
-        self.passes = {True: 0, False: 0}
+        self.examples = {True: 0, False: 0}
 
-    def collect(self, model: PreTrainedModel, inputs: Any, output: Any) -> None:
+    def collect(self, model: PreTrainedModel, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         """Forward hook: add up the auxiliary outputs of one pass."""
-        sums = self.sums[model.training]
-        self.passes[model.training] += 1
+        sums, examples = self.sums[model.training], len(kwargs["input_ids"])
+        self.examples[model.training] += examples
         for name in getattr(model.config, "keys_to_ignore_at_inference", ()):
             value = output.get(name)
             if value is not None and value.dim() == 0:
-                sums[name] = sums.get(name, 0.0) + value.detach().float()
+                sums[name] = sums.get(name, 0.0) + value.detach().float() * examples
 
     def flush(self, training: bool) -> dict[str, float]:
         """Return the averages of training or evaluation passes and start again."""
-        passes = max(self.passes[training], 1)
-        averages = {name: float(total) / passes for name, total in self.sums[training].items()}
-        self.sums[training], self.passes[training] = {}, 0
-        return averages
+        sums, examples = self.sums[training], self.examples[training]
+        self.sums[training], self.examples[training] = {}, 0
+        if not sums:
+            return {}
+        totals = torch.stack([*sums.values(), torch.full_like(next(iter(sums.values())), examples)])
+        if not training and torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.all_reduce(totals)
+        return dict(zip(sums, (totals[:-1] / totals[-1]).tolist(), strict=True))
 
     def on_log(
         self,
@@ -182,7 +187,7 @@ def log_auxiliary_losses(trainer: Trainer) -> None:
     if not getattr(model.config, "keys_to_ignore_at_inference", ()):  # stock encoders have none
         return
     callback = AuxiliaryLossCallback()
-    model.register_forward_hook(callback.collect)
+    model.register_forward_hook(callback.collect, with_kwargs=True)
     # In front: reporters read the line that this callback completes.
     trainer.callback_handler.callbacks.insert(0, callback)
 

@@ -104,11 +104,17 @@ class BackboneConfig(PreTrainedConfig):
         """Build from a dictionary and overrides.
 
         The overrides of our own fields are checked as if they had been saved: transformers would set them afterwards,
-        and a run could train with an option that does not exist and save what nothing can load.
+        and a run could train with an option that does not exist and save what nothing can load. A dictionary for a
+        nested configuration changes what it names, as in transformers.
         """
         inherited = {item.name for item in fields(PreTrainedConfig)}
         own = {item.name for item in fields(cls)} - inherited
         overrides = {name: kwargs.pop(name) for name in own & kwargs.keys()}
+        for name in cls.sub_configs.keys() & overrides.keys():
+            saved, given = config_dict.get(name), overrides[name]
+            is_change = isinstance(saved, dict) and isinstance(given, dict)
+            if is_change and given.get("model_type", saved.get("model_type")) == saved.get("model_type"):
+                overrides[name] = {**saved, **given}
         return super().from_dict({**config_dict, **overrides}, **kwargs)
 
     @property

@@ -385,7 +385,9 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
             "memory_revision": getattr(encoder.config, "_commit_hash", None) or memory_revision,
             **options,
         }
-        if all(names) and "memory_tokenizer" not in options:
+        # One that got new entries since it was loaded writes ids that the memory has no rows for.
+        rows = 0 if isinstance(domain, str) else domain.config.get_text_config().vocab_size
+        if all(names) and "memory_tokenizer" not in options and rows <= encoder.config.vocab_size:
             revision = options.get("revision") or "main"
             options["memory_tokenizer"] = compare_tokenizers(
                 names[0], names[1], revision, memory_revision or "main", **hub_options
@@ -579,8 +581,8 @@ class GMapModel(GMapPreTrainedModel):
             inputs_embeds: `[batch, length, hidden_size]` instead of `input_ids`.
             memory_input_ids: `[batch, memory_length]`, the same text by the memory's tokenizer; None: `input_ids`,
                 where the tokenizer is the same. In masked-LM training the masked words must be masked here too.
-            memory_attention_mask: `[batch, memory_length]`, 0 at padding; None: `attention_mask` where the memory
-                reads `input_ids`, else all ones. All zeros leave the plain domain encoder.
+            memory_attention_mask: `[batch, memory_length]`, 0 at padding; None: `attention_mask` where the tokenizer
+                is the same, else all ones. All zeros leave the plain domain encoder.
             memory_token_type_ids: `[batch, memory_length]`.
             memory_states: `[batch, memory_length, states, memory's hidden_size]` instead of running the memory
                 encoder: what `encode_memory` returned for this text.

@@ -4,6 +4,7 @@ import pytest
 import torch
 from tiny_models import make_masked_lm
 
+from hf_domain import VarMAEForMaskedLM
 from hf_domain.averaging import average_models
 
 
@@ -18,6 +19,17 @@ def test_average_is_the_mean_of_every_weight(family):
         torch.testing.assert_close(parameter, 0.25 * first[name] + 0.75 * second[name])
     if (embedding := averaged.get_output_embeddings()) is not None and averaged.config.tie_word_embeddings:
         assert embedding.weight is averaged.get_input_embeddings().weight
+
+
+def test_statistics_of_batch_normalization_are_averaged():
+    models = [VarMAEForMaskedLM.from_backbone(make_masked_lm("bert")) for _ in range(2)]
+    for number, model in enumerate(models):
+        for buffer in model.buffers():
+            if buffer.is_floating_point():
+                buffer.fill_(number + 1)
+    names = [name for name, buffer in models[0].named_buffers() if "running_" in name and (buffer == 1).all()]
+    averaged = dict(average_models(models).named_buffers())
+    assert names and all((averaged[name] == 1.5).all() for name in names)
 
 
 def test_what_has_no_average():

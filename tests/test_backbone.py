@@ -104,6 +104,21 @@ def test_nested_configuration_cannot_switch_on_code(tmp_path):
     assert strip_remote_code_keys({"a": {"auto_map": 1, "b": 2}}) == {"a": {"b": 2}}
 
 
+def test_override_of_a_nested_configuration_leaves_the_rest(tmp_path):
+    model = VarMAEForMaskedLM.from_backbone(make_masked_lm("modernbert"))
+    model.save_pretrained(tmp_path)
+    loaded, info = VarMAEForMaskedLM.from_pretrained(
+        tmp_path, backbone_config={"mlp_dropout": 0.25}, output_loading_info=True
+    )
+    assert not any(info.values())
+    nested = loaded.config.backbone_config
+    assert (nested.model_type, nested.mlp_dropout) == ("modernbert", 0.25)
+    assert nested.hidden_size == model.config.backbone_config.hidden_size
+    for other in (BertConfig(hidden_size=48), {"model_type": "bert", "hidden_size": 48}):
+        replaced = VarMAEConfig.from_pretrained(tmp_path, backbone_config=other).backbone_config
+        assert (replaced.model_type, replaced.hidden_size, replaced.num_hidden_layers) == ("bert", 48, 12)
+
+
 def test_a_model_of_ours_is_a_backbone(tmp_path):
     inner = VarMAEForMaskedLM.from_backbone(make_masked_lm("bert"))
     outer = VarMAEForMaskedLM.from_backbone(inner, **PLAIN)

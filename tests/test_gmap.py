@@ -443,6 +443,14 @@ def test_checkpoint_tells_no_folder_that_it_does_not_need(general, tmp_path):
         assert (str(tmp_path) in config) == (expected is not None)
 
 
+def test_memory_has_no_rows_for_entries_that_the_encoder_got_since(general):
+    domain = AutoModelForMaskedLM.from_pretrained(general)
+    domain.resize_token_embeddings(VOCAB_SIZE + 8)
+    assert GMapModel.from_backbones(domain, general).config.memory_tokenizer == "own"
+    with pytest.raises(ValueError, match="memory_tokenizer='own'"):
+        GMapModel.from_backbones(domain, general, strategy="logits_fusion")
+
+
 @pytest.mark.parametrize("head", [GMapModel, GMapForTokenClassification])
 def test_checkpoint_that_refers_to_its_memory(head, general, tmp_path):
     model = head.from_backbones(make_bert(), general, save_memory=False)

@@ -45,6 +45,13 @@ def test_classification_agrees_with_scikit_learn():
     assert metrics["accuracy"] == pytest.approx((references == predictions).all(1).mean())
 
 
+def test_absence_of_a_single_label_is_no_hit():
+    references, predictions = np.array([[0]] * 7 + [[1]] * 3), np.array([[0]] * 8 + [[1]] * 2)
+    metrics = compute_multi_label_metrics(predictions, references)
+    assert metrics["micro_f1"] == metrics["macro_f1"] == pytest.approx(2 * 2 / (2 + 3))
+    assert compute_multi_label_metrics(0 * predictions, references)["micro_f1"] == 0
+
+
 def test_regression_by_hand():
     metrics = compute_regression_metrics([1.0, 2.0, 4.0], [1.0, 3.0, 2.0])
     # Deviations (-4/3, -1/3, 5/3) and (-1, 1, 0): covariance 1, variances 42/9 and 2; ranks 1 2 3 and 1 3 2.

@@ -64,8 +64,10 @@ def make_passages(passages):
     return {"passage_input_ids": rows, "passage_attention_mask": mask.long(), "passage_index": INDEX}
 
 
-def test_states_are_those_of_the_encoder(tmp_path, tokenizer, passages):
+@pytest.mark.parametrize("padding_side", ["right", "left"])
+def test_states_are_those_of_the_encoder(tmp_path, tokenizer, passages, padding_side):
     model = make_model().train()
+    tokenizer.padding_side = padding_side
     cache = build(tmp_path, model, tokenizer, passages, batch_size=2)
     assert model.training
     assert len(cache) == 6

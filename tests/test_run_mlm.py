@@ -182,6 +182,18 @@ def test_new_rows_first(run, expanded, encoder, tmp_path):
     assert (tmp_path / "output" / "row_distances.png").stat().st_size > 1000
     with pytest.raises(ValueError, match="--new_rows_first_steps needs"):
         run("other", new_rows_first_steps=4)
+    for method in ("lora", "exbert", "exbert_adapter"):
+        with pytest.raises(ValueError, match=f"the encoder of {method} is frozen"):
+            run("other", method=method, expanded_vocabulary=expanded, new_rows_first_steps=4)
+
+
+def test_vocabulary_is_expanded_once(run, expanded, tmp_path):
+    """A second time would set the rows that were trained back to the means of their pieces."""
+    run("first", expanded_vocabulary=expanded)
+    again = {"model_name_or_path": tmp_path / "first", "tokenizer_name": None}
+    with pytest.raises(ValueError, match=r"a vocabulary is expanded once.*: leave out --expanded_vocabulary"):
+        run("second", expanded_vocabulary=expanded, **again)
+    assert run("third", **again)["eval_loss"] > 0
 
 
 def test_lora_trains_new_rows_and_ends_as_an_ordinary_model(run, expanded, encoder, tmp_path):

@@ -130,6 +130,28 @@ def test_auxiliary_losses_are_averaged_and_logged(tmp_path):
     assert "masked_kl" not in trainer.predict(trainer.train_dataset).metrics
 
 
+def test_auxiliary_losses_of_a_short_batch_count_less(tmp_path):
+    trainer = train(VarMAEForMaskedLM.from_backbone(make_masked_lm("bert")), tmp_path)
+    trainer.args.per_device_eval_batch_size = 3
+    seen = []
+    trainer.model.register_forward_hook(
+        lambda module, args, kwargs, output: seen.append((float(output.masked_kl), len(kwargs["input_ids"]))),
+        with_kwargs=True,
+    )
+    metrics = trainer.evaluate(trainer.train_dataset.select(range(4)))
+    assert [size for _, size in seen] == [3, 1]
+    assert metrics["eval_masked_kl"] == pytest.approx((3 * seen[0][0] + seen[1][0]) / 4, abs=1e-6)
+
+
+def test_auxiliary_losses_of_all_processes_count(monkeypatch):
+    callback = AuxiliaryLossCallback()
+    callback.sums[False], callback.examples[False] = {"kl": torch.tensor(6.0)}, 2
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda totals: totals.add_(torch.tensor([4.0, 3.0])))
+    assert callback.flush(training=False) == {"kl": (6 + 4) / (2 + 3)}
+    assert callback.flush(training=False) == {}
+
+
 def test_reporters_see_the_auxiliary_losses(tmp_path):
     trainer = train(VarMAEForMaskedLM.from_backbone(make_masked_lm("bert")), tmp_path)
     assert isinstance(trainer.callback_handler.callbacks[0], AuxiliaryLossCallback)
