@@ -111,7 +111,8 @@ class BackboneConfig(PreTrainedConfig):
         own = {item.name for item in fields(cls)} - inherited
         overrides = {name: kwargs.pop(name) for name in own & kwargs.keys()}
         for name in cls.sub_configs.keys() & overrides.keys():
-            saved, given = config_dict.get(name), overrides[name]
+            saved: Any = config_dict.get(name)
+            given: Any = overrides[name]
             is_change = isinstance(saved, dict) and isinstance(given, dict)
             if is_change and given.get("model_type", saved.get("model_type")) == saved.get("model_type"):
                 overrides[name] = {**saved, **given}

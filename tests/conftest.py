@@ -1,9 +1,14 @@
 """No test needs the network or a file from elsewhere; every test starts from the same seed."""
 
 import os
+import tempfile
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Code of checkpoints is copied there before it is run: each process of pytest has a folder of its own, and no other
+# checkpoint of this machine is in it.
+modules = tempfile.TemporaryDirectory()
+os.environ["HF_MODULES_CACHE"] = modules.name
 
 import pytest
 from tiny_models import FAMILIES
