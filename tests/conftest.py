@@ -1,18 +1,21 @@
 """No test needs the network or a file from elsewhere; every test starts from the same seed."""
 
+import atexit
 import os
+import shutil
 import tempfile
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # Code of checkpoints is copied there before it is run: each process of pytest has a folder of its own, and no other
 # checkpoint of this machine is in it.
-modules = tempfile.TemporaryDirectory()
-os.environ["HF_MODULES_CACHE"] = modules.name
+os.environ["HF_MODULES_CACHE"] = tempfile.mkdtemp()
 
 import pytest
 from tiny_models import FAMILIES
 from transformers import set_seed
+
+atexit.register(shutil.rmtree, os.environ["HF_MODULES_CACHE"], ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)
