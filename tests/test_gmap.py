@@ -444,7 +444,9 @@ def test_checkpoint_tells_no_folder_that_it_does_not_need(general, tmp_path):
 
 
 def test_memory_has_no_rows_for_entries_that_the_encoder_got_since(general):
+    make_bert_tokenizer().save_pretrained(general)
     domain = AutoModelForMaskedLM.from_pretrained(general)
+    assert GMapModel.from_backbones(domain, general).config.memory_tokenizer == "same"
     domain.resize_token_embeddings(VOCAB_SIZE + 8)
     assert GMapModel.from_backbones(domain, general).config.memory_tokenizer == "own"
     with pytest.raises(ValueError, match="memory_tokenizer='own'"):
