@@ -292,6 +292,7 @@ def test_two_processes(method, tmp_path, encoder, corpus, expanded):
         options["memory_name_or_path"] = encoder
     if method == "rada":
         options |= {"datastore": tmp_path / "datastore", "max_steps": 8, "per_device_train_batch_size": 1}
+        options |= {"gradient_checkpointing": True, "config_overrides": "selection=top1"}  # which trains no scale
         documents = Dataset.from_dict({"text": [SENTENCES[0]]})
         build_datastore(documents, tmp_path / "datastore", AutoTokenizer.from_pretrained(encoder))
     flags = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
