@@ -376,7 +376,7 @@ def lock_part(output_dir: Path, shard: tuple[int, int]) -> Any:
         (output_dir / name).mkdir(parents=True, exist_ok=True)
     path = output_dir / "locks" / f"part-{shard[0]}-of-{shard[1]}.lock"
     try:
-        with FileLock(path, timeout=0):
+        with FileLock(path, blocking=False):
             yield
     except Timeout:
         raise ValueError(f"another process runs part {shard[0]}/{shard[1]} in {output_dir}; wait for it") from None

@@ -326,7 +326,7 @@ def test_parts_with_one_cache_wait_for_each_other(plan, tmp_path):
     def watch(step, plan, folder):
         for name in runner.CACHES:
             if name in step.flags:
-                lock = FileLock(locks / f"cache-{os.path.basename(step.flags[name])}.lock", timeout=0)
+                lock = FileLock(locks / f"cache-{os.path.basename(step.flags[name])}.lock", blocking=False)
                 with pytest.raises(Timeout):
                     lock.acquire()
                 held.append(step.name)
