@@ -45,7 +45,7 @@ from hf_domain.distillation import (
     make_student,
     pick_layers,
 )
-from hf_domain.embeddings import apply_delta
+from hf_domain.embeddings import apply_delta, check_not_expanded
 from hf_domain.passage_reading import PassageArguments
 from hf_domain.plans import (
     Step,
@@ -179,7 +179,8 @@ def check_before_work(args: StrategyArguments, plan: list[Step]) -> None:
     if any(step.kind == "distill" for step in plan):
         check_pair(student, teacher, args.distillation_config)
     if args.expanded_vocabulary is not None:
-        VocabularyDelta.load(args.expanded_vocabulary)
+        own = AutoTokenizer.from_pretrained(args.tokenizer_name or args.model_name_or_path, **args.hub_options)
+        check_not_expanded(own, VocabularyDelta.load(args.expanded_vocabulary))
 
 
 def make(step: Step, args: StrategyArguments) -> None:

@@ -48,7 +48,7 @@ from transformers import (
 from hf_domain import ExBertForMaskedLM, GMapForMaskedLM, RadaForMaskedLM, VarMAEForMaskedLM
 from hf_domain.adapters import convert_to_adapter, save_as_model
 from hf_domain.corpora import check_batch, load_corpus, tokenize_corpus
-from hf_domain.embeddings import NewRowsFirst, RowDistances, apply_delta
+from hf_domain.embeddings import NewRowsFirst, RowDistances, apply_delta, check_not_expanded
 from hf_domain.lora import add_lora, merge_lora
 from hf_domain.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask, check_mask_token
 from hf_domain.memory import check_same_ids
@@ -136,7 +136,8 @@ def load_model(args: MethodArguments, tokenizer, delta: VocabularyDelta | None):
     if args.method in ("exbert", "exbert_adapter") and not goes_on:
         return build_exbert(args, model, delta, overrides)
     if delta is not None:
-        check_not_expanded(args, delta)
+        if (own := load_own_tokenizer(args)) is not None:
+            check_not_expanded(own, delta)
         apply_delta(model, delta)
     if args.method == "varmae" and not goes_on:
         special_ids = sorted(set(tokenizer.all_special_ids) - {tokenizer.mask_token_id, tokenizer.unk_token_id})
@@ -157,21 +158,12 @@ def load_model(args: MethodArguments, tokenizer, delta: VocabularyDelta | None):
     return add_lora(model, delta) if args.method == "lora" else model
 
 
-def check_not_expanded(args: MethodArguments, delta: VocabularyDelta) -> None:
-    """Check that the checkpoint has not got the new entries already: their trained rows would start again.
-
-    Raises:
-        ValueError: Its own tokenizer has them.
-    """
+def load_own_tokenizer(args: MethodArguments):
+    """Load the tokenizer that lies beside the checkpoint; None if there is none."""
     try:
-        own = AutoTokenizer.from_pretrained(args.model_name_or_path, **args.hub_options)
-    except (OSError, ValueError):  # the tokenizer lies elsewhere
-        return
-    if delta.pieces and max(own.get_vocab().values(), default=0) + 1 >= delta.new_size:
-        raise ValueError(
-            f"a vocabulary is expanded once, and the tokenizer of {args.model_name_or_path} has the entries of "
-            f"{args.expanded_vocabulary}: leave out --expanded_vocabulary to train it further"
-        )
+        return AutoTokenizer.from_pretrained(args.model_name_or_path, **args.hub_options)
+    except (OSError, ValueError):
+        return None
 
 
 def build_exbert(args: MethodArguments, model, delta: VocabularyDelta | None, overrides: dict):

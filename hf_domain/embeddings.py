@@ -7,7 +7,14 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 
 from hf_domain.outputs import write_text
 from hf_domain.tokenization import VocabularyDelta
@@ -58,6 +65,25 @@ def apply_delta(
     spread = getattr(model.config.get_text_config(), "initializer_range", 0.02)
     for table in _list_tables(model):
         _fill_rows(table, delta, init, spread)
+
+
+def check_not_expanded(tokenizer: PreTrainedTokenizerBase, delta: VocabularyDelta) -> None:
+    """Check that a checkpoint has not got the new entries already: their trained rows would start again.
+
+    `apply_delta` sees it by the number of rows alone, and takes a few for padding.
+
+    Args:
+        tokenizer: Of the checkpoint, before it is expanded.
+        delta: What is to be applied.
+
+    Raises:
+        ValueError: The tokenizer has the entries.
+    """
+    if delta.pieces and max(tokenizer.get_vocab().values(), default=0) + 1 >= delta.new_size:
+        raise ValueError(
+            f"a vocabulary is expanded once, and the tokenizer of {tokenizer.name_or_path} has {delta.new_size:,} "
+            "entries already: leave out --expanded_vocabulary to train it further"
+        )
 
 
 def measure_row_distances(

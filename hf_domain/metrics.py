@@ -61,7 +61,7 @@ def compute_multi_label_metrics(predictions: np.ndarray, references: np.ndarray)
     """
     from sklearn.metrics import accuracy_score, f1_score
 
-    # Named one by one: a single label is a binary task for scikit-learn, which then scores its absence, too.
+    # A single label is a binary task for scikit-learn, which would score its absence, too.
     options: dict[str, Any] = {"labels": [1] if references.shape[1] == 1 else None, "zero_division": 0}
     return {
         "micro_f1": float(f1_score(references, predictions, average="micro", **options)),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from hf_domain.examples import run_distill
-from hf_domain.tokenization import count_shard, expand_vocabulary
+from hf_domain.tokenization import VocabularyDelta, count_shard, expand_vocabulary
 from safetensors.torch import load_file
 from script_runs import save_tiny_bert
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer
@@ -128,6 +128,14 @@ def test_dry_run_writes_nothing(run, tmp_path, capsys):
     lines = [line for line in capsys.readouterr().out.splitlines() if line[:1].isdigit()]
     assert [line.split()[1] for line in lines] == ["adapt", "make", "distill", "adapt", "distill", "adapt"]
     assert not (tmp_path / "output").exists()
+
+
+def test_expanded_teacher_is_not_expanded_again(run, tmp_path, teacher):
+    tokenizer = AutoTokenizer.from_pretrained(teacher)
+    VocabularyDelta(len(tokenizer) - 2, {"cat": [5], "dog": [6]}).save(tmp_path / "vocabulary")
+    tokenizer.save_pretrained(tmp_path / "vocabulary")
+    with pytest.raises(ValueError, match="a vocabulary is expanded once"):
+        run(expanded_vocabulary=tmp_path / "vocabulary")
 
 
 def test_expanded_vocabulary_reaches_teacher_and_student(run, tmp_path, teacher):

@@ -90,7 +90,7 @@ METRICS = {
 }
 # A comparison sets these itself, or what they change is not what it counts or scores.
 FIXED_FLAGS = {
-    "pretraining": {"method", "model_name_or_path", "do_train", "max_steps", "output_dir"},
+    "pretraining": {"method", "model_name_or_path", "validation_file", "do_train", "max_steps", "output_dir"},
     "fine_tuning": {
         *("model_name_or_path", "train_file", "validation_file", "test_file", "dataset_name", "do_train", "do_predict"),
         *("seed", "output_dir", "label_column_name", "label_all_tokens", "do_regression", "multi_label"),
@@ -339,7 +339,9 @@ def _check_flags(plan: Plan) -> list[str]:
         if given := sorted(FIXED_FLAGS[kind] & flags.keys()):
             problems.append(f"{where}{kind}: a comparison sets {', '.join(given)} itself: leave it out")
         if any(str(name).endswith("token") for name in flags):
-            problems.append("a plan holds no token: results would show it. Set HF_TOKEN in the environment")
+            problems.append(f"{where}{kind}: a plan holds no token: results would show it; set HF_TOKEN instead")
+    if "train_file" in plan.pretraining:
+        problems.append("pretraining: train_file would be the text of all methods, also of TAPT: give it to one")
     return problems
 
 

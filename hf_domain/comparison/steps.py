@@ -249,7 +249,7 @@ class StepLister:
         be learned. A plan that names a file for either of them has told them apart.
         """
         plan, options = self.plan, self.plan.methods[method]
-        groups = (plan.pretraining, options.pretraining, plan.datastore, options.datastore)
+        groups = (options.pretraining, plan.datastore, options.datastore)
         return plan.get_recipe(method).method == "rada" and not any("train_file" in flags for flags in groups)
 
     def build_datastore(self, method: str, task: str) -> Step:
@@ -346,8 +346,9 @@ def check_lengths(plan: Plan, steps: Iterable[Step]) -> None:
     """Check that the encoders take texts as long as the steps ask for, before the first of them runs.
 
     Raises:
-        ValueError: One takes fewer tokens.
+        ValueError: Some take fewer tokens; all of them in one message.
     """
+    problems = []
     lengths: dict[str, int] = {}
     for step in steps:
         if step.method is not None and "max_seq_length" in step.flags:
@@ -359,7 +360,13 @@ def check_lengths(plan: Plan, steps: Iterable[Step]) -> None:
             tokenizer = AutoTokenizer.from_pretrained(folder if folder.is_dir() else encoder)
         except (OSError, ValueError):  # the first step that reads it says what is wrong with it
             continue
-        check_length(tokenizer, length)
+        try:
+            check_length(tokenizer, length)
+        except ValueError as error:
+            problems.append(f"{encoder}: {error}")
+    if problems:
+        lines = "".join(f"\n- {problem}" for problem in problems)
+        raise ValueError(f"{len(problems)} encoder(s) take shorter texts than the plan; nothing was run:{lines}")
 
 
 def count_tokens(flags: dict[str, Any]) -> int:

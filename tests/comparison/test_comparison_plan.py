@@ -205,7 +205,7 @@ def test_empty_entries_that_a_plan_needs(content, tmp_path):
 
 
 def test_flags_that_a_comparison_sets_or_would_misread(content, tmp_path):
-    content["pretraining"]["gradient-accumulation-steps"] = 4
+    content["pretraining"] |= {"gradient-accumulation-steps": 4, "train_file": "corpus.txt"}
     content["fine_tuning"]["seed"] = 3
     content["vocabulary"] = {"counts_file": "counts.parquet"}
     content["tasks"]["animals"]["options"] = {"label_column_name": "coarse"}
@@ -215,10 +215,11 @@ def test_flags_that_a_comparison_sets_or_would_misread(content, tmp_path):
         "whole": {"recipe": "fine_tune", "after": "exbert", "fine_tuning": {"train_top_layers": 6}},
         "rada": {"fine_tuning": {"datastore": "mine"}},
     }
-    with pytest.raises(ValueError, match=r"^8 thing.* nothing was run") as error:
+    with pytest.raises(ValueError, match=r"^9 thing.* nothing was run") as error:
         load_plan(write_plan(content, tmp_path))
     for part in (
         "\n- pretraining: a flag is written with _ and without --, got gradient-accumulation-steps",
+        "pretraining: train_file would be the text of all methods",
         "\n- fine_tuning: a comparison sets seed itself: leave it out",
         "\n- vocabulary: a comparison sets counts_file itself",
         "tasks: animals: fine_tuning: a comparison sets label_column_name itself",
@@ -246,9 +247,13 @@ def test_every_wrong_flag_of_a_step_is_told(content, tmp_path):
 
 def test_texts_longer_than_the_encoder_takes(content, tmp_path):
     save_tiny_bert(tmp_path / "encoder", SENTENCES)
+    save_tiny_bert(tmp_path / "mine", SENTENCES)
+    content["methods"] = {"fine_tune": None, "own": {"recipe": "fine_tune", "encoder": "mine"}}
     content["fine_tuning"]["max_seq_length"] = 600
-    with pytest.raises(ValueError, match=r"at most what the model takes, \d+; got 600"):
+    with pytest.raises(ValueError, match=r"^2 encoder.* nothing was run") as error:
         run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output")
+    for encoder in ("encoder", "mine"):
+        assert f"\n- {encoder}: max_seq_length is at most what the model takes" in str(error.value)
 
 
 def test_task_without_labels(content, tmp_path):
