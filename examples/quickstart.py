@@ -27,7 +27,7 @@ from hf_domain.comparison.publication import make_publication
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.runner import run_comparison
 from hf_domain.corpora import load_corpus
-from hf_domain.outputs import write_text
+from hf_domain.files import write_text
 from hf_domain.plans import fingerprint_files
 from hf_domain.results import read_json
 from hf_domain.runs import parse_arguments

@@ -49,10 +49,10 @@ from hf_domain import ExBertForMaskedLM, GMapForMaskedLM, RadaForMaskedLM, VarMA
 from hf_domain.adapters import convert_to_adapter, save_as_model
 from hf_domain.corpora import check_batch, load_corpus, tokenize_corpus
 from hf_domain.embeddings import NewRowsFirst, RowDistances, apply_delta, check_not_expanded
+from hf_domain.files import check_output_dir
 from hf_domain.lora import add_lora, merge_lora
 from hf_domain.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask, check_mask_token
 from hf_domain.memory import check_same_ids
-from hf_domain.outputs import check_output_dir
 from hf_domain.passage_reading import PassageArguments, load_datastore, retrieve_for_blocks, wrap_collator
 from hf_domain.runs import (
     ModelArguments,

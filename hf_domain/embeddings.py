@@ -16,7 +16,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from hf_domain.outputs import write_text
+from hf_domain.files import write_text
 from hf_domain.tokenization import VocabularyDelta
 
 LARGEST_PADDING = 1024

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from hf_domain.outputs import write_text
+from hf_domain.files import write_text
 
 PACKAGES = ("hf-domain", "transformers", "tokenizers", "peft", "datasets", "accelerate", "torch")
 

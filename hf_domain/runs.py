@@ -28,7 +28,7 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import PredictionOutput
 
 from hf_domain.corpora import check_length
-from hf_domain.outputs import write_text
+from hf_domain.files import write_text
 from hf_domain.publishing import check_memory_reference, commit_files, is_hub_id, retry_on_the_hub
 from hf_domain.training import PushCodeCallback, StepTimer
 

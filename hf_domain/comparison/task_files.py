@@ -8,7 +8,7 @@ from typing import Any
 
 from datasets import load_dataset
 
-from hf_domain.outputs import write_text
+from hf_domain.files import write_text
 
 COLUMNS = {
     "classification": {"text", "label"},

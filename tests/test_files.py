@@ -3,7 +3,7 @@
 import pytest
 from transformers import BertConfig, PreTrainedConfig, RobertaConfig
 
-from hf_domain.outputs import check_output_dir, write_text, write_whole
+from hf_domain.files import check_output_dir, write_text, write_whole
 
 LABELS = {"id2label": {0: "a", 1: "b"}, "label2id": {"a": 0, "b": 1}}
 

@@ -1,4 +1,4 @@
-"""What a run leaves in its output folder."""
+"""Files of an output folder: what it may hold, and writing a file as a whole or not at all."""
 
 import json
 import os
