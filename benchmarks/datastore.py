@@ -26,7 +26,7 @@ from transformers import AutoTokenizer
 from hf_domain.corpora import load_files
 from hf_domain.datastore import Datastore, add_passages, build_datastore
 from hf_domain.datastore.analysis import Analyzer
-from hf_domain.datastore.passages import split_texts
+from hf_domain.datastore.splitting import split_texts
 from hf_domain.datastore.tantivy_index import TantivyIndex, write_index
 
 MEGABYTE = 1e6

@@ -266,7 +266,7 @@ def weigh_words(
 
     Returns:
         The id of the chosen passage with (start, end, weight) of its tokens' characters, the mean over the heads; empty
-        where no passage was found. `hf_domain.datastore.reading.read_passages` marks them.
+        where no passage was found. `hf_domain.datastore.highlight.read_passages` marks them.
     """
     ((ids, _),) = datastore.search([text], num_passages, max_query_terms)
     if not len(ids):

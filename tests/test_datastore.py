@@ -10,13 +10,14 @@ import time
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from datasets import Dataset, IterableDataset
 from filelock import FileLock
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer, make_tokenizer
 
-from hf_domain.datastore import Datastore, build_datastore, storage
-from hf_domain.datastore.passages import split_texts
+from hf_domain.datastore import Datastore, build_datastore
+from hf_domain.datastore.splitting import split_texts
 
 pytest.importorskip("tantivy")
 
@@ -98,7 +99,7 @@ def test_streams_and_parts_make_the_same_datastore(tmp_path, tokenizer, datastor
 
 
 def test_commits_grow_with_the_datastore(tmp_path, tokenizer, monkeypatch):
-    monkeypatch.setattr(storage, "COMMIT_SHARE", 1.0)
+    monkeypatch.setattr("hf_domain.datastore.build.COMMIT_SHARE", 1.0)
     datastore = build(tmp_path / "store", tokenizer, commit_characters=50)
     assert datastore.manifest.num_characters == sum(map(len, TEXTS))
     assert len(datastore.manifest.parts) == 6  # about 75, 75, 150, 300, ... characters
@@ -387,7 +388,7 @@ def test_ids_and_queries_of_other_kinds(datastore):
 def fail_at(monkeypatch, number, error):
     """Let the so-manieth batch of rows fail to be written."""
     calls = iter(range(1000))
-    make = storage.pa.RecordBatch.from_pydict
+    make = pa.RecordBatch.from_pydict
 
     class Writing:
         @staticmethod
@@ -396,12 +397,12 @@ def fail_at(monkeypatch, number, error):
                 raise error
             return make(*arguments)
 
-    monkeypatch.setattr(storage.pa, "RecordBatch", Writing)
+    monkeypatch.setattr(pa, "RecordBatch", Writing)
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_failed_add_leaves_the_datastore_as_it_was(datastore, monkeypatch, error):
-    monkeypatch.setattr(storage, "BATCH_SIZE", 4)
+    monkeypatch.setattr("hf_domain.datastore.store.BATCH_SIZE", 4)
     before, rows = list_files(datastore.folder), list(datastore.passages)
     expected = OSError if isinstance(error, OSError) else KeyboardInterrupt
     with monkeypatch.context() as patch:
@@ -419,7 +420,7 @@ def test_disk_that_is_full_while_indexing_is_told(datastore, monkeypatch):
         raise ValueError("An IO error occurred: 'No space left on device (os error 28)'")
 
     with monkeypatch.context() as patch:
-        patch.setattr(storage, "write_index", fill)
+        patch.setattr("hf_domain.datastore.store.write_index", fill)
         with pytest.raises(OSError, match="is full"):
             datastore.add(make_documents(["omega"]))
     assert datastore.add(make_documents(["omega"])) == 1
@@ -436,7 +437,8 @@ def test_full_disk_while_building_goes_on_later(tmp_path, tokenizer, datastore, 
         Datastore.load(tmp_path / "new")
     tokenized = []
     monkeypatch.setattr(
-        storage, "split_texts", lambda texts, *options: tokenized.extend(texts) or split_texts(texts, *options)
+        "hf_domain.datastore.store.split_texts",
+        lambda texts, *options: tokenized.extend(texts) or split_texts(texts, *options),
     )
     assert build(tmp_path / "new", tokenizer, **options).fingerprint == datastore.fingerprint
     assert 0 < len(tokenized) < 70

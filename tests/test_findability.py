@@ -39,7 +39,7 @@ QUESTIONS = [
     ("Where is exBERT as a PEFT adapter?", "hf_domain/adapters.py", "ExBertAdapterModel"),
     ("Where are the states of G-MAP's memory kept on disk?", "hf_domain/memory.py", "cache_memory_states"),
     ("Where are passages added to a batch?", "hf_domain/passages.py", "DataCollatorWithPassages"),
-    ("Where is a document cut into passages?", "hf_domain/datastore/passages.py", "split_texts"),
+    ("Where is a document cut into passages?", "hf_domain/datastore/splitting.py", "split_texts"),
     ("Where is a file written whole or not at all?", "hf_domain/outputs.py", "write_whole"),
     ("Where are the versions and hardware of a run recorded?", "hf_domain/results.py", "describe_environment"),
     ("Where is a model exported to ONNX?", "hf_domain/serving.py", "export_model"),

@@ -4,8 +4,9 @@ Needs the optional dependencies `hf-domain[datastore]`.
 """
 
 from hf_domain.datastore.analysis import Analyzer
+from hf_domain.datastore.build import build_datastore
 from hf_domain.datastore.hub import load_from_hub, push_to_hub
 from hf_domain.datastore.retrieval import add_passages
-from hf_domain.datastore.storage import Datastore, build_datastore
+from hf_domain.datastore.store import Datastore
 
 __all__ = ["Analyzer", "Datastore", "add_passages", "build_datastore", "load_from_hub", "push_to_hub"]

@@ -24,7 +24,7 @@ from tqdm.auto import tqdm
 from hf_domain.datastore.analysis import ANALYZERS, Analyzer
 
 if TYPE_CHECKING:
-    from hf_domain.datastore.storage import Datastore
+    from hf_domain.datastore.store import Datastore
 
 PREFIX = "hf-domain"
 PASSAGES_PER_SHARD = 20_000_000  # some 5 GB of index; a shard is searched by one thread at a time

@@ -18,17 +18,17 @@ import pyarrow.parquet as pq
 from huggingface_hub import DatasetCard, DatasetCardData, HfApi, snapshot_download
 from tqdm.auto import tqdm
 
-from hf_domain.datastore.passages import FEATURES, fingerprint_tokenizer, hash_text
-from hf_domain.datastore.storage import (
+from hf_domain.datastore.manifest import (
     MANIFEST,
     SCHEMA,
     TOKENIZER,
-    Datastore,
     Manifest,
     chain_hashes,
     describe_file,
     read_manifest,
 )
+from hf_domain.datastore.splitting import FEATURES, fingerprint_tokenizer, hash_text
+from hf_domain.datastore.store import Datastore
 from hf_domain.results import write_json
 
 CARD = """---

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from datasets import Dataset, DatasetDict, Features, List, Value
 
-from hf_domain.datastore.passages import split_texts
-from hf_domain.datastore.storage import Datastore
+from hf_domain.datastore.splitting import split_texts
+from hf_domain.datastore.store import Datastore
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from datasets import Dataset
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer
 
 from hf_domain.datastore import build_datastore
-from hf_domain.datastore.reading import BOLD, RESET, Span, format_html, format_text, read_passages
+from hf_domain.datastore.highlight import BOLD, RESET, Span, format_html, format_text, read_passages
 
 pytest.importorskip("tantivy")
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hf_domain.datastore.storage import Datastore
+from hf_domain.datastore.store import Datastore
 
 BOLD, RESET = "\x1b[1m", "\x1b[0m"
 LEAST_BOLD = 0.5  # a terminal has no shades: bold is what weighs at least half of the heaviest

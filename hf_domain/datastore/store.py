@@ -11,19 +11,17 @@ removed by the next one that writes. Files of other names are not ours and stay.
 """
 
 import errno
-import hashlib
 import itertools
-import json
 import operator
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -34,60 +32,25 @@ from tqdm.auto import tqdm
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from hf_domain.datastore.analysis import Analyzer
-from hf_domain.datastore.elasticsearch_index import ElasticsearchIndex, build_index, connect
-from hf_domain.datastore.passages import FEATURES, check_tokenizer, fingerprint_tokenizer, hash_text, split_texts
+from hf_domain.datastore.elasticsearch_index import ElasticsearchIndex, build_index
+from hf_domain.datastore.manifest import (
+    MANIFEST,
+    SCHEMA,
+    TOKENIZER,
+    Manifest,
+    chain_hashes,
+    describe_file,
+    read_manifest,
+)
+from hf_domain.datastore.splitting import FEATURES, fingerprint_tokenizer, hash_text, read_documents, split_texts
 from hf_domain.datastore.tantivy_index import TantivyIndex, import_tantivy, write_index
-from hf_domain.results import read_json, write_json
+from hf_domain.results import write_json
 
-FORMAT_VERSION = 1
-MANIFEST = "datastore.json"
-TOKENIZER = "tokenizer"
 LOCK = ".lock"
 WRITTEN = re.compile(
     r"passages-\d+\.arrow|index-\d+|datastore\.json\.(\w+\.)?unfinished"
 )  # all that may be left behind
-SCHEMA = FEATURES.arrow_schema.append(pa.field("text_hash", pa.int64()))
 BATCH_SIZE = 1000  # documents that are tokenized at once
-COMMIT_CHARACTERS = 16_000_000  # text between two commits, some seconds of work
-COMMIT_SHARE = 1 / 16  # and at least so much of what is there, so that 100 GB are 100 files and not 6,000
-
-
-@dataclass
-class Manifest:
-    """What a datastore consists of."""
-
-    max_length: int
-    """Tokens of a passage at most."""
-    tokenizer: str
-    """Fingerprint of the tokenizer."""
-    analyzer: str
-    analyzer_fingerprint: str
-    engine: str
-    engine_version: str | None = None
-    """Version of tantivy that wrote the index."""
-    index: str | None = None
-    """Folder of the index."""
-    parts: list[str] = field(default_factory=list)
-    """Files of the passages, in order."""
-    num_documents: int = 0
-    """Documents that were read."""
-    num_characters: int = 0
-    """Of the documents."""
-    num_passages: int = 0
-    """Passages that were ever added; their ids are 0 to this."""
-    num_duplicates: int = 0
-    """Passages that were left out because another one has the same text."""
-    documents_hash: str = ""
-    passages_hash: str = ""
-    deleted: list[int] = field(default_factory=list)
-    files: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Size in bytes and SHA-256 of every file."""
-    format_version: int = FORMAT_VERSION
-
-    @property
-    def fingerprint(self) -> str:
-        """Changes with any change of the passages, and with nothing else."""
-        return chain_hashes(self.passages_hash, self.tokenizer, str(self.max_length), json.dumps(self.deleted))[:32]
 
 
 class Datastore:
@@ -254,7 +217,7 @@ class Datastore:
         """
         with self._write():
             before = self.manifest.num_passages
-            self._append(_read_documents(documents, text_column, id_column, self.manifest.num_documents))
+            self._append(read_documents(documents, text_column, id_column, self.manifest.num_documents))
         return self.manifest.num_passages - before
 
     def delete(self, passage_ids: Iterable[int] = (), document_ids: Iterable[str] = ()) -> int:
@@ -323,7 +286,7 @@ class Datastore:
     @contextmanager
     def _write(self) -> Iterator[None]:
         """Keep other writers out, and remove what failed ones, or this one, left behind."""
-        with _lock(self.folder):
+        with lock_folder(self.folder):
             self._refresh()
             self._remove_leftovers()
             try:
@@ -476,168 +439,14 @@ class Datastore:
         raise ValueError(f"{self.folder / name} {damage}. {remedy}")
 
 
-def build_datastore(
-    documents: Dataset | IterableDataset,
-    folder: str | os.PathLike,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    text_column: str = "text",
-    id_column: str | None = None,
-    max_length: int = 256,
-    analyzer: str | Callable[[str], list[str]] = "english",
-    engine: Literal["tantivy", "elasticsearch", "opensearch"] = "tantivy",
-    client: Any = None,
-    commit_characters: int = COMMIT_CHARACTERS,
-) -> Datastore:
-    """Cut documents into passages and index them.
-
-    The folder appears when everything is in it. Until then the work is in `FOLDER.unfinished`; after an interruption
-    the same call goes on there.
-
-    Args:
-        documents: Rows with a text each, in the same order every time.
-        folder: Where the datastore will be; must not exist.
-        tokenizer: Of the encoder that will read the passages.
-        text_column: Column of the text. Blank documents are counted and hold no passage.
-        id_column: Column of the document's id. Default: the number of the row.
-        max_length: Tokens of a passage at most, special tokens included. Default: RADA, section 4.1.
-        analyzer: `english`, `standard`, `cjk` or a function, see `Analyzer`. Chinese, Japanese and Korean need `cjk`.
-        engine: What searches: tantivy in this process, or a server that `client` or the environment names.
-        client: Of Elasticsearch or OpenSearch.
-        commit_characters: Text between two commits, or a sixteenth of what is there if that is more: an interruption
-            loses the work on it.
-
-    Returns:
-        The datastore.
-
-    Raises:
-        FileExistsError: The folder exists.
-        ValueError: The documents, the tokenizer or the options cannot be used, or do not continue what was begun.
-        OSError: The disk is full; the same call goes on when there is room.
-    """
-    folder = Path(folder).absolute()
-    if folder.exists():
-        raise FileExistsError(f"a datastore is built in a new folder; {folder} exists. Name another or remove it.")
-    check_tokenizer(tokenizer, max_length)
-    if engine == "tantivy":
-        import_tantivy()
-    else:
-        client = client or connect(engine)
-    begun = Manifest(
-        max_length=max_length,
-        tokenizer=fingerprint_tokenizer(tokenizer),
-        analyzer=Analyzer(analyzer).name,
-        analyzer_fingerprint=Analyzer(analyzer).fingerprint,
-        engine=engine,
-    )
-    datastore = _begin(Path(f"{folder}.unfinished"), begun, Analyzer(analyzer), tokenizer)
-    datastore.client = client
-    total = len(documents) if isinstance(documents, Dataset) else None
-    with datastore._write(), tqdm(total=total, desc="Building the datastore", unit="document") as progress:
-        rows = _read_documents(documents, text_column, id_column, 0)
-        _skip(rows, datastore.manifest)
-        progress.update(datastore.manifest.num_documents)
-        for row in rows:
-            characters = max(commit_characters, datastore.manifest.num_characters * COMMIT_SHARE)
-            datastore._append(_take(itertools.chain([row], rows), characters, progress), is_last=False)
-        if not len(datastore):
-            shutil.rmtree(datastore.folder)
-            raise ValueError(
-                f"a datastore holds at least one passage; {datastore.manifest.num_documents} documents hold none. "
-                f"Is {text_column} the right column?"
-            )
-        if engine != "tantivy":
-            build_index(datastore)
-        os.replace(datastore.folder, folder)
-    return Datastore(folder, datastore.manifest, datastore.analyzer, client)
-
-
-def _begin(folder: Path, begun: Manifest, analyzer: Analyzer, tokenizer: PreTrainedTokenizerBase) -> Datastore:
-    """Open an unfinished datastore, or make an empty one."""
-    if (folder / MANIFEST).exists() and (manifest := read_manifest(folder)).num_documents:
-        for name in ("max_length", "tokenizer", "analyzer", "analyzer_fingerprint", "engine"):
-            ours, theirs = getattr(begun, name), getattr(manifest, name)
-            if ours != theirs:
-                raise ValueError(
-                    f"an interrupted build goes on with the same options; {folder} was begun with {name} {theirs}, got "
-                    f"{ours}. Use the same or remove that folder."
-                )
-        return Datastore(folder, manifest, analyzer)
-    folder.mkdir(parents=True, exist_ok=True)
-    datastore = Datastore(folder, begun, analyzer)
-    with _lock(folder):  # a build that runs, and has committed nothing yet, keeps its tokenizer
-        tokenizer.save_pretrained(folder / TOKENIZER)
-        datastore._commit(begun)
-    return datastore
-
-
 @contextmanager
-def _lock(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Keep other writers out of a datastore."""
     try:
         with FileLock(folder / LOCK, timeout=0):
             yield
     except Timeout as error:
         raise ValueError(f"one process writes at a time; another one is writing to {folder}. Wait.") from error
-
-
-def _skip(rows: Iterator[tuple[str, str]], manifest: Manifest) -> None:
-    """Go past the documents that an interrupted build has committed, if they are the same."""
-    documents_hash = ""
-    for document_id, text in itertools.islice(rows, manifest.num_documents):
-        documents_hash = chain_hashes(documents_hash, document_id, text)
-    if documents_hash != manifest.documents_hash:
-        raise ValueError(
-            f"an interrupted build goes on with the same documents; the first {manifest.num_documents} have changed. "
-            "Remove the unfinished folder to start anew."
-        )
-
-
-def _read_documents(
-    documents: Dataset | IterableDataset, text_column: str, id_column: str | None, first: int
-) -> Iterator[tuple[str, str]]:
-    """Yield ids and texts."""
-    for number, row in enumerate(documents, first):
-        for column in (text_column, id_column):
-            if column is not None and column not in row:
-                raise ValueError(f"documents have a column {column}; these have {', '.join(row)}. Name the right one.")
-        text = row[text_column]
-        if text is not None and not isinstance(text, str):
-            raise ValueError(f"the text of a document is a string; row {number} has {text!r} as {text_column}.")
-        yield str(number if id_column is None else row[id_column]), text or ""
-
-
-def _take(rows: Iterable[tuple[str, str]], characters: float, progress: tqdm) -> Iterator[tuple[str, str]]:
-    """Yield documents until they have so many characters."""
-    for document_id, text in rows:
-        yield document_id, text
-        progress.update()
-        characters -= len(text)
-        if characters <= 0:
-            return
-
-
-def read_manifest(folder: Path) -> Manifest:
-    """Read what a datastore consists of; raise if there is none or it cannot be read."""
-    file = folder / MANIFEST
-    if not file.exists():
-        unfinished = Path(f"{folder}.unfinished")
-        raise FileNotFoundError(
-            f"the building of {folder} was interrupted. Build it again with the same options: {unfinished} goes on."
-            if unfinished.exists()
-            else f"{folder} is not a datastore: it has no {MANIFEST}. Build one with build_datastore."
-        )
-    try:
-        content = read_json(file)
-        version = content["format_version"]
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{file} is damaged: {error}. Build the datastore anew.") from error
-    if version != FORMAT_VERSION:
-        raise ValueError(
-            f"this version of hf-domain reads datastores of format {FORMAT_VERSION}; {folder} has format {version}. "
-            "Build it anew or use another version of hf-domain."
-        )
-    content.pop("fingerprint", None)  # of a published one
-    return Manifest(**content)
 
 
 def _find_analyzer(manifest: Manifest, analyzer: str | Callable[[str], list[str]] | None, rebuild: bool) -> Analyzer:
@@ -653,17 +462,6 @@ def _find_analyzer(manifest: Manifest, analyzer: str | Callable[[str], list[str]
             "now. Make the index again from the passages: Datastore.load(..., rebuild_index=True)."
         )
     return found
-
-
-def describe_file(file: Path) -> dict[str, Any]:
-    """Return size and checksum."""
-    with open(file, "rb") as content:
-        return {"size": file.stat().st_size, "sha256": hashlib.file_digest(content, "sha256").hexdigest()}
-
-
-def chain_hashes(*values: str) -> str:
-    """Hash values together with those before them."""
-    return hashlib.sha256("\0".join(values).encode()).hexdigest()
 
 
 def _is_disk_full(error: BaseException) -> bool:

@@ -2,10 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from datasets import Features, List, Value
+from datasets import Dataset, Features, IterableDataset, List, Value
 from tokenizers import Encoding
 from transformers import PreTrainedTokenizerBase
 
@@ -61,6 +61,20 @@ def fingerprint_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
         if part and "add_prefix_space" in part:
             part["add_prefix_space"] = False
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def read_documents(
+    documents: Dataset | IterableDataset, text_column: str, id_column: str | None, first: int
+) -> Iterator[tuple[str, str]]:
+    """Yield ids and texts."""
+    for number, row in enumerate(documents, first):
+        for column in (text_column, id_column):
+            if column is not None and column not in row:
+                raise ValueError(f"documents have a column {column}; these have {', '.join(row)}. Name the right one.")
+        text = row[text_column]
+        if text is not None and not isinstance(text, str):
+            raise ValueError(f"the text of a document is a string; row {number} has {text!r} as {text_column}.")
+        yield str(number if id_column is None else row[id_column]), text or ""
 
 
 def split_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_length: int = 256) -> list[list[Passage]]:

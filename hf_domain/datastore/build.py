@@ -1,0 +1,139 @@
+"""Build a datastore from documents, from where the last attempt stopped."""
+
+import itertools
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from datasets import Dataset, IterableDataset
+from tqdm.auto import tqdm
+from transformers import PreTrainedTokenizerBase
+
+from hf_domain.datastore.analysis import Analyzer
+from hf_domain.datastore.elasticsearch_index import build_index, connect
+from hf_domain.datastore.manifest import MANIFEST, TOKENIZER, Manifest, chain_hashes, read_manifest
+from hf_domain.datastore.splitting import check_tokenizer, fingerprint_tokenizer, read_documents
+from hf_domain.datastore.store import Datastore, lock_folder
+from hf_domain.datastore.tantivy_index import import_tantivy
+
+COMMIT_CHARACTERS = 16_000_000  # text between two commits, some seconds of work
+COMMIT_SHARE = 1 / 16  # and at least so much of what is there, so that 100 GB are 100 files and not 6,000
+
+
+def build_datastore(
+    documents: Dataset | IterableDataset,
+    folder: str | os.PathLike,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    text_column: str = "text",
+    id_column: str | None = None,
+    max_length: int = 256,
+    analyzer: str | Callable[[str], list[str]] = "english",
+    engine: Literal["tantivy", "elasticsearch", "opensearch"] = "tantivy",
+    client: Any = None,
+    commit_characters: int = COMMIT_CHARACTERS,
+) -> Datastore:
+    """Cut documents into passages and index them.
+
+    The folder appears when everything is in it. Until then the work is in `FOLDER.unfinished`; after an interruption
+    the same call goes on there.
+
+    Args:
+        documents: Rows with a text each, in the same order every time.
+        folder: Where the datastore will be; must not exist.
+        tokenizer: Of the encoder that will read the passages.
+        text_column: Column of the text. Blank documents are counted and hold no passage.
+        id_column: Column of the document's id. Default: the number of the row.
+        max_length: Tokens of a passage at most, special tokens included. Default: RADA, section 4.1.
+        analyzer: `english`, `standard`, `cjk` or a function, see `Analyzer`. Chinese, Japanese and Korean need `cjk`.
+        engine: What searches: tantivy in this process, or a server that `client` or the environment names.
+        client: Of Elasticsearch or OpenSearch.
+        commit_characters: Text between two commits, or a sixteenth of what is there if that is more: an interruption
+            loses the work on it.
+
+    Returns:
+        The datastore.
+
+    Raises:
+        FileExistsError: The folder exists.
+        ValueError: The documents, the tokenizer or the options cannot be used, or do not continue what was begun.
+        OSError: The disk is full; the same call goes on when there is room.
+    """
+    folder = Path(folder).absolute()
+    if folder.exists():
+        raise FileExistsError(f"a datastore is built in a new folder; {folder} exists. Name another or remove it.")
+    check_tokenizer(tokenizer, max_length)
+    if engine == "tantivy":
+        import_tantivy()
+    else:
+        client = client or connect(engine)
+    begun = Manifest(
+        max_length=max_length,
+        tokenizer=fingerprint_tokenizer(tokenizer),
+        analyzer=Analyzer(analyzer).name,
+        analyzer_fingerprint=Analyzer(analyzer).fingerprint,
+        engine=engine,
+    )
+    datastore = _begin(Path(f"{folder}.unfinished"), begun, Analyzer(analyzer), tokenizer)
+    datastore.client = client
+    total = len(documents) if isinstance(documents, Dataset) else None
+    with datastore._write(), tqdm(total=total, desc="Building the datastore", unit="document") as progress:
+        rows = read_documents(documents, text_column, id_column, 0)
+        _skip(rows, datastore.manifest)
+        progress.update(datastore.manifest.num_documents)
+        for row in rows:
+            characters = max(commit_characters, datastore.manifest.num_characters * COMMIT_SHARE)
+            datastore._append(_take(itertools.chain([row], rows), characters, progress), is_last=False)
+        if not len(datastore):
+            shutil.rmtree(datastore.folder)
+            raise ValueError(
+                f"a datastore holds at least one passage; {datastore.manifest.num_documents} documents hold none. "
+                f"Is {text_column} the right column?"
+            )
+        if engine != "tantivy":
+            build_index(datastore)
+        os.replace(datastore.folder, folder)
+    return Datastore(folder, datastore.manifest, datastore.analyzer, client)
+
+
+def _begin(folder: Path, begun: Manifest, analyzer: Analyzer, tokenizer: PreTrainedTokenizerBase) -> Datastore:
+    """Open an unfinished datastore, or make an empty one."""
+    if (folder / MANIFEST).exists() and (manifest := read_manifest(folder)).num_documents:
+        for name in ("max_length", "tokenizer", "analyzer", "analyzer_fingerprint", "engine"):
+            ours, theirs = getattr(begun, name), getattr(manifest, name)
+            if ours != theirs:
+                raise ValueError(
+                    f"an interrupted build goes on with the same options; {folder} was begun with {name} {theirs}, got "
+                    f"{ours}. Use the same or remove that folder."
+                )
+        return Datastore(folder, manifest, analyzer)
+    folder.mkdir(parents=True, exist_ok=True)
+    datastore = Datastore(folder, begun, analyzer)
+    with lock_folder(folder):  # a build that runs, and has committed nothing yet, keeps its tokenizer
+        tokenizer.save_pretrained(folder / TOKENIZER)
+        datastore._commit(begun)
+    return datastore
+
+
+def _skip(rows: Iterator[tuple[str, str]], manifest: Manifest) -> None:
+    """Go past the documents that an interrupted build has committed, if they are the same."""
+    documents_hash = ""
+    for document_id, text in itertools.islice(rows, manifest.num_documents):
+        documents_hash = chain_hashes(documents_hash, document_id, text)
+    if documents_hash != manifest.documents_hash:
+        raise ValueError(
+            f"an interrupted build goes on with the same documents; the first {manifest.num_documents} have changed. "
+            "Remove the unfinished folder to start anew."
+        )
+
+
+def _take(rows: Iterable[tuple[str, str]], characters: float, progress: tqdm) -> Iterator[tuple[str, str]]:
+    """Yield documents until they have so many characters."""
+    for document_id, text in rows:
+        yield document_id, text
+        progress.update()
+        characters -= len(text)
+        if characters <= 0:
+            return
