@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 import hf_domain  # noqa: F401  the Auto classes then know its models
+from hf_domain.arguments import parse_arguments
 from hf_domain.averaging import average_models
 from hf_domain.files import check_output_dir
-from hf_domain.runs import parse_arguments
 
 
 @dataclass

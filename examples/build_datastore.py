@@ -24,9 +24,9 @@ from typing import Literal
 from datasets import load_dataset
 from transformers import AutoTokenizer
 
+from hf_domain.arguments import parse_arguments
 from hf_domain.corpora import find_text_column, load_files
 from hf_domain.datastore import Datastore, build_datastore, push_to_hub
-from hf_domain.runs import parse_arguments
 
 
 @dataclass

@@ -41,7 +41,8 @@ from transformers import (
     set_seed,
 )
 
-from hf_domain.runs import find_checkpoint, parse_arguments
+from hf_domain.arguments import parse_arguments
+from hf_domain.runs import find_checkpoint
 from hf_domain.training import decode_labelled_rows_only
 
 VENUES = (

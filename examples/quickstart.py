@@ -22,6 +22,7 @@ from pathlib import Path
 import yaml
 from transformers import AutoConfig, AutoTokenizer
 
+from hf_domain.arguments import parse_arguments
 from hf_domain.comparison.plan import load_plan
 from hf_domain.comparison.publication import make_publication
 from hf_domain.comparison.report import write_report
@@ -30,7 +31,6 @@ from hf_domain.corpora import load_corpus
 from hf_domain.files import write_text
 from hf_domain.plans import fingerprint_files
 from hf_domain.results import read_json
-from hf_domain.runs import parse_arguments
 
 DATA = Path(__file__).parent / "quickstart_data"
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, TrainingArguments
 
 import hf_domain  # noqa: F401  the Auto classes then know its models
+from hf_domain.arguments import parse_arguments
 from hf_domain.classification import (
     decode_logits,
     encode_labels,
@@ -53,7 +54,6 @@ from hf_domain.passage_reading import (
 )
 from hf_domain.runs import (
     load_tokenizer,
-    parse_arguments,
     run_evaluation,
     run_prediction,
     run_training,

@@ -36,6 +36,7 @@ from transformers import (
     set_seed,
 )
 
+from hf_domain.arguments import ModelArguments, parse_arguments
 from hf_domain.corpora import check_batch, find_files
 from hf_domain.distillation import (
     DistillationConfig,
@@ -58,16 +59,7 @@ from hf_domain.plans import (
     make_plan,
 )
 from hf_domain.results import describe_environment, read_json, write_json
-from hf_domain.runs import (
-    ModelArguments,
-    find_checkpoint,
-    load_tokenizer,
-    parse_arguments,
-    run_evaluation,
-    run_training,
-    start_run,
-    write_card,
-)
+from hf_domain.runs import find_checkpoint, load_tokenizer, run_evaluation, run_training, start_run, write_card
 from hf_domain.training import log_auxiliary_losses
 
 SHAPE = (

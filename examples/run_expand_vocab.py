@@ -31,9 +31,9 @@ from hf_domain.tokenization import (
 )
 from transformers import AutoModelForMaskedLM, AutoTokenizer, set_seed
 
+from hf_domain.arguments import parse_arguments
 from hf_domain.corpora import load_files
 from hf_domain.embeddings import apply_delta
-from hf_domain.runs import parse_arguments
 
 
 @dataclass

@@ -24,7 +24,7 @@ from typing import Literal
 import transformers
 from transformers import AutoConfig, AutoTokenizer
 
-from hf_domain.runs import parse_arguments
+from hf_domain.arguments import parse_arguments
 from hf_domain.serving import check_exporters, export_model
 
 # Which class loads a checkpoint, by the end of its architecture's name.

@@ -47,6 +47,7 @@ from transformers import (
 
 from hf_domain import ExBertForMaskedLM, GMapForMaskedLM, RadaForMaskedLM, VarMAEForMaskedLM
 from hf_domain.adapters import convert_to_adapter, save_as_model
+from hf_domain.arguments import ModelArguments, check_method, parse_arguments
 from hf_domain.corpora import check_batch, load_corpus, tokenize_corpus
 from hf_domain.embeddings import NewRowsFirst, RowDistances, apply_delta, check_not_expanded
 from hf_domain.files import check_output_dir
@@ -54,16 +55,7 @@ from hf_domain.lora import add_lora, merge_lora
 from hf_domain.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask, check_mask_token
 from hf_domain.memory import check_same_ids
 from hf_domain.passage_reading import PassageArguments, load_datastore, retrieve_for_blocks, wrap_collator
-from hf_domain.runs import (
-    ModelArguments,
-    check_method,
-    load_tokenizer,
-    parse_arguments,
-    run_training,
-    save_metrics,
-    start_run,
-    write_card,
-)
+from hf_domain.runs import load_tokenizer, run_training, save_metrics, start_run, write_card
 from hf_domain.training import (
     check_tokenizer_fits,
     decode_labelled_rows_only,

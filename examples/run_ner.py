@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification, TrainingArguments
 
 import hf_domain  # noqa: F401  the Auto classes then know its models
+from hf_domain.arguments import parse_arguments
 from hf_domain.fine_tuning import (
     DataArguments,
     FineTuner,
@@ -35,7 +36,6 @@ from hf_domain.metrics import compute_entity_metrics
 from hf_domain.passage_reading import PassageArguments, load_datastore, retrieve_passages, wrap_collator
 from hf_domain.runs import (
     load_tokenizer,
-    parse_arguments,
     run_evaluation,
     run_prediction,
     run_training,

@@ -19,6 +19,7 @@ from functools import partial
 from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding, TrainingArguments
 
 import hf_domain  # noqa: F401  the Auto classes then know its models
+from hf_domain.arguments import parse_arguments
 from hf_domain.classification import tokenize_texts
 from hf_domain.fine_tuning import (
     DataArguments,
@@ -38,7 +39,6 @@ from hf_domain.passage_reading import PassageArguments, load_datastore, retrieve
 from hf_domain.question_answering import check_questions, cut_windows, find_answers, tokenize_questions
 from hf_domain.runs import (
     load_tokenizer,
-    parse_arguments,
     run_evaluation,
     run_prediction,
     run_training,

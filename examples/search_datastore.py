@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from transformers import AutoModel, AutoTokenizer
 
 from hf_domain import RadaModel
+from hf_domain.arguments import parse_arguments
 from hf_domain.corpora import find_text_column, load_files
 from hf_domain.datastore import Datastore
 from hf_domain.datastore.highlight import format_html, format_text, read_passages
 from hf_domain.files import write_text
 from hf_domain.passage_reading import PassageArguments, load_datastore, weigh_words
-from hf_domain.runs import parse_arguments
 
 
 @dataclass

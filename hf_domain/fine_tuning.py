@@ -16,13 +16,13 @@ from transformers import (
     TrainingArguments,
 )
 
+from hf_domain.arguments import ModelArguments, check_method
 from hf_domain.corpora import load_files
 from hf_domain.files import check_output_dir
 from hf_domain.memory import DatasetWithMemory, cache_memory_states
 from hf_domain.modeling import modeling_gmap, modeling_rada
 from hf_domain.modeling.configuration_gmap import GMapConfig
 from hf_domain.modeling.configuration_rada import RadaConfig
-from hf_domain.runs import ModelArguments, check_method
 from hf_domain.training import autocast_as_trained, check_tokenizer_fits, normalize_stock_loss, parse_overrides
 
 
