@@ -47,6 +47,7 @@ from hf_domain.distillation import (
     pick_layers,
 )
 from hf_domain.embeddings import apply_delta, check_not_expanded
+from hf_domain.finiteness import check_weights
 from hf_domain.passage_reading import PassageArguments
 from hf_domain.plans import (
     Step,
@@ -209,6 +210,8 @@ def distill(step: Step, args: StrategyArguments, data_args: CorpusArguments, tra
     """Let the student learn from the teacher."""
     teacher = AutoModelForMaskedLM.from_pretrained(step.teacher, dtype=args.teacher_dtype, **args.hub_options)
     student = AutoModelForMaskedLM.from_pretrained(step.model, dtype="float32")
+    check_weights(teacher, str(step.teacher))
+    check_weights(student, str(step.model))
     model_args = ModelArguments(step.model, cache_dir=args.cache_dir)
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
     check_same_vocabulary(tokenizer, AutoTokenizer.from_pretrained(step.teacher, **args.hub_options))

@@ -34,6 +34,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, set_seed
 from hf_domain.arguments import parse_arguments
 from hf_domain.corpora import load_files
 from hf_domain.embeddings import apply_delta
+from hf_domain.finiteness import check_weights
 
 
 @dataclass
@@ -125,6 +126,7 @@ def main() -> None:
     output_dir = Path(expansion_args.output_dir)
     if model_args.embedding_init != "none":
         model = AutoModelForMaskedLM.from_pretrained(model_args.model_name_or_path)
+        check_weights(model, model_args.model_name_or_path)
         apply_delta(model, delta, init=model_args.embedding_init)
         model.save_pretrained(output_dir)
     new_tokenizer.save_pretrained(output_dir)

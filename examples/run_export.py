@@ -25,6 +25,7 @@ import transformers
 from transformers import AutoConfig, AutoTokenizer
 
 from hf_domain.arguments import parse_arguments
+from hf_domain.finiteness import check_weights
 from hf_domain.serving import check_exporters, export_model
 
 # Which class loads a checkpoint, by the end of its architecture's name.
@@ -66,6 +67,7 @@ def load_trained(auto_class, name: str, **options):
             f"an export is of what was trained; {name} has no weights of {', '.join(sorted(missing))}: fine-tune it "
             "first, or name another --head"
         )
+    check_weights(model, name)
     return model
 
 

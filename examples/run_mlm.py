@@ -51,6 +51,7 @@ from hf_domain.arguments import ModelArguments, check_method, parse_arguments
 from hf_domain.corpora import check_batch, load_corpus, tokenize_corpus
 from hf_domain.embeddings import NewRowsFirst, RowDistances, apply_delta, check_not_expanded
 from hf_domain.files import check_output_dir
+from hf_domain.finiteness import check_weights
 from hf_domain.lora import add_lora, merge_lora
 from hf_domain.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask, check_mask_token
 from hf_domain.memory import check_same_ids
@@ -240,6 +241,7 @@ def run(
     check_mask_token(tokenizer)
     model = load_model(model_args, tokenizer, delta)
     check_tokenizer_fits(tokenizer, model)
+    check_weights(model, model_args.model_name_or_path)
     check_output_dir(training_args.output_dir, model.config)
     datastore = load_datastore(passage_args, model, tokenizer, model_args.method)
     with training_args.main_process_first(desc="loading and tokenizing the corpus"):

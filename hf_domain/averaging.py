@@ -1,10 +1,13 @@
 """The weight average of models: what people use today against forgetting, without any training."""
 
+import math
 from collections.abc import Sequence
 from itertools import chain
 
 import torch
 from transformers import PreTrainedModel
+
+from hf_domain.finiteness import check_weights
 
 
 @torch.no_grad()
@@ -19,11 +22,16 @@ def average_models(models: Sequence[PreTrainedModel], weights: Sequence[float] |
         The first model, with averaged parameters and buffers.
 
     Raises:
-        ValueError: The models do not have the same parameters, or the weights do not fit.
+        ValueError: The models do not have the same parameters or hold nan, or the weights do not fit.
     """
     weights = [1.0] * len(models) if weights is None else weights
-    if len(models) < 2 or len(weights) != len(models) or sum(weights) <= 0:
-        raise ValueError(f"an average needs two models and a weight for each, got {len(models)} and {list(weights)}")
+    if len(models) < 2 or len(weights) != len(models) or not 0 < sum(weights) < math.inf:
+        raise ValueError(
+            "an average needs two models and a weight for each, all finite and with a sum above 0; got "
+            f"{len(models)} models and the weights {list(weights)}. Give other weights."
+        )
+    for number, model in enumerate(models, start=1):
+        check_weights(model, f"model {number}")
     shares = [weight / sum(weights) for weight in weights]
     states = [
         {

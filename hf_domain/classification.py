@@ -102,12 +102,18 @@ def encode_labels(labels: list[Any], problem_type: str, ids: dict[Any, int]) -> 
         Values for regression, a 1 or 0 for every label for multi-label classification, ids otherwise.
 
     Raises:
-        ValueError: A value is missing.
+        ValueError: A value is missing, nan or infinite.
     """
     if problem_type == "regression":
         if None in labels:
             raise ValueError("every example has a value; one of the labels is empty. Fill it in or drop the example.")
-        return [float(label) for label in labels]
+        values = [float(label) for label in labels]
+        if not np.isfinite(values).all():
+            row = int(np.flatnonzero(~np.isfinite(values))[0])
+            raise ValueError(
+                f"every value must be finite; one of the labels is {values[row]}. Correct it or drop the example."
+            )
+        return values
     if problem_type == "multi_label_classification":
         rows = np.zeros((len(labels), len(ids)), dtype=np.float32)
         for row, names in zip(rows, labels, strict=True):

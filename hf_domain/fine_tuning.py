@@ -19,6 +19,7 @@ from transformers import (
 from hf_domain.arguments import ModelArguments, check_method
 from hf_domain.corpora import load_files
 from hf_domain.files import check_output_dir
+from hf_domain.finiteness import check_weights
 from hf_domain.memory import DatasetWithMemory, cache_memory_states
 from hf_domain.modeling import modeling_gmap, modeling_rada
 from hf_domain.modeling.configuration_gmap import GMapConfig
@@ -276,6 +277,7 @@ def load_model(
                 )
             model = getattr(modeling_gmap, f"GMap{head}").from_backbones(name, memory, **options)
         check_tokenizer_fits(tokenizer, model)
+        check_weights(model, name)
         return model
     model = auto_class.from_pretrained(
         model_args.model_name_or_path,
@@ -285,6 +287,7 @@ def load_model(
         **model_args.hub_options,
     )
     check_tokenizer_fits(tokenizer, model)
+    check_weights(model, model_args.model_name_or_path)
     if config.model_type == "exbert" and num_layers != 0:
         model.train_top_layers(3 if num_layers is None else num_layers)
     return normalize_stock_loss(model)

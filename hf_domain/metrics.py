@@ -78,11 +78,21 @@ def compute_regression_metrics(predictions: ArrayLike, references: ArrayLike) ->
         references: Gold values [examples].
 
     Returns:
-        `pearson` and `spearman` correlation (nan where either side is constant) and the mean squared error `mse`.
+        `pearson` and `spearman` correlation, 0 where all predictions are equal, and the mean squared error `mse`.
+
+    Raises:
+        ValueError: All references are equal: nothing correlates with a constant.
     """
     from scipy.stats import pearsonr, spearmanr
     from sklearn.metrics import mean_squared_error
 
+    if np.ptp(references) == 0:
+        raise ValueError(
+            f"a correlation needs at least two different gold values; all {np.size(references)} are "
+            f"{np.ravel(references)[0]}. Score more examples."
+        )
+    if np.ptp(predictions) == 0:
+        return {"pearson": 0.0, "spearman": 0.0, "mse": float(mean_squared_error(references, predictions))}
     return {
         "pearson": float(pearsonr(predictions, references).statistic),
         "spearman": float(spearmanr(predictions, references).statistic),

@@ -27,6 +27,7 @@ from transformers.trainer_utils import PredictionOutput
 from hf_domain.arguments import ModelArguments
 from hf_domain.corpora import check_length
 from hf_domain.files import write_text
+from hf_domain.finiteness import NonFiniteStop, check_metrics
 from hf_domain.publishing import check_memory_reference, commit_files, is_hub_id, retry_on_the_hub
 from hf_domain.training import PushCodeCallback, StepTimer
 
@@ -61,6 +62,7 @@ def start_run(training_args: TrainingArguments) -> None:
     datasets.utils.logging.set_verbosity(log_level)
     transformers.utils.logging.set_verbosity(log_level)
     logger.info(f"Training/evaluation parameters {training_args}")
+    training_args.logging_nan_inf_filter = False  # a loss that is nan would be logged as the mean of the others
     keep_private(training_args)
     set_seed(training_args.seed)
     atexit.register(leave_process_group)
@@ -149,7 +151,7 @@ def run_training(trainer: Trainer) -> None:
         ValueError: The model is to be pushed and needs a folder of this machine.
     """
     timer = StepTimer()
-    for callback in (PushCodeCallback(), timer):
+    for callback in (PushCodeCallback(), NonFiniteStop(), timer):
         trainer.add_callback(callback)
     assert trainer.model is not None
     if trainer.args.push_to_hub:
@@ -201,6 +203,7 @@ def save_metrics(trainer: Trainer, split: str, metrics: dict[str, float], datase
     """
     if hasattr(dataset, "__len__"):
         metrics = {**metrics, f"{split}_samples": len(dataset)}
+    check_metrics(metrics)
     trainer.log_metrics(split, metrics)
     trainer.save_metrics(split, metrics)
 

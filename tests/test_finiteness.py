@@ -1,0 +1,121 @@
+"""Nan and inf stop a run, wherever they come from, and nothing is saved over what was good."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hf_domain.examples import average_models, run_classification, run_distill, run_mlm
+from safetensors.torch import load_file, save_file
+from script_runs import run_script, save_tiny_bert, write_jsonl
+from tiny_tokenizers import SENTENCES
+from transformers import BertConfig, BertForMaskedLM, Trainer, TrainingArguments
+
+from hf_domain.metrics import compute_regression_metrics
+from hf_domain.runs import save_metrics
+
+
+@pytest.fixture
+def model(tmp_path):
+    return save_tiny_bert(tmp_path / "model", SENTENCES)
+
+
+@pytest.fixture
+def flags(tmp_path, monkeypatch, model):
+    """Flags of each script on a few sentences."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES * 10), encoding="utf-8")
+    rows = [{"text": text, "label": number % 2} for number, text in enumerate(SENTENCES * 4)]
+    options = {"model_name_or_path": model, "max_seq_length": 16, "per_device_train_batch_size": 4}
+    of_corpus = {**options, "train_file": tmp_path / "corpus.txt"}
+    task_file = write_jsonl(tmp_path / "train.jsonl", rows)
+    return {
+        run_classification: {**options, "train_file": task_file, "do_train": True},
+        run_mlm: {**of_corpus, "do_train": True, "max_steps": 6},
+        run_distill: {
+            **of_corpus,
+            **{"strategy": "distill_then_adapt", "num_hidden_layers": 1, "hidden_size": 16, "teacher_steps": 2},
+            **{"intermediate_size": 24, "student_steps": 12, "cache_dir": tmp_path / "cache"},
+        },
+    }
+
+
+@pytest.mark.parametrize("script", [run_classification, run_mlm, run_distill])
+def test_a_rate_that_makes_nan_stops_the_run(tmp_path, monkeypatch, flags, script):
+    output = tmp_path / "output"
+    with pytest.raises(ValueError, match=r"must be finite.*[Ll]ower the learning rate, which is 1e\+?(09|30)"):
+        run_script(script.main, monkeypatch, output, **flags[script], learning_rate=1e30, save_steps=1)
+    assert not [file for file in output.rglob("*.safetensors") if not is_finite(file)]
+    assert not list(output.glob("*.safetensors"))
+
+
+def is_finite(file):
+    return all(tensor.isfinite().all() for tensor in load_file(file).values())
+
+
+@pytest.mark.parametrize("script", [run_classification, run_mlm])
+def test_an_encoder_with_nan_is_refused_by_the_name_of_its_tensor(tmp_path, monkeypatch, flags, model, script):
+    weights = load_file(f"{model}/model.safetensors")
+    name = "bert.encoder.layer.1.output.dense.weight"
+    weights[name][0, :3] = math.nan
+    save_file(weights, f"{model}/model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=rf"all weights must be finite; {name} of .* in 3 of 2,048 places"):
+        run_script(script.main, monkeypatch, tmp_path / "output", **flags[script])
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_value_to_learn_is_finite(tmp_path, monkeypatch, flags, value):
+    rows = [{"text": text, "label": number / 2} for number, text in enumerate(SENTENCES)]
+    lines = "text,label\n" + "".join(f"{row['text'].replace(',', '')},{row['label']}\n" for row in rows)
+    (tmp_path / "train.csv").write_text(lines + f"the last,{value}\n", encoding="utf-8")
+    options = {**flags[run_classification], "train_file": tmp_path / "train.csv", "do_regression": True}
+    with pytest.raises(ValueError, match=r"every (value must be finite|example has a value|example has a label)"):
+        run_script(run_classification.main, monkeypatch, tmp_path / "output", **options)
+
+
+@pytest.mark.parametrize("weights", [("nan", "1"), ("inf", "1")])
+def test_an_average_of_nan_is_refused(tmp_path, monkeypatch, model, weights):
+    arguments = ["--model_name_or_path", model, model, "--weights", *weights, "--output_dir", str(tmp_path / "average")]
+    monkeypatch.setattr("sys.argv", ["average_models.py", *arguments])
+    with pytest.raises(ValueError, match=rf"two models and a weight for each.*weights \[{weights[0]}, 1\.0\]"):
+        average_models.main()
+    assert not (tmp_path / "average").exists()
+
+
+def test_a_metric_that_is_nan_is_no_score(tmp_path):
+    config = BertConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
+    trainer = Trainer(BertForMaskedLM(config), TrainingArguments(str(tmp_path), report_to="none", use_cpu=True))
+    with pytest.raises(ValueError, match="predict_pearson is nan"):
+        save_metrics(trainer, "predict", {"predict_mse": 1.0, "predict_pearson": math.nan}, [])
+    assert not (tmp_path / "all_results.json").exists()
+
+
+def test_a_constant_correlates_with_nothing():
+    """Equal predictions are a run that did not learn; equal gold values are a test set without a correlation."""
+    assert compute_regression_metrics([2.0, 2.0, 2.0], [1.0, 2.0, 3.0]) == {
+        "pearson": 0.0,
+        "spearman": 0.0,
+        "mse": pytest.approx(2 / 3),
+    }
+    with pytest.raises(ValueError, match=r"at least two different gold values; all 3 are 2\.0"):
+        compute_regression_metrics([1.0, 2.0, 3.0], [2.0, 2.0, 2.0])
+
+
+def test_the_search_for_a_loss_scale_goes_on():
+    """In float16 the first scales are too high: gradients overflow, and the optimizer leaves these steps out."""
+    from hf_domain.finiteness import NonFiniteStop
+
+    model = torch.nn.Linear(2, 1)
+    model.weight.grad = torch.tensor([[math.inf, 1.0]])
+    args, state = SimpleNamespace(learning_rate=1e-3), SimpleNamespace(global_step=0)
+
+    def check(scale):
+        scaler = None if scale is None else torch.amp.GradScaler("cpu", init_scale=scale)
+        optimizer = SimpleNamespace(scaler=scaler)
+        NonFiniteStop().on_pre_optimizer_step(args, state, None, model=model, optimizer=optimizer)
+
+    check(65536.0)
+    check(1.0)
+    for scale in (0.5, None):
+        with pytest.raises(ValueError, match="at step 1 the norm of the gradients is inf"):
+            check(scale)
