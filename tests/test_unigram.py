@@ -3,7 +3,7 @@ import json
 
 import pytest
 from hf_domain.tokenization import expand_vocabulary
-from hf_domain.tokenization.unigram import BONUS, add_entries
+from hf_domain.tokenization.unigram import BONUS, TIE_BREAK, add_entries
 from vocabulary_invariants import DOMAIN_TEXTS, make_deberta, make_xlm_roberta
 
 GENERAL = ["the doctor has a plan", "two spaces and a tab", "blood is made of cells in the bone", "naive cafe muller"]
@@ -26,7 +26,7 @@ def test_a_piece_scores_what_its_spelling_did(make):
     assert {piece: score for piece, score in new.items() if piece in old} == old
     for entry, pieces in delta.pieces.items():
         score = sum(old[spelling[id_]] for id_ in pieces) + BONUS * (len(pieces) - 1)
-        assert new[entry] == pytest.approx(score, abs=1e-12)
+        assert -1e-12 < new[entry] - score < TIE_BREAK + 1e-12
         assert "".join(spelling[id_] for id_ in pieces) == entry
 
 
