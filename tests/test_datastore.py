@@ -253,7 +253,7 @@ def test_other_formats_are_told(tmp_path, datastore, monkeypatch):
     manifest = datastore.folder / "datastore.json"
     content = json.loads(manifest.read_text())
     manifest.write_text(json.dumps(content | {"format_version": 99}))
-    with pytest.raises(ValueError, match=r"format 1; .* has format 99"):
+    with pytest.raises(ValueError, match=r"must be 2; that of .* is 99"):
         Datastore.load(datastore.folder)
     manifest.write_text("{")
     with pytest.raises(ValueError, match=r"datastore.json is damaged"):

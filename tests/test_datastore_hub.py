@@ -73,7 +73,7 @@ def test_what_is_not_a_datastore_is_told(tmp_path, datastore):
         load_from_hub(str(tmp_path / "export"), datastore.folder)
     manifest = read_json(tmp_path / "export" / "datastore.json")
     write_json(tmp_path / "export" / "datastore.json", manifest | {"fingerprint": "other"})
-    with pytest.raises(ValueError, match="are not those that its datastore"):
+    with pytest.raises(ValueError, match="must be those that its datastore"):
         load_from_hub(str(tmp_path / "export"), tmp_path / "again")
     (tmp_path / "export" / "datastore.json").unlink()
     with pytest.raises(FileNotFoundError, match="is not a datastore"):

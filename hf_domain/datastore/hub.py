@@ -3,11 +3,10 @@
 The index stays at home: it is made again from the passages within minutes, by whatever version is installed there.
 """
 
-import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,19 +16,23 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from huggingface_hub import DatasetCard, DatasetCardData, HfApi, snapshot_download
 from tqdm.auto import tqdm
+from transformers import PreTrainedTokenizerBase
 
 from hf_domain.datastore.manifest import (
     MANIFEST,
     SCHEMA,
     TOKENIZER,
     Manifest,
-    chain_hashes,
     describe_file,
     read_manifest,
 )
 from hf_domain.datastore.splitting import FEATURES, fingerprint_tokenizer, hash_text
 from hf_domain.datastore.store import Datastore
-from hf_domain.results import write_json
+from hf_domain.datastore.verification import check_inside, check_rows, load_tokenizer
+from hf_domain.results import read_json, write_json
+
+BATCH_ROWS, GROUP_ROWS = 256, 10_000
+MAX_BATCH_BYTES, MAX_GROUP_BYTES = 64_000_000, 512_000_000  # ours take 0.4 and 25 MB
 
 CARD = """---
 {metadata}
@@ -147,7 +150,7 @@ def export_datastore(
     folder = Path(folder)
     (folder / "data").mkdir(parents=True)
     shutil.copytree(datastore.folder / TOKENIZER, folder / TOKENIZER)
-    manifest = replace(datastore.manifest, passages_hash="")
+    manifest = replace(datastore.manifest, passages_hash="", num_passages=0)
     deleted = pa.array(manifest.deleted, pa.int64())
     for number, part in enumerate(manifest.parts):
         with pa.memory_map(str(datastore.folder / part)) as source:
@@ -157,8 +160,11 @@ def export_datastore(
             place = table.schema.get_field_index(column)
             empty = pa.array([blank], SCHEMA.field(column).type)[0]
             table = table.set_column(place, SCHEMA.field(column), pc.if_else(is_deleted, empty, table[column]))
-        manifest.passages_hash = _hash_table(manifest.passages_hash, table)
-        pq.write_table(table, folder / "data" / f"train-{number:05}-of-{len(manifest.parts):05}.parquet")
+        for batch in table.to_batches(BATCH_ROWS):
+            for _, *passage in zip(*batch.to_pydict().values(), strict=True):
+                manifest.count_passage(*passage)
+        file = folder / "data" / f"train-{number:05}-of-{len(manifest.parts):05}.parquet"
+        pq.write_table(table, file, row_group_size=GROUP_ROWS)
     content = asdict(manifest) | {"parts": [], "files": {}, "index": None, "documents_hash": ""}
     write_json(folder / MANIFEST, content | {"fingerprint": manifest.fingerprint})
     metadata = DatasetCardData(
@@ -175,39 +181,89 @@ def _copy_datastore(
 ) -> Datastore:
     """Make a datastore in an empty folder of what was published."""
     published = read_manifest(source)
-    expected = json.loads((source / MANIFEST).read_text(encoding="utf-8"))["fingerprint"]
+    expected = read_json(source / MANIFEST).get("fingerprint")
+    if expected is None:
+        raise ValueError(
+            f"what is loaded must be a published datastore; {repo_id} is one in use. Open it with Datastore.load, or "
+            "publish it with push_to_hub."
+        )
+    # The cache of the Hub keeps its files beside the snapshot and links to them.
+    root = source.parent.parent if source.parent.name == "snapshots" else source
+    files = sorted((source / "data").glob("*.parquet"))
+    check_inside(root, files)
+    tokenizer = load_tokenizer(source, root)
+    if fingerprint_tokenizer(tokenizer) != published.tokenizer:
+        raise ValueError(f"the tokenizer of {repo_id} must be the one that cut the passages. Publish it again.")
     shutil.copytree(source / TOKENIZER, folder / TOKENIZER)
     manifest = replace(published, passages_hash="", num_passages=0, parts=[], files={}, index=None, engine="tantivy")
-    for file in tqdm(sorted((source / "data").glob("*.parquet")), desc="Copying passages", unit="file"):
-        _copy_part(file, folder, manifest)
-    if manifest.fingerprint != expected:
-        raise ValueError(f"the passages of {repo_id} are not those that its {MANIFEST} describes. Publish them again.")
-    if manifest.num_passages and not manifest.parts:
-        raise ValueError(f"{repo_id} holds no passage. Publish it again.")
+    known: set[int] = set()
+    for file in tqdm(files, desc="Copying passages", unit="file"):
+        _copy_part(file, folder, manifest, published, tokenizer, known)
+    if manifest.fingerprint != expected or manifest.num_passages != published.num_passages:
+        raise ValueError(f"the passages of {repo_id} must be those that its {MANIFEST} describes. Publish them again.")
+    if not known:
+        raise ValueError(f"{repo_id} must hold a passage, but holds none. Publish it again.")
     write_json(folder / MANIFEST, asdict(manifest))
-    datastore = Datastore.load(folder, analyzer=analyzer, rebuild_index=True)
-    if fingerprint_tokenizer(datastore.tokenizer) != manifest.tokenizer:
-        raise ValueError(f"the tokenizer of {repo_id} is not the one that cut the passages. Publish it again.")
-    return datastore
+    return Datastore.load(folder, analyzer=analyzer, rebuild_index=True)
 
 
-def _copy_part(file: Path, folder: Path, manifest: Manifest) -> None:
-    """Add a file of published passages to a datastore, not yet to its index."""
-    table = pq.read_table(file, columns=list(FEATURES))
-    hashes = pa.array([hash_text(text.as_py()) for text in table["text"]], pa.int64())
-    ids = pa.array(range(manifest.num_passages, manifest.num_passages + len(table)), pa.int64())
-    table = table.append_column("text_hash", hashes).set_column(0, "id", ids).cast(SCHEMA)
+def _copy_part(
+    file: Path,
+    folder: Path,
+    manifest: Manifest,
+    published: Manifest,
+    tokenizer: PreTrainedTokenizerBase,
+    known: set[int],
+) -> None:
+    """Add a file of published passages to a datastore, not yet to its index; `known` are the hashes of their texts."""
+    deleted = set(published.deleted)
     part = f"passages-{len(manifest.parts):05}.arrow"
     with pa.OSFile(str(folder / part), "wb") as sink, pa.ipc.new_stream(sink, SCHEMA) as writer:
-        writer.write_table(table, max_chunksize=1000)
-    manifest.passages_hash = _hash_table(manifest.passages_hash, table)
-    manifest.num_passages += len(table)
+        for rows in _read_rows(file, manifest.num_passages, published):
+            rows["text_hash"] = [hash_text(text) for text in rows["text"]]
+            for number, text_hash in enumerate(rows["text_hash"], manifest.num_passages):
+                if number not in deleted and text_hash in known:
+                    raise ValueError(
+                        f"passages must have different texts; that of passage {number} in {file} is there twice. "
+                        "Publish the datastore again."
+                    )
+                if number not in deleted:
+                    known.add(text_hash)
+            check_rows(rows, manifest, tokenizer, deleted)
+            writer.write_batch(pa.RecordBatch.from_pydict(rows, SCHEMA))
     manifest.parts.append(part)
     manifest.files[part] = describe_file(folder / part)
 
 
-def _hash_table(passages_hash: str, table: pa.Table) -> str:
-    for batch in table.select(["document_id", "text"]).to_batches():
-        for document_id, text in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            passages_hash = chain_hashes(passages_hash, document_id, text)
-    return passages_hash
+def _read_rows(file: Path, num_passages: int, published: Manifest) -> Iterator[dict[str, list]]:
+    """Yield the passages of a file in batches, in little memory whatever the file holds.
+
+    A few bytes of Parquet can stand for gigabytes. Texts are therefore read as a dictionary and counted before they are
+    unpacked; counts and sizes in the file's footer are checked before it is read.
+    """
+    try:
+        source = pq.ParquetFile(file, read_dictionary=["document_id", "text"])
+        if source.schema_arrow.names != list(FEATURES) or source.schema_arrow.field("input_ids") != SCHEMA.field(3):
+            raise pa.ArrowInvalid(f"its columns are {', '.join(source.schema_arrow.names)}")
+        if num_passages + source.metadata.num_rows > published.num_passages:
+            raise pa.ArrowInvalid(f"with it there are more than the {published.num_passages} passages of {MANIFEST}")
+        for group in map(source.metadata.row_group, range(source.num_row_groups)):
+            columns = [group.column(number) for number in range(group.num_columns)]
+            size = sum(max(column.total_uncompressed_size, 4 * column.num_values) for column in columns)
+            if size > MAX_GROUP_BYTES or columns[-1].num_values > group.num_rows * published.max_length:
+                raise pa.ArrowInvalid(f"a row group of it takes {size:,} bytes, more than its passages can")
+        for batch in source.iter_batches(BATCH_ROWS, use_threads=False):
+            size = sum(map(_count_bytes, (batch["document_id"], batch["text"])))
+            if size > MAX_BATCH_BYTES or any(column.null_count for column in batch.columns):
+                raise pa.ArrowInvalid(f"{len(batch)} passages of it have missing values or take {size:,} bytes")
+            yield batch.to_pydict()
+    except (pa.ArrowException, KeyError, OSError) as error:
+        raise ValueError(
+            f"the passages of a published datastore must be Parquet as push_to_hub writes it; {file} is not: {error}. "
+            "Publish it again."
+        ) from error
+
+
+def _count_bytes(texts: pa.DictionaryArray) -> int:
+    lengths = pc.binary_length(texts.dictionary.cast(pa.binary()))
+    return pc.sum(lengths.cast(pa.int64()).take(texts.indices)).as_py() or 0

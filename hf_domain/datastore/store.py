@@ -29,12 +29,14 @@ import pyarrow.compute as pc
 from datasets import Dataset, IterableDataset, concatenate_datasets
 from filelock import FileLock, Timeout
 from tqdm.auto import tqdm
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from hf_domain.datastore.analysis import Analyzer
 from hf_domain.datastore.elasticsearch_index import ElasticsearchIndex, build_index
 from hf_domain.datastore.manifest import (
+    INDEX,
     MANIFEST,
+    PART,
     SCHEMA,
     TOKENIZER,
     Manifest,
@@ -42,14 +44,20 @@ from hf_domain.datastore.manifest import (
     describe_file,
     read_manifest,
 )
-from hf_domain.datastore.splitting import FEATURES, fingerprint_tokenizer, hash_text, read_documents, split_texts
+from hf_domain.datastore.splitting import (
+    FEATURES,
+    fingerprint_tokenizer,
+    hash_text,
+    read_documents,
+    split_texts,
+)
 from hf_domain.datastore.tantivy_index import TantivyIndex, import_tantivy, write_index
+from hf_domain.datastore.verification import check_inside, check_rows, load_tokenizer
 from hf_domain.results import write_json
 
 LOCK = ".lock"
-WRITTEN = re.compile(
-    r"passages-\d+\.arrow|index-\d+|datastore\.json\.(\w+\.)?unfinished"
-)  # all that may be left behind
+# All that may be left behind.
+WRITTEN = re.compile(rf"{PART.pattern}|{INDEX.pattern}|datastore\.json\.(\w+\.)?unfinished")
 BATCH_SIZE = 1000  # documents that are tokenized at once
 
 
@@ -96,7 +104,8 @@ class Datastore:
 
         Raises:
             FileNotFoundError: There is none.
-            ValueError: It cannot be used: another tokenizer, analyzer or version; a file is damaged.
+            ValueError: It cannot be used: another tokenizer, analyzer or version; a file is damaged or leads out of
+                the folder.
         """
         folder = Path(folder).absolute()
         manifest = read_manifest(folder)
@@ -106,6 +115,7 @@ class Datastore:
                 f"{tokenizer.name_or_path or type(tokenizer).__name__}. Build a datastore for it."
             )
         datastore = cls(folder, manifest, _find_analyzer(manifest, analyzer, rebuild_index), client)
+        check_inside(folder, [folder / name for name in (*manifest.parts, TOKENIZER)])
         datastore._check_sizes(manifest.parts)
         if rebuild_index:
             with datastore._write():
@@ -126,7 +136,7 @@ class Datastore:
 
     def __len__(self) -> int:
         """Passages that can be found."""
-        return self.manifest.num_passages - len(self.manifest.deleted)
+        return self.manifest.num_findable
 
     @property
     def fingerprint(self) -> str:
@@ -145,7 +155,7 @@ class Datastore:
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The tokenizer that cut the passages."""
-        return AutoTokenizer.from_pretrained(self.folder / TOKENIZER)
+        return load_tokenizer(self.folder)
 
     @cached_property
     def index(self) -> Any:
@@ -257,14 +267,26 @@ class Datastore:
         return len(numbers)
 
     def verify(self) -> None:
-        """Read all files, also the passages, and compare them with their checksums.
+        """Read everything: compare all files with their checksums, and tokenize all texts again.
+
+        For a datastore that somebody else built: what its passages show is then what a model reads.
 
         Raises:
-            ValueError: A file is damaged.
+            ValueError: A file is damaged, or a passage has other tokens than those of its text.
         """
         self._check_sizes(list(self.manifest.files))
         for name in tqdm(self.manifest.files, desc="Verifying", unit="file", delay=2):
             self._check_sum(name)
+        found, deleted = replace(self.manifest, passages_hash="", num_passages=0), set(self.manifest.deleted)
+        with tqdm(total=self.manifest.num_passages, desc="Verifying", unit="passage", delay=2) as progress:
+            for rows in self.passages.iter(BATCH_SIZE):
+                check_rows(rows, found, self.tokenizer, deleted)
+                progress.update(len(rows["id"]))
+        if found.fingerprint != self.fingerprint:
+            raise ValueError(
+                f"the passages of {self.folder} must be those of its {MANIFEST}, but are others. Build the datastore "
+                "again."
+            )
 
     @cached_property
     def _table(self) -> Dataset:
@@ -369,8 +391,7 @@ class Datastore:
                         values = (manifest.num_passages, document_id, passage.text, passage.input_ids, text_hash)
                         for column, value in zip(rows.values(), values, strict=True):
                             column.append(value)
-                        manifest.passages_hash = chain_hashes(manifest.passages_hash, document_id, passage.text)
-                        manifest.num_passages += 1
+                        manifest.count_passage(document_id, passage.text, passage.input_ids)
                 writer.write_batch(pa.RecordBatch.from_pydict(rows, SCHEMA))
                 yield from zip(rows["id"], rows["text"], strict=True)
 
@@ -415,6 +436,7 @@ class Datastore:
 
     def _check_index(self) -> None:
         names = [name for name in self.manifest.files if name not in self.manifest.parts]
+        check_inside(self.folder, [self.folder / name for name in (*names, self.manifest.index) if name])
         self._check_sizes(names)
         for name in names:
             self._check_sum(name)

@@ -1,0 +1,82 @@
+"""What must hold of a datastore that somebody else made: its files are its own, and what it shows is what it holds."""
+
+from collections.abc import Container, Iterable
+from pathlib import Path
+
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from hf_domain.datastore.manifest import TOKENIZER, Manifest
+
+
+def check_inside(folder: Path, paths: Iterable[Path]) -> None:
+    """Raise if a path leads out of a folder, as a symbolic link can.
+
+    Args:
+        folder: May itself be a link.
+        paths: Files and folders in it; all that lies in a folder is checked, too.
+
+    Raises:
+        ValueError: One leads elsewhere.
+    """
+    root = folder.resolve()
+    for path in paths:
+        for inner in (path, *(path.rglob("*") if path.is_dir() else ())):
+            if not inner.resolve().is_relative_to(root):
+                raise ValueError(
+                    f"a datastore must hold its files itself; {inner} leads to {inner.resolve()}. Put a copy there, if "
+                    "you trust it."
+                )
+
+
+def load_tokenizer(folder: Path, root: Path | None = None) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a datastore. Code that comes with it is never run, nor is anybody asked to run it.
+
+    Args:
+        folder: Of the datastore.
+        root: Links must not lead out of it. Default: the folder.
+
+    Raises:
+        ValueError: It does not load, or a file of it leads elsewhere.
+    """
+    check_inside(root or folder, [folder / TOKENIZER])
+    try:
+        return AutoTokenizer.from_pretrained(folder / TOKENIZER, trust_remote_code=False)
+    except Exception as error:  # tokenizers and transformers raise many kinds
+        raise ValueError(
+            f"the tokenizer of a datastore must load without code of its own; {folder / TOKENIZER} does not: "
+            f"{error or type(error).__name__}. Build the datastore again."
+        ) from error
+
+
+def check_rows(
+    rows: dict[str, list], found: Manifest, tokenizer: PreTrainedTokenizerBase, deleted: Container[int]
+) -> None:
+    """Count passages in a manifest, and raise unless a model reads in each what people do.
+
+    Args:
+        rows: Columns of passages that follow those in `found`.
+        found: Counts them.
+        tokenizer: That of the datastore.
+        deleted: Ids of passages that are deleted; only they may be blank.
+
+    Raises:
+        ValueError: An id is not the number of its row, or the tokens of a passage are not those of its text.
+    """
+    first = found.num_passages
+    kept: list[tuple[int, str, list[int]]] = []
+    for number, (name, document_id, text, input_ids) in enumerate(
+        zip(rows["id"], rows["document_id"], rows["text"], rows["input_ids"], strict=True), first
+    ):
+        if name != number:
+            raise ValueError(f"the id of a passage must be the number of its row; row {number} has {name}.")
+        found.count_passage(document_id, text, input_ids)
+        if text or input_ids or number not in deleted:
+            kept.append((number, text, input_ids))
+    options = {"return_attention_mask": False, "return_token_type_ids": False, "verbose": False}
+    expected = tokenizer([text for _, text, _ in kept], **options)["input_ids"] if kept else []
+    for (number, _, theirs), ours in zip(kept, expected, strict=True):
+        if theirs != ours:
+            raise ValueError(
+                f"the tokens of a passage must be those of its text; passage {number} has others. Build the datastore "
+                "again from its documents."
+            )
