@@ -45,36 +45,28 @@ from transformers import (
     TrainingArguments,
 )
 
-from hf_domain import ExBertForMaskedLM, GMapForMaskedLM, RadaForMaskedLM, VarMAEForMaskedLM
-from hf_domain.adapters import convert_to_adapter, save_as_model
+import hf_domain  # noqa: F401  the Auto classes then know its models
 from hf_domain.arguments import ModelArguments, check_method, parse_arguments
 from hf_domain.corpora import check_batch, load_corpus, tokenize_corpus
 from hf_domain.embeddings import NewRowsFirst, RowDistances, apply_delta, check_not_expanded
 from hf_domain.files import check_output_dir
 from hf_domain.finiteness import check_weights
-from hf_domain.lora import add_lora, merge_lora
 from hf_domain.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask, check_mask_token
-from hf_domain.memory import check_same_ids
+from hf_domain.methods import BASELINE, METHODS, PRETRAINING_METHODS
 from hf_domain.passage_reading import PassageArguments, load_datastore, retrieve_for_blocks, wrap_collator
 from hf_domain.runs import load_tokenizer, run_training, save_metrics, start_run, write_card
 from hf_domain.training import (
     check_tokenizer_fits,
-    decode_labelled_rows_only,
     log_auxiliary_losses,
     parse_overrides,
 )
-
-# Until it is merged, an adapter of peft beside weights is put on them by whoever loads the folder.
-MERGED = ("exbert_adapter", "lora")
 
 
 @dataclass
 class MethodArguments(ModelArguments):
     """Which encoder, and what is made of it."""
 
-    method: Literal["dapt", "exbert", "exbert_adapter", "gmap", "lora", "rada", "varmae"] = field(
-        default="dapt", metadata={"help": "What is trained."}
-    )
+    method: str = field(default=BASELINE, metadata={"help": "What is trained.", "choices": PRETRAINING_METHODS})
     expanded_vocabulary: str | None = field(default=None, metadata={"help": "Folder written by run_expand_vocab.py."})
     new_rows_first_steps: int = field(default=0, metadata={"help": "Train the new rows alone for so many steps."})
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = field(
@@ -110,45 +102,33 @@ ARGUMENTS = (MethodArguments, DataTrainingArguments, PassageArguments, TrainingA
 
 def load_model(args: MethodArguments, tokenizer, delta: VocabularyDelta | None):
     """Load the model to train: the encoder itself, or the method's model around it."""
-    overrides = parse_overrides(args.config_overrides)
+    method, overrides = METHODS[args.method], parse_overrides(args.config_overrides)
     config = AutoConfig.from_pretrained(args.config_name or args.model_name_or_path, **args.hub_options)
     if type(config) not in MODEL_FOR_MASKED_LM_MAPPING and not args.trust_remote_code:
         raise ValueError(
             f"masked language modeling needs an encoder such as BERT or RoBERTa, got a {config.model_type}"
         )
-    goes_on = args.method in ("dapt", "lora", config.model_type)
-    if config.model_type == "exbert" and delta is not None:
+    extends = any(row.extends_vocabulary and row.model_type == config.model_type for row in METHODS.values())
+    if extends and delta is not None:
         raise ValueError(
             "an exBERT gets its extension vocabulary when it is made and has its tokenizer beside it; leave out "
             f"--expanded_vocabulary, got {args.expanded_vocabulary}"
         )
+    goes_on = method.keeps_encoder or method.model_type == config.model_type
     check_method(args, goes_on)
     model = AutoModelForMaskedLM.from_pretrained(
         args.model_name_or_path, dtype=args.dtype, **args.hub_options, **(overrides if goes_on else {})
     )
-    if args.method in ("exbert", "exbert_adapter") and not goes_on:
-        return build_exbert(args, model, delta, overrides)
-    if delta is not None:
-        if (own := load_own_tokenizer(args)) is not None:
-            check_not_expanded(own, delta)
-        apply_delta(model, delta)
-    if args.method == "varmae" and not goes_on:
-        special_ids = sorted(set(tokenizer.all_special_ids) - {tokenizer.mask_token_id, tokenizer.unk_token_id})
-        return VarMAEForMaskedLM.from_backbone(model, **{"special_token_ids": special_ids, **overrides})
-    if args.method == "gmap" and not goes_on:
-        options = {**args.hub_options, "revision": args.memory_revision or "main"}
-        check_same_ids(tokenizer, AutoTokenizer.from_pretrained(args.memory_name_or_path, **options))
-        options = {"memory_revision": args.memory_revision, "memory_tokenizer": "same", **overrides}
-        return GMapForMaskedLM.from_backbones(model, args.memory_name_or_path, dtype=model.dtype, **options)
-    if args.method == "gmap" and model.config.memory_tokenizer != "same":
+    if getattr(model.config, "memory_tokenizer", "same") != "same":
         raise ValueError(
             "in masked-LM training the memory reads the masked text, so both encoders need one tokenizer; the memory "
             f"of {args.model_name_or_path} has its own"
         )
-    if args.method == "rada" and not goes_on:
-        return RadaForMaskedLM.from_backbone(model, **overrides)
-    model = decode_labelled_rows_only(model)
-    return add_lora(model, delta) if args.method == "lora" else model
+    if delta is not None and not method.extends_vocabulary:
+        if (own := load_own_tokenizer(args)) is not None:
+            check_not_expanded(own, delta)
+        apply_delta(model, delta)
+    return model if method.model_type == config.model_type else method.build(model, tokenizer, delta, args, overrides)
 
 
 def load_own_tokenizer(args: MethodArguments):
@@ -157,18 +137,6 @@ def load_own_tokenizer(args: MethodArguments):
         return AutoTokenizer.from_pretrained(args.model_name_or_path, **args.hub_options)
     except (OSError, ValueError):
         return None
-
-
-def build_exbert(args: MethodArguments, model, delta: VocabularyDelta | None, overrides: dict):
-    """Build an exBERT around a model, or put it beside the model as an adapter."""
-    is_adapter = args.method == "exbert_adapter"
-    if is_adapter and (model.config.model_type == "exbert" or {"freeze_backbone", "backbone_dropout"} & {*overrides}):
-        raise ValueError(
-            "an exBERT adapter stands beside an encoder that stays as it is, and trains with its dropout; --method "
-            f"exbert trains an exBERT further, or its base as well. Got {args.model_name_or_path} and {overrides}"
-        )
-    exbert = ExBertForMaskedLM.from_backbone(model, extension_vocabulary=delta, **overrides)
-    return convert_to_adapter(exbert, decode_labelled_rows_only(model)) if is_adapter else exbert
 
 
 def load_data(args: DataTrainingArguments, model_args: MethodArguments, do_eval: bool, tokenizer):
@@ -215,7 +183,7 @@ def check_options(
     """
     if data_args.streaming and training_args.do_train and training_args.max_steps <= 0:
         raise ValueError("the length of a stream is not known: --streaming needs --max_steps, got none")
-    if model_args.method in MERGED and training_args.push_to_hub and not training_args.do_train:
+    if METHODS[model_args.method].finish and training_args.push_to_hub and not training_args.do_train:
         raise ValueError(f"--method {model_args.method} pushes the model that training ends with: add --do_train")
 
 
@@ -232,7 +200,8 @@ def run(
         model_args.tokenizer_name = model_args.expanded_vocabulary
     elif model_args.new_rows_first_steps:
         raise ValueError("--new_rows_first_steps needs the new rows of an --expanded_vocabulary, got none")
-    if model_args.new_rows_first_steps and model_args.method in (*MERGED, "exbert"):
+    method = METHODS[model_args.method]
+    if model_args.new_rows_first_steps and method.trains_rows_apart:
         raise ValueError(
             "--new_rows_first_steps trains the new rows of the encoder's own table alone; the encoder of "
             f"{model_args.method} is frozen, and its new rows are apart: leave the flag out"
@@ -252,8 +221,8 @@ def run(
     if training_args.do_train:
         check_batch(examples["train"], training_args.train_batch_size * training_args.gradient_accumulation_steps)
 
-    ends_merged = model_args.method in MERGED
-    pushes, training_args.push_to_hub = training_args.push_to_hub, training_args.push_to_hub and not ends_merged
+    # Until an adapter is finished, whoever loads the folder puts it on the weights beside it: nothing is pushed before.
+    pushes, training_args.push_to_hub = training_args.push_to_hub, training_args.push_to_hub and not method.finish
     training_args.remove_unused_columns = not data_args.whole_word_mask  # the collator reads and drops word_ids
     collator_class = DataCollatorForWholeWordMask if data_args.whole_word_mask else DataCollatorForTokenMask
     collator = collator_class(tokenizer, mlm_probability=data_args.mlm_probability, seed=training_args.seed)
@@ -266,7 +235,7 @@ def run(
         data_collator=wrap_collator(collator, model, tokenizer, datastore, examples, passage_args, training_args),
     )
     log_auxiliary_losses(trainer)
-    if delta is not None and model_args.method not in ("exbert", "exbert_adapter", "lora"):
+    if delta is not None and not method.trains_rows_apart:
         trainer.add_callback(RowDistances(delta))
     if model_args.new_rows_first_steps:
         trainer.add_callback(NewRowsFirst(delta, model_args.new_rows_first_steps))
@@ -278,9 +247,8 @@ def run(
         # VarMAE's loss has more terms; what compares with a masked LM is the reconstruction of the masked tokens.
         metrics["perplexity"] = math.exp(metrics.get("eval_masked_reconstruction_loss", metrics["eval_loss"]))
         save_metrics(trainer, "eval", metrics, trainer.eval_dataset)
-    if ends_merged and training_args.do_train and training_args.should_save:
-        save = merge_lora if model_args.method == "lora" else save_as_model
-        trainer.model = save(trainer.accelerator.unwrap_model(trainer.model), training_args.output_dir)
+    if method.finish and training_args.do_train and training_args.should_save:
+        trainer.model = method.finish(trainer.accelerator.unwrap_model(trainer.model), training_args.output_dir)
     training_args.push_to_hub = pushes
     write_card(
         trainer,

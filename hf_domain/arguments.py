@@ -3,9 +3,11 @@
 import argparse
 import sys
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from transformers import HfArgumentParser
+
+from hf_domain.methods import METHODS, TASK_METHODS
 
 
 @dataclass
@@ -22,8 +24,12 @@ class ModelArguments:
     ignore_mismatched_sizes: bool = field(
         default=False, metadata={"help": "Replace the head of a model that was fine-tuned for other labels."}
     )
-    method: Literal["plain", "gmap", "rada"] = field(
-        default="plain", metadata={"help": "The encoder as it is, with a memory (gmap), or reading passages (rada)."}
+    method: str = field(
+        default="plain",
+        metadata={
+            "help": "The encoder as it is, with a memory (gmap), or reading passages (rada).",
+            "choices": TASK_METHODS,
+        },
     )
     memory_name_or_path: str | None = field(default=None, metadata={"help": "With gmap: the general encoder."})
     memory_revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of the memory."})
@@ -51,11 +57,12 @@ def check_method(model_args: ModelArguments, is_method: bool) -> None:
         ValueError: An option is there that the method does not have, or one that it needs is missing.
     """
     method, memory = model_args.method, model_args.memory_name_or_path
-    if model_args.config_overrides and method in ("plain", "dapt", "lora"):
+    row = METHODS.get(method)
+    if model_args.config_overrides and (row is None or row.keeps_encoder):
         raise ValueError(
             f"--config_overrides are options of a method and {method} has none; got {model_args.config_overrides}"
         )
-    if (memory is not None) != (method == "gmap" and not is_method):
+    if (memory is not None) != (row is not None and row.reads_memory and not is_method):
         raise ValueError(
             "--memory_name_or_path names the memory that --method gmap joins to an encoder that has none yet; "
             f"got {memory} with --method {method}"

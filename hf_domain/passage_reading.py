@@ -9,6 +9,7 @@ import torch
 from datasets import DatasetDict
 from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
+from hf_domain.methods import METHODS
 from hf_domain.modeling.modeling_rada import RadaPreTrainedModel
 from hf_domain.passages import DataCollatorWithPassages
 from hf_domain.training import autocast_as_trained
@@ -56,7 +57,7 @@ def load_datastore(
     if args.append_passage and (reads or args.datastore is None):
         raise ValueError("--append_passage is for an encoder that reads no passages by itself, and needs a --datastore")
     if args.datastore is None:
-        if method == "rada":
+        if method in METHODS and METHODS[method].reads_passages:
             raise ValueError("--method rada reads passages; got no --datastore. Build one with build_datastore.py.")
         if args.passage_cache is not None:
             raise ValueError(f"--passage_cache holds passages of a --datastore; got {args.passage_cache} alone.")

@@ -4,7 +4,6 @@ import json
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatch
 from importlib.resources import files
 from pathlib import Path
@@ -17,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoTokenizer
 from transformers.dynamic_module_utils import get_relative_imports
 
+from hf_domain.methods import METHODS, OWN_TYPES
 from hf_domain.modeling.configuration_gmap import check_memory_reference
 
 # Of a saved model: what it takes to load it. Metrics, logs and the state of the trainer stay at home.
@@ -37,8 +37,6 @@ MODEL_FILES = (
     "spm.model",
     "sentencepiece.bpe.model",
 )
-# Model types whose code lies in the repository; all others are of transformers, whatever their configurations say.
-OWN_TYPES = ("varmae", "exbert", "gmap", "rada")
 # What a publication holds beside them.
 OTHER_FILES = ("README.md", "report.json", "*.png", "LICENSE*")
 # Files that may run code when they are loaded, packed ones too.
@@ -47,112 +45,6 @@ PICKLE = re.compile(
 )
 # Between attempts: a Hub that restarts is back within these.
 RETRY_SECONDS = (1, 4)
-
-
-@dataclass
-class Method:
-    """What a model card says of a method."""
-
-    name: str
-    paper: str
-    summary: str
-    citation: str
-
-
-# Of DAPT and of TAPT.
-DONT_STOP_PRETRAINING = """@inproceedings{gururangan-etal-2020-dont,
-  title = "Don't Stop Pretraining: Adapt Language Models to Domains and Tasks",
-  author = "Gururangan, Suchin and others",
-  booktitle = "Proceedings of ACL",
-  year = "2020"
-}"""
-
-METHODS = {
-    "dapt": Method(
-        name="DAPT",
-        paper="Gururangan et al. 2020, <https://aclanthology.org/2020.acl-main.740>",
-        summary="{base_model}, trained further with masked language modeling on text of its domain.",
-        citation=DONT_STOP_PRETRAINING,
-    ),
-    "tapt": Method(
-        name="TAPT",
-        paper="Gururangan et al. 2020, <https://aclanthology.org/2020.acl-main.740>",
-        summary="{base_model}, trained further with masked language modeling on the text of a task.",
-        citation=DONT_STOP_PRETRAINING,
-    ),
-    "adalm": Method(
-        name="AdaLM's vocabulary expansion and DAPT",
-        paper="Yao et al. 2021, <https://aclanthology.org/2021.findings-acl.40>",
-        summary="{base_model}, whose vocabulary got words of its domain, trained further with masked language modeling "
-        "on text of it.",
-        citation="""@inproceedings{yao-etal-2021-adapt,
-  title = "Adapt-and-Distill: Developing Small, Fast and Effective Pretrained Language Models for Domains",
-  author = "Yao, Yunzhi and others",
-  booktitle = "Findings of ACL-IJCNLP",
-  year = "2021"
-}""",
-    ),
-    "lora": Method(
-        name="DAPT with LoRA",
-        paper="Hu et al. 2021, <https://arxiv.org/abs/2106.09685>",
-        summary="{base_model}, trained further with masked language modeling on text of its domain by low-rank "
-        "changes, which are merged into its weights.",
-        citation="""@inproceedings{hu-etal-2022-lora,
-  title = "{LoRA}: Low-Rank Adaptation of Large Language Models",
-  author = "Hu, Edward J. and others",
-  booktitle = "Proceedings of ICLR",
-  year = "2022"
-}""",
-    ),
-    "varmae": Method(
-        name="VarMAE",
-        paper="Hu et al. 2022, <https://aclanthology.org/2022.findings-emnlp.468>",
-        summary="{base_model} with a context-uncertainty module, trained by variational masked autoencoding on text of "
-        "its domain; the encoder itself was {encoder}.",
-        citation="""@inproceedings{hu-etal-2022-varmae,
-  title = "{V}ar{MAE}: Pre-training of Variational Masked Autoencoder for Domain-adaptive Language Understanding",
-  author = "Hu, Dou and others",
-  booktitle = "Findings of EMNLP",
-  year = "2022"
-}""",
-    ),
-    "exbert": Method(
-        name="exBERT",
-        paper="Tai et al. 2020, <https://aclanthology.org/2020.findings-emnlp.129>",
-        summary="{base_model} with {extension}, trained with masked language modeling on text of its domain; the "
-        "encoder itself was {encoder}.",
-        citation="""@inproceedings{tai-etal-2020-exbert,
-  title = "ex{BERT}: Extending Pre-trained Models with Domain-specific Vocabulary Under Constrained Training Resources",
-  author = "Tai, Wen and others",
-  booktitle = "Findings of EMNLP",
-  year = "2020"
-}""",
-    ),
-    "gmap": Method(
-        name="G-MAP",
-        paper="Wan et al. 2022, <https://arxiv.org/abs/2212.03613>",
-        summary="{base_model}, trained further with masked language modeling on text of its domain while its layers "
-        "read a general encoder as memory, which was {memory}.",
-        citation="""@inproceedings{wan-etal-2022-g,
-  title = "{G}-{MAP}: General Memory-Augmented Pre-trained Language Model for Domain Tasks",
-  author = "Wan, Zhongwei and others",
-  booktitle = "Proceedings of EMNLP",
-  year = "2022"
-}""",
-    ),
-    "rada": Method(
-        name="RADA",
-        paper="Xu et al. 2023, <https://aclanthology.org/2023.repl4nlp-1.5>",
-        summary="{base_model} with an interface that reads retrieved passages, trained by masked language modeling on "
-        "text of its domain. Without passages it is its encoder alone.",
-        citation="""@inproceedings{xu-etal-2023-retrieval,
-  title = "Retrieval-Augmented Domain Adaptation of Language Models",
-  author = "Xu, Benfeng and others",
-  booktitle = "Proceedings of the 8th Workshop on Representation Learning for NLP (RepL4NLP 2023)",
-  year = "2023"
-}""",
-    ),
-}
 
 
 def describe_training(config: dict[str, Any]) -> dict[str, str]:
@@ -272,7 +164,7 @@ def write_model_card(
         summary=about.summary.format(base_model=start, **describe_training(config)),
         base_model=start,
         corpus=corpus,
-        method_name=about.name,
+        method_name=about.title,
         paper=about.paper,
         usage=usage,
         usage_output=usage_output,

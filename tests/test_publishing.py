@@ -17,7 +17,8 @@ from hf_domain.comparison.publication import make_publication
 from hf_domain.comparison.report import read_report
 from hf_domain.comparison.results import describe_plan
 from hf_domain.comparison.scores import score_labels
-from hf_domain.publishing import METHODS, OWN_TYPES, check_publication, publish, write_model_card
+from hf_domain.methods import METHODS, OWN_TYPES, RECIPES
+from hf_domain.publishing import check_publication, publish, write_model_card
 from hf_domain.results import describe_environment, read_json, write_json
 from hf_domain.runs import run_training
 
@@ -38,7 +39,7 @@ CARD = {
 
 @pytest.mark.parametrize("method", METHODS)
 def test_card_says_what_was_done(method, tmp_path):
-    is_stock = method in ("dapt", "tapt", "adalm", "lora")
+    is_stock = METHODS[method].model_type is None
     # Of a stock model an `auto_map` is its base's: trust would run code of somebody else.
     write_json(tmp_path / "config.json", {"model_type": "bert" if is_stock else method, "auto_map": FOREIGN})
     card = ModelCard.load(write_model_card(tmp_path, method=method, **CARD))
@@ -253,7 +254,7 @@ def comparison(tmp_path, monkeypatch):
     def train(method, recipe, kind="pretraining", flags=None, config=None, **start):
         plan.methods[method] = Method(recipe, **start)
         folder = home / "steps" / f"{method}-pets"
-        made = (config or {}).pop("model_type", publication.CARDS.get(recipe))
+        made = (config or {}).pop("model_type", RECIPES[recipe].card)
         if made in OWN_TYPES:
             VarMAEForMaskedLM.from_backbone(make_masked_lm("bert"), **(config or {})).save_pretrained(folder)
             write_json(
@@ -362,7 +363,9 @@ def test_card_is_of_the_recipe(comparison):
     assert "exBERT" in make(comparison, "adapter")
     assert "(after an expansion of its vocabulary by words of the domain), trained" in make(comparison, "low_rank")
     for method, recipe in (("mean", "average"), ("general", "control")):
-        with pytest.raises(ValueError, match=f"{method} is of {recipe}: publish one of adapter, low_rank, words"):
+        with pytest.raises(
+            ValueError, match=rf"{method} makes no model.*{recipe}\): publish one of adapter, low_rank, words"
+        ):
             make(comparison, method)
 
 

@@ -15,74 +15,9 @@ import yaml
 
 from hf_domain.comparison.task_files import check_task_files
 from hf_domain.corpora import BUILDERS
+from hf_domain.methods import RECIPES, Recipe, check_start
 from hf_domain.publishing import is_hub_id
 
-
-@dataclass(frozen=True)
-class Recipe:
-    """How a method makes its encoder, and the flags that suit it; a plan may say otherwise."""
-
-    name: str
-    """As the report writes it."""
-    method: str | None = None
-    """`--method` of run_mlm.py; None trains nothing."""
-    text: Literal["domain", "general", "task"] = "domain"
-    expands_vocabulary: bool = False
-    needs_after: bool = False
-    averages: bool = False
-    reads_datastore: bool = False
-    pretraining: dict[str, Any] = field(default_factory=dict)
-    fine_tuning: dict[str, Any] = field(default_factory=dict)
-
-
-# The learning rates are our choice: those of the quickstart. VarMAE and exBERT train small new networks over a frozen
-# encoder. exBERT begins near its base: a budget of a comparison is too short to learn again what open gates take away.
-RECIPES = {
-    "fine_tune": Recipe("fine-tuning only"),
-    "control": Recipe("general text", method="dapt", text="general", pretraining={"learning_rate": 3e-4}),
-    "tapt": Recipe("TAPT", method="dapt", text="task", pretraining={"learning_rate": 3e-4}),
-    "dapt": Recipe("DAPT", method="dapt", pretraining={"learning_rate": 3e-4}),
-    "lora": Recipe("DAPT with LoRA", method="lora", expands_vocabulary=True, pretraining={"learning_rate": 1e-3}),
-    "average": Recipe("average with the base", needs_after=True, averages=True),
-    "varmae": Recipe(
-        "VarMAE", method="varmae", pretraining={"learning_rate": 1e-3, "config_overrides": "unmasked_ratio=0.15"}
-    ),
-    "adalm": Recipe(
-        "AdaLM vocabulary + DAPT", method="dapt", expands_vocabulary=True, pretraining={"learning_rate": 3e-4}
-    ),
-    "exbert": Recipe(
-        "exBERT",
-        method="exbert",
-        expands_vocabulary=True,
-        pretraining={"learning_rate": 1e-3, "config_overrides": "gate_bias_init=6,extension_init=pieces"},
-    ),
-    "exbert_adapter": Recipe(
-        "exBERT as an adapter",
-        method="exbert_adapter",
-        expands_vocabulary=True,
-        pretraining={"learning_rate": 1e-3, "config_overrides": "gate_bias_init=6,extension_init=pieces"},
-    ),
-    "gmap": Recipe("G-MAP", needs_after=True, fine_tuning={"method": "gmap"}),
-    # A frozen copy encodes the passages: what they say is then computed once for all epochs and seeds.
-    "rada": Recipe(
-        "RADA", reads_datastore=True, fine_tuning={"method": "rada", "config_overrides": "passage_encoder=frozen"}
-    ),
-    # Few passages: those of a corpus's blocks are many, and each has to be encoded once.
-    "rada_mlm": Recipe(
-        "RADA with its masked-LM stage",
-        method="rada",
-        reads_datastore=True,
-        pretraining={"learning_rate": 3e-4, "num_passages": 3, "config_overrides": "passage_encoder=frozen"},
-        fine_tuning={"method": "rada"},
-    ),
-    "rada_task": Recipe(
-        "RADA over the training set of the task",
-        text="task",
-        reads_datastore=True,
-        fine_tuning={"method": "rada", "config_overrides": "passage_encoder=frozen"},
-    ),
-    "append_passage": Recipe("best passage appended", reads_datastore=True, fine_tuning={"append_passage": True}),
-}
 METRICS = {
     "classification": ("macro_f1", "micro_f1", "positive_micro_f1"),
     "ner": ("entity_f1", "token_f1"),
@@ -388,10 +323,14 @@ def _check_method(method: Method, plan: Plan) -> list[str]:
     if unknown := [task for task in tasks if task not in plan.tasks]:
         problems.append(f"tasks are of {', '.join(plan.tasks)}, got {', '.join(unknown)}")
     kinds = {plan.tasks[task].kind for task in tasks if task in plan.tasks}
-    if "train_top_layers" in method.fine_tuning and not {"exbert", "exbert_adapter"} & {*_list_recipes(method, plan)}:
+    if "train_top_layers" in method.fine_tuning and "exbert" not in {
+        RECIPES[name].card for name in _list_recipes(method, plan) if name in RECIPES
+    }:
         problems.append("train_top_layers is of an exBERT: name it as `recipe`, or the method that makes it as `after`")
-    if method.recipe == "append_passage" and kinds - {"classification"}:
-        problems.append("a passage is appended to the texts of classification alone: name such tasks in `tasks`")
+    if unfit := sorted(kinds - {*recipe.kinds}):
+        problems.append(
+            f"{method.recipe} works for {', '.join(recipe.kinds)} alone, got {', '.join(unfit)}: name other `tasks`"
+        )
     return problems + _check_chain(method, plan)
 
 
@@ -415,28 +354,7 @@ def _check_chain(method: Method, plan: Plan) -> list[str]:
         seen.append(plan.methods[seen[-1]].after)
         if seen[-1] in seen[:-1]:
             return [f"after goes in a circle: {' after '.join(map(str, seen))}"]
-    return _check_pairs(method.recipe, [plan.methods[name].recipe for name in seen if name is not None])
-
-
-def _check_pairs(recipe: str, used: list[str]) -> list[str]:
-    """Note recipes that cannot start from what those in `used` make."""
-    before = {name: RECIPES[name] for name in used if name in RECIPES}
-    expanding = [name for name, other in before.items() if other.expands_vocabulary]
-    if RECIPES[recipe].reads_datastore and expanding:
-        return [
-            f"passages are cut by the tokenizer of the plan's encoder; {', '.join(expanding)} expands its vocabulary"
-        ]
-    if recipe == "append_passage" and any(other.method == "rada" for other in before.values()):
-        return ["a passage is appended for an encoder that reads none by itself; rada_mlm makes one that does"]
-    if recipe == "exbert_adapter" and {"exbert", "exbert_adapter"} & before.keys():
-        return ["an adapter of exBERT stands beside an encoder that is none"]
-    if recipe == "average":
-        trained = [name for name, other in before.items() if other.method is not None]
-        if before and not trained:
-            return [f"an average is of the plan's encoder and one that was trained; {', '.join(before)} trains none"]
-        if others := [name for name in trained if before[name].method != "dapt" or name in expanding]:
-            return [f"an average is of two encoders with the same weights; {', '.join(others)} makes others"]
-    return []
+    return check_start(method.recipe, [plan.methods[name].recipe for name in seen if name is not None])
 
 
 def _refuse(path: Path, problems: list[str]) -> None:

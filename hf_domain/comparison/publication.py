@@ -11,16 +11,13 @@ from typing import Any
 
 from transformers import AutoTokenizer
 
-from hf_domain.comparison.plan import RECIPES
 from hf_domain.comparison.report import Report, draw, explain, format_markdown_table, make_tables, write_report
 from hf_domain.comparison.results import read_results
 from hf_domain.comparison.steps import CHECKPOINTS, TRAINER_OPTIONS
+from hf_domain.methods import METHODS, RECIPES
 from hf_domain.publishing import MODEL_FILES, has_own_code, make_usage, read_config, write_model_card
 from hf_domain.results import read_json, write_json
 
-# The method of the card by the recipe of the plan; an adapter was saved as the model that it makes of its base.
-CARDS = {"exbert_adapter": "exbert", "rada_mlm": "rada"}
-CARDS |= {name: name for name in ("tapt", "dapt", "lora", "varmae", "adalm", "exbert")}
 # What a publication has beside the model; a licence in its folder is somebody's own.
 MADE_FILES = ("README.md", "report.json", "*.png")
 # What a comparison keeps in its own folder.
@@ -75,11 +72,12 @@ def make_publication(
         made = sorted(n for n, r in results.items() if r["kind"] == "pretraining" and r["status"] == "done")
         raise ValueError(f"{output_dir} has no trained model {name}; there are {', '.join(made) or 'none'}")
     recipes = {name: method["recipe"] for name, method in read_json(output_dir / "plan.json")["methods"].items()}
-    if recipes[method] not in CARDS:
-        made = sorted(name for name, recipe in recipes.items() if recipe in CARDS)
+    card = RECIPES[recipes[method]].card
+    if card is None:
+        made = sorted(name for name, recipe in recipes.items() if RECIPES[recipe].card is not None)
         raise ValueError(
-            f"a model of a domain is made by one of the recipes {', '.join(sorted(CARDS))}; {method} is of "
-            f"{recipes[method]}: publish one of {', '.join(made) or 'another plan'}"
+            f"{method} makes no model of a domain (its recipe is {recipes[method]}): publish one of "
+            f"{', '.join(made) or 'another plan'}"
         )
     report, result = write_report(output_dir), results[name]
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -105,13 +103,13 @@ def make_publication(
     settings["seconds"] = f"{result['seconds']:.0f}"
     settings["versions"] = ", ".join(f"{k} {v}" for k, v in result["environment"]["versions"].items())
     encoder, stages = find_start(report.plan, method)
-    if CARDS[recipes[method]] == "lora" and "expanded_vocabulary" in result["flags"]:  # the others say so themselves
+    if METHODS[card].keeps_encoder and "expanded_vocabulary" in result["flags"]:  # the others' cards say so themselves
         stages.append("an expansion of its vocabulary by words of the domain")
     start = output_dir / report.plan["folder"] / encoder
     write_model_card(
         unfinished,
         # What was trained says what it is: DAPT that starts after a VarMAE goes on with the VarMAE.
-        method=config["model_type"] if has_own_code(config) else CARDS[recipes[method]],
+        method=config["model_type"] if has_own_code(config) else card,
         model_name=model_name,
         base_model=str(start.resolve()) if start.exists() else encoder,
         stages=stages,
@@ -191,7 +189,7 @@ def find_start(plan: dict[str, Any], method: str) -> tuple[str, list[str]]:
     while (after := plan["methods"][method]["after"]) is not None:
         method, recipe = after, RECIPES[plan["methods"][after]["recipe"]]
         if recipe.method is not None or recipe.averages:
-            stages.insert(0, recipe.name)
+            stages.insert(0, recipe.title)
     return (plan["methods"][method]["encoder"] or plan["encoder"]).rstrip("/"), stages
 
 

@@ -101,7 +101,7 @@ def _digest_files(files: tuple[tuple[Path, int, int], ...]) -> str:
 
 def describe_plan(plan: Plan, output_dir: Path) -> dict[str, Any]:
     """Return what a report says of the plan; its paths start from `folder`, which is relative to `output_dir`."""
-    titles = {name: plan.get_recipe(name).name for name in plan.methods}
+    titles = {name: plan.get_recipe(name).title for name in plan.methods}
     for name, method in plan.methods.items():
         titles[name] += "" if method.recipe == name else f" ({name})"
         titles[name] += "" if method.after is None else f", after {method.after}"

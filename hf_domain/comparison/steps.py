@@ -13,6 +13,7 @@ from transformers import AutoTokenizer, HfArgumentParser
 
 from hf_domain.comparison.plan import Plan
 from hf_domain.corpora import check_length
+from hf_domain.methods import BASELINE, METHODS
 from hf_domain.training import parse_overrides
 
 # Steps of training from which the time of one is read, where the budget is a time; the first five are not timed.
@@ -167,7 +168,7 @@ class StepLister:
         overrides = parse_overrides(flags.get("config_overrides"))
         while "passage_encoder" not in overrides and method is not None:
             recipe, options = self.plan.get_recipe(method), self.plan.methods[method]
-            if recipe.method == "rada":
+            if recipe.method is not None and METHODS[recipe.method].reads_passages:
                 before = recipe.pretraining | self.plan.pretraining | options.pretraining
                 overrides = parse_overrides(before.get("config_overrides"))
             method = options.after
@@ -250,7 +251,9 @@ class StepLister:
         """
         plan, options = self.plan, self.plan.methods[method]
         groups = (options.pretraining, plan.datastore, options.datastore)
-        return plan.get_recipe(method).method == "rada" and not any("train_file" in flags for flags in groups)
+        name = plan.get_recipe(method).method
+        reads = name is not None and METHODS[name].reads_passages
+        return reads and not any("train_file" in flags for flags in groups)
 
     def build_datastore(self, method: str, task: str) -> Step:
         """Make the step that builds the datastore of a method, with the tokenizer of the plan's encoder."""
@@ -269,7 +272,7 @@ class StepLister:
         """Make the step that measures the masked-LM loss of an encoder on text it was not trained on."""
         encoder, name = self.name_encoder(method, task), f"{self.label_encoder(method, task)}-on-{corpus}"
         file = self.plan.corpora[corpus].validation_file
-        flags: dict[str, Any] = {"method": "dapt", "model_name_or_path": self.find_encoder(method, task)}
+        flags: dict[str, Any] = {"method": BASELINE, "model_name_or_path": self.find_encoder(method, task)}
         flags |= {
             "train_file": file,
             "validation_file": file,
@@ -290,7 +293,8 @@ class StepLister:
         flags |= TRAINER_OPTIONS | FINE_TUNING | plan.fine_tuning | task.options
         flags |= recipe.fine_tuning | plan.methods[method].fine_tuning
         needs = [encoder] if encoder in known else []
-        if flags.get("method") == "gmap":
+        reader = METHODS.get(str(flags.get("method")))
+        if reader is not None and reader.reads_memory:
             flags["memory_name_or_path"] = plan.encoder
             overrides = parse_overrides(flags.get("config_overrides"))
             if overrides.get("freeze_memory", overrides.get("strategy") != "ensemble"):
@@ -298,7 +302,7 @@ class StepLister:
         if recipe.reads_datastore:
             needs.append(self.build_datastore(method, task_name).name)
             flags["datastore"] = f"{self.get_folder(needs[-1])}/datastore"
-        if flags.get("method") == "rada" and self.has_frozen_passages(method, flags):
+        if reader is not None and reader.reads_passages and self.has_frozen_passages(method, flags):
             flags["passage_cache"] = (
                 f"{self.root}/passages/{self.label_encoder(method, task_name)}-{needs[-1]}-{task_name}"
             )

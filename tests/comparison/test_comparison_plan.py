@@ -52,7 +52,7 @@ def test_everything_wrong_with_a_plan_is_told_at_once(content, tmp_path):
         "(quote a number): it becomes that of a folder; got ../up",
         "a plan holds no token",
         "fine_tune is not pre-trained",
-        "a passage is appended to the texts of classification alone",
+        "append_passage works for classification alone",
         "methods: control: tasks are of animals, entities, empty, got plants",
         "control reads no datastore, got datastore {'train_file': 'corpus.txt'}",
         "it starts either from encoder or after a method, got mine and dapt",
@@ -69,11 +69,11 @@ def test_everything_wrong_with_a_plan_is_told_at_once(content, tmp_path):
         "methods: far: encoder: there is no folder /far",
         "methods: read: passages are cut by the tokenizer of the plan's encoder; adalm expands its vocabulary",
         "methods: twice: an adapter of exBERT stands beside an encoder that is none",
-        "methods: itself: an average is of the plan's encoder and one that was trained; fine_tune trains none",
+        "methods: itself: `average` needs a trained encoder to average with; fine_tune does not train one",
         "methods: twofold: a passage is appended for an encoder that reads none by itself; rada_mlm makes",
         "a budget of tokens counts full blocks, lines are shorter: drop line_by_line",
         "a name is a text of letters, digits, _ and - (quote a number): it becomes that of a folder; got 2010",
-        "methods: mean: an average is of two encoders with the same weights; adalm makes others",
+        "methods: mean: `average` needs two encoders with the same weights; adalm makes others",
     ):
         assert part in str(error.value)
     assert "secret" not in str(error.value)

@@ -1,0 +1,408 @@
+"""The methods: one table that every command, comparison, model card and publication reads.
+
+`METHODS` says what a method is, how its model is built from an encoder, and what its model card says. `RECIPES` says
+how a comparison uses the methods. To add a method, add a row here; CONTRIBUTING.md has all the steps.
+
+The table imports nothing heavy: the commands read it before torch is there. Builders import what they build.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+# --------------------------------------------------------------------------------------------- how models are built
+# A builder of masked LM gets the stock masked LM, its tokenizer, what an expanded vocabulary added (or None), the
+# arguments of the command and the method's own options, and returns the model to train.
+
+
+def build_dapt(model: Any, tokenizer: Any, delta: Any, args: Any, options: dict[str, Any]) -> Any:
+    """Return the encoder itself, with a faster masked-LM loss."""
+    from hf_domain.training import decode_labelled_rows_only
+
+    return decode_labelled_rows_only(model)
+
+
+def build_lora(model: Any, tokenizer: Any, delta: Any, args: Any, options: dict[str, Any]) -> Any:
+    """Return the encoder with low-rank changes; the rows of new tokens train in full."""
+    from hf_domain.lora import add_lora
+    from hf_domain.training import decode_labelled_rows_only
+
+    return add_lora(decode_labelled_rows_only(model), delta)
+
+
+def merge_lora(model: Any, output_dir: str) -> Any:
+    """Merge the low-rank changes into the weights and save an ordinary model."""
+    from hf_domain.lora import merge_lora
+
+    return merge_lora(model, output_dir)
+
+
+def build_varmae(model: Any, tokenizer: Any, delta: Any, args: Any, options: dict[str, Any]) -> Any:
+    """Return a VarMAE, which does not reconstruct special tokens."""
+    from hf_domain.modeling.modeling_varmae import VarMAEForMaskedLM
+
+    special_ids = sorted(set(tokenizer.all_special_ids) - {tokenizer.mask_token_id, tokenizer.unk_token_id})
+    return VarMAEForMaskedLM.from_backbone(model, **{"special_token_ids": special_ids, **options})
+
+
+def build_exbert(model: Any, tokenizer: Any, delta: Any, args: Any, options: dict[str, Any]) -> Any:
+    """Return an exBERT, whose extension vocabulary holds the new entries."""
+    from hf_domain.modeling.modeling_exbert import ExBertForMaskedLM
+
+    return ExBertForMaskedLM.from_backbone(model, extension_vocabulary=delta, **options)
+
+
+def build_exbert_adapter(model: Any, tokenizer: Any, delta: Any, args: Any, options: dict[str, Any]) -> Any:
+    """Return the encoder with an exBERT beside it, as an adapter of peft.
+
+    Raises:
+        ValueError: The encoder is an exBERT already, or an option would change it.
+    """
+    from hf_domain.adapters import convert_to_adapter
+    from hf_domain.training import decode_labelled_rows_only
+
+    if model.config.model_type == "exbert" or {"freeze_backbone", "backbone_dropout"} & {*options}:
+        raise ValueError(
+            "an exBERT adapter stands beside an encoder that stays as it is, and trains with its dropout; --method "
+            f"exbert trains an exBERT further, or its base as well. Got {args.model_name_or_path} and {options}"
+        )
+    exbert = build_exbert(model, tokenizer, delta, args, options)
+    return convert_to_adapter(exbert, decode_labelled_rows_only(model))
+
+
+def save_exbert_adapter(model: Any, output_dir: str) -> Any:
+    """Save the adapter, and the exBERT that it makes of its base."""
+    from hf_domain.adapters import save_as_model
+
+    return save_as_model(model, output_dir)
+
+
+def build_gmap(model: Any, tokenizer: Any, delta: Any, args: Any, options: dict[str, Any]) -> Any:
+    """Return a G-MAP: the encoder, reading the encoder of `--memory_name_or_path`.
+
+    Raises:
+        ValueError: The two encoders have different tokenizers.
+    """
+    from transformers import AutoTokenizer
+
+    from hf_domain.memory import check_same_ids
+    from hf_domain.modeling.modeling_gmap import GMapForMaskedLM
+
+    hub_options = {**args.hub_options, "revision": args.memory_revision or "main"}
+    check_same_ids(tokenizer, AutoTokenizer.from_pretrained(args.memory_name_or_path, **hub_options))
+    options = {"memory_revision": args.memory_revision, "memory_tokenizer": "same", **options}
+    return GMapForMaskedLM.from_backbones(model, args.memory_name_or_path, dtype=model.dtype, **options)
+
+
+def build_rada(model: Any, tokenizer: Any, delta: Any, args: Any, options: dict[str, Any]) -> Any:
+    """Return a RADA: the encoder with an interface to retrieved passages."""
+    from hf_domain.modeling.modeling_rada import RadaForMaskedLM
+
+    return RadaForMaskedLM.from_backbone(model, **options)
+
+
+# A builder of a task gets the task's name in class names (ForSequenceClassification, ...), the arguments of the command
+# and the options of the configuration, labels among them.
+
+
+def build_gmap_for_task(task: str, args: Any, options: dict[str, Any]) -> Any:
+    """Return a G-MAP with the head of a task."""
+    from hf_domain.modeling import modeling_gmap
+
+    options = {**options, "memory_revision": args.memory_revision}
+    if args.tokenizer_name is not None and "memory_tokenizer" not in options:
+        # The run reads its text with this tokenizer, not with the one beside the encoder.
+        options["memory_tokenizer"] = modeling_gmap.compare_tokenizers(
+            args.tokenizer_name,
+            args.memory_name_or_path,
+            memory_revision=args.memory_revision or "main",
+            **args.hub_options,
+        )
+    model_class = getattr(modeling_gmap, f"GMap{task}")
+    return model_class.from_backbones(args.model_name_or_path, args.memory_name_or_path, **args.hub_options, **options)
+
+
+def build_rada_for_task(task: str, args: Any, options: dict[str, Any]) -> Any:
+    """Return a RADA with the head of a task."""
+    from hf_domain.modeling import modeling_rada
+
+    model_class = getattr(modeling_rada, f"Rada{task}")
+    return model_class.from_backbone(args.model_name_or_path, **args.hub_options, **options)
+
+
+# ----------------------------------------------------------------------------------------------------------- methods
+
+
+@dataclass(frozen=True)
+class Method:
+    """What a method is, and what its model card says."""
+
+    title: str
+    paper: str
+    """Authors, year and link."""
+    summary: str
+    """What was made of `{base_model}`."""
+    citation: str
+    """BibTeX."""
+    model_type: str | None = None
+    """That of its checkpoints, whose code is ours; None: the checkpoints are stock models."""
+    build: Callable[..., Any] | None = None
+    """Builds the model of `hf-domain mlm --method`; None: another method's command makes this one."""
+    finish: Callable[[Any, str], Any] | None = None
+    """Saves what was trained in another form. Until then the folder holds an adapter."""
+    build_for_task: Callable[..., Any] | None = None
+    """Builds the model of `hf-domain classification --method` and the other tasks."""
+    keeps_encoder: bool = False
+    """Trains the weights of the encoder itself, so it goes on from any checkpoint and has no options."""
+    extends_vocabulary: bool = False
+    """Keeps the entries of an expanded vocabulary beside the encoder's table."""
+    trains_rows_apart: bool = False
+    """Trains the rows of new entries apart from the encoder's table."""
+    reads_memory: bool = False
+    """Needs `--memory_name_or_path`."""
+    reads_passages: bool = False
+    """Needs `--datastore`."""
+
+
+# Of DAPT and of TAPT.
+DONT_STOP_PRETRAINING = """@inproceedings{gururangan-etal-2020-dont,
+  title = "Don't Stop Pretraining: Adapt Language Models to Domains and Tasks",
+  author = "Gururangan, Suchin and others",
+  booktitle = "Proceedings of ACL",
+  year = "2020"
+}"""
+
+METHODS: dict[str, Method] = {
+    "dapt": Method(
+        title="DAPT",
+        paper="Gururangan et al. 2020, <https://aclanthology.org/2020.acl-main.740>",
+        summary="{base_model}, trained further with masked language modeling on text of its domain.",
+        citation=DONT_STOP_PRETRAINING,
+        build=build_dapt,
+        keeps_encoder=True,
+    ),
+    "tapt": Method(
+        title="TAPT",
+        paper="Gururangan et al. 2020, <https://aclanthology.org/2020.acl-main.740>",
+        summary="{base_model}, trained further with masked language modeling on the text of a task.",
+        citation=DONT_STOP_PRETRAINING,
+    ),
+    "adalm": Method(
+        title="AdaLM's vocabulary expansion and DAPT",
+        paper="Yao et al. 2021, <https://aclanthology.org/2021.findings-acl.40>",
+        summary="{base_model}, whose vocabulary got words of its domain, trained further with masked language modeling "
+        "on text of it.",
+        citation="""@inproceedings{yao-etal-2021-adapt,
+  title = "Adapt-and-Distill: Developing Small, Fast and Effective Pretrained Language Models for Domains",
+  author = "Yao, Yunzhi and others",
+  booktitle = "Findings of ACL-IJCNLP",
+  year = "2021"
+}""",
+    ),
+    "lora": Method(
+        title="DAPT with LoRA",
+        paper="Hu et al. 2021, <https://arxiv.org/abs/2106.09685>",
+        summary="{base_model}, trained further with masked language modeling on text of its domain by low-rank "
+        "changes, which are merged into its weights.",
+        citation="""@inproceedings{hu-etal-2022-lora,
+  title = "{LoRA}: Low-Rank Adaptation of Large Language Models",
+  author = "Hu, Edward J. and others",
+  booktitle = "Proceedings of ICLR",
+  year = "2022"
+}""",
+        build=build_lora,
+        finish=merge_lora,
+        keeps_encoder=True,
+        trains_rows_apart=True,
+    ),
+    "varmae": Method(
+        title="VarMAE",
+        paper="Hu et al. 2022, <https://aclanthology.org/2022.findings-emnlp.468>",
+        summary="{base_model} with a context-uncertainty module, trained by variational masked autoencoding on text of "
+        "its domain; the encoder itself was {encoder}.",
+        citation="""@inproceedings{hu-etal-2022-varmae,
+  title = "{V}ar{MAE}: Pre-training of Variational Masked Autoencoder for Domain-adaptive Language Understanding",
+  author = "Hu, Dou and others",
+  booktitle = "Findings of EMNLP",
+  year = "2022"
+}""",
+        model_type="varmae",
+        build=build_varmae,
+    ),
+    "exbert": Method(
+        title="exBERT",
+        paper="Tai et al. 2020, <https://aclanthology.org/2020.findings-emnlp.129>",
+        summary="{base_model} with {extension}, trained with masked language modeling on text of its domain; the "
+        "encoder itself was {encoder}.",
+        citation="""@inproceedings{tai-etal-2020-exbert,
+  title = "ex{BERT}: Extending Pre-trained Models with Domain-specific Vocabulary Under Constrained Training Resources",
+  author = "Tai, Wen and others",
+  booktitle = "Findings of EMNLP",
+  year = "2020"
+}""",
+        model_type="exbert",
+        build=build_exbert,
+        extends_vocabulary=True,
+        trains_rows_apart=True,
+    ),
+    "gmap": Method(
+        title="G-MAP",
+        paper="Wan et al. 2022, <https://arxiv.org/abs/2212.03613>",
+        summary="{base_model}, trained further with masked language modeling on text of its domain while its layers "
+        "read a general encoder as memory, which was {memory}.",
+        citation="""@inproceedings{wan-etal-2022-g,
+  title = "{G}-{MAP}: General Memory-Augmented Pre-trained Language Model for Domain Tasks",
+  author = "Wan, Zhongwei and others",
+  booktitle = "Proceedings of EMNLP",
+  year = "2022"
+}""",
+        model_type="gmap",
+        build=build_gmap,
+        build_for_task=build_gmap_for_task,
+        reads_memory=True,
+    ),
+    "rada": Method(
+        title="RADA",
+        paper="Xu et al. 2023, <https://aclanthology.org/2023.repl4nlp-1.5>",
+        summary="{base_model} with an interface that reads retrieved passages, trained by masked language modeling on "
+        "text of its domain. Without passages it is its encoder alone.",
+        citation="""@inproceedings{xu-etal-2023-retrieval,
+  title = "Retrieval-Augmented Domain Adaptation of Language Models",
+  author = "Xu, Benfeng and others",
+  booktitle = "Proceedings of the 8th Workshop on Representation Learning for NLP (RepL4NLP 2023)",
+  year = "2023"
+}""",
+        model_type="rada",
+        build=build_rada,
+        build_for_task=build_rada_for_task,
+        reads_passages=True,
+    ),
+}
+# It is published as the exBERT that it makes of its base; what training starts from is a stock model.
+METHODS["exbert_adapter"] = replace(
+    METHODS["exbert"],
+    title="exBERT as an adapter",
+    model_type=None,
+    build=build_exbert_adapter,
+    finish=save_exbert_adapter,
+)
+
+# The baseline: every other method is compared with it.
+BASELINE = "dapt"
+# `hf-domain mlm --method`
+PRETRAINING_METHODS = tuple(name for name, method in METHODS.items() if method.build is not None)
+# `hf-domain classification --method`, and of the other tasks; plain is the encoder as it is.
+TASK_METHODS = ("plain", *(name for name, method in METHODS.items() if method.build_for_task is not None))
+# Model types whose code lies in the repository of a checkpoint; all others are of transformers, whatever their
+# configurations say.
+OWN_TYPES = tuple(dict.fromkeys(method.model_type for method in METHODS.values() if method.model_type is not None))
+
+# ----------------------------------------------------------------------------------------------------------- recipes
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a comparison uses a method, and the flags that suit it; a plan may set others."""
+
+    title: str
+    method: str | None = None
+    """`--method` of the masked-LM stage; None: there is none."""
+    text: Literal["domain", "general", "task"] = "domain"
+    """What the masked-LM stage, or the datastore, is made of."""
+    card: str | None = None
+    """The method of the model card; None: the recipe makes no model of a domain."""
+    expands_vocabulary: bool = False
+    needs_after: bool = False
+    averages: bool = False
+    reads_datastore: bool = False
+    kinds: tuple[str, ...] = ("classification", "ner", "qa")
+    """Kinds of tasks that it works for."""
+    pretraining: dict[str, Any] = field(default_factory=dict)
+    fine_tuning: dict[str, Any] = field(default_factory=dict)
+
+
+# Learning rates are our choice: those of the quickstart. VarMAE and exBERT train small new networks over a frozen
+# encoder. exBERT starts near its base: the budget of a comparison is too short to win back what open gates lose.
+EXBERT_START = {"learning_rate": 1e-3, "config_overrides": "gate_bias_init=6,extension_init=pieces"}
+# A frozen copy encodes the passages, so they are encoded once for all epochs and seeds.
+FROZEN_PASSAGES = {"config_overrides": "passage_encoder=frozen"}
+RECIPES = {
+    "fine_tune": Recipe("fine-tuning only"),
+    "control": Recipe("general text", method="dapt", text="general", pretraining={"learning_rate": 3e-4}),
+    "tapt": Recipe("TAPT", method="dapt", text="task", card="tapt", pretraining={"learning_rate": 3e-4}),
+    "dapt": Recipe("DAPT", method="dapt", card="dapt", pretraining={"learning_rate": 3e-4}),
+    "lora": Recipe(
+        "DAPT with LoRA", method="lora", card="lora", expands_vocabulary=True, pretraining={"learning_rate": 1e-3}
+    ),
+    "average": Recipe("average with the base", needs_after=True, averages=True),
+    "varmae": Recipe(
+        "VarMAE",
+        method="varmae",
+        card="varmae",
+        pretraining={"learning_rate": 1e-3, "config_overrides": "unmasked_ratio=0.15"},
+    ),
+    "adalm": Recipe(
+        "AdaLM vocabulary + DAPT",
+        method="dapt",
+        card="adalm",
+        expands_vocabulary=True,
+        pretraining={"learning_rate": 3e-4},
+    ),
+    "exbert": Recipe("exBERT", method="exbert", card="exbert", expands_vocabulary=True, pretraining=EXBERT_START),
+    "exbert_adapter": Recipe(
+        "exBERT as an adapter",
+        method="exbert_adapter",
+        card="exbert",
+        expands_vocabulary=True,
+        pretraining=EXBERT_START,
+    ),
+    "gmap": Recipe("G-MAP", needs_after=True, fine_tuning={"method": "gmap"}),
+    "rada": Recipe("RADA", reads_datastore=True, fine_tuning={"method": "rada", **FROZEN_PASSAGES}),
+    # Few passages: the blocks of a corpus retrieve many, and each is encoded once.
+    "rada_mlm": Recipe(
+        "RADA with its masked-LM stage",
+        method="rada",
+        card="rada",
+        reads_datastore=True,
+        pretraining={"learning_rate": 3e-4, "num_passages": 3, **FROZEN_PASSAGES},
+        fine_tuning={"method": "rada"},
+    ),
+    "rada_task": Recipe(
+        "RADA over the training set of the task",
+        text="task",
+        reads_datastore=True,
+        fine_tuning={"method": "rada", **FROZEN_PASSAGES},
+    ),
+    "append_passage": Recipe(
+        "best passage appended",
+        reads_datastore=True,
+        kinds=("classification",),
+        fine_tuning={"append_passage": True},
+    ),
+}
+
+
+def check_start(name: str, earlier: Sequence[str]) -> list[str]:
+    """Say why a recipe cannot start from the encoder that other recipes make; empty if it can.
+
+    Args:
+        name: Of the recipe.
+        earlier: Names of the recipes that made the encoder, the last one first.
+    """
+    recipe, before = RECIPES[name], {other: RECIPES[other] for other in earlier if other in RECIPES}
+    expanding = [other for other, row in before.items() if row.expands_vocabulary]
+    trained = {other: METHODS[row.method] for other, row in before.items() if row.method is not None}
+    if recipe.reads_datastore and expanding:
+        return [
+            f"passages are cut by the tokenizer of the plan's encoder; {', '.join(expanding)} expands its vocabulary"
+        ]
+    if recipe.fine_tuning.get("append_passage") and any(method.reads_passages for method in trained.values()):
+        return ["a passage is appended for an encoder that reads none by itself; rada_mlm makes one that does"]
+    if name == "exbert_adapter" and any(method.extends_vocabulary for method in trained.values()):
+        return ["an adapter of exBERT stands beside an encoder that is none"]
+    if recipe.averages and before and not trained:
+        return [f"`average` needs a trained encoder to average with; {', '.join(before)} does not train one"]
+    others = [other for other, method in trained.items() if method is not METHODS[BASELINE] or other in expanding]
+    if recipe.averages and others:
+        return [f"`average` needs two encoders with the same weights; {', '.join(others)} makes others"]
+    return []
