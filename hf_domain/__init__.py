@@ -1,45 +1,50 @@
 """Adapt encoder language models to a domain.
 
-Importing the package registers its models with transformers' Auto classes, so that `AutoModel.from_pretrained` loads
-them without `trust_remote_code`, and its adapter with peft.
+Importing the package makes its models known to transformers' Auto classes, so that `AutoModel.from_pretrained` loads
+them without `trust_remote_code`, and its adapter to peft.
 """
 
-import transformers
+import importlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from hf_domain.adapters import ExBertAdapterConfig
-from hf_domain.modeling import modeling_exbert, modeling_gmap, modeling_rada, modeling_varmae
-from hf_domain.modeling.modeling_exbert import (
-    ExBertConfig,
-    ExBertForMaskedLM,
-    ExBertForQuestionAnswering,
-    ExBertForSequenceClassification,
-    ExBertForTokenClassification,
-    ExBertModel,
-)
-from hf_domain.modeling.modeling_gmap import (
-    GMapConfig,
-    GMapForMaskedLM,
-    GMapForQuestionAnswering,
-    GMapForSequenceClassification,
-    GMapForTokenClassification,
-    GMapModel,
-)
-from hf_domain.modeling.modeling_rada import (
-    RadaConfig,
-    RadaForMaskedLM,
-    RadaForQuestionAnswering,
-    RadaForSequenceClassification,
-    RadaForTokenClassification,
-    RadaModel,
-)
-from hf_domain.modeling.modeling_varmae import (
-    VarMAEConfig,
-    VarMAEForMaskedLM,
-    VarMAEForQuestionAnswering,
-    VarMAEForSequenceClassification,
-    VarMAEForTokenClassification,
-    VarMAEModel,
-)
+from hf_domain.registration import register_classes
+
+if TYPE_CHECKING:
+    from hf_domain.adapters import ExBertAdapterConfig
+    from hf_domain.modeling.modeling_exbert import (
+        ExBertConfig,
+        ExBertForMaskedLM,
+        ExBertForQuestionAnswering,
+        ExBertForSequenceClassification,
+        ExBertForTokenClassification,
+        ExBertModel,
+    )
+    from hf_domain.modeling.modeling_gmap import (
+        GMapConfig,
+        GMapForMaskedLM,
+        GMapForQuestionAnswering,
+        GMapForSequenceClassification,
+        GMapForTokenClassification,
+        GMapModel,
+    )
+    from hf_domain.modeling.modeling_rada import (
+        RadaConfig,
+        RadaForMaskedLM,
+        RadaForQuestionAnswering,
+        RadaForSequenceClassification,
+        RadaForTokenClassification,
+        RadaModel,
+    )
+    from hf_domain.modeling.modeling_varmae import (
+        VarMAEConfig,
+        VarMAEForMaskedLM,
+        VarMAEForQuestionAnswering,
+        VarMAEForSequenceClassification,
+        VarMAEForTokenClassification,
+        VarMAEModel,
+    )
 
 __version__ = "0.1.0"
 __all__ = [
@@ -70,15 +75,20 @@ __all__ = [
     "VarMAEModel",
 ]
 
-for _config_class, _module in (
-    (ExBertConfig, modeling_exbert),
-    (GMapConfig, modeling_gmap),
-    (RadaConfig, modeling_rada),
-    (VarMAEConfig, modeling_varmae),
-):
-    transformers.AutoConfig.register(_config_class.model_type, _config_class, exist_ok=True)
-    _base_class = getattr(_module, _config_class.__name__.removesuffix("Config") + "Model")
-    for _auto_class, _path in _base_class.auto_classes.items():
-        if _auto_class != "AutoConfig":
-            _model_class = getattr(_module, _path.rpartition(".")[2])
-            getattr(transformers, _auto_class).register(_config_class, _model_class, exist_ok=True)
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    method = name.partition("Adapter")[0].partition("For")[0].removesuffix("Config").removesuffix("Model").lower()
+    module = "adapters" if "Adapter" in name else f"modeling.modeling_{method}"
+    return getattr(importlib.import_module(f"hf_domain.{module}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])
+
+
+# The command answers `--help` and a misspelled option without torch, which takes seconds; it registers before it runs
+# a script.
+if Path(next(iter(sys.argv), "")).stem != "hf-domain":
+    register_classes()

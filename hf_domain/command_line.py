@@ -1,51 +1,120 @@
-"""The `hf-domain` command: runs the scripts of examples/ by their names."""
+"""The `hf-domain` command: runs the scripts of examples/ by their names.
+
+Help, the version and a misspelled option are answered from the sources of the scripts, without importing them: torch
+and transformers take seconds.
+"""
 
 import ast
+import difflib
 import importlib
-import pkgutil
+import importlib.util
 import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
-from hf_domain import examples
+from hf_domain import __version__
+from hf_domain.registration import register_classes
 
 USAGE = """usage: hf-domain <command> [options]
 
 {commands}
 
-`hf-domain <command> --help` lists the options; `hf-domain <command> options.yaml` reads them from a file
-(that of `compare` is its plan)."""
+`hf-domain <command> --help` lists the options. `hf-domain <command> options.yaml` reads them from a file;
+`compare` reads its plan."""
+# In the order of a user's work; the script of each, and what it does.
+COMMANDS = {
+    "quickstart": ("quickstart", "Compare methods on a corpus and a task, in one command."),
+    "expand_vocab": ("run_expand_vocab", "Add the words of a domain to a tokenizer (AdaLM, exBERT)."),
+    "mlm": ("run_mlm", "Continue the pre-training of an encoder on domain text, by any method."),
+    "distill": ("run_distill", "Train a small student of a large encoder (Adapt-and-Distill)."),
+    "average_models": ("average_models", "Average the weights of encoders."),
+    "build_datastore": ("build_datastore", "Build a datastore of passages for RADA, or add to one."),
+    "search_datastore": ("search_datastore", "Show which passages a text finds, and what a RADA reads in them."),
+    "classification": ("run_classification", "Fine-tune an encoder to classify texts or pairs of texts."),
+    "ner": ("run_ner", "Fine-tune an encoder to find named entities."),
+    "qa": ("run_qa", "Fine-tune an encoder to find the answers to questions in a text."),
+    "compare": ("compare", "Compare methods at equal cost, by a plan."),
+    "report_forgetting": ("report_forgetting", "Measure what adapted encoders forgot of general text."),
+    "publish": ("publish", "Publish a model of a comparison, with a card that shows what was measured."),
+    "export": ("run_export", "Export a model to ONNX or torch.export, also in int8."),
+}
 
 
-def find_commands() -> dict[str, str]:
-    """Return the module of each command: `run_mlm` is called `mlm`, a script without `run_` keeps its name."""
-    names = (module.name for module in pkgutil.iter_modules(examples.__path__))
-    return {name.removeprefix("run_"): name for name in sorted(names)}
+def describe_commands() -> str:
+    """Return a line for each command."""
+    width = max(map(len, COMMANDS))
+    return "\n".join(f"  {name:{width}}  {sentence}" for name, (_, sentence) in COMMANDS.items())
 
 
-def describe_commands(commands: dict[str, str]) -> str:
-    """Return a line for each command: the first of its script's docstring, read without importing the script."""
-    width = max(map(len, commands))
-    sources = {name: Path(examples.__path__[0]) / f"{module}.py" for name, module in commands.items()}
-    docstrings = {
-        name: ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "" for name, path in sources.items()
+@cache
+def parse_source(module: str) -> ast.Module:
+    """Parse the source of a module without importing it."""
+    package, _, name = module.rpartition(".")
+    # Importing a package of ours is cheap and finds its folder, wherever it is mapped; transformers is only located.
+    is_ours = package.startswith("hf_domain.")
+    spec = None if is_ours else importlib.util.find_spec(package)
+    paths = importlib.import_module(package).__path__ if is_ours else spec and spec.submodule_search_locations
+    return ast.parse(Path(paths[0], f"{name}.py").read_text(encoding="utf-8") if paths else "")
+
+
+def find_fields(module: str, class_name: str) -> Iterator[str]:
+    """Find the fields of a dataclass and of what it inherits, in the module that defines or imports it."""
+    for node in parse_source(module).body:
+        if isinstance(node, ast.ClassDef) and node.name == class_name:
+            yield from (item.target.id for item in node.body if isinstance(item, ast.AnnAssign))  # type: ignore[union-attr]
+            yield from (name for base in node.bases for name in find_fields(module, base.id))  # type: ignore[attr-defined]
+        elif isinstance(node, ast.ImportFrom) and class_name in [alias.name for alias in node.names]:
+            source = "transformers.training_args" if node.module == "transformers" else str(node.module)
+            yield from find_fields(source, class_name)
+
+
+def find_flags(script: str) -> set[str]:
+    """Find the names of the options of a script in its source: classes of arguments, by name, or argparse's."""
+    nodes = list(ast.walk(parse_source(script)))
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    names |= {node.name for node in nodes if isinstance(node, ast.ClassDef)}
+    fields = {field for name in names if name.endswith("Arguments") for field in find_fields(script, name)}
+    constants = (node.value for node in nodes if isinstance(node, ast.Constant))
+    return fields | {
+        text[2:] for text in constants if isinstance(text, str) and text.startswith("--") and " " not in text
     }
-    return "\n".join(f"  {name:{width}}  {text.partition(chr(10))[0]}" for name, text in docstrings.items())
+
+
+def check_flags(script: str, arguments: list[str]) -> None:
+    """Refuse a flag that the script does not have.
+
+    Raises:
+        ValueError: There is no such flag; names the nearest ones.
+    """
+    known = {"help", *find_flags(script)}
+    for argument in arguments:
+        name = argument.removeprefix("--").partition("=")[0].replace("-", "_")
+        if argument.startswith("--") and not {name, name.removeprefix("no_")} & known:
+            near = difflib.get_close_matches(name, known, n=3)
+            advice = f"did you mean {' or '.join(f'--{each}' for each in near)}?" if near else "--help lists them"
+            raise ValueError(f"there is no option --{name}: {advice}")
 
 
 def main() -> None:
     """Run the named script with the remaining arguments; a user's mistake ends in one line instead of a traceback."""
-    commands = find_commands()
-    usage = USAGE.format(commands=describe_commands(commands))
+    usage = USAGE.format(commands=describe_commands())
     if len(sys.argv) < 2:
         sys.exit(usage)
     if sys.argv[1] in ("-h", "--help"):
         sys.stdout.write(usage + "\n")
         return
+    if sys.argv[1] == "--version":
+        sys.stdout.write(f"hf-domain {__version__}\n")
+        return
     name = sys.argv.pop(1)
-    if name not in commands:
-        sys.exit(f"hf-domain has no command {name}\n{usage}")
+    if name not in COMMANDS:
+        sys.exit(f"error: hf-domain has no command {name}\n{usage}")
     sys.argv[0] = f"hf-domain {name}"
+    script = f"hf_domain.examples.{COMMANDS[name][0]}"
     try:
-        importlib.import_module(f"hf_domain.examples.{commands[name]}").main()
+        check_flags(script, sys.argv[1:])
+        register_classes()
+        importlib.import_module(script).main()
     except (ValueError, OSError, ModuleNotFoundError) as error:
         sys.exit(f"error: {error}")

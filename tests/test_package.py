@@ -1,6 +1,8 @@
 """What holds the house together: the mapping of folders, the direction of imports, the rules of the Hub's loader."""
 
 import ast
+import dataclasses
+import importlib
 import os
 import re
 import shutil
@@ -13,6 +15,7 @@ import pytest
 from transformers.dynamic_module_utils import get_relative_import_files
 
 import hf_domain
+from hf_domain.command_line import COMMANDS, find_flags
 from hf_domain.results import digest_code
 
 ROOT = Path(__file__).parent.parent
@@ -79,7 +82,7 @@ def test_hub_copy_is_complete(file):
 
 
 def test_heavy_parts_are_imported_where_they_are_used():
-    heavy = ("datasets", "matplotlib", "evaluate", "seqeval")
+    heavy = ("datasets", "matplotlib", "evaluate", "seqeval", "sklearn")
     code = f"import sys, hf_domain; print([module for module in {heavy} if module in sys.modules])"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert output.strip() == "[]"
@@ -89,16 +92,60 @@ def test_version():
     assert hf_domain.__version__ == re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.M)[1]
 
 
-def run_command(*arguments):
-    code = "import sys; from hf_domain.command_line import main; sys.argv[0] = 'hf-domain'; main()"
+def run_command(*arguments, then=""):
+    code = "import sys; sys.argv[0] = '/bin/hf-domain'; from hf_domain.command_line import main\n"
+    code += f"try:\n    main()\nfinally:\n    {then or 'pass'}"
     return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
 
 
 def test_command_line(tmp_path):
-    assert "  ner                   Fine-tune any encoder to find named entities.\n" in run_command("--help").stdout
+    assert "  ner                Fine-tune an encoder to find named entities.\n" in run_command("--help").stdout
+    assert run_command("--version").stdout == f"hf-domain {hf_domain.__version__}\n"
     unknown = run_command("dance")
     assert unknown.returncode != 0
     assert "no command dance" in unknown.stderr
     options = run_command("mlm", "--help").stdout
     assert "Continue the pre-training of an encoder" in options
     assert "--method" in options
+
+
+@pytest.mark.parametrize("arguments", ["--help", "--version", "mlm --learning_rat 1", "compare --dry"])
+def test_command_answers_before_torch_is_imported(arguments):
+    run = run_command(
+        *arguments.split(), then="print([name for name in ('torch', 'transformers') if name in sys.modules])"
+    )
+    assert run.stdout.endswith("[]\n")
+    if " " in arguments:
+        assert re.fullmatch(r"error: there is no option --\w+: did you mean --(learning_rate|dry_run)\?\n", run.stderr)
+
+
+def test_commands_are_the_scripts():
+    scripts = {file.stem for file in (ROOT / "examples").glob("*.py")} - {"__init__"}
+    assert {script for script, _ in COMMANDS.values()} | {"make_quickstart_data"} == scripts
+
+
+@pytest.mark.parametrize("script", ["run_mlm", "run_ner", "run_expand_vocab", "build_datastore"])
+def test_flags_are_found_without_importing_a_script(script):
+    classes = importlib.import_module(f"hf_domain.examples.{script}").ARGUMENTS
+    expected = {item.name for arguments in classes for item in dataclasses.fields(arguments) if item.init}
+    assert find_flags(f"hf_domain.examples.{script}") == expected
+
+
+IMPORTS = ("import hf_domain", "import transformers, peft, torch; from transformers import AutoModel; import hf_domain")
+
+
+@pytest.mark.parametrize("statement", IMPORTS, ids=["first", "last"])
+def test_import_registers_every_class(statement):
+    code = f"""{statement}
+from transformers import AutoConfig, AutoModel, AutoModelForQuestionAnswering
+for model_type in ("varmae", "exbert", "gmap", "rada"):
+    for auto_class in (AutoModel, AutoModelForQuestionAnswering):
+        print(type(auto_class.from_config(AutoConfig.for_model(model_type))).__name__)
+import peft
+print("EXBERT" in peft.PeftType.__members__)
+print([name for name in hf_domain.__all__ if not hasattr(hf_domain, name)])
+"""
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    heads = ("Model", "ForQuestionAnswering")
+    names = [f"{name}{head}" for name in ("VarMAE", "ExBert", "GMap", "Rada") for head in heads]
+    assert output.splitlines() == [*names, "True", "[]"]
