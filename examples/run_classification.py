@@ -82,7 +82,8 @@ class DataTrainingArguments(DataArguments):
         default=None, metadata={"help": "Labels that mean none of these, as a,b; adds positive_micro_f1 without them."}
     )
     metric_name: str | None = field(
-        default=None, metadata={"help": "One metric, of hf_domain.metrics or evaluate, instead of all for the task."}
+        default=None,
+        metadata={"help": "One metric instead of all; one of evaluate needs --trust_remote_code."},
     )
 
 
@@ -105,7 +106,7 @@ def main():
     else:
         label_names, label_ids = ["value"], {}
     negative_labels = find_ids(data_args.negative_labels, label_names)
-    compute_metrics = choose_metrics(problem_type, negative_labels, data_args.metric_name)
+    compute_metrics = choose_metrics(problem_type, negative_labels, data_args.metric_name, model_args.trust_remote_code)
 
     config = load_config(model_args, training_args, label_names, problem_type=problem_type)
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)

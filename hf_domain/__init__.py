@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_domain.network import limit_network
 from hf_domain.registration import register_classes
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ def __dir__() -> list[str]:
     return sorted([*globals(), *__all__])
 
 
+limit_network()
 # The command answers `--help` and a misspelled option without torch, which takes seconds; it registers before it runs
 # a script.
 if Path(next(iter(sys.argv), "")).stem != "hf-domain":

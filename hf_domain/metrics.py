@@ -206,7 +206,10 @@ def _compute_overlap_f1(prediction: str, answer: str) -> float:
 
 
 def choose_metrics(
-    problem_type: str, negative_labels: Sequence[int] = (), metric_name: str | None = None
+    problem_type: str,
+    negative_labels: Sequence[int] = (),
+    metric_name: str | None = None,
+    trust_remote_code: bool = False,
 ) -> Callable[[EvalPrediction], dict[str, Any]]:
     """Choose what is computed for a sequence classifier.
 
@@ -215,6 +218,7 @@ def choose_metrics(
         negative_labels: See `compute_single_label_metrics`.
         metric_name: One of the metrics here, or one that `evaluate.load` finds on the Hub or as a local script.
             Default: all that are here for the problem type.
+        trust_remote_code: Whether `metric_name` may be a script, which runs as code of this process.
 
     Returns:
         A function for `Trainer(compute_metrics=...)`.
@@ -230,7 +234,9 @@ def choose_metrics(
     else:
         compute = partial(compute_single_label_metrics, negative_labels=negative_labels)
         names = ["accuracy", "micro_f1", "macro_f1"] + ["positive_micro_f1"] * bool(len(negative_labels))
-    metric = None if metric_name is None or metric_name in names else _load_metric(metric_name, names)
+    metric = (
+        None if metric_name is None or metric_name in names else _load_metric(metric_name, names, trust_remote_code)
+    )
 
     def compute_metrics(output: EvalPrediction) -> dict[str, Any]:
         predictions = decode_logits(output.predictions, problem_type)
@@ -243,7 +249,12 @@ def choose_metrics(
     return compute_metrics
 
 
-def _load_metric(metric_name: str, names: list[str]) -> Any:
+def _load_metric(metric_name: str, names: list[str], trust_remote_code: bool) -> Any:
+    if not trust_remote_code:
+        raise ValueError(
+            f"--metric_name must be one of {', '.join(names)}, or a metric of evaluate.load, which runs its script as "
+            f"code; got {metric_name}. Check the name, or add --trust_remote_code if you trust the script"
+        )
     import evaluate
 
     try:

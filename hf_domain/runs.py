@@ -63,9 +63,18 @@ def start_run(training_args: TrainingArguments) -> None:
     transformers.utils.logging.set_verbosity(log_level)
     logger.info(f"Training/evaluation parameters {training_args}")
     training_args.logging_nan_inf_filter = False  # a loss that is nan would be logged as the mean of the others
+    warn_of_slow_bfloat16(training_args)
     keep_private(training_args)
     set_seed(training_args.seed)
     atexit.register(leave_process_group)
+
+
+def warn_of_slow_bfloat16(training_args: TrainingArguments) -> None:
+    """Warn where bfloat16 is emulated: on such a CPU training takes about three times as long as in float32."""
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.6 cannot tell
+    is_emulated = capabilities and not any(value for name, value in capabilities.items() if "bf16" in name)
+    if training_args.bf16 and training_args.device.type == "cpu" and is_emulated:
+        logger.warning("this CPU has no bfloat16 instructions: --bf16 is about three times slower than float32 here")
 
 
 def keep_private(training_args: TrainingArguments) -> None:

@@ -100,7 +100,8 @@ def test_nested_configuration_cannot_switch_on_code(tmp_path):
     text = (tmp_path / "config.json").read_text()
     assert "evil" not in text
     assert "trust_remote_code" not in text
-    assert VarMAEConfig(backbone_config=BertConfig(auto_map={"AutoModel": "evil.Evil"})).hidden_size == 768
+    config = VarMAEConfig(backbone_config=BertConfig(auto_map={"AutoModel": "evil.Evil"}))
+    assert config.hidden_size == 768 and not hasattr(config.backbone_config, "auto_map")
     assert strip_remote_code_keys({"a": {"auto_map": 1, "b": 2}}) == {"a": {"b": 2}}
 
 

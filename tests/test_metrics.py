@@ -106,8 +106,10 @@ def test_metrics_are_chosen_by_problem_type_and_name():
     everything = choose_metrics("single_label_classification", negative_labels=[1])(output)
     assert set(everything) == {"accuracy", "micro_f1", "macro_f1", "positive_micro_f1"}
     assert choose_metrics("single_label_classification", metric_name="accuracy")(output) == {"accuracy": 0.5}
-    with pytest.raises(ValueError, match=r"one of accuracy, micro_f1, macro_f1 or one that .* finds; got pearson"):
+    with pytest.raises(ValueError, match=r"one of accuracy, micro_f1, macro_f1, or a metric .*; got pearson"):
         choose_metrics("single_label_classification", metric_name="pearson")
+    with pytest.raises(ValueError, match=r"one of accuracy, micro_f1, macro_f1 or one that .* finds; got pearson"):
+        choose_metrics("single_label_classification", metric_name="pearson", trust_remote_code=True)
 
 
 def test_metric_of_a_local_script(tmp_path):
@@ -128,4 +130,14 @@ class Hits(evaluate.Metric):
 """
     )
     output = EvalPrediction(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([0, 0]))
-    assert choose_metrics("single_label_classification", metric_name=str(script))(output) == {"hits": 1}
+    trusted = choose_metrics("single_label_classification", metric_name=str(script), trust_remote_code=True)
+    assert trusted(output) == {"hits": 1}
+
+
+def test_metric_runs_no_code_without_trust(tmp_path):
+    script = tmp_path / "evil" / "evil.py"
+    script.parent.mkdir()
+    script.write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    with pytest.raises(ValueError, match="--trust_remote_code"):
+        choose_metrics("single_label_classification", metric_name=str(script))
+    assert not (tmp_path / "ran").exists()

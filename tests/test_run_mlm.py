@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -223,8 +224,11 @@ def test_exbert_as_an_adapter_is_exbert(run, expanded, encoder, tmp_path):
     own, adapted = (load_file(tmp_path / name / "model.safetensors") for name in ("exbert", "exbert_adapter"))
     assert own.keys() == adapted.keys()
     assert {name.split(".")[1] for name in own} >= {"backbone"} and any(".side." in name for name in own)
-    for name, value in own.items():
-        torch.testing.assert_close(adapted[name], value, rtol=1e-4, atol=1e-5, msg=name)
+    # Softmax ignores a bias of the keys: its gradient is rounding noise, which Adam turns into whole steps.
+    without_gradient = [name for name in own if re.search(r"\.side\..*key.*bias$", name)]
+    assert without_gradient
+    for name in own.keys() - without_gradient:
+        torch.testing.assert_close(adapted[name], own[name], rtol=1e-4, atol=1e-5, msg=name)
     assert trained[1]["eval_loss"] == pytest.approx(trained[0]["eval_loss"], rel=1e-4)
     folder = tmp_path / "exbert_adapter"
     assert {file.name for file in (folder / "adapter").iterdir()} >= {

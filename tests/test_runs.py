@@ -23,3 +23,13 @@ def test_newest_checkpoint_that_is_whole(tmp_path):
             (folder / "trainer_state.json").write_text(state)
     (tmp_path / "checkpoint-best").mkdir()
     assert find_checkpoint(tmp_path) == str(tmp_path / "checkpoint-10")
+
+
+@pytest.mark.parametrize("has_bf16", [True, False])
+def test_slow_bfloat16_is_told(tmp_path, monkeypatch, caplog, has_bf16):
+    monkeypatch.setattr(
+        "torch.cpu.get_capabilities", lambda: {"avx512_f": True, "avx512_bf16": has_bf16}, raising=False
+    )
+    with caplog.at_level("WARNING", logger="hf_domain"):
+        start_run(TrainingArguments(str(tmp_path), use_cpu=True, bf16=True))
+        assert ("three times slower" in caplog.text) is not has_bf16

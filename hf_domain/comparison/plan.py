@@ -35,6 +35,10 @@ FIXED_FLAGS = {
 }
 
 
+# A plan may come from anybody: trust and publishing are decided on the command line.
+UNSAFE_FLAGS = {"trust_remote_code", "metric_name", "push_to_hub"}
+
+
 @dataclass
 class Corpus:
     """Text of a domain, and text of the same kind that no method is trained on."""
@@ -273,6 +277,10 @@ def _check_flags(plan: Plan) -> list[str]:
             problems.append(f"{where}{kind}: a flag is written with _ and without --, got {', '.join(map(str, wrong))}")
         if given := sorted(FIXED_FLAGS[kind] & flags.keys()):
             problems.append(f"{where}{kind}: a comparison sets {', '.join(given)} itself: leave it out")
+        if unsafe := sorted(name for name in map(str, flags) if name in UNSAFE_FLAGS or name.startswith("hub_")):
+            problems.append(
+                f"{where}{kind}: a plan must not run code of others or publish, got {', '.join(unsafe)}: leave it out"
+            )
         if any(str(name).endswith("token") for name in flags):
             problems.append(f"{where}{kind}: a plan holds no token: results would show it; set HF_TOKEN instead")
     if "train_file" in plan.pretraining:

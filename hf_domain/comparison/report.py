@@ -268,7 +268,8 @@ def explain(report: Report) -> str:
 
 def make_markdown(report: Report, tables: dict[str, pd.DataFrame], pictures: list[str]) -> str:
     """Write the report as Markdown."""
-    parts = [f"# Comparison: {report.plan['encoder'].rstrip('/').rpartition('/')[2]}", explain(report)]
+    encoder = report.plan["encoder"].rstrip("/").rpartition("/")[2]
+    parts = [f"# Comparison: {escape_cell(encoder)}", explain(report)]
     if summary := summarize(report):
         parts.append("Against DAPT, at p < 0.05:\n\n" + "\n".join(f"- {line}" for line in summary))
     parts += [f"## {title}\n\n{format_markdown_table(table)}" for title, table in tables.items()]
@@ -288,8 +289,8 @@ def format_markdown_table(table: pd.DataFrame) -> str:
 
 
 def escape_cell(text: Any) -> str:
-    """Keep a text inside its cell."""
-    return " ".join(str(text).replace("|", "\\|").split())
+    """Keep a text inside its cell, and its markup shown as text: viewers of Markdown render HTML."""
+    return " ".join(html.escape(str(text), quote=False).replace("|", "\\|").split())
 
 
 def make_html(report: Report, tables: dict[str, pd.DataFrame], pictures: list[str]) -> str:

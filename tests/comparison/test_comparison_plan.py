@@ -260,3 +260,12 @@ def test_task_without_labels(content, tmp_path):
     write_jsonl(tmp_path / "animals" / "test.jsonl", [{"text": "no label"}])
     with pytest.raises(ValueError, match=r"animals/test.jsonl lacks label"):
         load_plan(write_plan(content, tmp_path))
+
+
+def test_plan_neither_trusts_nor_publishes(content, tmp_path):
+    content["fine_tuning"] |= {"metric_name": "evil.py", "trust_remote_code": True}
+    content["pretraining"] |= {"push_to_hub": True, "hub_model_id": "me/mine"}
+    with pytest.raises(ValueError, match="must not run code of others or publish") as error:
+        load_plan(write_plan(content, tmp_path))
+    for names in ("hub_model_id, push_to_hub", "metric_name, trust_remote_code"):
+        assert names in str(error.value)

@@ -1,6 +1,7 @@
 """The tables and plots made of the results."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib import pyplot
 from pretended_runs import pretend, write_plan
@@ -82,3 +83,8 @@ def test_one_seed_says_nothing_of_differences(content, tmp_path):
 def test_report_without_results(tmp_path):
     with pytest.raises(FileNotFoundError, match="there are no results in"):
         write_report(tmp_path)
+
+
+def test_markdown_shows_markup_as_text():
+    table = report.format_markdown_table(pd.DataFrame({"<b>task": ["<script>alert(1)</script> a & b"]}, index=["<i>"]))
+    assert "<" not in table.replace("&lt;", "") and "&lt;script&gt;" in table

@@ -148,6 +148,18 @@ def test_alike_methods_are_rarely_told_apart(monkeypatch, of_seeds, of_examples)
     assert compare(shifted, [run() for _ in range(3)]).p < 0.05
 
 
+def test_methods_are_compared_on_the_same_examples():
+    """What makes an example hard counts for both: it is no part of the error of their difference."""
+    hardness = np.random.default_rng(0).random((400, 1))
+
+    def run(shift):
+        return ExampleScores(hardness + shift, np.zeros_like(hardness), np.zeros_like(hardness), "mean")
+
+    difference = compare([run(0.01), run(0.011)], [run(0.0), run(0.001)])
+    assert difference.mean == pytest.approx(1.0)
+    assert difference.high - difference.low < 0.01
+
+
 def test_p_is_that_of_a_t_test_where_only_seeds_vary():
     values = [[50.0, 53.0, 55.0], [49.0, 48.0, 53.5]]
     runs = [[ExampleScores(*[np.full((40, 1), v / 100)] * 3, "mean") for v in row] for row in values]
