@@ -25,8 +25,9 @@ from datasets import load_dataset
 from transformers import AutoTokenizer
 
 from hf_domain.arguments import parse_arguments
-from hf_domain.corpora import find_text_column, load_files
+from hf_domain.corpora import load_files
 from hf_domain.datastore import Datastore, build_datastore, push_to_hub
+from hf_domain.text_columns import find_document_columns
 
 
 @dataclass
@@ -82,6 +83,18 @@ def read_documents(data_args: DataArguments):
     )
 
 
+def choose_column(data_args: DataArguments, documents) -> str:
+    """Return the column of the texts."""
+    columns = find_document_columns(documents, data_args.text_column_name)
+    if len(columns) > 1:
+        raise ValueError(
+            f"A document of a datastore must be one text, but there are {' and '.join(columns)}. Name one by "
+            f"--text_column_name {columns[0]}; then the same command with --add and --text_column_name {columns[1]} "
+            "adds the other."
+        )
+    return columns[0]
+
+
 def hold_out(documents, column: str, file: str):
     """Write every tenth document to a file and return the others; the file may be there, of a run that was killed."""
     if not file.endswith(".jsonl"):
@@ -117,11 +130,7 @@ def main() -> None:
         datastore = Datastore.load(args.output_dir, **options)
     if has_documents or not exists:
         documents = read_documents(data_args)
-        first = next(iter(documents), {"text": ""})
-        columns = {
-            "text_column": data_args.text_column_name or find_text_column(first),
-            "id_column": data_args.id_column_name,
-        }
+        columns = {"text_column": choose_column(data_args, documents), "id_column": data_args.id_column_name}
         if data_args.held_out_file:
             documents = hold_out(documents, columns["text_column"], data_args.held_out_file)
         if exists:

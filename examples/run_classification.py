@@ -9,14 +9,16 @@
         --train_file train.jsonl --validation_file validation.jsonl --test_file test.jsonl \
         --do_train --do_eval --do_predict --max_seq_length 128 --num_train_epochs 3 --output_dir output
 
-The files have a column of text and a column of labels: names or numbers (one label each), lists (multi-label), or
-fractions (regression).
+The files have a column of text, or the two of a pair (text and text_pair, sentence1 and sentence2, premise and
+hypothesis, ...), and a column of labels: names or numbers (one label each), lists (multi-label), or fractions
+(regression).
 
 `--method gmap --memory_name_or_path <general encoder>` gives an encoder that was adapted to a domain a frozen general
 one as memory; `--memory_cache <folder>` keeps the memory's states, so that it reads each text once.
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, TrainingArguments
 
@@ -26,7 +28,6 @@ from hf_domain.classification import (
     decode_logits,
     encode_labels,
     find_problem_type,
-    find_text_columns,
     name_predictions,
     tokenize_texts,
 )
@@ -36,13 +37,15 @@ from hf_domain.fine_tuning import (
     FineTuningArguments,
     add_memory_states,
     check_columns,
+    choose_text_columns,
     limit_splits,
     load_config,
     load_model,
     load_splits,
+    locate_example,
     map_splits,
 )
-from hf_domain.labels import find_ids, find_labels
+from hf_domain.labels import check_values, check_variety, find_ids, find_labels
 from hf_domain.memory import DataCollatorWithMemory, add_memory_inputs, load_memory_tokenizer
 from hf_domain.metrics import choose_metrics
 from hf_domain.passage_reading import (
@@ -68,7 +71,8 @@ class DataTrainingArguments(DataArguments):
     """What to classify and how."""
 
     text_column_names: str | None = field(
-        default=None, metadata={"help": "Column of text, or two as first,second. Default: the only one, or `text`."}
+        default=None,
+        metadata={"help": "Column of text, or two as first,second. Default: a known pair, `text`, or the only one."},
     )
     label_column_name: str = field(default="label", metadata={"help": "Column of labels."})
     max_seq_length: int = field(default=128, metadata={"help": "Tokens of an example at most."})
@@ -97,14 +101,24 @@ def main():
     label_column = data_args.label_column_name
     splits = load_splits(model_args, data_args, training_args)
     check_columns(splits, [label_column], optional_in_test=label_column)
-    text_columns = find_text_columns(splits["train"], label_column, data_args.text_column_names)
-    check_columns(splits, text_columns)
+    text_columns = choose_text_columns(splits, label_column, data_args.text_column_names)
+    if passage_args.append_passage and len(text_columns) > 1:
+        raise ValueError(
+            f"--append_passage makes a pair of one text and its passage; got {', '.join(text_columns)}. "
+            "Name one column by --text_column_names, or read passages by --method rada."
+        )
 
-    problem_type = find_problem_type(splits["train"], label_column, data_args.do_regression, data_args.multi_label)
+    locate = partial(locate_example, data_args)
+    problem_type = find_problem_type(
+        splits["train"], label_column, data_args.do_regression, data_args.multi_label, locate
+    )
     if problem_type != "regression":
-        label_names, label_ids = find_labels(splits, label_column)
+        label_names, label_ids = find_labels(splits, label_column, locate)
     else:
         label_names, label_ids = ["value"], {}
+        check_values(splits, label_column, locate)
+    if training_args.do_train:
+        check_variety(splits["train"][label_column], label_column)
     negative_labels = find_ids(data_args.negative_labels, label_names)
     compute_metrics = choose_metrics(problem_type, negative_labels, data_args.metric_name, model_args.trust_remote_code)
 
@@ -126,10 +140,6 @@ def main():
     workers = data_args.preprocessing_num_workers
     splits = retrieve_passages(limit_splits(splits, data_args), datastore, text_columns, passage_args, workers)
     if passage_args.append_passage:
-        if len(text_columns) > 1:
-            raise ValueError(
-                f"--append_passage makes a pair of one text and its passage; got {', '.join(text_columns)}"
-            )
         splits = append_passages(splits, datastore, *text_columns, tokenizer, data_args.max_seq_length)
         text_columns = [*text_columns, "passage"]
     tokenized = map_splits(splits, tokenize, training_args, data_args)

@@ -35,6 +35,7 @@ from hf_domain.arguments import parse_arguments
 from hf_domain.corpora import load_files
 from hf_domain.embeddings import apply_delta
 from hf_domain.finiteness import check_weights
+from hf_domain.text_columns import find_document_columns
 
 
 @dataclass
@@ -82,11 +83,13 @@ ARGUMENTS = (ModelArguments, DataArguments, ExpansionArguments)
 
 
 def read_texts(path: str) -> Iterator[str]:
-    """Yield the texts of a corpus or of a task: the column `text`, or the words of `tokens`."""
-    for row in load_files(path, streaming=True):
-        if not row.keys() & {"text", "tokens"}:
-            raise ValueError(f"{path} needs a column text or tokens; it has {', '.join(row)}")
-        yield row["text"] if "text" in row else " ".join(row["tokens"])
+    """Yield the texts of a corpus or of a task: both of a pair, or the words of `tokens`."""
+    rows = load_files(path, streaming=True)
+    first = next(iter(rows))
+    columns = ["tokens"] if "tokens" in first and "text" not in first else find_document_columns(rows)
+    for row in rows:
+        for value in map(row.get, columns):
+            yield " ".join(value) if isinstance(value, list) else value or ""
 
 
 @contextmanager

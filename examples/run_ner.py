@@ -13,6 +13,8 @@ The files have a column of words, `tokens`, and one of their tags, `tags`, such 
 """
 
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 
 from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification, TrainingArguments
 
@@ -28,9 +30,10 @@ from hf_domain.fine_tuning import (
     load_config,
     load_model,
     load_splits,
+    locate_example,
     map_splits,
 )
-from hf_domain.labels import find_labels, prepare_for_words, read_tags, tokenize_words
+from hf_domain.labels import check_variety, check_words, find_labels, prepare_for_words, read_tags, tokenize_words
 from hf_domain.memory import DataCollatorWithMemory, add_memory_inputs, load_memory_tokenizer
 from hf_domain.metrics import compute_entity_metrics
 from hf_domain.passage_reading import PassageArguments, load_datastore, retrieve_passages, wrap_collator
@@ -69,7 +72,12 @@ def main():
 
     splits = load_splits(model_args, data_args, training_args)
     check_columns(splits, [data_args.text_column_name, data_args.label_column_name])
-    label_names, label_ids = find_labels(splits, data_args.label_column_name)
+    locate = partial(locate_example, data_args)
+    check_words(splits, data_args.text_column_name, data_args.label_column_name, locate)
+    label_names, label_ids = find_labels(splits, data_args.label_column_name, locate)
+    if training_args.do_train:
+        tags = splits["train"][data_args.label_column_name]
+        check_variety(chain.from_iterable(tags), data_args.label_column_name)
 
     config = load_config(model_args, training_args, label_names)
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)

@@ -31,6 +31,7 @@ from hf_domain.fine_tuning import (
     load_config,
     load_model,
     load_splits,
+    locate_example,
     map_splits,
 )
 from hf_domain.memory import DataCollatorWithMemory, add_memory_inputs, load_memory_tokenizer
@@ -73,7 +74,8 @@ def main():
     check_columns(splits, ["id", "question", "context", "answers"], optional_in_test="answers")
     splits = limit_splits(splits, data_args)
     for split, examples in splits.items():
-        check_questions(examples, split)
+        needs_answer = split == "train" and training_args.do_train
+        check_questions(examples, split, partial(locate_example, data_args), needs_answer)
 
     config = load_config(model_args, training_args)
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)

@@ -16,11 +16,12 @@ from transformers import AutoModel, AutoTokenizer
 
 from hf_domain import RadaModel
 from hf_domain.arguments import parse_arguments
-from hf_domain.corpora import find_text_column, load_files
+from hf_domain.corpora import load_files, locate_row
 from hf_domain.datastore import Datastore
 from hf_domain.datastore.highlight import format_html, format_text, read_passages
 from hf_domain.files import write_text
 from hf_domain.passage_reading import PassageArguments, load_datastore, weigh_words
+from hf_domain.text_columns import find_text_columns
 
 
 @dataclass
@@ -29,8 +30,11 @@ class SearchArguments:
 
     datastore_dir: str = field(metadata={"help": "Folder that build_datastore wrote."})
     text: list[str] = field(default_factory=list, metadata={"help": "One or several texts."})
+    text_pair: list[str] = field(default_factory=list, metadata={"help": "The second text of each, for pairs."})
     text_file: str | None = field(default=None, metadata={"help": "More texts: .txt .jsonl .json .csv (.gz) .parquet."})
-    text_column_name: str | None = field(default=None, metadata={"help": "Default: text, or the only one with text."})
+    text_column_name: str | None = field(
+        default=None, metadata={"help": "Its column, or two as first,second. Default: a pair, text, or the only one."}
+    )
     model_name_or_path: str | None = field(default=None, metadata={"help": "A RADA that reads the passages."})
     k: int = field(default=10, metadata={"help": "Passages for each text."})
     max_query_terms: int | None = field(
@@ -39,16 +43,30 @@ class SearchArguments:
     html_file: str | None = field(default=None, metadata={"help": "Write a page of HTML instead of the terminal."})
 
 
+def read_texts(args: SearchArguments):
+    """Yield the texts, or pairs of texts, of the file."""
+    if args.text_file is None:
+        return
+    rows = load_files(args.text_file, streaming=True)
+    columns = find_text_columns(rows, args.text_column_name, option="--text_column_name")
+    print(f"reads {' + '.join(columns)} of {args.text_file}", file=sys.stderr)
+    for number, row in enumerate(rows):
+        texts = tuple(row.get(column) for column in columns)
+        if not all(isinstance(text, str) for text in texts):
+            place = locate_row(args.text_file, number)
+            raise ValueError(f"a text is a string; {place} has {texts} as {', '.join(columns)}. Fill in the text.")
+        yield texts
+
+
 def main() -> None:
     (args,) = parse_arguments(SearchArguments, description=__doc__)
-    texts = list(args.text)
-    if args.text_file:
-        rows = load_files(args.text_file, streaming=True)
-        column = args.text_column_name or find_text_column(next(iter(rows)))
-        for number, row in enumerate(rows):
-            if not isinstance(text := row.get(column), str):
-                raise ValueError(f"a text is a string; row {number} of {args.text_file} has {text!r} as {column}.")
-            texts.append(text)
+    if args.text_pair and len(args.text_pair) != len(args.text):
+        raise ValueError(
+            f"--text_pair must have one text for each --text, but has {len(args.text_pair)} for {len(args.text)}. "
+            "Give as many of both."
+        )
+    texts = [*zip(args.text, args.text_pair, strict=True)] if args.text_pair else [(text,) for text in args.text]
+    texts += read_texts(args)
     if not texts:
         raise ValueError("there is nothing to search for: give text or text_file.")
     weights: dict = {}
@@ -61,10 +79,10 @@ def main() -> None:
         tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
         datastore = load_datastore(PassageArguments(args.datastore_dir), model, tokenizer, None)
         options = {"num_passages": args.k, "max_query_terms": args.max_query_terms}
-        weights = {text: weigh_words(model, tokenizer, datastore, text, **options) for text in texts}
+        weights = {text: weigh_words(model, tokenizer, datastore, *text, **options) for text in texts}
+    options = {"max_query_terms": args.max_query_terms}
     readings = [
-        read_passages(datastore, text, args.k, max_query_terms=args.max_query_terms, weights=weights.get(text))
-        for text in texts
+        read_passages(datastore, " ".join(text), args.k, **options, weights=weights.get(text)) for text in texts
     ]
     if args.html_file:
         write_text(args.html_file, format_html(readings))

@@ -1,5 +1,7 @@
 """Sequence classification: what kind a task is, and labels and texts as the model takes and gives them."""
 
+import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,10 +9,18 @@ import numpy as np
 from datasets import Dataset
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
-from hf_domain.corpora import find_text_column
+from hf_domain.labels import Locate, name_example
+
+FRACTION = re.compile(r"[-+]?\d+\.\d+")
 
 
-def find_problem_type(dataset: Dataset, column: str, do_regression: bool | None, multi_label: bool | None) -> str:
+def find_problem_type(
+    dataset: Dataset,
+    column: str,
+    do_regression: bool | None,
+    multi_label: bool | None,
+    locate: Locate = name_example,
+) -> str:
     """Find out what kind of classification a task is, and check that the labels fit.
 
     Args:
@@ -18,6 +28,7 @@ def find_problem_type(dataset: Dataset, column: str, do_regression: bool | None,
         column: The column of labels.
         do_regression: Whether labels are values. Default: if they are fractions.
         multi_label: Whether an example has any number of labels. Default: if it has a list of them.
+        locate: Says where an example stands, for messages.
 
     Returns:
         The problem type, as transformers' configs name it.
@@ -25,8 +36,8 @@ def find_problem_type(dataset: Dataset, column: str, do_regression: bool | None,
     Raises:
         ValueError: The labels do not fit the settings.
     """
-    label = dataset[0][column]
-    holds_lists, holds_numbers = isinstance(label, list), isinstance(label, int | float)
+    label = next((label for label in dataset[column] if label is not None), None)
+    holds_lists = isinstance(label, list)
     if holds_lists and (do_regression or multi_label is False):
         raise ValueError(
             f"lists of labels need the multi-label setting; {column} holds {label}, with do_regression={do_regression} "
@@ -34,10 +45,8 @@ def find_problem_type(dataset: Dataset, column: str, do_regression: bool | None,
         )
     if multi_label and not holds_lists:
         raise ValueError(f"multi-label data have lists of labels; {column} holds {label!r}. Put labels in lists.")
-    if do_regression and not holds_numbers:
-        raise ValueError(
-            f"regression needs numbers; {column} holds {label!r}. Drop do_regression or convert the labels."
-        )
+    if isinstance(label, str):
+        _check_numbers(dataset, column, do_regression, locate)
     if holds_lists:
         return "multi_label_classification"
     if do_regression or (do_regression is None and isinstance(label, float)):
@@ -45,26 +54,23 @@ def find_problem_type(dataset: Dataset, column: str, do_regression: bool | None,
     return "single_label_classification"
 
 
-def find_text_columns(dataset: Dataset, label_column: str, names: str | None = None) -> list[str]:
-    """Find the columns to classify.
+def _check_numbers(dataset: Dataset, column: str, do_regression: bool | None, locate: Locate) -> None:
+    """Raise if labels that are texts should be numbers: one wrong cell makes texts of a whole column of fractions."""
+    labels = ["" if label is None else str(label) for label in dataset[column]]
+    if do_regression or (do_regression is None and any(map(FRACTION.fullmatch, labels))):
+        row = next((row for row, label in enumerate(labels) if not _is_finite(label)), 0)
+        raise ValueError(
+            f"Regression needs numbers, but {column} is {labels[row]!r} in {locate('train', row)}. "
+            f"Correct the labels, or {'drop' if do_regression else 'set'} --do_regression "
+            f"{'' if do_regression else 'false '}to take them for names."
+        )
 
-    Args:
-        dataset: The training data.
-        label_column: The column that is not meant.
-        names: One column, or two as first,second. Default: see `find_text_column`.
 
-    Returns:
-        One or two columns.
-
-    Raises:
-        ValueError: No column is named and it is not clear which, or more than two are.
-    """
-    if names is None:
-        return [find_text_column({name: value for name, value in dataset[0].items() if name != label_column})]
-    columns = names.split(",")
-    if len(columns) > 2:
-        raise ValueError(f"an encoder takes one text or two; got the columns {names}. Join some of them.")
-    return columns
+def _is_finite(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def tokenize_texts(

@@ -5,12 +5,17 @@ is read through once (a hundredth of the time that tokenizing takes) and what is
 line.
 """
 
+import csv
 import glob
 import gzip
+import hashlib
+import io
 import json
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +35,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from hf_domain.masking import check_mask_token
+from hf_domain.text_columns import find_document_columns
 
 # Extension -> builder of datasets. All but parquet, which is compressed inside, may also end in .gz.
 BUILDERS = {".txt": "text", ".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
@@ -79,10 +85,17 @@ def load_files(
     builders = {file: _get_builder(file) for file in files}
     if len(set(builders.values())) > 1:
         raise ValueError(f"the files of a dataset have one format; got {builders}. Convert them to one.")
+    builder, content = builders[files[0]], None if streaming else hashlib.blake2b(digest_size=8)
     with tqdm(desc="Checking files", unit="B", unit_scale=True, delay=2) as progress:
         for file in files:
-            _check_file(file, progress)
-    builder = builders[files[0]]
+            _check_file(file, progress, content)
+    if builder == "csv":
+        # pandas takes "None", "NA" and "null" for missing: they are labels and texts. Only an empty cell is missing.
+        load_options = {"keep_default_na": False, "na_values": [""], **load_options}
+    if content is not None:
+        # The cache of datasets knows a file by its path and its time alone: one that was replaced together with its
+        # time, as by `cp -p` or `rsync -t`, would be read as it was.
+        load_options = {"name": f"content_{content.hexdigest()}", **load_options}
     try:
         return load_dataset(builder, data_files=files, split="train", streaming=streaming, **load_options)
     except (DatasetGenerationError, ValueError) as error:
@@ -109,7 +122,7 @@ def load_corpus(
         validation_file: Likewise. Default: a part of the training documents.
         dataset_name: A dataset of the Hub (or a folder that holds one), instead of files.
         dataset_config_name: Its configuration.
-        text_column: The column to read. Default: `text`, or the only column that holds text.
+        text_column: The column to read, or two as first,second. Default: see `find_document_columns`.
         validation_split_percentage: Share of the documents held out when there is no validation split: drawn at
             random, since corpora are often sorted by source, and always the same. 0: none. Default: as in run_mlm.py
             of transformers.
@@ -147,27 +160,6 @@ def load_corpus(
     if "validation" not in corpus and validation_split_percentage:
         corpus = _hold_out(corpus["train"], validation_split_percentage, num_validation_examples)
     return IterableDatasetDict(corpus) if streaming else DatasetDict(corpus)
-
-
-def find_text_column(example: dict[str, Any]) -> str:
-    """Find the column to read.
-
-    Args:
-        example: A row of the dataset.
-
-    Returns:
-        `text`, or the only column that holds a string.
-
-    Raises:
-        ValueError: There is none, or more than one.
-    """
-    candidates = ["text"] if "text" in example else [name for name, value in example.items() if isinstance(value, str)]
-    if len(candidates) != 1:
-        raise ValueError(
-            f"without a column text, one column alone holds text; {len(candidates)} of {', '.join(example)} hold text. "
-            "Name the right one as text_column_name."
-        )
-    return candidates[0]
 
 
 def tokenize_corpus(
@@ -277,8 +269,8 @@ def _get_builder(file: str) -> str:
     return BUILDERS[_get_suffix(file)]
 
 
-def _check_file(file: str, progress: tqdm) -> None:
-    """Read a file through; its lines are UTF-8 and, in .jsonl, JSON objects."""
+def _check_file(file: str, progress: tqdm, content: Any) -> None:
+    """Read a file through into the hash `content`, if any; its lines are UTF-8 and, in .jsonl, JSON objects."""
     if file.endswith(".parquet"):
         try:
             num_rows = pyarrow.parquet.read_metadata(file).num_rows
@@ -286,29 +278,83 @@ def _check_file(file: str, progress: tqdm) -> None:
             raise ValueError(f"{file} is not a Parquet file: {error}. Convert or rename it.") from error
         if not num_rows:
             raise ValueError(f"a file holds at least one example; {file} is empty. Leave it out.")
+        if content is not None:
+            with open(file, "rb") as parquet:
+                content.update(hashlib.file_digest(parquet, "blake2b").digest())
         return
-    opener: Any = gzip.open if file.endswith(".gz") else open
     try:
-        with opener(file, "rb") as lines:
-            if _get_suffix(file) == ".json" and lines.peek(64).lstrip().startswith(b"["):
-                has_content = bool(_parse(json.loads, lines.read(), file, 1))
+        with _open(file) as lines:
+            if _is_array(file, lines):
+                text = lines.read()
+                _update(content, text)
+                has_content = bool(_parse(json.loads, text, file, 1))
             else:
                 parse = _parse_object if _get_builder(file) == "json" else bytes.decode
-                has_content = _check_lines(lines, parse, file, progress)
+                has_content = _check_lines(lines, parse, file, progress, content)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{file} is not a whole gzip file: {error}. Pack it again or drop the ending .gz.") from error
     if not has_content:
         raise ValueError(f"a file holds at least one example; {file} is empty. Leave it out.")
+    _update(content, b"\0")  # no file holds one: where a file ends is part of the hash
 
 
-def _check_lines(lines: Iterable[bytes], parse: Callable, file: str, progress: tqdm) -> bool:
+def _open(file: str) -> Any:
+    return gzip.open(file, "rb") if file.endswith(".gz") else open(file, "rb")
+
+
+def _is_array(file: str, lines: Any) -> bool:
+    return _get_suffix(file) == ".json" and lines.peek(64).lstrip().startswith(b"[")
+
+
+def _update(content: Any, data: bytes) -> None:
+    if content is not None:
+        content.update(data)
+
+
+def _check_lines(lines: Iterable[bytes], parse: Callable, file: str, progress: tqdm, content: Any) -> bool:
     has_content = False
     for number, line in enumerate(lines, 1):
         progress.update(len(line))
+        _update(content, line)
         if not line.isspace():
             _parse(parse, line.rstrip(), file, number)  # a newline would count as the next line
             has_content = True
     return has_content
+
+
+def locate_row(patterns: str | Sequence[str], row: int) -> str:
+    """Say where a row of a dataset stands, for a message.
+
+    Args:
+        patterns: As `load_files` took them.
+        row: The number of the row, from 0.
+
+    Returns:
+        Such as "line 12 of train.jsonl"; "row 12 of ..." where a file has no lines.
+    """
+    places = chain.from_iterable(map(_list_places, find_files(patterns)))
+    return next(islice(places, row, None), f"row {row + 1} of {patterns}")
+
+
+def _list_places(file: str) -> Iterator[str]:
+    """Yield where each row of a file begins."""
+    if file.endswith(".parquet"):
+        yield from (f"row {number} of {file}" for number in range(1, pyarrow.parquet.read_metadata(file).num_rows + 1))
+        return
+    with _open(file) as lines:
+        if _is_array(file, lines):
+            yield from (f"row {number} of {file}" for number in range(1, len(json.loads(lines.read())) + 1))
+        elif _get_builder(file) == "csv":
+            # A quoted cell may hold line breaks, and blank lines are no rows.
+            rows = csv.reader(io.TextIOWrapper(lines, encoding="utf-8-sig", newline=""))
+            starts, end = [], 0
+            with suppress(csv.Error):  # of a longer cell than the module reads
+                for row in rows:
+                    starts += [end + 1] if row else []
+                    end = rows.line_num
+            yield from (f"line {start} of {file}" for start in starts[1:])
+        else:
+            yield from (f"line {number} of {file}" for number, line in enumerate(lines, 1) if not line.isspace())
 
 
 def _parse(parse: Callable, content: bytes, file: str, number: int) -> Any:
@@ -342,24 +388,29 @@ def _parse_object(line: bytes) -> dict:
 
 
 def _select_documents(dataset: Any, text_column: str | None, split: str) -> Any:
-    """Keep the text of a split, as the column `text`, without blank documents."""
-    first = next(iter(dataset), None)
-    if first is None:
+    """Keep the texts of a split, as the column `text`, without blank documents; each text of a pair is a document."""
+    if next(iter(dataset), None) is None:
         raise ValueError(f"a corpus holds text; its split {split} is empty. Use another dataset.")
-    text_column = text_column or find_text_column(first)
-    if not isinstance(first.get(text_column), str):
-        raise ValueError(
-            f"the text column holds text; {text_column} "
-            + (f"holds {first[text_column]!r}" if text_column in first else "is missing")
-            + f". Columns of the split {split}: {', '.join(first)}. Name the right one as text_column_name."
+    columns = find_document_columns(dataset, text_column)
+    documents = dataset.select_columns(columns)
+    if columns != ["text"]:
+        documents = documents.map(
+            _join_columns,
+            batched=True,
+            input_columns=columns,
+            remove_columns=columns,
+            features=Features({"text": Value("string")}),
         )
-    documents = dataset.select_columns([text_column])
-    if text_column != "text":
-        documents = documents.rename_column(text_column, "text")
     documents = documents.filter(_has_text, input_columns="text")
     if next(iter(documents), None) is None:
-        raise ValueError(f"a corpus holds text; all documents of {split} are blank. Is {text_column} the right column?")
+        raise ValueError(
+            f"a corpus holds text; all documents of {split} are blank. Is {' + '.join(columns)} the right column?"
+        )
     return documents
+
+
+def _join_columns(*columns: list[str | None]) -> dict[str, list[str | None]]:
+    return {"text": [text for row in zip(*columns, strict=True) for text in row]}
 
 
 def _has_text(text: str | None) -> bool:

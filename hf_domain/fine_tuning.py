@@ -1,5 +1,6 @@
 """What the scripts that fine-tune share beside the steps of any run: their data, and the model with its labels."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -17,14 +18,18 @@ from transformers import (
 )
 
 from hf_domain.arguments import ModelArguments, check_method
-from hf_domain.corpora import load_files
+from hf_domain.corpora import load_files, locate_row
 from hf_domain.files import check_output_dir
 from hf_domain.finiteness import check_weights
+from hf_domain.labels import name_example
 from hf_domain.memory import DatasetWithMemory, cache_memory_states
 from hf_domain.modeling import modeling_gmap, modeling_rada
 from hf_domain.modeling.configuration_gmap import GMapConfig
 from hf_domain.modeling.configuration_rada import RadaConfig
+from hf_domain.text_columns import find_text_columns, list_text_columns
 from hf_domain.training import autocast_as_trained, check_tokenizer_fits, normalize_stock_loss, parse_overrides
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -114,6 +119,39 @@ def load_splits(
             raise ValueError(f"this run needs the split {split}, which is missing or empty. Give --{split}_file.")
         splits[split] = available[split] if data_args.dataset_name else load_files(available[split], **options)
     return splits
+
+
+def locate_example(data_args: DataArguments, split: str, row: int) -> str:
+    """Say where an example stands: the line of its file, or its number in a split of the Hub."""
+    files = getattr(data_args, f"{split}_file")
+    return name_example(split, row) if files is None else locate_row(files, row)
+
+
+def choose_text_columns(splits: DatasetDict, label_column: str, names: str | None = None) -> list[str]:
+    """Choose the columns of text that a task reads, and log them.
+
+    Args:
+        splits: The data; the first one, train, decides.
+        label_column: Is not read.
+        names: See `find_text_columns`.
+
+    Returns:
+        One or two columns, which every split has.
+
+    Raises:
+        ValueError: A split lacks one of them or has another column of text; see also `find_text_columns`.
+    """
+    train = next(iter(splits))
+    columns = find_text_columns(splits[train], names, label_column=label_column)
+    check_columns(splits, columns)
+    for split, dataset in splits.items():
+        if names is None and (unread := set(list_text_columns(dataset, label_column)) - set(columns)):
+            raise ValueError(
+                f"All splits must have the same columns of text, but {split} has {', '.join(sorted(unread))} beside "
+                f"{', '.join(columns)}. Drop the column, or name what to read by --text_column_names."
+            )
+    logger.info(f"reads {' + '.join(columns)}")
+    return columns
 
 
 def check_columns(splits: DatasetDict, columns: list[str], optional_in_test: str | None = None) -> None:

@@ -1,6 +1,7 @@
 """Labels of a task: which there are, whether all splits agree, and where they go when words become tokens."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from datasets import ClassLabel, Dataset, DatasetDict, List
@@ -8,48 +9,153 @@ from tokenizers.pre_tokenizers import ByteLevel
 from transformers import BatchEncoding, EvalPrediction, PreTrainedTokenizerBase
 from transformers.trainer_utils import PredictionOutput
 
+Locate = Callable[[str, int], str]
+"""Says where a row of a split stands, for a message."""
 
-def find_labels(splits: DatasetDict, column: str) -> tuple[list[str], dict[Any, int]]:
+
+def name_example(split: str, row: int) -> str:
+    """Say where a row of a split stands if nothing else is known of it."""
+    return f"example {row} of {split}"
+
+
+def find_labels(splits: DatasetDict, column: str, locate: Locate = name_example) -> tuple[list[str], dict[Any, int]]:
     """Collect the labels of a task and check that every split keeps to them.
 
     Args:
         splits: The splits of the task; the first one, train, says which labels exist. Another one may have none.
         column: The column of labels, or of lists of labels.
+        locate: Says where an example stands, for messages.
 
     Returns:
         The names of the labels in the order of their ids: as the dataset declares them, otherwise sorted. And the id of
         every value of the column.
 
     Raises:
-        ValueError: An example has no label, or a split has labels that the first one lacks.
+        ValueError: An example has no label, labels are of several kinds, or a split has labels that the first one
+            lacks.
     """
     (first, train), *others = splits.items()
     feature = train.features[column]
     feature = feature.feature if isinstance(feature, List) else feature
+    found = {
+        split: _find_values(data, column, split, locate) for split, data in splits.items() if column in data.features
+    }
     if isinstance(feature, ClassLabel):
         names, ids = feature.names, {number: number for number in range(feature.num_classes)}
     else:
-        values = sorted(set(_iterate_labels(train, column, first)))
+        values = sorted(found[first])
         names, ids = [str(value) for value in values], {value: number for number, value in enumerate(values)}
-    for split, dataset in others:
-        if column not in dataset.column_names:
-            continue
-        unknown = set(_iterate_labels(dataset, column, split)) - ids.keys()
+    for split, _ in others:
+        unknown = {str(value): row for value, row in found.get(split, {}).items() if value not in ids}
         if unknown:
             raise ValueError(
-                f"every label of {split} occurs in {first}; got {', '.join(sorted(map(str, unknown)))} beside "
-                f"{', '.join(names)}. Relabel or drop these examples of {split}, or add such examples to {first}."
+                f"every label of {split} occurs in {first}; got {', '.join(sorted(unknown))} beside "
+                f"{', '.join(names)}, first in {locate(split, min(unknown.values()))}. "
+                f"Relabel or drop these examples of {split}, or add such examples to {first}."
             )
     return names, ids
 
 
-def _iterate_labels(dataset: Dataset, column: str, split: str) -> Iterator[Any]:
-    for row, value in enumerate(dataset[column]):
-        if value is None:
-            raise ValueError(
-                f"every example has a label; {column} of example {row} of {split} is empty. Label or drop it."
-            )
-        yield from value if isinstance(value, list) else [value]
+def _find_values(dataset: Dataset, column: str, split: str, locate: Locate) -> dict[Any, int]:
+    """Return each value of a column of labels with the first row that has it."""
+    rows: dict[Any, int] = {}
+    for row, labels in enumerate(dataset[column]):
+        for value in labels if isinstance(labels, list) else [labels]:
+            if _is_missing(value):
+                told = "NaN" if isinstance(value, float) else "empty"
+                raise ValueError(
+                    f"Every example must have a label, but {column} is {told} in {locate(split, row)}. "
+                    "Label the example or drop it."
+                )
+            rows.setdefault(value, row)
+    kinds = {isinstance(value, str): (row, value) for value, row in reversed(rows.items())}
+    if len(kinds) > 1:
+        row, value = max(kinds.values(), key=lambda found: found[0])
+        raise ValueError(
+            f"Labels must be all names or all numbers, but {column} holds both; {locate(split, row)} has {value!r}. "
+            "Put numbers in quotes, or give every label a name."
+        )
+    return rows
+
+
+def _is_missing(value: Any) -> bool:
+    """Return whether a label is empty or no number."""
+    return value is None or (not value.strip() if isinstance(value, str) else value != value)
+
+
+def check_values(splits: DatasetDict, column: str, locate: Locate = name_example) -> None:
+    """Raise unless the labels of a regression are finite numbers.
+
+    Args:
+        splits: The splits of the task; another one than the first may have no labels.
+        column: The column of labels.
+        locate: Says where an example stands, for messages.
+
+    Raises:
+        ValueError: A value is missing, no number, or infinite.
+    """
+    for split, dataset in splits.items():
+        for row, value in enumerate(dataset[column] if column in dataset.column_names else []):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                told = "empty" if value is None else repr(value)
+                raise ValueError(
+                    f"Every example of a regression must have a finite number, but {column} is {told} in "
+                    f"{locate(split, row)}. Correct the value or drop the example."
+                )
+
+
+def check_words(splits: DatasetDict, word_column: str, tag_column: str, locate: Locate = name_example) -> None:
+    """Raise unless every word of every sentence is a text and has a tag.
+
+    Args:
+        splits: The splits of the task.
+        word_column: The column of lists of words.
+        tag_column: The column of lists of tags.
+        locate: Says where an example stands, for messages.
+
+    Raises:
+        ValueError: A column holds no lists, or a sentence has an empty word or more or fewer tags than words.
+    """
+    for split, dataset in splits.items():
+        for column in (word_column, tag_column):
+            if not isinstance(feature := dataset.features[column], List):
+                raise ValueError(
+                    f"Words and tags must be lists, one tag for each word, but {column} of {split} holds {feature}. "
+                    "Split the texts into words, or name another column."
+                )
+        sentences = dataset.select_columns([word_column, tag_column])
+        for row, sentence in enumerate(sentences):
+            words, tags = sentence[word_column], sentence[tag_column]
+            if words is None or not all(isinstance(word, str) for word in words):
+                raise ValueError(
+                    f"Words must be a list of texts, but {word_column} is {words} in {locate(split, row)}. "
+                    "Correct the sentence or drop it."
+                )
+            if tags is not None and len(tags) != len(words):
+                raise ValueError(
+                    f"Every word must have a tag, but there are {len(tags)} tags for {len(words)} words in "
+                    f"{locate(split, row)}. Correct the sentence or drop it."
+                )
+
+
+def check_variety(labels: Iterable[Any], column: str) -> None:
+    """Raise if there is nothing to learn: all labels are the same.
+
+    Args:
+        labels: What the examples of train have; a list stands for a set of labels.
+        column: Its name, for the message.
+
+    Raises:
+        ValueError: All labels are the same.
+    """
+    values = iter(labels)
+    first = next(values, None)
+    first = sorted(first) if isinstance(first, list) else first
+    if all((sorted(value) if isinstance(value, list) else value) == first for value in values):
+        raise ValueError(
+            f"Training needs at least two different labels, but {column} is {first!r} everywhere in train. "
+            "Check the column, or add examples with other labels."
+        )
 
 
 def find_ids(names: str | None, label_names: list[str]) -> list[int]:

@@ -252,6 +252,7 @@ def weigh_words(
     tokenizer: PreTrainedTokenizerBase,
     datastore: Any,
     text: str,
+    text_pair: str | None = None,
     num_passages: int = 10,
     max_query_terms: int | None = None,
 ) -> dict[int, list[tuple[int, int, float]]]:
@@ -262,6 +263,7 @@ def weigh_words(
         tokenizer: Its tokenizer.
         datastore: See `load_datastore`.
         text: What is read for.
+        text_pair: The second text of a pair; passages are looked up for both together.
         num_passages: How many are retrieved.
         max_query_terms: See `Datastore.search`.
 
@@ -269,12 +271,13 @@ def weigh_words(
         The id of the chosen passage with (start, end, weight) of its tokens' characters, the mean over the heads; empty
         where no passage was found. `hf_domain.datastore.highlight.read_passages` marks them.
     """
-    ((ids, _),) = datastore.search([text], num_passages, max_query_terms)
+    texts = [text] if text_pair is None else [text, text_pair]
+    ((ids, _),) = datastore.search([" ".join(texts)], num_passages, max_query_terms)
     if not len(ids):
         return {}
     model.eval()
     collator = DataCollatorWithPassages(DataCollatorWithPadding(tokenizer), tokenizer, datastore.passages, num_passages)
-    inputs = tokenizer(text, truncation=True)
+    inputs = tokenizer(*texts, truncation=True)
     batch = collator([{**inputs, "passage_ids": list(ids)}]).to(model.device)
     reading = model.base_model(**batch)
     chosen = ids[int(reading.selected_passages[0])]

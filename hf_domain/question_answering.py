@@ -4,11 +4,14 @@ A context that is longer than the model takes is cut into overlapping windows; e
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
 from transformers import BatchEncoding, PreTrainedTokenizerBase
+
+from hf_domain.labels import Locate, name_example
 
 
 def tokenize_questions(
@@ -100,31 +103,61 @@ def cut_windows(examples: dict[str, list], features: BatchEncoding) -> list[list
     return [questions, contexts]
 
 
-def check_questions(examples: Iterable[dict[str, Any]], split: str) -> None:
+def check_questions(
+    examples: Iterable[dict[str, Any]], split: str, locate: Locate = name_example, needs_answer: bool = False
+) -> None:
     """Raise unless every question has an id of its own and every answer stands in its context where the data say.
 
     Args:
-        examples: Rows with `id`, `context` and, if known, `answers`.
+        examples: Rows with `id`, `question`, `context` and, if known, `answers`.
         split: Their name, for the message.
+        locate: Says where an example stands, for messages.
+        needs_answer: There must be a question with an answer, to train on.
 
     Raises:
-        ValueError: An id occurs twice; an answer stands elsewhere.
+        ValueError: A cell is empty; an id occurs twice; an answer stands elsewhere; no question has an answer.
     """
-    ids = set()
-    for example in examples:
+    ids, has_answer = set(), False
+    for row, example in enumerate(examples):
+        for column in ("id", "question", "context"):
+            if column in example and (example[column] is None or (column != "context" and example[column] == "")):
+                raise ValueError(
+                    f"Every question must have an id, a text and a context, but {column} is empty in "
+                    f"{locate(split, row)}. Fill it in or drop the question."
+                )
         if example["id"] in ids:
             raise ValueError(
-                f"the id of a question is its own; {example['id']} occurs twice in {split}. Number them anew."
+                f"the id of a question is its own; {example['id']} occurs twice in {split}, again in "
+                f"{locate(split, row)}. Number them anew."
             )
         ids.add(example["id"])
-        answers = example.get("answers", {"text": [], "answer_start": []})
-        for text, start in zip(answers["text"], answers["answer_start"], strict=True):
-            found = example["context"][start : start + len(text)]
-            if found != text:
-                raise ValueError(
-                    f"an answer stands in its context at answer_start; for id {example['id']} of {split} there is "
-                    f"{found!r} instead of {text!r}. Correct answer_start (it counts characters)."
-                )
+        if "answers" in example:
+            _check_answers(example, split, partial(locate, split, row))
+            has_answer |= bool(example["answers"]["text"])
+    if needs_answer and not has_answer:
+        raise ValueError(f"Training needs a question with an answer, but {split} has none. Add such questions.")
+
+
+def _check_answers(example: dict[str, Any], split: str, locate: Callable[[], str]) -> None:
+    answers = example["answers"]
+    columns = [answers.get(name) for name in ("text", "answer_start")] if isinstance(answers, dict) else []
+    if len(columns) < 2 or not all(isinstance(column, list) for column in columns) or len({*map(len, columns)}) > 1:
+        raise ValueError(
+            "Answers must be as in SQuAD, two lists of equal length called text and answer_start, both empty for no "
+            f"answer, but they are {answers} in {locate()}. Correct the answers or drop the question."
+        )
+    for text, start in zip(*columns, strict=True):
+        if not isinstance(text, str) or not text.strip() or not isinstance(start, int):
+            raise ValueError(
+                f"An answer must be a text and the character where it begins, but is {text!r} at {start!r} in "
+                f"{locate()}. Correct the answer; leave both lists empty for a question without one."
+            )
+        found = example["context"][start : start + len(text)]
+        if found != text:
+            raise ValueError(
+                f"an answer stands in its context at answer_start; for id {example['id']} of {split} there is "
+                f"{found!r} instead of {text!r} in {locate()}. Correct answer_start (it counts characters)."
+            )
 
 
 def find_answers(

@@ -9,7 +9,6 @@ from hf_domain.classification import (
     decode_logits,
     encode_labels,
     find_problem_type,
-    find_text_columns,
     name_predictions,
     tokenize_texts,
 )
@@ -53,12 +52,6 @@ def test_logits_become_names_by_problem_type():
         assert name_predictions(predictions, problem_type, names) == named
     values = decode_logits(logits[:, :1], "regression")
     assert name_predictions(values, "regression", ["value"]) == [0.5, -1.0]
-
-
-def test_text_columns_are_found_beside_the_label():
-    dataset = Dataset.from_dict({"abstract": ["x"], "label": ["y"], "year": [1]})
-    assert find_text_columns(dataset, "label") == ["abstract"]
-    assert find_text_columns(dataset, "label", "title,abstract") == ["title", "abstract"]
 
 
 def test_pairs_are_tokenized_as_pairs():

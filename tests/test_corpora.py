@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import os
 
 import pyarrow
 import pyarrow.parquet
@@ -10,7 +11,7 @@ import pytest
 from datasets import Dataset, DatasetDict, IterableDatasetDict
 from tiny_tokenizers import MAKERS, SENTENCES, make_bert_tokenizer, make_tokenizer
 
-from hf_domain.corpora import check_batch, find_text_column, load_corpus, load_files, tokenize_corpus
+from hf_domain.corpora import check_batch, load_corpus, load_files, locate_row, tokenize_corpus
 
 
 @pytest.fixture(autouse=True)
@@ -94,17 +95,57 @@ def test_dataset_name_may_be_a_folder(tmp_path):
 
 
 def test_text_column_is_found_or_named(tmp_path):
-    assert find_text_column({"id": "x", "text": "y"}) == "text"
-    assert find_text_column({"id": 1, "abstract": "y"}) == "abstract"
-    with pytest.raises(ValueError, match="2 of title, abstract hold text"):
-        find_text_column({"title": "x", "abstract": "y"})
     file = tmp_path / "c.jsonl"
     file.write_text('{"title": "x", "abstract": "y", "year": 1}\n' * 30)
+    with pytest.raises(ValueError, match="several columns hold text: title, abstract"):
+        load_corpus(str(file))
     assert load_corpus(str(file), text_column="abstract")["train"][0] == {"text": "y"}
-    with pytest.raises(ValueError, match=r"body is missing\. Columns of the split train: title, abstract, year"):
+    with pytest.raises(ValueError, match="there is no body in title, abstract, year"):
         load_corpus(str(file), text_column="body")
-    with pytest.raises(ValueError, match="year holds 1"):
+    with pytest.raises(ValueError, match="year holds int64"):
         load_corpus(str(file), text_column="year")
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_both_texts_of_a_pair_are_documents(tmp_path, streaming):
+    rows = [{"text": "one", "text_pair": "two", "label": "a"}, {"text": "three", "text_pair": None, "label": "b"}]
+    file = tmp_path / "c.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = {"validation_split_percentage": 0, "streaming": streaming}
+    assert [row["text"] for row in load_corpus(str(file), **options)["train"]] == ["one", "two", "three"]
+    named = load_corpus(str(file), text_column="text_pair,label", **options)
+    assert list(named["train"]) == [{"text": "two"}, {"text": "a"}, {"text": "b"}]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_words_that_pandas_takes_for_missing_are_documents(tmp_path, streaming):
+    file = tmp_path / "c.csv"
+    file.write_text("text,source\nnull,a\nNA,a\n,a\nNone,a\n")
+    corpus = load_corpus(str(file), validation_split_percentage=0, streaming=streaming)
+    assert [row["text"] for row in corpus["train"]] == ["null", "NA", "None"]
+
+
+@pytest.mark.parametrize("name", ["c.txt", "c.jsonl", "c.json", "c.csv.gz", "c.parquet"])
+def test_a_file_that_was_replaced_with_its_time_is_read_again(tmp_path, name):
+    file = write(tmp_path / name, SENTENCES)
+    time = file.stat().st_mtime_ns
+    assert load_files(str(file))["text"][:] == SENTENCES
+    write(file, SENTENCES[::-1])
+    os.utime(file, ns=(time, time))
+    assert load_files(str(file))["text"][:] == SENTENCES[::-1]
+
+
+def test_rows_are_located(tmp_path):
+    for name, place in (("c.jsonl", "line 2"), ("c.json", "row 2"), ("c.csv.gz", "line 3"), ("c.parquet", "row 2")):
+        file = write(tmp_path / name, SENTENCES)
+        assert locate_row(str(file), 1) == f"{place} of {file}"
+    file = tmp_path / "b.csv"
+    file.write_text('text,label\n"a\nb",x\n\nc,y\n')
+    assert [locate_row(str(file), row) for row in (0, 1, 2)] == [
+        f"line 2 of {file}",
+        f"line 5 of {file}",
+        f"row 3 of {file}",
+    ]
 
 
 @pytest.mark.parametrize("streaming", [False, True])

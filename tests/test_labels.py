@@ -31,7 +31,7 @@ def test_declared_labels_keep_their_order(nested):
 def test_labels_that_train_lacks_are_told():
     with pytest.raises(ValueError, match="every label of test occurs in train; got c, d beside a, b"):
         find_labels(make_splits(train=["a", "b"], validation=["a"], test=["d", "b", "c"]), "label")
-    with pytest.raises(ValueError, match="label of example 1 of validation is empty"):
+    with pytest.raises(ValueError, match="label is empty in example 1 of validation"):
         find_labels(make_splits(train=["a", "b"], validation=["a", None]), "label")
     unlabelled = DatasetDict(train=Dataset.from_dict({"label": ["a"]}), test=Dataset.from_dict({"text": ["x"]}))
     assert find_labels(unlabelled, "label") == (["a"], {"a": 0})

@@ -257,6 +257,13 @@ def test_what_a_model_reads_is_shown(datastore, model, topics, tmp_path, monkeyp
     expected = reading.word_weights[0].mean(0)[1:-1].tolist()
     assert [weight for *_, weight in spans] == pytest.approx(expected, rel=1e-4)
     assert weigh_words(rada, tokenizer, store, "nothing known") == {}
+    # A pair is looked up as one text and read as a pair.
+    ((found, spans),) = weigh_words(rada, tokenizer, store, "where", NAMES[3]).items()
+    assert found == number
+    encoded = tokenizer("where", NAMES[3], return_tensors="pt")
+    reading = rada.model(**encoded, passage_input_ids=torch.tensor([[passage["input_ids"]]]))
+    expected = reading.word_weights[0].mean(0)[1:-1].tolist()
+    assert [weight for *_, weight in spans] == pytest.approx(expected, rel=1e-4)
 
     def search(*flags):
         monkeypatch.setattr("sys.argv", ["search_datastore", "--datastore_dir", datastore, "--text", text, *flags])

@@ -143,6 +143,49 @@ def test_pairs_of_texts_and_whole_numbers_as_labels(tmp_path, files, run):
     assert json.loads((tmp_path / "output" / "config.json").read_text())["id2label"] == {"0": "0", "1": "10"}
 
 
+def make_pairs(count):
+    """The label is the topic of the second text: the first alone cannot tell."""
+    firsts = [row["text"] for row in make_rows(count, lambda topic, rng: 0)]
+    seconds = make_rows(count + 1, lambda topic, rng: topic)
+    return [
+        {"id": str(number), "text": first, "text_pair": row["text"], "label": row["label"]}
+        for number, (first, row) in enumerate(zip(firsts, seconds, strict=False))
+    ]
+
+
+def test_a_pair_is_found_read_and_named_in_the_log(tmp_path, files, run, caplog):
+    test = make_pairs(9)
+    flags = files(lambda topic, rng: topic, train=make_pairs(96), validation=make_pairs(24), test=test)
+    assert run(**flags, do_predict=True)["eval_accuracy"] == 1
+    lines = (tmp_path / "output" / "predict_results.txt").read_text().splitlines()
+    assert lines[1:] == [f"{row}\t{pair['label']}" for row, pair in enumerate(test)]
+    assert [line for line in caplog.messages if line.startswith("reads")] == ["reads text + text_pair"]
+
+
+def test_a_passage_is_not_appended_to_a_pair(tmp_path, files, run, monkeypatch):
+    monkeypatch.setattr("hf_domain.examples.run_classification.load_model", lambda *_: pytest.fail("a model is loaded"))
+    flags = files(lambda topic, rng: topic, train=make_pairs(8), validation=make_pairs(8))
+    with pytest.raises(ValueError, match=r"--append_passage .* got text, text_pair. Name one column"):
+        run(**flags, append_passage=True, datastore="none")
+
+
+def test_a_csv_may_have_labels_that_mean_nothing_elsewhere(tmp_path, run):
+    names = {"biology": "NA", "law": "None", "finance": "null"}
+    files = {}
+    for split, count in (("train", 96), ("validation", 24), ("test", 9)):
+        rows = make_rows(count, lambda topic, rng: names[topic])
+        files[f"{split}_file"] = str(tmp_path / f"{split}.csv")
+        lines = [f'"{row["text"]}",{row["label"]}\n' for row in rows]
+        (tmp_path / f"{split}.csv").write_text("text,label\n" + "".join(lines))
+    assert run(**files, do_predict=True)["eval_accuracy"] == 1
+    config = json.loads((tmp_path / "output" / "config.json").read_text())
+    assert list(config["label2id"]) == ["NA", "None", "null"]
+    with (tmp_path / "validation.csv").open("a") as lines:
+        lines.write('"a text of\ntwo lines",NA\n\nlaw,\n')
+    with pytest.raises(ValueError, match=r"label is empty in line 29 of .*validation.csv. Label the example or drop"):
+        run("again", **files)
+
+
 def test_test_file_needs_no_labels(tmp_path, files, run):
     unlabelled = [{"text": "court law"}, {"text": "cell gene"}]
     results = run(**files(lambda topic, rng: topic, test=unlabelled), do_predict=True)
@@ -251,14 +294,37 @@ def test_options_that_gmap_does_not_have(tmp_path, files, run, general):
             str,
             {"train": [{"text": "x", "label": None}, {"text": "x", "label": "a"}]},
             {},
-            "example 0 of train is empty",
+            r"label is empty in line 1 of .*train.jsonl",
+        ),
+        (str, {"train": [{"text": "x", "label": "a"}, {"text": "x", "label": 1}]}, {}, "both; line 2 of .*train.jsonl"),
+        (lambda topic: "a", {}, {}, "two different labels, but label is 'a' everywhere in train"),
+        (lambda topic: ["b", "a"], {}, {}, r"two different labels, but label is \['a', 'b'\] everywhere in train"),
+        (
+            lambda topic: 0.5 * len(topic),
+            {"validation": [{"text": "x", "label": float("nan")}]},
+            {},
+            "nan in line 1 of",
+        ),
+        (lambda topic: 0.5 * len(topic), {"test": [{"text": "x", "label": None}]}, {"do_predict": True}, "is empty in"),
+        (str, {"train": [{"text": "x", "label": label} for label in ("0.5", "NA", "1.5")]}, {}, "'NA' in line 2 of"),
+        (str, {"train": [{"text": "x", "note": "y", "label": "a"}]}, {}, "reading text would leave out note"),
+        (
+            str,
+            {"validation": [{"text": "x", "text_pair": "y", "label": "a"}]},
+            {},
+            "validation has text_pair beside text",
         ),
         (lambda topic: [topic], {}, {"multi_label": False}, "need the multi-label setting; label holds"),
         (lambda topic: [topic], {}, {"do_regression": True}, "need the multi-label setting; label holds"),
         (str, {}, {"multi_label": True}, "multi-label data have lists of labels; label holds"),
-        (str, {}, {"do_regression": True}, "regression needs numbers; label holds"),
-        (str, {}, {"text_column_names": "body"}, "split train needs the column body"),
-        (str, {}, {"text_column_names": "text,text,text"}, "one text or two; got the columns text,text,text"),
+        (str, {}, {"do_regression": True}, r"Regression needs numbers, but label is .* in line 1 of .*train.jsonl"),
+        (str, {}, {"text_column_names": "body"}, "there is no body in text, label"),
+        (
+            str,
+            {},
+            {"text_column_names": "text,text,text"},
+            "one column or two different ones, as first,second, but is text,text,text",
+        ),
         (str, {}, {"negative_labels": "none"}, "got none. Labels: biology, finance, law"),
         (str, {}, {"metric_name": "no_such_metric"}, "got no_such_metric"),
         (str, {}, {"max_seq_length": 129}, "at most what the model takes, 128; got 129"),

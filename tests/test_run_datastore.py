@@ -137,12 +137,27 @@ def test_mistakes_are_told(folder, monkeypatch, capsys, flags, message):
     assert not (folder / "new").exists() and (folder / "there.jsonl").read_text() == '{"text": "omega"}\n'
 
 
+def test_both_texts_of_a_pair_are_searched_for(folder, monkeypatch, capsys):
+    options = {"output_dir": folder / "store", "train_file": [folder / "corpus.txt"], "max_length": 64}
+    run(build_datastore, monkeypatch, capsys, **options, model_name_or_path=folder / "encoder")
+    rows = [{"text": "number3", "text_pair": "number7", "label": "a"}]
+    (folder / "pairs.jsonl").write_text(json.dumps(rows[0]), encoding="utf-8")
+    flags = {"datastore_dir": folder / "store", "k": 2}
+    found = run(search_datastore, monkeypatch, capsys, **flags, text_file=folder / "pairs.jsonl")
+    assert TEXTS[3] in found and TEXTS[7] in found
+    assert run(search_datastore, monkeypatch, capsys, **flags, text="number3", text_pair="number7") == found
+    with pytest.raises(ValueError, match="--text_pair must have one text for each --text, but has 2 for 1"):
+        run(search_datastore, monkeypatch, capsys, **flags, text="number3", text_pair=["number7", "number8"])
+    with pytest.raises(ValueError, match="must be one text, but there are text and text_pair"):
+        run(build_datastore, monkeypatch, capsys, **options | {"train_file": [folder / "pairs.jsonl"]}, add=True)
+
+
 @pytest.mark.parametrize(
     ("rows", "column", "message"),
     [
-        ([{"body": "omega"}, {"body": None}], None, "row 1 of .*texts.jsonl has None as body"),
-        ([{"body": "omega"}], "text", "row 0 of .*texts.jsonl has None as text"),
-        ([{"body": "omega", "number": 1}], "number", "row 0 of .*texts.jsonl has 1 as number"),
+        ([{"body": "omega"}, {"body": None}], None, r"line 2 of .*texts.jsonl has \(None,\) as body"),
+        ([{"body": "omega"}], "text", "there is no text in body"),
+        ([{"body": "omega", "number": 1}], "number", "number holds int64"),
     ],
 )
 def test_a_file_without_text_is_told(folder, monkeypatch, capsys, rows, column, message):

@@ -28,8 +28,9 @@ def run(checkpoint, output, *files, **options):
 def test_the_script_writes_a_checkpoint_and_a_report(checkpoint, tmp_path):
     half = len(DOMAIN_TEXTS) // 2
     (tmp_path / "corpus.txt").write_text("\n".join(DOMAIN_TEXTS[:half]), encoding="utf-8")
+    pairs = zip(DOMAIN_TEXTS[half::2], [*DOMAIN_TEXTS[half + 1 :: 2], ""], strict=False)
     with gzip.open(tmp_path / "corpus.jsonl.gz", "wt", encoding="utf-8") as file:
-        file.writelines(json.dumps({"text": text}) + "\n" for text in DOMAIN_TEXTS[half:])
+        file.writelines(json.dumps({"text": one, "text_pair": two}) + "\n" for one, two in pairs)
     (tmp_path / "task.jsonl").write_text(json.dumps({"tokens": ["a", "lymphoma"], "tags": ["O", "O"]}))
     counts = tmp_path / "counts.parquet"
     files = (tmp_path / "corpus.txt", tmp_path / "corpus.jsonl.gz")
@@ -71,7 +72,7 @@ def test_a_dask_cluster_counts_the_same(checkpoint, tmp_path):
     [
         ("corpus.txt", b"good\nb\xff\xfed\n", "corpus.txt, line 2"),
         ("corpus.jsonl", b'{"text": "good"}\n{"text": \n', "corpus.jsonl, line 2"),
-        ("corpus.jsonl", b'{"body": "words"}', "needs a column text or tokens; it has body"),
+        ("corpus.jsonl", b'{"body": 1}', "a column of text, but none of body is one"),
         ("corpus.txt", b"", "corpus.txt is empty"),
     ],
 )

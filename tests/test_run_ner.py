@@ -74,7 +74,9 @@ def test_entities_are_learned_saved_and_predicted(tmp_path, run):
     ("row", "message"),
     [
         ({"tokens": ["the"], "tags": ["B-Gene"]}, "occurs in train; got B-Gene beside B-Disease, I-Disease, O"),
-        ({"tokens": ["the", "gene"], "tags": ["O"]}, "got 1 labels for 2 words: the gene"),
+        ({"tokens": ["the", "gene"], "tags": ["O"]}, r"1 tags for 2 words in line 1 of .*validation.jsonl"),
+        ({"tokens": ["the"], "tags": [None]}, r"tags is empty in line 1 of .*validation.jsonl"),
+        ({"tokens": ["the", None], "tags": ["O", "O"]}, r"tokens is \['the', None\] in line 1 of"),
         ({"words": ["the"], "tags": ["O"]}, "split validation needs the column tokens; it has words, tags"),
         ({"tokens": ["the"]}, "split validation needs the column tags; it has tokens"),
     ],
@@ -82,4 +84,11 @@ def test_entities_are_learned_saved_and_predicted(tmp_path, run):
 def test_bad_input_is_told_before_anything_is_written(tmp_path, run, row, message):
     with pytest.raises(ValueError, match=message):
         run({"train": make_rows(8), "validation": [row]})
+    assert not (tmp_path / "output" / "config.json").exists()
+
+
+def test_tags_that_are_all_the_same_are_told(tmp_path, run):
+    rows = [{"tokens": row["tokens"], "tags": ["O"] * len(row["tokens"])} for row in make_rows(8)]
+    with pytest.raises(ValueError, match="at least two different labels, but tags is 'O' everywhere in train"):
+        run({"train": rows, "validation": rows}, num_train_epochs=1)
     assert not (tmp_path / "output" / "config.json").exists()

@@ -1,0 +1,167 @@
+"""Which columns of a data set hold the texts to read: one column, or the two of a pair."""
+
+import logging
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from datasets import Dataset, IterableDataset, Value
+
+logger = logging.getLogger(__name__)
+
+# text_pair is what tokenizers call a second text; the others are those of GLUE (run_glue.py of transformers), BoolQ and
+# SQuAD.
+PAIRS = (
+    ("text", "text_pair"),
+    ("sentence1", "sentence2"),
+    ("premise", "hypothesis"),
+    ("question1", "question2"),
+    ("question", "sentence"),
+    ("question", "passage"),
+    ("question", "context"),
+    ("text1", "text2"),
+)
+# Columns of text that nobody reads: gold_label, label_text; id, doc_id, guid, pairID.
+LABEL_OR_ID = re.compile(r"(?i:label|(?:^|[_ -])(?:id|idx|guid|uid|uuid|index|key)$)|[a-z](?:ID|Id)$")
+
+
+def find_text_columns(
+    dataset: Dataset | IterableDataset,
+    names: str | None = None,
+    *,
+    label_column: str | None = None,
+    option: str = "--text_column_names",
+) -> list[str]:
+    """Find the columns that a task reads.
+
+    Args:
+        dataset: The data, one split of the task.
+        names: One column, or two as first,second. Default: a pair of `PAIRS`, `text`, or the only column of text.
+        label_column: Is never read.
+        option: Names the columns, for messages.
+
+    Returns:
+        One or two columns.
+
+    Raises:
+        ValueError: A named column is missing or holds no text, no column is named and none or several could be read, or
+            a column of text would be left unread.
+    """
+    if names is not None:
+        return check_text_columns(dataset, names, option)
+    candidates = list_text_columns(dataset, label_column)
+    columns = choose_text_columns(candidates)
+    unread = [name for name in candidates if name not in columns]
+    if not columns or unread:
+        raise _refuse(dataset, columns, unread, option)
+    return columns
+
+
+def find_document_columns(
+    dataset: Dataset | IterableDataset, names: str | None = None, *, option: str = "--text_column_name"
+) -> list[str]:
+    """Find the columns that hold the text of a corpus; further columns, such as a title or a URL, may stay unread.
+
+    Args:
+        dataset: The corpus.
+        names: See `find_text_columns`.
+        option: Likewise.
+
+    Returns:
+        One column, or two whose texts are documents of their own.
+
+    Raises:
+        ValueError: A named column is missing or holds no text, or none is named and it is not clear which to read.
+    """
+    if names is not None:
+        return check_text_columns(dataset, names, option)
+    candidates = list_text_columns(dataset)
+    columns = choose_text_columns(candidates)
+    unread = [name for name in candidates if name not in columns]
+    if not columns:
+        raise _refuse(dataset, columns, unread, option)
+    if unread or len(columns) > 1:
+        left_out = f", leaves out {', '.join(unread)}" if unread else ""
+        logger.info(f"reads {' + '.join(columns)}{left_out}")
+    return columns
+
+
+def check_text_columns(dataset: Dataset | IterableDataset, names: str, option: str) -> list[str]:
+    """Return the columns that an option names, one or two.
+
+    Raises:
+        ValueError: There are more or twice the same, or one is missing or holds no text.
+    """
+    columns = [name.strip() for name in names.split(",")]
+    if len(columns) > 2 or len(set(columns)) < len(columns):
+        raise ValueError(
+            f"{option} must name one column or two different ones, as first,second, but is {names}. "
+            "An encoder takes one text or a pair; join columns to read more."
+        )
+    kinds = _list_kinds(dataset)
+    for name in columns:
+        if name not in kinds:
+            raise ValueError(
+                f"{option} must name columns of the data, but there is no {name} in {', '.join(kinds)}. "
+                "Name another column."
+            )
+        if not _holds_text(kinds[name]) and not _is_empty(kinds[name]):
+            raise ValueError(
+                f"{option} must name columns of text, but {name} holds {_describe(kinds[name])}. "
+                f"Name another column of {', '.join(kinds)}."
+            )
+    return columns
+
+
+def choose_text_columns(candidates: Sequence[str]) -> list[str]:
+    """Choose the columns to read by their names; none where the names do not decide.
+
+    Args:
+        candidates: The columns of text.
+
+    Returns:
+        A pair of `PAIRS`, `text`, or the only column.
+    """
+    if "text" in candidates and "text_pair" not in candidates:
+        return ["text"]
+    for pair in PAIRS:
+        if set(pair) <= set(candidates):
+            return list(pair)
+    return list(candidates) if len(candidates) == 1 else []
+
+
+def list_text_columns(dataset: Dataset | IterableDataset, label_column: str | None = None) -> list[str]:
+    """List the columns of text that are neither labels nor ids."""
+    columns = [name for name, kind in _list_kinds(dataset).items() if name != label_column and _holds_text(kind)]
+    return [name for name in columns if not LABEL_OR_ID.search(name)] or columns[:1]
+
+
+def _list_kinds(dataset: Dataset | IterableDataset) -> dict[str, Any]:
+    """Return what each column holds: its feature or, in a stream of unknown features, its first value."""
+    return dict(dataset.features or next(iter(dataset), {}))
+
+
+def _holds_text(kind: Any) -> bool:
+    return kind.dtype in ("string", "large_string") if isinstance(kind, Value) else isinstance(kind, str)
+
+
+def _is_empty(kind: Any) -> bool:
+    return kind is None or (isinstance(kind, Value) and kind.dtype == "null")
+
+
+def _describe(kind: Any) -> str:
+    return kind.dtype if isinstance(kind, Value) else repr(kind)
+
+
+def _refuse(dataset: Dataset | IterableDataset, columns: list[str], unread: list[str], option: str) -> ValueError:
+    if not columns and not unread:
+        return ValueError(
+            f"The data must have a column of text, but none of {', '.join(_list_kinds(dataset))} is one. "
+            f"Name the column by {option}."
+        )
+    example = ",".join([*columns, *unread][:2])
+    would = f"reading {' + '.join(columns)} would leave out " if columns else "several columns hold text: "
+    return ValueError(
+        f"Every column of text must be read, unless it is a label or an id, but {would}{', '.join(unread)}. "
+        f"Name what to read, one column or two: {option} {example}."
+    )

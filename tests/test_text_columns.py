@@ -1,0 +1,43 @@
+"""Which columns are read."""
+
+import pytest
+from datasets import Dataset
+
+from hf_domain.text_columns import PAIRS, find_document_columns, find_text_columns
+
+
+def make_dataset(*columns, **others):
+    return Dataset.from_dict({name: ["some text"] for name in columns} | others)
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
+def test_pairs_are_found_among_labels_and_ids(pair):
+    others = ("label", "gold_label", "label_text", "id", "doc_id", "pairID", "idx")
+    dataset = make_dataset(*others, *reversed(pair), year=[1], words=[["a"]])
+    assert find_text_columns(dataset, label_column="label") == find_document_columns(dataset) == list(pair)
+    assert find_document_columns(dataset.to_iterable_dataset()) == list(pair)
+
+
+def test_one_column_is_found():
+    assert find_text_columns(make_dataset("abstract", "topic", year=[1]), label_column="topic") == ["abstract"]
+    assert find_text_columns(make_dataset("text", "id", empty=[None])) == ["text"]
+    assert find_text_columns(make_dataset("key", year=[1])) == ["key"]
+    assert find_document_columns(make_dataset("text", "title", "url")) == ["text"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "names", "message"),
+    [
+        (("text", "title"), None, "reading text would leave out title. .* --text_column_names text,title"),
+        (("text", "text_pair", "note"), None, r"reading text \+ text_pair would leave out note"),
+        (("title", "body"), None, "several columns hold text: title, body. .* --text_column_names title,body"),
+        ((), None, "must have a column of text, but none of year is one"),
+        (("text",), "text,text", "two different ones, as first,second, but is text,text"),
+        (("text",), "a,b,c", "two different ones, as first,second, but is a,b,c"),
+        (("text",), "year", "name columns of text, but year holds int64"),
+        (("text",), "text, body", "there is no body in text, year"),
+    ],
+)
+def test_what_does_not_decide_is_refused(columns, names, message):
+    with pytest.raises(ValueError, match=message):
+        find_text_columns(make_dataset(*columns, year=[1]), names)
