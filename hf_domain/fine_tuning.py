@@ -24,6 +24,7 @@ from hf_domain.finiteness import check_weights
 from hf_domain.labels import name_example
 from hf_domain.memory import DatasetWithMemory, cache_memory_states
 from hf_domain.modeling import modeling_gmap, modeling_rada
+from hf_domain.modeling.configuration_backbone import BackboneConfig, has_encoder_field
 from hf_domain.modeling.configuration_gmap import GMapConfig
 from hf_domain.modeling.configuration_rada import RadaConfig
 from hf_domain.text_columns import find_text_columns, list_text_columns
@@ -256,7 +257,10 @@ def load_config(
     check_method(model_args, model_args.method == config.model_type)
     is_built = model_args.method not in ("plain", config.model_type)
     config_class: Any = {"gmap": GMapConfig, "rada": RadaConfig}[model_args.method] if is_built else type(config)
-    if unknown := sorted(overrides.keys() - {item.name for item in fields(config_class)}):
+    is_shared = issubclass(config_class, BackboneConfig)  # its configuration has the fields of its encoder too
+    known = {item.name for item in fields(config_class)}
+    known |= {name for name in overrides if is_shared and has_encoder_field(config, name)}
+    if unknown := sorted(overrides.keys() - known):
         raise ValueError(f"--config_overrides are fields of the model's config; it has no {', '.join(unknown)}")
     if not is_built:
         config = AutoConfig.from_pretrained(name, **model_args.hub_options, **options, **overrides)

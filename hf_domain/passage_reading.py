@@ -209,18 +209,13 @@ def wrap_collator(
         datastore: See `load_datastore`; None returns the collator as it is.
         splits: With `passage_ids`.
         args: Say how many passages, and the folder of the cache.
-        training_args: Say the device that encodes, and which process does. Several processes are told not to wait for
-            weights that a batch does not use.
+        training_args: Say the device that encodes, and which process does.
 
     Returns:
         The collator of the run.
     """
     if datastore is None or not isinstance(model, RadaPreTrainedModel):
         return collator
-    if training_args.ddp_find_unused_parameters is None:
-        # A batch without passages, or selection=top1, leaves weights of the interface without a gradient; with
-        # gradient checkpointing Trainer would have every process wait for it.
-        training_args.ddp_find_unused_parameters = True
     passages = datastore.passages
     if args.passage_cache is not None:
         # Imported here: only a run with a cache hashes and maps files.

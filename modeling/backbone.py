@@ -9,10 +9,10 @@ from typing import Any, Self
 
 import torch
 from torch import nn
-from transformers import AutoModel, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from .configuration_backbone import BackboneConfig
+from .configuration_backbone import BackboneConfig, has_encoder_field
 
 
 def build_backbone(config: Any) -> PreTrainedModel:
@@ -139,26 +139,27 @@ class BackbonePreTrainedModel(PreTrainedModel):
             dtype: Type of the weights when `backbone` is a name. float32 is our choice: transformers would keep the
                 checkpoint's own type, and a bfloat16 checkpoint then trains in bfloat16.
             trust_remote_code: Whether code of the backbone's repository may run; never read from a configuration.
-            options: Fields of the configuration of this model.
+            options: Fields of the configuration of this model and of its encoder (`hidden_dropout_prob`), and
+                `attn_implementation`.
 
         Raises:
             ValueError: An option is not a field of the configuration, or the encoder cannot be a backbone.
         """
-        allowed = {field.name for field in fields(cls.config_class)} | {"num_labels", "id2label", "label2id"}
-        if unknown := sorted(options.keys() - allowed):
+        hub_options: Any = {"revision": revision or "main", "token": token, "cache_dir": cache_dir}
+        hub_options["trust_remote_code"] = trust_remote_code
+        allowed = {field.name for field in fields(cls.config_class)} | {"num_labels", "attn_implementation"}
+        unknown = sorted(options.keys() - allowed)
+        if unknown:
+            is_name = isinstance(backbone, str)
+            encoder_config: Any = AutoConfig.from_pretrained(backbone, **hub_options) if is_name else backbone.config
+            unknown = [name for name in unknown if not has_encoder_field(encoder_config, name)]
+        if unknown:
             own = sorted(set(cls.config_class.__annotations__))
             raise ValueError(
                 f"{cls.config_class.__name__} has no option {', '.join(unknown)}; its own are {', '.join(own)}"
             )
         if isinstance(backbone, str):
-            source = AutoModelForMaskedLM.from_pretrained(
-                backbone,
-                revision=revision or "main",
-                token=token,
-                cache_dir=cache_dir,
-                dtype=dtype,
-                trust_remote_code=trust_remote_code,
-            )
+            source = AutoModelForMaskedLM.from_pretrained(backbone, dtype=dtype, **hub_options)
         else:
             source = backbone
         encoder = source.base_model
@@ -190,6 +191,35 @@ class BackbonePreTrainedModel(PreTrainedModel):
         """Return the encoder, from the model itself or from a head over it."""
         model: Any = self.base_model
         return model.backbone
+
+    def encode(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **kwargs,
+    ) -> Any:
+        """Run the encoder alone and return its output, with what the call or the configuration asks for.
+
+        Args:
+            input_ids: `[batch, length]`.
+            attention_mask: `[batch, length]`, 0 at padding.
+            token_type_ids: `[batch, length]`, for families that have them.
+            position_ids: `[batch, length]`.
+            inputs_embeds: `[batch, length, hidden_size]` instead of `input_ids`.
+            kwargs: Go to the encoder.
+        """
+        for name in ("output_hidden_states", "output_attentions"):
+            if getattr(self.config, name):
+                kwargs.setdefault(name, getattr(self.config, name))  # the encoder reads a configuration of its own
+        names = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
+        values = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        kwargs |= dict(zip(names, values, strict=True))
+        kwargs["return_dict"] = True
+        # A family without token types would hand a None on to its attention function.
+        return self.get_backbone()(**{name: value for name, value in kwargs.items() if value is not None})
 
     def get_input_embeddings(self) -> nn.Module:
         """Return the embedding table of the encoder."""

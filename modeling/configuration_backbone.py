@@ -11,6 +11,22 @@ from transformers import AutoConfig, PreTrainedConfig
 # checkpoint is named once, at the top level, and runs only when the caller passes trust_remote_code.
 REMOTE_CODE_KEYS = frozenset({"auto_map", "custom_pipelines", "trust_remote_code"})
 
+# The shape of the encoder as other programs read it from the top level of a config.json.
+SHAPE_FIELDS = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "pad_token_id",
+)
+
+# Fields that stay in the encoder's configuration: transformers would convert the rotary parameters a second time, and
+# would take the whole model for quantized.
+ENCODER_ONLY_FIELDS = frozenset({"rope_parameters", "quantization_config"})
+
 
 def strip_keys(config: dict[str, Any], keys: Collection[str]) -> dict[str, Any]:
     """Return `config` without some keys, at every depth."""
@@ -57,24 +73,38 @@ def build_backbone_config(config: dict[str, Any] | PreTrainedConfig | None) -> P
     if model_type == "varmae":
         from .configuration_varmae import VarMAEConfig
 
-        return VarMAEConfig(**config)
+        return VarMAEConfig.from_dict(config)
     if model_type == "exbert":
         from .configuration_exbert import ExBertConfig
 
-        return ExBertConfig(**config)
+        return ExBertConfig.from_dict(config)
     if model_type == "gmap":
         from .configuration_gmap import GMapConfig
 
-        return GMapConfig(**config)
+        return GMapConfig.from_dict(config)
     if model_type == "rada":
         from .configuration_rada import RadaConfig
 
-        return RadaConfig(**config)
+        return RadaConfig.from_dict(config)
     return AutoConfig.for_model(model_type, **config)
+
+
+def has_encoder_field(config: PreTrainedConfig, name: str) -> bool:
+    """Return whether `name` is a field that a model of ours shares with its encoder, by any name of the family."""
+    while isinstance(config, BackboneConfig):
+        config = config.backbone_config
+    if name.startswith("_") or name in ENCODER_ONLY_FIELDS | REMOTE_CODE_KEYS:
+        return False
+    return name in vars(config) or name in config.attribute_map
 
 
 class BackboneConfig(PreTrainedConfig):
     """A configuration around the configuration of an encoder.
+
+    Every field of the encoder is a field of this configuration too, by the names of its family: `hidden_size`,
+    `max_position_embeddings`, `hidden_dropout_prob` (`dropout` in DistilBERT). The value lives in `backbone_config`
+    alone; reading and writing go there. `SHAPE_FIELDS` are also saved at the top level, for programs that read no
+    nested configuration.
 
     Args:
         backbone_config: Configuration of the encoder, one of transformers' or one of ours, or its dictionary; None is a
@@ -95,9 +125,29 @@ class BackboneConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs) -> None:
         self.backbone_config = build_backbone_config(self.backbone_config)
+        for name in [name for name in kwargs if has_encoder_field(self.backbone_config, name)]:
+            setattr(self.backbone_config, name, kwargs.pop(name))
+        if self.chunk_size_feed_forward:
+            self.backbone_config.chunk_size_feed_forward = self.chunk_size_feed_forward
         if self.initializer_range is None:
             self.initializer_range = getattr(self.backbone_config, "initializer_range", 0.02)
         super().__post_init__(**kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a field of the encoder; only called for what this configuration does not have itself."""
+        encoder = self.__dict__.get("backbone_config")
+        if isinstance(encoder, PreTrainedConfig) and has_encoder_field(encoder, name):
+            return getattr(encoder, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set a field of this configuration or, if it has no such field, that of the encoder."""
+        encoder = self.__dict__.get("backbone_config")
+        is_own = name in self.__dict__ or hasattr(type(self), name)
+        if not is_own and isinstance(encoder, PreTrainedConfig) and has_encoder_field(encoder, name):
+            setattr(encoder, name, value)
+        else:
+            super().__setattr__(name, value)
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs) -> Self:
@@ -105,7 +155,8 @@ class BackboneConfig(PreTrainedConfig):
 
         The overrides of our own fields are checked as if they had been saved: transformers would set them afterwards,
         and a run could train with an option that does not exist and save what nothing can load. A dictionary for a
-        nested configuration changes what it names, as in transformers.
+        nested configuration changes what it names, as in transformers. An override of a field of the encoder changes
+        `backbone_config`. What a dictionary says of the encoder beside its `backbone_config` is a copy and is left.
         """
         inherited = {item.name for item in fields(PreTrainedConfig)}
         own = {item.name for item in fields(cls)} - inherited
@@ -116,34 +167,20 @@ class BackboneConfig(PreTrainedConfig):
             is_change = isinstance(saved, dict) and isinstance(given, dict)
             if is_change and given.get("model_type", saved.get("model_type")) == saved.get("model_type"):
                 overrides[name] = {**saved, **given}
-        return super().from_dict({**config_dict, **overrides}, **kwargs)
-
-    @property
-    def hidden_size(self) -> int:
-        """Width of the hidden states."""
-        return self.backbone_config.hidden_size
-
-    @property
-    def num_hidden_layers(self) -> int:
-        """Layers of the encoder."""
-        return self.backbone_config.num_hidden_layers
-
-    @property
-    def num_attention_heads(self) -> int:
-        """Attention heads of the encoder."""
-        return self.backbone_config.num_attention_heads
-
-    @property
-    def vocab_size(self) -> int:
-        """Rows of the embedding table; `resize_token_embeddings` writes it."""
-        return self.backbone_config.vocab_size
-
-    @vocab_size.setter
-    def vocab_size(self, value: int) -> None:
-        self.backbone_config.vocab_size = value
+        config_dict = {**config_dict, **overrides}
+        encoder = build_backbone_config(config_dict.get("backbone_config"))
+        shared = {name for name in (config_dict.keys() | kwargs.keys()) - own - inherited}
+        shared = {name for name in shared if has_encoder_field(encoder, name)}
+        if config_dict.get("backbone_config") is not None:
+            config_dict = {name: value for name, value in config_dict.items() if name not in shared}
+        changes = {name: kwargs.pop(name) for name in shared & kwargs.keys()}
+        return super().from_dict({**config_dict, **changes}, **kwargs)
 
     def to_dict(self) -> dict[str, Any]:
-        """Serialise; the nested configuration carries no key that could run code, and no path of this machine."""
+        """Serialize, with the shape of the encoder.
+
+        The nested configuration carries no key that could run code, and no path of this machine.
+        """
         output = super().to_dict()
         output["backbone_config"] = strip_private_keys(output["backbone_config"])
-        return output
+        return output | {name: getattr(self, name) for name in SHAPE_FIELDS if hasattr(self, name)}

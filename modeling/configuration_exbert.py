@@ -66,6 +66,9 @@ class ExBertConfig(BackboneConfig):
     backbone_dropout: bool = False
 
     def __post_init__(self, **kwargs) -> None:
+        vocab_size = kwargs.pop("vocab_size", None)
+        if vocab_size is not None and self.backbone_config is None:
+            kwargs["vocab_size"] = vocab_size - self.extension_vocab_size  # of the base that is made here
         super().__post_init__(**kwargs)
         heads = self.num_attention_heads
         hidden_size, intermediate_size = scale_extension_size(self.extension_size, self.hidden_size, heads)
@@ -80,13 +83,20 @@ class ExBertConfig(BackboneConfig):
             )
         if not (self.extension_vocab_size or self.extension_hidden_size):
             raise ValueError("exBERT needs an extension vocabulary or side modules, got 0 for the size of both")
-        rows = super().vocab_size
+        rows = self.backbone_config.vocab_size
         if self.base_vocab_size is None:
             self.base_vocab_size = rows
         if self.base_vocab_size > rows:
             raise ValueError(f"base_vocab_size is {self.base_vocab_size}, but the base's table has only {rows} rows")
+        if vocab_size is not None:
+            self.vocab_size = vocab_size
 
-    @property  # type: ignore[misc]
+    @property
     def vocab_size(self) -> int:
-        """Ids the model knows: the base's and the extension's."""
+        """Ids the model knows: the base's and the extension's. Setting it resizes the extension."""
         return (self.base_vocab_size or 0) + self.extension_vocab_size
+
+    @vocab_size.setter
+    def vocab_size(self, value: int) -> None:
+        self.base_vocab_size = min(self.base_vocab_size or 0, value)
+        self.extension_vocab_size = value - self.base_vocab_size

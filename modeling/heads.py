@@ -153,7 +153,7 @@ class BackboneForMaskedLM(BackbonePreTrainedModel):
 
     def decode(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Map hidden states `[..., hidden_size]` to logits `[..., vocab_size]`."""
-        return self.lm_head(hidden_states).logits
+        return self.lm_head(hidden_states, return_dict=True).logits
 
     def get_output_embeddings(self) -> nn.Module:
         """Return the decoder."""

@@ -359,6 +359,15 @@ class ExBertPreTrainedModel(BackbonePreTrainedModel):
                 fill_from_pieces(decoder.extension.bias, decoder.bias[:start], pieces)
         return model
 
+    @property
+    def embeddings(self) -> nn.Module:
+        """The embeddings of the encoder, where PEFT looks for the table of a prompt.
+
+        By its number of rows, the other way, it would not find one with an extension.
+        """
+        encoder: Any = find_encoder(self)
+        return encoder.embeddings
+
     def get_base_layers(self) -> nn.ModuleList:
         """Return the layers, each with both branches."""
         return find_layers(find_encoder(self))
@@ -435,12 +444,7 @@ class ExBertModel(ExBertPreTrainedModel):
         Returns:
             The encoder's output; the hidden states are the mixed ones.
         """
-        names = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
-        values = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        # A family without token types would hand a None on to its attention function.
-        kwargs |= {name: value for name, value in zip(names, values, strict=True) if value is not None}
-        kwargs["return_dict"] = True
-        outputs = self.backbone(**kwargs)
+        outputs = self.encode(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
         return BaseModelOutput(outputs.last_hidden_state, outputs.hidden_states, outputs.attentions)
 
 

@@ -13,7 +13,9 @@ Symbols of the paper, and what they are called here:
     alpha_(t,l)                   its softmax over the memory's layers l, for each token t
 
 An attention function of transformers' interface reads the memory: "memory_sdpa" and "memory_eager" stand for "sdpa" and
-"eager" in the domain encoder. Keys and values of padding are masked, in either part: the released code masks neither.
+"eager" in the layers that read it. Those layers hold a copy of the encoder's configuration that names the function; all
+other configurations keep the user's choice. Keys and values of padding are masked, in either part: the released code
+masks neither.
 
 ModernBERT, decided here: its layers normalize before their projections, so they normalize the memory as well. A memory
 key stands where its token does: it is rotated by that position, and a local layer sees it from within its window. With
@@ -21,6 +23,7 @@ a tokenizer of its own the memory is stretched to the length of the text it stan
 its states are normalized by its final norm, for they are sums that grow from layer to layer.
 """
 
+import copy
 import hashlib
 import logging
 import math
@@ -33,9 +36,8 @@ from typing import Any, NamedTuple, Self
 
 import torch
 from torch import nn
-from transformers import AttentionInterface, AttentionMaskInterface, AutoModel, AutoTokenizer, PreTrainedModel
+from transformers import AttentionInterface, AutoModel, AutoTokenizer, PreTrainedModel
 from transformers import initialization as init
-from transformers.masking_utils import eager_mask, sdpa_mask
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.generic import can_return_tuple
@@ -186,9 +188,6 @@ def join_masks(
 
 AttentionInterface.register("memory_sdpa", attend_with_memory)
 AttentionInterface.register("memory_eager", attend_with_memory)
-# Without a mask function under the same name transformers would mask no padding.
-AttentionMaskInterface.register("memory_sdpa", sdpa_mask)
-AttentionMaskInterface.register("memory_eager", eager_mask)
 
 
 def check_attention(implementation: Any) -> None:
@@ -538,17 +537,19 @@ class GMapModel(GMapPreTrainedModel):
         if not self.plan:
             return
         encoder = find_encoder(self.backbone)
-        implementation: Any = encoder.config._attn_implementation
-        encoder.set_attn_implementation(ATTENTION_FUNCTIONS.get(implementation, implementation))
-        if encoder.config._attn_implementation not in ATTENTION_FUNCTIONS.values():
+        if not encoder._can_set_attn_implementation():
             raise ValueError(
                 f"G-MAP reads its memory in attention that transformers lets one exchange, {encoder.config.model_type} "
                 "has its own; take another family as the domain encoder"
             )
+        self.attention: Any = encoder.config._attn_implementation
+        check_attention(self.attention)
+        config = copy.deepcopy(encoder.config)
+        config._attn_implementation = ATTENTION_FUNCTIONS[self.attention]
         layers = find_layers(encoder)
         for index, (layer, _) in enumerate(self.plan):
             module: Any = find_self_attention(layers[layer - 1])
-            module.memory_index, module.memory_fusion = index, self.config.fusion
+            module.memory_index, module.memory_fusion, module.config = index, self.config.fusion, config
 
     def train(self, mode: bool = True) -> "GMapModel":
         """Switch to training mode; a frozen memory stays in evaluation mode."""
@@ -612,23 +613,24 @@ class GMapModel(GMapPreTrainedModel):
                 "the memory's padding is masked by a memory_attention_mask [batch, memory_length], got "
                 f"{list(memory_attention_mask.shape)}; give it beside an attention_mask of another shape"
             )
+        length = (memory_states if memory_input_ids is None else memory_input_ids).shape[1]  # type: ignore[union-attr]
+        if memory_attention_mask is not None and memory_attention_mask.shape[1] != length:
+            raise ValueError(
+                f"memory_attention_mask must have the length of the memory's text, {length}, but has "
+                f"{memory_attention_mask.shape[1]}; give it beside memory_input_ids where attention_mask is of another "
+                "length"
+            )
         if memory_states is None:
             memory_states = self.encode_memory(memory_input_ids, memory_attention_mask, memory_token_type_ids)
         elif not config.freeze_memory:
             raise ValueError("memory_states are those of a frozen memory; this one is trained (freeze_memory=False)")
-
-        names = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
-        values = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        # A family without token types would hand a None on to its attention function.
-        kwargs |= {name: value for name, value in zip(names, values, strict=True) if value is not None}
-        kwargs["return_dict"] = True
         self.check_memory_is_read(memory_states)
         if self.plan:
             inputs: Any = input_ids if inputs_embeds is None else inputs_embeds
             kwargs["memories"] = self.build_memories(
                 memory_states, memory_attention_mask, inputs, attention_mask, position_ids
             )
-        outputs = self.backbone(**kwargs)
+        outputs = self.encode(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
         last_hidden_state = outputs.last_hidden_state
         if not self.plan:
             last_hidden_state = torch.cat([last_hidden_state, memory_states[:, :, -1].to(last_hidden_state)], dim=-1)
@@ -666,10 +668,10 @@ class GMapModel(GMapPreTrainedModel):
     def check_memory_is_read(self, memory_states: torch.Tensor) -> None:
         """Raise unless the domain encoder's attention reads the memory and the states are those that it needs."""
         implementation = find_encoder(self.backbone).config._attn_implementation
-        if self.plan and implementation not in ATTENTION_FUNCTIONS.values():
+        if self.plan and implementation != self.attention:
             raise ValueError(
-                f"the domain encoder was switched to {implementation} attention, which leaves the memory out; "
-                f"use the set_attn_implementation of the {type(self).__name__}, with sdpa or eager"
+                f"the domain encoder was switched to {implementation} attention, but its memory is read in "
+                f"{self.attention}; use the set_attn_implementation of the {type(self).__name__}, with sdpa or eager"
             )
         expected = (len(self.state_indices) or 1, self.config.memory_config.hidden_size)
         if memory_states.shape[2:] != expected:

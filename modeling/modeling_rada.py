@@ -349,6 +349,16 @@ def get_mask(states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch
     return attention_mask.bool()
 
 
+def add_zero_gradients(states: torch.Tensor, module: nn.Module) -> torch.Tensor:
+    """Return `states` unchanged, in a graph that gives every trainable parameter of `module` at least a zero gradient.
+
+    A batch without passages uses no weight of the interface, and selection="top1" never uses the scale. Processes that
+    train together would wait for the missing gradients forever.
+    """
+    zeros: Any = [0 * parameter.flatten()[0] for parameter in module.parameters() if parameter.requires_grad]
+    return states + sum(zeros).to(states.dtype) if zeros else states
+
+
 # ------------------------------------------------------------------------------------------------ the models
 
 
@@ -524,15 +534,9 @@ class RadaModel(RadaPreTrainedModel):
             )
         else:
             reading = RadaModelOutput(last_hidden_state=hidden_states)
+        if self.training:
+            reading["last_hidden_state"] = add_zero_gradients(reading.last_hidden_state, self.interface)
         return RadaModelOutput(**reading, hidden_states=outputs.hidden_states, attentions=outputs.attentions)
-
-    def encode(self, *args, **kwargs) -> BaseModelOutput:
-        """Run the encoder alone; arguments as in `forward`."""
-        names = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
-        kwargs.update(zip(names, args, strict=False))
-        kwargs["return_dict"] = True
-        # A family without token types would hand a None on to its attention function.
-        return self.backbone(**{key: value for key, value in kwargs.items() if value is not None})
 
     def encode_passages(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Encode passages, with a gradient only if the configuration asks for it.
@@ -695,7 +699,7 @@ class RadaHead(RadaPreTrainedModel):
             "passage_vectors": passage_vectors,
             "passage_ids": passage_ids,
         }
-        return super().forward(*inputs, **passages, **kwargs)
+        return super().forward(*inputs, **passages, **kwargs, return_dict=True)
 
 
 class RadaForMaskedLM(RadaHead, BackboneForMaskedLM):
@@ -754,7 +758,7 @@ class RadaForQuestionAnswering(RadaPreTrainedModel, BackboneForQuestionAnswering
             "passage_vectors": passage_vectors,
             "passage_ids": passage_ids,
         }
-        return super().forward(*inputs, start_positions, end_positions, **passages, **kwargs)
+        return super().forward(*inputs, start_positions, end_positions, **passages, **kwargs, return_dict=True)
 
 
 RadaConfig.register_for_auto_class()

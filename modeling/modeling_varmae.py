@@ -210,14 +210,6 @@ class VarMAEModel(VarMAEPreTrainedModel):
             attentions=outputs.attentions,
         )
 
-    def encode(self, *args, **kwargs) -> BaseModelOutput:
-        """Run the encoder alone; arguments as in `forward`."""
-        names = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
-        kwargs.update(zip(names, args, strict=False))
-        kwargs["return_dict"] = True
-        # A family without token types would hand a None on to its attention function.
-        return self.backbone(**{key: value for key, value in kwargs.items() if value is not None})
-
 
 class VarMAEForMaskedLM(VarMAEPreTrainedModel, BackboneForMaskedLM):
     """Context uncertainty learning over a masked LM (sections 2.2 and 2.3).

@@ -927,8 +927,10 @@ def test_attention_that_would_leave_the_memory_out():
     before = model(**batch).logits
     model.set_attn_implementation("eager")
     torch.testing.assert_close(model(**batch).logits, before, rtol=1e-4, atol=1e-4)
-    model.get_backbone().set_attn_implementation("eager")
-    with pytest.raises(ValueError, match="switched to eager attention, which leaves the memory out"):
+    model.get_backbone().set_attn_implementation("sdpa")
+    with pytest.raises(
+        ValueError, match="switched to sdpa attention, but its memory is read in eager; use the set_attn"
+    ):
         model(**batch)
 
 
@@ -937,7 +939,9 @@ def test_loaded_with_eager_attention(tmp_path):
     model.save_pretrained(tmp_path)
     assert "memory_sdpa" not in (tmp_path / "config.json").read_text()
     loaded = GMapForMaskedLM.from_pretrained(tmp_path, attn_implementation="eager")
-    assert loaded.get_backbone().config._attn_implementation == "memory_eager"
+    config = loaded.config
+    names = [each._attn_implementation for each in (config, config.backbone_config, loaded.get_backbone().config)]
+    assert names == ["eager"] * 3
     batch = make_batch(masked=False)
     with torch.no_grad():
         torch.testing.assert_close(loaded(**batch).logits, model(**batch).logits, rtol=1e-4, atol=1e-4)
