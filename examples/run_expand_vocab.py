@@ -76,6 +76,12 @@ class ExpansionArguments:
     max_size: int | None = field(default=None, metadata={"help": "Follow the curve up to here."})
     min_frequency: int = field(default=5, metadata={"help": "Least occurrences of a new entry."})
     max_word_length: int = field(default=50, metadata={"help": "Longer words lend nothing to new entries."})
+    training_tokens: int | None = field(
+        default=None, metadata={"help": "Tokens of the planned training: keep only entries that it shows often enough."}
+    )
+    min_exposures: float = field(
+        default=5.0, metadata={"help": "Least expected occurrences of an entry in --training_tokens."}
+    )
     seed: int = field(default=42, metadata={"help": "For embedding_init random."})
 
 
@@ -139,6 +145,8 @@ def main() -> None:
     if report.lengths:
         plot_lengths(report, output_dir / "lengths.png")
     print(f"{delta.old_size:,} + {len(delta.pieces):,} entries; chosen by {report.stopped_by}: {output_dir}")
+    if report.exposure:
+        print(report.exposure)
     for name, lengths in report.lengths.items():
         print(f"{name}: {lengths.tokens_before:.1f} -> {lengths.tokens_after:.1f} tokens per text")
 

@@ -1,4 +1,5 @@
 from hf_domain.tokenization import expand_vocabulary
+from transformers import AutoTokenizer, RobertaTokenizer
 from vocabulary_invariants import DOMAIN_TEXTS, make_byte_level_bpe
 
 
@@ -27,3 +28,12 @@ def test_the_inputs_of_the_model_stay_the_same():
     old, new = tokenizer("lymphoma", "lesion"), new_tokenizer("lymphoma", "lesion")
     assert old.keys() == new.keys() == {"input_ids", "attention_mask"}
     assert new_tokenizer.mask_token_id == tokenizer.mask_token_id and new_tokenizer.pad_token == tokenizer.pad_token
+
+
+def test_the_class_that_loses_the_words_is_told(tmp_path, caplog):
+    new_tokenizer, _, report = expand(make_byte_level_bpe())
+    new_tokenizer.save_pretrained(tmp_path)
+    assert AutoTokenizer.from_pretrained(tmp_path).tokenize(" lymphoma") == ["Ġlymphoma"]
+    # What the warning says; where transformers keeps the words, the warning can go.
+    assert RobertaTokenizer.from_pretrained(tmp_path).tokenize(" lymphoma") != ["Ġlymphoma"]
+    assert "RobertaTokenizer.from_pretrained" in "".join(report.warnings) and report.warnings[0] in caplog.text

@@ -2,9 +2,12 @@ import json
 import math
 import random
 from collections import Counter
+from pathlib import Path
 
+import pandas as pd
 import pytest
-from hf_domain.tokenization import count_words, expand_vocabulary
+from datasets import Dataset
+from hf_domain.tokenization import ExposureLimit, compare_lengths, count_words, expand_vocabulary
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import TokenizersBackend
 from vocabulary_invariants import (
@@ -57,13 +60,39 @@ def test_log_probability_equals_the_one_over_documents(name):
         assert point.tokens == total
 
 
-@pytest.mark.parametrize("name", TOKENIZERS)
+@pytest.mark.parametrize("name", [*TOKENIZERS, "exbert"])
 def test_every_entry_is_used_often_enough_and_ids_follow_use(name):
-    new_tokenizer, delta, _ = expand(TOKENIZERS[name](), min_frequency=3)
+    options = {"method": "exbert", "size": 250} if name == "exbert" else {}
+    new_tokenizer, delta, _ = expand(TOKENIZERS.get(name, make_wordpiece)(), min_frequency=3, **options)
     ids = new_tokenizer(DOMAIN_TEXTS, add_special_tokens=False)["input_ids"]
     counts = Counter(id_ for row in ids for id_ in row)
     use = [counts[delta.old_size + number] for number in range(len(delta.pieces))]
     assert min(use) >= 3 and use == sorted(use, reverse=True)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_a_planned_training_shows_each_entry_often_enough(name):
+    proposed, _, proposed_report = expand(TOKENIZERS[name](), CURVE_TEXTS)
+    assert proposed_report.exposure is None
+    new_tokenizer, delta, report = expand(TOKENIZERS[name](), CURVE_TEXTS, training_tokens=1500, min_exposures=4)
+    ids = [id_ for row in new_tokenizer(CURVE_TEXTS, add_special_tokens=False)["input_ids"] for id_ in row]
+    counts = Counter(ids)
+    use = [counts[delta.old_size + number] for number in range(len(delta.pieces))]
+    assert min(use) * 1500 / len(ids) >= 4 and use == sorted(use, reverse=True)
+    before = proposed_report.curve[0].tokens
+    assert report.exposure == ExposureLimit(
+        training_tokens=1500,
+        min_exposures=4,
+        proposed=len(proposed) - delta.old_size,
+        proposed_saving=proposed_report.saved,
+        kept=len(delta.pieces),
+        saving=1 - len(ids) / before,
+    )
+    assert 0 < report.saved < proposed_report.saved and 0 < len(delta.pieces) < len(proposed) - delta.old_size
+    text = str(report.exposure)
+    assert f"{len(delta.pieces)} of {len(proposed) - delta.old_size} entries" in text and "1,500 training" in text
+    # Nothing is left out of a long training.
+    assert expand(TOKENIZERS[name](), CURVE_TEXTS, training_tokens=10**9)[0].get_vocab() == proposed.get_vocab()
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
@@ -163,6 +192,57 @@ def test_no_new_word_leaves_the_tokenizer_alone():
     assert report.stopped_by == "corpus" and report.chosen == 0 and report.unreachable == []
 
 
+@pytest.mark.parametrize(
+    ("corpus", "found"),
+    [
+        ("lymphoma", "got str"),
+        (Path("corpus.txt"), "got PosixPath|got WindowsPath"),
+        ({"text": DOMAIN_TEXTS}, "got dict with the keys text"),
+        (pd.DataFrame({"text": DOMAIN_TEXTS}), "got DataFrame with the columns text"),
+        (Dataset.from_dict({"text": DOMAIN_TEXTS, "title": DOMAIN_TEXTS}), "got Dataset with the columns text, title"),
+        ([{"text": text} for text in DOMAIN_TEXTS], "document 0 is of type dict"),
+        ([*DOMAIN_TEXTS, 3.5], "document 20 is of type float"),
+        (7, "got int"),
+    ],
+)
+def test_a_corpus_that_is_no_texts_is_refused(corpus, found):
+    for call in (expand, lambda tokenizer, texts: compare_lengths(tokenizer, tokenizer, texts)):
+        with pytest.raises(TypeError, match=found):
+            call(make_wordpiece(), corpus)
+
+
+def test_columns_of_texts_are_texts():
+    expected = expand(make_wordpiece())[1]
+    table = {"label": [0] * len(DOMAIN_TEXTS), "text": DOMAIN_TEXTS}
+    for corpus in (Dataset.from_dict(table), Dataset.from_dict(table)["text"], pd.DataFrame(table)["text"]):
+        assert expand(make_wordpiece(), corpus)[1] == expected
+
+
+CHINESE_TEXTS = ["患者有淋巴瘤的病史。", "没有发现淋巴瘤,建议复查。"] * 10
+
+
+@pytest.mark.parametrize("name", ["wordpiece", "byte-level bpe"])
+@pytest.mark.parametrize("texts", [CHINESE_TEXTS, ["ผู้ป่วยเป็นมะเร็งต่อมน้ำเหลือง"] * 10], ids=["chinese", "thai"])
+def test_a_language_without_blanks_is_refused_where_no_word_can_be_added(name, texts):
+    with pytest.raises(ValueError, match="Use an encoder with a Unigram tokenizer"):
+        expand(TOKENIZERS[name](), texts)
+
+
+def test_some_text_without_blanks_is_told(caplog):
+    report = expand(make_wordpiece(), [*DOMAIN_TEXTS, *CHINESE_TEXTS])[2]
+    assert ["Unigram" in warning for warning in report.warnings] == [True]
+    assert report.warnings[0] in caplog.text
+    assert expand(make_wordpiece())[2].warnings == []
+
+
+def test_an_expansion_that_saves_little_advises_against_itself():
+    known = ["the patient has a lesion and the doctor has a plan"] * 40
+    report = expand(make_wordpiece(), [*known, "lymphomas lymphomas"], size=154)[2]
+    assert 0 < report.saved < 0.02 and len(report.warnings) == 1
+    assert report.warnings[0].startswith("The new entries save") and "keep the original" in report.warnings[0]
+    assert "keep the original" in expand(make_wordpiece(), known)[2].warnings[0]
+
+
 @pytest.mark.parametrize("texts", [[], ["", "  \n"], ["\u200b"]])
 def test_an_empty_corpus_is_refused(texts):
     with pytest.raises(ValueError, match="empty"):
@@ -181,6 +261,8 @@ def test_an_empty_corpus_is_refused(texts):
         ({"size": 10}, "cannot be expanded to 10"),
         ({"size": 0}, "`size`"),
         ({"size": 300, "max_size": 300}, "`max_size`"),
+        ({"training_tokens": 0}, "`training_tokens`"),
+        ({"training_tokens": 9, "min_exposures": 0}, "`min_exposures`"),
         ({"max_size": 10}, "cannot be expanded to 10"),
     ],
 )

@@ -3,11 +3,20 @@
 from .counting import WordCounts, batch_texts, count_shard, count_words, merge_counts
 from .delta import VocabularyDelta
 from .expansion import expand_vocabulary
-from .report import CurvePoint, ExpansionReport, LengthComparison, compare_lengths, plot_curve, plot_lengths
+from .report import (
+    CurvePoint,
+    ExpansionReport,
+    ExposureLimit,
+    LengthComparison,
+    compare_lengths,
+    plot_curve,
+    plot_lengths,
+)
 
 __all__ = [
     "CurvePoint",
     "ExpansionReport",
+    "ExposureLimit",
     "LengthComparison",
     "VocabularyDelta",
     "WordCounts",

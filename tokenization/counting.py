@@ -21,6 +21,8 @@ import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 from tqdm.auto import tqdm
 
+from .texts import read_texts
+
 SAMPLE_SIZE = 100  # documents of a shard on which the fast way of counting is checked against the plain one
 SHARDS_IN_FLIGHT = 4  # submitted and not yet added up: bounds the memory whatever the size of the corpus
 
@@ -78,7 +80,7 @@ def count_shard(texts: Iterable[str], tokenizer: Tokenizer) -> WordCounts:
             that names a file and reads it when iterated.
         tokenizer: The backend of a fast tokenizer (`backend_tokenizer`).
     """
-    documents = [text for text in texts if text and not text.isspace()]
+    documents = [text for text in read_texts(texts) if text and not text.isspace()]
     sample = documents[:: max(1, len(documents) // SAMPLE_SIZE)]
     exact = _split(_count_chunks(sample), tokenizer) == _split(Counter(sample), tokenizer)
     chunks = _count_chunks(documents) if exact else Counter(documents)
@@ -132,7 +134,7 @@ def batch_texts(texts: Iterable[str], characters: int = 16_000_000) -> Iterator[
     """
     batch: list[str] = []
     size = 0
-    for text in texts:
+    for text in read_texts(texts):
         batch.append(text)
         size += len(text)
         if size >= characters:

@@ -6,6 +6,8 @@ words too, and texts become longer. Here they stand in the model, and the tokeni
 """
 
 import itertools
+import logging
+import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ from transformers import PreTrainedTokenizerBase
 from . import bpe, unigram, wordpiece
 from .counting import WordCounts, batch_texts, count_words, fingerprint_splitter
 from .delta import VocabularyDelta
-from .report import CurvePoint, ExpansionReport
+from .report import CurvePoint, ExpansionReport, ExposureLimit
 from .segmentation import Model, Segmentation, measure_log_probability, read_unknown, read_vocabulary, segment_words
 from .tokenizer_file import read_tokenizer, replace_model
 
@@ -29,6 +31,14 @@ ROUNDS = 5  # of filling a vocabulary up to a size, as in tensor2tensor's builde
 TOLERANCE = 0.01  # a vocabulary that is smaller than wanted by more has used up the corpus
 GONE = -1  # in place of the id of an entry that was dropped
 USEFUL_ENTRIES = 100  # listed in the report
+WORTHWHILE = 0.02  # share of the corpus' tokens; an expansion that saves less pays for its new rows with nothing
+# Thai, Lao, Burmese, Khmer, Japanese and Chinese: languages that put no blanks between words.
+UNSPACED = re.compile(
+    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    r"\U00020000-\U0003ffff]"
+)
+
+logger = logging.getLogger(__name__)
 
 
 def expand_vocabulary(
@@ -43,6 +53,8 @@ def expand_vocabulary(
     max_size: int | None = None,
     min_frequency: int = 5,
     max_word_length: int = 50,
+    training_tokens: int | None = None,
+    min_exposures: float = 5.0,
     executor: Executor | None = None,
     progress: bool = True,
 ) -> tuple[PreTrainedTokenizerBase, VocabularyDelta, ExpansionReport]:
@@ -68,6 +80,9 @@ def expand_vocabulary(
             the row of a rarer one is hardly trained (section 6.3 of the paper).
         max_word_length: Longer words, in characters, lend nothing to new entries. 50 is our choice: beyond are
             addresses, sequences and words run together.
+        training_tokens: Tokens of the training that is planned. Keep only the entries that it is expected to show at
+            least `min_exposures` times; the report's `exposure` says how many, and what they save.
+        min_exposures: 5 is our choice. With masked language modeling at 15 % an entry is predicted 0.75 times then.
         executor: Where the corpus is counted, see `count_words`.
         progress: Whether bars are shown.
 
@@ -76,11 +91,12 @@ def expand_vocabulary(
         the size was chosen. Old ids keep their meaning; new ones follow, the most frequent entry first.
 
     Raises:
-        TypeError: The tokenizer has no fast backend.
+        TypeError: The tokenizer has no fast backend, or the corpus is no iterable of strings.
         ValueError: An option is out of range, the corpus is empty or was counted for another tokenizer, or the
-            tokenizer's model is of a kind that cannot be expanded.
+            tokenizer's model is of a kind that cannot be expanded, or not with words of the corpus' language.
     """
     _check_options(method, size, step, threshold, select, max_size, min_frequency)
+    _check_exposures(training_tokens, min_exposures)
     state = read_tokenizer(tokenizer)
     kind = KINDS[state["model"]["type"]]
     if method == "exbert" and kind is not wordpiece:
@@ -92,6 +108,9 @@ def expand_vocabulary(
     if not isinstance(corpus, WordCounts):
         corpus = count_words(batch_texts(corpus), tokenizer.backend_tokenizer, executor, progress)
     _check_counts(corpus, tokenizer.backend_tokenizer)
+    unspaced = _measure_unspaced(corpus, tokenizer.backend_tokenizer) if kind is not unigram else 0.0
+    if unspaced > 0.5:
+        raise ValueError(_explain_unspaced(unspaced, state["model"]["type"]))
     domain = Domain(kind, state["model"], original_size, corpus, min_frequency, max_word_length)
 
     if method == "exbert":
@@ -108,7 +127,7 @@ def expand_vocabulary(
             chosen, stopped_by = len(history) - 1, "corpus"
         else:
             chosen, stopped_by = len(history) - 1, "max_size" if size is None else "size"
-    best = _rank_entries(domain, history[chosen])
+    best = _rank_entries(domain, domain.limit_exposure(history[chosen], training_tokens, min_exposures))
     new_tokenizer = replace_model(tokenizer, state, best.model) if best.entries else tokenizer
     delta = VocabularyDelta(domain.size, kind.spell_entries(domain.model, best.entries))
     report = ExpansionReport(
@@ -122,7 +141,12 @@ def expand_vocabulary(
         chosen=chosen,
         useful_entries=_list_useful_entries(domain, best, delta),
         unreachable=_find_unreachable(new_tokenizer, domain, best),
+        saved=1 - best.tokens / history[0].tokens,
+        exposure=_compare_exposure(history[0], history[chosen], best, training_tokens, min_exposures),
     )
+    report.warnings = list(_list_warnings(report, kind, delta, unspaced))
+    for warning in report.warnings:
+        logger.warning(warning)
     return new_tokenizer, delta, report
 
 
@@ -187,11 +211,31 @@ class Domain:
         numbers = np.flatnonzero(touched)
         return old.replace(numbers, segment_words(model, [self.words[number] for number in numbers]))
 
-    def settle(self, vocabulary: Vocabulary) -> Vocabulary:
-        """Drop entries that others leave without work, until each occurs at least `min_frequency` times."""
-        while (vocabulary.use < self.min_frequency).any():
-            at_work = list(itertools.compress(vocabulary.entries, vocabulary.use >= self.min_frequency))
+    def settle(self, vocabulary: Vocabulary, least_use: float | None = None) -> Vocabulary:
+        """Drop entries that others leave without work, until each occurs at least `least_use` times.
+
+        Args:
+            vocabulary: What to drop entries from.
+            least_use: In the corpus; None is `min_frequency`.
+        """
+        least_use = self.min_frequency if least_use is None else least_use
+        while (vocabulary.use < least_use).any():
+            at_work = list(itertools.compress(vocabulary.entries, vocabulary.use >= least_use))
             vocabulary = self.try_entries(at_work, vocabulary)
+        return vocabulary
+
+    def limit_exposure(self, vocabulary: Vocabulary, training_tokens: int | None, min_exposures: float) -> Vocabulary:
+        """Drop entries that a training on so many tokens of the corpus would show too rarely; None drops none.
+
+        A dropped word goes back to shorter entries, which are then used more, and the corpus has more tokens again, of
+        which training sees a smaller share.
+        """
+        if training_tokens is None:
+            return vocabulary
+        least_use = min_exposures * vocabulary.tokens / training_tokens
+        while (vocabulary.use < least_use).any():
+            vocabulary = self.settle(vocabulary, least_use)
+            least_use = min_exposures * vocabulary.tokens / training_tokens
         return vocabulary
 
     def grow(self, vocabulary: Vocabulary, size: int) -> Vocabulary:
@@ -265,6 +309,21 @@ def _make_curve(history: list[Vocabulary]) -> list[CurvePoint]:
     ]
 
 
+def _compare_exposure(
+    original: Vocabulary, proposed: Vocabulary, kept: Vocabulary, training_tokens: int | None, min_exposures: float
+) -> ExposureLimit | None:
+    if training_tokens is None:
+        return None
+    return ExposureLimit(
+        training_tokens=training_tokens,
+        min_exposures=min_exposures,
+        proposed=len(proposed.entries),
+        proposed_saving=1 - proposed.tokens / original.tokens,
+        kept=len(kept.entries),
+        saving=1 - kept.tokens / original.tokens,
+    )
+
+
 def _rank_entries(domain: Domain, vocabulary: Vocabulary) -> Vocabulary:
     """Give ids in the order of use; ties in alphabetical order."""
     ranked = sorted(zip(-vocabulary.use, vocabulary.entries, strict=True))
@@ -292,6 +351,13 @@ def _check_options(
         raise ValueError(f"`size` fixes what `max_size` bounds: give one of them, not {size} and {max_size}.")
 
 
+def _check_exposures(training_tokens: int | None, min_exposures: float) -> None:
+    if training_tokens is not None and training_tokens < 1:
+        raise ValueError(f"`training_tokens` must be at least 1, but is {training_tokens}.")
+    if not 0 < min_exposures < float("inf"):
+        raise ValueError(f"`min_exposures` must be a number above 0, but is {min_exposures}.")
+
+
 def _check_counts(corpus: WordCounts, backend: Tokenizer) -> None:
     if not corpus.words:
         raise ValueError("The corpus is empty: it has no document with a word in it.")
@@ -299,6 +365,45 @@ def _check_counts(corpus: WordCounts, backend: Tokenizer) -> None:
         raise ValueError(
             f"The corpus was counted with a normaliser and pre-tokenizer of the fingerprint {corpus.splitter}, but the "
             f"tokenizer's is {fingerprint_splitter(backend)}. Count it again with this tokenizer."
+        )
+
+
+def _measure_unspaced(corpus: WordCounts, backend: Tokenizer) -> float:
+    """Share of the corpus' letters that are of a language without blanks between words."""
+    decode = backend.decoder.decode if backend.decoder and '"ByteLevel"' in backend.to_str() else "".join
+    unspaced = spaced = 0
+    for word, count in corpus.words.items():
+        rest, found = UNSPACED.subn("", decode([word]))
+        unspaced += count * found
+        spaced += count * sum(map(str.isalpha, rest))
+    return unspaced / max(1, unspaced + spaced)
+
+
+def _explain_unspaced(share: float, kind: str) -> str:
+    """Say why a WordPiece or BPE model gets no words of such a language, and what to use."""
+    reason = {
+        "WordPiece": "BERT's pre-tokenizer makes each Chinese character a word and each Thai or Japanese phrase one",
+        "BPE": "a byte-level pre-tokenizer takes a whole phrase for one word",
+    }[kind]
+    return (
+        f"Words can be added to a {kind} model only where blanks part them, but {share:.0%} of the corpus' letters are "
+        f"of a language without blanks: {reason}. Use an encoder with a Unigram tokenizer (XLM-R, multilingual "
+        "DeBERTa-v3), or train with the original vocabulary."
+    )
+
+
+def _list_warnings(report: ExpansionReport, kind: ModuleType, delta: VocabularyDelta, unspaced: float) -> Iterator[str]:
+    if unspaced > 0.1:
+        yield _explain_unspaced(unspaced, "WordPiece" if kind is wordpiece else "BPE")
+    if report.saved < WORTHWHILE:
+        yield (
+            f"The new entries save {report.saved:.1%} of the corpus' tokens. Below "
+            f"{WORTHWHILE:.0%}, new rows cost more training than shorter texts give back: keep the original tokenizer."
+        )
+    if kind is bpe and delta.pieces:
+        yield (
+            "Load this tokenizer with AutoTokenizer. RobertaTokenizer.from_pretrained, or the class of another "
+            "byte-level BPE, builds the model again from its merges and cuts the new words into old pieces."
         )
 
 

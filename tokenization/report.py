@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from .texts import read_texts
+
 
 @dataclass(frozen=True)
 class CurvePoint:
@@ -42,6 +44,29 @@ class LengthComparison:
         return 1 - self.tokens_after / self.tokens_before
 
 
+@dataclass(frozen=True)
+class ExposureLimit:
+    """Which entries a planned training shows often enough; the others were left out."""
+
+    training_tokens: int
+    min_exposures: float
+    proposed: int
+    """Entries before."""
+    proposed_saving: float
+    """Share of the corpus' tokens that these would save."""
+    kept: int
+    """Entries that training is expected to show at least `min_exposures` times."""
+    saving: float
+    """Share of the corpus' tokens that the kept ones save."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kept:,} of {self.proposed:,} entries are kept: {self.training_tokens:,} training tokens show each "
+            f"at least {self.min_exposures:g} times. They save {self.saving:.1%} of the corpus' tokens; with the "
+            f"{self.proposed - self.kept:,} entries that are left out it would be {self.proposed_saving:.1%}."
+        )
+
+
 @dataclass
 class ExpansionReport:
     """How the size was chosen and what came of it."""
@@ -57,13 +82,19 @@ class ExpansionReport:
     curve: list[CurvePoint]
     """The original vocabulary and each size tried: Figure 4."""
     chosen: int
-    """Position in `curve` of the vocabulary that was returned."""
+    """Position in `curve` of the vocabulary that was returned, before `exposure` left entries out."""
     useful_entries: list[dict]
     """The new entries that save most tokens of the corpus: entry, id, old pieces, frequency, tokens saved."""
     unreachable: list[str]
     """New entries that no text was found for; must be empty."""
     lengths: dict[str, LengthComparison] = field(default_factory=dict)
     """By the name of the texts: Table 12. Filled by who has the texts."""
+    warnings: list[str] = field(default_factory=list)
+    """What to know before the tokenizer is used; also logged."""
+    saved: float = 0.0
+    """Share of the corpus' tokens that the new entries save."""
+    exposure: ExposureLimit | None = None
+    """Set if `training_tokens` were given."""
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the report as JSON."""
@@ -80,7 +111,7 @@ def compare_lengths(
     Raises:
         ValueError: There is no text.
     """
-    texts = list(texts)
+    texts = list(read_texts(texts))
     if not texts:
         raise ValueError("Lengths can only be compared on texts, and there is none.")
     old, new = (

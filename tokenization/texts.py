@@ -1,0 +1,46 @@
+"""The texts of a corpus, and what is none."""
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+
+def read_texts(corpus: Any) -> Iterator[str]:
+    """Yield the texts of a corpus; a `datasets.Dataset` may be passed whole if it has one text column.
+
+    A string, a table or a dictionary is iterable too: without a check, its characters, the names of its columns or its
+    keys would be counted as documents.
+
+    Raises:
+        TypeError: It is no iterable of texts.
+    """
+    for number, text in enumerate(_find_texts(corpus)):
+        if text is not None and not isinstance(text, str):
+            raise TypeError(
+                f"Each document must be a string, but document {number} is of type {type(text).__name__}. Pass the "
+                'texts alone, e.g. `(row["text"] for row in rows)`.'
+            )
+        yield text or ""
+
+
+def _find_texts(corpus: Any) -> Iterable[Any]:
+    found = f"Texts must be an iterable of strings, but got {type(corpus).__name__}"
+    if isinstance(corpus, str | bytes | os.PathLike):
+        raise TypeError(f"{found}. Pass a list of texts; for a file, open it and pass the file: each line is a text.")
+    if isinstance(corpus, dict):
+        raise TypeError(f"{found} with the keys {_join(corpus)}. Pass the texts of one of them.")
+    if hasattr(corpus, "columns"):
+        raise TypeError(f'{found} with the columns {_join(corpus.columns)}. Pass one column, e.g. `table["text"]`.')
+    if isinstance(names := getattr(corpus, "column_names", None), list):
+        features = getattr(corpus, "features", None) or {}
+        texts = [name for name in names if getattr(features.get(name), "dtype", None) in ("string", "large_string")]
+        if len(texts) != 1:
+            raise TypeError(f'{found} with the columns {_join(names)}. Pass one column, e.g. `dataset["text"]`.')
+        return (row[texts[0]] for row in corpus.select_columns(texts))
+    if not isinstance(corpus, Iterable):
+        raise TypeError(f"{found}. Pass a list of texts.")
+    return corpus
+
+
+def _join(names: Iterable[Any]) -> str:
+    return ", ".join(map(str, names)) or "(none)"
