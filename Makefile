@@ -8,7 +8,7 @@ PROCESSES ?= 2
 export OMP_WAIT_POLICY := PASSIVE
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: install demo test test-lowest check docs format clean
+.PHONY: install demo test test-lowest check docs format clean release-check dist install-locked lock
 
 install: $(VENV)/.installed
 
@@ -44,6 +44,26 @@ docs: install  ## the site, in build/site; a broken link is an error
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[docs]"
 	rm -rf build && $(BIN)/pip install --quiet --no-deps --target build/types .
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+release-check: install  ## what a release still lacks
+	$(BIN)/python tools/check_release.py
+
+dist: release-check  ## wheel and sdist, from a copy whose README works on an index page
+	rm -rf build/release dist && mkdir -p build/release
+	git archive HEAD | tar -x -C build/release
+	$(BIN)/python tools/check_release.py --readme build/release/README.md
+	$(BIN)/python -m build --outdir dist build/release
+
+install-locked:  ## the tested set, every file checked by its hash
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --require-hashes --requirement requirements.lock
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $(VENV)/.installed
+
+lock: install  ## requirements.lock: the tested set with the hash of every file
+	$(BIN)/pip install --quiet uv
+	$(BIN)/uv pip compile pyproject.toml --extra dev --constraint constraints.txt --generate-hashes --no-header \
+		--no-emit-index-url --no-annotate --universal --python-version 3.11 --output-file requirements.lock
 
 format: install
 	$(BIN)/ruff check --fix .

@@ -26,7 +26,7 @@ ROOMS["examples"] = "hf_domain/examples"
 def test_wheel_holds_the_tree(tmp_path):
     # Built from a copy: setuptools would put into the wheel what an earlier build left in build/.
     for room in ROOMS:
-        shutil.copytree(ROOT / room, tmp_path / "source" / room, ignore=shutil.ignore_patterns("quickstart_data"))
+        shutil.copytree(ROOT / room, tmp_path / "source" / room, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path / "source")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
@@ -35,7 +35,12 @@ def test_wheel_holds_the_tree(tmp_path):
     built = {name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".py")}
     tree = {f"{ROOMS[room]}/{file.relative_to(ROOT / room)}" for room in ROOMS for file in (ROOT / room).rglob("*.py")}
     assert built == tree
-    assert "hf_domain/py.typed" in zipfile.ZipFile(wheel).namelist()
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert "hf_domain/py.typed" in names
+    data = ROOT / "examples/quickstart_data"  # that of `hf-domain quickstart`
+    shipped = {f"hf_domain/examples/{file.relative_to(data.parent)}" for file in data.rglob("*") if file.is_file()}
+    assert len(shipped) > 5 and shipped <= names
+    assert any(name.endswith("/licenses/LICENSE") for name in names)
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     command = [sys.executable, "-c", "import hf_domain.results as r; print(r.__file__, r.digest_code())"]
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}

@@ -1,0 +1,50 @@
+"""Say what a release still lacks, and make its README work on a package index.
+
+    python tools/check_release.py                 # lists what is missing; fails until nothing is
+    python tools/check_release.py --readme FILE   # also writes README.md with absolute links
+
+Only the owner knows the repository's address and the authors' names: they are written into pyproject.toml, never here.
+"""
+
+import argparse
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+RELATIVE_LINK = re.compile(r"(\]\()(?!https?:|#|mailto:)([^)\s]+)(\))")
+
+
+def find_problems(project: dict, changelog: str) -> list[str]:
+    """Return what is missing, a sentence each."""
+    problems = []
+    if "Repository" not in project.get("urls", {}):
+        problems.append("pyproject.toml must name the repository: add [project.urls] with Repository = ...")
+    if not project.get("authors"):
+        problems.append("pyproject.toml must name the authors: add authors = [{name = ...}]")
+    if f"## {project['version']}" not in changelog:
+        problems.append(f"CHANGELOG.md must have a section for this version: add ## {project['version']}")
+    return problems
+
+
+def make_links_absolute(text: str, repository: str) -> str:
+    """Return a README whose links lead to the repository: an index page has no files beside it."""
+    return RELATIVE_LINK.sub(lambda match: f"{match[1]}{repository.rstrip('/')}/blob/main/{match[2]}{match[3]}", text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--readme", type=Path, default=None, help="where to write the README of the index page")
+    args = parser.parse_args()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    problems = find_problems(project, (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
+    if problems:
+        sys.exit("not ready for a release:\n" + "\n".join(f"- {problem}" for problem in problems))
+    if args.readme is not None:
+        text = (ROOT / "README.md").read_text(encoding="utf-8")
+        args.readme.write_text(make_links_absolute(text, project["urls"]["Repository"]), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
