@@ -8,7 +8,7 @@ PROCESSES ?= 2
 export OMP_WAIT_POLICY := PASSIVE
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: install demo test test-lowest check docs format clean release-check dist install-locked lock
+.PHONY: install demo test test-faults test-lowest check docs format clean release-check dist install-locked lock
 
 install: $(VENV)/.installed
 
@@ -23,6 +23,9 @@ demo: install  ## the main job on the data in the repository: about 9 minutes on
 
 test: install  ## hermetic and offline: about 8 minutes on 2 cores
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests -n $(PROCESSES)
+
+test-faults: install  ## commands killed at every write, full disks and all bad inputs
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests -n $(PROCESSES) -m faults
 
 check: install  ## lint, format and types; the types of the built wheel, because mypy cannot follow package-dir
 	$(BIN)/ruff check .

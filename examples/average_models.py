@@ -16,7 +16,8 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 import hf_domain  # noqa: F401  the Auto classes then know its models
 from hf_domain.arguments import parse_arguments
 from hf_domain.averaging import average_models
-from hf_domain.files import check_output_dir
+from hf_domain.files import write_folder
+from hf_domain.run_folders import run_in_folder
 
 
 @dataclass
@@ -32,12 +33,16 @@ ARGUMENTS = (Arguments,)
 
 
 def main() -> None:
-    (args,) = parse_arguments(*ARGUMENTS, description=__doc__)
+    run_in_folder(run, *parse_arguments(*ARGUMENTS, description=__doc__))
+
+
+def run(args: Arguments) -> None:
     models = [AutoModelForMaskedLM.from_pretrained(name) for name in args.model_name_or_path]
     model = average_models(models, args.weights)
-    check_output_dir(args.output_dir, model.config)
-    model.save_pretrained(args.output_dir)
-    AutoTokenizer.from_pretrained(args.model_name_or_path[0]).save_pretrained(args.output_dir)
+    tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path[0])
+    with write_folder(args.output_dir) as folder:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ from transformers import (
 )
 
 from hf_domain.arguments import parse_arguments
-from hf_domain.runs import find_checkpoint
+from hf_domain.run_folders import find_checkpoint
 from hf_domain.training import decode_labelled_rows_only
 
 VENUES = (

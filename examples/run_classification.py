@@ -55,6 +55,7 @@ from hf_domain.passage_reading import (
     retrieve_passages,
     wrap_collator,
 )
+from hf_domain.run_folders import run_in_folder
 from hf_domain.runs import (
     load_tokenizer,
     run_evaluation,
@@ -95,9 +96,12 @@ ARGUMENTS = (FineTuningArguments, DataTrainingArguments, PassageArguments, Train
 
 
 def main():
-    model_args, data_args, passage_args, training_args = parse_arguments(*ARGUMENTS, description=__doc__)
-    start_run(training_args)
+    arguments = parse_arguments(*ARGUMENTS, description=__doc__)
+    start_run(arguments[-1])
+    run_in_folder(run, *arguments)
 
+
+def run(model_args, data_args, passage_args, training_args):
     label_column = data_args.label_column_name
     splits = load_splits(model_args, data_args, training_args)
     check_columns(splits, [label_column], optional_in_test=label_column)
@@ -122,7 +126,7 @@ def main():
     negative_labels = find_ids(data_args.negative_labels, label_names)
     compute_metrics = choose_metrics(problem_type, negative_labels, data_args.metric_name, model_args.trust_remote_code)
 
-    config = load_config(model_args, training_args, label_names, problem_type=problem_type)
+    config = load_config(model_args, label_names, problem_type=problem_type)
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
     model = load_model(AutoModelForSequenceClassification, model_args, config, tokenizer)
     memory_tokenizer = load_memory_tokenizer(model.config, token=model_args.token, cache_dir=model_args.cache_dir)

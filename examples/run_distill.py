@@ -21,6 +21,7 @@ layer and its LM head no gradient; `--masked_lm_steps` trains both at the end, i
 """
 
 import copy
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -47,6 +48,7 @@ from hf_domain.distillation import (
     pick_layers,
 )
 from hf_domain.embeddings import apply_delta, check_not_expanded
+from hf_domain.files import lock_folder, write_folder
 from hf_domain.finiteness import check_weights
 from hf_domain.passage_reading import PassageArguments
 from hf_domain.plans import (
@@ -58,9 +60,11 @@ from hf_domain.plans import (
     fingerprint_files,
     finish_step,
     make_plan,
+    restart_step,
 )
 from hf_domain.results import describe_environment, read_json, write_json
-from hf_domain.runs import find_checkpoint, load_tokenizer, run_evaluation, run_training, start_run, write_card
+from hf_domain.run_folders import MADE, describe_run, find_checkpoint
+from hf_domain.runs import load_tokenizer, run_evaluation, run_training, start_run, write_card
 from hf_domain.training import log_auxiliary_losses
 
 SHAPE = (
@@ -71,7 +75,7 @@ SHAPE = (
     "num_attention_heads",
     "intermediate_size",
 )
-# What of the text and of the training changes a checkpoint.
+# What of the text changes a checkpoint.
 TEXT_OPTIONS = (
     "dataset_name",
     "dataset_config_name",
@@ -83,15 +87,8 @@ TEXT_OPTIONS = (
     "do_eval",
     "validation_split_percentage",
 )
-TRAINING_OPTIONS = (
-    "per_device_train_batch_size",
-    "gradient_accumulation_steps",
-    "lr_scheduler_type",
-    "warmup_steps",
-    "weight_decay",
-    "bf16",
-    "fp16",
-)
+# What a step sets itself, or does not read.
+SET_BY_STEP = ("max_steps", "learning_rate", "do_train", "do_predict")
 
 
 @dataclass
@@ -187,8 +184,9 @@ def make(step: Step, args: StrategyArguments) -> None:
     if step.expand:
         apply_delta(student, VocabularyDelta.load(args.expanded_vocabulary))
         tokenizer = args.expanded_vocabulary
-    AutoTokenizer.from_pretrained(tokenizer, **options).save_pretrained(step.output_dir)
-    student.save_pretrained(step.output_dir)
+    with write_folder(step.output_dir, replaced=MADE) as folder:
+        AutoTokenizer.from_pretrained(tokenizer, **options).save_pretrained(folder)
+        student.save_pretrained(folder)
 
 
 def adapt(step: Step, args: StrategyArguments, data_args: CorpusArguments, training_args: TrainingArguments) -> None:
@@ -249,11 +247,12 @@ def list_settings(
     }[step.kind]
     files = ["general_file"] if step.corpus == "general" else ["train_file"]
     if step.kind != "make":
-        names = [*names, *TEXT_OPTIONS, *TRAINING_OPTIONS, *files]
+        names = [*names, *TEXT_OPTIONS, *files]
     everything = {**vars(training_args), **vars(data_args), **vars(args)}
     settings = {name: everything[name] for name in [*names, "model_revision", "tokenizer_name", "seed"]}
     if step.kind != "make":
-        settings["num_processes"] = training_args.world_size
+        options = describe_run([training_args])["options"]
+        settings |= {name: value for name, value in options.items() if name not in SET_BY_STEP}
         settings["text"] = [fingerprint_files([file]) for file in find_files(everything[files[0]] or [])]
     if step.expand:
         settings["new_entries"] = fingerprint_files(sorted(Path(str(args.expanded_vocabulary)).glob("*.json")))
@@ -283,8 +282,18 @@ def main() -> None:
     if args.dry_run:
         return
     start_run(training_args)
+    with lock_folder(training_args.output_dir) if is_main else nullcontext():
+        run(args, data_args, training_args, plan)
+
+
+def run(
+    args: StrategyArguments, data_args: CorpusArguments, training_args: TrainingArguments, plan: list[Step]
+) -> None:
     check_before_work(args, plan)
-    metrics = {}
+    is_main, metrics = training_args.process_index == 0, {}
+    for step in plan:
+        if is_main and args.overwrite_output_dir:
+            restart_step(step)
     for step in plan:
         # One process after the other: the first may still write what this step starts from.
         with training_args.main_process_first(desc=f"beginning {step.output_dir}"):

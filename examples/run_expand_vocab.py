@@ -34,7 +34,9 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, set_seed
 from hf_domain.arguments import parse_arguments
 from hf_domain.corpora import load_files
 from hf_domain.embeddings import apply_delta
+from hf_domain.files import write_folder
 from hf_domain.finiteness import check_weights
+from hf_domain.run_folders import run_in_folder
 from hf_domain.text_columns import find_document_columns
 
 
@@ -114,7 +116,10 @@ def open_executor(data_args: DataArguments) -> Iterator[Executor | None]:
 
 
 def main() -> None:
-    model_args, data_args, expansion_args = parse_arguments(*ARGUMENTS, description=__doc__)
+    run_in_folder(run, *parse_arguments(*ARGUMENTS, description=__doc__))
+
+
+def run(model_args: ModelArguments, data_args: DataArguments, expansion_args: ExpansionArguments) -> None:
     set_seed(expansion_args.seed)
     tokenizer = AutoTokenizer.from_pretrained(model_args.model_name_or_path)
 
@@ -132,19 +137,20 @@ def main() -> None:
     for path in data_args.validation_file:
         report.lengths["/".join(Path(path).parts[-2:])] = compare_lengths(tokenizer, new_tokenizer, read_texts(path))
 
-    output_dir = Path(expansion_args.output_dir)
-    if model_args.embedding_init != "none":
-        model = AutoModelForMaskedLM.from_pretrained(model_args.model_name_or_path)
-        check_weights(model, model_args.model_name_or_path)
-        apply_delta(model, delta, init=model_args.embedding_init)
-        model.save_pretrained(output_dir)
-    new_tokenizer.save_pretrained(output_dir)
-    delta.save(output_dir)
-    report.save(output_dir / "vocabulary_report.json")
-    plot_curve(report, output_dir / "curve.png")
-    if report.lengths:
-        plot_lengths(report, output_dir / "lengths.png")
-    print(f"{delta.old_size:,} + {len(delta.pieces):,} entries; chosen by {report.stopped_by}: {output_dir}")
+    with write_folder(expansion_args.output_dir) as folder:
+        if model_args.embedding_init != "none":
+            model = AutoModelForMaskedLM.from_pretrained(model_args.model_name_or_path)
+            check_weights(model, model_args.model_name_or_path)
+            apply_delta(model, delta, init=model_args.embedding_init)
+            model.save_pretrained(folder)
+        new_tokenizer.save_pretrained(folder)
+        delta.save(folder)
+        report.save(folder / "vocabulary_report.json")
+        plot_curve(report, folder / "curve.png")
+        if report.lengths:
+            plot_lengths(report, folder / "lengths.png")
+    entries = f"{delta.old_size:,} + {len(delta.pieces):,} entries"
+    print(f"{entries}; chosen by {report.stopped_by}: {expansion_args.output_dir}")
     if report.exposure:
         print(report.exposure)
     for name, lengths in report.lengths.items():

@@ -26,6 +26,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from hf_domain.arguments import parse_arguments
 from hf_domain.finiteness import check_weights
+from hf_domain.run_folders import run_in_folder
 from hf_domain.serving import check_exporters, export_model
 
 # Which class loads a checkpoint, by the end of its architecture's name.
@@ -81,7 +82,10 @@ def find_auto_class(head: str, config):
 
 
 def main() -> None:
-    (args,) = parse_arguments(ExportArguments, description=__doc__)
+    run_in_folder(run, *parse_arguments(ExportArguments, description=__doc__))
+
+
+def run(args: ExportArguments) -> None:
     check_exporters(args.export_format)
     options = {"cache_dir": args.cache_dir, "revision": args.model_revision, "token": args.token}
     options["trust_remote_code"] = args.trust_remote_code

@@ -10,8 +10,8 @@
 `--method dapt` trains the encoder as it is, `--method lora` low-rank changes of it, merged at the end. Every other
 method builds its model around the encoder; the method's own options go into `--config_overrides
 kl_weight=10,unmasked_ratio=0.15`. `--model_name_or_path` may also name a checkpoint of the method: training then goes
-on from there. A killed run goes on with `--resume_from_checkpoint adapted/checkpoint-500`: Trainer saves every 500
-steps (`--save_steps`).
+on from there. Give the command of a killed run again, and it continues from its last checkpoint: Trainer saves one
+every 500 steps (`--save_steps`).
 
 `--expanded_vocabulary` names a folder that run_expand_vocab.py wrote. With dapt that is AdaLM; under any method the
 encoder gets the new rows first; exBERT keeps them in an extension of their own. exBERT trains the extension alone; a
@@ -49,11 +49,11 @@ import hf_domain  # noqa: F401  the Auto classes then know its models
 from hf_domain.arguments import ModelArguments, check_method, parse_arguments
 from hf_domain.corpora import check_batch, load_corpus, tokenize_corpus
 from hf_domain.embeddings import NewRowsFirst, RowDistances, apply_delta, check_not_expanded
-from hf_domain.files import check_output_dir
 from hf_domain.finiteness import check_weights
 from hf_domain.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask, check_mask_token
 from hf_domain.methods import BASELINE, METHODS, PRETRAINING_METHODS
 from hf_domain.passage_reading import PassageArguments, load_datastore, retrieve_for_blocks, wrap_collator
+from hf_domain.run_folders import run_in_folder
 from hf_domain.runs import load_tokenizer, run_training, save_metrics, start_run, write_card
 from hf_domain.training import (
     check_tokenizer_fits,
@@ -168,9 +168,9 @@ def load_data(args: DataTrainingArguments, model_args: MethodArguments, do_eval:
 
 
 def main() -> None:
-    model_args, data_args, passage_args, training_args = parse_arguments(*ARGUMENTS, description=__doc__)
-    start_run(training_args)
-    run(model_args, data_args, passage_args, training_args)
+    arguments = parse_arguments(*ARGUMENTS, description=__doc__)
+    start_run(arguments[-1])
+    run_in_folder(run, *arguments)
 
 
 def check_options(
@@ -211,7 +211,6 @@ def run(
     model = load_model(model_args, tokenizer, delta)
     check_tokenizer_fits(tokenizer, model)
     check_weights(model, model_args.model_name_or_path)
-    check_output_dir(training_args.output_dir, model.config)
     datastore = load_datastore(passage_args, model, tokenizer, model_args.method)
     with training_args.main_process_first(desc="loading and tokenizing the corpus"):
         examples = load_data(data_args, model_args, training_args.do_eval, tokenizer)
@@ -236,7 +235,7 @@ def run(
     )
     log_auxiliary_losses(trainer)
     if delta is not None and not method.trains_rows_apart:
-        trainer.add_callback(RowDistances(delta))
+        trainer.add_callback(RowDistances(delta, model))
     if model_args.new_rows_first_steps:
         trainer.add_callback(NewRowsFirst(delta, model_args.new_rows_first_steps))
 

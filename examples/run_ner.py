@@ -37,6 +37,7 @@ from hf_domain.labels import check_variety, check_words, find_labels, prepare_fo
 from hf_domain.memory import DataCollatorWithMemory, add_memory_inputs, load_memory_tokenizer
 from hf_domain.metrics import compute_entity_metrics
 from hf_domain.passage_reading import PassageArguments, load_datastore, retrieve_passages, wrap_collator
+from hf_domain.run_folders import run_in_folder
 from hf_domain.runs import (
     load_tokenizer,
     run_evaluation,
@@ -67,9 +68,12 @@ ARGUMENTS = (FineTuningArguments, DataTrainingArguments, PassageArguments, Train
 
 
 def main():
-    model_args, data_args, passage_args, training_args = parse_arguments(*ARGUMENTS, description=__doc__)
-    start_run(training_args)
+    arguments = parse_arguments(*ARGUMENTS, description=__doc__)
+    start_run(arguments[-1])
+    run_in_folder(run, *arguments)
 
+
+def run(model_args, data_args, passage_args, training_args):
     splits = load_splits(model_args, data_args, training_args)
     check_columns(splits, [data_args.text_column_name, data_args.label_column_name])
     locate = partial(locate_example, data_args)
@@ -79,7 +83,7 @@ def main():
         tags = splits["train"][data_args.label_column_name]
         check_variety(chain.from_iterable(tags), data_args.label_column_name)
 
-    config = load_config(model_args, training_args, label_names)
+    config = load_config(model_args, label_names)
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
     prepare_for_words(tokenizer)
     model = load_model(AutoModelForTokenClassification, model_args, config, tokenizer)

@@ -38,6 +38,7 @@ from hf_domain.memory import DataCollatorWithMemory, add_memory_inputs, load_mem
 from hf_domain.metrics import compute_squad_metrics
 from hf_domain.passage_reading import PassageArguments, load_datastore, retrieve_passages, wrap_collator
 from hf_domain.question_answering import check_questions, cut_windows, find_answers, tokenize_questions
+from hf_domain.run_folders import run_in_folder
 from hf_domain.runs import (
     load_tokenizer,
     run_evaluation,
@@ -67,9 +68,12 @@ ARGUMENTS = (FineTuningArguments, DataTrainingArguments, PassageArguments, Train
 
 
 def main():
-    model_args, data_args, passage_args, training_args = parse_arguments(*ARGUMENTS, description=__doc__)
-    start_run(training_args)
+    arguments = parse_arguments(*ARGUMENTS, description=__doc__)
+    start_run(arguments[-1])
+    run_in_folder(run, *arguments)
 
+
+def run(model_args, data_args, passage_args, training_args):
     splits = load_splits(model_args, data_args, training_args, needs_train=False)
     check_columns(splits, ["id", "question", "context", "answers"], optional_in_test="answers")
     splits = limit_splits(splits, data_args)
@@ -77,7 +81,7 @@ def main():
         needs_answer = split == "train" and training_args.do_train
         check_questions(examples, split, partial(locate_example, data_args), needs_answer)
 
-    config = load_config(model_args, training_args)
+    config = load_config(model_args)
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
     model = load_model(AutoModelForQuestionAnswering, model_args, config, tokenizer)
     memory_tokenizer = load_memory_tokenizer(model.config, token=model_args.token, cache_dir=model_args.cache_dir)

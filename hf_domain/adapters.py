@@ -10,6 +10,7 @@ Loading needs `import hf_domain` first, which makes the type known to peft; with
 
 import copy
 import os
+import shutil
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
+from hf_domain.files import write_folder
 from hf_domain.modeling.backbone import get_module_name, get_native_config
 from hf_domain.modeling.modeling_exbert import (
     ExBertConfig,
@@ -533,12 +535,13 @@ def save_as_model(adapter: PeftModel, output_dir: str | Path) -> ExBertModel | E
         The model.
     """
     model = convert_to_model(adapter)
-    model.save_pretrained(output_dir)
-    # The card as well: Trainer reads from it that the folder holds an adapter.
-    folder = Path(output_dir, "adapter")
-    folder.mkdir(exist_ok=True)
-    for file in [*Path(output_dir).glob("adapter_*"), Path(output_dir, "README.md")]:
-        file.replace(folder / file.name)
+    saved = [*Path(output_dir).glob("adapter_*"), Path(output_dir, "README.md")]
+    # The card goes as well: Trainer reads from it that the folder holds an adapter.
+    with write_folder(output_dir, replaced=("adapter_*", "README.md")) as folder:
+        model.save_pretrained(folder)
+        (folder / "adapter").mkdir()
+        for file in saved:
+            shutil.copy(file, folder / "adapter")
     return model
 
 

@@ -34,6 +34,10 @@ class ModelArguments:
     memory_name_or_path: str | None = field(default=None, metadata={"help": "With gmap: the general encoder."})
     memory_revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of the memory."})
     config_overrides: str | None = field(default=None, metadata={"help": "Options of the method: name=value,..."})
+    overwrite_output_dir: bool = field(
+        default=False,
+        metadata={"help": "Start over and replace what output_dir holds; by default a killed run continues."},
+    )
 
     @property
     def hub_options(self) -> dict[str, Any]:

@@ -121,25 +121,21 @@ class RowDistances(TrainerCallback):
 
     Args:
         delta: What was applied to the model.
+        model: As it is before training; a run that continues from a checkpoint loads that later.
     """
 
-    def __init__(self, delta: VocabularyDelta) -> None:
+    def __init__(self, delta: VocabularyDelta, model: PreTrainedModel) -> None:
         self.delta = delta
-        self.before: torch.Tensor | None = None
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Keep a copy of the table."""
-        self.before = _list_tables(kwargs["model"])[0].detach().clone()
+        self.before = _list_tables(model)[0].detach().clone()
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Write the mean distances and the histogram, from one process."""
-        if self.before is None or not state.is_world_process_zero:
+        if not state.is_world_process_zero:
             return
-        old, new = measure_row_distances(self.before, _list_tables(kwargs["model"])[0].detach(), self.delta)
+        after = _list_tables(kwargs["model"])[0].detach()
+        old, new = measure_row_distances(self.before.to(after.device), after, self.delta)
         folder = Path(str(args.output_dir))
         distances = {"old_rows": float(old.mean()), "new_rows": float(new.mean()), "steps": state.global_step}
         write_text(folder / "row_distances.json", json.dumps(distances, indent=2) + "\n")

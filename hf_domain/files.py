@@ -1,35 +1,22 @@
-"""Files of an output folder: what it may hold, and writing a file as a whole or not at all."""
+"""Files as a whole or not at all: one file, the files of a folder, and one process that writes into a folder."""
 
+import errno
 import json
 import os
+import shutil
+import socket
+import tempfile
+import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
-from transformers import PreTrainedConfig
+from filelock import FileLock, Timeout
 
-
-def check_output_dir(output_dir: str | Path, config: PreTrainedConfig) -> None:
-    """Raise if a folder, or a checkpoint in it, holds another model than the one that is to be trained.
-
-    Args:
-        output_dir: Where the run will write; need not exist.
-        config: Of the model that is to be trained, its labels set.
-
-    Raises:
-        ValueError: A config.json in the folder has another model type, backbone or other labels.
-    """
-    ours = _describe(config.to_dict())
-    for file in sorted([*Path(output_dir).glob("config.json"), *Path(output_dir).glob("checkpoint-*/config.json")]):
-        theirs = _describe(json.loads(file.read_text(encoding="utf-8")))
-        for name in ours:
-            if ours[name] != theirs[name]:
-                raise ValueError(
-                    f"an output folder holds one model; {file} has {name} {theirs[name]}, this run {ours[name]}. "
-                    "Name another output_dir or remove that model."
-                )
+# Names with an underscore: neither Trainer nor this package pushes them to the Hub.
+UNFINISHED, FINISHED, LOCK = "_unfinished", "_finished", "_run.lock"
+LIST = "_files.json"
 
 
 def write_text(file: str | Path, text: str) -> None:
@@ -59,10 +46,153 @@ def write_whole(file: str | Path) -> Iterator[Path]:
         unfinished.unlink(missing_ok=True)
 
 
-def _describe(config: dict[str, Any]) -> dict[str, Any]:
-    """What tells models apart; a config leaves out the labels that every config has by default."""
-    return {
-        "model_type": config.get("model_type"),
-        "backbone": (config.get("backbone_config") or {}).get("model_type"),
-        "labels": list((config.get("id2label") or {0: "LABEL_0", 1: "LABEL_1"}).values()),
-    }
+@contextmanager
+def write_folder(folder: str | Path, replaced: Sequence[str] = ()) -> Iterator[Path]:
+    """Give a folder to write into, whose files then move into another folder: all of them or none.
+
+    A kill while they move leaves the rest in `_finished`, complete; `finish_writing` moves it. A model that was there
+    is whole until then.
+
+    Args:
+        folder: Where the files go; made if it does not exist.
+        replaced: Patterns of the files there that belong to what is replaced, such as an old model's second shard.
+    """
+    unfinished = begin_writing(folder)
+    try:
+        yield unfinished
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    end_writing(folder, replaced)
+
+
+def begin_writing(folder: str | Path) -> Path:
+    """Return an empty folder for `end_writing`."""
+    finish_writing(folder)
+    unfinished = Path(folder, UNFINISHED)
+    unfinished.mkdir(parents=True)
+    return unfinished
+
+
+def end_writing(folder: str | Path, replaced: Sequence[str] = ()) -> None:
+    """Move what was written since `begin_writing`; see `write_folder`."""
+    unfinished = Path(folder, UNFINISHED)
+    files = sorted(path.relative_to(unfinished).as_posix() for path in unfinished.rglob("*") if path.is_file())
+    old = {path.name for pattern in replaced for path in Path(folder).glob(pattern) if path.is_file()}
+    write_text(unfinished / LIST, json.dumps({"new": files, "old": sorted(old - {*files})}))
+    os.replace(unfinished, Path(folder, FINISHED))
+    finish_writing(folder)
+
+
+def finish_writing(folder: str | Path) -> None:
+    """Move what a killed process had written as a whole, and delete what it had not."""
+    folder, finished = Path(folder), Path(folder, FINISHED)
+    if (finished / LIST).is_file():
+        names = json.loads((finished / LIST).read_text(encoding="utf-8"))
+        for name in names["old"]:
+            (folder / name).unlink(missing_ok=True)
+        # The configuration last: until it is there, nothing loads a model that is half in its place.
+        for name in sorted(names["new"], key=lambda name: name == "config.json"):
+            if (finished / name).exists():  # else a process moved it, which was killed then
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                os.replace(finished / name, folder / name)
+        (finished / LIST).unlink()
+    for left in (finished, Path(folder, UNFINISHED)):
+        if left.is_dir():
+            shutil.rmtree(left)
+    for file in folder.glob("*.unfinished"):  # of `write_whole`
+        if file.is_file():
+            file.unlink()
+
+
+@contextmanager
+def lock_folder(folder: str | Path) -> Iterator[None]:
+    """Keep other processes from writing into a folder; the lock falls with the process, also when it is killed.
+
+    Args:
+        folder: Made if it does not exist.
+
+    Raises:
+        ValueError: Another process holds the lock; says which.
+        OSError: The disk became full; names the place.
+    """
+    path = Path(folder, LOCK)
+    is_new = not path.parent.exists()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise ValueError(
+            f"one run writes into a folder at a time; {_read_holder(path)} is writing into {folder}. Wait for it, or "
+            "name another folder."
+        ) from None
+    try:
+        # Windows may refuse to open a locked file; the lock holds without a name in it.
+        with suppress(PermissionError):
+            path.write_text(
+                f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}",
+                encoding="utf-8",
+            )
+        yield
+    except Exception as error:
+        if is_disk_full(error):
+            raise describe_full_disk(error, folder) from error
+        raise
+    finally:
+        # Before the release: afterwards it may be another's. A process that opened it before looks whether it is still
+        # there once it has the lock.
+        with suppress(OSError):
+            path.unlink()
+        lock.release()
+        if is_new:
+            with suppress(OSError):
+                path.parent.rmdir()  # if it is empty: what is refused leaves nothing
+
+
+def _read_holder(lock: Path) -> str:
+    with suppress(OSError):
+        return lock.read_text(encoding="utf-8") or "another process"
+    return "another process"
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Return whether a full disk is behind an error, also where a library lost the number of the error on the way."""
+    while error is not None:
+        text = str(error)
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in text:
+            return True
+        if "PytorchStreamWriter failed writing" in text or "unexpected pos" in text:  # torch.save gives no reason
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def describe_full_disk(error: BaseException, folder: str | Path = ".") -> OSError:
+    """Return the error that names the place which has no room.
+
+    Args:
+        error: For which `is_disk_full`.
+        folder: Where the command writes; named unless the error, or a disk without room, says better.
+    """
+    named: BaseException | None = error
+    while named is not None and not getattr(named, "filename", None):
+        named = named.__cause__ or named.__context__
+    place = getattr(named, "filename", None) or _find_full_disk(folder)
+    full = OSError(
+        f"a file needs room on the disk; there is none left for {place}. Nothing that was complete is lost: make "
+        "room and give the same command again."
+    )
+    full.errno = errno.ENOSPC
+    return full
+
+
+def _find_full_disk(folder: str | Path) -> Path:
+    """Return the first folder that a command writes into whose disk has no room; else `folder`."""
+    from datasets import config
+
+    places = [Path(folder), Path(config.HF_DATASETS_CACHE), Path(tempfile.gettempdir())]
+    for place in places:
+        if place.exists() and shutil.disk_usage(place).free < 1 << 20:
+            return place
+    return places[0]

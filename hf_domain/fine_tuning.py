@@ -19,7 +19,6 @@ from transformers import (
 
 from hf_domain.arguments import ModelArguments, check_method
 from hf_domain.corpora import load_files, locate_row
-from hf_domain.files import check_output_dir
 from hf_domain.finiteness import check_weights
 from hf_domain.labels import name_example
 from hf_domain.memory import DatasetWithMemory, cache_memory_states
@@ -228,17 +227,11 @@ def limit_splits(splits: DatasetDict, data_args: DataArguments) -> DatasetDict:
     )
 
 
-def load_config(
-    model_args: ModelArguments,
-    training_args: TrainingArguments,
-    label_names: list[str] | None = None,
-    **options: Any,
-) -> PreTrainedConfig:
-    """Load the config and check that the output folder holds no other model.
+def load_config(model_args: ModelArguments, label_names: list[str] | None = None, **options: Any) -> PreTrainedConfig:
+    """Load the config.
 
     Args:
         model_args: Which model.
-        training_args: Say the output folder.
         label_names: The labels in the order of their ids. Default: the task has none.
         options: Other fields of the config that the task sets.
 
@@ -246,7 +239,7 @@ def load_config(
         The config.
 
     Raises:
-        ValueError: An override is no field of the config; see also `check_output_dir` and `check_method`.
+        ValueError: An override is no field of the config; see also `check_method`.
     """
     if label_names is not None:
         options["id2label"] = dict(enumerate(label_names))
@@ -272,8 +265,6 @@ def load_config(
         memory_config = AutoConfig.from_pretrained(memory, **memory_options)
         options = {"memory_name_or_path": memory, **options, **overrides}
         config = GMapConfig(backbone_config=config, memory_config=memory_config, **options)
-    assert training_args.output_dir is not None
-    check_output_dir(training_args.output_dir, config)
     return config
 
 

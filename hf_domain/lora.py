@@ -6,6 +6,7 @@ from typing import Any
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import PreTrainedModel
 
+from hf_domain.files import write_folder
 from hf_domain.modeling.backbone import get_module_name
 from hf_domain.tokenization import VocabularyDelta
 
@@ -43,8 +44,7 @@ def merge_lora(model: PeftModel, output_dir: str | Path) -> PreTrainedModel:
         The ordinary model.
     """
     merged: Any = model.merge_and_unload()
-    merged.save_pretrained(output_dir)
-    # The card as well: Trainer reads from it that the folder holds an adapter.
-    for file in [*Path(output_dir).glob("adapter_*"), Path(output_dir, "README.md")]:
-        file.unlink(missing_ok=True)
+    # The card goes as well: Trainer reads from it that the folder holds an adapter.
+    with write_folder(output_dir, replaced=("adapter_*", "README.md")) as folder:
+        merged.save_pretrained(folder)
     return merged

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from hf_domain.results import read_json, write_json
+from hf_domain.run_folders import check_free, clear_folder
 
 Strategy = Literal["from_scratch", "distill_then_adapt", "adapt_then_distill", "adapt_and_distill"]
 
@@ -188,17 +189,22 @@ def begin_step(step: Step, settings: dict[str, Any]) -> bool:
     """
     bases = {name: fingerprint_checkpoint(path) for name in ("model", "teacher") if (path := getattr(step, name))}
     options = {"corpus": step.corpus, "steps": step.steps, "expand": step.expand, **settings}
+    clear_folder(Path(step.output_dir))
     record = read_record(step)
+    if not record:
+        check_free(Path(step.output_dir), "Name another --output_dir, or start over with --overwrite_output_dir.")
+    if record.get("restarted"):
+        record = {}
     if record and record["bases"] != bases:
         raise ValueError(
             f"{step.output_dir} was made from another base than {step.model or step.teacher} as it is now. Name "
-            "another output_dir, or delete that folder to run the step again."
+            "another --output_dir, or run all steps again with --overwrite_output_dir."
         )
     for name, ours in options.items():
         if record and record["options"].get(name) != ours:
             raise ValueError(
                 f"{step.output_dir} was made with {name} {record['options'].get(name)!r}, this run has {ours!r}. Name "
-                "another output_dir, or delete that folder to run the step again."
+                "another --output_dir, or run all steps again with --overwrite_output_dir."
             )
     if record.get("done"):
         fingerprint_checkpoint(step.output_dir)
@@ -208,6 +214,14 @@ def begin_step(step: Step, settings: dict[str, Any]) -> bool:
     Path(step.output_dir).mkdir(parents=True, exist_ok=True)
     write_json(Path(step.output_dir, RECORD), {"bases": bases, "options": options, "done": False})
     return True
+
+
+def restart_step(step: Step) -> None:
+    """Let a step begin again; the model in its folder stays until the new one is whole."""
+    folder = Path(step.output_dir)
+    if folder.is_dir():
+        write_json(folder / RECORD, {"restarted": True})
+        clear_folder(folder, checkpoints=True)
 
 
 def finish_step(step: Step) -> None:

@@ -1,10 +1,11 @@
 """The steps that every script of examples/ takes: logging, tokenizer, training, evaluation, model card."""
 
 import atexit
-import json
 import logging
 import os
+import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from transformers import (
     AutoTokenizer,
     PreTrainedTokenizerBase,
     Trainer,
+    TrainerState,
     TrainingArguments,
     set_seed,
 )
@@ -26,9 +28,10 @@ from transformers.trainer_utils import PredictionOutput
 
 from hf_domain.arguments import ModelArguments
 from hf_domain.corpora import check_length
-from hf_domain.files import write_text
+from hf_domain.files import UNFINISHED, begin_writing, end_writing, write_folder, write_text
 from hf_domain.finiteness import NonFiniteStop, check_metrics
 from hf_domain.publishing import check_memory_reference, commit_files, is_hub_id, retry_on_the_hub
+from hf_domain.run_folders import MADE
 from hf_domain.training import PushCodeCallback, StepTimer
 
 logger = logging.getLogger(__name__)
@@ -123,35 +126,8 @@ def load_tokenizer(model_args: ModelArguments, max_seq_length: int | None) -> Pr
     return tokenizer
 
 
-def find_checkpoint(output_dir: str | Path) -> str | None:
-    """Find the newest checkpoint from which a killed run can go on.
-
-    Args:
-        output_dir: Of the run.
-
-    Returns:
-        The newest folder `checkpoint-*` that is whole, or None. Trainer writes its state last: a folder without it, or
-        with a part of it, is of a run that was killed while it saved, and nothing could resume from it.
-    """
-    checkpoints = [
-        (int(number), path)
-        for path in Path(output_dir).glob("checkpoint-*")
-        if (number := path.name.removeprefix("checkpoint-")).isdigit() and _is_json(path / "trainer_state.json")
-    ]
-    return str(max(checkpoints)[1]) if checkpoints else None
-
-
-def _is_json(file: Path) -> bool:
-    """Return whether a file is there and whole."""
-    try:
-        json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return True
-
-
 def run_training(trainer: Trainer) -> None:
-    """Train, or go on from `resume_from_checkpoint`, and save model, tokenizer, metrics and state.
+    """Train, from `resume_from_checkpoint` if there is one, and save model, tokenizer, metrics and state.
 
     Args:
         trainer: Ready to train.
@@ -167,14 +143,80 @@ def run_training(trainer: Trainer) -> None:
         config: Any = trainer.model.config
         check_memory_reference(config.to_dict())
     trainable_parameters = sum(weight.numel() for weight in trainer.model.parameters() if weight.requires_grad)
-    metrics = trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint).metrics
+    metrics = train(trainer, trainer.args.resume_from_checkpoint)
     metrics["trainable_parameters"] = trainable_parameters
     if (steps_per_second := timer.compute()) is not None:
         metrics["train_warm_steps_per_second"] = round(steps_per_second, 3)
-    # Without a push of its own, which `write_card` makes: a refusal would take evaluation and predictions with it.
-    trainer.save_model(_internal_call=True)
+    save_model(trainer, replaced=MADE)
     save_metrics(trainer, "train", metrics, trainer.train_dataset)
     trainer.save_state()
+
+
+def train(trainer: Trainer, checkpoint: str | None) -> dict[str, float]:
+    """Train, or continue from a checkpoint, and return the metrics; `train_loss` is that of all steps.
+
+    Args:
+        trainer: Ready to train.
+        checkpoint: Folder of a whole checkpoint.
+    """
+    if checkpoint is None:
+        return trainer.train().metrics
+    state = TrainerState.load_from_json(os.path.join(checkpoint, "trainer_state.json"))
+    before, steps = add_losses(state)
+    planned = trainer.args.max_steps if trainer.args.max_steps > 0 else state.max_steps
+    if state.global_step < planned or trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+        metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
+    else:
+        metrics = load_trained(trainer, checkpoint, state)
+    taken = trainer.state.global_step - state.global_step
+    if taken + steps:  # Trainer's own figure knows the steps since the checkpoint alone
+        metrics["train_loss"] = (metrics["train_loss"] * taken + before) / (taken + steps)
+        trainer.state.log_history[-1]["train_loss"] = metrics["train_loss"]
+    return metrics
+
+
+def add_losses(state: TrainerState) -> tuple[float, int]:
+    """Return the sum of the logged training losses of each step, and of how many steps they are."""
+    total, last = 0.0, 0
+    for entry in state.log_history:
+        if "loss" in entry:
+            total, last = total + entry["loss"] * (entry["step"] - last), entry["step"]
+    return total, last
+
+
+def load_trained(trainer: Trainer, checkpoint: str, state: TrainerState) -> dict[str, float]:
+    """Put a checkpoint of the last step into the trainer: told to continue, Trainer would train one step more."""
+    trainer._load_from_checkpoint(checkpoint)
+    trainer.state = state
+    if trainer.args.load_best_model_at_end and state.best_model_checkpoint is not None:
+        trainer._load_best_model()
+    model: Any = trainer.model
+    # Else the evaluation prepares it, and reports the time of that as a result.
+    trainer.callback_handler.model = trainer.accelerator.prepare_model(model, evaluation_mode=True)
+    metrics = {"train_runtime": 0.0, "train_loss": 0.0, "total_flos": state.total_flos}
+    trainer.log(dict(metrics))
+    trainer.callback_handler.on_train_end(trainer.args, trainer.state, trainer.control)
+    return metrics
+
+
+def save_model(trainer: Trainer, replaced: Sequence[str] = ()) -> None:
+    """Save model and tokenizer into the output folder, as a whole or not at all; nothing is pushed.
+
+    `write_card` pushes: a refusal of the Hub would take evaluation and predictions with it.
+
+    Args:
+        trainer: Has a trained model; every process calls this.
+        replaced: Patterns of the files that belong to the model that was there; they go.
+    """
+    args = trainer.args
+    folder = Path(str(args.output_dir))
+    if args.should_save:
+        begin_writing(folder)
+    trainer.accelerator.wait_for_everyone()
+    trainer.save_model(str(folder / UNFINISHED), _internal_call=True)
+    trainer.accelerator.wait_for_everyone()
+    if args.should_save:
+        end_writing(folder, replaced)
 
 
 def run_evaluation(trainer: Trainer) -> None:
@@ -260,7 +302,7 @@ def write_card(
     check_memory_reference(model.config.to_dict())
     if trainer.hub_model_id is None:
         trainer.init_hf_repo()
-    trainer.save_model(_internal_call=True)  # without a push of its own
+    save_model(trainer)
     create_card(trainer, card, name)
     if trainer.is_world_process_zero():
         trainer._finish_current_push()
@@ -275,11 +317,21 @@ def create_card(trainer: Trainer, card: dict[str, Any], name: str) -> None:
         card: What Trainer is told; `finetuned_from` is empty for a local encoder.
         name: The encoder, as the run was given it.
     """
-    trainer.create_model_card(**card)
-    if trainer.is_world_process_zero() and not card["finetuned_from"]:
-        file = Path(str(trainer.args.output_dir), "README.md")
-        text = file.read_text(encoding="utf-8")
-        write_text(file, text.replace("[](https://huggingface.co/)", Path(name).resolve().name))
+    args, folder = trainer.args, trainer.args.output_dir
+    if not trainer.is_world_process_zero():
+        return
+    with write_folder(str(folder)) as unfinished:
+        if (readme := Path(str(folder), "README.md")).is_file():  # by which Trainer knows an adapter of peft
+            shutil.copy(readme, unfinished)
+        args.output_dir = str(unfinished)
+        try:
+            trainer.create_model_card(model_name=Path(str(folder)).name, **card)
+        finally:
+            args.output_dir = folder
+        if not card["finetuned_from"]:
+            file = unfinished / "README.md"
+            text = file.read_text(encoding="utf-8")
+            write_text(file, text.replace("[](https://huggingface.co/)", Path(name).resolve().name))
 
 
 def push_run(trainer: Trainer, name: str) -> None:

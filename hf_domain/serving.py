@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from hf_domain.files import write_folder
 from hf_domain.modeling.backbone import BackbonePreTrainedModel
 from hf_domain.results import write_json
 
@@ -156,21 +157,18 @@ def export_model(
             f"the export gives other outputs than the model, up to {largest:.2g} apart ({differences}); nothing was "
             "written. Try the other export_format."
         )
-    output_dir = Path(output_dir)
-    before = {file: file.stat().st_mtime_ns for file in list_programs(output_dir)}
-    exported.save_pretrained(output_dir)
-    for file, written in before.items():
-        if file.stat().st_mtime_ns == written:
-            file.unlink()  # of another export: one report tells of one program
-    tokenizer.save_pretrained(output_dir)
-    report = ExportReport(
-        export_format=export_format,
-        int8=int8,
-        parameters=model.num_parameters(),
-        file_bytes=sum(file.stat().st_size for file in list_programs(output_dir)),
-        differences=differences,
-    )
-    write_json(output_dir / "export_report.json", asdict(report))
+    # The programs of another export go: one report tells of one program.
+    with write_folder(output_dir, replaced=("model.onnx*", "model.pt2")) as folder:
+        exported.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        report = ExportReport(
+            export_format=export_format,
+            int8=int8,
+            parameters=model.num_parameters(),
+            file_bytes=sum(file.stat().st_size for file in list_programs(folder)),
+            differences=differences,
+        )
+        write_json(folder / "export_report.json", asdict(report))
     return report
 
 

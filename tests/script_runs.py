@@ -37,6 +37,8 @@ def write_jsonl(path, rows):
 def run_script(main, monkeypatch, output_dir, **flags):
     """Call main() with flags; returns all_results.json."""
     defaults = {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "save_strategy": "no", "seed": 1}
+    if "resume_from_checkpoint" not in flags:
+        defaults["overwrite_output_dir"] = True  # a test may run several times into one folder
     argv = ["script.py", "--output_dir", str(output_dir)]
     for name, value in (defaults | flags).items():
         argv += [f"--{name}", str(value)]

@@ -1,40 +1,10 @@
-"""Output folders keep what is in them."""
+"""Files and folders are written as a whole or not at all."""
+
+import os
 
 import pytest
-from transformers import BertConfig, PreTrainedConfig, RobertaConfig
 
-from hf_domain.files import check_output_dir, write_text, write_whole
-
-LABELS = {"id2label": {0: "a", 1: "b"}, "label2id": {"a": 0, "b": 1}}
-
-
-def test_folder_of_the_same_model_is_used_again(tmp_path):
-    check_output_dir(tmp_path / "missing", BertConfig())
-    for config in (BertConfig(), BertConfig(**LABELS), BertConfig(num_labels=3)):
-        config.save_pretrained(tmp_path)
-        check_output_dir(tmp_path, config)
-
-
-@pytest.mark.parametrize("folder", ["", "checkpoint-5"])
-def test_folder_of_another_model_is_refused(tmp_path, folder):
-    BertConfig(**LABELS).save_pretrained(tmp_path / folder)
-    check_output_dir(tmp_path, BertConfig(**LABELS))
-    with pytest.raises(ValueError, match=r"config.json has model_type bert, this run roberta"):
-        check_output_dir(tmp_path, RobertaConfig(**LABELS))
-    with pytest.raises(ValueError, match=r"config.json has labels \['a', 'b'\], this run \['b', 'a'\]"):
-        check_output_dir(tmp_path, BertConfig(id2label={0: "b", 1: "a"}, label2id={"b": 0, "a": 1}))
-    with pytest.raises(ValueError, match=r"has labels \['a', 'b'\], this run \['LABEL_0', 'LABEL_1'\]"):
-        check_output_dir(tmp_path, BertConfig())
-
-
-def test_backbone_tells_models_of_ours_apart(tmp_path):
-    class OwnConfig(PreTrainedConfig):
-        model_type = "ours"
-
-    (tmp_path / "config.json").write_text('{"model_type": "ours", "backbone_config": {"model_type": "bert"}}')
-    check_output_dir(tmp_path, OwnConfig(backbone_config={"model_type": "bert"}))
-    with pytest.raises(ValueError, match=r"has backbone bert, this run roberta"):
-        check_output_dir(tmp_path, OwnConfig(backbone_config={"model_type": "roberta"}))
+from hf_domain.files import finish_writing, write_folder, write_text, write_whole
 
 
 def test_text_is_written_as_a_whole(tmp_path):
@@ -53,3 +23,36 @@ def test_file_that_could_not_be_written_stays(tmp_path):
         unfinished.write_bytes(b"ba")
         raise OSError("the disk is full")
     assert [(path, path.read_bytes()) for path in tmp_path.iterdir()] == [(file, b"good")]
+
+
+def test_folder_is_written_as_a_whole(tmp_path, monkeypatch):
+    """Killed while the files move, the rest is complete; a model that was there is whole until then."""
+    (tmp_path / "config.json").write_text("old")
+    (tmp_path / "adapter_old.bin").write_text("old")
+    with pytest.raises(OSError, match="full"), write_folder(tmp_path) as folder:
+        (folder / "config.json").write_text("half")
+        raise OSError("the disk is full")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "config.json": "old",
+        "adapter_old.bin": "old",
+    }
+
+    def kill(source, target):
+        if target == tmp_path / "weights":
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    replace = os.replace
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "replace", kill)
+        with write_folder(tmp_path, replaced=("adapter_*", "*.json")) as folder:
+            (folder / "sub").mkdir()
+            for name in ("weights", "config.json", "a", "sub/b"):
+                (folder / name).write_text("new")
+    assert (tmp_path / "config.json").read_text() == "old"
+    finish_writing(tmp_path)
+    files = {path.relative_to(tmp_path).as_posix(): path for path in tmp_path.rglob("*") if path.is_file()}
+    assert {name: path.read_text() for name, path in files.items()} == dict.fromkeys(
+        ("weights", "config.json", "a", "sub/b"), "new"
+    )
+    assert not list(tmp_path.glob("_*"))

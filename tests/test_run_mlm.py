@@ -357,6 +357,6 @@ def test_encoder_that_is_none(run, tmp_path, encoder):
 def test_output_folder_of_another_model(run, tmp_path):
     run(method="dapt")
     before = (tmp_path / "output" / "model.safetensors").read_bytes()
-    with pytest.raises(ValueError, match="model_type bert, this run varmae"):
+    with pytest.raises(ValueError, match="holds another one, finished, with method 'dapt', now 'varmae'"):
         run(method="varmae")
     assert (tmp_path / "output" / "model.safetensors").read_bytes() == before

@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+from checkpoints import write_checkpoint
 from filelock import FileLock, Timeout
 from pretended_runs import SENTENCES, pretend, read_files, write_plan
 from script_runs import save_tiny_bert
@@ -20,7 +21,7 @@ from hf_domain.comparison.report import write_report
 from hf_domain.comparison.runner import digest_vocabulary, run_comparison
 from hf_domain.comparison.steps import list_steps
 from hf_domain.results import read_json
-from hf_domain.runs import find_checkpoint
+from hf_domain.run_folders import find_checkpoint
 
 
 def test_comparison_killed_anywhere_ends_in_the_same_report(plan, tmp_path):
@@ -95,9 +96,7 @@ def test_checkpoint_of_other_settings_is_not_resumed(plan, content, tmp_path):
     def stop(step, plan, folder):
         if step.name != "dapt-pets":
             return pretend(step, plan, folder)
-        (folder / "checkpoint-16").mkdir()
-        (folder / "checkpoint-16" / "model.safetensors").write_bytes(b"weights")
-        (folder / "checkpoint-16" / "trainer_state.json").write_text("{}")
+        write_checkpoint(folder / "checkpoint-16")
         raise KeyboardInterrupt
 
     found = []
@@ -188,10 +187,8 @@ def test_seconds_of_a_killed_step_count_up_to_its_checkpoint(plan, content, tmp_
         if step.name != "dapt-pets":
             return pretend(step, plan, folder)
         attempts.append(step.name)
-        checkpoint = folder / f"checkpoint-{len(attempts)}"
-        checkpoint.mkdir()
+        checkpoint = write_checkpoint(folder / f"checkpoint-{len(attempts)}")
         clock[0] += 10
-        (checkpoint / "trainer_state.json").write_text("{}")
         os.utime(checkpoint / "trainer_state.json", (clock[0], clock[0]))
         clock[0] += 5
         if len(attempts) < 3:
@@ -216,9 +213,7 @@ def test_step_that_was_killed_at_its_end_goes_on_or_begins_anew(plan, tmp_path, 
 
     def train(step, plan, folder):
         if step.name == "dapt-pets":
-            checkpoint.mkdir()
-            (checkpoint / "model.safetensors").write_bytes(b"weights")
-            (checkpoint / "trainer_state.json").write_text("{" if moment == "saving" else "{}")
+            write_checkpoint(checkpoint, "{" if moment == "saving" else "{}")
             (folder / "config.json").write_text("of another type")
             if moment != "deleting":
                 raise KeyboardInterrupt

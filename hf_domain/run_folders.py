@@ -1,0 +1,361 @@
+"""The output folder of a run: what it holds, who writes into it, and the checkpoint a killed run continues from.
+
+A run writes `_run.json` before it works: its options, and digests of the files and models it reads. The same command in
+the same folder then continues a killed run and leaves a finished one as it is; any other run is refused.
+"""
+
+import hashlib
+import json
+import logging
+import shutil
+import sys
+import zipfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from transformers import TrainingArguments
+
+from hf_domain.corpora import find_files
+from hf_domain.files import finish_writing, lock_folder, write_text
+
+logger = logging.getLogger(__name__)
+
+RECORD = "_run.json"
+# What a command makes in its folder. Another run would overwrite it.
+MADE = (
+    "config.json",
+    "*.safetensors",
+    "adapter*",
+    "tokenizer*.json",
+    "vocab*",
+    "merges.txt",
+    "*.model",
+    "README.md",
+    "checkpoint-*",
+    "*_results.json",
+    "trainer_state.json",
+    "predict*.txt",
+    "model.onnx*",
+    "model.pt2",
+)
+# Options that change neither weights nor results, or that only say where something is.
+FREE = {
+    "overwrite_output_dir", "resume_from_checkpoint", "output_dir", "token", "cache_dir", "trust_remote_code",
+    "overwrite_cache", "preprocessing_num_workers", "num_workers", "dask_scheduler", "counts_file", "use_cpu",
+    "push_to_hub", "project", "run_name", "report_to", "disable_tqdm", "local_rank",
+    "gradient_checkpointing", "gradient_checkpointing_kwargs", "per_device_eval_batch_size", "eval_accumulation_steps",
+    "remove_unused_columns", "torch_empty_cache_steps", "skip_memory_metrics", "include_num_input_tokens_seen",
+    "enable_jit_checkpoint", "restore_callback_states_from_checkpoint", "prediction_loss_only", "debug",
+}  # fmt: skip
+FREE_PREFIXES = ("_", "log_", "logging_", "save_", "hub_", "ddp_", "dataloader_", "trackio_")
+# The place of a cache is free, whether there is one is not: cached states are rounded.
+CACHES = ("memory_cache", "passage_cache")
+# Beside `*_file` and `*_or_path`.
+PATHS = ("tokenizer_name", "config_name", "expanded_vocabulary", "datastore", "dataset_name")
+
+
+def run_in_folder(run: Callable[..., None], *arguments: Any) -> None:
+    """Run a command in its output folder: continue it where it was killed, and leave it where it is finished.
+
+    Args:
+        run: Takes the arguments; is not called where the same run is finished.
+        arguments: Dataclasses, one of which names `output_dir`.
+
+    Raises:
+        ValueError: Another process writes into the folder, or the folder holds something else.
+        OSError: The disk became full; names the place.
+    """
+    options = {item.name: getattr(group, item.name) for group in arguments for item in fields(group)}
+    training_args = next((group for group in arguments if isinstance(group, TrainingArguments)), None)
+    folder, writes = Path(options["output_dir"]), training_args is None or training_args.should_save
+    with ExitStack() as stack:
+        waiting = (
+            nullcontext()
+            if training_args is None
+            else training_args.main_process_first(local=training_args.save_on_each_node, desc="opening the folder")
+        )
+        with waiting:
+            if writes:
+                stack.enter_context(lock_folder(folder))
+                is_open = begin_run(folder, options, describe_run(arguments))
+            else:
+                is_open = not read_record(folder).get("finished")
+        if not is_open:
+            return
+        try:
+            if training_args is not None and training_args.do_train:
+                training_args.resume_from_checkpoint = choose_checkpoint(folder, options["resume_from_checkpoint"])
+            run(*arguments)
+        except Exception:
+            if writes and not list_made(folder):
+                (folder / RECORD).unlink(missing_ok=True)  # what is refused leaves nothing
+            raise
+        if writes:
+            record = read_record(folder) | {"finished": True, "pushed": bool(options.get("push_to_hub"))}
+            write_text(folder / RECORD, json.dumps(record, indent=2) + "\n")
+
+
+def begin_run(folder: Path, options: dict[str, Any], description: dict[str, Any]) -> bool:
+    """Record that a run begins, unless the folder holds it, finished.
+
+    Args:
+        folder: Where it writes.
+        options: All of the command.
+        description: What tells the run from others, see `describe_run`.
+
+    Returns:
+        Whether there is anything to do.
+
+    Raises:
+        ValueError: The folder holds another run, or files that no run of this package recorded.
+    """
+    finish_writing(folder)
+    check_inputs(folder, options)
+    record, overwrites = read_record(folder), bool(options.get("overwrite_output_dir"))
+    chosen = options.get("resume_from_checkpoint")
+    # Who names a checkpoint of the folder says by it that the run goes on from there.
+    if not overwrites and not (chosen and Path(chosen).resolve().is_relative_to(folder.resolve())):
+        check_same_run(folder, record, description, can_overwrite="overwrite_output_dir" in options)
+        if record.get("finished"):
+            if options.get("push_to_hub") and not record.get("pushed"):
+                raise ValueError(
+                    f"a run pushes what it trains; {folder} holds this run, finished and not pushed. Push the folder "
+                    f"with hf upload REPOSITORY {folder}, or train again with --overwrite_output_dir."
+                )
+            again = "" if "overwrite_output_dir" not in options else " --overwrite_output_dir runs it again."
+            sys.stdout.write(f"{folder} holds this run, finished; nothing to do.{again}\n")
+            return False
+    clear_folder(folder, checkpoints=overwrites)
+    write_text(folder / RECORD, json.dumps(description | {"finished": False}, indent=2) + "\n")
+    return True
+
+
+def clear_folder(folder: Path, *, checkpoints: bool = False) -> None:
+    """Delete what a killed process left half-written.
+
+    Args:
+        folder: Of a run.
+        checkpoints: Delete the whole checkpoints as well.
+    """
+    finish_writing(folder)
+    for checkpoint in folder.glob("checkpoint-*"):
+        if is_number(checkpoint) and (checkpoints or is_damaged(checkpoint)):
+            drop_checkpoint(checkpoint)
+    for results in folder.glob("*_results.json"):
+        if not is_json(results):  # Trainer adds to the file, and reads it for that
+            results.unlink()
+
+
+def check_inputs(folder: Path, options: dict[str, Any]) -> None:
+    """Check that a run does not write over what it reads.
+
+    Raises:
+        ValueError: It does.
+    """
+    own = folder.resolve()
+    for name, value in options.items():
+        if not name.endswith("_or_path") and name not in PATHS:
+            continue
+        for path in value if isinstance(value, list) else [value] if value else []:
+            place = Path(path).resolve()
+            if place == own or (place.parent == own and place.name.startswith("checkpoint-")):
+                raise ValueError(
+                    f"--output_dir must be another folder than what the run reads; --{name} {path} would be "
+                    "overwritten. Name another --output_dir."
+                )
+
+
+def check_same_run(folder: Path, record: dict[str, Any], description: dict[str, Any], can_overwrite: bool) -> None:
+    """Check that a folder is free, or holds the run that is described.
+
+    Raises:
+        ValueError: It holds something else; says what.
+    """
+    remedy = "Name another --output_dir"
+    remedy += ", or start over with --overwrite_output_dir." if can_overwrite else " or delete this one."
+    if not record:
+        check_free(folder, remedy)
+    if not list_made(folder) and not record.get("finished"):
+        return  # a run that died before it made anything
+    ours, theirs = description["options"], record["options"]
+    changes = [f"{name} {theirs[name]!r}, now {ours[name]!r}" for name in ours.keys() & theirs.keys()
+               if theirs[name] != ours[name] and not is_digest(ours[name], theirs[name])]  # fmt: skip
+    changes += [f"what {name} names, which has changed" for name in ours.keys() & theirs.keys()
+                if theirs[name] != ours[name] and is_digest(ours[name], theirs[name])]  # fmt: skip
+    if changes:
+        state = "finished" if record["finished"] else "unfinished"
+        more = f" and {len(changes) - 5} more" if len(changes) > 5 else ""
+        raise ValueError(
+            f"an output folder is of one run; {folder} holds another one, {state}, with "
+            f"{'; '.join(sorted(changes)[:5])}{more}. {remedy}"
+        )
+
+
+def check_free(folder: Path, remedy: str) -> None:
+    """Check that a folder holds nothing that a run would overwrite.
+
+    Raises:
+        ValueError: It does.
+    """
+    if held := list_made(folder):
+        listed = ", ".join(held[:5]) + (f" and {len(held) - 5} more" if len(held) > 5 else "")
+        raise ValueError(f"an output folder must be free for what the run makes, but {folder} holds {listed}. {remedy}")
+
+
+def list_made(folder: Path) -> list[str]:
+    """List what a folder holds of what a run makes."""
+    return sorted({path.name for pattern in MADE for path in folder.glob(pattern)})
+
+
+def is_digest(*values: Any) -> bool:
+    """Return whether values are digests, which tell a reader nothing."""
+    return all("sha256" in str(value) for value in values)
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """Return what a folder says of its run; empty if it says nothing."""
+    file = folder / RECORD
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+# ------------------------------------------------------------------------------------------------ what a run is
+
+
+def describe_run(arguments: Sequence[Any]) -> dict[str, Any]:
+    """Return what tells a run from others: its options, and digests instead of local paths.
+
+    Args:
+        arguments: Dataclasses.
+    """
+    options: dict[str, Any] = {}
+    for group in arguments:
+        for item in fields(group):
+            if item.init and item.name not in FREE and not item.name.startswith(FREE_PREFIXES):
+                options[item.name] = describe_option(item.name, getattr(group, item.name))
+        if isinstance(group, TrainingArguments):
+            options["num_processes"] = group.world_size
+    return json.loads(json.dumps({"options": options}, default=str))
+
+
+def describe_option(name: str, value: Any) -> Any:
+    """Return the value of an option; a digest where it names a file or a folder that is there."""
+    if name in CACHES:
+        return value is not None
+    if isinstance(value, list):
+        return [describe_option(name, item) for item in value]
+    if isinstance(value, str) and name.endswith("_file"):
+        try:
+            return [digest_path(Path(file)) for file in find_files([value])]
+        except FileNotFoundError:  # told by who reads it
+            return value
+    is_path = isinstance(value, str) and (name.endswith("_or_path") or name in PATHS)
+    return digest_path(Path(value)) if is_path and Path(value).exists() else value
+
+
+def digest_path(path: Path) -> str:
+    """Return a digest of a file, or of what a run reads of a folder: a datastore, a model, or all files."""
+    files = [path]
+    if path.is_dir():
+        patterns: tuple[str, ...] = ("**/*",)
+        if (path / "datastore.json").is_file():  # holds the checksums of the others
+            patterns = ("datastore.json",)
+        elif (path / "config.json").is_file() or (path / "tokenizer_config.json").is_file():
+            patterns = ("config.json", "*.safetensors", "tokenizer*.json", "vocab*", "merges.txt", "*.model")
+        files = sorted({file for pattern in patterns for file in path.glob(pattern) if file.is_file()})
+    digest = hashlib.sha256()
+    for file in files:
+        if path.is_dir():
+            digest.update(f"{file.relative_to(path).as_posix()} {file.stat().st_size}".encode())
+        with file.open("rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+    return f"sha256:{digest.hexdigest()}"
+
+
+# ------------------------------------------------------------------------------------------------ checkpoints
+
+
+def choose_checkpoint(folder: Path, chosen: str | None) -> str | None:
+    """Return the checkpoint from which training continues, and log it; None starts from the beginning.
+
+    Args:
+        folder: Of the run.
+        chosen: What `--resume_from_checkpoint` names.
+
+    Raises:
+        ValueError: The named checkpoint is not whole.
+    """
+    if chosen is not None and not is_resumable(Path(chosen)):
+        raise ValueError(
+            f"training continues from a whole checkpoint: weights, optimizer, scheduler, random state and trainer "
+            f"state; {chosen} lacks some of them. Leave out --resume_from_checkpoint or name another one."
+        )
+    checkpoint = chosen or find_checkpoint(folder)
+    if checkpoint is not None:
+        logger.info(f"Resuming from {checkpoint}")
+    return checkpoint
+
+
+def find_checkpoint(output_dir: str | Path) -> str | None:
+    """Return the newest checkpoint of a folder from which training can continue; None if there is none."""
+    checkpoints = [path for path in Path(output_dir).glob("checkpoint-*") if is_number(path) and is_resumable(path)]
+    return str(max(checkpoints, key=lambda path: int(path.name.removeprefix("checkpoint-")))) if checkpoints else None
+
+
+def is_number(checkpoint: Path) -> bool:
+    """Return whether Trainer named a checkpoint, by its step."""
+    return checkpoint.name.removeprefix("checkpoint-").isdigit()
+
+
+def is_resumable(checkpoint: Path) -> bool:
+    """Return whether training can continue from a checkpoint exactly as if it had never stopped.
+
+    Trainer continues without a missing optimizer or random state, and says nothing.
+    """
+    names = {path.name for path in checkpoint.iterdir()} if checkpoint.is_dir() else set()
+    # DeepSpeed and FSDP keep weights and optimizer in folders of their own.
+    is_sharded = any(path.is_dir() and path.name != "adapter" for path in checkpoint.glob("*"))
+    has_weights = any(name.endswith(".safetensors") for name in names)
+    has_state = any(name.startswith("rng_state") for name in names)
+    return (
+        has_state and ((has_weights and {"optimizer.pt", "scheduler.pt"} <= names) or is_sharded)
+    ) and not is_damaged(checkpoint)
+
+
+def is_damaged(checkpoint: Path) -> bool:
+    """Return whether a checkpoint was left by a run that died while it saved: Trainer writes its state last."""
+    return not (checkpoint / "trainer_state.json").is_file() or not all(map(is_whole, checkpoint.iterdir()))
+
+
+def is_whole(file: Path) -> bool:
+    """Return whether a file of a checkpoint can be read to its end."""
+    if file.suffix == ".json":
+        return is_json(file)
+    if file.suffix == ".safetensors":
+        try:
+            with safe_open(file, "pt"):
+                return True
+        except (OSError, SafetensorError):
+            return False
+    if file.suffix in (".pt", ".pth", ".bin"):  # of torch.save
+        return zipfile.is_zipfile(file)
+    return True
+
+
+def is_json(file: Path) -> bool:
+    """Return whether a file is whole JSON."""
+    try:
+        json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def drop_checkpoint(checkpoint: Path) -> None:
+    """Delete a checkpoint, its state first: a half-deleted one is never resumed."""
+    (checkpoint / "trainer_state.json").unlink(missing_ok=True)
+    shutil.rmtree(checkpoint)

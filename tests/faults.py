@@ -1,0 +1,224 @@
+"""Commands that are killed, or find the disk full, at a chosen write.
+
+A command runs in a process forked from one that has imported everything. There, what writes into the folder of the case
+is counted: opening a file, writing to it, moving and deleting it, and the writers that are no Python (safetensors,
+torch, tokenizers). At the chosen point the process kills itself, as SIGKILL would, with half of the file written.
+"""
+
+import builtins
+import functools
+import importlib
+import io
+import json
+import multiprocessing
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+
+PRELOADED = [
+    "hf_domain.examples.run_mlm",
+    "hf_domain.examples.run_classification",
+    "hf_domain.examples.run_ner",
+    "hf_domain.examples.run_qa",
+    "hf_domain.examples.run_distill",
+    "hf_domain.examples.run_expand_vocab",
+    "hf_domain.examples.average_models",
+    "hf_domain.examples.build_datastore",
+]
+ENOSPC = "No space left on device"
+
+
+class Watch:
+    """Counts the writes below a folder and stops the process, or fails, at one of them.
+
+    Args:
+        folder: Of the case.
+        at: Number of the point; None counts only.
+        is_full: Fail as on a full disk, from that point on, instead of killing.
+    """
+
+    def __init__(self, folder, at=None, is_full=False):
+        self.folder, self.at, self.is_full = os.path.abspath(folder), at, is_full
+        self.points = []
+
+    def is_inside(self, path):
+        try:
+            return os.path.abspath(os.fspath(path)).startswith(self.folder + os.sep)
+        except TypeError:  # a number of an open file
+            return False
+
+    def reach(self, operation, path):
+        """Count a point; returns whether it is the chosen one, or after it on a full disk."""
+        name = os.path.relpath(os.path.abspath(os.fspath(path)), self.folder)
+        self.points.append(f"{operation} {name}")
+        if self.at is None:
+            return False
+        return len(self.points) > self.at if self.is_full else len(self.points) == self.at + 1
+
+    def kill(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def install(self):
+        """Replace what writes."""
+        import safetensors.torch
+        import torch
+        from safetensors import SafetensorError
+        from transformers.tokenization_utils_tokenizers import TokenizersBackend
+
+        builtins.open = io.open = self.watch_open(builtins.open)
+        for name in ("replace", "rename", "unlink", "remove", "rmdir"):
+            setattr(os, name, self.watch_call(getattr(os, name), name))
+        safetensors.torch.serialize_file = self.watch_writer(
+            safetensors.torch.serialize_file, SafetensorError(f"I/O error: {ENOSPC} (os error 28)")
+        )
+        lost = RuntimeError("[enforce fail] . PytorchStreamWriter failed writing file data/0: file write failed")
+        torch.save = self.watch_writer(torch.save, lost)
+        TokenizersBackend._save_pretrained = self.watch_tokenizer(TokenizersBackend._save_pretrained)
+        np.memmap.flush = self.watch_flush(np.memmap.flush)
+
+    def watch_open(self, opened):
+        def watched(file, mode="r", *args, **kwargs):
+            if not set(mode) & set("wax+") or not self.is_inside(file):
+                return opened(file, mode, *args, **kwargs)
+            stops = self.reach("open", file)
+            stream = opened(file, mode, *args, **kwargs)
+            if stops and not self.is_full:
+                self.kill()
+            return Stream(stream, self) if self.reach("write", file) else stream
+
+        return watched
+
+    def watch_tokenizer(self, save):
+        def watched(tokenizer, save_directory, *args, **kwargs):
+            file = os.path.join(save_directory, "tokenizer.json")
+            stops = self.is_inside(file) and self.reach("write", file)
+            if stops and self.is_full:
+                raise Exception(f"{ENOSPC} (os error 28)")  # as tokenizers does
+            names = save(tokenizer, save_directory, *args, **kwargs)
+            if stops:
+                self.halve(file)
+            return names
+
+        return watched
+
+    def watch_flush(self, flush):
+        def watched(array):
+            if array.filename is not None and self.is_inside(array.filename) and self.reach("flush", array.filename):
+                self.kill()
+            return flush(array)
+
+        return watched
+
+    def watch_call(self, call, name):
+        @functools.wraps(call)
+        def watched(path, *args, **kwargs):
+            if kwargs.get("dir_fd") is None and self.is_inside(path):
+                target = args[0] if name in ("replace", "rename") else path
+                if self.reach(name, target) and not self.is_full:
+                    self.kill()
+            return call(path, *args, **kwargs)
+
+        return watched
+
+    def watch_writer(self, write, error):
+        @functools.wraps(write)
+        def watched(content, file, *args, **kwargs):
+            stops = self.is_inside(file) and self.reach("write", file)
+            if stops and self.is_full:
+                raise error
+            written = write(content, file, *args, **kwargs)
+            if stops:
+                self.halve(file)
+            return written
+
+        return watched
+
+    def halve(self, file):
+        os.truncate(file, os.path.getsize(file) // 2)
+        self.kill()
+
+
+class Stream:
+    """An open file that writes half of what it is given first, and then kills the process or has no room."""
+
+    def __init__(self, stream, watch):
+        self.stream, self.watch = stream, watch
+
+    def __getattr__(self, name):
+        return getattr(self.stream, name)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.stream.close()
+
+    def __iter__(self):
+        return iter(self.stream)
+
+    def write(self, data):
+        self.stream.write(data[: len(data) // 2])
+        self.stream.flush()
+        if self.watch.is_full:
+            raise OSError(28, ENOSPC)
+        self.watch.kill()
+
+
+def run_watched(module, arguments, folder, cache, log, at, is_full):
+    """In the forked process: run a script with arguments, watched; writes the points to the log."""
+    watch = Watch(folder, at, is_full)
+    with open(log, "w", encoding="utf-8") as output:
+        for stream in (1, 2):
+            os.dup2(output.fileno(), stream)
+    import datasets
+
+    datasets.config.HF_DATASETS_CACHE = Path(cache)
+    sys.argv = [module, *arguments]
+    script = importlib.import_module(f"hf_domain.examples.{module}")
+    watch.install()
+    try:
+        script.main()
+    except (OSError, ValueError) as error:
+        print(f"error: {error}", flush=True)
+        sys.exit(1)
+    finally:
+        print("POINTS " + json.dumps(watch.points), flush=True)
+
+
+def run(module, arguments, folder, *, cache, at=None, is_full=False):
+    """Run a script in a process of its own; returns the exit code, the points and the log."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    log = Path(f"{folder}.log")
+    process = context.Process(
+        target=run_watched, args=(module, arguments, str(folder), str(cache), str(log), at, is_full)
+    )
+    process.start()
+    process.join()
+    text = log.read_text(encoding="utf-8", errors="replace")
+    points = [json.loads(line[7:]) for line in text.splitlines() if line.startswith("POINTS ")]
+    return process.exitcode, points[0] if points else [], text
+
+
+def choose_points(points, patterns=None):
+    """Choose the first and the last point of each kind; a kind is an operation on a file, whatever its number."""
+    kinds = {}
+    for number, point in enumerate(points):
+        kind = re.sub(r"[0-9a-f]{8,}|\d+", "N", point)
+        if patterns is None or any(re.search(pattern, point) for pattern in patterns):
+            kinds.setdefault(kind, []).append(number)
+    return sorted({number for numbers in kinds.values() for number in (numbers[0], numbers[-1])})
+
+
+def read_tree(folder):
+    """Return what files of a case hold; None where that differs between equal runs: times, pickles and logs."""
+    fixed = re.compile(
+        r"(\.safetensors|config\.json|tokenizer\.json|delta\.json|predictions\.txt|predict_results\.txt|\.npy|\.arrow"
+        r"|_run\.json|README\.md|held_out\.jsonl)$"
+    )
+    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    return {name: path.read_bytes() if fixed.search(name) else None for name, path in sorted(files.items())}

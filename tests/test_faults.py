@@ -1,0 +1,237 @@
+"""A command that was killed in any of its writes, or had no room for it, ends as if nothing had happened."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import faults
+import pytest
+from script_runs import save_tiny_bert, write_jsonl
+from tiny_tokenizers import SENTENCES, make_bert_tokenizer
+from transformers import AutoTokenizer
+
+TRAINING = {
+    "do_train": True,
+    "do_eval": True,
+    "max_steps": 5,
+    "save_steps": 2,
+    "save_total_limit": 2,
+    "logging_steps": 1,
+    "per_device_train_batch_size": 4,
+    "learning_rate": 1e-3,
+    "max_seq_length": 16,
+    "report_to": "none",
+    "disable_tqdm": True,
+    "use_cpu": True,
+}
+# Where commands differ from each other: a checkpoint, the final model, and what comes after it.
+FEW = [
+    r"^write .*checkpoint-\d+/(adapter_)?model.safetensors$",
+    r"^write .*checkpoint-\d+/trainer_state.json$",
+    r"^write .*_unfinished/(adapter_)?model.safetensors$",
+    r"^replace [^/]*(/[^/]*)?model.safetensors$",
+    r"^write .*all_results.json$",
+    r"^write .*predict.*\.txt",
+    r"^flush ",
+    r"cache.json",
+]
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    """Models, texts and task files that all commands read."""
+    folder = tmp_path_factory.mktemp("inputs")
+    rng, words = random.Random(0), ["cell", "gene", "court", "law"]
+    sentences = [*SENTENCES, " ".join(words)]
+    for name in ("model", "general"):
+        save_tiny_bert(folder / name, sentences)
+    (folder / "corpus.txt").write_text("\n".join(sentences * 12), encoding="utf-8")
+    texts = [" ".join(rng.choices(words, k=5)) for _ in range(24)]
+    write_jsonl(folder / "classes.jsonl", [{"text": text, "label": text.split()[0]} for text in texts])
+    write_jsonl(folder / "tags.jsonl", [{"tokens": t.split(), "tags": ["B-X", "O", "O", "O", "O"]} for t in texts])
+    questions = [
+        {"id": f"{n}", "question": "law", "context": t, "answers": {"text": [t[:4].strip()], "answer_start": [0]}}
+        for n, t in enumerate(texts)
+    ]
+    write_jsonl(folder / "questions.jsonl", questions)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def datastore(inputs):
+    from datasets import Dataset
+
+    pytest.importorskip("tantivy")
+    from hf_domain.datastore import build_datastore
+
+    tokenizer = AutoTokenizer.from_pretrained(inputs / "model")
+    build_datastore(Dataset.from_dict({"text": SENTENCES}), inputs / "datastore", tokenizer)
+    return inputs / "datastore"
+
+
+@pytest.fixture(scope="module")
+def expanded(inputs):
+    from hf_domain.tokenization import VocabularyDelta
+
+    pieces = {"modeling": [5], "unlikely": [6]}
+    tokenizer = AutoTokenizer.from_pretrained(inputs / "model")
+    make_bert_tokenizer([*SENTENCES, "cell gene court law"]).save_pretrained(inputs / "expanded")
+    tokens = list(tokenizer.get_vocab()) + list(pieces)
+    assert len(tokens)
+    return VocabularyDelta(len(tokenizer), pieces)
+
+
+def make_command(name, inputs):
+    """Return the script of a case and its flags, without the output folder."""
+    script, _, method = name.partition(" ")
+    model = {"model_name_or_path": inputs / "model"}
+    if script == "run_mlm":
+        flags = {"train_file": inputs / "corpus.txt", "method": method, **model, **TRAINING}
+        flags |= {"memory_name_or_path": inputs / "general"} if method == "gmap" else {}
+        flags |= {"datastore": inputs / "datastore"} if method == "rada" else {}
+    elif script in ("run_classification", "run_ner", "run_qa"):
+        file = {"run_classification": "classes", "run_ner": "tags", "run_qa": "questions"}[script]
+        flags = {f"{split}_file": inputs / f"{file}.jsonl" for split in ("train", "validation", "test")}
+        flags |= model | TRAINING | {"do_predict": True}
+        if method == "gmap":
+            flags |= {"method": method, "memory_name_or_path": inputs / "general", "memory_cache": "CASE/states"}
+        if method == "rada":
+            flags |= {"method": method, "datastore": inputs / "datastore", "passage_cache": "CASE/passages"}
+            flags |= {"config_overrides": "passage_encoder=frozen"}
+    elif script == "run_distill":
+        flags = {name: value for name, value in TRAINING.items() if name not in ("do_train", "max_steps")}
+        flags |= model | {"train_file": inputs / "corpus.txt", "teacher_steps": 2, "student_steps": 6}
+        flags |= {"num_hidden_layers": 1, "hidden_size": 16, "intermediate_size": 24, "strategy": "adapt_and_distill"}
+    elif script == "run_expand_vocab":
+        flags = model | {"train_file": inputs / "corpus.txt", "num_workers": 1, "min_frequency": 1, "size": 140}
+        flags |= {"step": 20, "validation_file": inputs / "corpus.txt", "counts_file": "CASE/counts.parquet"}
+    elif script == "average_models":
+        flags = {"model_name_or_path": [inputs / "model", inputs / "general"]}
+    else:
+        flags = model | {"train_file": inputs / "corpus.txt", "max_length": 32, "held_out_file": "CASE/held_out.jsonl"}
+    return script, flags
+
+
+def list_arguments(flags, case):
+    arguments = ["--output_dir", str(case / "output")]
+    for name, value in flags.items():
+        values = value if isinstance(value, list) else [value]
+        arguments += [f"--{name}", *(str(each).replace("CASE", str(case)) for each in values)]
+    return arguments
+
+
+@pytest.fixture
+def command(inputs, tmp_path):
+    """Run a command in a case of its own; returns the exit code, the points and the log."""
+
+    def run(name, case, **options):
+        (tmp_path / case).mkdir(exist_ok=True)
+        script, flags = make_command(name, inputs)
+        arguments = list_arguments(flags, tmp_path / case)
+        return faults.run(script, arguments, tmp_path / case, cache=inputs / "cache", **options)
+
+    return run
+
+
+def check_same(case, whole):
+    """Compare what two cases hold, whatever they are called."""
+    trees = []
+    for folder in (case, whole):
+        tree = faults.read_tree(folder)
+        trees.append({
+            name: content and content.replace(str(folder).encode(), b"CASE") for name, content in tree.items()
+        })  # fmt: skip
+    assert trees[0].keys() == trees[1].keys()
+    assert [name for name in trees[0] if trees[0][name] != trees[1][name]] == []
+    losses = [
+        json.loads(file.read_text())["train_loss"]
+        for folder in (case, whole)
+        for file in sorted(folder.rglob("train_results.json"))
+    ]
+    assert losses[: len(losses) // 2] == pytest.approx(losses[len(losses) // 2 :], rel=1e-5)
+
+
+def kill_everywhere(command, tmp_path, name, patterns, step=1):
+    code, points, log = command(name, "whole")
+    assert code == 0, log[-3000:]
+    chosen = faults.choose_points(points, patterns)
+    assert chosen
+    problems = []
+    for at in chosen[::step]:
+        case = f"case-{at}"
+        code, _, log = command(name, case, at=at)
+        try:
+            assert code == -9, f"was not killed: {log[-1500:]}"
+            code, _, log = command(name, case)
+            assert code == 0, log[-1500:]
+            check_same(tmp_path / case, tmp_path / "whole")
+        except AssertionError as error:
+            problems.append(f"killed at {points[at]}: {error}")
+        shutil.rmtree(tmp_path / case)
+    assert not problems, f"{len(problems)} of {len(chosen)}:\n" + "\n".join(problems)
+
+
+# In every run of the tests: the writes that blocked a folder once.
+SAMPLE = [r"^(open|write) output/checkpoint-2/config.json$", r"^write output/_unfinished/model.safetensors$"]
+
+
+def test_killed_pretraining_continues(command, tmp_path):
+    kill_everywhere(command, tmp_path, "run_mlm dapt", SAMPLE)
+
+
+def test_full_disk_is_one_line_and_the_same_command_goes_on(command, tmp_path):
+    fill_everywhere(command, tmp_path, "run_mlm dapt", [r"^write output/checkpoint-2/optimizer.pt"])
+
+
+COMPLETE = ["run_mlm dapt", "run_classification", "run_expand_vocab", "average_models", "build_datastore"]
+OTHERS = [f"run_mlm {method}" for method in ("lora", "varmae", "exbert", "exbert_adapter", "gmap", "rada")]
+OTHERS += ["run_ner", "run_qa", "run_classification gmap", "run_classification rada", "run_distill"]
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("name", [*COMPLETE, *OTHERS])
+def test_killed_command_ends_as_if_it_had_not_been(command, tmp_path, request, name):
+    if "rada" in name or name == "build_datastore":
+        request.getfixturevalue("datastore")
+    kill_everywhere(command, tmp_path, name, None if name in COMPLETE else FEW)
+
+
+def fill_everywhere(command, tmp_path, name, patterns):
+    code, points, log = command(name, "whole")
+    assert code == 0, log[-3000:]
+    chosen = [at for at in faults.choose_points(points, patterns) if points[at].startswith("write")]
+    assert chosen
+    problems = []
+    for at in chosen:
+        case = f"case-{at}"
+        code, _, log = command(name, case, at=at, is_full=True)
+        try:
+            lines = [line for line in log.splitlines() if line.startswith("error: ")]
+            assert code == 1 and len(lines) == 1, f"no line of an error: {log[-1500:]}"
+            assert str(tmp_path / case) in lines[0] and "room" in lines[0], lines
+            code, _, log = command(name, case)
+            assert code == 0, log[-1500:]
+            check_same(tmp_path / case, tmp_path / "whole")
+        except AssertionError as error:
+            problems.append(f"full at {points[at]}: {error}")
+        shutil.rmtree(tmp_path / case)
+    assert not problems, f"{len(problems)} of {len(chosen)}:\n" + "\n".join(problems)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("name", [*COMPLETE, "run_distill", "run_classification gmap", "run_classification rada"])
+def test_full_disk(command, tmp_path, request, name):
+    if "rada" in name or name == "build_datastore":
+        request.getfixturevalue("datastore")
+    fill_everywhere(command, tmp_path, name, None if name == "run_mlm dapt" else [r"model.safetensors", *FEW])
+
+
+def test_two_runs_in_one_folder(command, tmp_path):
+    from hf_domain.files import lock_folder
+
+    (tmp_path / "one").mkdir()
+    with lock_folder(tmp_path / "one" / "output"):
+        code, _, log = command("average_models", "one")
+    assert code == 1 and "is writing into" in log
+    assert not Path(tmp_path, "one", "output", "config.json").exists()

@@ -1,0 +1,153 @@
+"""An output folder belongs to one run, which continues there and is not overwritten."""
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+from checkpoints import write_checkpoint
+
+from hf_domain.files import lock_folder
+from hf_domain.run_folders import find_checkpoint, run_in_folder
+
+
+@dataclass
+class Options:
+    output_dir: str
+    rate: float = 0.1
+    train_file: str | None = None
+    model_name_or_path: str | None = None
+    cache_dir: str | None = None
+    overwrite_output_dir: bool = False
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Run a command that writes a model; returns whether it ran."""
+
+    def call(work=None, output="output", **options):
+        ran = []
+
+        def write(options):
+            ran.append(True)
+            if work is not None:
+                work()
+            (tmp_path / output / "config.json").write_text(f"{options.rate}")
+
+        run_in_folder(write, Options(str(tmp_path / output), **options))
+        return bool(ran)
+
+    return call
+
+
+def test_finished_run_is_left_alone(run, tmp_path, capsys):
+    assert run(cache_dir="a")
+    assert not run(cache_dir="b")
+    assert "holds this run, finished; nothing to do. --overwrite_output_dir runs it again" in capsys.readouterr().out
+    assert run(overwrite_output_dir=True)
+    assert not list((tmp_path / "output").glob("*lock*"))
+
+
+def test_another_run_is_refused(run, tmp_path):
+    run()
+    before = (tmp_path / "output" / "_run.json").read_text()
+    with pytest.raises(ValueError, match=r"another one, finished, with rate 0.1, now 0.2. Name another"):
+        run(rate=0.2)
+    assert (tmp_path / "output" / "config.json").read_text() == "0.1"
+    assert (tmp_path / "output" / "_run.json").read_text() == before
+    run(rate=0.2, overwrite_output_dir=True)
+    assert (tmp_path / "output" / "config.json").read_text() == "0.2"
+
+
+def test_a_run_is_what_its_files_hold(run, tmp_path):
+    (tmp_path / "text").write_text("one")
+    run(train_file=str(tmp_path / "text"))
+    (tmp_path / "moved").write_text("one")
+    assert not run(train_file=str(tmp_path / "moved"))
+    (tmp_path / "text").write_text("two")
+    with pytest.raises(ValueError, match="what train_file names, which has changed"):
+        run(train_file=str(tmp_path / "text"))
+
+
+def test_files_of_somebody_are_not_overwritten(run, tmp_path):
+    (tmp_path / "output").mkdir()
+    (tmp_path / "output" / "README.md").write_text("mine")
+    with pytest.raises(ValueError, match=r"must be free for what the run makes, but .*output holds README.md"):
+        run()
+    with pytest.raises(ValueError, match="must be another folder than what the run reads"):
+        run(model_name_or_path=str(tmp_path / "output"), overwrite_output_dir=True)
+    assert [path.name for path in (tmp_path / "output").iterdir()] == ["README.md"]
+
+
+def test_failed_run_leaves_nothing_and_may_be_corrected(run, tmp_path):
+    def fail():
+        raise ValueError("refused")
+
+    with pytest.raises(ValueError, match="refused"):
+        run(fail, rate=7.0)
+    assert not (tmp_path / "output").exists()
+    assert run(rate=0.1)
+
+
+def test_a_second_process_is_refused_with_the_name_of_the_first(run, tmp_path):
+    code = "import sys, time; from hf_domain.files import lock_folder\n"
+    code += "with lock_folder(sys.argv[1]):\n    print('locked', flush=True)\n    time.sleep(600)"
+    command = [sys.executable, "-c", code, str(tmp_path / "output")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "locked\n"
+        with pytest.raises(ValueError, match=f"process {process.pid} on .* is writing into {tmp_path}/output. Wait"):
+            run()
+        process.kill()
+    assert run()
+
+
+def test_full_disk_is_named(run, tmp_path):
+    def fail():
+        raise RuntimeError("safetensors lost the number: No space left on device (os error 28)")
+
+    with pytest.raises(OSError, match=rf"there is none left for {tmp_path}/output.*give the same command again"):
+        run(fail)
+    with pytest.raises(OSError, match="none left for some/file"), lock_folder(tmp_path):
+        raise RuntimeError("lost") from OSError(28, "No space left on device", "some/file")
+
+
+@pytest.mark.parametrize("broken", ["", "{"])
+def test_newest_whole_checkpoint(tmp_path, broken):
+    assert find_checkpoint(tmp_path / "nothing") is None
+    for number in (2, 10, 20):
+        write_checkpoint(tmp_path / f"checkpoint-{number}")
+    assert find_checkpoint(tmp_path) == str(tmp_path / "checkpoint-20")
+    (tmp_path / "checkpoint-20" / "config.json").write_text(broken)
+    write_checkpoint(tmp_path / "checkpoint-30", state=None)
+    write_checkpoint(tmp_path / "checkpoint-40", state='{"epoch": ')
+    write_checkpoint(tmp_path / "checkpoint-best")
+    for number, name in enumerate(("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth")):
+        half = write_checkpoint(tmp_path / f"checkpoint-5{number}") / name
+        half.write_bytes(half.read_bytes()[:-20])
+        (write_checkpoint(tmp_path / f"checkpoint-6{number}") / name).unlink()
+    assert find_checkpoint(tmp_path) == str(tmp_path / "checkpoint-10")
+
+
+def test_what_a_kill_left_is_removed_and_weights_that_were_asked_for_stay(run, tmp_path):
+    def stop():
+        write_checkpoint(tmp_path / "output" / "checkpoint-1")
+        write_checkpoint(tmp_path / "output" / "checkpoint-2", state=None)
+        (write_checkpoint(tmp_path / "output" / "checkpoint-3") / "optimizer.pt").unlink()  # --save_only_model
+        (tmp_path / "output" / "_unfinished").mkdir()
+        (tmp_path / "output" / "all_results.json").write_text("{")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(stop)
+    run()
+    names = {path.name for path in (tmp_path / "output").iterdir()}
+    assert names == {"_run.json", "checkpoint-1", "checkpoint-3", "config.json"}
+    run(overwrite_output_dir=True)
+    assert {path.name for path in (tmp_path / "output").iterdir()} == {"_run.json", "config.json"}
+    shutil.rmtree(tmp_path / "output")
+    write_checkpoint(tmp_path / "output" / "checkpoint-1")
+    with pytest.raises(ValueError, match=r"holds checkpoint-1\. Name another"):
+        run()
+    assert json.loads((tmp_path / "output" / "checkpoint-1" / "trainer_state.json").read_text()) == {}
