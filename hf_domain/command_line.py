@@ -116,5 +116,11 @@ def main() -> None:
         check_flags(script, sys.argv[1:])
         register_classes()
         importlib.import_module(script).main()
-    except (ValueError, OSError, ModuleNotFoundError) as error:
-        sys.exit(f"error: {error}")
+    except Exception as error:
+        from hf_domain.files import describe_full_disk, is_disk_full
+
+        if is_disk_full(error):  # safetensors, tokenizers and torch have errors of their own for it
+            sys.exit(f"error: {describe_full_disk(error)}")
+        if isinstance(error, ValueError | OSError | ModuleNotFoundError):
+            sys.exit(f"error: {error}")
+        raise

@@ -175,6 +175,8 @@ def describe_full_disk(error: BaseException, folder: str | Path = ".") -> OSErro
         error: For which `is_disk_full`.
         folder: Where the command writes; named unless the error, or a disk without room, says better.
     """
+    if isinstance(error, OSError) and ("room on the disk" in str(error) or "is full" in str(error)):
+        return error  # says it already
     named: BaseException | None = error
     while named is not None and not getattr(named, "filename", None):
         named = named.__cause__ or named.__context__

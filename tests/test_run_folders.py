@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 import pytest
 from checkpoints import write_checkpoint
+from hf_domain.examples import search_datastore
+from safetensors import SafetensorError
 
+from hf_domain import command_line
 from hf_domain.files import lock_folder
 from hf_domain.run_folders import find_checkpoint, run_in_folder
 
@@ -111,6 +114,16 @@ def test_full_disk_is_named(run, tmp_path):
         run(fail)
     with pytest.raises(OSError, match="none left for some/file"), lock_folder(tmp_path):
         raise RuntimeError("lost") from OSError(28, "No space left on device", "some/file")
+
+
+def test_full_disk_ends_every_command_in_one_line(monkeypatch):
+    def fail():
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(search_datastore, "main", fail)
+    monkeypatch.setattr(sys, "argv", ["hf-domain", "search_datastore"])
+    with pytest.raises(SystemExit, match="error: a file needs room on the disk"):
+        command_line.main()
 
 
 @pytest.mark.parametrize("broken", ["", "{"])
