@@ -8,7 +8,7 @@ PROCESSES ?= 2
 export OMP_WAIT_POLICY := PASSIVE
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: install demo test test-faults test-lowest check docs format clean release-check dist install-locked lock
+.PHONY: install demo test test-faults test-lowest test-peers check docs format clean release-check dist install-locked lock
 
 install: $(VENV)/.installed
 
@@ -42,6 +42,10 @@ test-lowest:  ## the tests on the lower bounds of the HuggingFace packages; torc
 	.venv-lowest/bin/pip install --quiet --upgrade pip
 	.venv-lowest/bin/pip install --quiet --constraint constraints-lowest.txt --editable ".[dev]"
 	touch $@
+
+test-peers: install  ## the tests that transformers and peft run over their own models, over ours; fetches them once
+	$(BIN)/python tests_peers/fetch.py
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests_peers -n $(PROCESSES)
 
 docs: install  ## the site, in build/site; a broken link is an error
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[docs]"

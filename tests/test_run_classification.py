@@ -218,10 +218,11 @@ def general(tmp_path):
 
 def test_memory_with_its_own_tokenizer(tmp_path, files, run, general):
     flags = files(lambda topic, rng: topic) | {"method": "gmap", "memory_name_or_path": general}
-    results = run(**flags, do_predict=True, config_overrides="strategy=gated,fusion=gate")
+    results = run(**flags, do_predict=True, config_overrides="strategy=gated,fusion=gate,hidden_dropout_prob=0.2")
     assert results["eval_accuracy"] == results["predict_accuracy"] == 1
     config = json.loads((tmp_path / "output" / "config.json").read_text())
     assert (config["model_type"], config["strategy"], config["fusion"]) == ("gmap", "gated", "gate")
+    assert config["backbone_config"]["hidden_dropout_prob"] == 0.2
     assert (config["memory_tokenizer"], config["memory_name_or_path"]) == ("own", general)
     assert config["id2label"] == {"0": "biology", "1": "finance", "2": "law"}
     again = run("again", **files(lambda topic, rng: topic), model_name_or_path=tmp_path / "output", do_train=False)
