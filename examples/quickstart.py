@@ -9,10 +9,10 @@
         --pretraining_learning_rate 1e-4 --corpus mine.jsonl --task my_task/ --output_dir mine
 
 It writes a plan, and compares: the encoder as it is, DAPT, and VarMAE on equally many tokens, each fine-tuned on a
-classification task (a folder with train, validation and test .jsonl) over several seeds. Then it writes a folder that
-is ready for the Hub and loads it in a process that cannot import this package. Steps whose results are there are
-skipped: a killed run goes on where it was. The plan is yours to extend: `hf-domain compare quickstart/plan.yaml`.
-The budget is that of a demonstration: raise --num_tokens for an answer.
+task (a folder with train, validation and test .jsonl, of classification, NER or QA) over several seeds. Then it writes
+a folder that is ready for the Hub and loads it in a process that cannot import this package. Steps whose results are
+there are skipped: a killed run goes on where it was. The plan is yours to extend: `hf-domain compare
+quickstart/plan.yaml`. The budget is that of a demonstration: raise --num_tokens for an answer.
 """
 
 import time
@@ -27,11 +27,13 @@ from hf_domain.comparison.plan import load_plan
 from hf_domain.comparison.publication import make_publication
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.runner import run_comparison
+from hf_domain.comparison.task_files import check_task_files, find_kind
 from hf_domain.corpora import load_corpus
 from hf_domain.files import write_text
 from hf_domain.plans import fingerprint_files
 from hf_domain.results import read_json
 
+SPLITS = ("train", "validation", "test")
 DATA = Path(__file__).parent / "quickstart_data"
 
 
@@ -41,7 +43,10 @@ class Arguments:
 
     model_name_or_path: str = field(default=str(DATA / "encoder"), metadata={"help": "Encoder to adapt."})
     corpus: str = field(default=str(DATA / "corpus.txt.gz"), metadata={"help": "Text of the domain."})
-    task: str = field(default=str(DATA / "acl_arc"), metadata={"help": "Folder with a classification task."})
+    task: str = field(
+        default=str(DATA / "acl_arc"),
+        metadata={"help": "Folder with a task."},
+    )
     output_dir: str = field(default="quickstart", metadata={"help": "Where everything is written."})
     num_tokens: int = field(default=400_000, metadata={"help": "Tokens of pre-training, the same for each method."})
     num_train_epochs: int = field(default=2, metadata={"help": "Epochs of fine-tuning."})
@@ -70,15 +75,21 @@ def write_plan(args: Arguments, output_dir: Path) -> Path:
     files = {split: f"corpus_{digest}_{split}.jsonl" for split in ("train", "validation")}
     rate = args.pretraining_learning_rate
     methods = ["fine_tune", "dapt", "varmae", *(["adalm"] if args.expand_vocabulary else [])]
+    kind = find_kind(Path(args.task) / "train.jsonl")
+    if problems := check_task_files(kind, {split: f"{split}.jsonl" for split in SPLITS}, Path(args.task)):
+        raise ValueError("; ".join([f"--task {args.task} cannot be used as {kind}: {problems[0]}", *problems[1:]]))
+    options = {"max_seq_length": args.task_max_seq_length}
+    if kind == "qa":  # windows of a context, which overlap
+        options = {"max_seq_length": args.max_seq_length, "doc_stride": args.max_seq_length // 4}
     content = {
         "encoder": str(Path(args.model_name_or_path).resolve()) if is_local else args.model_name_or_path,
         "corpora": {"domain": {f"{split}_file": file for split, file in files.items()}},
         "tasks": {
             Path(args.task).resolve().name: {
-                "kind": "classification",
+                "kind": kind,
                 "folder": str(Path(args.task).resolve()),
                 "corpus": "domain",
-                "options": {"max_seq_length": args.task_max_seq_length},
+                "options": options,
             }
         },
         "methods": {

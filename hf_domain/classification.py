@@ -115,9 +115,9 @@ def encode_labels(labels: list[Any], problem_type: str, ids: dict[Any, int]) -> 
             raise ValueError("every example has a value; one of the labels is empty. Fill it in or drop the example.")
         values = [float(label) for label in labels]
         if not np.isfinite(values).all():
-            row = int(np.flatnonzero(~np.isfinite(values))[0])
+            wrong = int(np.flatnonzero(~np.isfinite(values))[0])
             raise ValueError(
-                f"every value must be finite; one of the labels is {values[row]}. Correct it or drop the example."
+                f"every value must be finite; one of the labels is {values[wrong]}. Correct it or drop the example."
             )
         return values
     if problem_type == "multi_label_classification":

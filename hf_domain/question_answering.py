@@ -140,7 +140,7 @@ def check_questions(
 
 def _check_answers(example: dict[str, Any], split: str, locate: Callable[[], str]) -> None:
     answers = example["answers"]
-    columns = [answers.get(name) for name in ("text", "answer_start")] if isinstance(answers, dict) else []
+    columns: list[Any] = [answers.get(name) for name in ("text", "answer_start")] if isinstance(answers, dict) else []
     if len(columns) < 2 or not all(isinstance(column, list) for column in columns) or len({*map(len, columns)}) > 1:
         raise ValueError(
             "Answers must be as in SQuAD, two lists of equal length called text and answer_start, both empty for no "

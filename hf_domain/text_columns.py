@@ -2,12 +2,14 @@
 
 import logging
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 from datasets import Dataset, IterableDataset, Value
 
 logger = logging.getLogger(__name__)
+
+Data: TypeAlias = Dataset | IterableDataset | Mapping[str, Any]
 
 # text_pair is what tokenizers call a second text; the others are those of GLUE (run_glue.py of transformers), BoolQ and
 # SQuAD.
@@ -26,7 +28,7 @@ LABEL_OR_ID = re.compile(r"(?i:label|(?:^|[_ -])(?:id|idx|guid|uid|uuid|index|ke
 
 
 def find_text_columns(
-    dataset: Dataset | IterableDataset,
+    dataset: Data,
     names: str | None = None,
     *,
     label_column: str | None = None,
@@ -35,7 +37,7 @@ def find_text_columns(
     """Find the columns that a task reads.
 
     Args:
-        dataset: The data, one split of the task.
+        dataset: The data, one split of the task, or a value of each column.
         names: One column, or two as first,second. Default: a pair of `PAIRS`, `text`, or the only column of text.
         label_column: Is never read.
         option: Names the columns, for messages.
@@ -57,9 +59,7 @@ def find_text_columns(
     return columns
 
 
-def find_document_columns(
-    dataset: Dataset | IterableDataset, names: str | None = None, *, option: str = "--text_column_name"
-) -> list[str]:
+def find_document_columns(dataset: Data, names: str | None = None, *, option: str = "--text_column_name") -> list[str]:
     """Find the columns that hold the text of a corpus; further columns, such as a title or a URL, may stay unread.
 
     Args:
@@ -86,7 +86,7 @@ def find_document_columns(
     return columns
 
 
-def check_text_columns(dataset: Dataset | IterableDataset, names: str, option: str) -> list[str]:
+def check_text_columns(dataset: Data, names: str, option: str) -> list[str]:
     """Return the columns that an option names, one or two.
 
     Raises:
@@ -130,15 +130,15 @@ def choose_text_columns(candidates: Sequence[str]) -> list[str]:
     return list(candidates) if len(candidates) == 1 else []
 
 
-def list_text_columns(dataset: Dataset | IterableDataset, label_column: str | None = None) -> list[str]:
+def list_text_columns(dataset: Data, label_column: str | None = None) -> list[str]:
     """List the columns of text that are neither labels nor ids."""
     columns = [name for name, kind in _list_kinds(dataset).items() if name != label_column and _holds_text(kind)]
     return [name for name in columns if not LABEL_OR_ID.search(name)] or columns[:1]
 
 
-def _list_kinds(dataset: Dataset | IterableDataset) -> dict[str, Any]:
+def _list_kinds(dataset: Data) -> dict[str, Any]:
     """Return what each column holds: its feature or, in a stream of unknown features, its first value."""
-    return dict(dataset.features or next(iter(dataset), {}))
+    return dict(dataset if isinstance(dataset, Mapping) else dataset.features or next(iter(dataset), {}))
 
 
 def _holds_text(kind: Any) -> bool:
@@ -153,7 +153,7 @@ def _describe(kind: Any) -> str:
     return kind.dtype if isinstance(kind, Value) else repr(kind)
 
 
-def _refuse(dataset: Dataset | IterableDataset, columns: list[str], unread: list[str], option: str) -> ValueError:
+def _refuse(dataset: Data, columns: list[str], unread: list[str], option: str) -> ValueError:
     if not columns and not unread:
         return ValueError(
             f"The data must have a column of text, but none of {', '.join(_list_kinds(dataset))} is one. "

@@ -129,6 +129,45 @@ def test_missing_input_is_told_first(monkeypatch, inputs):
     assert not (inputs / "output").exists()
 
 
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"words": ["a"], "classes": ["O"]}], r"ner: tags, tokens.* has words, classes. Rename"),
+        ([{"tokens": ["a"], "tags": ["O"]}] * 2, "cannot be used as ner: training needs two different labels"),
+        ([{"text": "a", "note": "b", "label": "x"}], "cannot be used as classification: .* would leave out note"),
+    ],
+)
+def test_a_task_is_checked_before_the_corpus_is_copied(monkeypatch, inputs, rows, message):
+    for split in ("train", "validation", "test"):
+        (inputs / "task" / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(ValueError, match=message):
+        run_quickstart(monkeypatch, inputs)
+    assert not (inputs / "output").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "row"),
+    [
+        ("ner", {"tokens": ["a", "cat"], "tags": ["O", "B-cat"]}),
+        ("classification", {"premise": "a cat", "hypothesis": "a dog", "label": 1}),
+        (
+            "qa",
+            {"id": "1", "context": "a cat", "question": "what?", "answers": {"text": ["cat"], "answer_start": [2]}},
+        ),
+    ],
+)
+def test_the_kind_of_a_task_is_found(monkeypatch, inputs, kind, row):
+    ran = []
+    monkeypatch.setattr(quickstart, "run_comparison", lambda plan, _: ran.append(plan))
+    monkeypatch.setattr(quickstart, "write_report", lambda _: 1 / 0)
+    rows = [row, row | {"id": "2"} | ({"label": 2} if "label" in row else {})]
+    for split in ("train", "validation", "test"):
+        (inputs / "task" / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(ZeroDivisionError):
+        run_quickstart(monkeypatch, inputs)
+    assert ran[0].tasks["task"].kind == kind
+
+
 def run_make(monkeypatch, **options):
     arguments = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
     monkeypatch.setattr(sys, "argv", ["make_quickstart_data.py", *arguments])

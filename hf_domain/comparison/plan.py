@@ -13,7 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
-from hf_domain.comparison.task_files import check_task_files
+from hf_domain.comparison.task_files import check_task_files, find_texts
 from hf_domain.corpora import BUILDERS
 from hf_domain.methods import RECIPES, Recipe, check_start
 from hf_domain.publishing import is_hub_id
@@ -281,6 +281,8 @@ def _check_flags(plan: Plan) -> list[str]:
             problems.append(
                 f"{where}{kind}: a plan must not run code of others or publish, got {', '.join(unsafe)}: leave it out"
             )
+        if kind == "fine_tuning" and not where.startswith("tasks") and "text_column_names" in flags:
+            problems.append(f"{where}fine_tuning: text_column_names is of a task: give it in the options of the task")
         if any(str(name).endswith("token") for name in flags):
             problems.append(f"{where}{kind}: a plan holds no token: results would show it; set HF_TOKEN instead")
     if "train_file" in plan.pretraining:
@@ -309,7 +311,10 @@ def _check_task(task: Task, plan: Plan) -> list[str]:
     if task.metric == "positive_micro_f1" and "negative_labels" not in task.options:
         problems.append("positive_micro_f1 needs options: {negative_labels: ...}")
     files = {split: task.get_file(split) for split in ("train", "validation", "test")}
-    return problems + check_task_files(task.kind, files, plan.folder)
+    names = task.options.get("text_column_names")
+    if not isinstance(names, str | None):
+        return [*problems, f"text_column_names is a text such as one,two, got {names}"]
+    return problems + check_task_files(task.kind, files, plan.folder, names)
 
 
 def _check_method(method: Method, plan: Plan) -> list[str]:
@@ -339,7 +344,29 @@ def _check_method(method: Method, plan: Plan) -> list[str]:
         problems.append(
             f"{method.recipe} works for {', '.join(recipe.kinds)} alone, got {', '.join(unfit)}: name other `tasks`"
         )
-    return problems + _check_chain(method, plan)
+    return problems + _check_appending(method, plan, tasks) + _check_chain(method, plan)
+
+
+def _check_appending(method: Method, plan: Plan, tasks: list[str]) -> list[str]:
+    """Note tasks on pairs of texts: a passage is appended to one text."""
+    trainings = (RECIPES[method.recipe].fine_tuning, plan.fine_tuning, method.fine_tuning)
+    if not any(flags.get("append_passage") for flags in trainings):
+        return []
+    problems = []
+    for name, task in plan.tasks.items():
+        if name not in tasks:
+            continue
+        try:
+            names = task.options.get("text_column_names")
+            texts = find_texts(task.kind, task.get_file("train"), plan.folder, names)
+        except (ValueError, AttributeError):  # what is wrong with a task is noted there
+            continue
+        if task.kind == "classification" and len(texts) > 1:
+            problems.append(
+                f"a passage is appended to one text, {name} has the pair {', '.join(texts)}: name other `tasks`, or "
+                "one column by text_column_names in the options of the task"
+            )
+    return problems
 
 
 def _list_recipes(method: Method, plan: Plan) -> list[str]:

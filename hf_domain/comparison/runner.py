@@ -219,7 +219,8 @@ def run_step(
         fit_to_minutes(step, plan, results)
         if step.task is not None and step.kind in ("pretraining", "probe", "datastore"):
             task = plan.tasks[step.task]
-            write_task_text(task.kind, plan.folder / task.get_file("train"), output_dir / "texts" / f"{step.task}.txt")
+            file, names = plan.folder / task.get_file("train"), task.options.get("text_column_names")
+            write_task_text(task.kind, file, output_dir / "texts" / f"{step.task}.txt", names)
         execute(step, plan, folder)
         seconds += time.perf_counter() - started
         result = description | {"status": "done", "seconds": seconds, **read_output(step, plan, folder)}

@@ -1,5 +1,6 @@
 """What a plan may say, and that everything wrong with it is told at once."""
 
+import json
 import shutil
 import textwrap
 
@@ -269,3 +270,18 @@ def test_plan_neither_trusts_nor_publishes(content, tmp_path):
         load_plan(write_plan(content, tmp_path))
     for names in ("hub_model_id, push_to_hub", "metric_name, trust_remote_code"):
         assert names in str(error.value)
+
+
+def test_a_passage_is_not_appended_to_a_pair(content, tmp_path):
+    content["methods"] = {"append_passage": {"tasks": ["animals"]}}
+    for split in ("train", "validation", "test"):
+        file = tmp_path / "animals" / f"{split}.jsonl"
+        rows = [json.loads(line) | {"text_pair": "a second text"} for line in file.read_text().splitlines()]
+        write_jsonl(file, rows)
+    with pytest.raises(ValueError, match="a passage is appended to one text, animals has the pair text"):
+        load_plan(write_plan(content, tmp_path))
+    content["tasks"]["animals"]["options"] = {"text_column_names": "text_pair"}
+    assert load_plan(write_plan(content, tmp_path)).tasks["animals"].options
+    content["methods"]["fine_tune"] = {"fine_tuning": {"text_column_names": "text"}}
+    with pytest.raises(ValueError, match="fine_tuning: text_column_names is of a task: give it in the options"):
+        load_plan(write_plan(content, tmp_path))
