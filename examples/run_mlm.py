@@ -109,10 +109,10 @@ def load_model(args: MethodArguments, tokenizer, delta: VocabularyDelta | None):
             f"masked language modeling needs an encoder such as BERT or RoBERTa, got a {config.model_type}"
         )
     extends = any(row.extends_vocabulary and row.model_type == config.model_type for row in METHODS.values())
-    if extends and delta is not None:
+    if delta is not None and (extends or hasattr(config, "memory_config")):
         raise ValueError(
-            "an exBERT gets its extension vocabulary when it is made and has its tokenizer beside it; leave out "
-            f"--expanded_vocabulary, got {args.expanded_vocabulary}"
+            f"the vocabulary of an {config.model_type} is expanded when the model is made, since a part of it cannot "
+            f"read new words; leave out --expanded_vocabulary, got {args.expanded_vocabulary}"
         )
     goes_on = method.keeps_encoder or method.model_type == config.model_type
     check_method(args, goes_on)
@@ -243,8 +243,7 @@ def run(
         run_training(trainer)
     if training_args.do_eval:
         metrics = trainer.evaluate()
-        # VarMAE's loss has more terms; what compares with a masked LM is the reconstruction of the masked tokens.
-        metrics["perplexity"] = math.exp(metrics.get("eval_masked_reconstruction_loss", metrics["eval_loss"]))
+        metrics["perplexity"] = math.exp(metrics["eval_loss"])
         save_metrics(trainer, "eval", metrics, trainer.eval_dataset)
     if method.finish and training_args.do_train and training_args.should_save:
         trainer.model = method.finish(trainer.accelerator.unwrap_model(trainer.model), training_args.output_dir)

@@ -37,8 +37,7 @@ def measure_masked_lm_loss(
             continue
         with torch.inference_mode():
             output = model(**{name: value.to(model.device) for name, value in batch.items()})
-        # VarMAE's loss has further terms.
-        total += labelled * float(output.get("masked_reconstruction_loss", output.loss))
+        total += labelled * float(output.loss)
         count += labelled
     if not count:
         raise ValueError(f"a loss needs a masked token; {len(examples)} examples have none. Use more text.")

@@ -76,6 +76,14 @@ def find_layers(model: nn.Module) -> nn.ModuleList:
     raise ValueError(f"an encoder is a list of layers; a {type(model).__name__} has none. Take another family")
 
 
+def needs_gradient(module: nn.Module) -> bool:
+    """Return whether any of the parameters of `module` is trained.
+
+    The configuration says what a method freezes; an adapter of peft is trained inside it all the same.
+    """
+    return any(parameter.requires_grad for parameter in module.parameters())
+
+
 def load_matching_weights(
     module: nn.Module, state_dict: dict[str, torch.Tensor], what: str, added_modules: tuple[str, ...] = ()
 ) -> None:
@@ -228,6 +236,13 @@ class BackbonePreTrainedModel(PreTrainedModel):
     def set_input_embeddings(self, value: nn.Module) -> None:
         """Replace the embedding table of the encoder."""
         self.get_backbone().set_input_embeddings(value)
+
+    def resize_token_embeddings(self, *args, **kwargs) -> nn.Module:
+        """Resize as transformers does, or as the backbone does: the table of an exBERT grows by its extension."""
+        backbone = self.get_backbone()
+        if isinstance(backbone, BackbonePreTrainedModel) and self.get_output_embeddings() is None:
+            return backbone.resize_token_embeddings(*args, **kwargs)
+        return super().resize_token_embeddings(*args, **kwargs)
 
     def build_output(self, output_class: Any, outputs: Any, **fields: Any) -> Any:
         """Return the output of a head; a method whose model gives more hands it on here.

@@ -14,18 +14,19 @@ Symbols of the paper, and what they are called here:
     gamma (Zhu et al. 2020)  `norm_scale`
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.nn import functional as F
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
 from transformers.utils.generic import can_return_tuple
 
-from .backbone import BackbonePreTrainedModel, build_backbone
+from .backbone import BackbonePreTrainedModel, build_backbone, needs_gradient
 from .configuration_varmae import VarMAEConfig
 from .heads import (
     BackboneForMaskedLM,
@@ -77,16 +78,40 @@ class Perceptron(nn.Module):
         return self.out_proj(self.activation(self.dense(hidden_states)))
 
 
+class SumOverProcesses(torch.autograd.Function):
+    """The sum of a tensor over all processes, whose gradient is the sum of theirs; torch's own is deprecated."""
+
+    @staticmethod
+    def forward(context: Any, tensor: torch.Tensor) -> torch.Tensor:
+        """Add up a copy of `tensor`."""
+        total = tensor.clone()
+        distributed.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        """Add up the gradients of all processes."""
+        return SumOverProcesses.forward(context, gradient)
+
+
+def count_processes() -> int:
+    """Return the number of processes that train together."""
+    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+
+
 class MeanNetwork(nn.Module):
     """f_mu and the batch normalization of its output.
 
     The normalization has a fixed scale and a learned shift: the mean over the data of mu^2 in each dimension is then at
     least `norm_scale`^2, and the KL cannot vanish. Outside the pre-training objective it uses its running statistics,
-    also while fine-tuning: batch statistics would make a prediction depend on its neighbours in the batch.
+    also while fine-tuning: batch statistics would make a prediction depend on its neighbours in the batch. Statistics
+    are those of the batches of all processes together. Of a network that is not trained they stay as they are: an
+    adapter of peft does not hold them.
     """
 
     running_mean: torch.Tensor
     running_var: torch.Tensor
+    num_batches_tracked: torch.Tensor
 
     def __init__(self, config: VarMAEConfig):
         super().__init__()
@@ -99,29 +124,71 @@ class MeanNetwork(nn.Module):
             self.shift = nn.Parameter(torch.zeros(config.hidden_size))
             self.register_buffer("running_mean", torch.zeros(config.hidden_size))
             self.register_buffer("running_var", torch.ones(config.hidden_size))
+            self.register_buffer("num_batches_tracked", torch.tensor(0))
 
     def forward(self, context: torch.Tensor, use_batch_statistics: bool = False) -> torch.Tensor:
         """Return the means.
 
         Args:
             context: `[..., hidden_size]`; `[tokens, hidden_size]`, real tokens only, for batch statistics.
-            use_batch_statistics: Normalize by this batch and update the running statistics. Needs two tokens or more;
-                with fewer the running statistics are used.
+            use_batch_statistics: Normalize by this batch and update the running statistics, if the network is trained.
+                Needs two tokens or more; with fewer the running statistics are used.
         """
         mean = self.perceptron(context)
         if self.residual:
             mean = context + mean
         if not self.batch_norm:
             return mean
-        use_batch_statistics = use_batch_statistics and len(context) > 1
-        normalized = F.batch_norm(
-            mean.flatten(0, -2),
-            self.running_mean,
-            self.running_var,
-            training=use_batch_statistics,
-            momentum=self.momentum,
-        )
+        normalized = None
+        if use_batch_statistics and self.shift.requires_grad:
+            normalized = self.normalize_together(mean) if count_processes() > 1 else self.normalize_alone(mean)
+        if normalized is None:
+            normalized = F.batch_norm(mean.flatten(0, -2), self.running_mean, self.running_var)
         return (self.scale * normalized + self.shift).view_as(mean)
+
+    def normalize_alone(self, mean: torch.Tensor) -> torch.Tensor | None:
+        """Normalize `[tokens, hidden_size]` by its statistics and track them; None of fewer than two tokens."""
+        if len(mean) < 2:
+            return None
+        center, variance = torch.zeros_like(self.running_mean), torch.zeros_like(self.running_var)
+        normalized = F.batch_norm(mean, center, variance, training=True, momentum=1.0)  # writes the statistics
+        self.track(center, variance)
+        return normalized
+
+    def normalize_together(self, mean: torch.Tensor) -> torch.Tensor | None:
+        """Normalize as `normalize_alone` does, by the statistics of the tokens of all processes."""
+        count = SumOverProcesses.apply(mean.new_tensor(len(mean), dtype=torch.float))
+        if count < 2:
+            return None
+        center = SumOverProcesses.apply(mean.float().sum(dim=0)) / count
+        centered = mean.float() - center
+        variance = SumOverProcesses.apply(centered.square().sum(dim=0)) / count
+        self.track(center, variance * count / (count - 1))
+        return (centered * (variance + 1e-5).rsqrt()).to(mean.dtype)
+
+    @torch.no_grad()
+    def track(self, center: torch.Tensor, variance: torch.Tensor) -> None:
+        """Average the statistics of a batch into the running ones.
+
+        The first batches have equal weights: a mean network starts with a variance of 1e-4 and less, and a running one
+        that starts at 1 would keep predictions small for a hundred batches.
+        """
+        self.num_batches_tracked += 1
+        momentum = (1 / self.num_batches_tracked).clamp(min=self.momentum).to(self.running_mean.dtype)
+        self.running_mean.lerp_(center.to(self.running_mean.dtype), momentum)
+        self.running_var.lerp_(variance.to(self.running_var.dtype), momentum)
+
+    @property
+    def enough_batches(self) -> int:
+        """Batches after which the weights of all batches are those of the momentum."""
+        return math.ceil(1 / max(self.momentum, 1e-6))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args) -> None:
+        """Load as torch does; statistics that were saved without a number of batches are those of many."""
+        name = f"{prefix}num_batches_tracked"
+        if f"{prefix}running_mean" in state_dict and name not in state_dict:
+            state_dict[name] = torch.tensor(self.enough_batches)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 def compute_kl(mean: torch.Tensor, log_variance: torch.Tensor) -> torch.Tensor:
@@ -150,6 +217,7 @@ class VarMAEPreTrainedModel(BackbonePreTrainedModel):
     """Base of the VarMAE models."""
 
     config_class = VarMAEConfig
+    _keys_to_ignore_on_load_missing = [r"mean_network\.num_batches_tracked$"]  # older checkpoints lack it
     auto_classes = {
         "AutoConfig": "configuration_varmae.VarMAEConfig",
         "AutoModel": "modeling_varmae.VarMAEModel",
@@ -168,6 +236,9 @@ class VarMAEPreTrainedModel(BackbonePreTrainedModel):
             init.zeros_(module.shift)
             init.zeros_(module.running_mean)
             init.ones_(module.running_var)
+            # transformers marks what it has loaded. Statistics without a number of batches are those of many.
+            was_loaded = getattr(module.running_mean, "_is_hf_initialized", False)
+            init.constant_(module.num_batches_tracked, module.enough_batches if was_loaded else 0)
 
 
 class VarMAEModel(VarMAEPreTrainedModel):
@@ -218,7 +289,8 @@ class VarMAEForMaskedLM(VarMAEPreTrainedModel, BackboneForMaskedLM):
 
         sum over tau of  w_tau * sum over i in tau of [ -log p(x_i | z_i) + lambda_tau * KL_i ],   w_tau = 1 / |tau|.
 
-    In evaluation z is the mean and all unmasked tokens enter, so the loss is deterministic.
+    In evaluation z is the mean, all unmasked tokens enter, and the loss is that of any masked LM, the cross-entropy of
+    the masked tokens: so its exponential is a perplexity. The other terms are in the output.
     """
 
     base_class = VarMAEModel
@@ -240,7 +312,8 @@ class VarMAEForMaskedLM(VarMAEPreTrainedModel, BackboneForMaskedLM):
     def train(self, mode: bool = True) -> "VarMAEForMaskedLM":
         """Switch to training mode; a frozen encoder follows unless it is to run without dropout."""
         super().train(mode)
-        if self.config.freeze_backbone and not self.config.backbone_dropout:
+        frozen = self.config.freeze_backbone and not needs_gradient(self.model.backbone)
+        if frozen and not self.config.backbone_dropout:
             self.model.backbone.eval()
         return self
 
@@ -260,7 +333,9 @@ class VarMAEForMaskedLM(VarMAEPreTrainedModel, BackboneForMaskedLM):
         Raises:
             ValueError: `labels` without `input_ids`, which are the targets of the unmasked tokens.
         """
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.freeze_backbone):
+        is_prompted = inputs_embeds is not None and inputs_embeds.requires_grad
+        is_trained = is_prompted or needs_gradient(self.model.backbone)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and is_trained):
             outputs = self.model.encode(
                 input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs
             )
@@ -279,7 +354,7 @@ class VarMAEForMaskedLM(VarMAEPreTrainedModel, BackboneForMaskedLM):
     def compute_objective(
         self, context: torch.Tensor, input_ids: torch.Tensor, labels: torch.Tensor, real: torch.Tensor
     ) -> dict[str, torch.Tensor]:
-        """Compute the loss of Eq. 4 and its terms.
+        """Compute the loss, in training that of Eq. 4, and its terms.
 
         Args:
             context: `[batch, length, hidden_size]`.
@@ -319,6 +394,8 @@ class VarMAEForMaskedLM(VarMAEPreTrainedModel, BackboneForMaskedLM):
         kl_weights = torch.full_like(kl, config.unmasked_kl_weight)
         kl_weights[:num_masked] = config.kl_weight
         loss = (weights * (reconstruction + kl_weights * kl)).sum()
+        if not self.training:
+            loss = reconstruction[:num_masked].sum() / max(num_masked, 1)
 
         def average(values: torch.Tensor) -> torch.Tensor:
             return values.detach().sum() / max(len(values), 1)

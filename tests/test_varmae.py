@@ -8,7 +8,9 @@ import torch
 from datasets import Dataset
 from hf_domain.modeling.modeling_varmae import MeanNetwork, VarMAEModel, compute_kl, sample_tokens
 from proofs import check_bfloat16, train
+from safetensors.torch import load_file, save_file
 from tiny_models import VOCAB_SIZE, make_batch, make_masked_lm
+from torch import distributed, multiprocessing
 from torch.distributions import Normal, kl_divergence
 from torch.nn import functional as F
 
@@ -28,7 +30,7 @@ def make_varmae(family="bert", dropout=0.1, **options) -> VarMAEForMaskedLM:
     model = VarMAEForMaskedLM.from_backbone(make_masked_lm(family, dropout), **options)
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
-            if "mean_network" in name or "log_variance" in name:
+            if tensor.is_floating_point() and ("mean_network" in name or "log_variance" in name):
                 tensor.add_(0.2 * torch.rand_like(tensor))
     return model
 
@@ -101,6 +103,8 @@ def test_objective_equals_the_equations(options, training, monkeypatch):
     monkeypatch.setattr(torch, "randn_like", lambda like: noise[: len(like)])
     output = model(**batch)
     expected, terms = compute_expected(expected_model, batch, noise)
+    if not training:  # a masked-LM loss as any other's, so that whoever reads it has a perplexity
+        expected = F.cross_entropy(expected_model(**batch).logits.flatten(0, 1), batch["labels"].flatten())
     torch.testing.assert_close(output.loss, expected)
     for kind in ("masked", "unmasked"):
         reconstruction, kl = torch.tensor(terms[kind]).mean(0)
@@ -131,16 +135,86 @@ def test_normalization_in_training_and_evaluation():
 
     trained = network(context, use_batch_statistics=True)
     torch.testing.assert_close(trained, 0.4 * (raw - center) / (variance + 1e-5).sqrt() + network.shift)
-    torch.testing.assert_close(network.running_mean, 0.25 * center)
-    torch.testing.assert_close(network.running_var, 0.75 * torch.ones(128) + 0.25 * raw.var(0))
+    torch.testing.assert_close(network.running_mean, center)  # the first batch alone
+    torch.testing.assert_close(network.running_var, raw.var(0))
     # Zhu et al. 2020, Eq. 8: the mean KL of a dimension cannot fall below gamma^2 / 2, whatever the variances.
     assert (trained.square().mean(0) / 2).min() >= 0.99 * 0.4**2 / 2
+
+    network(2 * context, use_batch_statistics=True)
+    second = network.perceptron(2 * context)
+    torch.testing.assert_close(network.running_mean, (center + second.mean(0)) / 2)
+    torch.testing.assert_close(network.running_var, (raw.var(0) + second.var(0)) / 2)
+    for _ in range(40):  # from the fourth batch on the momentum counts
+        network(context, use_batch_statistics=True)
+    torch.testing.assert_close(network.running_var, raw.var(0), rtol=1e-3, atol=1e-6)
 
     statistics = network.running_mean.clone()
     evaluated = network(context[None])
     expected = 0.4 * (raw - network.running_mean) / (network.running_var + 1e-5).sqrt() + network.shift
     torch.testing.assert_close(evaluated[0], expected)
     assert torch.equal(network.running_mean, statistics)
+
+
+@pytest.mark.parametrize("num_batches", [1, 5])
+def test_predictions_are_of_the_size_of_training_from_the_first_batches(num_batches):
+    torch.manual_seed(0)
+    model = VarMAEForMaskedLM.from_backbone(make_masked_lm("bert", 0.0), initializer_range=0.02).train()
+    for _ in range(num_batches):
+        model(**make_batch(batch_size=16))
+    context = model.model.encode(**make_batch(batch_size=64, masked=False)).last_hidden_state.flatten(0, 1)
+    predicted = model.model.mean_network(context).std(dim=0).mean()
+    trained = model.model.mean_network(context, use_batch_statistics=True).std(dim=0).mean()
+    assert 0.9 < predicted / trained < 1.1
+
+
+def test_checkpoint_without_a_number_of_batches_keeps_its_statistics(tmp_path):
+    model = make_varmae()
+    model.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    older = {name: weight for name, weight in weights.items() if not name.endswith("num_batches_tracked")}
+    save_file(older, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    loaded, info = VarMAEForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    resumed = VarMAEForMaskedLM(model.config)
+    missing = resumed.load_state_dict(older, strict=False).missing_keys
+    assert not any("mean_network" in name for name in missing)
+    for each in (loaded, resumed):
+        network, before = each.train().model.mean_network, model.model.mean_network.running_var
+        network(torch.randn(20, 32), use_batch_statistics=True)
+        mixed = network.running_var - 0.9 * before  # the rest is a tenth of the batch's
+        assert mixed.min() > 0 and not torch.allclose(network.running_var, before)
+        torch.testing.assert_close(network.running_var, before, rtol=0, atol=0.2 * before.max().item() + 0.5)
+
+
+def train_in_a_process(rank, folder):
+    """One half of a batch, as torch.distributed sees it; saves the gradient and the statistics."""
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    torch.randn_like = torch.zeros_like  # the sample is the mean
+    model = torch.load(folder / "model.pt", weights_only=False).train()
+    batch = torch.load(folder / "batch.pt")
+    parallel = torch.nn.parallel.DistributedDataParallel(model)
+    parallel(**{name: tensor[2 * rank : 2 * rank + 2] for name, tensor in batch.items()}).loss.backward()
+    if rank == 1:
+        gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+        torch.save(gradients | dict(model.named_buffers()), folder / "result.pt")
+
+
+def test_two_processes_are_one(tmp_path, monkeypatch):
+    model = make_varmae(dropout=0.0).train()
+    batch = make_batch()
+    batch["attention_mask"][1, 5:] = 0  # not as many tokens in each half
+    batch["labels"][1, 5:] = -100
+    torch.save(model, tmp_path / "model.pt")
+    torch.save(batch, tmp_path / "batch.pt")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    multiprocessing.start_processes(train_in_a_process, (tmp_path,), nprocs=2, start_method="fork")
+    found = torch.load(tmp_path / "result.pt")
+    monkeypatch.setattr(torch, "randn_like", torch.zeros_like)
+    model(**batch).loss.backward()
+    gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+    for name, expected in (gradients | dict(model.named_buffers())).items():
+        torch.testing.assert_close(found[name], expected, rtol=1e-3, atol=1e-5, msg=name)
 
 
 @pytest.mark.parametrize("num_tokens", [0, 1])

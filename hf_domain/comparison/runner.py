@@ -303,8 +303,7 @@ def read_output(step: Step, plan: Plan, folder: Path) -> dict[str, Any]:
             output["tokens"] = count_trained_tokens(step.flags, metrics.get("train_samples"))
         output["trainable_parameters"] = metrics["trainable_parameters"]
     if step.kind == "evaluation":
-        # The own loss of a method may have more terms; what compares is the reconstruction of the masked tokens.
-        output["masked_lm_loss"] = metrics.get("eval_masked_reconstruction_loss", metrics["eval_loss"])
+        output["masked_lm_loss"] = metrics["eval_loss"]
         encoder = step.flags["model_name_or_path"]
         output["vocabulary"] = digest_vocabulary(
             str(plan.folder / encoder) if (plan.folder / encoder).is_dir() else encoder
