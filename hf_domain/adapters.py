@@ -13,8 +13,10 @@ import os
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 import peft
@@ -67,6 +69,8 @@ from transformers import AutoModelForMaskedLM
 base = AutoModelForMaskedLM.from_pretrained("{base}")
 model = PeftModel.from_pretrained(base, "<this repository>")
 ```
+
+The package hf-domain must be installed and imported first: without it, peft stops with `KeyError: 'EXBERT'`.
 
 """
 
@@ -170,10 +174,22 @@ class ExBertAdapterLayer(nn.Module, BaseTunerLayer):
         # In a tuple: it is the base's, and must not be saved with the adapter.
         self.base_weights = (next(base.parameters()),)
 
-    @property
-    def weight(self) -> torch.Tensor:
-        """A weight of the base; peft moves adapters to its device and type."""
-        return self.base_weights[0]
+    def get_base_layer(self) -> SimpleNamespace:
+        """Return what has a weight of the base; peft moves adapters to its device and type."""
+        return SimpleNamespace(weight=self.base_weights[0])
+
+    def set_adapter(self, adapter_names: str | list[str], *args, **kwargs) -> None:
+        """Switch, as every layer of adapters does.
+
+        Raises:
+            ValueError: Several adapters are to be active.
+        """
+        if not isinstance(adapter_names, str) and len(adapter_names) > 1:
+            raise ValueError(
+                f"one exBERT adapter must be active at a time, since ids beyond the base's mean another word in each, "
+                f"but {', '.join(adapter_names)} are to be; call set_adapter with one name"
+            )
+        super().set_adapter(adapter_names, *args, **kwargs)
 
     def get_active(self) -> Any:
         """Return the part of the active adapter; None if adapters are disabled or it has no part here."""
@@ -303,6 +319,15 @@ class ExBertAdapterModel(BaseTuner):
         if adapter_name in {part for name in names for part in name.split(".")}:
             raise ValueError(f"an adapter cannot be named {adapter_name!r}: modules of the model are named so")
         super().inject_adapter(model, adapter_name, *args, **kwargs)
+
+    @contextmanager
+    def _enable_peft_forward_hooks(self, *args, **kwargs) -> Iterator[None]:
+        if kwargs.get("adapter_names") is not None:
+            raise ValueError(
+                "one exBERT adapter must serve all rows of a batch, but adapter_names names one for each; run a batch "
+                "for each adapter after set_adapter"
+            )
+        yield
 
     def _prepare_adapter_config(self, peft_config: Any, model_config: dict) -> PeftConfig:
         check_base(peft_config, self.model)

@@ -210,6 +210,7 @@ def test_card_says_how_to_load(tmp_path):
     text = ModelCard.load(tmp_path / "adapter" / "README.md").text
     assert text.lstrip().startswith("```python\nimport hf_domain")
     assert f'from_pretrained("{tmp_path / "base"}")' in text
+    assert "without it, peft stops with `KeyError: 'EXBERT'`" in text
 
 
 def test_without_the_import_peft_does_not_know_the_type(tmp_path):
@@ -258,6 +259,18 @@ def test_several_adapters_on_one_base(tmp_path):
     assert torch.equal(predict(loaded, make_extended_batch()), second)
     loaded.set_adapter("first")
     assert torch.equal(predict(loaded, make_extended_batch()), first)
+
+
+def test_only_one_adapter_at_a_time():
+    model = make_adapter(make_stock())
+    model.add_adapter("second", ExBertAdapterConfig())
+    batch, expected = make_extended_batch(), predict(model, make_extended_batch())
+    with pytest.raises(ValueError, match="must serve all rows of a batch, but adapter_names names one for each"):
+        model(**batch, adapter_names=["default", "second", "default", "second"])
+    with pytest.raises(ValueError, match=r"must be active at a time, .* but default, second are to be"):
+        model.base_model.set_adapter(["default", "second"])
+    assert model.active_adapters == ["default"]
+    assert torch.equal(predict(model, batch), expected)
 
 
 def test_another_start_of_the_extension_is_refused():
@@ -320,6 +333,13 @@ def test_bfloat16_base(family):
     loss.backward()
     assert torch.isfinite(loss)
     assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.requires_grad)
+
+
+def test_adapter_in_the_type_of_its_base():
+    config = ExBertAdapterConfig.from_vocabulary(VOCABULARY, VOCAB_SIZE)
+    model = get_peft_model(make_stock().to(torch.bfloat16), config, autocast_adapter_dtype=False)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+    model(**make_extended_batch()).loss.backward()
 
 
 def test_compiled_whole(family):
