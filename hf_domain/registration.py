@@ -19,3 +19,4 @@ def register_classes() -> None:
                 model_class = getattr(module, path.rpartition(".")[2])
                 getattr(transformers, auto_class).register(config_class, model_class, exist_ok=True)
     importlib.import_module("hf_domain.adapters")  # registers the adapter with peft
+    importlib.import_module("hf_domain.lora")  # gives peft the default targets of our models

@@ -128,10 +128,26 @@ class ExtendedEmbedding(nn.Embedding):
         return torch.where(is_new.unsqueeze(-1), extension.to(base.dtype), base)
 
 
+class ExtensionDecoder(nn.Module):
+    """A linear map `[..., in_features]` to the logits of the new ids, whose weight is the extension's table.
+
+    No `nn.Linear`, which the target "all-linear" of peft would find: a change of it, merged, would change the table.
+    """
+
+    def __init__(self, in_features: int, extension_vocab_size: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(extension_vocab_size, in_features))
+        self.bias = nn.Parameter(torch.empty(extension_vocab_size))
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Score the new ids."""
+        return F.linear(hidden_states, self.weight, self.bias)
+
+
 class ExtendedDecoder(nn.Linear):
     """Mixed into the class of the base's decoder: its child `extension` gives the logits of the new ids."""
 
-    extension: nn.Module
+    extension: ExtensionDecoder
     extension_start: int
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
@@ -144,18 +160,15 @@ class ExtendedDecoder(nn.Linear):
 
 
 class Gate(nn.Linear):
-    """The weighting block of a layer, `[..., hidden_size]` to weights `[..., 1]` of the base in (0, 1).
+    """The weighting block of a layer, `[..., hidden_size]` to `[..., 1]`; a sigmoid of it weighs the base.
 
-    Its bias starts at `bias_init`; `ExtendedModel` sets it.
+    The sigmoid is left to the caller: an adapter of peft adds its change to the output of a linear layer, and merges it
+    into the weight, which is the same for a linear map alone. The bias starts at `bias_init`; `ExtendedModel` sets it.
     """
 
     def __init__(self, hidden_size: int, bias_init: float):
         super().__init__(hidden_size, 1)
         self.bias_init = bias_init
-
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Weigh every token."""
-        return super().forward(hidden_states).sigmoid()
 
 
 def get_option(config: PreTrainedConfig, *names: str) -> Any:
@@ -202,7 +215,7 @@ class SideLayer(nn.Module):
             attention_mask: As the base's layer gets it; see `get_boolean_mask`.
             base_output: `[batch, length, hidden_size]`.
         """
-        gate = self.gate(hidden_states)
+        gate = self.gate(hidden_states).sigmoid()
         mask = get_boolean_mask(attention_mask)
         attend = self.attend
         if self.training and torch.is_grad_enabled():
@@ -276,6 +289,9 @@ class ExtendedModel(PreTrainedModel):
         super()._init_weights(module)
         if isinstance(module, Gate):
             init.constant_(module.bias, module.bias_init)
+        elif isinstance(module, ExtensionDecoder):
+            init.normal_(module.weight, std=getattr(self.config, "initializer_range", 0.02))
+            init.zeros_(module.bias)
 
 
 @cache
@@ -295,6 +311,19 @@ def extend(module: nn.Module, mixin: type[nn.Module], **attributes: Any) -> None
     module.__class__ = build_extended_class(mixin, type(module))  # type: ignore[arg-type]
     for name, value in attributes.items():
         setattr(module, name, value)
+
+
+@torch.no_grad()
+def add_extension(module: Any, mixin: type[nn.Module], extension: nn.Module, start: int) -> None:
+    """Give a table or decoder the extension for the ids from `start` on; a larger one takes over what it replaces."""
+    if not isinstance(module, mixin):
+        extend(module, mixin, extension=extension, extension_start=start)
+        return
+    for name, old in module.extension.named_parameters():
+        new = extension.get_parameter(name)
+        new[: len(old)] = old
+        new.requires_grad_(old.requires_grad)
+    module.extension = extension
 
 
 def restore(module: nn.Module, *attributes: str) -> None:
@@ -390,18 +419,45 @@ class ExBertPreTrainedModel(BackbonePreTrainedModel):
         for layer in layers[-num_layers:]:
             layer.requires_grad_(True)
 
-    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args, **kwargs) -> Any:
-        """Refuse to resize: ids beyond the base's are the extension's.
+    def resize_token_embeddings(
+        self,
+        new_num_tokens: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        mean_resizing: bool = True,
+    ) -> nn.Module:
+        """Give the extension rows for tokens that were added; all ids so far keep theirs.
+
+        Args:
+            new_num_tokens: Ids of base and extension together.
+            pad_to_multiple_of: Rounds them up.
+            mean_resizing: Has no effect: rows are drawn as those of the extension, biases are the mean of the base's.
 
         Raises:
-            ValueError: `new_num_tokens` is not the present size.
+            ValueError: They are fewer than now.
         """
-        if new_num_tokens not in (None, self.config.vocab_size):
+        config: Any = self.config
+        size = new_num_tokens or config.vocab_size
+        size = -(-size // (pad_to_multiple_of or 1)) * (pad_to_multiple_of or 1)
+        if size < config.vocab_size:
             raise ValueError(
-                f"the vocabulary of an exBERT grows by its extension, from {self.config.vocab_size} to "
-                f"{new_num_tokens} entries it cannot be resized; use from_backbone(..., extension_vocabulary=...)"
+                f"the vocabulary of an exBERT can only grow: it must get at least its {config.vocab_size} entries, but "
+                f"gets {size}"
             )
-        return self.get_input_embeddings()
+        table: Any = self.get_input_embeddings()
+        if size == config.vocab_size:
+            return table
+        config.vocab_size = size
+        self.grow_extensions(getattr(find_encoder(self).config, "initializer_range", 0.02))
+        return table
+
+    @torch.no_grad()
+    def grow_extensions(self, spread: float) -> None:
+        """Bring the extensions to the size that the configuration says; new rows are drawn from N(0, spread)."""
+        config: Any = self.config
+        table: Any = self.get_input_embeddings()
+        extension = nn.Embedding(config.extension_vocab_size, table.embedding_dim).to(table.weight)
+        extension.weight.normal_(std=spread)
+        add_extension(table, ExtendedEmbedding, extension, config.base_vocab_size)
 
 
 class ExBertModel(ExBertPreTrainedModel):
@@ -418,7 +474,7 @@ class ExBertModel(ExBertPreTrainedModel):
         if config.extension_vocab_size:
             table: Any = encoder.get_input_embeddings()
             extension = nn.Embedding(config.extension_vocab_size, table.embedding_dim)
-            extend(table, ExtendedEmbedding, extension=extension, extension_start=config.base_vocab_size)
+            add_extension(table, ExtendedEmbedding, extension, config.base_vocab_size)
         self.post_init()
 
     @can_return_tuple
@@ -461,27 +517,54 @@ class ExBertForMaskedLM(ExBertPreTrainedModel, BackboneForMaskedLM):
         super().__init__(config)
         if config.extension_vocab_size:
             decoder: Any = self.get_output_embeddings()
-            extension = nn.Linear(decoder.in_features, config.extension_vocab_size)
-            extend(self.lm_head, ExtendedModel)
-            extend(decoder, ExtendedDecoder, extension=extension, extension_start=config.base_vocab_size)
-            self._tied_weights_keys |= {
-                f"{target.removesuffix('weight')}extension.weight": f"{source.removesuffix('weight')}extension.weight"
-                for target, source in self._tied_weights_keys.items()
-            }
+            self.extend_decoder(ExtensionDecoder(decoder.in_features, config.extension_vocab_size))
         self.freeze_parameters()
         self.post_init()
+
+    def extend_decoder(self, extension: ExtensionDecoder) -> None:
+        """Give the decoder an extension, tied to that of the table."""
+        if not isinstance(self.lm_head, ExtendedModel):
+            extend(self.lm_head, ExtendedModel)
+        add_extension(self.get_output_embeddings(), ExtendedDecoder, extension, self.config.base_vocab_size)
+        self._tied_weights_keys |= {
+            f"{target.removesuffix('weight')}extension.weight": f"{source.removesuffix('weight')}extension.weight"
+            for target, source in self._tied_weights_keys.items()
+            if "extension" not in target.split(".")
+        }
+
+    @torch.no_grad()
+    def grow_extensions(self, spread: float) -> None:
+        """Grow the decoder as well; new biases are the mean of the base's, since at zero they could outbid them all."""
+        super().grow_extensions(spread)
+        config, decoder = self.config, self.get_output_embeddings()
+        extension = ExtensionDecoder(decoder.in_features, config.extension_vocab_size).to(decoder.weight)
+        extension.weight.normal_(std=spread)
+        extension.bias.fill_(0.0 if decoder.bias is None else decoder.bias[: config.base_vocab_size].mean())
+        self.extend_decoder(extension)
+        self.all_tied_weights_keys |= self._tied_weights_keys if config.tie_word_embeddings else {}
+        self.tie_weights()
 
     def freeze_parameters(self) -> None:
         """Freeze the base, the decoder's table included."""
         if self.config.freeze_backbone:
-            for name, parameter in self.model.backbone.named_parameters():
-                parameter.requires_grad_(not set(self.added_modules).isdisjoint(name.split(".")))
+            self.model.backbone.requires_grad_(True)
+            for parameter in self.get_base_parameters():
+                parameter.requires_grad_(False)
             self.get_output_embeddings().weight.requires_grad_(False)
+
+    def get_base_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of the base; what stands beside it is left out."""
+        return [
+            parameter
+            for name, parameter in self.model.backbone.named_parameters()
+            if set(self.added_modules).isdisjoint(name.split("."))
+        ]
 
     def train(self, mode: bool = True) -> "ExBertForMaskedLM":
         """Switch to training mode; a frozen base follows unless it is to run without dropout."""
         super().train(mode)
-        if self.config.freeze_backbone and not self.config.backbone_dropout:
+        is_trained = any(parameter.requires_grad for parameter in self.get_base_parameters())
+        if self.config.freeze_backbone and not is_trained and not self.config.backbone_dropout:
             self.model.backbone.eval()
             layer: Any
             for layer in self.get_base_layers():

@@ -43,7 +43,15 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import maybe_install_capturing_hooks
 
-from .backbone import BackbonePreTrainedModel, build_backbone, find_encoder, find_layers, load_matching_weights
+from .backbone import (
+    BackbonePreTrainedModel,
+    build_backbone,
+    find_encoder,
+    find_layers,
+    get_native_config,
+    load_matching_weights,
+    needs_gradient,
+)
 from .configuration_gmap import BASELINES, GATED_STRATEGIES, GMapConfig, check_memory_reference
 from .heads import (
     BackboneForMaskedLM,
@@ -207,18 +215,21 @@ def check_attention(implementation: Any) -> None:
 
 
 class LayerGate(nn.Linear):
-    """g of section 2.3: weighs the memory's layers token by token.
+    """g of section 2.3: scores the memory's layers token by token, `[..., layers, hidden_size]` to `[..., layers, 1]`.
 
-    Its bias is in the paper's count of parameters and has no effect: it moves the scores of all layers alike.
+    The softmax is left to `mix_layers`: an adapter of peft adds its change to the output of a linear layer, and merges
+    it into the weight, which is the same for a linear map alone. The bias is in the paper's count of parameters and has
+    no effect: it moves the scores of all layers alike.
     """
 
     def __init__(self, hidden_size: int):
         super().__init__(hidden_size, 1)
 
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """Mix `[batch, memory_length, layers, hidden_size]` to `[batch, memory_length, hidden_size]`."""
-        weights = super().forward(states).float().softmax(dim=2).to(states.dtype)
-        return (weights.transpose(2, 3) @ states).squeeze(2)
+
+def mix_layers(gate: nn.Module, states: torch.Tensor) -> torch.Tensor:
+    """Mix `[batch, memory_length, layers, hidden_size]` to `[batch, memory_length, hidden_size]` by a `LayerGate`."""
+    weights = gate(states).float().softmax(dim=2).to(states.dtype)
+    return (weights.transpose(2, 3) @ states).squeeze(2)
 
 
 class HeadGate(nn.Module):
@@ -488,20 +499,16 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
         model.use_memory_attention()
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, *args, **kwargs) -> Any:
-        """Resize the domain encoder's table; ids that the memory does not know make its tokenizer another one.
+        """Resize the domain encoder's table; the memory, which has no rows for added tokens, reads the text without.
 
-        Raises:
-            ValueError: A baseline, whose encoders read the same ids, would get such ids.
+        That serves a few markers. Words of the domain should be added before the model is built: `from_backbones` then
+        sees that the memory needs `memory_input_ids` of its own tokenizer.
         """
-        config = self.config
-        if config.strategy in BASELINES and (new_num_tokens or 0) > config.memory_config.vocab_size:
-            raise ValueError(
-                f"{config.strategy} reads the same ids with both encoders, and the memory knows "
-                f"{config.memory_config.vocab_size:,}; got {new_num_tokens:,}"
-            )
         table = super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
-        if self.config.vocab_size > self.config.memory_config.vocab_size:
-            self.config.memory_tokenizer = "own"
+        config: Any = self.config
+        added = config.vocab_size - config.memory_config.vocab_size
+        if added > 0 and config.memory_tokenizer == "same":
+            logger.warning(f"the memory reads texts without the {added:,} tokens that it has no rows for")
         return table
 
     @torch.no_grad()
@@ -620,10 +627,15 @@ class GMapModel(GMapPreTrainedModel):
                 f"{memory_attention_mask.shape[1]}; give it beside memory_input_ids where attention_mask is of another "
                 "length"
             )
+        known_ids = input_ids if memory_input_ids is None else memory_input_ids
+        known_ids, memory_attention_mask = self.leave_out_added_tokens(known_ids, memory_attention_mask)
         if memory_states is None:
-            memory_states = self.encode_memory(memory_input_ids, memory_attention_mask, memory_token_type_ids)
-        elif not config.freeze_memory:
-            raise ValueError("memory_states are those of a frozen memory; this one is trained (freeze_memory=False)")
+            memory_states = self.encode_memory(known_ids, memory_attention_mask, memory_token_type_ids)
+        elif not config.freeze_memory or needs_gradient(self.memory):
+            raise ValueError(
+                "memory_states must be those of a frozen memory, but this one is trained; use freeze_memory=True, and "
+                "leave the memory out of an adapter by exclude_modules"
+            )
         self.check_memory_is_read(memory_states)
         if self.plan:
             inputs: Any = input_ids if inputs_embeds is None else inputs_embeds
@@ -635,6 +647,27 @@ class GMapModel(GMapPreTrainedModel):
         if not self.plan:
             last_hidden_state = torch.cat([last_hidden_state, memory_states[:, :, -1].to(last_hidden_state)], dim=-1)
         return BaseModelOutput(last_hidden_state, outputs.hidden_states, outputs.attentions)
+
+    def leave_out_added_tokens(
+        self, input_ids: torch.Tensor | None, attention_mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Turn ids that the memory has no rows for, which `resize_token_embeddings` adds, into padding.
+
+        Args:
+            input_ids: `[batch, memory_length]`.
+            attention_mask: `[batch, memory_length]`, 0 at padding; None: nothing is.
+
+        Returns:
+            Ids and mask; the same where both encoders know the same ids, and where the memory has its own tokenizer.
+        """
+        config: Any = self.config
+        size = config.memory_config.vocab_size
+        if input_ids is None or config.memory_tokenizer == "own" or config.vocab_size <= size:
+            return input_ids, attention_mask
+        known = input_ids < size
+        mask = known.long() if attention_mask is None else attention_mask * known
+        padding = getattr(get_native_config(config.memory_config), "pad_token_id", None) or 0
+        return input_ids.masked_fill(~known, padding), mask
 
     def encode_memory(
         self,
@@ -653,10 +686,11 @@ class GMapModel(GMapPreTrainedModel):
             `[batch, memory_length, states, hidden_size]`, the states that the strategy reads, in the order of
             `self.state_indices`; for a baseline the last hidden state.
         """
+        input_ids, attention_mask = self.leave_out_added_tokens(input_ids, attention_mask)
         inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
         if token_type_ids is not None and "token_type_ids" in signature(self.memory.forward).parameters:
             inputs["token_type_ids"] = token_type_ids
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.freeze_memory):
+        with torch.set_grad_enabled(torch.is_grad_enabled() and needs_gradient(self.memory)):
             if not self.plan:
                 return self.memory(**inputs, return_dict=True).last_hidden_state.unsqueeze(2)
             states = self.memory(**inputs, output_hidden_states=True, return_dict=True).hidden_states
@@ -716,7 +750,7 @@ class GMapModel(GMapPreTrainedModel):
         for index, (layer, chosen) in enumerate(self.plan):
             start = self.state_indices.index(chosen[0])
             states = memory_states[:, :, start : start + len(chosen)].to(self.dtype)
-            states = self.memory_gates[index](states) if len(self.memory_gates) else states.squeeze(2)
+            states = mix_layers(self.memory_gates[index], states) if len(self.memory_gates) else states.squeeze(2)
             if self.config.memory_projection:
                 states = self.memory_projection(states)
             layer_mask, rotation, module = padding, None, layers[layer - 1]

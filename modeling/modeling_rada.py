@@ -38,7 +38,7 @@ from transformers.modeling_outputs import (
 )
 from transformers.utils.generic import can_return_tuple
 
-from .backbone import BackbonePreTrainedModel, build_backbone
+from .backbone import BackbonePreTrainedModel, build_backbone, needs_gradient
 from .configuration_rada import RadaConfig
 from .heads import (
     BackboneForMaskedLM,
@@ -117,6 +117,17 @@ def sample_gumbel(like: torch.Tensor) -> torch.Tensor:
     return -torch.empty_like(like).exponential_().clamp(min=torch.finfo(like.dtype).tiny).log()
 
 
+def read_matrix(linear: nn.Module) -> torch.Tensor:
+    """Return the matrix `[out, in]` of a linear map without bias, float32.
+
+    An adapter of peft in its place keeps the matrix of its own: what it does to the unit vectors is the matrix of both.
+    """
+    weight: Any = linear.weight
+    if type(linear) is not nn.Linear:
+        weight = linear(torch.eye(weight.shape[1], dtype=weight.dtype, device=weight.device)).T
+    return weight.float()
+
+
 class RetrievalInterface(nn.Module):
     """The RA-interface (section 3.3): scores, selection and fusion, on the states of any encoder.
 
@@ -185,7 +196,7 @@ class RetrievalInterface(nn.Module):
             fused = choice.unsqueeze(1) @ values  # [batch, 1, hidden_size]
             norm = self.norm
             read = F.layer_norm(
-                hidden + F.linear(fused, self.output.weight.float()),
+                hidden + F.linear(fused, read_matrix(self.output)),
                 norm.normalized_shape,
                 norm.weight.float(),
                 norm.bias.float(),
@@ -202,9 +213,9 @@ class RetrievalInterface(nn.Module):
             word_weights=selected_weights,
         )
 
-    def split_heads(self, linear: nn.Linear) -> torch.Tensor:
+    def split_heads(self, linear: nn.Module) -> torch.Tensor:
         """Return the matrix of a projection as `[heads, head_size, hidden_size]`, float32."""
-        return linear.weight.float().unflatten(0, (self.num_heads, -1))
+        return read_matrix(linear).unflatten(0, (self.num_heads, -1))
 
     def project_query(self, hidden_states: torch.Tensor, token_mask: torch.Tensor) -> torch.Tensor:
         """Return the mean query of each head, put through W^K transposed and divided by sqrt(d).
@@ -420,17 +431,16 @@ class RadaPreTrainedModel(BackbonePreTrainedModel):
             self.base_model.passage_backbone.requires_grad_(False)
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, *args, **kwargs) -> Any:
-        """Resize as transformers does.
-
-        Raises:
-            ValueError: The frozen passage encoder would be left with the old vocabulary.
-        """
-        if self.config.passage_encoder == "frozen" and new_num_tokens not in (None, self.config.vocab_size):
-            raise ValueError(
-                f"the frozen passage encoder keeps its vocabulary of {self.config.vocab_size}, got {new_num_tokens}; "
-                "resize the encoder first, then build the RADA around it"
-            )
-        return super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
+        """Resize as transformers does; a frozen passage encoder gets the new rows as they begin."""
+        rows = self.get_input_embeddings().num_embeddings
+        table: Any = super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
+        if self.config.passage_encoder == "frozen" and table.num_embeddings != rows:
+            rada: Any = self.base_model
+            frozen = rada.passage_backbone.resize_token_embeddings(table.num_embeddings, mean_resizing=False)
+            with torch.no_grad():
+                frozen.weight[rows:] = table.weight[rows:]
+            self.freeze_parameters()
+        return table
 
     def use_passage_cache(self, cache: PassageReader | None) -> None:
         """Let the model read encoded passages by their ids, which batches then bring as `passage_ids`.
@@ -548,12 +558,14 @@ class RadaModel(RadaPreTrainedModel):
         Returns:
             `[rows, passage_length, hidden_size]`.
         """
-        encoder = self.passage_backbone if self.config.passage_encoder == "frozen" else self.backbone
+        encoder, is_trained = self.backbone, self.config.passage_gradient
+        if self.config.passage_encoder == "frozen":
+            encoder, is_trained = self.passage_backbone, needs_gradient(self.passage_backbone)
         # An encoder that may attend to nothing gives what its attention makes of it; NaN, in some.
         first = torch.arange(input_ids.shape[1], device=input_ids.device) == 0
         mask = attention_mask.bool() | (first & ~attention_mask.bool().any(dim=1, keepdim=True))
         mask = mask.to(attention_mask.dtype)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and self.config.passage_gradient):
+        with torch.set_grad_enabled(torch.is_grad_enabled() and is_trained):
             return torch.cat(
                 [
                     encoder(input_ids=ids, attention_mask=ids_mask, return_dict=True).last_hidden_state
@@ -614,9 +626,10 @@ class RadaModel(RadaPreTrainedModel):
         """Read passages from the cache; arguments as in `forward`."""
         if self.passage_cache is None:
             raise ValueError("passage_ids are read from a cache and there is none; call use_passage_cache first")
-        if self.training and self.config.passage_encoder == "shared":
+        if self.training and (self.config.passage_encoder == "shared" or needs_gradient(self.passage_backbone)):
             raise ValueError(
-                "cached passages go stale while the encoder that made them trains; use passage_encoder='frozen'"
+                "cached passages go stale while the encoder that made them trains; use passage_encoder='frozen', and "
+                "leave passage_backbone out of an adapter by exclude_modules"
             )
         available = passage_ids >= 0
         if not available.any():

@@ -385,7 +385,7 @@ def test_trained_memory(tmp_path):
     batch = make_batch(masked=False)
     states = model.model.encode_memory(**batch)
     assert states.requires_grad
-    with pytest.raises(ValueError, match="memory_states are those of a frozen memory"):
+    with pytest.raises(ValueError, match="memory_states must be those of a frozen memory"):
         model(**batch, memory_states=states)
 
 
@@ -727,12 +727,11 @@ def test_token_types_reach_the_memory():
 def test_domain_vocabulary_that_outgrows_the_memory():
     model = make_gmap()
     model.resize_token_embeddings(VOCAB_SIZE + 5)
-    with pytest.raises(ValueError, match="tokenizer of its own"):
-        model(**make_batch(masked=False))
+    assert model.config.memory_tokenizer == "same"
+    assert model(**make_batch(masked=False)).logits.shape[-1] == VOCAB_SIZE + 5
     assert make_gmap().resize_token_embeddings(VOCAB_SIZE).num_embeddings == VOCAB_SIZE
     baseline = make_gmap(head=GMapForSequenceClassification, strategy="logits_fusion")
-    with pytest.raises(ValueError, match=f"the memory knows {VOCAB_SIZE}; got {VOCAB_SIZE + 5}"):
-        baseline.resize_token_embeddings(VOCAB_SIZE + 5)
+    baseline.resize_token_embeddings(VOCAB_SIZE + 5)
     assert baseline(**make_batch(masked=False)).logits.shape == (4, 2)
 
 

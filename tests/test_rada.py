@@ -673,8 +673,11 @@ def test_resized_vocabulary():
     model = make_rada()
     model.resize_token_embeddings(130)
     assert model(**batch).logits.shape[-1] == 130
-    with pytest.raises(ValueError, match=r"keeps its vocabulary of 120, got 130; resize the encoder first"):
-        make_rada(passage_encoder="frozen").resize_token_embeddings(130)
+    frozen = make_rada(passage_encoder="frozen")
+    table = frozen.resize_token_embeddings(130)
+    copied = frozen.model.passage_backbone.get_input_embeddings()
+    assert torch.equal(copied.weight[120:], table.weight[120:]) and not copied.weight.requires_grad
+    assert frozen(**batch).logits.shape[-1] == 130
 
 
 def test_wrong_passages():
