@@ -105,6 +105,29 @@ def finish_writing(folder: str | Path) -> None:
             file.unlink()
 
 
+def replace_folder(new: Path, folder: Path) -> None:
+    """Put a folder in the place of another, which is whole until then; see `restore_folder`."""
+    old = name_replaced(folder)
+    if folder.exists():
+        os.replace(folder, old)
+    os.replace(new, folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def restore_folder(folder: Path) -> None:
+    """Undo, or finish, what `replace_folder` was killed in."""
+    old = name_replaced(folder)
+    if old.exists() and not folder.exists():
+        os.replace(old, folder)
+    elif old.exists():
+        shutil.rmtree(old)
+
+
+def name_replaced(folder: Path) -> Path:
+    """Return where `replace_folder` keeps the old folder until the new one is in its place."""
+    return folder.with_name(f"{folder.name}.replaced")
+
+
 @contextmanager
 def lock_folder(folder: str | Path) -> Iterator[None]:
     """Keep other processes from writing into a folder; the lock falls with the process, also when it is killed.

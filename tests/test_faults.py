@@ -8,7 +8,7 @@ from pathlib import Path
 import faults
 import pytest
 from script_runs import save_tiny_bert, write_jsonl
-from tiny_tokenizers import SENTENCES, make_bert_tokenizer
+from tiny_tokenizers import SENTENCES
 from transformers import AutoTokenizer
 
 TRAINING = {
@@ -68,18 +68,6 @@ def datastore(inputs):
     tokenizer = AutoTokenizer.from_pretrained(inputs / "model")
     build_datastore(Dataset.from_dict({"text": SENTENCES}), inputs / "datastore", tokenizer)
     return inputs / "datastore"
-
-
-@pytest.fixture(scope="module")
-def expanded(inputs):
-    from hf_domain.tokenization import VocabularyDelta
-
-    pieces = {"modeling": [5], "unlikely": [6]}
-    tokenizer = AutoTokenizer.from_pretrained(inputs / "model")
-    make_bert_tokenizer([*SENTENCES, "cell gene court law"]).save_pretrained(inputs / "expanded")
-    tokens = list(tokenizer.get_vocab()) + list(pieces)
-    assert len(tokens)
-    return VocabularyDelta(len(tokenizer), pieces)
 
 
 def make_command(name, inputs):

@@ -1,6 +1,7 @@
 """Model cards and what may be published."""
 
 import ast
+import shutil
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -297,6 +298,25 @@ def make(comparison, method, folder=None):
 
 def list_files(folder):
     return sorted(path.relative_to(folder) for path in Path(folder).rglob("*"))
+
+
+def test_publication_killed_while_it_replaces_another_does_not_block_its_folder(comparison, tmp_path, monkeypatch):
+    comparison("varmae", "varmae")
+    folder = tmp_path / "hub"
+    make(comparison, "varmae", folder)
+    remove = shutil.rmtree
+
+    def kill(path, **options):
+        if (file := Path(path, "README.md")).exists() and "unfinished" not in Path(path).name:
+            file.unlink()
+            raise KeyboardInterrupt
+        remove(path, **options)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shutil, "rmtree", kill)
+        make(comparison, "varmae", folder)
+    assert "max steps | 16" in make(comparison, "varmae", folder)
+    assert [path for path in tmp_path.iterdir() if path.name.startswith("hub")] == [folder]
 
 
 def test_publication_replaces_only_a_publication(comparison, tmp_path, monkeypatch):

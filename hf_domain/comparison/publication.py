@@ -1,6 +1,5 @@
 """A model of a comparison, ready for the Hub: weights, tokenizer, code, pictures, and a card with what was measured."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from transformers import AutoTokenizer
 from hf_domain.comparison.report import Report, draw, explain, format_markdown_table, make_tables, write_report
 from hf_domain.comparison.results import read_results
 from hf_domain.comparison.steps import CHECKPOINTS, TRAINER_OPTIONS
+from hf_domain.files import name_replaced, replace_folder, restore_folder
 from hf_domain.methods import METHODS, RECIPES
 from hf_domain.publishing import MODEL_FILES, has_own_code, make_usage, read_config, write_model_card
 from hf_domain.results import read_json, write_json
@@ -64,6 +64,8 @@ def make_publication(
     """
     folder = folder.resolve()
     unfinished = folder.with_name(f"{folder.name}.unfinished")
+    check_replaceable(name_replaced(folder), output_dir, is_whole=False)
+    restore_folder(folder)
     check_replaceable(folder, output_dir)
     check_replaceable(unfinished, output_dir, is_whole=False)
     name, results = f"{method}-{corpus}", read_results(output_dir)
@@ -125,8 +127,7 @@ def make_publication(
         results_note=f"{find_row(report, method)} is this model. {explain(report)}",
         pictures=pictures,
     )
-    shutil.rmtree(folder, ignore_errors=True)
-    os.replace(unfinished, folder)
+    replace_folder(unfinished, folder)
     return folder
 
 
