@@ -26,9 +26,12 @@ BASES = {
     "gmap": lambda stock: GMapForMaskedLM.from_backbones(stock, stock),
     "rada": RadaForMaskedLM.from_backbone,
 }
-# Of the encoder alone: G-MAP's frozen memory has modules of the same names.
-TARGETS = [f"backbone.encoder.layer.{layer}.attention.self.{name}" for layer in range(2) for name in ("query", "value")]
-LORA = (LoraConfig, {"target_modules": TARGETS, "task_type": "FEATURE_EXTRACTION"})
+# Of the encoder alone: the frozen memory and the interface, unused without passages, have modules of the same names.
+OTHERS = r".*(memory|interface).*"
+LORA = (
+    LoraConfig,
+    {"target_modules": ["query", "value"], "exclude_modules": OTHERS, "task_type": "FEATURE_EXTRACTION"},
+)
 PROMPT = (PromptTuningConfig, {"num_virtual_tokens": 4, "task_type": "FEATURE_EXTRACTION"})
 ADAPTER = {"extension_vocab_size": 4, "base_vocab_size": VOCAB_SIZE, "extension_hidden_size": 16}
 CASES = {f"{name}-{title}": (name, *method) for title, method in (("lora", LORA), ("prompt", PROMPT)) for name in BASES}
