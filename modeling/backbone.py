@@ -158,8 +158,9 @@ class BackbonePreTrainedModel(PreTrainedModel):
         allowed = {field.name for field in fields(cls.config_class)} | {"num_labels", "attn_implementation"}
         unknown = sorted(options.keys() - allowed)
         if unknown:
-            is_name = isinstance(backbone, str)
-            encoder_config: Any = AutoConfig.from_pretrained(backbone, **hub_options) if is_name else backbone.config
+            given: Any = backbone
+            is_name = isinstance(given, str)
+            encoder_config = AutoConfig.from_pretrained(given, **hub_options) if is_name else given.config
             unknown = [name for name in unknown if not has_encoder_field(encoder_config, name)]
         if unknown:
             own = sorted(set(cls.config_class.__annotations__))

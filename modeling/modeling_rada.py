@@ -545,7 +545,8 @@ class RadaModel(RadaPreTrainedModel):
         else:
             reading = RadaModelOutput(last_hidden_state=hidden_states)
         if self.training:
-            reading["last_hidden_state"] = add_zero_gradients(reading.last_hidden_state, self.interface)
+            states: Any = reading.last_hidden_state
+            reading["last_hidden_state"] = add_zero_gradients(states, self.interface)
         return RadaModelOutput(**reading, hidden_states=outputs.hidden_states, attentions=outputs.attentions)
 
     def encode_passages(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
