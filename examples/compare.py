@@ -47,7 +47,7 @@ import sys
 from pathlib import Path
 
 from hf_domain.comparison.plan import load_plan
-from hf_domain.comparison.report import write_report
+from hf_domain.comparison.report import describe_unlearned, write_report
 from hf_domain.comparison.results import gather_results
 from hf_domain.comparison.runner import list_missing_steps, run_comparison
 
@@ -84,6 +84,8 @@ def main() -> None:
     report = write_report(output_dir)
     print((output_dir / "report.md").read_text(encoding="utf-8"))
     print(f"The report: {output_dir / 'report.html'}")
+    if unlearned := describe_unlearned(report):  # again: the end of a long report is what a terminal shows
+        print(unlearned)
     if report.failed:
         sys.exit(f"{len(report.failed)} runs failed; the same command tries them again")
 

@@ -5,7 +5,7 @@
 """From a corpus to a published domain encoder, and whether it was worth it.
 
     python examples/quickstart.py                                 # on the data in quickstart_data/
-    python examples/quickstart.py --model_name_or_path bert-base-uncased --learning_rate 3e-5 \
+    python examples/quickstart.py --model_name_or_path bert-base-uncased \
         --pretraining_learning_rate 1e-4 --corpus mine.jsonl --task my_task/ --output_dir mine
 
 It writes a plan, and compares: the encoder as it is, DAPT, and VarMAE on equally many tokens, each fine-tuned on a
@@ -25,7 +25,7 @@ from transformers import AutoConfig, AutoTokenizer
 from hf_domain.arguments import parse_arguments
 from hf_domain.comparison.plan import load_plan
 from hf_domain.comparison.publication import make_publication
-from hf_domain.comparison.report import write_report
+from hf_domain.comparison.report import describe_unlearned, write_report
 from hf_domain.comparison.runner import run_comparison
 from hf_domain.comparison.task_files import check_task_files, find_kind
 from hf_domain.corpora import load_corpus
@@ -50,8 +50,8 @@ class Arguments:
     output_dir: str = field(default="quickstart", metadata={"help": "Where everything is written."})
     num_tokens: int = field(default=400_000, metadata={"help": "Tokens of pre-training, the same for each method."})
     num_train_epochs: int = field(default=2, metadata={"help": "Epochs of fine-tuning."})
-    learning_rate: str = field(
-        default="2e-4", metadata={"help": "Of fine-tuning; this one is for an encoder as small as the demo's."}
+    learning_rate: str | None = field(
+        default=None, metadata={"help": "Of fine-tuning, the same for each method; default by the encoder's width."}
     )
     pretraining_learning_rate: str | None = field(
         default=None,
@@ -99,7 +99,8 @@ def write_plan(args: Arguments, output_dir: Path) -> Path:
         "seeds": list(range(args.num_seeds)),
         "budget": {"tokens": args.num_tokens},
         "pretraining": {"max_seq_length": args.max_seq_length},
-        "fine_tuning": {"learning_rate": args.learning_rate, "num_train_epochs": args.num_train_epochs},
+        "fine_tuning": {"num_train_epochs": args.num_train_epochs}
+        | ({"learning_rate": args.learning_rate} if args.learning_rate else {}),
         "vocabulary": {"step": 1000},
     }
     path, text = output_dir / "plan.yaml", yaml.safe_dump(content, sort_keys=False)
@@ -148,6 +149,8 @@ def main() -> None:
     )
     print((output_dir / "plan" / "report.md").read_text(encoding="utf-8"))
     told = (folder / "README.md").read_text(encoding="utf-8").split("```text\n")[1].split("```")[0]
+    if unlearned := describe_unlearned(report):  # again: the end of a long report is what a terminal shows
+        print(unlearned)
     print(
         f"{read_json(folder / 'config.json')['architectures'][0]} from {folder}, without hf_domain:\n{told}\n"
         f"The report: {output_dir / 'plan' / 'report.html'}\n"

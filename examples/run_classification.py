@@ -20,10 +20,11 @@ one as memory; `--memory_cache <folder>` keeps the memory's states, so that it r
 from dataclasses import dataclass, field
 from functools import partial
 
-from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, TrainingArguments
+from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
 
 import hf_domain  # noqa: F401  the Auto classes then know its models
 from hf_domain.arguments import parse_arguments
+from hf_domain.baselines import DECIDING, add_baseline, make_constants
 from hf_domain.classification import (
     decode_logits,
     encode_labels,
@@ -34,6 +35,7 @@ from hf_domain.classification import (
 from hf_domain.fine_tuning import (
     DataArguments,
     FineTuner,
+    FineTunerArguments,
     FineTuningArguments,
     add_memory_states,
     check_columns,
@@ -92,7 +94,7 @@ class DataTrainingArguments(DataArguments):
     )
 
 
-ARGUMENTS = (FineTuningArguments, DataTrainingArguments, PassageArguments, TrainingArguments)
+ARGUMENTS = (FineTuningArguments, DataTrainingArguments, PassageArguments, FineTunerArguments)
 
 
 def main():
@@ -147,7 +149,10 @@ def run(model_args, data_args, passage_args, training_args):
         splits = append_passages(splits, datastore, *text_columns, tokenizer, data_args.max_seq_length)
         text_columns = [*text_columns, "passage"]
     tokenized = map_splits(splits, tokenize, training_args, data_args)
+    train_labels = tokenized["train"]["labels"][:]
     tokenized = add_memory_states(tokenized, model, training_args, data_args)
+    constants = make_constants(problem_type, train_labels, len(label_names))
+    deciding = data_args.metric_name or DECIDING[problem_type]
     collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None)
     collator = DataCollatorWithMemory(collator, memory_tokenizer)
     trainer = FineTuner(
@@ -157,7 +162,7 @@ def run(model_args, data_args, passage_args, training_args):
         eval_dataset=tokenized.get("validation"),
         processing_class=tokenizer,
         data_collator=wrap_collator(collator, model, tokenizer, datastore, tokenized, passage_args, training_args),
-        compute_metrics=compute_metrics,
+        compute_metrics=add_baseline(compute_metrics, constants, train_labels, deciding),
     )
     if training_args.do_train:
         run_training(trainer)

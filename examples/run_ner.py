@@ -16,13 +16,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 
-from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification, TrainingArguments
+import numpy as np
+from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification
 
 import hf_domain  # noqa: F401  the Auto classes then know its models
 from hf_domain.arguments import parse_arguments
+from hf_domain.baselines import add_baseline
 from hf_domain.fine_tuning import (
     DataArguments,
     FineTuner,
+    FineTunerArguments,
     FineTuningArguments,
     add_memory_states,
     check_columns,
@@ -64,7 +67,7 @@ class DataTrainingArguments(DataArguments):
     return_entity_level_metrics: bool = field(default=False, metadata={"help": "Metrics of every entity type as well."})
 
 
-ARGUMENTS = (FineTuningArguments, DataTrainingArguments, PassageArguments, TrainingArguments)
+ARGUMENTS = (FineTuningArguments, DataTrainingArguments, PassageArguments, FineTunerArguments)
 
 
 def main():
@@ -109,6 +112,7 @@ def run(model_args, data_args, passage_args, training_args):
     splits = retrieve_passages(limit_splits(splits, data_args), datastore, columns, passage_args, workers)
     tokenized = map_splits(splits, tokenize, training_args, data_args)
     tokenized = add_memory_states(tokenized, model, training_args, data_args)
+    outside = np.array([float(name == "O") for name in label_names])
     collator = DataCollatorForTokenClassification(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None)
     collator = DataCollatorWithMemory(collator, memory_tokenizer)
     trainer = FineTuner(
@@ -118,7 +122,7 @@ def run(model_args, data_args, passage_args, training_args):
         eval_dataset=tokenized.get("validation"),
         processing_class=tokenizer,
         data_collator=wrap_collator(collator, model, tokenizer, datastore, tokenized, passage_args, training_args),
-        compute_metrics=compute_metrics,
+        compute_metrics=add_baseline(compute_metrics, [outside], None, "f1"),
     )
     if training_args.do_train:
         run_training(trainer)

@@ -16,14 +16,16 @@ import json
 from dataclasses import dataclass, field
 from functools import partial
 
-from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding, TrainingArguments
+from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding
 
 import hf_domain  # noqa: F401  the Auto classes then know its models
 from hf_domain.arguments import parse_arguments
+from hf_domain.baselines import compare_with_baseline
 from hf_domain.classification import tokenize_texts
 from hf_domain.fine_tuning import (
     DataArguments,
     FineTuner,
+    FineTunerArguments,
     FineTuningArguments,
     add_memory_states,
     check_columns,
@@ -64,7 +66,7 @@ class DataTrainingArguments(DataArguments):
     )
 
 
-ARGUMENTS = (FineTuningArguments, DataTrainingArguments, PassageArguments, TrainingArguments)
+ARGUMENTS = (FineTuningArguments, DataTrainingArguments, PassageArguments, FineTunerArguments)
 
 
 def main():
@@ -123,7 +125,8 @@ def run(model_args, data_args, passage_args, training_args):
 
     def compute_metrics(output, split, prefix):
         references = {example["id"]: example["answers"]["text"] for example in splits[split]}
-        return compute_squad_metrics(answer(output.predictions, split, prefix), references)
+        metrics = compute_squad_metrics(answer(output.predictions, split, prefix), references)
+        return compare_with_baseline(metrics, compute_squad_metrics(dict.fromkeys(references, ""), references), "f1")
 
     trainer = FineTuner(
         model=model,

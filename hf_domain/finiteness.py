@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn.utils import get_total_norm
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -42,10 +43,32 @@ def check_metrics(metrics: Mapping[str, Any]) -> None:
             )
 
 
+def check_predictions(predictions: Any) -> None:
+    """Raise unless all logits are finite: the largest of several nan is the first, which looks like an answer.
+
+    Args:
+        predictions: An array, or a tuple of such, as Trainer gives them.
+
+    Raises:
+        ValueError: One is nan or infinite.
+    """
+    for logits in predictions if isinstance(predictions, tuple) else (predictions,):
+        if (
+            isinstance(logits, np.ndarray)
+            and np.issubdtype(logits.dtype, np.floating)
+            and not np.isfinite(logits).all()
+        ):
+            raise ValueError(
+                f"all predictions must be finite; {int((~np.isfinite(logits)).sum()):,} of {logits.size:,} logits are "
+                "nan or infinite. Predict in float32, or train again at a lower learning rate."
+            )
+
+
 class NonFiniteStop(TrainerCallback):
     """Stops training before an optimizer step that would write nan or inf into the weights, and before saving such.
 
-    Trainer goes on: it clips gradients by a norm of nan, and its `logging_nan_inf_filter` logs other losses instead.
+    Trainer goes on: it clips gradients by a norm of nan, and its `logging_nan_inf_filter` logs the mean of the other
+    losses instead. The filter stays on for evaluations: a batch in which nothing is masked has a loss of 0 / 0.
     """
 
     def on_pre_optimizer_step(

@@ -27,10 +27,12 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import PredictionOutput
 
 from hf_domain.arguments import ModelArguments
+from hf_domain.baselines import mark_card, warn_if_unlearned
 from hf_domain.corpora import check_length
 from hf_domain.files import UNFINISHED, begin_writing, end_writing, write_folder, write_text
-from hf_domain.finiteness import NonFiniteStop, check_metrics
+from hf_domain.finiteness import NonFiniteStop, check_metrics, check_predictions
 from hf_domain.publishing import check_memory_reference, commit_files, is_hub_id, retry_on_the_hub
+from hf_domain.results import read_json
 from hf_domain.run_folders import MADE
 from hf_domain.training import PushCodeCallback, StepTimer
 
@@ -65,7 +67,6 @@ def start_run(training_args: TrainingArguments) -> None:
     datasets.utils.logging.set_verbosity(log_level)
     transformers.utils.logging.set_verbosity(log_level)
     logger.info(f"Training/evaluation parameters {training_args}")
-    training_args.logging_nan_inf_filter = False  # a loss that is nan would be logged as the mean of the others
     warn_of_slow_bfloat16(training_args)
     keep_private(training_args)
     set_seed(training_args.seed)
@@ -144,7 +145,7 @@ def run_training(trainer: Trainer) -> None:
         check_memory_reference(config.to_dict())
     trainable_parameters = sum(weight.numel() for weight in trainer.model.parameters() if weight.requires_grad)
     metrics = train(trainer, trainer.args.resume_from_checkpoint)
-    metrics["trainable_parameters"] = trainable_parameters
+    metrics |= {"trainable_parameters": trainable_parameters, "learning_rate": trainer.args.learning_rate}
     if (steps_per_second := timer.compute()) is not None:
         metrics["train_warm_steps_per_second"] = round(steps_per_second, 3)
     save_model(trainer, replaced=MADE)
@@ -239,6 +240,7 @@ def run_prediction(trainer: Trainer, dataset: Dataset) -> PredictionOutput:
         Predictions and labels, in the order of the examples.
     """
     output = trainer.predict(dataset, metric_key_prefix="predict")
+    check_predictions(output.predictions)
     save_metrics(trainer, "predict", output.metrics or {}, dataset)
     return output
 
@@ -257,6 +259,7 @@ def save_metrics(trainer: Trainer, split: str, metrics: dict[str, float], datase
     check_metrics(metrics)
     trainer.log_metrics(split, metrics)
     trainer.save_metrics(split, metrics)
+    warn_if_unlearned(metrics, split)
 
 
 def save_output(trainer: Trainer, name: str, text: str) -> None:
@@ -328,10 +331,12 @@ def create_card(trainer: Trainer, card: dict[str, Any], name: str) -> None:
             trainer.create_model_card(model_name=Path(str(folder)).name, **card)
         finally:
             args.output_dir = folder
+        text = (unfinished / "README.md").read_text(encoding="utf-8")
         if not card["finetuned_from"]:
-            file = unfinished / "README.md"
-            text = file.read_text(encoding="utf-8")
-            write_text(file, text.replace("[](https://huggingface.co/)", Path(name).resolve().name))
+            text = text.replace("[](https://huggingface.co/)", Path(name).resolve().name)
+        if (results := Path(str(folder), "all_results.json")).is_file():
+            text = mark_card(text, read_json(results))
+        write_text(unfinished / "README.md", text)
 
 
 def push_run(trainer: Trainer, name: str) -> None:

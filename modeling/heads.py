@@ -111,8 +111,12 @@ def compute_masked_lm_loss(
 
 
 def count_items(local_count: torch.Tensor, num_items_in_batch: NumItems) -> torch.Tensor | int:
-    """Return what a summed loss is divided by: Trainer's count, or else the batch's own (at least 1)."""
-    return local_count.clamp(min=1) if num_items_in_batch is None else num_items_in_batch
+    """Return what a summed loss is divided by: Trainer's count, or else the batch's own.
+
+    At least 1: where nothing is predicted (no token of a short batch is masked) the loss is 0, not 0 / 0.
+    """
+    count = local_count if num_items_in_batch is None else num_items_in_batch
+    return count.clamp(min=1) if isinstance(count, torch.Tensor) else max(count, 1)
 
 
 class BackboneForMaskedLM(BackbonePreTrainedModel):

@@ -6,13 +6,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 from hf_domain.examples import average_models, run_classification, run_distill, run_mlm
+from hf_domain.modeling.heads import compute_masked_lm_loss
 from safetensors.torch import load_file, save_file
 from script_runs import run_script, save_tiny_bert, write_jsonl
 from tiny_tokenizers import SENTENCES
-from transformers import BertConfig, BertForMaskedLM, Trainer, TrainingArguments
+from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, Trainer, TrainingArguments
 
 from hf_domain.metrics import compute_regression_metrics
-from hf_domain.runs import save_metrics
+from hf_domain.runs import run_prediction, save_metrics
+
+TINY = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
 
 
 @pytest.fixture
@@ -42,9 +45,9 @@ def flags(tmp_path, monkeypatch, model):
 
 @pytest.mark.parametrize("script", [run_classification, run_mlm, run_distill])
 def test_a_rate_that_makes_nan_stops_the_run(tmp_path, monkeypatch, flags, script):
-    output = tmp_path / "output"
+    output, rates = tmp_path / "output", {"learning_rate": 1e30, "save_steps": 1}
     with pytest.raises(ValueError, match=r"must be finite.*[Ll]ower the learning rate, which is 1e\+?(09|30)"):
-        run_script(script.main, monkeypatch, output, **flags[script], learning_rate=1e30, save_steps=1)
+        run_script(lambda: (script.main(), pytest.fail("it ended")), monkeypatch, output, **flags[script], **rates)
     assert not [file for file in output.rglob("*.safetensors") if not is_finite(file)]
     assert not list(output.glob("*.safetensors"))
 
@@ -69,7 +72,7 @@ def test_a_value_to_learn_is_finite(tmp_path, monkeypatch, flags, value):
     lines = "text,label\n" + "".join(f"{row['text'].replace(',', '')},{row['label']}\n" for row in rows)
     (tmp_path / "train.csv").write_text(lines + f"the last,{value}\n", encoding="utf-8")
     options = {**flags[run_classification], "train_file": tmp_path / "train.csv", "do_regression": True}
-    with pytest.raises(ValueError, match=r"every (value must be finite|example has a value|example has a label)"):
+    with pytest.raises(ValueError, match=r"needs numbers, but label is 'nan'|finite number, but label is inf"):
         run_script(run_classification.main, monkeypatch, tmp_path / "output", **options)
 
 
@@ -83,8 +86,10 @@ def test_an_average_of_nan_is_refused(tmp_path, monkeypatch, model, weights):
 
 
 def test_a_metric_that_is_nan_is_no_score(tmp_path):
-    config = BertConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
-    trainer = Trainer(BertForMaskedLM(config), TrainingArguments(str(tmp_path), report_to="none", use_cpu=True))
+    trainer = Trainer(
+        BertForMaskedLM(BertConfig(vocab_size=8, **TINY)),
+        TrainingArguments(str(tmp_path), report_to="none", use_cpu=True),
+    )
     with pytest.raises(ValueError, match="predict_pearson is nan"):
         save_metrics(trainer, "predict", {"predict_mse": 1.0, "predict_pearson": math.nan}, [])
     assert not (tmp_path / "all_results.json").exists()
@@ -119,3 +124,21 @@ def test_the_search_for_a_loss_scale_goes_on():
     for scale in (0.5, None):
         with pytest.raises(ValueError, match="at step 1 the norm of the gradients is inf"):
             check(scale)
+
+
+def test_a_batch_in_which_nothing_is_masked_has_no_loss():
+    """The loss of a short batch without a masked token would be 0 / 0."""
+    labels = torch.full((2, 3), -100)
+    decode = torch.nn.Linear(4, 5)
+    loss = compute_masked_lm_loss(decode, torch.randn(2, 3, 4), labels, torch.tensor(0))
+    assert loss.item() == 0.0
+    loss.backward()
+    assert decode.weight.grad.eq(0).all()
+
+
+def test_predictions_that_are_nan_are_no_answers(tmp_path):
+    model = BertForSequenceClassification(BertConfig(vocab_size=8, **TINY))
+    torch.nn.init.constant_(model.classifier.bias, math.nan)
+    trainer = Trainer(model, TrainingArguments(str(tmp_path), report_to="none", use_cpu=True))
+    with pytest.raises(ValueError, match="all predictions must be finite; 4 of 4 logits are nan"):
+        run_prediction(trainer, [{"input_ids": [1, 2]}, {"input_ids": [3, 4]}])

@@ -92,6 +92,15 @@ def test_from_corpus_to_hub_folder(monkeypatch, inputs, capfd):
     options |= {"licence_note": "none", "limits": "all", "example": "the [MASK]"}
     run_publish(monkeypatch, **options)
     assert "BertForMaskedLM" in (inputs / "hub" / "config.json").read_text()
+
+    # A table of runs that did not learn is never shown without saying so.
+    for path in (output / "plan" / "results").glob("*-task-seed*.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"score": 0.0}))
+    run_publish(monkeypatch, **options)
+    sentence = "No row learned: all 6 fine-tunings are no better than the majority baseline"
+    before, _, after = (inputs / "hub" / "README.md").read_text().partition(sentence)
+    assert "| DAPT | 0.0 ± 0.0 [did not learn]" in after and "| DAPT |" not in before
+
     with pytest.raises(ValueError, match="no trained model exbert-domain; there are dapt-domain, varmae-domain"):
         run_publish(monkeypatch, **{**options, "method": "exbert"})
 

@@ -10,7 +10,15 @@ from typing import Any
 
 from transformers import AutoTokenizer
 
-from hf_domain.comparison.report import Report, draw, explain, format_markdown_table, make_tables, write_report
+from hf_domain.comparison.report import (
+    Report,
+    describe_unlearned,
+    draw,
+    explain,
+    format_markdown_table,
+    make_tables,
+    write_report,
+)
 from hf_domain.comparison.results import read_results
 from hf_domain.comparison.steps import CHECKPOINTS, TRAINER_OPTIONS
 from hf_domain.files import name_replaced, replace_folder, restore_folder
@@ -123,7 +131,7 @@ def make_publication(
         example=example,
         usage_output=run_usage(unfinished, example),
         language=language,
-        results_table=format_markdown_table(make_tables(report)["Scores"]) if report.plan["tasks"] else None,
+        results_table=make_results(report) if report.plan["tasks"] else None,
         results_note=f"{find_row(report, method)} is this model. {explain(report)}",
         pictures=pictures,
     )
@@ -170,7 +178,18 @@ def keep_tasks(report: Report, tasks: list[str]) -> Report:
         method: {task: difference for task, difference in row.items() if task in kept}
         for method, row in report.differences.items()
     }
-    return replace(report, plan=report.plan | {"tasks": kept}, differences=differences)
+    scores, unlearned = (
+        {method: {task: values for task, values in row.items() if task in kept} for method, row in rows.items()}
+        for rows in (report.scores, report.unlearned)
+    )
+    plan = report.plan | {"tasks": kept}
+    return replace(report, plan=plan, scores=scores, unlearned=unlearned, differences=differences)
+
+
+def make_results(report: Report) -> str:
+    """Write the table of scores for a card, below the sentence on the runs that did not learn, if there are any."""
+    table, unlearned = format_markdown_table(make_tables(report)["Scores"]), describe_unlearned(report)
+    return f"**{unlearned}**\n\n{table}" if unlearned else table
 
 
 def describe_text(result: dict[str, Any], plan: dict[str, Any]) -> str:

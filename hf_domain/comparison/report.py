@@ -26,6 +26,8 @@ class Report:
     Args:
         plan: As `describe_plan` wrote it.
         scores: Scores by method, task and seed, in percent.
+        majority: What a model scores that learned nothing, by task; empty for results that do not say.
+        unlearned: The seeds whose score is no better, by method and task.
         differences: To the baseline by method and task, over the seeds that both have.
         costs: By method: what its encoder and its use cost.
         losses: Masked-LM losses by the title of the encoder and the corpus they were measured on.
@@ -38,6 +40,8 @@ class Report:
 
     plan: dict[str, Any]
     scores: dict[str, dict[str, dict[int, float]]]
+    majority: dict[str, float]
+    unlearned: dict[str, dict[str, list[int]]]
     differences: dict[str, dict[str, Difference]]
     costs: dict[str, dict[str, float]]
     losses: dict[str, dict[str, float]]
@@ -70,7 +74,7 @@ def write_report(output_dir: Path) -> Report:
     write_text(output_dir / "report.html", make_html(report, tables, pictures))
     write_json(
         output_dir / "report.json",
-        {"scores": report.scores, "costs": report.costs, "losses": report.losses, "failed": report.failed}
+        {name: getattr(report, name) for name in ("scores", "majority", "unlearned", "costs", "losses", "failed")}
         | {"differences": {m: {t: vars(d) for t, d in row.items()} for m, row in report.differences.items()}},
     )
     return report
@@ -84,6 +88,11 @@ def read_report(plan: dict[str, Any], results: dict[str, dict[str, Any]]) -> Rep
     scores: dict[str, dict[str, dict[int, float]]] = {method: {task: {} for task in tasks} for method in methods}
     for (method, task, seed), run in sorted(runs.items()):
         scores[method][task][seed] = run["score"]
+    majority = {task: run["baseline"] for (_, task, _), run in sorted(runs.items()) if "baseline" in run}
+    unlearned: dict[str, dict[str, list[int]]] = {method: defaultdict(list) for method in methods}
+    for (method, task, seed), run in sorted(runs.items()):
+        if run["score"] <= run.get("baseline", -1.0) + 1e-9:
+            unlearned[method][task].append(seed)
     differences: dict[str, dict[str, Difference]] = {method: {} for method in methods}
     for method in methods:
         for task in tasks:
@@ -103,7 +112,8 @@ def read_report(plan: dict[str, Any], results: dict[str, dict[str, Any]]) -> Rep
         codes[result.get("environment", {}).get("code") or "unknown"].append(result["name"])
     tokens = find_other_tokens(evaluations)
     losses, minutes = read_losses(evaluations), [r["seconds"] / 60 for r in done if r["kind"] == "pretraining"]
-    return Report(plan, scores, differences, costs, losses, tokens, cached, failed, dict(codes), minutes)
+    learning = (scores, majority, unlearned, differences)
+    return Report(plan, *learning, costs, losses, tokens, cached, failed, dict(codes), minutes)
 
 
 def read_costs(method: str, plan: dict[str, Any], done: list[dict[str, Any]]) -> dict[str, float]:
@@ -191,6 +201,10 @@ def make_tables(report: Report) -> dict[str, pd.DataFrame]:
             for task, options in report.plan["tasks"].items()
         }
     )
+    if report.majority:  # a floor
+        scores.loc["majority baseline"] = [
+            f"{report.majority[task]:.1f}" if task in report.majority else "" for task in report.plan["tasks"]
+        ]
     costs = pd.DataFrame.from_dict({titles[m]: row for m, row in report.costs.items()}, orient="index")
     costs = costs.map(lambda value: "" if pd.isna(value) else f"{value:,.0f}" if value >= 100 else f"{value:.1f}")
     if "inference ms" in costs:
@@ -216,10 +230,35 @@ def format_cell(report: Report, method: str, task: str) -> str:
         cell += f" ± {compute_interval(scores):.1f}"
     if len(scores) < len(report.plan["seeds"]):
         cell += f" [{len(scores)} of {len(report.plan['seeds'])} seeds]"
+    if seeds := report.unlearned[method].get(task):
+        cell += " [did not learn]" if len(seeds) == len(scores) else f" [{len(seeds)} of {len(scores)} did not learn]"
     if difference := report.differences[method].get(task):
         p = "one seed: no test" if difference.p is None else f"p {difference.p:.3f}".replace("p 0.000", "p < 0.001")
         cell += f" ({difference.mean:+.1f}, {p})"
     return cell
+
+
+def describe_unlearned(report: Report) -> str:
+    """Say how many fine-tunings are no better than the majority baseline, and of which rows; empty if none is."""
+    total = sum(len(seeds) for row in report.scores.values() for seeds in row.values())
+    rows = [
+        f"{report.plan['titles'][method]} on {task} ({len(seeds)} of {len(report.scores[method][task])} runs)"
+        for method, row in report.unlearned.items()
+        for task, seeds in row.items()
+        if task in report.plan["tasks"]
+    ]
+    count = sum(len(seeds) for row in report.unlearned.values() for seeds in row.values())
+    if not rows:
+        return ""
+    if count == total:
+        return (
+            f"No row learned: all {total} fine-tunings are no better than the majority baseline, so the table says "
+            "nothing about the methods. Train longer, choose another learning rate, or give more examples."
+        )
+    return (
+        f"{count} of {total} fine-tunings did not learn: they are no better than the majority baseline. These are "
+        f"{'; '.join(rows)}."
+    )
 
 
 def summarize(report: Report) -> list[str]:
@@ -269,7 +308,10 @@ def explain(report: Report) -> str:
 def make_markdown(report: Report, tables: dict[str, pd.DataFrame], pictures: list[str]) -> str:
     """Write the report as Markdown."""
     encoder = report.plan["encoder"].rstrip("/").rpartition("/")[2]
-    parts = [f"# Comparison: {escape_cell(encoder)}", explain(report)]
+    parts = [f"# Comparison: {escape_cell(encoder)}"]
+    if unlearned := describe_unlearned(report):
+        parts.append(f"**{escape_cell(unlearned)}**")
+    parts.append(explain(report))
     if summary := summarize(report):
         parts.append("Against DAPT, at p < 0.05:\n\n" + "\n".join(f"- {line}" for line in summary))
     parts += [f"## {title}\n\n{format_markdown_table(table)}" for title, table in tables.items()]
@@ -296,7 +338,10 @@ def escape_cell(text: Any) -> str:
 def make_html(report: Report, tables: dict[str, pd.DataFrame], pictures: list[str]) -> str:
     """Write the report as a page; every text is escaped."""
     title = html.escape(f"Comparison: {report.plan['encoder'].rstrip('/').rpartition('/')[2]}")
-    parts = [f"<h1>{title}</h1>", f"<p>{html.escape(explain(report))}</p>"]
+    parts = [f"<h1>{title}</h1>"]
+    if unlearned := describe_unlearned(report):
+        parts.append(f"<p><strong>{html.escape(unlearned)}</strong></p>")
+    parts.append(f"<p>{html.escape(explain(report))}</p>")
     if summary := summarize(report):
         items = "".join(f"<li>{html.escape(line)}</li>" for line in summary)
         parts.append(f"<p>Against DAPT, at p &lt; 0.05:</p><ul>{items}</ul>")

@@ -26,7 +26,7 @@ from transformers import AutoTokenizer
 
 from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.results import check_results, describe_plan, describe_steps, is_of, read_results
-from hf_domain.comparison.scores import read_scores
+from hf_domain.comparison.scores import read_scores, score_baseline
 from hf_domain.comparison.steps import Step, check_flags, check_lengths, count_tokens, list_steps
 from hf_domain.comparison.task_files import write_task_text
 from hf_domain.results import describe_environment, read_json, write_json
@@ -311,7 +311,8 @@ def read_output(step: Step, plan: Plan, folder: Path) -> dict[str, Any]:
     if step.kind == "fine_tuning":
         assert step.task is not None
         scores = read_scores(plan.tasks[step.task], step.flags, plan.folder, folder)
-        output |= {"score": scores.compute(), "examples": scores.to_json()}
+        baseline = score_baseline(plan.tasks[step.task], step.flags, plan.folder).compute()
+        output |= {"score": scores.compute(), "baseline": baseline, "examples": scores.to_json()}
         output["milliseconds_per_text"] = 1000 * metrics["predict_runtime"] / len(scores.right)  # of QA: a question
     if step.kind in ("fine_tuning", "probe", "evaluation"):
         for file in folder.glob("*.safetensors"):

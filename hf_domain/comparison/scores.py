@@ -4,6 +4,7 @@ Every F1 of the papers is a function of three counts for each class: how often i
 """
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,10 +75,7 @@ def read_scores(task: Task, flags: dict[str, Any], folder: Path, output_dir: Pat
         folder: Of the plan.
         output_dir: Of the script.
     """
-    text = (folder / task.get_file("test")).read_text(encoding="utf-8")
-    examples = [json.loads(line) for line in text.split("\n") if line.strip()]
-    limit = flags.get("max_predict_samples")
-    examples = examples if limit is None else examples[: int(limit)]
+    examples = _read_examples(folder / task.get_file("test"), flags.get("max_predict_samples"))
     if task.kind == "classification":
         lines = (output_dir / "predict_results.txt").read_text(encoding="utf-8").splitlines()[1:]
         predictions = [line.split("\t", 1)[1] for line in lines]
@@ -88,6 +86,31 @@ def read_scores(task: Task, flags: dict[str, Any], folder: Path, output_dir: Pat
     answers = json.loads((output_dir / "predict_predictions.json").read_text(encoding="utf-8"))
     references = {str(example["id"]): example["answers"]["text"] for example in examples}
     return score_answers(answers, references, task.metric)
+
+
+def score_baseline(task: Task, flags: dict[str, Any], folder: Path) -> ExampleScores:
+    """Score what a model predicts that learned nothing: the most frequent training label, only O, or no answer.
+
+    Args:
+        task: Whose test set is scored.
+        flags: Of the script.
+        folder: Of the plan.
+    """
+    examples = _read_examples(folder / task.get_file("test"), flags.get("max_predict_samples"))
+    if task.kind == "classification":
+        known = _read_examples(folder / task.get_file("train"), flags.get("max_train_samples"))
+        majority = Counter(str(example["label"]) for example in known).most_common(1)[0][0]
+        return score_labels([majority] * len(examples), [str(example["label"]) for example in examples], task)
+    if task.kind == "ner":
+        tags = [example["tags"] for example in examples]
+        return score_tags([["O"] * len(sentence) for sentence in tags], tags, task.metric)
+    references = {str(example["id"]): example["answers"]["text"] for example in examples}
+    return score_answers(dict.fromkeys(references, ""), references, task.metric)
+
+
+def _read_examples(file: Path, limit: Any) -> list[dict[str, Any]]:
+    examples = [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line.strip()]
+    return examples if limit is None else examples[: int(limit)]
 
 
 def score_labels(predictions: Sequence[str], references: Sequence[str], task: Task) -> ExampleScores:

@@ -1,8 +1,11 @@
 """The tables and plots made of the results."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
+from hf_domain.examples import compare
 from matplotlib import pyplot
 from pretended_runs import pretend, write_plan
 
@@ -88,3 +91,46 @@ def test_report_without_results(tmp_path):
 def test_markdown_shows_markup_as_text():
     table = report.format_markdown_table(pd.DataFrame({"<b>task": ["<script>alert(1)</script> a & b"]}, index=["<i>"]))
     assert "<" not in table.replace("&lt;", "") and "&lt;script&gt;" in table
+
+
+def make_run(constant):
+    """Pretend runs; those of the methods in `constant` predict only the most frequent label, or no entity."""
+
+    def run(step, plan, folder):
+        pretend(step, plan, folder)
+        if step.kind == "fine_tuning" and (constant is None or step.method in constant):
+            for name, word in (("predict_results.txt", r"(?<=\t)\w+$"), ("predictions.txt", "B-A")):
+                if (file := folder / name).is_file():
+                    header, *lines = file.read_text().splitlines()
+                    label = "cat" if name == "predict_results.txt" else "O"
+                    text = "\n".join([re.sub("B-A", label, header), *(re.sub(word, label, line) for line in lines)])
+                    file.write_text(text + "\n")
+
+    return run
+
+
+def test_rows_that_did_not_learn_are_marked(content, tmp_path):
+    content["methods"] = {"dapt": None, "varmae": None}
+    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=make_run(["varmae"]))
+    write_report(tmp_path / "output")
+    text, page = ((tmp_path / "output" / f"report.{kind}").read_text() for kind in ("md", "html"))
+    _, sentence, *_ = text.split("\n\n")
+    assert sentence == (
+        "**4 of 8 fine-tunings did not learn: they are no better than the majority baseline. These are VarMAE on "
+        "animals (2 of 2 runs); VarMAE on entities (2 of 2 runs).**"
+    )
+    assert "4 of 8 fine-tunings did not learn" in page
+    assert "| VarMAE | 16.7 ± 0.0 [did not learn] (" in text and "| 0.0 ± 0.0 [did not learn] (" in text
+    assert "| majority baseline | 16.7 | 0.0 |" in text
+    assert text.count("[did not learn]") == 2
+
+
+def test_a_comparison_in_which_nothing_learned_says_so_first(content, tmp_path, monkeypatch, capsys):
+    content["methods"] = {"dapt": None, "varmae": None}
+    path = write_plan(content, tmp_path)
+    run_comparison(load_plan(path), tmp_path / "plan", execute=make_run(None))
+    monkeypatch.setattr("sys.argv", ["compare.py", str(path), "--report_only"])
+    compare.main()
+    sentence = "No row learned: all 8 fine-tunings are no better than the majority baseline"
+    assert (tmp_path / "plan" / "report.md").read_text().split("\n\n")[1].startswith(f"**{sentence}")
+    assert sentence in capsys.readouterr().out.splitlines()[-1]

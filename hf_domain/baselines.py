@@ -1,0 +1,134 @@
+"""Majority baselines: what a run scores that predicts the same for every example, and the mark of one no better."""
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from transformers import EvalPrediction
+
+from hf_domain.finiteness import check_predictions
+
+logger = logging.getLogger(__name__)
+
+Metrics = dict[str, Any]
+# Of a metric from elsewhere nobody knows which way is better: such a run is not judged.
+BETTER = dict.fromkeys(("accuracy", "micro_f1", "macro_f1", "positive_micro_f1", "pearson", "spearman", "f1"), 1)
+BETTER |= {"mse": -1}
+# By which a run is judged. Regression: by the error, because a constant has no correlation.
+DECIDING = {"single_label_classification": "macro_f1", "multi_label_classification": "macro_f1", "regression": "mse"}
+ADVICE = "Train longer, choose another learning rate, or give more examples."
+
+
+def add_baseline(
+    compute_metrics: Callable[[EvalPrediction], Metrics], constants: Sequence[np.ndarray], labels: Any, deciding: str
+) -> Callable[[EvalPrediction], Metrics]:
+    """Return `compute_metrics` that also scores constant predictions.
+
+    Args:
+        compute_metrics: Of a Trainer.
+        constants: Logits `[labels]` of constant predictions, see `make_constants`. Of several the best on the training
+            labels is taken, metric by metric.
+        labels: Label ids of the training data, read where there are several constants.
+        deciding: The metric by which a run is judged.
+    """
+
+    def compute_constant(constant: np.ndarray, references: Any) -> Metrics:
+        references = np.asarray(references)
+        # Several constants are of several labels an example, which have a column each.
+        shape = references.shape[:-1] if len(constants) > 1 else references.shape
+        return compute_metrics(EvalPrediction(np.broadcast_to(constant, (*shape, len(constant))), references))
+
+    def compute_with_baseline(output: EvalPrediction) -> Metrics:
+        check_predictions(output.predictions)
+        scores = [compute_constant(constant, output.label_ids) for constant in constants]
+        known = [compute_constant(constant, labels) for constant in constants] if len(constants) > 1 else scores
+        best = {name: max(range(len(known)), key=lambda number: known[number][name]) for name in known[0]}
+        return compare_with_baseline(
+            compute_metrics(output), {name: scores[number][name] for name, number in best.items()}, deciding
+        )
+
+    return compute_with_baseline
+
+
+def compare_with_baseline(metrics: Metrics, baseline: Metrics, deciding: str) -> Metrics:
+    """Return metrics with those of the baseline as `baseline_*`, and `beats_baseline`.
+
+    Args:
+        metrics: Of a run.
+        baseline: The same of constant predictions.
+        deciding: The metric that must be better than the baseline's.
+    """
+    result = metrics | {f"baseline_{name}": value for name, value in baseline.items()}
+    if deciding in metrics and deciding in BETTER:
+        result["beats_baseline"] = bool(BETTER[deciding] * (metrics[deciding] - baseline[deciding]) > 1e-9)
+    return result
+
+
+def make_constants(problem_type: str, labels: Any, num_labels: int) -> list[np.ndarray]:
+    """Return logits of the constant predictions of a classifier.
+
+    Args:
+        problem_type: As in the model's config.
+        labels: Label ids of the training data: `[examples]`, or 0 and 1 `[examples, labels]` for several labels.
+        num_labels: How many there are.
+
+    Returns:
+        One: the most frequent label, or the mean for regression. Three for several labels: all of them (the best for
+        macro F1), the most frequent ones that are best for micro F1, and the most frequent set (the best for accuracy).
+    """
+    labels = np.asarray(labels)
+    if problem_type == "regression":
+        return [labels.mean(keepdims=True)]
+    if problem_type == "single_label_classification":
+        return [np.eye(num_labels)[np.bincount(labels, minlength=num_labels).argmax()]]
+    counts = labels.sum(0)
+    order = np.argsort(-counts, kind="stable")
+    sizes = np.arange(1, num_labels + 1)
+    micro_f1 = 2 * np.cumsum(counts[order]) / np.maximum(len(labels) * sizes + counts.sum(), 1)
+    frequent = np.isin(np.arange(num_labels), order[: micro_f1.argmax() + 1])
+    commonest = np.array(Counter(map(tuple, labels)).most_common(1)[0][0]) > 0
+    return [np.where(chosen, 1.0, -1.0) for chosen in (np.ones(num_labels, bool), frequent, commonest)]
+
+
+def describe_unlearned(metrics: Metrics, split: str) -> str | None:
+    """Return the sentence on a run that is no better than the majority baseline; None if it is better.
+
+    Args:
+        metrics: With the prefix of the split.
+        split: `eval` or `predict`.
+    """
+    if metrics.get(f"{split}_beats_baseline", True):
+        return None
+    prefix = f"{split}_baseline_"
+    pairs = [
+        f"{name.removeprefix(prefix)} {metrics[f'{split}_{name.removeprefix(prefix)}']:.4g} (baseline {value:.4g})"
+        for name, value in metrics.items()
+        if name.startswith(prefix)
+    ]
+    what = {"eval": "validation set", "predict": "test set"}.get(split, split)
+    return (
+        f"This model did not learn its task: on the {what} it is no better than the majority baseline, which predicts "
+        f"the same for every example: {', '.join(pairs)}."
+    )
+
+
+def warn_if_unlearned(metrics: Metrics, split: str) -> None:
+    """Log a warning for a run that is no better than the majority baseline."""
+    if (sentence := describe_unlearned(metrics, split)) is not None:
+        logger.warning(f"{sentence} {ADVICE}")
+
+
+def mark_card(card: str, metrics: Metrics) -> str:
+    """Return a model card with the sentence on a model that did not learn, right below its title.
+
+    Args:
+        card: Text in Markdown.
+        metrics: What all_results.json holds.
+    """
+    sentences = filter(None, (describe_unlearned(metrics, split) for split in ("predict", "eval")))
+    if (sentence := next(sentences, None)) is None:
+        return card
+    return re.sub(r"(?m)^# .*$", lambda title: f"{title[0]}\n\n**{sentence}**", card, count=1)
