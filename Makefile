@@ -8,7 +8,7 @@ PROCESSES ?= 2
 export OMP_WAIT_POLICY := PASSIVE
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: install demo test test-faults test-lowest test-peers check docs format clean release-check dist install-locked lock
+.PHONY: install demo test test-benchmarks test-faults test-lowest test-peers check docs format clean release-check dist install-locked lock
 
 install: $(VENV)/.installed
 
@@ -32,6 +32,9 @@ check: install  ## lint, format and types; the types of the built wheel, because
 	$(BIN)/ruff format --check .
 	rm -rf build && $(BIN)/pip install --quiet --no-deps --target build/types .
 	cd build/types && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p hf_domain
+
+test-benchmarks: install  ## every script of benchmarks/ at its smallest size: about 4 minutes on 2 cores
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/test_benchmarks.py -m benchmarks -n $(PROCESSES)
 
 test-lowest:  ## the tests on the lower bounds of the HuggingFace packages; torch stays at the pinned one
 	$(MAKE) VENV=.venv-lowest .venv-lowest/.lowest

@@ -1,0 +1,56 @@
+"""Every script of benchmarks/ runs at its smallest size: one that nothing runs goes stale, and its figures with it."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from script_runs import save_tiny_bert
+from tiny_tokenizers import SENTENCES
+from transformers import BertConfig
+
+ROOT = Path(__file__).parent.parent
+# What each takes beside its output; `{name}` is made below.
+ARGUMENTS = {
+    "datastore": "--model_name_or_path {encoder} --corpus {corpus} --heldout {heldout} --documents 40 --passages 40 "
+    "--queries 8",
+    "distillation": "--lengths 8 --tokens 16 --repetitions 1",
+    "exbert": "--base {base} --extension_vocab_size 20 --batch_size 2 --length 8 --repetitions 1",
+    "gmap": "--base {base} --batch_size 2 --length 8 --repetitions 1",
+    "inference": "--tokenizer {encoder} --expanded_vocabulary {encoder} --texts {texts} --num_texts 2 --repetitions 1",
+    "p_values": "--trials 2",
+    "rada": "--batch_size 2 --length 8 --passage_length 8 --cached 1 2 --encoded 2 --num_hidden_layers 1 --repeats 1",
+    "students": "--teacher {encoder} --students {encoder} --validation_file {heldout} --max_seq_length 8",
+    "varmae": "--batch_size 2 --length 8 --num_hidden_layers 1 --repeats 1",
+    "vocabulary": "--model_name_or_path {encoder} --corpus {corpus} --heldout {heldout} --max_size 150 --workers 1",
+}
+
+
+def test_every_benchmark_is_run():
+    assert {file.stem for file in (ROOT / "benchmarks").glob("*.py")} == ARGUMENTS.keys()
+
+
+@pytest.mark.benchmarks
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_benchmark_runs(name, tmp_path):
+    save_tiny_bert(tmp_path / "encoder", SENTENCES)
+    tokenizer = json.loads((tmp_path / "encoder/tokenizer_config.json").read_text()) | {"model_max_length": 512}
+    (tmp_path / "encoder/tokenizer_config.json").write_text(json.dumps(tokenizer))
+    # Ids are drawn from those of BERT's words.
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    BertConfig(**sizes).save_pretrained(tmp_path / "base")
+    paths = {name: tmp_path / name for name in ("encoder", "base")} | {"texts": tmp_path / "texts.jsonl"}
+    paths |= {each: tmp_path / f"{each}.txt.gz" for each in ("corpus", "heldout")}
+    for each in ("corpus", "heldout"):
+        with gzip.open(paths[each], "wt") as file:
+            file.write("\n".join(f"{each} {number} {text}" for number, text in enumerate(SENTENCES * 20)) + "\n")
+    paths["texts"].write_text("\n".join(json.dumps({"text": text}) for text in SENTENCES) + "\n")
+    arguments = ARGUMENTS[name].format(**paths).split()
+    output = [] if name == "p_values" else ["--output", str(tmp_path / "result.json")]
+    command = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), *arguments, *output]
+    run = subprocess.run(command, cwd=tmp_path, env=os.environ, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr[-3000:]
+    assert json.loads((tmp_path / "result.json").read_text()) if output else "| 2 seeds |" in run.stdout
