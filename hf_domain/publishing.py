@@ -92,6 +92,15 @@ def make_usage(folder: str | Path, model_name: str, example: str) -> str:
     return "\n".join(lines)
 
 
+def looks_up_words(folder: str | Path) -> bool:
+    """Return whether the tokenizer is a BPE that looks up words before it merges, as an expanded one does."""
+    path = Path(folder, "tokenizer.json")
+    if not path.is_file():
+        return False
+    model = json.loads(path.read_text(encoding="utf-8"))["model"]
+    return model["type"] == "BPE" and model.get("ignore_merges", False)
+
+
 def format_cell(value: Any) -> str:
     """Format a setting for a table; of an absolute path the last name is told."""
     text = re.sub(r"(?<![\w.:/])/(?:[^\s/,;=]+/)*([^\s/,;=]+)", r"\1", str(value))
@@ -170,6 +179,7 @@ def write_model_card(
         usage_output=usage_output,
         fence="`" * max([3, *(len(run) + 1 for run in runs)]),  # longer than any inside it
         trust=has_own_code(config),
+        only_auto_tokenizer=looks_up_words(folder),
         results_table=results_table,
         results_note=results_note,
         pictures=pictures,

@@ -104,6 +104,15 @@ def test_card_says_which_parts_there_are_and_were_trained(tmp_path, method, conf
     assert told in write_model_card(tmp_path, method=method, **CARD).read_text()
 
 
+def test_card_says_which_class_loses_the_new_words(tmp_path):
+    write_json(tmp_path / "config.json", {"model_type": "roberta"})
+    for ignore_merges in (False, True):
+        model = {"type": "BPE", "ignore_merges": ignore_merges}
+        write_json(tmp_path / "tokenizer.json", {"model": model})
+        text = write_model_card(tmp_path, method="adalm", **CARD).read_text()
+        assert ("`RobertaTokenizer.from_pretrained` cuts the new words" in text) == ignore_merges
+
+
 def test_card_of_an_unknown_method(tmp_path):
     with pytest.raises(ValueError, match=f"one of {', '.join(METHODS)}; got dance"):
         write_model_card(tmp_path, method="dance", **CARD)
