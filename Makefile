@@ -8,7 +8,7 @@ PROCESSES ?= 2
 export OMP_WAIT_POLICY := PASSIVE
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: install demo test test-benchmarks test-faults test-lowest test-peers check docs format clean release-check dist install-locked lock
+.PHONY: install demo test test-benchmarks test-faults test-javascript test-lowest test-peers check docs format clean release-check dist install-locked lock
 
 install: $(VENV)/.installed
 
@@ -26,6 +26,10 @@ test: install  ## hermetic and offline: about 8 minutes on 2 cores
 
 test-faults: install  ## commands killed at every write, full disks and all bad inputs
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests -n $(PROCESSES) -m faults
+
+test-javascript: install  ## saved tokenizers in transformers.js; needs node and npm, installs about 500 MB: 2 minutes
+	cd tests/javascript && npm install --ignore-scripts --no-audit --no-fund --no-package-lock
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/test_javascript.py -s
 
 check: install  ## lint, format and types; the types of the built wheel, because mypy cannot follow package-dir
 	$(BIN)/ruff check .
