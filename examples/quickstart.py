@@ -99,7 +99,8 @@ def write_plan(args: Arguments, output_dir: Path) -> Path:
         "seeds": list(range(args.num_seeds)),
         "budget": {"tokens": args.num_tokens},
         "pretraining": {"max_seq_length": args.max_seq_length},
-        "fine_tuning": {"num_train_epochs": args.num_train_epochs}
+        # Batches of 16 left several runs of the demo's encoder at the majority class.
+        "fine_tuning": {"num_train_epochs": args.num_train_epochs, "per_device_train_batch_size": 8}
         | ({"learning_rate": args.learning_rate} if args.learning_rate else {}),
         "vocabulary": {"step": 1000},
     }
