@@ -131,6 +131,9 @@ def main() -> None:
     if has_documents or not exists:
         documents = read_documents(data_args)
         columns = {"text_column": choose_column(data_args, documents), "id_column": data_args.id_column_name}
+        names = next(iter(documents), {})
+        if (name := data_args.id_column_name) and name not in names:
+            raise ValueError(f"--id_column_name must be a column of the documents, {', '.join(names)}, but is {name}")
         if data_args.held_out_file:
             documents = hold_out(documents, columns["text_column"], data_args.held_out_file)
         if exists:

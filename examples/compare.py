@@ -46,6 +46,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from hf_domain.arguments import OneLineParser
 from hf_domain.comparison.plan import load_plan
 from hf_domain.comparison.report import describe_unlearned, write_report
 from hf_domain.comparison.results import gather_results
@@ -61,7 +62,9 @@ def read_shard(text: str) -> tuple[int, int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneLineParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("plan", type=Path)
     parser.add_argument("--output_dir", type=Path, default=None, help="default: the plan's path without its ending")
     parser.add_argument("--shard", type=read_shard, default=(1, 1))

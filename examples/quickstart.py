@@ -28,7 +28,7 @@ from hf_domain.comparison.publication import make_publication
 from hf_domain.comparison.report import describe_unlearned, write_report
 from hf_domain.comparison.runner import run_comparison
 from hf_domain.comparison.task_files import check_task_files, find_kind
-from hf_domain.corpora import load_corpus
+from hf_domain.corpora import check_length, load_corpus
 from hf_domain.files import write_text
 from hf_domain.plans import fingerprint_files
 from hf_domain.results import read_json
@@ -124,6 +124,7 @@ def main() -> None:
             raise FileNotFoundError(
                 f"--{name}: there is no {path}; the demo's own data are in a clone of the repository"
             )
+    check_length(AutoTokenizer.from_pretrained(args.model_name_or_path), args.max_seq_length)
     AutoConfig.from_pretrained(args.model_name_or_path)  # a wrong name is told before anything is trained
     output_dir, encoder = Path(args.output_dir), Path(args.model_name_or_path)
     is_demo = Path(args.corpus).parent == DATA and encoder.parent == DATA

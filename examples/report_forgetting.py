@@ -46,7 +46,10 @@ def parse_names(pairs: list[str], option: str) -> dict[str, str]:
     """Parse name=value pairs."""
     if broken := [pair for pair in pairs if not all(pair.partition("="))]:
         raise ValueError(f"--{option} takes name=value pairs; got {', '.join(broken)}")
-    return dict(pair.split("=", 1) for pair in pairs)
+    names = dict(pair.split("=", 1) for pair in pairs)
+    if len(names) < len(pairs):
+        raise ValueError(f"--{option} must have different names, but are {', '.join(pairs)}")
+    return names
 
 
 def load_models(names: dict[str, str], device: str) -> Iterator[tuple[str, PreTrainedModel]]:

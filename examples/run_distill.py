@@ -38,7 +38,7 @@ from transformers import (
 )
 
 from hf_domain.arguments import ModelArguments, parse_arguments
-from hf_domain.corpora import check_batch, find_files
+from hf_domain.corpora import check_batch, check_held_out, find_files, load_files
 from hf_domain.distillation import (
     DistillationConfig,
     DistillationModel,
@@ -154,12 +154,17 @@ def build_student(args: StrategyArguments, teacher: str):
 def check_text(data_args: CorpusArguments) -> None:
     """Find out now that a file is missing, and not after the teacher was adapted."""
     for files in (data_args.train_file, data_args.validation_file, data_args.general_file):
-        find_files(files or [])
+        if files:
+            load_files(files, streaming=True)
+    if not (data_args.train_file or data_args.dataset_name):
+        raise ValueError("distillation needs text: give --train_file or --dataset_name")
+    check_held_out(data_args.train_file, {"validation_file": data_args.validation_file})
 
 
-def check_before_work(args: StrategyArguments, plan: list[Step]) -> None:
+def check_before_work(args: StrategyArguments, plan: list[Step], max_seq_length: int) -> None:
     """Find out now what would end the last step after days: a pair that does not fit, vocabularies that differ."""
     fingerprint_checkpoint(args.model_name_or_path)
+    load_tokenizer(args, max_seq_length)
     teacher = AutoModelForMaskedLM.from_pretrained(args.model_name_or_path, **args.hub_options)
     if args.student_name_or_path is not None:
         theirs = AutoTokenizer.from_pretrained(args.tokenizer_name or args.model_name_or_path, **args.hub_options)
@@ -289,7 +294,7 @@ def main() -> None:
 def run(
     args: StrategyArguments, data_args: CorpusArguments, training_args: TrainingArguments, plan: list[Step]
 ) -> None:
-    check_before_work(args, plan)
+    check_before_work(args, plan, data_args.max_seq_length)
     is_main, metrics = training_args.process_index == 0, {}
     for step in plan:
         if is_main and args.overwrite_output_dir:

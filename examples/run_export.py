@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import transformers
-from transformers import AutoConfig, AutoTokenizer
+from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, AutoTokenizer
 
 from hf_domain.arguments import parse_arguments
 from hf_domain.finiteness import check_weights
@@ -90,6 +90,8 @@ def run(args: ExportArguments) -> None:
     options = {"cache_dir": args.cache_dir, "revision": args.model_revision, "token": args.token}
     options["trust_remote_code"] = args.trust_remote_code
     config = AutoConfig.from_pretrained(args.model_name_or_path, **options)
+    if type(config) not in MODEL_FOR_MASKED_LM_MAPPING and not args.trust_remote_code:
+        raise ValueError(f"an export must be of an encoder such as BERT, but this is a {config.model_type}")
     model = load_trained(find_auto_class(args.head, config), args.model_name_or_path, **options)
     tokenizer = AutoTokenizer.from_pretrained(args.tokenizer_name or args.model_name_or_path, **options)
     report = export_model(model, tokenizer, args.output_dir, export_format=args.export_format, int8=args.int8)

@@ -37,6 +37,7 @@ from typing import Literal
 
 from hf_domain.tokenization import VocabularyDelta
 from transformers import (
+    CONFIG_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
     AutoConfig,
     AutoModelForMaskedLM,
@@ -46,8 +47,8 @@ from transformers import (
 )
 
 import hf_domain  # noqa: F401  the Auto classes then know its models
-from hf_domain.arguments import ModelArguments, check_method, parse_arguments
-from hf_domain.corpora import check_batch, load_corpus, tokenize_corpus
+from hf_domain.arguments import ModelArguments, check_method, check_work, parse_arguments
+from hf_domain.corpora import check_batch, check_held_out, load_corpus, tokenize_corpus
 from hf_domain.embeddings import NewRowsFirst, RowDistances, apply_delta, check_not_expanded
 from hf_domain.finiteness import check_weights
 from hf_domain.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask, check_mask_token
@@ -56,6 +57,7 @@ from hf_domain.passage_reading import PassageArguments, load_datastore, retrieve
 from hf_domain.run_folders import run_in_folder
 from hf_domain.runs import load_tokenizer, run_training, save_metrics, start_run, write_card
 from hf_domain.training import (
+    check_overrides,
     check_tokenizer_fits,
     log_auxiliary_losses,
     parse_overrides,
@@ -116,6 +118,8 @@ def load_model(args: MethodArguments, tokenizer, delta: VocabularyDelta | None):
         )
     goes_on = method.keeps_encoder or method.model_type == config.model_type
     check_method(args, goes_on)
+    if goes_on or method.model_type is not None:  # an adapter has no config of its own
+        check_overrides(overrides, type(config) if goes_on else CONFIG_MAPPING[method.model_type])
     model = AutoModelForMaskedLM.from_pretrained(
         args.model_name_or_path, dtype=args.dtype, **args.hub_options, **(overrides if goes_on else {})
     )
@@ -179,8 +183,11 @@ def check_options(
     """Check what the flags ask for together.
 
     Raises:
-        ValueError: One needs another.
+        ValueError: One needs another, or the text of the evaluation is trained on.
     """
+    check_work(training_args, "do_train", "do_eval")
+    if training_args.do_train:
+        check_held_out(data_args.train_file, {"validation_file": data_args.validation_file})
     if data_args.streaming and training_args.do_train and training_args.max_steps <= 0:
         raise ValueError("the length of a stream is not known: --streaming needs --max_steps, got none")
     if METHODS[model_args.method].finish and training_args.push_to_hub and not training_args.do_train:

@@ -60,6 +60,8 @@ def read_texts(args: SearchArguments):
 
 def main() -> None:
     (args,) = parse_arguments(SearchArguments, description=__doc__)
+    if args.html_file and not args.html_file.endswith(".html"):
+        raise ValueError(f"--html_file must end in .html, but is {args.html_file}: another file would be replaced")
     if args.text_pair and len(args.text_pair) != len(args.text):
         raise ValueError(
             f"--text_pair must have one text for each --text, but has {len(args.text_pair)} for {len(args.text)}. "

@@ -1,13 +1,22 @@
-"""Arguments of the scripts in examples/: how they are read, and those that describe a model."""
+"""Arguments of the scripts in examples/: how they are read and checked, and those that describe a model."""
 
 import argparse
+import json
+import math
+import os
 import sys
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NoReturn, get_origin
 
-from transformers import HfArgumentParser
+from safetensors import SafetensorError, safe_open
+from transformers import HfArgumentParser, TrainingArguments
 
 from hf_domain.methods import METHODS, TASK_METHODS
+from hf_domain.publishing import is_hub_id
+from hf_domain.settings import read_settings
 
 
 @dataclass
@@ -73,12 +82,182 @@ def check_method(model_args: ModelArguments, is_method: bool) -> None:
         )
 
 
+def check_work(training_args: TrainingArguments, *names: str) -> None:
+    """Raise unless a run is told to do something.
+
+    Args:
+        training_args: Those of the run.
+        names: What it can do, such as `do_train`.
+    """
+    if not any(getattr(training_args, name) for name in names):
+        raise ValueError(f"a run must be told what to do: add {' or '.join(f'--{name}' for name in names)}")
+
+
+# What a number must be, by the name of its flag in any script. A NaN is in no range.
+_RULES: dict[str, Callable[[float], bool]] = {
+    "at least 1": lambda value: 1 <= value < math.inf,
+    "at least 0": lambda value: 0 <= value < math.inf,
+    "above 0": lambda value: 0 < value < math.inf,
+    "above 0 and at most 1": lambda value: 0 < value <= 1,
+    "at least 0 and below 100": lambda value: 0 <= value < 100,
+    "at least 1, or -1 for no limit": lambda value: 1 <= value < math.inf or value == -1,
+    "a whole number from 0 to 4294967295": lambda value: 0 <= value < 2**32,
+    # Two special tokens and one of the text.
+    "at least 3": lambda value: 3 <= value < math.inf,
+}
+RANGES = {
+    name: rule
+    for rule, names in {
+        "at least 1": "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps "
+        "max_train_samples max_eval_samples max_predict_samples max_samples preprocessing_num_workers num_workers "
+        "num_passages k max_query_terms n_best_size max_answer_length max_length num_hidden_layers hidden_size "
+        "num_attention_heads intermediate_size num_relation_heads student_layers teacher_layer num_tokens num_seeds "
+        "size step max_size min_frequency max_word_length num_processes",
+        "at least 0": "weight_decay warmup_steps max_grad_norm threshold weights new_rows_first_steps teacher_steps "
+        "student_steps masked_lm_steps train_top_layers doc_stride",
+        "above 0": "learning_rate pretraining_learning_rate mlm_learning_rate num_train_epochs",
+        "above 0 and at most 1": "mlm_probability",
+        "at least 0 and below 100": "validation_split_percentage",
+        "at least 1, or -1 for no limit": "max_steps",
+        "a whole number from 0 to 4294967295": "seed data_seed",
+        "at least 3": "max_seq_length task_max_seq_length",
+    }.items()
+    for name in names.split()
+}
+
+
+def find_wrong_values(values: Mapping[str, Any]) -> list[str]:
+    """List the numbers that no run can use, by the names of their flags."""
+    return [
+        f"--{name} must be {RANGES[name]}, but is {item}"
+        for name, value in values.items()
+        if name in RANGES
+        for item in (value if isinstance(value, list) else [value])
+        if item is not None and not _is_in_range(item, _RULES[RANGES[name]])
+    ]
+
+
+def _is_in_range(value: float | str, rule: Callable[[float], bool]) -> bool:
+    try:
+        return rule(float(value))  # the quickstart writes its rates into a plan as they are given
+    except ValueError:
+        return False
+
+
+def find_wrong_paths(values: Mapping[str, Any]) -> list[str]:
+    """List the folders of models that cannot be loaded, and an output folder that cannot be written."""
+    models = [values.get(name) for name in ("model_name_or_path", "memory_name_or_path", "student_name_or_path")]
+    models += [pair.partition("=")[2] for pair in values.get("models") or []]  # of report_forgetting
+    names = [name for value in models for name in (value if isinstance(value, list) else [value]) if name]
+    problems = [problem for name in names if (problem := find_damage(name))]
+    if (folder := values.get("output_dir")) and not _can_write(Path(folder)):
+        problems.append(f"--output_dir must be a folder that can be written, but {folder} is not")
+    return problems
+
+
+MODEL_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json")
+
+
+def find_damage(name: str, parent: str | Path = "") -> str | None:
+    """Return why a model cannot be loaded, as far as its folder shows: transformers' own error names no file."""
+    folder = Path(parent, name)
+    if not folder.is_dir():
+        is_path = folder.exists() or not is_hub_id(name, parent)
+        return f"a model must be a folder or a name on the Hub, but {name} is neither" if is_path else None
+    settings = [file for name in MODEL_FILES if (file := folder / name).is_file()]
+    if not settings:
+        return f"a model must have one of the files {', '.join(MODEL_FILES)}, but {name} has none"
+    for file in settings:
+        try:
+            is_object = isinstance(json.loads(file.read_text(encoding="utf-8")), dict)
+        except (ValueError, RecursionError):
+            is_object = False
+        if not is_object:
+            return f"{file} must be a JSON object, but is none. Save the model again"
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(file, framework="pt"):
+                pass
+        except SafetensorError as error:
+            return f"{file} must hold whole weights, but cannot be read ({error}). Copy or save the model again"
+    return None
+
+
+def _can_write(folder: Path) -> bool:
+    """Return whether a folder can be made or, if it is there, written."""
+    parent = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    return parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """The stock parser with errors of one line: the usage of a training script fills three screens."""
+
+    source = ""
+    """The file that arguments come from."""
+
+    def error(self, message: str) -> NoReturn:
+        """End the program."""
+        source = f"{self.source}: " if self.source else ""
+        self.exit(2, f"error: {source}{' '.join(message.split())}; `{self.prog} --help` lists the options\n")
+
+
+class ScriptParser(OneLineParser, HfArgumentParser):
+    """Reads dataclasses from the command line, and refuses unknown flags and values that no run can use."""
+
+    def __init__(self, classes: Any, **options: Any):
+        # A shortened flag may mean another one in the next release.
+        super().__init__(classes, allow_abbrev=False, **options)
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:  # type: ignore[override]
+        """Parse and check; nothing is left over."""
+        values, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            known = [f"--{item.name}" for kind in self.dataclass_types for item in fields(kind)]
+            similar = get_close_matches(unknown[0].partition("=")[0], known, n=1)
+            self.error(f"there is no argument {unknown[0]}{f'; did you mean {similar[0]}?' if similar else ''}")
+        if wrong := self.find_wrong(vars(values)):
+            self.error(". ".join(wrong))
+        return values, unknown
+
+    def find_wrong(self, values: Mapping[str, Any]) -> list[str]:
+        """List what is wrong with the values."""
+        return find_wrong_values(values) or find_wrong_paths(values)
+
+    def read_file(self, file: str) -> list[str]:
+        """Return what a YAML or JSON file says as a command line: its values then have the types of the flags.
+
+        Raises:
+            ValueError: See `read_settings`; a name is unknown, or a value is a list where one value is due.
+        """
+        kinds = {item.name: item.type for kind in self.dataclass_types for item in fields(kind)}
+        arguments = []
+        for name, value in read_settings(file, as_text=True).items():
+            if name not in kinds:
+                similar = get_close_matches(str(name), kinds, n=1)
+                raise ValueError(
+                    f"{file} has the unknown name {name}{f'; did you mean {similar[0]}?' if similar else ''}"
+                )
+            if value is None:
+                continue  # an empty entry keeps the default
+            if isinstance(value, list) and get_origin(kinds[name]) is not list:
+                raise ValueError(f"{file}: {name} must be one value, but is a list of {len(value)}")
+            if isinstance(value, list):
+                arguments += [f"--{name}", *map(_write, value)]
+            else:
+                arguments.append(f"--{name}={_write(value)}")
+        return arguments
+
+
+def _write(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
     """Shows defaults, and a description as it is written."""
 
 
 def parse_arguments(*classes: Any, description: str | None = None) -> tuple[Any, ...]:
-    """Read the command line, or the one JSON or YAML file that it names.
+    """Read the command line, or the JSON or YAML file that it begins with; flags after the file replace its values.
 
     Args:
         classes: Dataclasses of arguments.
@@ -86,10 +265,14 @@ def parse_arguments(*classes: Any, description: str | None = None) -> tuple[Any,
 
     Returns:
         One instance of each.
+
+    Raises:
+        ValueError: The file cannot be read.
+        SystemExit: An argument is unknown, missing, or has a value that no run can use.
     """
-    parser = HfArgumentParser(classes, description=description, formatter_class=_HelpFormatter)
-    if len(sys.argv) == 2 and sys.argv[1].endswith(".json"):
-        return parser.parse_json_file(sys.argv[1])
-    if len(sys.argv) == 2 and sys.argv[1].endswith((".yaml", ".yml")):
-        return parser.parse_yaml_file(sys.argv[1])
-    return parser.parse_args_into_dataclasses()
+    parser = ScriptParser(classes, description=description, formatter_class=_HelpFormatter)
+    arguments = sys.argv[1:]
+    if arguments and arguments[0].endswith((".json", ".yaml", ".yml")):
+        parser.source = arguments[0]
+        arguments = [*parser.read_file(arguments[0]), *arguments[1:]]
+    return parser.parse_args_into_dataclasses(arguments, look_for_args_file=False)

@@ -8,7 +8,10 @@ import ast
 import difflib
 import importlib
 import importlib.util
+import signal
 import sys
+import textwrap
+import traceback
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -16,6 +19,8 @@ from pathlib import Path
 from hf_domain import __version__
 from hf_domain.registration import register_classes
 
+# Packages whose ValueErrors speak to users; those of others, such as torch's of shapes, are bugs of ours.
+SPEAKING = ("hf_domain", "transformers", "datasets", "huggingface_hub", "tokenizers", "accelerate", "peft", "evaluate")
 USAGE = """usage: hf-domain <command> [options]
 
 {commands}
@@ -63,7 +68,11 @@ def find_fields(module: str, class_name: str) -> Iterator[str]:
     for node in parse_source(module).body:
         if isinstance(node, ast.ClassDef) and node.name == class_name:
             yield from (item.target.id for item in node.body if isinstance(item, ast.AnnAssign))  # type: ignore[union-attr]
-            yield from (name for base in node.bases for name in find_fields(module, base.id))  # type: ignore[attr-defined]
+            for base in node.bases:
+                if isinstance(base, ast.Attribute):  # of another script, as run_mlm.DataTrainingArguments
+                    yield from find_fields(f"hf_domain.examples.{ast.unparse(base.value)}", base.attr)
+                else:
+                    yield from find_fields(module, ast.unparse(base))
         elif isinstance(node, ast.ImportFrom) and class_name in [alias.name for alias in node.names]:
             source = "transformers.training_args" if node.module == "transformers" else str(node.module)
             yield from find_fields(source, class_name)
@@ -116,11 +125,32 @@ def main() -> None:
         check_flags(script, sys.argv[1:])
         register_classes()
         importlib.import_module(script).main()
+    except KeyboardInterrupt:
+        sys.stderr.write("error: interrupted\n")
+        sys.exit(128 + signal.SIGINT)
     except Exception as error:
         from hf_domain.files import describe_full_disk, is_disk_full
 
         if is_disk_full(error):  # safetensors, tokenizers and torch have errors of their own for it
             sys.exit(f"error: {describe_full_disk(error)}")
-        if isinstance(error, ValueError | OSError | ModuleNotFoundError):
-            sys.exit(f"error: {error}")
-        raise
+        if (message := describe_mistake(error)) is None:
+            raise
+        sys.exit(f"error: {message}")
+
+
+def describe_mistake(error: Exception) -> str | None:
+    """Return a line that says what a user can repair; None for an error that is a bug and needs its traceback."""
+    is_of_files = isinstance(error, (OSError, ModuleNotFoundError)) or type(error).__name__ == "SafetensorError"
+    if not is_of_files and not (isinstance(error, ValueError) and _find_package(error) in SPEAKING):
+        return None
+    message = str(error)
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        message = f"{error.strerror}: {error.filename}"
+    # The list of what is wrong with a plan has its lines; transformers lists hundreds of classes.
+    return message if "\n- " in message else textwrap.shorten(message, 600, placeholder=" ...")
+
+
+def _find_package(error: Exception) -> str:
+    """Return the package that raised an error."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return str(frames[-1].f_globals.get("__name__", "")).partition(".")[0]

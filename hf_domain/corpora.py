@@ -11,8 +11,9 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
@@ -53,7 +54,7 @@ def find_files(patterns: str | Sequence[str]) -> list[str]:
     Raises:
         FileNotFoundError: A pattern matches no file.
     """
-    files = []
+    files: list[str] = []
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         matches = [pattern] if Path(pattern).is_file() else sorted(glob.glob(pattern, recursive=True))
         matches = [match for match in matches if Path(match).is_file()]
@@ -82,6 +83,8 @@ def load_files(
         ValueError: A file cannot be used: unknown extension, empty, binary, not UTF-8, broken JSON.
     """
     files = find_files(patterns)
+    if not files:
+        raise FileNotFoundError("data must be at least one file, but no name of a file is given")
     builders = {file: _get_builder(file) for file in files}
     if len(set(builders.values())) > 1:
         raise ValueError(f"the files of a dataset have one format; got {builders}. Convert them to one.")
@@ -138,7 +141,11 @@ def load_corpus(
         FileNotFoundError: A file is missing.
         ValueError: The corpus cannot be used: see `load_files`; no text column; no document; too few to split.
     """
-    if (train_file is None) == (dataset_name is None):
+    if not 0 <= validation_split_percentage < 100:
+        raise ValueError(
+            f"validation_split_percentage must be at least 0 and below 100, but is {validation_split_percentage}"
+        )
+    if (not train_file) == (dataset_name is None):
         raise ValueError(
             f"a corpus is files or a dataset name; got train_file={train_file}, dataset_name={dataset_name}. Name one."
         )
@@ -230,13 +237,36 @@ def check_length(tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> Non
         max_seq_length: Tokens of an example at most.
 
     Raises:
-        ValueError: The model takes fewer tokens.
+        ValueError: The model takes fewer tokens, or nothing fits beside two special tokens.
     """
+    if max_seq_length < 3:
+        raise ValueError(f"max_seq_length must be at least 3, two special tokens and one of text; got {max_seq_length}")
     if max_seq_length > tokenizer.model_max_length:
         raise ValueError(
             f"max_seq_length is at most what the model takes, {tokenizer.model_max_length}; got {max_seq_length}. "
             "Lower it or use another encoder."
         )
+
+
+def check_held_out(train_files: str | Sequence[str] | None, others: Mapping[str, str | Sequence[str] | None]) -> None:
+    """Check that no file is trained on and tested on.
+
+    Args:
+        train_files: Paths or globs; missing files are left to `load_files`.
+        others: Paths or globs of other splits, by the names of their flags.
+
+    Raises:
+        ValueError: A file of another split is a file of the training data.
+    """
+    trained = _resolve_files(train_files)
+    for flag, patterns in others.items():
+        if shared := sorted(trained & _resolve_files(patterns)):
+            raise ValueError(f"{flag} must be data that is not trained on, but {shared[0]} is a train_file, too")
+
+
+def _resolve_files(patterns: str | Sequence[str] | None) -> set[str]:
+    patterns = [patterns] if isinstance(patterns, str) else patterns or []
+    return {os.path.realpath(file) for pattern in patterns for file in glob.glob(pattern, recursive=True)}
 
 
 def check_batch(examples: Dataset | IterableDataset, batch_size: int) -> None:
@@ -378,6 +408,8 @@ def _parse(parse: Callable, content: bytes, file: str, number: int) -> Any:
             f"{file}, line {number + error.lineno - 1} is broken JSON: {error.msg} at column {error.colno}. "
             "Repair or remove the line."
         ) from error
+    except RecursionError:
+        raise ValueError(f"{file}, line {number} must be plain JSON, but is nested too deep. Remove it.") from None
 
 
 def _parse_object(line: bytes) -> dict:

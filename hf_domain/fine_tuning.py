@@ -17,8 +17,8 @@ from transformers import (
     TrainingArguments,
 )
 
-from hf_domain.arguments import ModelArguments, check_method
-from hf_domain.corpora import load_files, locate_row
+from hf_domain.arguments import ModelArguments, check_method, check_work
+from hf_domain.corpora import check_held_out, load_files, locate_row
 from hf_domain.finiteness import check_weights
 from hf_domain.labels import name_example
 from hf_domain.memory import DatasetWithMemory, cache_memory_states
@@ -28,7 +28,13 @@ from hf_domain.modeling.configuration_backbone import BackboneConfig, has_encode
 from hf_domain.modeling.configuration_gmap import GMapConfig
 from hf_domain.modeling.configuration_rada import RadaConfig
 from hf_domain.text_columns import find_text_columns, list_text_columns
-from hf_domain.training import autocast_as_trained, check_tokenizer_fits, normalize_stock_loss, parse_overrides
+from hf_domain.training import (
+    autocast_as_trained,
+    check_overrides,
+    check_tokenizer_fits,
+    normalize_stock_loss,
+    parse_overrides,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -114,6 +120,9 @@ def load_splits(
     Raises:
         ValueError: A split that is needed is missing, or a file cannot be used.
     """
+    check_work(training_args, "do_train", "do_eval", "do_predict")
+    if training_args.do_train:
+        check_held_out(data_args.train_file, {name: vars(data_args)[name] for name in ("validation_file", "test_file")})
     needed = {
         "train": training_args.do_train or needs_train,
         "validation": training_args.do_eval,
@@ -275,6 +284,7 @@ def load_config(model_args: ModelArguments, label_names: list[str] | None = None
     known |= {name for name in overrides if is_shared and has_encoder_field(config, name)}
     if unknown := sorted(overrides.keys() - known):
         raise ValueError(f"--config_overrides are fields of the model's config; it has no {', '.join(unknown)}")
+    check_overrides(overrides, config_class)
     if not is_built:
         config = AutoConfig.from_pretrained(name, **model_args.hub_options, **options, **overrides)
     elif model_args.method == "rada":

@@ -43,6 +43,16 @@ def check_mask_token(tokenizer: PreTrainedTokenizerBase) -> None:
         )
 
 
+def check_probability(mlm_probability: float) -> None:
+    """Raise unless something is masked.
+
+    Raises:
+        ValueError: The share of tokens to predict is out of range.
+    """
+    if not 0 < mlm_probability <= 1:
+        raise ValueError(f"mlm_probability is above 0 and at most 1; got {mlm_probability}. Usual is 0.15.")
+
+
 def make_generator(examples: Sequence[dict[str, Any]], seed: int) -> torch.Generator:
     """Make the generator of a batch.
 
@@ -68,6 +78,10 @@ class DataCollatorForTokenMask(DataCollatorForLanguageModeling):
     """
 
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_probability(self.mlm_probability)
+        super().__post_init__()
 
     def torch_call(self, examples: list[Any]) -> dict[str, Any]:
         """Make a batch; see `DataCollatorForLanguageModeling`."""
@@ -108,8 +122,7 @@ class DataCollatorForWholeWordMask:
 
     def __post_init__(self) -> None:
         check_mask_token(self.tokenizer)
-        if not 0 < self.mlm_probability <= 1:
-            raise ValueError(f"mlm_probability is above 0 and at most 1; got {self.mlm_probability}. Usual is 0.15.")
+        check_probability(self.mlm_probability)
         replaced = self.mask_replace_prob + self.random_replace_prob
         if min(self.mask_replace_prob, self.random_replace_prob) < 0 or replaced > 1:
             raise ValueError(

@@ -55,5 +55,14 @@ def write_json(path: str | os.PathLike, content: Any) -> None:
 
 
 def read_json(path: str | os.PathLike) -> Any:
-    """Read a JSON file."""
-    return json.loads(Path(path).read_text(encoding="utf-8"))
+    """Read a JSON file.
+
+    Raises:
+        ValueError: It is no whole JSON.
+    """
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{path} must be whole JSON, but cannot be read: {error}. Delete it, it is made again."
+        ) from None

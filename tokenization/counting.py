@@ -53,7 +53,10 @@ class WordCounts:
     @classmethod
     def load(cls, path: str | os.PathLike) -> Self:
         """Read what `save` wrote."""
-        table = pq.read_table(path)
+        try:
+            table = pq.read_table(path)
+        except pa.ArrowInvalid as error:
+            raise ValueError(f"{path} must be a Parquet file of word counts, but cannot be read: {error}") from None
         metadata = table.schema.metadata or {}
         if b"splitter" not in metadata or b"documents" not in metadata:
             raise ValueError(f"{path} is not a file of word counts: its schema does not name splitter and documents.")

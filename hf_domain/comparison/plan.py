@@ -4,19 +4,18 @@ The docstring of examples/compare.py shows a whole one. Paths are relative to th
 `vocabulary` and `datastore` are flags of run_mlm.py, the scripts of the tasks, run_expand_vocab.py, build_datastore.py.
 """
 
+import math
 import re
 from dataclasses import MISSING, dataclass, field, fields
-from itertools import chain
 from pathlib import Path
-from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-import yaml
-
+from hf_domain.arguments import find_damage, find_wrong_values
 from hf_domain.comparison.task_files import check_task_files, find_texts
-from hf_domain.corpora import BUILDERS
+from hf_domain.corpora import BUILDERS, check_held_out
 from hf_domain.methods import RECIPES, Recipe, check_start
 from hf_domain.publishing import is_hub_id
+from hf_domain.settings import has_type, read_settings
 
 METRICS = {
     "classification": ("macro_f1", "micro_f1", "positive_micro_f1"),
@@ -37,6 +36,7 @@ FIXED_FLAGS = {
 
 # A plan may come from anybody: trust and publishing are decided on the command line.
 UNSAFE_FLAGS = {"trust_remote_code", "metric_name", "push_to_hub"}
+COUNTED = ("per_device_train_batch_size", "max_seq_length", "gradient_accumulation_steps")
 
 
 @dataclass
@@ -140,12 +140,7 @@ def load_plan(path: str | Path) -> Plan:
         ValueError: Something is wrong with it: all of its fields in one message, then all that they name in one.
     """
     path = Path(path)
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"a plan is a mapping as in the documentation of hf_domain.comparison.plan; {path} is none")
+    content = read_settings(path)
     problems: list[str] = []
     _check_fields(content, Plan, "the plan", problems)
     for section, kind in (("corpora", Corpus), ("tasks", Task), ("methods", Method)):
@@ -188,26 +183,10 @@ def _check_types(options: dict[str, Any], kind: type, where: str, problems: list
     wrong = [
         f"{where}: {name} is a {types[name] if get_args(types[name]) else types[name].__name__}, got {value!r}"
         for name, value in options.items()
-        if not isinstance(value, _list_types(types[name])) or not _has_right_items(value, types[name])
+        if not has_type(value, types[name]) and get_origin(types[name]) is not Literal
     ]
     problems += wrong
     return not wrong
-
-
-def _has_right_items(value: Any, hint: Any) -> bool:
-    """Return whether the items of a list are what the hint of the list says: `list[int]`, `list[str] | None`."""
-    lists = [kind for kind in (hint, *get_args(hint)) if get_origin(kind) is list]
-    return not (lists and isinstance(value, list)) or all(isinstance(item, get_args(lists[0])) for item in value)
-
-
-def _list_types(hint: Any) -> tuple[type, ...]:
-    """Return the classes that a value of a field may have."""
-    origin = get_origin(hint)
-    if origin is Literal:
-        return (str,)
-    if origin in (Union, UnionType):
-        return tuple(chain.from_iterable(map(_list_types, get_args(hint))))
-    return (int, float) if hint is float else (origin or hint,)
 
 
 def _check_fields(options: dict[str, Any], kind: type, where: str, problems: list[str]) -> bool:
@@ -224,8 +203,8 @@ def _check_fields(options: dict[str, Any], kind: type, where: str, problems: lis
 def check_plan(plan: Plan) -> list[str]:
     """Return everything that is wrong with a plan, before the first run."""
     problems = _check_costs(plan)
-    if _is_missing_folder(plan.encoder, plan):
-        problems.append(f"encoder: there is no folder {plan.encoder}")
+    if damage := find_damage(plan.encoder, plan.folder):
+        problems.append(f"encoder: {damage}")
     for section in (plan.corpora, plan.tasks, plan.methods):
         problems += [
             f"a name is a text of letters, digits, _ and - (quote a number): it becomes that of a folder; got {name}"
@@ -254,10 +233,11 @@ def _check_costs(plan: Plan) -> list[str]:
     problems = []
     if (plan.budget.tokens is None) == (plan.budget.minutes is None):
         problems.append(f"budget is either tokens or minutes, got {plan.budget}")
-    elif (plan.budget.tokens or plan.budget.minutes or 0) <= 0:
-        problems.append(f"budget must be positive, got {plan.budget}")
+    elif not 0 < (plan.budget.tokens or plan.budget.minutes or 0) < math.inf:
+        problems.append(f"budget must be above 0 and finite, got {plan.budget}")
     if not plan.seeds or len(set(plan.seeds)) < len(plan.seeds):
         problems.append(f"seeds must be different numbers, got {plan.seeds}")
+    problems += [problem.removeprefix("--") for seed in plan.seeds for problem in find_wrong_values({"seed": seed})]
     trainings = [plan.pretraining, *(method.pretraining for method in plan.methods.values())]
     if plan.budget.tokens is not None and any(flags.get("line_by_line") not in (None, False) for flags in trainings):
         problems.append("a budget of tokens counts full blocks, lines are shorter: drop line_by_line, or give minutes")
@@ -272,6 +252,9 @@ def _check_flags(plan: Plan) -> list[str]:
         groups += [(kind, f"methods: {name}: ", getattr(method, kind)) for name, method in plan.methods.items()]
     problems = []
     for kind, where, flags in groups:
+        # Texts are left to the parsers of the scripts, but not where steps are counted before these are asked.
+        values = {name: value for name, value in flags.items() if name in COUNTED or not isinstance(value, str)}
+        problems += [f"{where}{kind}: {problem}" for problem in find_wrong_values(values)]
         # Another spelling would reach the script, and not the code here that counts tokens and examples.
         if wrong := [name for name in flags if not (isinstance(name, str) and name.isidentifier())]:
             problems.append(f"{where}{kind}: a flag is written with _ and without --, got {', '.join(map(str, wrong))}")
@@ -297,6 +280,12 @@ def _check_corpus(corpus: Corpus, plan: Plan) -> list[str]:
             problems.append(f"there is no file {file}")
         if Path(file.removesuffix(".gz")).suffix not in BUILDERS:
             problems.append(f"a corpus is {' '.join(BUILDERS)} (.gz), got {file}")
+    try:
+        check_held_out(
+            str(plan.folder / corpus.train_file), {"validation_file": str(plan.folder / corpus.validation_file)}
+        )
+    except ValueError as error:
+        problems.append(str(error))
     return problems
 
 

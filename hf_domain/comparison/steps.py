@@ -4,13 +4,14 @@ import importlib
 import math
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from transformers import AutoTokenizer, HfArgumentParser
+from transformers import AutoTokenizer
 
+from hf_domain.arguments import ScriptParser, find_wrong_values
 from hf_domain.comparison.plan import Plan
 from hf_domain.corpora import check_length
 from hf_domain.methods import BASELINE, METHODS
@@ -310,7 +311,10 @@ class StepLister:
         return Step(name, "fine_tuning", f"run_{task.kind}", flags, needs, method, None, task_name, seed)
 
 
-class _FlagParser(HfArgumentParser):
+class _FlagParser(ScriptParser):
+    def find_wrong(self, values: Mapping[str, Any]) -> list[str]:
+        return find_wrong_values(values)  # paths are relative to the plan, and some are made by earlier steps
+
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
 
@@ -330,8 +334,7 @@ def check_flags(steps: Iterable[Step]) -> None:
     for (script, *arguments), names in given.items():
         if script not in parsers:
             module = importlib.import_module(f"hf_domain.examples.{script}")
-            # Half a name of a flag would reach the script, and not the code here that reads the flag by its name.
-            parsers[script] = _FlagParser(module.ARGUMENTS, allow_abbrev=False)
+            parsers[script] = _FlagParser(module.ARGUMENTS)
             for action in parsers[script]._actions:
                 action.required = False
         try:

@@ -6,6 +6,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from hf_domain.corpora import check_held_out
 from hf_domain.files import write_text
 from hf_domain.text_columns import find_text_columns
 
@@ -63,7 +64,7 @@ def _read_rows(file: str, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     if not (folder / file).is_file():
         raise ValueError(f"there is no file {file}")
     has_rows = False
-    with (folder / file).open(encoding="utf-8") as lines:
+    with (folder / file).open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 has_rows = True
@@ -73,10 +74,12 @@ def _read_rows(file: str, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         raise ValueError(f"{file} is empty")
 
 
-def _parse_row(line: str, where: str) -> dict[str, Any]:
+def _parse_row(line: bytes, where: str) -> dict[str, Any]:
     try:
-        row = json.loads(line)
-    except ValueError:
+        row = json.loads(line.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise ValueError(f"a file holds text in UTF-8, {where} does not") from None
+    except (ValueError, RecursionError):
         row = None
     if not isinstance(row, dict):
         raise ValueError(f"a line is a JSON object, {where} is none")
@@ -107,6 +110,11 @@ def check_task_files(kind: str, files: dict[str, str], folder: Path, names: str 
             labels[split] = set(chain.from_iterable(_read_row(kind, row, texts, where) for where, row in rows))
         except ValueError as error:
             problems.append(str(error) if name in str(error) else f"{name}: {error}")
+    try:
+        held_out = {split: str(folder / name) for split, name in files.items() if split != "train"}
+        check_held_out(str(folder / files["train"]), held_out)
+    except ValueError as error:
+        problems.append(str(error))
     for split, found in labels.items():
         if len({type(label) for label in found}) > 1:
             problems.append(f"labels are all texts or all whole numbers, {files[split]} has both")

@@ -11,7 +11,7 @@ from hf_domain.comparison.plan import load_plan
 @pytest.fixture
 def content(tmp_path):
     """A plan as YAML has it; its files are beside it."""
-    for name in ("corpus", "heldout", "general"):
+    for name in ("corpus", "heldout", "general", "general_heldout"):
         (tmp_path / f"{name}.txt").write_text("\n".join(SENTENCES))
     texts = [{"text": f"{text} {i}", "label": text.split()[1]} for i, text in enumerate(SENTENCES[:24])]
     tagged = [
@@ -25,7 +25,7 @@ def content(tmp_path):
         "encoder": "encoder",
         "corpora": {
             "pets": {"train_file": "corpus.txt", "validation_file": "heldout.txt"},
-            "general": {"train_file": "general.txt", "validation_file": "general.txt"},
+            "general": {"train_file": "general.txt", "validation_file": "general_heldout.txt"},
         },
         "general": "general",
         "tasks": {

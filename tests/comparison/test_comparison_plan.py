@@ -66,7 +66,7 @@ def test_everything_wrong_with_a_plan_is_told_at_once(content, tmp_path):
         "general is none of the corpora",
         "seeds must be different numbers",
         "budget is either tokens or minutes",
-        "encoder: there is no folder ../encoders/none",
+        "encoder: a model must be a folder or a name on the Hub, but ../encoders/none is neither",
         "methods: far: encoder: there is no folder /far",
         "methods: read: passages are cut by the tokenizer of the plan's encoder; adalm expands its vocabulary",
         "methods: twice: an adapter of exBERT stands beside an encoder that is none",
@@ -105,10 +105,10 @@ def test_unknown_and_missing_fields_of_a_plan(content, tmp_path):
     ):
         assert part in str(error.value)
     (tmp_path / "list.yaml").write_text("- 1")
-    with pytest.raises(ValueError, match="is a mapping"):
+    with pytest.raises(ValueError, match="must be a mapping"):
         load_plan(tmp_path / "list.yaml")
     (tmp_path / "list.yaml").write_text("methods: {dapt\n")
-    with pytest.raises(ValueError, match=r"list.yaml is not YAML: .*line"):
+    with pytest.raises(ValueError, match=r"list.yaml, line"):
         load_plan(tmp_path / "list.yaml")
 
 
@@ -118,7 +118,7 @@ def test_unknown_and_missing_fields_of_a_plan(content, tmp_path):
         ("seeds", 3, "the plan: seeds is a list[int], got 3"),
         ("seeds", [1, "a"], "the plan: seeds is a list[int], got [1, 'a']"),
         ("methods", {"dapt": {"tasks": [1]}}, "methods: dapt: tasks is a list[str] | None, got [1]"),
-        ("budget", {"tokens": "1e7"}, "budget: tokens is a int | None, got '1e7'"),
+        ("budget", {"tokens": "1e7"}, "budget: tokens is a int | None, got 10000000.0"),
         ("general", ["general"], r"the plan: general is a str | None, got ['general']"),
         ("methods", {"dapt": {"tasks": "animals"}}, "methods: dapt: tasks is a list[str] | None, got 'animals'"),
         ("corpora", {"pets": {"train_file": ["a"], "validation_file": "b"}}, "corpora: pets: train_file is a str"),
@@ -169,9 +169,9 @@ def test_flags_that_a_script_does_not_take_are_told_before_the_first_run(content
     assert ran == []
     assert "run_classification: argument --num_train_epochs" in str(error.value)
     for script, task in (("ner", "entities"), ("classification", "animals")):
-        told = f"- run_{script}: unrecognized arguments: --learning_rte 3e-05 (fine_tune-{task}-seed1 and 29 more)"
-        assert told in str(error.value)
-    assert "- run_mlm: unrecognized arguments: --warm_ups 1 (dapt-pets)" in str(error.value)
+        told = f"- run_{script}: there is no argument --learning_rte; did you mean --learning_rate?"
+        assert f"{told} (fine_tune-{task}-seed1 and 29 more)" in str(error.value)
+    assert "- run_mlm: there is no argument --warm_ups; did you mean" in str(error.value)
 
 
 def test_different_steps_with_one_name_are_refused(content, tmp_path):
@@ -235,7 +235,7 @@ def test_flags_that_a_comparison_sets_or_would_misread(content, tmp_path):
 
 def test_abbreviated_flags_are_refused(content, tmp_path):
     content["pretraining"] = {"per_device_train_batch_size": 4, "max_seq_len": 512}
-    with pytest.raises(ValueError, match="unrecognized arguments: --max_seq_len 512"):
+    with pytest.raises(ValueError, match="there is no argument --max_seq_len; did you mean --max_seq_length"):
         run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output")
 
 

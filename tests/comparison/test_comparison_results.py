@@ -68,11 +68,13 @@ def test_results_of_changed_files_are_foreign(plan, tmp_path):
     assert not find_foreign_results(plan, output_dir)
     of_animals = {name for name in names if "-animals-seed" in name}
     of_tapt = {name for name in names if name.startswith(("tapt-animals", "tuned_after_tapt-animals"))}
-    of_general = {name for name in names if "control" in name or name.endswith("-on-general")}
+    of_control = {name for name in names if "control" in name}
+    on_general = {name for name in names if name.endswith("-on-general")}
     for file, expected in (
         ("animals/test.jsonl", of_animals),
         ("animals/train.jsonl", of_animals | of_tapt),
-        ("general.txt", of_general),
+        ("general.txt", of_control),
+        ("general_heldout.txt", on_general),
     ):
         text = (tmp_path / file).read_text()
         (tmp_path / file).write_text(text.replace("cat", "\0").replace("dog", "cat").replace("\0", "dog"))

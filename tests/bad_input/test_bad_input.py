@@ -1,0 +1,52 @@
+"""No bad input ends in a traceback, in exit 0 with a wrong result, or in a changed file of the user."""
+
+import shutil
+
+import pytest
+from cases import CASES
+from workspace import COMMANDS, Case, make_datastore, make_workspace, run_case
+
+# `make test` takes every fifteenth case; `make test-faults` takes all.
+STRIDE = 15
+
+
+@pytest.fixture(scope="session")
+def good(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("good")
+    make_workspace(folder)
+    make_datastore(folder)
+    return folder
+
+
+@pytest.fixture
+def workspace(good, tmp_path, monkeypatch):
+    shutil.copytree(good, tmp_path / "work")
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def list_cases():
+    for number, case in enumerate(CASES):
+        marks = [pytest.mark.faults] * (number % STRIDE != 0)
+        marks += [pytest.mark.xfail(reason=case.pending, strict=True)] * bool(case.pending)
+        yield pytest.param(case, id=case.id, marks=marks)
+
+
+@pytest.mark.parametrize("case", [*list_cases()])
+def test_bad_input_is_refused(case, workspace, record_property):
+    outcome = run_case(case)
+    record_property("outcome", outcome.kind)
+    assert outcome.kind == ("harmless" if case.harmless else "clean"), outcome.message
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("publish", "quickstart")])
+def test_good_input_is_taken(command, workspace):
+    """Otherwise a case could be refused for another reason than its own."""
+    outcome = run_case(Case(command, "good", (), harmless="nothing is wrong with it"))
+    assert outcome.kind == "harmless", outcome.message
+
+
+def test_cases_have_names_of_their_own():
+    assert len({case.id for case in CASES}) == len(CASES)
+    assert {case.command for case in CASES} == {*COMMANDS, "python"}
