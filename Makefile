@@ -8,7 +8,7 @@ PROCESSES ?= 2
 export OMP_WAIT_POLICY := PASSIVE
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: install demo test test-benchmarks test-faults test-javascript test-lowest test-peers check docs format clean release-check dist install-locked lock
+.PHONY: install demo test test-benchmarks test-faults test-javascript test-lowest test-peers test-servers check docs format clean release-check dist install-locked lock
 
 install: $(VENV)/.installed
 
@@ -53,6 +53,9 @@ test-lowest:  ## the tests on the lower bounds of the HuggingFace packages; torc
 test-peers: install  ## the tests that transformers and peft run over their own models, over ours; fetches them once
 	$(BIN)/python tests_peers/fetch.py
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests_peers -n $(PROCESSES)
+
+test-servers: install  ## the contract of search servers on OpenSearch, which Maven fetches; skipped without Java and Maven
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python tests/servers/run_suite.py
 
 docs: install  ## the site, in build/site; a broken link is an error
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[docs]"

@@ -25,6 +25,8 @@ class Fault:
     status: int | None = None
     body: dict = field(default_factory=dict)
     delay: float = 0.0
+    is_down: bool = False
+    """The connection ends without an answer, as when a server is killed."""
     item: dict | None = None
     """Replaces the first item of a bulk or msearch answer."""
 
@@ -94,7 +96,7 @@ class SearchServerStub:
         lines = [json.loads(line) for line in body.splitlines() if line]
         items = []
         for head, document in zip(lines[::2], lines[1::2], strict=True):
-            self.indices[head["index"]["_index"]]["documents"][head["index"]["_id"]] = document["text"]
+            self.indices[head["index"]["_index"]]["documents"][head["index"]["_id"]] = document
             items.append({"index": {**head["index"], "status": 201, "result": "created"}})
         return {"took": 1, "errors": False, "items": items}
 
@@ -105,11 +107,12 @@ class SearchServerStub:
         index = self.indices[name]
         analyzer = index["mappings"]["properties"]["text"]["analyzer"]
         analyze = Analyzer(analyzer) if analyzer in ANALYZERS else str.split
-        documents = {key: analyze(text) for key, text in index["documents"].items()}
+        documents = {key: analyze(document["text"]) for key, document in index["documents"].items()}
         details = query["query"]
-        terms = Counter(
-            analyze(details["match"]["text"]["query"] if "match" in details else details["more_like_this"]["like"])
-        )
+        if "match" in details:
+            terms = Counter(analyze(details["match"]["text"]["query"]))
+        else:
+            terms = Counter(list(analyze(details["more_like_this"]["like"]))[:5_000])
         frequencies = {term: sum(term in document for document in documents.values()) for term in terms}
         if "more_like_this" in details:
             assert details["more_like_this"]["minimum_should_match"] == 1
@@ -124,12 +127,22 @@ class SearchServerStub:
                     idf = math.log(1 + (len(documents) - n + 0.5) / (n + 0.5))
                     norm = 1.2 * (0.25 + 0.75 * len(document) / mean)
                     scores[key] += count * idf * 2.2 * frequency / (frequency + norm)
-        best = sorted(scores, key=lambda key: (-scores[key], int(key)))[: query["size"]]
+        # Without being told how, a server breaks ties by shard and segment: as good as from behind.
+        order = query.get("sort", [{"_score": "desc"}])
+        best = sorted(scores, key=int, reverse=True)
+        for (name_of_key, direction), *_ in reversed([list(key.items()) for key in order]):
+            values = scores if name_of_key == "_score" else {key: index["documents"][key][name_of_key] for key in best}
+            best.sort(key=values.__getitem__, reverse=direction == "desc")
+        best = best[: query["size"]]
         return {
             "took": 1,
             "timed_out": False,
             "_shards": {"total": 1, "successful": 1, "skipped": 0, "failed": 0},
-            "hits": {"hits": [{"_index": name, "_id": key, "_score": scores[key]} for key in best]},
+            "hits": {
+                "hits": [
+                    {"_index": name, "_id": key, "_score": scores[key], "sort": [scores[key], int(key)]} for key in best
+                ]
+            },
             "status": 200,
         }
 
@@ -153,7 +166,9 @@ class _Handler(BaseHTTPRequestHandler):
             fault = next((fault for fault in self.stub.faults if fault.times and re.search(fault.path, path)), None)
             if fault:
                 fault.times -= 1
-            if fault and fault.status:
+            if fault and fault.is_down:
+                status, content = 0, {}
+            elif fault and fault.status:
                 status, content = fault.status, fault.body
             else:
                 status, content = self.stub.answer(self.command, path, body.decode())
@@ -168,7 +183,15 @@ class _Handler(BaseHTTPRequestHandler):
                     content["responses"][0] = fault.item
         if fault:
             time.sleep(fault.delay)
-        payload = json.dumps(content).encode()
+        if fault and fault.is_down:
+            self.close_connection = True
+            return
+        try:
+            self.send_answer(status, json.dumps(content).encode())
+        except ConnectionError:  # the client waits no longer, as a test of slow answers wants
+            self.close_connection = True
+
+    def send_answer(self, status, payload):
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(payload)))

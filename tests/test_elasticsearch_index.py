@@ -6,6 +6,8 @@ process. A stub passing says that our calls are what we think they are, not that
 
 import importlib
 import os
+import pickle
+import sys
 from contextlib import contextmanager
 
 import pytest
@@ -14,7 +16,7 @@ from elasticsearch_stub import Fault, SearchServerStub
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer
 
 from hf_domain.datastore import Datastore, add_passages, build_datastore, elasticsearch_index
-from hf_domain.datastore.elasticsearch_index import connect, name_index
+from hf_domain.datastore.elasticsearch_index import connect
 
 pytest.importorskip("tantivy")
 
@@ -31,7 +33,8 @@ def tokenizer():
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch, tmp_path):
-    monkeypatch.setattr(elasticsearch_index, "BACKOFF", 0.001)
+    for name, seconds in {"BACKOFF": 0.001, "LONGEST_PAUSE": 0.01, "PATIENCE": 0.2}.items():
+        monkeypatch.setattr(elasticsearch_index, name, seconds, raising=False)
     monkeypatch.setattr(elasticsearch_index, "CHECKPOINT", 10)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
 
@@ -73,6 +76,10 @@ def stub(request):
         yield stub
 
 
+def name_index(datastore):
+    return elasticsearch_index.name_index(datastore.manifest, datastore.analyzer)
+
+
 def build(folder, tokenizer, engine, texts=TEXTS, **options):
     documents = Dataset.from_dict({"text": texts})
     return build_datastore(documents, folder, tokenizer, max_length=32, engine=engine, **options)
@@ -109,6 +116,7 @@ def test_datastore_on_a_server_is_one_like_others(tmp_path, tokenizer, engine):
     assert datastore.search(["unit3 unit4"], 5)[0][0] == [4]
     assert datastore.add(Dataset.from_dict({"text": ["omega", TEXTS[4]]})) == 1
     assert Datastore.load(tmp_path / "store").search(["omega unit3 unit4"], 5)[0][0] in ([4, 45], [45, 4])
+    assert datastore.search(["models"], 7)[0][0] == [*range(3), *range(4, 8)]  # all score the same: the lowest ids
     assert datastore.search(["unit4 model alpha"], 50, max_query_terms=1)[0][0] == [4]
 
 
@@ -137,7 +145,8 @@ def test_calls_of_the_stub(tmp_path, tokenizer, stub):
     index = stub.indices[name_index(datastore)]
     assert index["mappings"]["_source"] == {"enabled": False}
     assert index["mappings"]["properties"] == {
-        "text": {"type": "text", "analyzer": "english", "index_options": "freqs"}
+        "id": {"type": "long"},
+        "text": {"type": "text", "analyzer": "english", "index_options": "freqs"},
     }
     assert index["settings"]["number_of_shards"] == 1 and index["settings"]["refresh_interval"] is None
     assert index["settings"]["similarity"] == {"default": {"type": "BM25", "k1": 1.2, "b": 0.75}}
@@ -147,6 +156,19 @@ def test_calls_of_the_stub(tmp_path, tokenizer, stub):
     assert stub.count_calls("_bulk") == 5
     datastore.search(["alpha"] * 70)
     assert stub.count_calls("_msearch") == 3 and not stub.count_calls("dfs_query_then_fetch")
+
+
+def test_equal_scores_rank_by_id_on_several_shards(tmp_path, tokenizer, engine, monkeypatch):
+    monkeypatch.setattr(elasticsearch_index, "PASSAGES_PER_SHARD", 20)
+    texts = [f"alpha beta unit{number}" for number in range(45)]
+    datastore = build(tmp_path / "store", tokenizer, engine, texts)
+    found = datastore.search(["alpha", "beta", "alpha unit44"], 9)
+    assert [ids for ids, _ in found] == [[*range(9)], [*range(9)], [44, *range(8)]]
+
+
+def test_long_queries_are_read_to_their_end(tmp_path, tokenizer, engine):
+    datastore = build(tmp_path / "store", tokenizer, engine)
+    assert datastore.search(["alpha " * 6_000 + "unit7"], 5, max_query_terms=1)[0][0] == [7]
 
 
 def test_several_shards_count_frequencies_together(tmp_path, tokenizer, stub, monkeypatch):
@@ -175,6 +197,63 @@ def test_busy_server_is_asked_again_while_building(tmp_path, tokenizer, stub, fa
     assert datastore.search(["unit1 unit44"], 5)[0][0] == [1, 44]
 
 
+def test_server_that_restarts_is_waited_for(tmp_path, tokenizer, stub, caplog):
+    stub.faults = [Fault("_bulk", is_down=True, times=15)]  # the clients try six times, at once
+    datastore = build(tmp_path / "store", tokenizer, stub.distribution)
+    stub.faults = [Fault("_msearch", is_down=True, times=15)]
+    assert datastore.search(["unit1 unit44"], 5)[0][0] == [1, 44]
+    assert stub.faults[0].times == 0
+    assert caplog.text.count("waiting up to 0.2 s") == 2
+
+
+def test_documents_are_cut_once_though_the_server_dies(tmp_path, tokenizer, stub, monkeypatch):
+    cut = []
+    module = sys.modules[Datastore.__module__]
+    split = module.split_texts
+    monkeypatch.setattr(module, "split_texts", lambda texts, *options: cut.extend(texts) or split(texts, *options))
+    stub.faults = [Fault("_bulk", is_down=True, times=1_000)]
+    with pytest.raises(ConnectionError, match="cannot be reached"):
+        build(tmp_path / "store", tokenizer, stub.distribution)
+    stub.faults = []
+    datastore = build(tmp_path / "store", tokenizer, stub.distribution)
+    assert cut == TEXTS
+
+    stub.faults = [Fault("_bulk", is_down=True, times=1_000)]
+    documents = Dataset.from_dict({"text": ["omega"]})
+    with pytest.raises(ConnectionError, match="cannot be reached"):
+        datastore.add(documents)
+    stub.faults = []
+    assert datastore.add(documents) == 1 and datastore.search(["omega"])[0][0] == [45]
+
+
+def make_client():
+    """A function that other processes can import; the environment does not name this server."""
+    return connect_to(os.environ["STUB"])
+
+
+def connect_to(url):
+    return importlib.import_module("opensearchpy").OpenSearch(url)
+
+
+def test_processes_make_their_own_client(tmp_path, tokenizer):
+    with start_stub("opensearch") as stub:
+        del os.environ["OPENSEARCH_URL"]
+        os.environ["STUB"] = stub.url
+        datastore = build(tmp_path / "store", tokenizer, "opensearch", client=make_client())
+        rows, expected = Dataset.from_dict({"text": TEXTS[:7]}), datastore.search(TEXTS[:7], 3)
+        with pytest.raises(ValueError, match=r"each process must make its own client.* Pass client=FUNCTION"):
+            add_passages(rows, datastore, "text", k=3, num_proc=2)
+        with pytest.raises(ValueError, match=r"must make its own client in each.* Pass client=FUNCTION"):
+            pickle.loads(pickle.dumps(datastore)).search(["alpha"])
+        datastore = Datastore.load(tmp_path / "store", client=make_client)
+        assert datastore.search(TEXTS[:7], 3) == expected
+        assert pickle.loads(pickle.dumps(datastore)).search(TEXTS[:7], 3) == expected
+        found = add_passages(rows, datastore, "text", k=3, num_proc=2)["passage_ids"][:]
+        assert found == add_passages(rows, datastore, "text", k=3)["passage_ids"][:]
+        del os.environ["STUB"]
+        os.environ["OPENSEARCH_URL"] = stub.url
+
+
 FAILED_SHARD = {"timed_out": False, "_shards": {"total": 2, "failed": 1}, "hits": {"hits": []}, "status": 200}
 TIMED_OUT = {"timed_out": True, "_shards": {"total": 1, "failed": 0}, "hits": {"hits": []}, "status": 200}
 BUSY = {"error": {"type": "es_rejected_execution_exception"}, "status": 429}
@@ -190,9 +269,9 @@ def test_queries_that_fail_alone_are_asked_again_alone(tmp_path, tokenizer, stub
     stub.faults = [Fault("_msearch", item=item, times=2)]
     assert datastore.search(["unit1", "unit2"]) == expected
     stub.faults = [Fault("_msearch", item=item, times=100)]
-    with pytest.raises(ConnectionError, match=rf"did not answer 6 times: .*{message}"):
+    with pytest.raises(ConnectionError, match=rf"did not answer for 0\.2 s: .*{message}"):
         datastore.search(["unit1", "unit2"])
-    assert stub.faults[0].times == 94
+    assert stub.faults[0].times < 95
 
 
 @pytest.mark.parametrize(
@@ -280,7 +359,10 @@ def fail_after(number, function):
 
 def test_incomplete_index_is_not_searched(tmp_path, tokenizer, stub):
     datastore = build(tmp_path / "store", tokenizer, stub.distribution)
-    stub.indices[name_index(datastore)]["mappings"]["_meta"] |= {"complete": False, "num_indexed": 20}
+    stub.indices[name_index(datastore)]["mappings"]["_meta"] |= {
+        "complete": False,
+        "num_indexed": 20,
+    }
     with pytest.raises(ValueError, match=r"has 20 of 45\. Go on"):
         Datastore.load(tmp_path / "store")
     assert Datastore.load(tmp_path / "store", rebuild_index=True).search(["unit44"])[0][0] == [44]

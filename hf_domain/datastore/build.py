@@ -12,7 +12,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from hf_domain.datastore.analysis import Analyzer
-from hf_domain.datastore.elasticsearch_index import build_index, connect
+from hf_domain.datastore.elasticsearch_index import connect
 from hf_domain.datastore.manifest import MANIFEST, TOKENIZER, Manifest, chain_hashes, read_manifest
 from hf_domain.datastore.splitting import check_tokenizer, fingerprint_tokenizer, read_documents
 from hf_domain.datastore.store import Datastore, lock_folder
@@ -49,7 +49,7 @@ def build_datastore(
         max_length: Tokens of a passage at most, special tokens included. Default: RADA, section 4.1.
         analyzer: `english`, `standard`, `cjk` or a function, see `Analyzer`. Chinese, Japanese and Korean need `cjk`.
         engine: What searches: tantivy in this process, or a server that `client` or the environment names.
-        client: Of Elasticsearch or OpenSearch.
+        client: Of Elasticsearch or OpenSearch, or a function that makes one, see `Datastore.load`.
         commit_characters: Text between two commits, or a sixteenth of what is there if that is more: an interruption
             loses the work on it.
 
@@ -68,7 +68,7 @@ def build_datastore(
     if engine == "tantivy":
         import_tantivy()
     else:
-        client = client or connect(engine)
+        connect(engine, client)
     begun = Manifest(
         max_length=max_length,
         tokenizer=fingerprint_tokenizer(tokenizer),
@@ -93,7 +93,7 @@ def build_datastore(
                 f"Is {text_column} the right column?"
             )
         if engine != "tantivy":
-            build_index(datastore)
+            datastore._build_on_server(datastore.manifest)
         os.replace(datastore.folder, folder)
     return Datastore(folder, datastore.manifest, datastore.analyzer, client)
 

@@ -7,41 +7,49 @@ make of them what ours do.
 The server is named by the environment: ELASTICSEARCH_URL and, as the server wants it, ELASTICSEARCH_API_KEY, or
 ELASTICSEARCH_USERNAME and ELASTICSEARCH_PASSWORD, or ELASTICSEARCH_BEARER_TOKEN, and ELASTICSEARCH_CA_CERTS; the same
 with OPENSEARCH_. Nothing of it is ever saved.
+
+A server that restarts or is overloaded is waited for, up to PATIENCE seconds; then the same call goes on later.
 """
 
 import hashlib
 import importlib
 import itertools
+import logging
 import os
 import random
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from tqdm.auto import tqdm
 
 from hf_domain.datastore.analysis import ANALYZERS, Analyzer
+from hf_domain.datastore.manifest import Manifest
 
-if TYPE_CHECKING:
-    from hf_domain.datastore.store import Datastore
+logger = logging.getLogger(__name__)
 
 PREFIX = "hf-domain"
 PASSAGES_PER_SHARD = 20_000_000  # some 5 GB of index; a shard is searched by one thread at a time
 CHECKPOINT = 10_000  # passages after which an interrupted build goes on
 QUERIES_PER_REQUEST = 32
-RETRIES = 5
-BACKOFF = 1.0  # seconds before the first retry, doubled before every other
+LAYOUT = 2  # of what the server holds; 1 had no field to sort equal scores by
+RETRIES = 5  # of the client, after a timeout
+BACKOFF, LONGEST_PAUSE = 1.0, 15.0  # seconds before the first retry, doubled before every other
+PATIENCE = 120  # seconds of pauses in all
 TIMEOUT = 60  # seconds
+MAX_TERMS = 5_000  # more_like_this looks at no more
 PACKAGES = {"elasticsearch": "elasticsearch", "opensearch": "opensearchpy"}
 OVERLOADED = (429, 502, 503, 504)
 
 
-def connect(engine: str) -> Any:
-    """Make a client from the environment.
+def connect(engine: str, client: Any = None) -> Any:
+    """Make a client.
 
     Args:
         engine: `elasticsearch` or `opensearch`.
+        client: One that is ready, or a function without arguments that makes one. Default: from the environment.
 
     Returns:
         The official client.
@@ -50,6 +58,8 @@ def connect(engine: str) -> Any:
         ModuleNotFoundError: The client is not installed.
         ValueError: The environment names no server.
     """
+    if client is not None:
+        return client() if callable(client) else client
     try:
         package = importlib.import_module(PACKAGES[engine])
     except ModuleNotFoundError as error:
@@ -63,70 +73,63 @@ def connect(engine: str) -> Any:
             f"the environment names the server; {engine.upper()}_URL is not set. Set it, or pass a client."
         )
     user = (given["username"], given["password"]) if given["username"] else None
-    options: dict[str, Any] = {
-        "max_retries": RETRIES,
-        "retry_on_timeout": True,
-        "retry_on_status": OVERLOADED,
-        "http_compress": True,
-    }
+    options: dict[str, Any] = {"max_retries": RETRIES, "retry_on_timeout": True, "http_compress": True}
+    options["retry_on_status"] = ()  # at once; `_ask` pauses first
     if given["ca_certs"]:
         options["ca_certs"] = given["ca_certs"]
     if engine == "elasticsearch":
         options |= {"request_timeout": TIMEOUT, "basic_auth": user}
         options |= {"api_key": given["api_key"], "bearer_auth": given["bearer_token"]}
-        return package.Elasticsearch(given["url"], **{name: value for name, value in options.items() if value})
+        options = {name: value for name, value in options.items() if value is not None}
+        return package.Elasticsearch(given["url"], **options)
     if given["api_key"] or given["bearer_token"]:
         kind, key = ("ApiKey", given["api_key"]) if given["api_key"] else ("Bearer", given["bearer_token"])
         options["headers"] = {"authorization": f"{kind} {key}"}
     return package.OpenSearch(given["url"], timeout=TIMEOUT, http_auth=user, **options)
 
 
-def build_index(datastore: "Datastore") -> None:
-    """Index the passages of a datastore on its server, or go on where an interrupted build stopped.
+def build_index(manifest: Manifest, analyzer: Analyzer, passages: Iterator[tuple[int, str]], client: Any) -> None:
+    """Index passages on a server, or go on where an interrupted build stopped.
 
     Args:
-        datastore: Says what is indexed, with which analyzer and where.
+        manifest: Says what is indexed.
+        analyzer: Makes the terms.
+        passages: Ids and texts of all passages that can be found.
+        client: Of the server.
 
     Raises:
         ConnectionError: The server is down or overloaded; the same call goes on later.
         PermissionError: It does not let us in.
         ValueError: It is of another kind or version, or refuses a passage.
     """
-    client = datastore.client or connect(datastore.manifest.engine)
-    name = name_index(datastore)
+    name, total = name_index(manifest, analyzer), manifest.num_findable
     with _tell_failures(name):
-        _check_server(client, datastore.manifest.engine)
-        if client.indices.exists(index=name):
-            meta = _read_meta(client, name)
-        else:
-            shards = max(1, -(-len(datastore) // PASSAGES_PER_SHARD))
-            meta = {"fingerprint": datastore.fingerprint, "num_indexed": 0, "shards": shards, "complete": False}
-            client.indices.create(index=name, body=_describe_index(datastore.analyzer, meta))
+        _check_server(client, manifest.engine)
+        meta = _ask(lambda: _open_index(client, name, manifest, analyzer))
         if meta["complete"]:
             return
-        total = len(datastore)
-        rows = itertools.islice(datastore.read_texts(), meta["num_indexed"], None)
+        rows = itertools.islice(passages, meta["num_indexed"], None)
         progress = tqdm(total=total, initial=meta["num_indexed"], desc=f"Indexing {name}", unit="passage")
         with progress:
             while batch := list(itertools.islice(rows, CHECKPOINT)):
-                _send(client, [_make_action(name, number, text, datastore.analyzer) for number, text in batch])
+                _send(client, [_make_action(name, number, text, analyzer) for number, text in batch])
                 meta["num_indexed"] += len(batch)
-                client.indices.put_mapping(index=name, body={"_meta": meta})
+                _ask(lambda: client.indices.put_mapping(index=name, body={"_meta": meta}))
                 progress.update(len(batch))
-        client.indices.put_settings(index=name, body={"index": {"refresh_interval": None}})
-        client.indices.refresh(index=name)
-        count = client.count(index=name)["count"]
+        _ask(lambda: client.indices.put_settings(index=name, body={"index": {"refresh_interval": None}}))
+        _ask(lambda: client.indices.refresh(index=name))
+        count = _ask(lambda: client.count(index=name))["count"]
         if count != total:
             raise ValueError(
                 f"the server holds what it was sent; {name} has {count} of {total} passages. Delete that index and "
                 "build it again."
             )
-        client.indices.put_mapping(index=name, body={"_meta": meta | {"complete": True}})
+        _ask(lambda: client.indices.put_mapping(index=name, body={"_meta": meta | {"complete": True}}))
 
 
-def name_index(datastore: "Datastore") -> str:
+def name_index(manifest: Manifest, analyzer: Analyzer) -> str:
     """Name the index of a datastore by what is in it."""
-    content = f"{datastore.fingerprint} {datastore.analyzer.fingerprint}"
+    content = f"{manifest.fingerprint} {analyzer.fingerprint} {LAYOUT}"
     return f"{PREFIX}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
 
@@ -134,7 +137,9 @@ class ElasticsearchIndex:
     """An index on a server, opened for searching.
 
     Args:
-        datastore: The datastore that was indexed there with `build_index`.
+        manifest: Of the datastore that was indexed there with `build_index`.
+        analyzer: The one it was indexed with.
+        client: Of the server.
 
     Raises:
         FileNotFoundError: The server has no such index.
@@ -143,17 +148,16 @@ class ElasticsearchIndex:
         ValueError: It is of another kind or version, or the index is not complete.
     """
 
-    def __init__(self, datastore: "Datastore"):
-        self.client = datastore.client or connect(datastore.manifest.engine)
-        self.name = name_index(datastore)
-        self.analyzer = datastore.analyzer
+    def __init__(self, manifest: Manifest, analyzer: Analyzer, client: Any):
+        self.client, self.analyzer = client, analyzer
+        self.name = name_index(manifest, analyzer)
         with _tell_failures(self.name):
-            _check_server(self.client, datastore.manifest.engine)
-            meta = _read_meta(self.client, self.name)
-        if not meta["complete"] or meta["fingerprint"] != datastore.fingerprint:
+            _check_server(client, manifest.engine)
+            meta = _ask(lambda: _read_meta(client, self.name))
+        if not meta["complete"] or meta["fingerprint"] != manifest.fingerprint:
             raise ValueError(
                 f"an index is searched when all passages are in it; {self.name} has {meta['num_indexed']} of "
-                f"{len(datastore)}. Go on: Datastore.load(..., rebuild_index=True)."
+                f"{manifest.num_findable}. Go on: Datastore.load(..., rebuild_index=True)."
             )
         # Each shard counts document frequencies by itself otherwise.
         self.options = {"search_type": "dfs_query_then_fetch"} if meta["shards"] > 1 else {}
@@ -163,11 +167,12 @@ class ElasticsearchIndex:
     ) -> list[tuple[list[int], list[float]]]:
         """Find passages, see `Datastore.search`.
 
-        With `max_query_terms` the server chooses the terms (`more_like_this`) and counts each of them once.
+        With `max_query_terms` the server chooses the terms (`more_like_this`), among the first 5,000 different ones of
+        a query, and counts each of them once.
         """
-        queries = [
-            {"size": k, "_source": False, "query": _make_query(text, self.analyzer, max_query_terms)} for text in texts
-        ]
+        # Otherwise equal scores rank by shard, and the last of the k is any of them.
+        options = {"size": k, "_source": False, "sort": [{"_score": "desc"}, {"id": "asc"}]}
+        queries = [options | {"query": _make_query(text, self.analyzer, max_query_terms)} for text in texts]
         results = []
         with _tell_failures(self.name):
             for start in range(0, len(queries), QUERIES_PER_REQUEST):
@@ -178,25 +183,24 @@ class ElasticsearchIndex:
         """Search for a few; those that an overloaded server did not answer are asked again, alone."""
         results: dict[int, tuple[list[int], list[float]]] = {}
         failure = ""
-        for _ in _retry():
+        for _ in _wait():
             waiting = [number for number in range(len(queries)) if number not in results]
             body = [line for number in waiting for line in ({"index": self.name}, queries[number])]
-            answers = self.client.msearch(body=body, **self.options)["responses"]
+            answers = _ask(partial(self.client.msearch, body=body, **self.options))["responses"]
             for number, answer in zip(waiting, answers, strict=True):
                 failure = _find_failure(answer, self.name) or failure
                 if not _find_failure(answer, self.name):
-                    hits = [(hit["_score"], int(hit["_id"])) for hit in answer["hits"]["hits"]]
-                    hits.sort(key=lambda hit: (-hit[0], hit[1]))
-                    results[number] = ([number for _, number in hits], [score for score, _ in hits])
+                    hits = [hit["sort"] for hit in answer["hits"]["hits"]]
+                    results[number] = ([int(number) for _, number in hits], [float(score) for score, _ in hits])
             if len(results) == len(queries):
                 return [results[number] for number in range(len(queries))]
-        raise ConnectionError(f"{self.name} did not answer {RETRIES + 1} times: {failure}. Try again later.")
+        raise ConnectionError(f"{self.name} did not answer for {PATIENCE} s: {failure}. Try again later.")
 
 
 def _describe_index(analyzer: Analyzer, meta: dict[str, Any]) -> dict[str, Any]:
     # What a function makes of a text is sent as words.
     name = analyzer.name if analyzer.function is None else "whitespace"
-    text = {"type": "text", "analyzer": name, "index_options": "freqs"}
+    properties = {"id": {"type": "long"}, "text": {"type": "text", "analyzer": name, "index_options": "freqs"}}
     return {
         "settings": {
             "number_of_shards": meta["shards"],
@@ -204,7 +208,7 @@ def _describe_index(analyzer: Analyzer, meta: dict[str, Any]) -> dict[str, Any]:
             "refresh_interval": "-1",
             "similarity": {"default": {"type": "BM25", "k1": 1.2, "b": 0.75}},
         },
-        "mappings": {"dynamic": "strict", "_meta": meta, "_source": {"enabled": False}, "properties": {"text": text}},
+        "mappings": {"dynamic": "strict", "_meta": meta, "_source": {"enabled": False}, "properties": properties},
     }
 
 
@@ -213,19 +217,37 @@ def _make_text(text: str, analyzer: Analyzer) -> str:
 
 
 def _make_action(name: str, number: int, text: str, analyzer: Analyzer) -> dict[str, Any]:
-    return {"_op_type": "index", "_index": name, "_id": str(number), "text": _make_text(text, analyzer)}
+    content = {"id": number, "text": _make_text(text, analyzer)}
+    return {"_op_type": "index", "_index": name, "_id": str(number), **content}
 
 
 def _make_query(text: str, analyzer: Analyzer, max_query_terms: int | None) -> dict[str, Any]:
-    text = _make_text(text, analyzer)
     if max_query_terms is None:
-        return {"match": {"text": {"query": text}}}
+        return {"match": {"text": {"query": _make_text(text, analyzer)}}}
+    # One place of every term: repetitions would use up the tokens that the server looks at.
+    words: dict[str, str] = {}
+    if analyzer.function is None:
+        for term in analyzer.find_terms(text):
+            words.setdefault(term.text, text[term.start : term.end])
+    else:
+        words = {term: term for term in analyzer(text)}
+    text = " ".join(itertools.islice(words.values(), MAX_TERMS))
     options = {"max_query_terms": max_query_terms, "min_term_freq": 1, "min_doc_freq": 1, "minimum_should_match": 1}
     return {"more_like_this": {"fields": ["text"], "like": text, **options}}
 
 
+def _open_index(client: Any, name: str, manifest: Manifest, analyzer: Analyzer) -> dict[str, Any]:
+    """Return how far an index is, a new one if there is none."""
+    if client.indices.exists(index=name):
+        return _read_meta(client, name)
+    shards = max(1, -(-manifest.num_findable // PASSAGES_PER_SHARD))
+    meta = {"fingerprint": manifest.fingerprint, "num_indexed": 0, "shards": shards, "complete": False}
+    client.indices.create(index=name, body=_describe_index(analyzer, meta))
+    return meta
+
+
 def _check_server(client: Any, engine: str) -> None:
-    version = client.info()["version"]
+    version = _ask(client.info, is_known=False)["version"]
     found = version.get("distribution", "elasticsearch")
     if found != engine:
         raise ValueError(f"the engine is what the server is; it is {found}, the datastore's engine {engine}.")
@@ -243,31 +265,50 @@ def _send(client: Any, actions: list[dict[str, Any]]) -> None:
     helpers = importlib.import_module(f"{type(client).__module__.partition('.')[0]}.helpers")
     pending = {action["_id"]: action for action in actions}
     failure = None
-    for _ in _retry():
-        options = {"chunk_size": 1000, "max_chunk_bytes": 10 << 20, "raise_on_error": False}
-        failed = [item for ok, item in helpers.streaming_bulk(client, _copy(pending.values()), **options) if not ok]
-        items = [details for item in failed for details in item.values()]
+    options = {"chunk_size": 1000, "max_chunk_bytes": 10 << 20, "raise_on_error": False}
+    for _ in _wait():
+        call = partial(_collect, helpers.streaming_bulk, client, pending.values(), **options)
+        items = [details for ok, item in _ask(call) if not ok for details in item.values()]
         refused = [item for item in items if item["status"] not in OVERLOADED]
         if refused:
             raise ValueError(f"the server refuses {len(refused)} passages, the first with {refused[0]['error']}.")
         if not items:
             return
-        failure = items[0]["error"]
+        failure = str(items[0]["error"])
         pending = {item["_id"]: pending[item["_id"]] for item in items}
-    raise ConnectionError(f"the server refused passages {RETRIES + 1} times: {failure}. Build again later: it goes on.")
+    raise ConnectionError(f"the server refused passages for {PATIENCE} s: {failure}. Build again later: it goes on.")
 
 
-def _copy(actions: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The clients take actions apart."""
-    return (dict(action) for action in actions)
+def _collect(function: Callable, client: Any, actions: Iterable[dict[str, Any]], **options: Any) -> list:
+    return list(function(client, (dict(action) for action in actions), **options))  # the clients take actions apart
 
 
-def _retry() -> Iterator[int]:
-    """Count attempts, with ever longer pauses of random length between them, so that clients do not come together."""
-    for attempt in range(RETRIES + 1):
-        yield attempt
-        if attempt < RETRIES:
-            time.sleep(BACKOFF * 2**attempt * random.uniform(0.5, 1))
+def _ask(call: Callable[[], Any], is_known: bool = True) -> Any:
+    """Return the answer to a call; wait for a server that is overloaded or, once it has answered, that restarts."""
+    failure: Exception | None = None
+    for _ in _wait():
+        try:
+            return call()
+        except Exception as error:
+            is_down = type(error).__name__ == "ConnectionError" and is_known
+            if not _is_of_client(error) or not (is_down or getattr(error, "status_code", None) in OVERLOADED):
+                raise
+            failure = error
+    assert failure is not None
+    raise failure
+
+
+def _wait() -> Iterator[None]:
+    """Yield for every attempt, with ever longer pauses of random length between, so that clients spread."""
+    waited, pause = 0.0, BACKOFF
+    yield
+    while waited < PATIENCE:
+        if not waited:
+            logger.warning(f"The search server does not answer as it should; waiting up to {PATIENCE} s.")
+        length = min(pause * random.uniform(0.5, 1), PATIENCE - waited)
+        time.sleep(length)
+        waited, pause = waited + length, min(2 * pause, LONGEST_PAUSE)
+        yield
 
 
 def _find_failure(answer: dict[str, Any], name: str) -> str:
@@ -288,19 +329,26 @@ def _tell_failures(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if type(error).__module__.partition(".")[0] not in ("elasticsearch", "elastic_transport", "opensearchpy"):
+        if not _is_of_client(error):
             raise
         kind = type(error).__name__
         if kind == "ConnectionTimeout":
             raise TimeoutError(f"the server did not answer in time: {error}. Try again later.") from error
         if kind in ("ConnectionError", "SSLError", "TlsError"):
-            raise ConnectionError(f"the server cannot be reached: {error}. Is its address right, is it up?") from error
+            raise ConnectionError(
+                f"the server must be up and its address right, but it cannot be reached: {error}. Run the same "
+                "again when it is back."
+            ) from error
         if kind == "UnsupportedProductError":
             raise ValueError(
                 "the server does not say that it is Elasticsearch. OpenSearch needs the engine opensearch; else a "
                 "proxy drops the header X-Elastic-Product."
             ) from error
         raise _explain(getattr(error, "status_code", None), str(error), name) from error
+
+
+def _is_of_client(error: Exception) -> bool:
+    return type(error).__module__.partition(".")[0] in ("elasticsearch", "elastic_transport", "opensearchpy")
 
 
 def _explain(status: Any, message: str, name: str) -> Exception:

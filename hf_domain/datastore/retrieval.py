@@ -98,6 +98,12 @@ def _add_passages(
         raise ValueError(f"k is the number of passages to find, at least 1; got {k}")
     if not len(datastore):
         raise ValueError(f"passages come from a datastore that holds some; {datastore.folder} is empty. Add documents.")
+    if num_proc is not None and num_proc > 1 and datastore.client is not None and not callable(datastore.client):
+        raise ValueError(
+            f"with num_proc={num_proc} each process must make its own client, but the datastore has one that cannot be "
+            "sent to them. Pass client=FUNCTION, which returns a client, to Datastore.load, or name the server in the "
+            "environment."
+        )
     if k > len(datastore):
         logger.warning(f"{datastore.folder} holds {len(datastore)} passages: no row gets k={k}.")
     found = dataset.map(

@@ -32,7 +32,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from hf_domain.datastore.analysis import Analyzer
-from hf_domain.datastore.elasticsearch_index import ElasticsearchIndex, build_index
+from hf_domain.datastore.elasticsearch_index import ElasticsearchIndex, build_index, connect
 from hf_domain.datastore.manifest import (
     INDEX,
     MANIFEST,
@@ -52,10 +52,11 @@ from hf_domain.datastore.splitting import (
     split_texts,
 )
 from hf_domain.datastore.tantivy_index import TantivyIndex, import_tantivy, write_index
-from hf_domain.datastore.verification import check_inside, check_rows, load_tokenizer
+from hf_domain.datastore.verification import check_inside, check_rows, find_analyzer, load_tokenizer
 from hf_domain.results import write_json
 
 LOCK = ".lock"
+LOST = "client"  # in the place of one that cannot be pickled
 # All that may be left behind.
 WRITTEN = re.compile(rf"{PART.pattern}|{INDEX.pattern}|datastore\.json\.(\w+\.)?unfinished")
 BATCH_SIZE = 1000  # documents that are tokenized at once
@@ -96,7 +97,8 @@ class Datastore:
             analyzer: The function the index was made with, if it is not one of ours. With `rebuild_index`, any.
             rebuild_index: Make the index again from the passages: if it is damaged, of another version, or to be of
                 another analyzer.
-            client: Of Elasticsearch or OpenSearch, if one searches. Default: made from the environment, see
+            client: Of Elasticsearch or OpenSearch, if one searches, or a function without arguments that makes one:
+                with `num_proc` each process needs its own. Default: made from the environment, see
                 `hf_domain.datastore.elasticsearch_index.connect`.
 
         Returns:
@@ -114,7 +116,7 @@ class Datastore:
                 f"a datastore is read with the tokenizer that cut it, {folder / TOKENIZER}; got another one, "
                 f"{tokenizer.name_or_path or type(tokenizer).__name__}. Build a datastore for it."
             )
-        datastore = cls(folder, manifest, _find_analyzer(manifest, analyzer, rebuild_index), client)
+        datastore = cls(folder, manifest, find_analyzer(manifest, analyzer, rebuild_index), client)
         check_inside(folder, [folder / name for name in (*manifest.parts, TOKENIZER)])
         datastore._check_sizes(manifest.parts)
         if rebuild_index:
@@ -126,11 +128,13 @@ class Datastore:
 
     def __getstate__(self) -> dict[str, Any]:
         analyzer = self.analyzer.function or self.analyzer.name
-        return {"folder": str(self.folder), "analyzer": analyzer, "fingerprint": self.fingerprint}
+        client = self.client if callable(self.client) else self.client and LOST
+        return {"folder": str(self.folder), "analyzer": analyzer, "fingerprint": self.fingerprint, "client": client}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         manifest = read_manifest(Path(state["folder"]))
-        self.__init__(Path(state["folder"]), manifest, Analyzer(state["analyzer"]))  # type: ignore[misc]
+        analyzer, client = Analyzer(state["analyzer"]), state["client"]
+        self.__init__(Path(state["folder"]), manifest, analyzer, client)  # type: ignore[misc]
         if (self.analyzer.fingerprint, self.fingerprint) != (manifest.analyzer_fingerprint, state["fingerprint"]):
             raise ValueError(f"a datastore must not change while it is searched; {self.folder} did. Start again.")
 
@@ -158,10 +162,21 @@ class Datastore:
         return load_tokenizer(self.folder)
 
     @cached_property
+    def connection(self) -> Any:
+        """The client of the server that searches."""
+        if self.client == LOST:
+            raise ValueError(
+                "a datastore that is searched in several processes must make its own client in each, but has one that "
+                "cannot be sent to them. Pass client=FUNCTION, which returns a client, or name the server in the "
+                "environment."
+            )
+        return connect(self.manifest.engine, self.client)
+
+    @cached_property
     def index(self) -> Any:
         """The index, opened when it is first needed."""
         if self.manifest.engine != "tantivy":
-            return ElasticsearchIndex(self)
+            return ElasticsearchIndex(self.manifest, self.analyzer, self.connection)
         if self.manifest.index is None:
             raise ValueError(f"{self.folder} has no index yet: its building was interrupted. Build it again.")
         return TantivyIndex(self.folder / self.manifest.index, self.analyzer)
@@ -366,7 +381,7 @@ class Datastore:
         else:
             (self.folder / part).unlink()
         if manifest.engine != "tantivy" and is_last:
-            build_index(Datastore(self.folder, manifest, self.analyzer, self.client))
+            self._build_on_server(manifest)
         self._commit(manifest)
 
     def _write_part(
@@ -408,9 +423,13 @@ class Datastore:
             write_index(self.folder / index, self.analyzer, passages, deleted, self.folder / base if base else None)
             self._describe_index(manifest, index)
         else:
-            build_index(Datastore(self.folder, manifest, self.analyzer, self.client))
+            self._build_on_server(manifest)
         manifest.analyzer, manifest.analyzer_fingerprint = self.analyzer.name, self.analyzer.fingerprint
         self._commit(manifest)
+
+    def _build_on_server(self, manifest: Manifest) -> None:
+        passages = Datastore(self.folder, manifest, self.analyzer).read_texts()
+        build_index(manifest, self.analyzer, passages, self.connection)
 
     def _name_index(self) -> str:
         return f"index-{int((self.manifest.index or 'index-0').rpartition('-')[2]) + 1:06}"
@@ -469,21 +488,6 @@ def lock_folder(folder: Path) -> Iterator[None]:
             yield
     except Timeout as error:
         raise ValueError(f"one process writes at a time; another one is writing to {folder}. Wait.") from error
-
-
-def _find_analyzer(manifest: Manifest, analyzer: str | Callable[[str], list[str]] | None, rebuild: bool) -> Analyzer:
-    try:
-        found = Analyzer(analyzer or manifest.analyzer)
-    except ValueError as error:
-        raise ValueError(
-            f"the index was made with the function {manifest.analyzer}, which is not one of ours. Pass it as analyzer."
-        ) from error
-    if found.fingerprint != manifest.analyzer_fingerprint and not rebuild:
-        raise ValueError(
-            f"an index is searched with the analyzer that made it, {manifest.analyzer}; {found.name} makes other terms "
-            "now. Make the index again from the passages: Datastore.load(..., rebuild_index=True)."
-        )
-    return found
 
 
 def _is_disk_full(error: BaseException) -> bool:

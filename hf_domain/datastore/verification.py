@@ -1,10 +1,11 @@
 """What must hold of a datastore that somebody else made: its files are its own, and what it shows is what it holds."""
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from hf_domain.datastore.analysis import Analyzer
 from hf_domain.datastore.manifest import TOKENIZER, Manifest
 
 
@@ -46,6 +47,22 @@ def load_tokenizer(folder: Path, root: Path | None = None) -> PreTrainedTokenize
             f"the tokenizer of a datastore must load without code of its own; {folder / TOKENIZER} does not: "
             f"{error or type(error).__name__}. Build the datastore again."
         ) from error
+
+
+def find_analyzer(manifest: Manifest, analyzer: str | Callable[[str], list[str]] | None, rebuild: bool) -> Analyzer:
+    """Return the analyzer of a datastore; raise if it is not the one that made the index and that is not made again."""
+    try:
+        found = Analyzer(analyzer or manifest.analyzer)
+    except ValueError as error:
+        raise ValueError(
+            f"the index was made with the function {manifest.analyzer}, which is not one of ours. Pass it as analyzer."
+        ) from error
+    if found.fingerprint != manifest.analyzer_fingerprint and not rebuild:
+        raise ValueError(
+            f"an index is searched with the analyzer that made it, {manifest.analyzer}; {found.name} makes other terms "
+            "now. Make the index again from the passages: Datastore.load(..., rebuild_index=True)."
+        )
+    return found
 
 
 def check_rows(
