@@ -46,7 +46,7 @@ class RandomPassages:
         """No vocabulary."""
         return {}
 
-    def pad(self, batch: dict[str, list], return_tensors: str) -> dict[str, torch.Tensor]:
+    def pad(self, batch: dict[str, list], return_tensors: str, padding_side: str) -> dict[str, torch.Tensor]:
         """Nothing to pad."""
         input_ids = torch.tensor(batch["input_ids"])
         return {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
