@@ -57,8 +57,8 @@ class DatastoreArguments:
         default=None, metadata={"help": "Encoder whose tokenizer cuts the passages; needed for a new datastore."}
     )
     max_length: int = field(default=256, metadata={"help": "Tokens of a passage at most."})
-    analyzer: Literal["english", "standard", "cjk"] = field(
-        default="english", metadata={"help": "What words are: cjk for Chinese, Japanese and Korean."}
+    analyzer: Literal["english", "standard", "cjk"] | None = field(
+        default=None, metadata={"help": "What words are. Default: cjk for Chinese, Japanese and Korean, else english."}
     )
     engine: Literal["tantivy", "elasticsearch", "opensearch"] = field(
         default="tantivy", metadata={"help": "What searches: this process or a server."}
@@ -145,7 +145,7 @@ def main() -> None:
     manifest = datastore.manifest
     print(
         f"{len(datastore):,} passages of {manifest.num_documents:,} documents ({manifest.num_duplicates:,} duplicates "
-        f"left out) in {datastore.folder}"
+        f"left out, analyzer {manifest.analyzer}) in {datastore.folder}"
     )
     if args.push_to_hub_id:
         print(push_to_hub(datastore, args.push_to_hub_id))

@@ -205,6 +205,18 @@ def test_analyzer_must_be_the_one(tmp_path, datastore, tokenizer, monkeypatch):
         Datastore.load(own.folder, analyzer=str.split)
 
 
+def test_analyzer_fits_the_language(tmp_path, tokenizer, caplog):
+    chinese = ["合同应当采用书面形式。", "当事人应当采用 written form 书面形式。", "", "ok"]
+    datastore = build(tmp_path / "chinese", tokenizer, chinese)
+    assert datastore.manifest.analyzer == "cjk" and find(datastore, "采用合同") == [0, 1]
+    korean, german = ["계약은 서면으로 한다", "한국어"], ["Der Vertrag bedarf der Schriftform", "合同"]
+    assert build(tmp_path / "korean", tokenizer, korean).manifest.analyzer == "cjk"
+    assert build(tmp_path / "german", tokenizer, german).manifest.analyzer == "english"
+    assert not caplog.records
+    assert build(tmp_path / "asked", tokenizer, chinese, analyzer="english").manifest.analyzer == "english"
+    assert "Use cjk" in caplog.text
+
+
 def replace_file(file, content):
     """Not in place: who has the file memory-mapped dies of it when it is cut."""
     new = file.with_name("new")
@@ -281,6 +293,9 @@ def test_unusable_options_and_documents_are_told(tmp_path, tokenizer, datastore)
         build_datastore(documents, tmp_path / "new", tokenizer, text_column="body")
     with pytest.raises(ValueError, match="row 0 has 1 as number"):
         build_datastore(Dataset.from_dict({"number": [1]}), tmp_path / "new", tokenizer, text_column="number")
+    late = IterableDataset.from_generator(lambda: iter([*make_documents(TEXTS[:20]), {"text": 1, "name": "d20"}]))
+    with pytest.raises(ValueError, match="row 20 has 1 as text"):
+        build_datastore(late, tmp_path / "new", tokenizer)
     with pytest.raises(ValueError, match="has no index yet"):
         Datastore.load(tmp_path / "new.unfinished")
     # What never came to a commit binds nobody.

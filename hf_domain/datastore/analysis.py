@@ -35,6 +35,8 @@ WORD = regex.compile(
     rf"|(?P<word>(?:{_UNDERSCORE})*{_RUN}(?:(?:{_UNDERSCORE})+{_RUN})*(?:{_UNDERSCORE})*)|(?P<emoji>{_EMOJI})"
 )
 SYLLABLES = regex.compile(r"(?:\p{Hangul}|\p{WB=Katakana}|[\p{WB=Extend}\p{WB=Format}\p{WB=ZWJ}])+")
+CJK, LETTER = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]"), regex.compile(r"\p{L}")
+CJK_SHARE = 0.2  # of the letters; an English term in a Chinese text has five, a Chinese one two
 MAX_WORD_LENGTH = 255  # Lucene cuts longer ones
 
 # fmt: off
@@ -61,6 +63,12 @@ class Term(NamedTuple):
     text: str
     start: int
     end: int
+
+
+def choose_analyzer(texts: Iterable[str]) -> str:
+    """Return `cjk` for texts in Chinese, Japanese or Korean, `english` for others."""
+    text = "".join(texts)
+    return "cjk" if len(CJK.findall(text)) > CJK_SHARE * len(LETTER.findall(text)) else "english"
 
 
 class Analyzer:

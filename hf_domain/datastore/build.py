@@ -1,6 +1,7 @@
 """Build a datastore from documents, from where the last attempt stopped."""
 
 import itertools
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -11,13 +12,16 @@ from datasets import Dataset, IterableDataset
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from hf_domain.datastore.analysis import Analyzer
+from hf_domain.datastore.analysis import Analyzer, choose_analyzer
 from hf_domain.datastore.elasticsearch_index import connect
 from hf_domain.datastore.manifest import MANIFEST, TOKENIZER, Manifest, chain_hashes, read_manifest
 from hf_domain.datastore.splitting import check_tokenizer, fingerprint_tokenizer, read_documents
 from hf_domain.datastore.store import Datastore, lock_folder
 from hf_domain.datastore.tantivy_index import import_tantivy
 
+logger = logging.getLogger(__name__)
+
+LOOKED_AT = 10  # documents that say which analyzer fits
 COMMIT_CHARACTERS = 16_000_000  # text between two commits, some seconds of work
 COMMIT_SHARE = 1 / 16  # and at least so much of what is there, so that 100 GB are 100 files and not 6,000
 
@@ -30,7 +34,7 @@ def build_datastore(
     text_column: str = "text",
     id_column: str | None = None,
     max_length: int = 256,
-    analyzer: str | Callable[[str], list[str]] = "english",
+    analyzer: str | Callable[[str], list[str]] | None = None,
     engine: Literal["tantivy", "elasticsearch", "opensearch"] = "tantivy",
     client: Any = None,
     commit_characters: int = COMMIT_CHARACTERS,
@@ -47,7 +51,8 @@ def build_datastore(
         text_column: Column of the text. Blank documents are counted and hold no passage.
         id_column: Column of the document's id. Default: the number of the row.
         max_length: Tokens of a passage at most, special tokens included. Default: RADA, section 4.1.
-        analyzer: `english`, `standard`, `cjk` or a function, see `Analyzer`. Chinese, Japanese and Korean need `cjk`.
+        analyzer: `english`, `standard`, `cjk` or a function, see `Analyzer`. Default: `cjk` if the first documents are
+            Chinese, Japanese or Korean, else `english`.
         engine: What searches: tantivy in this process, or a server that `client` or the environment names.
         client: Of Elasticsearch or OpenSearch, or a function that makes one, see `Datastore.load`.
         commit_characters: Text between two commits, or a sixteenth of what is there if that is more: an interruption
@@ -69,6 +74,9 @@ def build_datastore(
         import_tantivy()
     else:
         connect(engine, client)
+    rows = read_documents(documents, text_column, id_column, 0)
+    first = list(itertools.islice(rows, LOOKED_AT))
+    analyzer = _find_analyzer(analyzer, [text for _, text in first])
     begun = Manifest(
         max_length=max_length,
         tokenizer=fingerprint_tokenizer(tokenizer),
@@ -80,7 +88,7 @@ def build_datastore(
     datastore.client = client
     total = len(documents) if isinstance(documents, Dataset) else None
     with datastore._write(), tqdm(total=total, desc="Building the datastore", unit="document") as progress:
-        rows = read_documents(documents, text_column, id_column, 0)
+        rows = itertools.chain(first, rows)
         _skip(rows, datastore.manifest)
         progress.update(datastore.manifest.num_documents)
         for row in rows:
@@ -96,6 +104,20 @@ def build_datastore(
             datastore._build_on_server(datastore.manifest)
         os.replace(datastore.folder, folder)
     return Datastore(folder, datastore.manifest, datastore.analyzer, client)
+
+
+def _find_analyzer(analyzer: str | Callable[[str], list[str]] | None, texts: list[str]) -> str | Callable:
+    """Return the analyzer that was asked for, or the one for these texts; warn where both differ much."""
+    fitting = choose_analyzer(texts)
+    if analyzer is None:
+        logger.info(f"The analyzer is {fitting}, by the letters of the first {len(texts)} documents.")
+        return fitting
+    if analyzer == "english" and fitting == "cjk":
+        logger.warning(
+            "The analyzer english makes single words of Chinese, Japanese and Korean characters, and these documents "
+            "have many. Use cjk."
+        )
+    return analyzer
 
 
 def _begin(folder: Path, begun: Manifest, analyzer: Analyzer, tokenizer: PreTrainedTokenizerBase) -> Datastore:
