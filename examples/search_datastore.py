@@ -6,21 +6,23 @@
 
     python examples/search_datastore.py --datastore_dir datastore --text "lung lesions" --html_file reading.html
 
-With `--model_name_or_path` a RADA reads them: the passage it chose is named, and its words are marked by their weights.
+With `--model_name_or_path` a RADA reads them: every passage has the probability that it is chosen, the words of the
+chosen one are marked where they weigh more than the average word, and a classifier's prediction is shown.
 """
 
 import sys
 from dataclasses import dataclass, field
 
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
-from hf_domain import RadaModel
+from hf_domain import RadaConfig
 from hf_domain.arguments import parse_arguments
 from hf_domain.corpora import load_files, locate_row
 from hf_domain.datastore import Datastore
 from hf_domain.datastore.highlight import format_html, format_text, read_passages
+from hf_domain.explanation import explain
 from hf_domain.files import write_text
-from hf_domain.passage_reading import PassageArguments, load_datastore, weigh_words
+from hf_domain.passage_reading import PassageArguments, load_datastore
 from hf_domain.text_columns import find_text_columns
 
 
@@ -71,21 +73,23 @@ def main() -> None:
     texts += read_texts(args)
     if not texts:
         raise ValueError("there is nothing to search for: give text or text_file.")
-    weights: dict = {}
+    options = {"max_query_terms": args.max_query_terms}
     if not args.model_name_or_path:
         datastore = Datastore.load(args.datastore_dir)
+        readings = [read_passages(datastore, " ".join(text), args.k, **options) for text in texts]
     else:
-        model = AutoModel.from_pretrained(args.model_name_or_path)
-        if not isinstance(model, RadaModel):
-            raise ValueError(f"a RADA reads passages; {args.model_name_or_path} is a {model.config.model_type}")
+        config = AutoConfig.from_pretrained(args.model_name_or_path)
+        if not isinstance(config, RadaConfig):
+            raise ValueError(f"a RADA reads passages; {args.model_name_or_path} is a {config.model_type}")
+        is_classifier = (config.architectures or [""])[0].endswith("ForSequenceClassification")
+        head = AutoModelForSequenceClassification if is_classifier else AutoModel
+        model = head.from_pretrained(args.model_name_or_path)
         tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
         datastore = load_datastore(PassageArguments(args.datastore_dir), model, tokenizer, None)
-        options = {"num_passages": args.k, "max_query_terms": args.max_query_terms}
-        weights = {text: weigh_words(model, tokenizer, datastore, *text, **options) for text in texts}
-    options = {"max_query_terms": args.max_query_terms}
-    readings = [
-        read_passages(datastore, " ".join(text), args.k, **options, weights=weights.get(text)) for text in texts
-    ]
+        readings = []
+        for text in texts:
+            explanation = explain(model, tokenizer, datastore, text, args.k, **options)
+            readings.append(read_passages(datastore, " ".join(text), args.k, **options, **vars(explanation)))
     if args.html_file:
         write_text(args.html_file, format_html(readings))
         print(args.html_file)

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from datasets import DatasetDict
-from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
+from hf_domain.explanation import explain
 from hf_domain.methods import METHODS
 from hf_domain.modeling.modeling_rada import RadaPreTrainedModel
 from hf_domain.passages import DataCollatorWithPassages
@@ -241,7 +241,6 @@ def wrap_collator(
     return DataCollatorWithPassages(collator, tokenizer, passages, args.num_passages)
 
 
-@torch.no_grad()
 def weigh_words(
     model: RadaPreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -267,17 +266,4 @@ def weigh_words(
         where no passage was found. `hf_domain.datastore.highlight.read_passages` marks them.
     """
     texts = [text] if text_pair is None else [text, text_pair]
-    ((ids, _),) = datastore.search([" ".join(texts)], num_passages, max_query_terms)
-    if not len(ids):
-        return {}
-    model.eval()
-    collator = DataCollatorWithPassages(DataCollatorWithPadding(tokenizer), tokenizer, datastore.passages, num_passages)
-    inputs = tokenizer(*texts, truncation=True)
-    batch = collator([{**inputs, "passage_ids": list(ids)}]).to(model.device)
-    reading = model.base_model(**batch)
-    chosen = ids[int(reading.selected_passages[0])]
-    # Of the datastore: the model's may put a blank before the first word, see `prepare_for_words`.
-    offsets = datastore.tokenizer(datastore.passages[chosen]["text"], return_offsets_mapping=True)["offset_mapping"]
-    weights = reading.word_weights[0].mean(dim=0).tolist()
-    spans = [(start, end, weight) for (start, end), weight in zip(offsets, weights, strict=False) if end > start]
-    return {int(chosen): spans}
+    return explain(model, tokenizer, datastore, texts, num_passages, max_query_terms).weights

@@ -58,10 +58,12 @@ def test_terminal(datastore):
     weights = {0: [(0, 3, 1.0), (4, 17, 0.5), (24, 30, 0.4)]}
     reading = read_passages(datastore, "methodology models", weights=weights)
     marked = format_text(reading)
-    assert re.findall(rf"{re.escape(BOLD)}(.*?){re.escape(RESET)}", marked) == ["The", "methodologies", "model"]
+    assert re.findall(rf"{re.escape(BOLD)}(.*?){re.escape(RESET)}", marked) == ["The"]
     plain = format_text(reading, use_bold=False)
     assert marked.replace(BOLD, "").replace(RESET, "") == plain and TEXTS[0] in plain
-    assert plain.splitlines()[2] == f"1. passage 0 of a, score {reading.passages[0].score:.2f}, chosen by the model"
+    assert (
+        plain.splitlines()[2] == f"1. passage 0, document a, score {reading.passages[0].score:.2f}, chosen by the model"
+    )
     assert format_text(read_passages(datastore, "methodology models")).count("chosen by the model") == 0
     # A passage cannot command the terminal.
     assert "Unrelated words [31m here" in format_text(read_passages(datastore, "unrelated\x1b"), use_bold=False)
@@ -71,13 +73,24 @@ def test_terminal(datastore):
 def test_page_escapes_all_text(datastore):
     page = format_html([read_passages(datastore, EVIL), read_passages(datastore, "nothing")])
     assert "<script" not in page and "<b>" not in page and "<i>" not in page
-    assert html.escape(EVIL) in page and "passage 1 of &lt;i&gt;b&lt;/i&gt;" in page
+    assert html.escape(EVIL) in page and "passage 1, document &lt;i&gt;b&lt;/i&gt;" in page
     texts = [html.unescape(re.sub("<[^>]+>", "", item)) for item in re.findall(r"</div>(.*?)</li>", page, re.S)]
     assert texts == [passage.text for passage in read_passages(datastore, EVIL).passages]
     assert page.count("<section>") == 2 and "No passage has a word in common" in page
 
 
-def test_page_shades_by_weight(datastore):
-    reading = read_passages(datastore, "lungs", weights={1: [(0, 1, 2.0), (2, 7, 0.5), (8, 10, 0.0)]})
-    shades = re.findall(r'rgba\(255, 200, 0, ([\d.]+)\)">(.*?)<', format_html([reading]))
-    assert shades == [("1.00", "A"), ("0.25", "model")]
+def test_page_shades_by_weight_above_the_average(datastore):
+    def shade(weights):
+        spans = [(0, 1, weights[0]), (2, 7, weights[1]), (8, 10, weights[2])]
+        page = format_html([read_passages(datastore, "lungs", weights={1: spans})])
+        return re.findall(r'rgba\(255, 200, 0, ([\d.]+)\)">(.*?)<', page)
+
+    assert shade([5.0, 0.5, 0.5]) == [("1.00", "A")]
+    assert shade([0.2, 0.5, 0.3]) == [("0.50", "model")]
+    assert shade([0.3, 0.3, 0.3]) == []
+
+
+def test_uniform_reading_marks_nothing(datastore):
+    weights = {0: [(0, 3, 0.01), (4, 17, 0.01), (24, 30, 0.01)]}
+    assert BOLD not in format_text(read_passages(datastore, "methodology models", weights=weights))
+    assert BOLD in format_text(read_passages(datastore, "methodology models"))

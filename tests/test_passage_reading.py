@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -271,10 +272,26 @@ def test_what_a_model_reads_is_shown(datastore, model, topics, tmp_path, monkeyp
         return capsys.readouterr().out
 
     assert "chosen by the model" not in search()
-    assert f"passage {number} of {passage['document_id']}" in (
+    assert f"passage {number}, document {passage['document_id']}" in (
         told := search("--model_name_or_path", str(tmp_path / "rada"))
     )
     assert told.count("chosen by the model") == 1
+    assert "Prediction" not in told and "probability 1.000, chosen" in told
+    head = RadaForSequenceClassification.from_backbone(model, num_labels=2)
+    head.config.id2label = {0: "gene", 1: "stock"}
+    head.save_pretrained(tmp_path / "head")
+    tokenizer.save_pretrained(tmp_path / "head")
+    told = search("--text", " ".join(NAMES[:9]), "--model_name_or_path", str(tmp_path / "head"))
+    shares = [float(share) for share in re.findall(r"probability ([\d.]+)", told)]
+    assert len(shares) == 9 and sum(shares) == pytest.approx(1, abs=0.01)
+    chosen = re.search(r"probability ([\d.]+), chosen by the model", told)
+    assert float(chosen[1]) == max(shares)
+    batch = tokenizer(" ".join(NAMES[:9]), return_tensors="pt")
+    found = store.search([" ".join(NAMES[:9])])[0][0]
+    batch["passage_input_ids"] = torch.tensor([store.passages[found]["input_ids"]])
+    expected = head.eval()(**batch).logits[0].softmax(-1).tolist()
+    predicted = dict(re.findall(r"(gene|stock) ([\d.]+)", told.splitlines()[1]))
+    assert [float(predicted["gene"]), float(predicted["stock"])] == pytest.approx(expected, abs=0.001)
     find, asked = Datastore.search, []
 
     def watch(self, texts, k, max_query_terms=None):

@@ -42,7 +42,7 @@ def test_build_add_rebuild_search(folder, monkeypatch, capsys):
     store = folder / "store"
     options = {"output_dir": store, "train_file": [folder / "corpus.txt"]}
     out = run(build_datastore, monkeypatch, capsys, **options, model_name_or_path=folder / "encoder", max_length=64)
-    assert "20 passages of 20 documents (0 duplicates left out)" in out
+    assert "20 passages of 20 documents (0 duplicates left out, analyzer english)" in out
 
     rows = [
         {"body": TEXTS[0], "key": "old"},
@@ -52,12 +52,12 @@ def test_build_add_rebuild_search(folder, monkeypatch, capsys):
     (folder / "more.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     more = {"train_file": [folder / "more.jsonl"], "text_column_name": "body", "id_column_name": "key"}
     out = run(build_datastore, monkeypatch, capsys, output_dir=store, add=True, **more)
-    assert "2 passages are new" in out and "(1 duplicates left out)" in out
+    assert "2 passages are new" in out and "(1 duplicates left out," in out
     datastore = Datastore.load(store)
     assert datastore.passages["document_id"][-2:] == ["new", "zh"] and datastore.manifest.max_length == 64
 
     out = run(search_datastore, monkeypatch, capsys, datastore_dir=store, text=["omega", "number7"], k=1)
-    assert "1. passage 20 of new" in out and "1. passage 7 of 7" in out and "\x1b" not in out
+    assert "1. passage 20, document new" in out and "1. passage 7, document 7" in out and "\x1b" not in out
     (folder / "texts.jsonl").write_text('{"body": "omega"}\n', encoding="utf-8")
     out = run(
         search_datastore, monkeypatch, capsys, datastore_dir=store, text_file=folder / "texts.jsonl",
@@ -68,6 +68,8 @@ def test_build_add_rebuild_search(folder, monkeypatch, capsys):
 
     run(build_datastore, monkeypatch, capsys, output_dir=store, rebuild_index=True, analyzer="cjk")
     assert Datastore.load(store).manifest.analyzer == "cjk"
+    run(build_datastore, monkeypatch, capsys, output_dir=store, rebuild_index=True)
+    assert Datastore.load(store).manifest.analyzer == "cjk"  # of which nothing was said
     assert Datastore.load(store).search(["合同"])[0][0] == [21]
 
 

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from hf_domain.datastore.store import Datastore
 
+SHOWN_PREDICTIONS = 3
 BOLD, RESET = "\x1b[1m", "\x1b[0m"
-LEAST_BOLD = 0.5  # a terminal has no shades: bold is what weighs at least half of the heaviest
+LEAST_BOLD = 0.5  # a terminal has no shades: bold is what a model weighs half as much again as the average word
 
 PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -49,6 +50,8 @@ class ReadPassage:
     score: float
     spans: list[Span]
     """In order, without overlap."""
+    probability: float | None = None
+    """How likely a model is to choose it."""
     is_chosen: bool = False
     """Whether a model chose it, and the spans are the words it weighs."""
 
@@ -59,6 +62,8 @@ class Reading:
 
     text: str
     passages: list[ReadPassage]
+    predictions: Sequence[tuple[str, float]] = ()
+    """Of a model: labels with their probabilities, likeliest first."""
 
 
 def read_passages(
@@ -68,6 +73,8 @@ def read_passages(
     *,
     max_query_terms: int | None = None,
     weights: Mapping[int, Sequence[tuple[int, int, float]]] | None = None,
+    probabilities: Mapping[int, float] | None = None,
+    predictions: Sequence[tuple[str, float]] = (),
 ) -> Reading:
     """Find the passages of a text and mark what matters in them.
 
@@ -78,6 +85,8 @@ def read_passages(
         max_query_terms: See `Datastore.search`.
         weights: For ids of passages, (start, end, weight) of characters, e.g. the words that a model weighs. Passages
             that are not in it, or all without it, have the words of the query marked, with weight 1.
+        probabilities: For ids of passages, how likely a model is to choose them.
+        predictions: What a model predicts for the text, see `Reading`.
 
     Returns:
         The passages, best first.
@@ -93,8 +102,9 @@ def read_passages(
             found = [term for term in datastore.analyzer.find_terms(row["text"]) if term.text in terms]
             spans = [Span(term.start, term.end, 1.0) for term in found]
         spans = _join_spans(spans)
-        passages.append(ReadPassage(row["id"], row["document_id"], row["text"], score, spans, is_chosen))
-    return Reading(text, passages)
+        probability = None if probabilities is None else probabilities.get(row["id"])
+        passages.append(ReadPassage(row["id"], row["document_id"], row["text"], score, spans, probability, is_chosen))
+    return Reading(text, passages, predictions)
 
 
 def format_text(reading: Reading, use_bold: bool = True) -> str:
@@ -107,12 +117,13 @@ def format_text(reading: Reading, use_bold: bool = True) -> str:
     Returns:
         Lines of text. Control characters of passages, which could command the terminal, are replaced.
     """
-    lines = [f"What is read for: {_clean(reading.text)}", ""]
+    lines = [f"What is read for: {_clean(reading.text)}"]
+    lines += [f"Prediction: {_clean(_describe_predictions(reading))}"] if reading.predictions else []
+    lines.append("")
     for rank, passage in enumerate(reading.passages, 1):
         lines.append(f"{rank}. {_clean(_describe(passage))}")
-        least = LEAST_BOLD * max((span.weight for span in passage.spans), default=0.0)
         text = "".join(
-            f"{BOLD}{_clean(part)}{RESET}" if use_bold and weight > 0 and weight >= least else _clean(part)
+            f"{BOLD}{_clean(part)}{RESET}" if use_bold and weight >= LEAST_BOLD else _clean(part)
             for part, weight in _cut_at_spans(passage)
         )
         lines += [f"   {text}", ""]
@@ -122,7 +133,7 @@ def format_text(reading: Reading, use_bold: bool = True) -> str:
 
 
 def format_html(readings: Sequence[Reading]) -> str:
-    """Write readings as a page of HTML; the heavier a word, the stronger its colour.
+    """Write readings as a page of HTML; the heavier a word, the stronger its color.
 
     Args:
         readings: What `read_passages` returned.
@@ -136,21 +147,27 @@ def format_html(readings: Sequence[Reading]) -> str:
 def _format_section(reading: Reading) -> str:
     items = []
     for passage in reading.passages:
-        heaviest = max((span.weight for span in passage.spans), default=0.0)
         text = "".join(
-            f'<mark style="background: rgba(255, 200, 0, {weight / heaviest:.2f})">{html.escape(part)}</mark>'
+            f'<mark style="background: rgba(255, 200, 0, {weight:.2f})">{html.escape(part)}</mark>'
             if weight > 0
             else html.escape(part)
             for part, weight in _cut_at_spans(passage)
         )
         items.append(f'<li><div class="source">{html.escape(_describe(passage))}</div>{text}</li>')
     found = "<ol>\n" + "\n".join(items) + "\n</ol>" if items else "<p>No passage has a word in common with it.</p>"
+    if reading.predictions:
+        found = f"<p>Prediction: {html.escape(_describe_predictions(reading))}</p>\n{found}"
     return f"<section>\n<blockquote>{html.escape(reading.text)}</blockquote>\n{found}\n</section>"
 
 
 def _describe(passage: ReadPassage) -> str:
+    probability = "" if passage.probability is None else f", probability {passage.probability:.3f}"
     chosen = ", chosen by the model" if passage.is_chosen else ""
-    return f"passage {passage.id} of {passage.document_id}, score {passage.score:.2f}{chosen}"
+    return f"passage {passage.id}, document {passage.document_id}, score {passage.score:.2f}{probability}{chosen}"
+
+
+def _describe_predictions(reading: Reading) -> str:
+    return ", ".join(f"{label} {value:.3f}" for label, value in reading.predictions[:SHOWN_PREDICTIONS])
 
 
 def _join_spans(spans: list[Span]) -> list[Span]:
@@ -166,9 +183,16 @@ def _join_spans(spans: list[Span]) -> list[Span]:
 
 
 def _cut_at_spans(passage: ReadPassage) -> list[tuple[str, float]]:
-    """Cut the text into parts with their weights, 0 outside of spans."""
-    parts, end = [], 0
-    for span in passage.spans:
+    """Cut the text into parts with their shades from 0 to 1: 0 outside of spans.
+
+    What a model weighs is shaded by how far it is above the average word, at twice that fully: a model that reads all
+    words alike marks none.
+    """
+    parts, end, spans = [], 0, passage.spans
+    mean = sum(span.weight for span in spans) / max(1, len(spans))
+    if passage.is_chosen and mean > 0:
+        spans = [span._replace(weight=min(1.0, max(0.0, round(span.weight / mean - 1, 2)))) for span in spans]
+    for span in spans:
         parts += [(passage.text[end : span.start], 0.0), (passage.text[span.start : span.end], span.weight)]
         end = span.end
     return [(part, weight) for part, weight in [*parts, (passage.text[end:], 0.0)] if part]

@@ -1,0 +1,70 @@
+"""What a RADA reads for a text: how likely it is to choose each passage, how it weighs words, and what it predicts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
+
+from hf_domain.modeling.modeling_rada import RadaForSequenceClassification, RadaPreTrainedModel
+from hf_domain.passages import DataCollatorWithPassages
+
+
+@dataclass
+class Explanation:
+    """What a model does with the passages of a text; empty where none was found."""
+
+    probabilities: dict[int, float] = field(default_factory=dict)
+    """For the id of every passage found, how likely the model is to choose it (beta); they sum to 1."""
+    weights: dict[int, list[tuple[int, int, float]]] = field(default_factory=dict)
+    """For the id of the chosen passage, (start, end, weight) of its tokens' characters, the mean over the heads."""
+    predictions: list[tuple[str, float]] = field(default_factory=list)
+    """Of a classifier: labels with their probabilities, likeliest first; of regression, values."""
+
+
+@torch.no_grad()
+def explain(
+    model: RadaPreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    datastore: Any,
+    texts: Sequence[str],
+    num_passages: int = 10,
+    max_query_terms: int | None = None,
+) -> Explanation:
+    """Let a model read for a text, and return how it chose, weighed and predicted.
+
+    Args:
+        model: Any head, or none.
+        tokenizer: Its tokenizer.
+        datastore: See `load_datastore`.
+        texts: One text, or both of a pair; passages are looked up for them together.
+        num_passages: How many are retrieved.
+        max_query_terms: See `Datastore.search`.
+    """
+    ((ids, _),) = datastore.search([" ".join(texts)], num_passages, max_query_terms)
+    model.eval()
+    passages = datastore.passages
+    collator = DataCollatorWithPassages(DataCollatorWithPadding(tokenizer), tokenizer, passages, num_passages)
+    batch = collator([{**tokenizer(*texts, truncation=True), "passage_ids": list(ids)}]).to(model.device)
+    output = model(**batch)
+    predictions = _list_predictions(model, output.logits[0]) if isinstance(model, RadaForSequenceClassification) else []
+    if not ids:
+        return Explanation(predictions=predictions)
+    chosen = int(ids[int(output.selected_passages[0])])
+    # Of the datastore: the model's may put a blank before the first word, see `prepare_for_words`.
+    offsets = datastore.tokenizer(passages[chosen]["text"], return_offsets_mapping=True)["offset_mapping"]
+    weights = output.word_weights[0].mean(dim=0).tolist()
+    spans = [(start, end, weight) for (start, end), weight in zip(offsets, weights, strict=False) if end > start]
+    probabilities = dict(zip(map(int, ids), output.passage_weights[0].tolist(), strict=False))
+    return Explanation(probabilities, {chosen: spans}, predictions)
+
+
+def _list_predictions(model: RadaForSequenceClassification, logits: torch.Tensor) -> list[tuple[str, float]]:
+    logits, problem = logits.float(), model.config.problem_type
+    if problem == "regression" or (problem is None and len(logits) == 1):
+        values = logits
+    else:
+        values = logits.sigmoid() if problem == "multi_label_classification" else logits.softmax(dim=-1)
+    labels = (str(model.config.id2label[number]) for number in range(len(values)))
+    return sorted(zip(labels, values.tolist(), strict=True), key=lambda prediction: -prediction[1])
