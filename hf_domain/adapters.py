@@ -174,7 +174,7 @@ class ExBertAdapterLayer(nn.Module, BaseTunerLayer):
         # In a tuple: it is the base's, and must not be saved with the adapter.
         self.base_weights = (next(base.parameters()),)
 
-    def get_base_layer(self) -> SimpleNamespace:
+    def get_base_layer(self) -> Any:
         """Return what has a weight of the base; peft moves adapters to its device and type."""
         return SimpleNamespace(weight=self.base_weights[0])
 

@@ -61,10 +61,11 @@ def explain(
 
 
 def _list_predictions(model: RadaForSequenceClassification, logits: torch.Tensor) -> list[tuple[str, float]]:
-    logits, problem = logits.float(), model.config.problem_type
+    config: Any = model.config
+    logits, problem = logits.float(), config.problem_type
     if problem == "regression" or (problem is None and len(logits) == 1):
         values = logits
     else:
         values = logits.sigmoid() if problem == "multi_label_classification" else logits.softmax(dim=-1)
-    labels = (str(model.config.id2label[number]) for number in range(len(values)))
+    labels = (str(config.id2label[number]) for number in range(len(values)))
     return sorted(zip(labels, values.tolist(), strict=True), key=lambda prediction: -prediction[1])

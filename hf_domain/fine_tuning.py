@@ -74,7 +74,7 @@ class FineTuningArguments(ModelArguments):
 class FineTunerArguments(TrainingArguments):
     """How a model is fine-tuned: as transformers does, at a learning rate that fits the size of the encoder."""
 
-    learning_rate: float | None = field(  # type: ignore[assignment]  FineTuner sets it
+    learning_rate: float | None = field(  # type: ignore[assignment] # FineTuner sets it
         default=None, metadata={"help": "Default: 5e-5 * (768 / hidden_size)^2, at most 5e-4."}
     )
 

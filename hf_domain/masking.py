@@ -80,7 +80,7 @@ class DataCollatorForTokenMask(DataCollatorForLanguageModeling):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_probability(self.mlm_probability)
+        check_probability(self.mlm_probability or 0.0)
         super().__post_init__()
 
     def torch_call(self, examples: list[Any]) -> dict[str, Any]:

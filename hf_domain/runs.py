@@ -75,7 +75,7 @@ def start_run(training_args: TrainingArguments) -> None:
 
 def warn_of_slow_bfloat16(training_args: TrainingArguments) -> None:
     """Warn where bfloat16 is emulated: on such a CPU training takes about three times as long as in float32."""
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.6 cannot tell
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.6 cannot tell
     is_emulated = capabilities and not any(value for name, value in capabilities.items() if "bf16" in name)
     if training_args.bf16 and training_args.device.type == "cpu" and is_emulated:
         logger.warning("this CPU has no bfloat16 instructions: --bf16 is about three times slower than float32 here")
@@ -181,7 +181,7 @@ def add_losses(state: TrainerState) -> tuple[float, int]:
     total, last = 0.0, 0
     for entry in state.log_history:
         if "loss" in entry:
-            total, last = total + entry["loss"] * (entry["step"] - last), entry["step"]
+            total, last = total + entry["loss"] * (entry["step"] - last), int(entry["step"])
     return total, last
 
 

@@ -238,7 +238,7 @@ class BackbonePreTrainedModel(PreTrainedModel):
         """Replace the embedding table of the encoder."""
         self.get_backbone().set_input_embeddings(value)
 
-    def resize_token_embeddings(self, *args, **kwargs) -> nn.Module:
+    def resize_token_embeddings(self, *args, **kwargs) -> Any:
         """Resize as transformers does, or as the backbone does: the table of an exBERT grows by its extension."""
         backbone = self.get_backbone()
         if isinstance(backbone, BackbonePreTrainedModel) and self.get_output_embeddings() is None:

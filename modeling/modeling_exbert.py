@@ -314,7 +314,7 @@ def extend(module: nn.Module, mixin: type[nn.Module], **attributes: Any) -> None
 
 
 @torch.no_grad()
-def add_extension(module: Any, mixin: type[nn.Module], extension: nn.Module, start: int) -> None:
+def add_extension(module: Any, mixin: Any, extension: nn.Module, start: int | None) -> None:
     """Give a table or decoder the extension for the ids from `start` on; a larger one takes over what it replaces."""
     if not isinstance(module, mixin):
         extend(module, mixin, extension=extension, extension_start=start)
@@ -424,7 +424,7 @@ class ExBertPreTrainedModel(BackbonePreTrainedModel):
         new_num_tokens: int | None = None,
         pad_to_multiple_of: int | None = None,
         mean_resizing: bool = True,
-    ) -> nn.Module:
+    ) -> Any:
         """Give the extension rows for tokens that were added; all ids so far keep theirs.
 
         Args:
@@ -537,6 +537,7 @@ class ExBertForMaskedLM(ExBertPreTrainedModel, BackboneForMaskedLM):
         """Grow the decoder as well; new biases are the mean of the base's, since at zero they could outbid them all."""
         super().grow_extensions(spread)
         config, decoder = self.config, self.get_output_embeddings()
+        assert isinstance(decoder, nn.Linear)
         extension = ExtensionDecoder(decoder.in_features, config.extension_vocab_size).to(decoder.weight)
         extension.weight.normal_(std=spread)
         extension.bias.fill_(0.0 if decoder.bias is None else decoder.bias[: config.base_vocab_size].mean())

@@ -89,7 +89,7 @@ class SumOverProcesses(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
         """Add up the gradients of all processes."""
         return SumOverProcesses.forward(context, gradient)
 

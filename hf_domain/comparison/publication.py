@@ -178,10 +178,11 @@ def keep_tasks(report: Report, tasks: list[str]) -> Report:
         method: {task: difference for task, difference in row.items() if task in kept}
         for method, row in report.differences.items()
     }
-    scores, unlearned = (
-        {method: {task: values for task, values in row.items() if task in kept} for method, row in rows.items()}
-        for rows in (report.scores, report.unlearned)
-    )
+
+    def keep(rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        return {method: {task: row[task] for task in row if task in kept} for method, row in rows.items()}
+
+    scores, unlearned = keep(report.scores), keep(report.unlearned)
     plan = report.plan | {"tasks": kept}
     return replace(report, plan=plan, scores=scores, unlearned=unlearned, differences=differences)
 
