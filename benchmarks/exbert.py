@@ -3,7 +3,7 @@
     python benchmarks/exbert.py --output exbert.json
 
 Steps of the models alternate, so that a slower machine is slower for all of them; the medians are compared. `stock` is
-the full step of transformers' masked LM, `dapt` our own, which projects labelled rows only. Inference is the encoder's.
+the full step of transformers' masked LM, `dapt` our own, which projects labeled rows only. Inference is the encoder's.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import transformers
 from transformers import AutoConfig, AutoModelForMaskedLM
 
 from hf_domain import ExBertConfig, ExBertForMaskedLM
-from hf_domain.training import decode_labelled_rows_only
+from hf_domain.training import decode_labeled_rows_only
 
 VARIANTS = ("stock", "dapt", "exbert")
 
@@ -52,7 +52,7 @@ class Workload:
         else:
             self.model = AutoModelForMaskedLM.from_config(config)
         if variant == "dapt":
-            decode_labelled_rows_only(self.model)
+            decode_labeled_rows_only(self.model)
         self.model.to(args.device)
         trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.optimizer = torch.optim.AdamW(trainable, lr=1e-5)

@@ -20,7 +20,7 @@ from transformers import AutoModelForMaskedLM, BertConfig, HfArgumentParser
 
 from hf_domain import VarMAEForMaskedLM
 from hf_domain.results import describe_environment, write_json
-from hf_domain.training import decode_labelled_rows_only
+from hf_domain.training import decode_labeled_rows_only
 
 VARIANTS = ("stock", "dapt", "varmae", "varmae_15")
 
@@ -42,7 +42,7 @@ def make_step(variant: str, args: Arguments):
     torch.manual_seed(0)
     model = AutoModelForMaskedLM.from_config(BertConfig(num_hidden_layers=args.num_hidden_layers))
     if variant == "dapt":
-        decode_labelled_rows_only(model)
+        decode_labeled_rows_only(model)
     elif variant.startswith("varmae"):
         ratio = 0.15 if variant == "varmae_15" else 1.0
         model = VarMAEForMaskedLM.from_backbone(model, unmasked_ratio=ratio)

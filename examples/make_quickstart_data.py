@@ -43,7 +43,7 @@ from transformers import (
 
 from hf_domain.arguments import parse_arguments
 from hf_domain.run_folders import find_checkpoint
-from hf_domain.training import decode_labelled_rows_only
+from hf_domain.training import decode_labeled_rows_only
 
 VENUES = (
     "SemEval|WMT|IWSLT|CoNLL|BioNLP|SMM4H|WASSA|VarDial|DravidianLangTech|AmericasNLP|MEDIQA|LT-EDI|NLP4IF|SIGMORPHON|"
@@ -178,7 +178,7 @@ def make_encoder(args: Arguments) -> None:
     model = cut_out_encoder(source, sample, entries, config)
     checkpoints = str(output_dir) + ".checkpoints"
     trainer = Trainer(
-        model=decode_labelled_rows_only(model),
+        model=decode_labeled_rows_only(model),
         args=TrainingArguments(
             output_dir=checkpoints,
             max_steps=args.max_steps,

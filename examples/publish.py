@@ -4,8 +4,8 @@
 # ///
 """Publish a model that a comparison trained, with a card that shows what the comparison measured.
 
-    python examples/publish.py --comparison plan --method varmae --corpus cs --output_dir hub --licence apache-2.0 \
-        --licence_note "Base model: Apache-2.0. Abstracts: CC BY 4.0." --limits "English abstracts only." \
+    python examples/publish.py --comparison plan --method varmae --corpus cs --output_dir hub --license apache-2.0 \
+        --license_note "Base model: Apache-2.0. Abstracts: CC BY 4.0." --limits "English abstracts only." \
         --example "We train a language [MASK]." --repo_id you/encoder-cs
 
 It gathers weights, tokenizer, code, pictures and card in a folder, runs the card's snippet on it in a process without
@@ -28,10 +28,10 @@ class Arguments:
     method: str = field(metadata={"help": "A method of the plan."})
     corpus: str = field(metadata={"help": "A corpus of the plan; of a TAPT the task."})
     output_dir: str = field(metadata={"help": "Where the publication is gathered."})
-    licence_note: str = field(metadata={"help": "Licences of the base model and of the corpus."})
+    license_note: str = field(metadata={"help": "Licenses of the base model and of the corpus."})
     limits: str = field(metadata={"help": "What the model was not tested for."})
     example: str = field(metadata={"help": "A sentence with the tokenizer's mask token."})
-    licence: str | None = field(default=None, metadata={"help": "Of the weights, as the Hub writes it."})
+    license: str | None = field(default=None, metadata={"help": "Of the weights, as the Hub writes it."})
     language: str = field(default="en", metadata={"help": "Code of the language of the corpus."})
     repo_id: str | None = field(default=None, metadata={"help": "Where it is published: user/name."})
     private: bool = field(default=False, metadata={"help": "Make a new repository private; else as its owner has set."})
@@ -45,8 +45,8 @@ def main() -> None:
         args.corpus,
         Path(args.output_dir),
         model_name=args.repo_id or Path(args.output_dir).name,
-        licence=args.licence,
-        licence_note=args.licence_note,
+        license=args.license,
+        license_note=args.license_note,
         limits=args.limits,
         example=args.example,
         language=args.language,

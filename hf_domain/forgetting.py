@@ -32,13 +32,13 @@ def measure_masked_lm_loss(
     total, count = 0.0, 0
     batches: Any = DataLoader(examples, batch_size=batch_size, collate_fn=collator)
     for batch in tqdm(batches, desc="Measuring", unit="batches", leave=False):
-        labelled = int((batch["labels"] != -100).sum())
-        if not labelled:
+        labeled = int((batch["labels"] != -100).sum())
+        if not labeled:
             continue
         with torch.inference_mode():
             output = model(**{name: value.to(model.device) for name, value in batch.items()})
-        total += labelled * float(output.loss)
-        count += labelled
+        total += labeled * float(output.loss)
+        count += labeled
     if not count:
         raise ValueError(f"a loss needs a masked token; {len(examples)} examples have none. Use more text.")
     return {"loss": total / count, "masked_tokens": count}

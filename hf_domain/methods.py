@@ -17,17 +17,17 @@ from typing import Any, Literal
 
 def build_dapt(model: Any, tokenizer: Any, delta: Any, args: Any, options: dict[str, Any]) -> Any:
     """Return the encoder itself, with a faster masked-LM loss."""
-    from hf_domain.training import decode_labelled_rows_only
+    from hf_domain.training import decode_labeled_rows_only
 
-    return decode_labelled_rows_only(model)
+    return decode_labeled_rows_only(model)
 
 
 def build_lora(model: Any, tokenizer: Any, delta: Any, args: Any, options: dict[str, Any]) -> Any:
     """Return the encoder with low-rank changes; the rows of new tokens train in full."""
     from hf_domain.lora import add_lora
-    from hf_domain.training import decode_labelled_rows_only
+    from hf_domain.training import decode_labeled_rows_only
 
-    return add_lora(decode_labelled_rows_only(model), delta)
+    return add_lora(decode_labeled_rows_only(model), delta)
 
 
 def merge_lora(model: Any, output_dir: str) -> Any:
@@ -59,7 +59,7 @@ def build_exbert_adapter(model: Any, tokenizer: Any, delta: Any, args: Any, opti
         ValueError: The encoder is an exBERT already, or an option would change it.
     """
     from hf_domain.adapters import convert_to_adapter
-    from hf_domain.training import decode_labelled_rows_only
+    from hf_domain.training import decode_labeled_rows_only
 
     if model.config.model_type == "exbert" or {"freeze_backbone", "backbone_dropout"} & {*options}:
         raise ValueError(
@@ -67,7 +67,7 @@ def build_exbert_adapter(model: Any, tokenizer: Any, delta: Any, args: Any, opti
             f"exbert trains an exBERT further, or its base as well. Got {args.model_name_or_path} and {options}"
         )
     exbert = build_exbert(model, tokenizer, delta, args, options)
-    return convert_to_adapter(exbert, decode_labelled_rows_only(model))
+    return convert_to_adapter(exbert, decode_labeled_rows_only(model))
 
 
 def save_exbert_adapter(model: Any, output_dir: str) -> Any:

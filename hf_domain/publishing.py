@@ -116,8 +116,8 @@ def write_model_card(
     corpus: str,
     settings: dict[str, Any],
     limits: str,
-    licence: str | None,
-    licence_note: str,
+    license: str | None,
+    license_note: str,
     example: str,
     usage_output: str = "",
     language: str = "en",
@@ -136,8 +136,8 @@ def write_model_card(
         corpus: The text it was trained on.
         settings: Hyper-parameters and costs, name to value.
         limits: What it was not tested for.
-        licence: Identifier of the licence of the weights, as the Hub writes it; None if it is not settled.
-        licence_note: Licences of base model and data.
+        license: Identifier of the license of the weights, as the Hub writes it; None if it is not settled.
+        license_note: Licenses of base model and data.
         example: A sentence with the tokenizer's mask token, for the usage snippet.
         usage_output: What the snippet printed when it was run.
         language: Code of the language of the corpus.
@@ -162,7 +162,7 @@ def write_model_card(
     card = ModelCard.from_template(
         ModelCardData(
             language=language,
-            license=licence,
+            license=license,
             library_name="transformers",
             pipeline_tag="fill-mask",
             tags=["hf-domain", method],
@@ -185,7 +185,7 @@ def write_model_card(
         pictures=pictures,
         settings={name: format_cell(value) for name, value in settings.items()},
         limits=limits,
-        licence_note=licence_note,
+        license_note=license_note,
         citation=about.citation,
     )
     path = Path(folder) / "README.md"

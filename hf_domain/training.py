@@ -100,8 +100,8 @@ def normalize_stock_loss(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-def decode_labelled_rows_only(model: PreTrainedModel) -> PreTrainedModel:
-    """Make a stock masked LM project only labelled positions to the vocabulary while training.
+def decode_labeled_rows_only(model: PreTrainedModel) -> PreTrainedModel:
+    """Make a stock masked LM project only labeled positions to the vocabulary while training.
 
     The same loss in less time and memory, summed and divided by `num_items_in_batch`, which stock heads ignore. The
     instance's `forward` is replaced; its class and weights are not, so it saves and loads as before.
@@ -123,7 +123,7 @@ def decode_labelled_rows_only(model: PreTrainedModel) -> PreTrainedModel:
         head.__dict__ = {**model.__dict__, "_modules": {**model._modules, encoder: EncoderPassthrough()}}
         return model.__class__.forward(head, hidden_states).logits
 
-    def forward_labelled_rows(
+    def forward_labeled_rows(
         *args, labels: torch.Tensor | None = None, num_items_in_batch: NumItems = None, **kwargs
     ) -> MaskedLMOutput:
         if labels is None or not model.training:
@@ -133,8 +133,8 @@ def decode_labelled_rows_only(model: PreTrainedModel) -> PreTrainedModel:
         return MaskedLMOutput(loss=compute_masked_lm_loss(decode, hidden_states, labels, num_items_in_batch))
 
     # Trainer drops the dataset columns that forward does not name: its signature stays the stock one.
-    forward_labelled_rows.__wrapped__ = forward  # type: ignore[attr-defined]
-    model.forward = forward_labelled_rows
+    forward_labeled_rows.__wrapped__ = forward  # type: ignore[attr-defined]
+    model.forward = forward_labeled_rows
     setattr(model, "accepts_loss_kwargs", True)  # noqa: B010
     return model
 

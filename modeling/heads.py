@@ -94,7 +94,7 @@ def compute_masked_lm_loss(
     labels: torch.Tensor,
     num_items_in_batch: NumItems = None,
 ) -> torch.Tensor:
-    """Masked-LM loss from the labelled positions alone.
+    """Masked-LM loss from the labeled positions alone.
 
     Args:
         decode: Maps hidden states to logits.
@@ -105,9 +105,9 @@ def compute_masked_lm_loss(
     Returns:
         Sum of the losses over `num_items_in_batch`: batch 8 x 1 and 2 x 4 accumulation give the same.
     """
-    labelled = labels != -100
-    losses = compute_vocabulary_losses(decode, hidden_states[labelled], labels[labelled])
-    return losses.sum() / count_items(labelled.sum(), num_items_in_batch)
+    labeled = labels != -100
+    losses = compute_vocabulary_losses(decode, hidden_states[labeled], labels[labeled])
+    return losses.sum() / count_items(labeled.sum(), num_items_in_batch)
 
 
 def count_items(local_count: torch.Tensor, num_items_in_batch: NumItems) -> torch.Tensor | int:
@@ -122,7 +122,7 @@ def count_items(local_count: torch.Tensor, num_items_in_batch: NumItems) -> torc
 class BackboneForMaskedLM(BackbonePreTrainedModel):
     """Any model of ours under the masked-LM head of its encoder's family.
 
-    In training the logits of a labelled batch are not returned: only the labelled rows are projected.
+    In training the logits of a labeled batch are not returned: only the labeled rows are projected.
     """
 
     accepts_loss_kwargs = True

@@ -104,7 +104,7 @@ class MeanNetwork(nn.Module):
 
     The normalization has a fixed scale and a learned shift: the mean over the data of mu^2 in each dimension is then at
     least `norm_scale`^2, and the KL cannot vanish. Outside the pre-training objective it uses its running statistics,
-    also while fine-tuning: batch statistics would make a prediction depend on its neighbours in the batch. Statistics
+    also while fine-tuning: batch statistics would make a prediction depend on its neighbors in the batch. Statistics
     are those of the batches of all processes together. Of a network that is not trained they stay as they are: an
     adapter of peft does not hold them.
     """

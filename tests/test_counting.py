@@ -9,7 +9,7 @@ TEXTS = [*DOMAIN_TEXTS, *MIXED_TEXTS, "", "  \n"]
 
 
 def count_directly(texts, backend):
-    """Normalise and pre-tokenize each document, one by one."""
+    """Normalize and pre-tokenize each document, one by one."""
     words = Counter()
     for text in texts:
         normal = backend.normalizer.normalize_str(text) if backend.normalizer else text

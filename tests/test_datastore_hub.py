@@ -42,7 +42,7 @@ def repository(tmp_path, monkeypatch):
 
 
 def test_published_datastore_is_a_dataset_and_comes_back(tmp_path, datastore, repository):
-    assert push_to_hub(datastore, "cs", licence="cc-by-4.0") == "https://hub/commit"
+    assert push_to_hub(datastore, "cs", license="cc-by-4.0") == "https://hub/commit"
     card = DatasetCard.load(repository / "README.md")
     assert card.data.license == "cc-by-4.0" and "40 passages of at most 256 tokens" in card.text
     assert 'load_from_hub("someone/cs"' in card.text

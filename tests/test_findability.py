@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 # (question, file, what is defined there)
 QUESTIONS = [
     (
-        "How is masked LM projected to the vocabulary at the labelled positions only?",
+        "How is masked LM projected to the vocabulary at the labeled positions only?",
         "modeling/heads.py",
         "compute_masked_lm_loss",
     ),

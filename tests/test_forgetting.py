@@ -39,8 +39,8 @@ def test_loss_is_the_mean_over_masked_tokens(batch_size):
         batch = collator([examples[row] for row in range(start, start + batch_size)])
         with torch.no_grad():
             logits = model.eval()(batch["input_ids"], batch["attention_mask"]).logits
-        labelled = batch["labels"] != -100
-        losses += F.cross_entropy(logits[labelled], batch["labels"][labelled], reduction="none").tolist()
+        labeled = batch["labels"] != -100
+        losses += F.cross_entropy(logits[labeled], batch["labels"][labeled], reduction="none").tolist()
     assert measured["masked_tokens"] == len(losses) > 5
     assert measured["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-4)
 

@@ -66,8 +66,8 @@ def folder(tmp_path):
         corpus="sentences on cats",
         settings={"tokens": "1,000"},
         limits="Only cats.",
-        licence="apache-2.0",
-        licence_note="Nothing to add.",
+        license="apache-2.0",
+        license_note="Nothing to add.",
         example="the [MASK] sat",
     )
     return folder

@@ -33,8 +33,8 @@ def test_labels_that_train_lacks_are_told():
         find_labels(make_splits(train=["a", "b"], validation=["a"], test=["d", "b", "c"]), "label")
     with pytest.raises(ValueError, match="label is empty in example 1 of validation"):
         find_labels(make_splits(train=["a", "b"], validation=["a", None]), "label")
-    unlabelled = DatasetDict(train=Dataset.from_dict({"label": ["a"]}), test=Dataset.from_dict({"text": ["x"]}))
-    assert find_labels(unlabelled, "label") == (["a"], {"a": 0})
+    unlabeled = DatasetDict(train=Dataset.from_dict({"label": ["a"]}), test=Dataset.from_dict({"text": ["x"]}))
+    assert find_labels(unlabeled, "label") == (["a"], {"a": 0})
 
 
 def test_ids_are_found_by_name():

@@ -30,8 +30,8 @@ CARD = {
     "corpus": "abstracts",
     "settings": {"tokens": "1,000", "learning rate": "1e-4"},
     "limits": "Not tested on speech.",
-    "licence": "apache-2.0",
-    "licence_note": "Text: CC BY 4.0.",
+    "license": "apache-2.0",
+    "license_note": "Text: CC BY 4.0.",
     "example": "a [MASK] model",
     "results_table": "| a | b |\n| --- | --- |\n| 1 | 2 |",
     "pictures": ["results.png"],
@@ -296,7 +296,7 @@ def comparison(tmp_path, monkeypatch):
     return train
 
 
-ABOUT = {"model_name": "someone/model", "licence": None, "licence_note": "n", "limits": "l", "example": "the [MASK]"}
+ABOUT = {"model_name": "someone/model", "license": None, "license_note": "n", "limits": "l", "example": "the [MASK]"}
 
 
 def make(comparison, method, folder=None):

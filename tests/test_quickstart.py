@@ -89,7 +89,7 @@ def test_from_corpus_to_hub_folder(monkeypatch, inputs, capfd):
 
     # The same by the command; a method that was not trained is refused.
     options = {"comparison": output / "plan", "method": "dapt", "corpus": "domain", "output_dir": inputs / "hub"}
-    options |= {"licence_note": "none", "limits": "all", "example": "the [MASK]"}
+    options |= {"license_note": "none", "limits": "all", "example": "the [MASK]"}
     run_publish(monkeypatch, **options)
     assert "BertForMaskedLM" in (inputs / "hub" / "config.json").read_text()
 
@@ -112,7 +112,7 @@ def run_publish(monkeypatch, **options):
 
 
 def test_with_an_expanded_vocabulary_and_other_rates(monkeypatch, inputs):
-    monkeypatch.setattr(quickstart, "DATA", inputs)  # as if these were the demo's own data, whose licence is known
+    monkeypatch.setattr(quickstart, "DATA", inputs)  # as if these were the demo's own data, whose license is known
     rates = {"learning_rate": "3e-5", "pretraining_learning_rate": "1e-4"}
     run_quickstart(monkeypatch, inputs, num_seeds=1, expand_vocabulary="true", **rates)
     report = json.loads((inputs / "output" / "plan" / "report.json").read_text())

@@ -187,8 +187,8 @@ def test_a_csv_may_have_labels_that_mean_nothing_elsewhere(tmp_path, run):
 
 
 def test_test_file_needs_no_labels(tmp_path, files, run):
-    unlabelled = [{"text": "court law"}, {"text": "cell gene"}]
-    results = run(**files(lambda topic, rng: topic, test=unlabelled), do_predict=True)
+    unlabeled = [{"text": "court law"}, {"text": "cell gene"}]
+    results = run(**files(lambda topic, rng: topic, test=unlabeled), do_predict=True)
     assert not any(name in results for name in ("predict_accuracy", "predict_loss"))
     lines = (tmp_path / "output" / "predict_results.txt").read_text().splitlines()
     assert lines[1:] == ["0\tlaw", "1\tbiology"]

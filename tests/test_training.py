@@ -18,7 +18,7 @@ from hf_domain.training import (
     StepTimer,
     autocast_as_trained,
     check_tokenizer_fits,
-    decode_labelled_rows_only,
+    decode_labeled_rows_only,
     log_auxiliary_losses,
     normalize_stock_loss,
     parse_overrides,
@@ -32,9 +32,9 @@ def test_what_comes_before_training_is_as_precise(bf16, tmp_path):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == (torch.bfloat16 if bf16 else torch.float32)
 
 
-def test_labelled_rows_give_the_stock_loss_and_gradient(family):
+def test_labeled_rows_give_the_stock_loss_and_gradient(family):
     stock = make_masked_lm(family, dropout=0.0).train()
-    fast = decode_labelled_rows_only(copy.deepcopy(stock))
+    fast = decode_labeled_rows_only(copy.deepcopy(stock))
     batch = make_batch()
     expected, loss = stock(**batch).loss, fast(**batch).loss
     torch.testing.assert_close(loss, expected)
@@ -44,9 +44,9 @@ def test_labelled_rows_give_the_stock_loss_and_gradient(family):
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6, msg=name)
 
 
-def test_labelled_rows_change_nothing_else(family, tmp_path):
+def test_labeled_rows_change_nothing_else(family, tmp_path):
     stock = make_masked_lm(family)
-    fast = decode_labelled_rows_only(copy.deepcopy(stock))
+    fast = decode_labeled_rows_only(copy.deepcopy(stock))
     batch = make_batch()
     assert inspect.signature(fast.forward) == inspect.signature(stock.forward)
     assert fast.train()(**batch).logits is None
@@ -60,8 +60,8 @@ def test_labelled_rows_change_nothing_else(family, tmp_path):
     assert loaded.config.architectures == [type(stock).__name__]
 
 
-def test_labelled_rows_see_a_resized_vocabulary(family):
-    fast = decode_labelled_rows_only(make_masked_lm(family, dropout=0.0)).train()
+def test_labeled_rows_see_a_resized_vocabulary(family):
+    fast = decode_labeled_rows_only(make_masked_lm(family, dropout=0.0)).train()
     fast.resize_token_embeddings(VOCAB_SIZE + 8, mean_resizing=False)
     batch = make_batch()
     batch["labels"][1, 1] = VOCAB_SIZE + 3
@@ -71,7 +71,7 @@ def test_labelled_rows_see_a_resized_vocabulary(family):
 
 def test_ours_are_left_alone():
     model = VarMAEForMaskedLM.from_backbone(make_masked_lm("bert"))
-    assert decode_labelled_rows_only(model) is model
+    assert decode_labeled_rows_only(model) is model
     assert "forward" not in vars(model)
     assert normalize_stock_loss(model).accepts_loss_kwargs is VarMAEForMaskedLM.accepts_loss_kwargs
     assert normalize_stock_loss(make_masked_lm("bert")).accepts_loss_kwargs is False
@@ -107,7 +107,7 @@ def train(model, tmp_path, batch_size=8, accumulation=1, **options):
 def test_dapt_accumulates_exactly(tmp_path):
     def run(batch_size, accumulation):
         torch.manual_seed(0)
-        model = decode_labelled_rows_only(make_masked_lm("bert", dropout=0.0))
+        model = decode_labeled_rows_only(make_masked_lm("bert", dropout=0.0))
         log = train(model, tmp_path, batch_size, accumulation).state.log_history
         return torch.tensor([(line["loss"], line["grad_norm"]) for line in log if "loss" in line])
 

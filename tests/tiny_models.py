@@ -65,7 +65,7 @@ def make_masked_lm(family: str, dropout: float = 0.1, **options) -> PreTrainedMo
 
 
 def make_batch(batch_size: int = 4, length: int = 12, masked: bool = True) -> dict[str, torch.Tensor]:
-    """A batch with padding at the end of the first row; a sixth of the tokens is labelled and masked (id 4)."""
+    """A batch with padding at the end of the first row; a sixth of the tokens is labeled and masked (id 4)."""
     input_ids = torch.randint(5, VOCAB_SIZE, (batch_size, length))
     attention_mask = torch.ones_like(input_ids)
     attention_mask[0, length - 3 :] = 0

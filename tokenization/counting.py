@@ -1,4 +1,4 @@
-"""Counts of a corpus' words, as a tokenizer's own normaliser and pre-tokenizer cut them.
+"""Counts of a corpus' words, as a tokenizer's own normalizer and pre-tokenizer cut them.
 
 One pass over the text is all that vocabulary expansion needs of a corpus: everything after it works on distinct words.
 The pass is a map over shards and a sum, so the same two functions run in this process, on a process pool and on a Dask
@@ -36,7 +36,7 @@ class WordCounts:
     """
 
     splitter: str
-    """Fingerprint of the normaliser and pre-tokenizer; counts made by different ones do not add up."""
+    """Fingerprint of the normalizer and pre-tokenizer; counts made by different ones do not add up."""
     words: Counter[str] = field(default_factory=Counter)
     documents: int = 0
     """Documents that are not blank."""
@@ -74,7 +74,7 @@ def fingerprint_splitter(tokenizer: Tokenizer) -> str:
 def count_shard(texts: Iterable[str], tokenizer: Tokenizer) -> WordCounts:
     """Count the words of one part of a corpus.
 
-    White-space chunks are counted first and every distinct one is normalised and pre-tokenized once, several times
+    White-space chunks are counted first and every distinct one is normalized and pre-tokenized once, several times
     faster than each document. That is exact where the pre-tokenizer cuts at white space whatever stands around it;
     whether it does is tried on a sample of the shard, and a shard that fails is counted document by document.
 
@@ -94,14 +94,14 @@ def merge_counts(parts: Iterable[WordCounts]) -> WordCounts:
     """Add up counts of disjoint parts of a corpus.
 
     Raises:
-        ValueError: The parts were counted with different normalisers or pre-tokenizers, or there is none.
+        ValueError: The parts were counted with different normalizers or pre-tokenizers, or there is none.
     """
     total: WordCounts | None = None
     for part in parts:
         total = total or WordCounts(part.splitter)
         if part.splitter != total.splitter:
             raise ValueError(
-                f"Counts add up only if one tokenizer's normaliser and pre-tokenizer made them, but the fingerprints "
+                f"Counts add up only if one tokenizer's normalizer and pre-tokenizer made them, but the fingerprints "
                 f"are {total.splitter} and {part.splitter}. Count the parts again with the same tokenizer."
             )
         total.words.update(part.words)
@@ -163,7 +163,7 @@ def _count_values(values: pa.Array) -> Iterator[tuple[str, int]]:
 
 
 def _split(texts: Counter[str], tokenizer: Tokenizer) -> Counter[str]:
-    """Normalise and pre-tokenize each text once; its words occur as often as the text does."""
+    """Normalize and pre-tokenize each text once; its words occur as often as the text does."""
     normalizer, pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
     words: Counter[str] = Counter()
     for text, count in texts.items():

@@ -363,7 +363,7 @@ def _check_counts(corpus: WordCounts, backend: Tokenizer) -> None:
         raise ValueError("The corpus is empty: it has no document with a word in it.")
     if corpus.splitter != fingerprint_splitter(backend):
         raise ValueError(
-            f"The corpus was counted with a normaliser and pre-tokenizer of the fingerprint {corpus.splitter}, but the "
+            f"The corpus was counted with a normalizer and pre-tokenizer of the fingerprint {corpus.splitter}, but the "
             f"tokenizer's is {fingerprint_splitter(backend)}. Count it again with this tokenizer."
         )
 

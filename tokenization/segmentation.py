@@ -51,7 +51,7 @@ class Segmentation:
 
 
 def segment_words(model: Model, words: list[str]) -> Segmentation:
-    """Cut words with the model alone: no normaliser, no pre-tokenizer, no special tokens."""
+    """Cut words with the model alone: no normalizer, no pre-tokenizer, no special tokens."""
     encodings = make_bare_tokenizer(model).encode_batch_fast(words, add_special_tokens=False)
     pieces = [encoding.ids for encoding in encodings]
     starts = np.cumsum([0, *map(len, pieces)], dtype=np.int64)

@@ -26,7 +26,7 @@ from hf_domain.methods import METHODS, RECIPES
 from hf_domain.publishing import MODEL_FILES, has_own_code, make_usage, read_config, write_model_card
 from hf_domain.results import read_json, write_json
 
-# What a publication has beside the model; a licence in its folder is somebody's own.
+# What a publication has beside the model; a license in its folder is somebody's own.
 MADE_FILES = ("README.md", "report.json", "*.png")
 # What a comparison keeps in its own folder.
 KEPT = ("steps", "results", "texts", "passages", "memories", "locks")
@@ -40,8 +40,8 @@ def make_publication(
     folder: Path,
     *,
     model_name: str,
-    licence: str | None,
-    licence_note: str,
+    license: str | None,
+    license_note: str,
     limits: str,
     example: str,
     language: str = "en",
@@ -57,8 +57,8 @@ def make_publication(
         corpus: Of the plan; what the model was trained on. Of TAPT, and of what starts from it, the task.
         folder: Where the publication is made; an earlier one there is replaced, nothing else is.
         model_name: Name of the model, as its users will write it.
-        licence: Identifier of the licence of the weights; None if it is not settled.
-        licence_note: Licences of base model and data.
+        license: Identifier of the license of the weights; None if it is not settled.
+        license_note: Licenses of base model and data.
         limits: What it was not tested for.
         example: A sentence with the tokenizer's mask token, for the snippet.
         language: Code of the language of the corpus.
@@ -126,8 +126,8 @@ def make_publication(
         corpus=describe_text(result, report.plan),
         settings=settings,
         limits=limits,
-        licence=licence,
-        licence_note=licence_note,
+        license=license,
+        license_note=license_note,
         example=example,
         usage_output=run_usage(unfinished, example),
         language=language,

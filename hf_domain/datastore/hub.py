@@ -61,7 +61,7 @@ def push_to_hub(
     private: bool | None = None,
     token: str | None = None,
     revision: str | None = None,
-    licence: str | None = None,
+    license: str | None = None,
 ) -> str:
     """Publish the passages as a dataset, in one commit. The text of deleted passages is left out.
 
@@ -71,7 +71,7 @@ def push_to_hub(
         private: Whether a new repository is private. Default: what the account says.
         token: Of the Hub, if not the stored one.
         revision: Branch.
-        licence: Of the texts, as the Hub writes it; yours to know.
+        license: Of the texts, as the Hub writes it; yours to know.
 
     Returns:
         The address of the commit.
@@ -79,7 +79,7 @@ def push_to_hub(
     api = HfApi(token=token)
     repo_id = api.create_repo(repo_id, repo_type="dataset", private=private, exist_ok=True).repo_id
     with tempfile.TemporaryDirectory() as folder:
-        export_datastore(datastore, folder, repo_id, licence)
+        export_datastore(datastore, folder, repo_id, license)
         commit = api.upload_folder(
             repo_id=repo_id,
             repo_type="dataset",
@@ -137,7 +137,7 @@ def load_from_hub(
 
 
 def export_datastore(
-    datastore: Datastore, folder: str | os.PathLike, name: str = "", licence: str | None = None
+    datastore: Datastore, folder: str | os.PathLike, name: str = "", license: str | None = None
 ) -> None:
     """Write what `push_to_hub` publishes: passages as Parquet, manifest, tokenizer, card.
 
@@ -145,7 +145,7 @@ def export_datastore(
         datastore: What is published.
         folder: Where to; made if it does not exist.
         name: Of the repository, for the card.
-        licence: Of the texts, for the card.
+        license: Of the texts, for the card.
     """
     folder = Path(folder)
     (folder / "data").mkdir(parents=True)
@@ -168,7 +168,7 @@ def export_datastore(
     content = asdict(manifest) | {"parts": [], "files": {}, "index": None, "documents_hash": ""}
     write_json(folder / MANIFEST, content | {"fingerprint": manifest.fingerprint})
     metadata = DatasetCardData(
-        license=licence,
+        license=license,
         tags=["hf-domain", "datastore"],
         configs=[{"config_name": "default", "data_files": "data/*.parquet"}],
     )

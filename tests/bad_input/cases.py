@@ -150,7 +150,7 @@ def list_shared_cases() -> list[Case]:
     cases = []
     for command, good in COMMANDS.items():
         cases += [
-            Case(command, "unknown flag", ("--colour", "--help"), {"colour": "red"}),
+            Case(command, "unknown flag", ("--color", "--help"), {"color": "red"}),
             Case(command, "abbreviated flag", ("--output",), {"output_dir": None, "output": "out"})
             if "output_dir" in good
             else Case(

@@ -93,7 +93,7 @@ COMMANDS: dict[str, dict[str, Any]] = {
         "method": "dapt",
         "corpus": "domain",
         "output_dir": "out",
-        "licence_note": "none",
+        "license_note": "none",
         "limits": "all",
         "example": "the [MASK]",
     },
