@@ -26,8 +26,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from hf_domain.examples import run_mlm
-from hf_domain.tokenization import VocabularyDelta
 from transformers import (
     AutoModelForMaskedLM,
     AutoTokenizer,
@@ -48,6 +46,7 @@ from hf_domain.distillation import (
     pick_layers,
 )
 from hf_domain.embeddings import apply_delta, check_not_expanded
+from hf_domain.examples import run_mlm
 from hf_domain.files import lock_folder, write_folder
 from hf_domain.finiteness import check_weights
 from hf_domain.passage_reading import PassageArguments
@@ -65,6 +64,7 @@ from hf_domain.plans import (
 from hf_domain.results import describe_environment, read_json, write_json
 from hf_domain.run_folders import MADE, describe_run, find_checkpoint
 from hf_domain.runs import load_tokenizer, run_evaluation, run_training, start_run, write_card
+from hf_domain.tokenization import VocabularyDelta
 from hf_domain.training import log_auxiliary_losses
 
 SHAPE = (

@@ -20,15 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from hf_domain.tokenization import (
-    WordCounts,
-    batch_texts,
-    compare_lengths,
-    count_words,
-    expand_vocabulary,
-    plot_curve,
-    plot_lengths,
-)
 from transformers import AutoModelForMaskedLM, AutoTokenizer, set_seed
 
 from hf_domain.arguments import parse_arguments
@@ -38,6 +29,15 @@ from hf_domain.files import write_folder
 from hf_domain.finiteness import check_weights
 from hf_domain.run_folders import run_in_folder
 from hf_domain.text_columns import find_document_columns
+from hf_domain.tokenization import (
+    WordCounts,
+    batch_texts,
+    compare_lengths,
+    count_words,
+    expand_vocabulary,
+    plot_curve,
+    plot_lengths,
+)
 
 
 @dataclass

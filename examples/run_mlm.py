@@ -35,7 +35,6 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hf_domain.tokenization import VocabularyDelta
 from transformers import (
     CONFIG_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
@@ -56,6 +55,7 @@ from hf_domain.methods import BASELINE, METHODS, PRETRAINING_METHODS
 from hf_domain.passage_reading import PassageArguments, load_datastore, retrieve_for_blocks, wrap_collator
 from hf_domain.run_folders import run_in_folder
 from hf_domain.runs import load_tokenizer, run_training, save_metrics, start_run, write_card
+from hf_domain.tokenization import VocabularyDelta
 from hf_domain.training import (
     check_overrides,
     check_tokenizer_fits,

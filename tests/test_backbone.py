@@ -4,11 +4,11 @@ import copy
 
 import pytest
 import torch
-from hf_domain.modeling.configuration_backbone import strip_remote_code_keys
 from tiny_models import VOCAB_SIZE, make_batch, make_config, make_masked_lm
 from transformers import AutoModel, BertConfig
 
 from hf_domain import VarMAEConfig, VarMAEForMaskedLM, VarMAEForTokenClassification
+from hf_domain.modeling.configuration_backbone import strip_remote_code_keys
 
 PLAIN = {"residual": True, "batch_norm": False}  # a VarMAE whose fresh module is the identity
 

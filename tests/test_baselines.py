@@ -5,10 +5,10 @@ import random
 
 import numpy as np
 import pytest
-from hf_domain.examples import run_classification, run_ner, run_qa
 from script_runs import run_script, save_tiny_bert, write_jsonl
 from transformers import EvalPrediction
 
+from hf_domain.examples import run_classification, run_ner, run_qa
 from hf_domain.metrics import choose_metrics
 
 WORDS = {"biology": ["cell", "gene"], "law": ["court", "judge"], "finance": ["stock", "price"]}

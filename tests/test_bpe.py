@@ -1,6 +1,7 @@
-from hf_domain.tokenization import expand_vocabulary
 from transformers import AutoTokenizer, RobertaTokenizer
 from vocabulary_invariants import DOMAIN_TEXTS, make_byte_level_bpe
+
+from hf_domain.tokenization import expand_vocabulary
 
 
 def expand(tokenizer, **options):

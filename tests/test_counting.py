@@ -2,8 +2,9 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
-from hf_domain.tokenization import WordCounts, batch_texts, count_shard, count_words, merge_counts
 from vocabulary_invariants import DOMAIN_TEXTS, MIXED_TEXTS, TOKENIZERS, make_byte_level_bpe, make_wordpiece
+
+from hf_domain.tokenization import WordCounts, batch_texts, count_shard, count_words, merge_counts
 
 TEXTS = [*DOMAIN_TEXTS, *MIXED_TEXTS, "", "  \n"]
 

@@ -1,6 +1,5 @@
 import pytest
 import torch
-from hf_domain.tokenization import VocabularyDelta
 from torch.utils.data import Dataset
 from transformers import (
     BertConfig,
@@ -23,6 +22,7 @@ from transformers import (
 )
 
 from hf_domain.embeddings import NewRowsFirst, apply_delta, measure_row_distances, plot_row_distances
+from hf_domain.tokenization import VocabularyDelta
 
 SIZE = 40
 DELTA = VocabularyDelta(SIZE, {"a": [7, 9], "b": [11], "c": [], "d": [12, 12, 13]})

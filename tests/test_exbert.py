@@ -11,9 +11,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from datasets import Dataset
-from hf_domain.modeling.configuration_exbert import EXTENSION_SIZES
-from hf_domain.modeling.modeling_exbert import read_extension_vocabulary
-from hf_domain.tokenization import VocabularyDelta
 from proofs import check_activation_checkpointing, check_bfloat16, train
 from safetensors import safe_open
 from safetensors.torch import load_file
@@ -32,6 +29,9 @@ from hf_domain import (
     VarMAEForTokenClassification,
 )
 from hf_domain.embeddings import apply_delta
+from hf_domain.modeling.configuration_exbert import EXTENSION_SIZES
+from hf_domain.modeling.modeling_exbert import read_extension_vocabulary
+from hf_domain.tokenization import VocabularyDelta
 from hf_domain.training import check_tokenizer_fits, log_auxiliary_losses
 
 NUM_NEW = 10

@@ -7,7 +7,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from datasets import Dataset
-from hf_domain.tokenization import ExposureLimit, compare_lengths, count_words, expand_vocabulary
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import TokenizersBackend
 from vocabulary_invariants import (
@@ -20,6 +19,8 @@ from vocabulary_invariants import (
     make_wordpiece,
     make_xlm_roberta,
 )
+
+from hf_domain.tokenization import ExposureLimit, compare_lengths, count_words, expand_vocabulary
 
 
 def expand(tokenizer, texts=DOMAIN_TEXTS, **options):

@@ -5,14 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hf_domain.examples import average_models, run_classification, run_distill, run_mlm
-from hf_domain.modeling.heads import compute_masked_lm_loss
 from safetensors.torch import load_file, save_file
 from script_runs import run_script, save_tiny_bert, write_jsonl
 from tiny_tokenizers import SENTENCES
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, Trainer, TrainingArguments
 
+from hf_domain.examples import average_models, run_classification, run_distill, run_mlm
 from hf_domain.metrics import compute_regression_metrics
+from hf_domain.modeling.heads import compute_masked_lm_loss
 from hf_domain.runs import run_prediction, save_metrics
 
 TINY = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}

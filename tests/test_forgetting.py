@@ -6,13 +6,13 @@ import sys
 import pytest
 import torch
 from datasets import Dataset
-from hf_domain.examples.report_forgetting import main
 from tiny_models import make_config
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer
 from torch.nn import functional as F
 from transformers import AutoModelForMaskedLM
 
 from hf_domain import GMapForMaskedLM, VarMAEForMaskedLM
+from hf_domain.examples.report_forgetting import main
 from hf_domain.forgetting import compare_losses, measure_masked_lm_loss
 from hf_domain.masking import DataCollatorForTokenMask
 

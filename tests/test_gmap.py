@@ -12,8 +12,6 @@ from inspect import signature
 import pytest
 import torch
 from datasets import Dataset
-from hf_domain.modeling.configuration_gmap import assign_states, choose_memory_layers
-from hf_domain.modeling.modeling_gmap import find_self_attention, read_same_ids
 from proofs import check_activation_checkpointing, check_bfloat16, train
 from safetensors import safe_open
 from safetensors.torch import load_file
@@ -40,6 +38,8 @@ from hf_domain import (
     GMapModel,
     VarMAEForTokenClassification,
 )
+from hf_domain.modeling.configuration_gmap import assign_states, choose_memory_layers
+from hf_domain.modeling.modeling_gmap import find_self_attention, read_same_ids
 
 READERS = [family for family in FAMILIES if family != "deberta-v2"]  # of a memory; DeBERTa-v2 can only be one
 STRATEGIES = ["single_layer", "multiple_layer", "gated", "chunk_gated"]

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from hf_domain.modeling import heads
 from tiny_models import FAMILIES, make_config
 from torch.nn import functional as F
 
 from hf_domain import VarMAEConfig, VarMAEForSequenceClassification
+from hf_domain.modeling import heads
 
 
 def test_masked_lm_loss_counts_each_label_once(monkeypatch):

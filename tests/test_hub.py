@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-from hf_domain.examples import run_mlm
 from hub_server import TOKEN, Fault, HubServer, Repository
 from huggingface_hub import HfApi
 from huggingface_hub.errors import RepositoryNotFoundError
@@ -15,6 +14,7 @@ from script_runs import save_tiny_bert
 from transformers import AutoTokenizer
 
 from hf_domain import VarMAEForMaskedLM
+from hf_domain.examples import run_mlm
 from hf_domain.publishing import publish, write_model_card
 
 SENTENCES = ["the small cat sat on the mat", "a dog ran over the hill"] * 40

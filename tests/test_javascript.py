@@ -8,9 +8,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hf_domain.tokenization import expand_vocabulary
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer, RobertaTokenizer, XLMRobertaTokenizer
+
+from hf_domain.tokenization import expand_vocabulary
 
 SCRIPT = Path(__file__).parent / "javascript" / "encode.js"
 DATA = Path(__file__).parents[1] / "examples" / "quickstart_data"

@@ -9,12 +9,12 @@ import pytest
 import torch
 from datasets import Dataset
 from filelock import FileLock, Timeout
-from hf_domain.modeling.modeling_rada import RadaForSequenceClassification
 from safetensors import safe_open
 from tiny_models import VOCAB_SIZE, make_batch, make_masked_lm
 from tiny_tokenizers import make_bert_tokenizer
 
 from hf_domain import passage_cache
+from hf_domain.modeling.modeling_rada import RadaForSequenceClassification
 from hf_domain.passage_cache import (
     PassageCache,
     build_passage_cache,

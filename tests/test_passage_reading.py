@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from datasets import Dataset, DatasetDict, IterableDatasetDict
-from hf_domain.examples import run_classification, run_mlm, run_ner, run_qa, search_datastore
 from script_runs import run_script, save_tiny_bert, write_jsonl
 from tiny_models import make_masked_lm
 from tiny_tokenizers import make_tokenizer
@@ -17,6 +16,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from hf_domain import RadaForMaskedLM, RadaForQuestionAnswering, RadaForSequenceClassification, RadaModel
 from hf_domain.classification import tokenize_texts
 from hf_domain.datastore import Datastore, build_datastore
+from hf_domain.examples import run_classification, run_mlm, run_ner, run_qa, search_datastore
 from hf_domain.labels import prepare_for_words
 from hf_domain.passage_reading import (
     PassageArguments,

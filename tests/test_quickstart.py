@@ -5,10 +5,11 @@ import json
 import sys
 
 import pytest
-from hf_domain.examples import make_quickstart_data, publish, quickstart
 from tiny_models import make_config
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM
+
+from hf_domain.examples import make_quickstart_data, publish, quickstart
 
 
 @pytest.fixture

@@ -10,8 +10,6 @@ import sys
 import pytest
 import torch
 from datasets import Dataset
-from hf_domain.modeling import modeling_rada
-from hf_domain.modeling.modeling_rada import RetrievalInterface, average_states, sample_gumbel
 from proofs import check_activation_checkpointing, check_bfloat16, train
 from safetensors.torch import load_file
 from tiny_models import VOCAB_SIZE, make_batch, make_masked_lm
@@ -28,6 +26,8 @@ from hf_domain import (
     VarMAEForMaskedLM,
     VarMAEForTokenClassification,
 )
+from hf_domain.modeling import modeling_rada
+from hf_domain.modeling.modeling_rada import RetrievalInterface, average_states, sample_gumbel
 from hf_domain.training import log_auxiliary_losses
 
 HEADS = {

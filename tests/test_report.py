@@ -1,6 +1,7 @@
 import pytest
-from hf_domain.tokenization import compare_lengths, expand_vocabulary, plot_curve, plot_lengths
 from vocabulary_invariants import DOMAIN_TEXTS, make_wordpiece
+
+from hf_domain.tokenization import compare_lengths, expand_vocabulary, plot_curve, plot_lengths
 
 
 @pytest.fixture(scope="module")

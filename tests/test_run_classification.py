@@ -5,9 +5,10 @@ import random
 import shutil
 
 import pytest
-from hf_domain.examples.run_classification import main
 from script_runs import run_script, save_tiny_bert, write_jsonl
 from transformers import pipeline
+
+from hf_domain.examples.run_classification import main
 
 WORDS = ["cell", "gene", "court", "law", "stock", "price"]
 TOPICS = {"biology": WORDS[:2], "law": WORDS[2:4], "finance": WORDS[4:]}

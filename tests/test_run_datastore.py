@@ -4,12 +4,12 @@ import json
 import sys
 
 import pytest
-from hf_domain.examples import build_datastore, search_datastore
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer
 
 from hf_domain import command_line
 from hf_domain.datastore import Datastore
 from hf_domain.datastore.hub import export_datastore
+from hf_domain.examples import build_datastore, search_datastore
 
 pytest.importorskip("tantivy")
 

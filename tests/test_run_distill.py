@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from hf_domain.examples import run_distill
-from hf_domain.tokenization import VocabularyDelta, count_shard, expand_vocabulary
 from safetensors.torch import load_file
 from script_runs import save_tiny_bert
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM
+
+from hf_domain.examples import run_distill
+from hf_domain.tokenization import VocabularyDelta, count_shard, expand_vocabulary
 
 STRATEGIES = ["from_scratch", "distill_then_adapt", "adapt_then_distill", "adapt_and_distill"]
 

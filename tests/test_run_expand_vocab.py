@@ -3,10 +3,11 @@ import json
 from unittest.mock import patch
 
 import pytest
-from hf_domain.examples.run_expand_vocab import main
-from hf_domain.tokenization import VocabularyDelta, WordCounts, count_shard
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM
 from vocabulary_invariants import DOMAIN_TEXTS, make_wordpiece
+
+from hf_domain.examples.run_expand_vocab import main
+from hf_domain.tokenization import VocabularyDelta, WordCounts, count_shard
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import pytest
 from checkpoints import write_checkpoint
-from hf_domain.examples import search_datastore
 from safetensors import SafetensorError
 
 from hf_domain import command_line
+from hf_domain.examples import search_datastore
 from hf_domain.files import lock_folder
 from hf_domain.run_folders import find_checkpoint, run_in_folder
 

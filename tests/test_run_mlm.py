@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 from datasets import Dataset
-from hf_domain.examples import run_mlm
-from hf_domain.tokenization import VocabularyDelta, WordCounts, count_shard, expand_vocabulary
 from peft import PeftModel
 from safetensors.torch import load_file
 from tiny_models import make_config
@@ -20,6 +18,8 @@ from tiny_tokenizers import SENTENCES, make_bert_tokenizer
 from transformers import AutoModelForMaskedLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from hf_domain.datastore import build_datastore
+from hf_domain.examples import run_mlm
+from hf_domain.tokenization import VocabularyDelta, WordCounts, count_shard, expand_vocabulary
 
 
 @pytest.fixture

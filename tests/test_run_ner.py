@@ -4,9 +4,10 @@ import json
 import random
 
 import pytest
-from hf_domain.examples.run_ner import main
 from script_runs import run_script, save_tiny_bert, write_jsonl
 from transformers import pipeline
+
+from hf_domain.examples.run_ner import main
 
 DISEASES, KINDS = ["ataxia", "leukaemia", "cardiomyopathy"], ["acuta", "minor"]
 WORDS = ["the", "gene", "causes", "and", "not"]

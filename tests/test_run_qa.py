@@ -4,8 +4,9 @@ import json
 import random
 
 import pytest
-from hf_domain.examples.run_qa import main
 from script_runs import run_script, save_tiny_bert, write_jsonl
+
+from hf_domain.examples.run_qa import main
 
 NAMES, PLACES, FILLERS = ["ann", "bob", "eve"], ["rome", "oslo", "bonn"], ["then", "and", "so", "but"]
 

@@ -5,7 +5,6 @@ import math
 import random
 
 import pytest
-from hf_domain.tokenization import expand_vocabulary
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, DebertaV2Tokenizer, XLMRobertaTokenizer
 from vocabulary_invariants import (
@@ -15,6 +14,8 @@ from vocabulary_invariants import (
     make_byte_level_bpe,
     make_wordpiece,
 )
+
+from hf_domain.tokenization import expand_vocabulary
 
 SYLLABLES = ["lym", "pho", "ma", "cy", "te", "blas", "to", "ge", "nic", "otro", "pin", "immu", "no", "gas", "tri"]
 CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,;:()-[]<>"

@@ -4,6 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+
 from hf_domain.tokenization.selection import PrefixTree, select_entries
 
 

@@ -6,7 +6,6 @@ import sys
 
 import pytest
 import torch
-from hf_domain.examples import run_export
 from tiny_models import make_config, make_masked_lm
 from tiny_tokenizers import make_bert_tokenizer
 from transformers import (
@@ -28,6 +27,7 @@ from hf_domain import (
     VarMAEForTokenClassification,
 )
 from hf_domain.distillation import pick_layers
+from hf_domain.examples import run_export
 from hf_domain.serving import check_exportable, check_exporters, export_model, make_inputs, measure_difference
 
 # torch renames parts of its trees while transformers' exporters still use the old names.

@@ -2,9 +2,10 @@ import itertools
 import json
 
 import pytest
+from vocabulary_invariants import DOMAIN_TEXTS, make_deberta, make_xlm_roberta
+
 from hf_domain.tokenization import expand_vocabulary
 from hf_domain.tokenization.unigram import BONUS, TIE_BREAK, add_entries
-from vocabulary_invariants import DOMAIN_TEXTS, make_deberta, make_xlm_roberta
 
 GENERAL = ["the doctor has a plan", "two spaces and a tab", "blood is made of cells in the bone", "naive cafe muller"]
 

@@ -6,7 +6,6 @@ import math
 import pytest
 import torch
 from datasets import Dataset
-from hf_domain.modeling.modeling_varmae import MeanNetwork, VarMAEModel, compute_kl, sample_tokens
 from proofs import check_bfloat16, train
 from safetensors.torch import load_file, save_file
 from tiny_models import VOCAB_SIZE, make_batch, make_masked_lm
@@ -21,6 +20,7 @@ from hf_domain import (
     VarMAEForSequenceClassification,
     VarMAEForTokenClassification,
 )
+from hf_domain.modeling.modeling_varmae import MeanNetwork, VarMAEModel, compute_kl, sample_tokens
 
 PLAIN = {"residual": True, "batch_norm": False}
 

@@ -2,9 +2,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from vocabulary_invariants import DOMAIN_TEXTS, make_wordpiece
+
 from hf_domain.tokenization import count_shard, expand_vocabulary
 from hf_domain.tokenization.wordpiece import learn_entries, spell_entries
-from vocabulary_invariants import DOMAIN_TEXTS, make_wordpiece
 
 UNKNOWN = "[UNK]"
 

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from hf_domain.tokenization import VocabularyDelta
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import (
     BertTokenizer,
@@ -15,6 +14,8 @@ from transformers import (
     RobertaTokenizer,
     XLMRobertaTokenizer,
 )
+
+from hf_domain.tokenization import VocabularyDelta
 
 # Latin, accented, Chinese, mixed and emoji text; what none of the tiny vocabularies was trained on is in there too.
 MIXED_TEXTS = [

@@ -5,7 +5,6 @@ import shutil
 import textwrap
 
 import pytest
-from hf_domain.examples import compare as compare_script
 from pretended_runs import SENTENCES, write_plan
 from script_runs import save_tiny_bert, write_jsonl
 
@@ -13,6 +12,7 @@ from hf_domain.comparison.plan import load_plan
 from hf_domain.comparison.results import describe_steps
 from hf_domain.comparison.runner import run_comparison
 from hf_domain.comparison.steps import check_flags, list_steps
+from hf_domain.examples import compare as compare_script
 
 
 def test_everything_wrong_with_a_plan_is_told_at_once(content, tmp_path):

@@ -5,7 +5,6 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from hf_domain.examples import compare
 from matplotlib import pyplot
 from pretended_runs import pretend, write_plan
 
@@ -14,6 +13,7 @@ from hf_domain.comparison.plan import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.runner import run_comparison
 from hf_domain.comparison.scores import compute_interval
+from hf_domain.examples import compare
 
 
 def test_report_says_what_the_results_say(plan, tmp_path):
