@@ -10,6 +10,7 @@ from script_runs import run_script, save_tiny_bert, write_jsonl
 from tiny_tokenizers import SENTENCES
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, Trainer, TrainingArguments
 
+from hf_domain import averaging
 from hf_domain.examples import average_models, run_classification, run_distill, run_mlm
 from hf_domain.metrics import compute_regression_metrics
 from hf_domain.modeling.heads import compute_masked_lm_loss
@@ -77,12 +78,15 @@ def test_a_value_to_learn_is_finite(tmp_path, monkeypatch, flags, value):
 
 
 @pytest.mark.parametrize("weights", [("nan", "1"), ("inf", "1")])
-def test_an_average_of_nan_is_refused(tmp_path, monkeypatch, model, weights):
+def test_an_average_of_nan_is_refused(tmp_path, monkeypatch, capsys, model, weights):
     arguments = ["--model_name_or_path", model, model, "--weights", *weights, "--output_dir", str(tmp_path / "average")]
     monkeypatch.setattr("sys.argv", ["average_models.py", *arguments])
-    with pytest.raises(ValueError, match=rf"two models and a weight for each.*weights \[{weights[0]}, 1\.0\]"):
+    with pytest.raises(SystemExit) as error:
         average_models.main()
+    assert error.value.code != 0 and "--weights must be" in capsys.readouterr().err
     assert not (tmp_path / "average").exists()
+    with pytest.raises(ValueError, match=rf"two models and a weight for each.*weights \[{weights[0]}, 1\.0\]"):
+        averaging.average_models([BertForMaskedLM.from_pretrained(model)] * 2, [float(weight) for weight in weights])
 
 
 def test_a_metric_that_is_nan_is_no_score(tmp_path):

@@ -126,7 +126,8 @@ def test_run_of_an_adapter_pushes_the_merged_model_alone(hub, tmp_path, method, 
 
 def test_refused_push_leaves_what_the_run_measured(hub, tmp_path):
     hub.faults.append(Fault("POST", "/commit/", 403, times=100))
-    data = {"validation_file": tmp_path / "corpus.txt", "do_eval": True}
+    (tmp_path / "held_out.txt").write_text("a cat sat\nanother cat sat on a mat\n" * 20)
+    data = {"validation_file": tmp_path / "held_out.txt", "do_eval": True}
     result = run_script(hub, tmp_path, method="dapt", hub_strategy="end", **data)
     assert result.returncode != 0
     assert "(403)" in result.stderr
