@@ -21,13 +21,10 @@ import torch
 import transformers
 from transformers import AutoModel, BertConfig
 
-from hf_domain.distillation import (
-    DistillationModel,
-    compute_relation_loss,
-    compute_relation_scores,
-    find_layers,
-    record_attention,
-)
+from hf_domain.distillation.attention import compute_relation_scores, record_attention
+from hf_domain.distillation.losses import compute_relation_loss
+from hf_domain.distillation.model import DistillationModel
+from hf_domain.modeling.backbone import find_layers
 
 VARIANTS = ("hooks", "attentions")
 SHAPES = {  # hidden size, layers, heads, intermediate size: BERT base and AdaLM's student

@@ -21,7 +21,7 @@ import transformers
 from transformers import AutoConfig, AutoModelForMaskedLM
 
 from hf_domain import ExBertConfig, ExBertForMaskedLM
-from hf_domain.training import decode_labeled_rows_only
+from hf_domain.training.stock_models import decode_labeled_rows_only
 
 VARIANTS = ("stock", "dapt", "exbert")
 

@@ -19,7 +19,7 @@ import torch
 import transformers
 from transformers import AutoTokenizer, BertConfig, BertModel
 
-from hf_domain.serving import export_model
+from hf_domain.export import export_model
 
 SHAPES = {
     "base": {},

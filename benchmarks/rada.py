@@ -19,8 +19,9 @@ from tqdm import tqdm
 from transformers import AutoModelForSequenceClassification, BertConfig, HfArgumentParser
 
 from hf_domain import RadaForSequenceClassification
-from hf_domain.passage_cache import PassageCache, build_passage_cache
-from hf_domain.results import describe_environment, write_json
+from hf_domain.environment import describe_environment
+from hf_domain.files import write_json
+from hf_domain.rada.states import PassageCache, build_passage_cache
 
 
 @dataclass

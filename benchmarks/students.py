@@ -12,10 +12,11 @@ from pathlib import Path
 
 from transformers import AutoModelForMaskedLM, AutoTokenizer, DataCollatorWithPadding, Trainer, TrainingArguments
 
-from hf_domain.corpora import load_corpus, tokenize_corpus
-from hf_domain.distillation import DistillationModel
-from hf_domain.results import describe_environment, write_json
-from hf_domain.training import log_auxiliary_losses
+from hf_domain.data.corpora import load_corpus, tokenize_corpus
+from hf_domain.distillation.model import DistillationModel
+from hf_domain.environment import describe_environment
+from hf_domain.files import write_json
+from hf_domain.training.callbacks import log_auxiliary_losses
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -19,8 +19,9 @@ import torch
 from transformers import AutoModelForMaskedLM, BertConfig, HfArgumentParser
 
 from hf_domain import VarMAEForMaskedLM
-from hf_domain.results import describe_environment, write_json
-from hf_domain.training import decode_labeled_rows_only
+from hf_domain.environment import describe_environment
+from hf_domain.files import write_json
+from hf_domain.training.stock_models import decode_labeled_rows_only
 
 VARIANTS = ("stock", "dapt", "varmae", "varmae_15")
 

@@ -17,8 +17,8 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM
 from transformers.utils import logging
 
-from hf_domain.embeddings import apply_delta
 from hf_domain.examples.run_expand_vocab import read_texts
+from hf_domain.new_rows import apply_delta
 from hf_domain.tokenization import VocabularyDelta, batch_texts, count_words, expand_vocabulary
 
 REFERENCE_WORDS = 236_000  # of text on which AdaLM's released script took 22 to 104 s for each size

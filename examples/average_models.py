@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 import hf_domain  # noqa: F401  the Auto classes then know its models
-from hf_domain.arguments import parse_arguments
 from hf_domain.averaging import average_models
 from hf_domain.files import write_folder
-from hf_domain.run_folders import run_in_folder
+from hf_domain.training.arguments import parse_arguments
+from hf_domain.training.run_folders import run_in_folder
 
 
 @dataclass

@@ -46,11 +46,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from hf_domain.arguments import OneLineParser
 from hf_domain.comparison.plan import load_plan
 from hf_domain.comparison.report import describe_unlearned, write_report
 from hf_domain.comparison.results import gather_results
 from hf_domain.comparison.runner import list_missing_steps, run_comparison
+from hf_domain.training.arguments import OneLineParser
 
 
 def read_shard(text: str) -> tuple[int, int]:

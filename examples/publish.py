@@ -15,9 +15,9 @@ this package, and pushes it in one commit. Without --repo_id the folder is made 
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hf_domain.arguments import parse_arguments
 from hf_domain.comparison.publication import make_publication
 from hf_domain.publishing import publish
+from hf_domain.training.arguments import parse_arguments
 
 
 @dataclass

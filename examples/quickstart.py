@@ -22,16 +22,14 @@ from pathlib import Path
 import yaml
 from transformers import AutoConfig, AutoTokenizer
 
-from hf_domain.arguments import parse_arguments
 from hf_domain.comparison.plan import load_plan
 from hf_domain.comparison.publication import make_publication
 from hf_domain.comparison.report import describe_unlearned, write_report
 from hf_domain.comparison.runner import run_comparison
 from hf_domain.comparison.task_files import check_task_files, find_kind
-from hf_domain.corpora import check_length, load_corpus
-from hf_domain.files import write_text
-from hf_domain.plans import fingerprint_files
-from hf_domain.results import read_json
+from hf_domain.data.corpora import check_length, load_corpus
+from hf_domain.files import fingerprint_files, read_json, write_text
+from hf_domain.training.arguments import parse_arguments
 
 SPLITS = ("train", "validation", "test")
 DATA = Path(__file__).parent / "quickstart_data"

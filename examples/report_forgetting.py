@@ -20,11 +20,12 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 
 import hf_domain  # noqa: F401  the Auto classes then know its models
-from hf_domain.arguments import parse_arguments
-from hf_domain.corpora import load_corpus, tokenize_corpus
-from hf_domain.forgetting import compare_losses, plot_losses
+from hf_domain.data.corpora import load_corpus, tokenize_corpus
+from hf_domain.environment import describe_environment
+from hf_domain.files import write_json
+from hf_domain.gmap.forgetting import compare_losses, plot_losses
 from hf_domain.modeling.modeling_gmap import read_same_ids
-from hf_domain.results import describe_environment, write_json
+from hf_domain.training.arguments import parse_arguments
 
 
 @dataclass

@@ -23,16 +23,20 @@ from functools import partial
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
 
 import hf_domain  # noqa: F401  the Auto classes then know its models
-from hf_domain.arguments import parse_arguments
-from hf_domain.baselines import DECIDING, add_baseline, make_constants
-from hf_domain.classification import (
+from hf_domain.data.classification import (
     decode_logits,
     encode_labels,
     find_problem_type,
     name_predictions,
     tokenize_texts,
 )
-from hf_domain.fine_tuning import (
+from hf_domain.data.labels import check_values, check_variety, find_ids, find_labels
+from hf_domain.data.majority import DECIDING, add_baseline, make_constants
+from hf_domain.data.metrics import choose_metrics
+from hf_domain.gmap.memory import DataCollatorWithMemory, add_memory_inputs, load_memory_tokenizer
+from hf_domain.rada.passages import PassageArguments, append_passages, load_datastore, retrieve_passages, wrap_collator
+from hf_domain.training.arguments import parse_arguments
+from hf_domain.training.fine_tuning import (
     DataArguments,
     FineTuner,
     FineTunerArguments,
@@ -47,18 +51,8 @@ from hf_domain.fine_tuning import (
     locate_example,
     map_splits,
 )
-from hf_domain.labels import check_values, check_variety, find_ids, find_labels
-from hf_domain.memory import DataCollatorWithMemory, add_memory_inputs, load_memory_tokenizer
-from hf_domain.metrics import choose_metrics
-from hf_domain.passage_reading import (
-    PassageArguments,
-    append_passages,
-    load_datastore,
-    retrieve_passages,
-    wrap_collator,
-)
-from hf_domain.run_folders import run_in_folder
-from hf_domain.runs import (
+from hf_domain.training.run_folders import run_in_folder
+from hf_domain.training.runs import (
     load_tokenizer,
     run_evaluation,
     run_prediction,

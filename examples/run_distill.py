@@ -35,37 +35,31 @@ from transformers import (
     set_seed,
 )
 
-from hf_domain.arguments import ModelArguments, parse_arguments
-from hf_domain.corpora import check_batch, check_held_out, find_files, load_files
-from hf_domain.distillation import (
-    DistillationConfig,
-    DistillationModel,
-    check_pair,
-    check_same_vocabulary,
-    make_student,
-    pick_layers,
-)
-from hf_domain.embeddings import apply_delta, check_not_expanded
-from hf_domain.examples import run_mlm
-from hf_domain.files import lock_folder, write_folder
-from hf_domain.finiteness import check_weights
-from hf_domain.passage_reading import PassageArguments
-from hf_domain.plans import (
+from hf_domain.data.corpora import check_batch, check_held_out, find_files, load_files
+from hf_domain.distillation.losses import DistillationConfig
+from hf_domain.distillation.model import DistillationModel
+from hf_domain.distillation.strategies import (
     Step,
     Strategy,
     begin_step,
     describe_plan,
     fingerprint_checkpoint,
-    fingerprint_files,
     finish_step,
     make_plan,
     restart_step,
 )
-from hf_domain.results import describe_environment, read_json, write_json
-from hf_domain.run_folders import MADE, describe_run, find_checkpoint
-from hf_domain.runs import load_tokenizer, run_evaluation, run_training, start_run, write_card
+from hf_domain.distillation.students import check_pair, check_same_vocabulary, make_student, pick_layers
+from hf_domain.environment import describe_environment
+from hf_domain.examples import run_mlm
+from hf_domain.files import fingerprint_files, lock_folder, read_json, write_folder, write_json
+from hf_domain.new_rows import apply_delta, check_not_expanded
+from hf_domain.rada.passages import PassageArguments
 from hf_domain.tokenization import VocabularyDelta
-from hf_domain.training import log_auxiliary_losses
+from hf_domain.training.arguments import ModelArguments, parse_arguments
+from hf_domain.training.callbacks import log_auxiliary_losses
+from hf_domain.training.finiteness import check_weights
+from hf_domain.training.run_folders import MADE, describe_run, find_checkpoint
+from hf_domain.training.runs import load_tokenizer, run_evaluation, run_training, start_run, write_card
 
 SHAPE = (
     "student_name_or_path",
@@ -95,7 +89,7 @@ SET_BY_STEP = ("max_steps", "learning_rate", "do_train", "do_predict")
 class StrategyArguments(ModelArguments):
     """The teacher (`model_name_or_path`), the student, and the way from one to the other."""
 
-    strategy: Strategy = field(default="adapt_and_distill", metadata={"help": "See hf_domain.plans.make_plan."})
+    strategy: Strategy = field(default="adapt_and_distill", metadata={"help": "See hf_domain.distillation.strategies."})
     teacher_steps: int = field(default=0, metadata={"help": "Steps that adapt the teacher."})
     student_steps: int = field(default=0, metadata={"help": "Steps of the student, divided among its own."})
     masked_lm_steps: int = field(default=0, metadata={"help": "Steps of masked LM after the last distillation."})

@@ -22,13 +22,10 @@ from typing import Literal
 
 from transformers import AutoModelForMaskedLM, AutoTokenizer, set_seed
 
-from hf_domain.arguments import parse_arguments
-from hf_domain.corpora import load_files
-from hf_domain.embeddings import apply_delta
+from hf_domain.data.corpora import load_files
+from hf_domain.data.text_columns import find_document_columns
 from hf_domain.files import write_folder
-from hf_domain.finiteness import check_weights
-from hf_domain.run_folders import run_in_folder
-from hf_domain.text_columns import find_document_columns
+from hf_domain.new_rows import apply_delta
 from hf_domain.tokenization import (
     WordCounts,
     batch_texts,
@@ -38,6 +35,9 @@ from hf_domain.tokenization import (
     plot_curve,
     plot_lengths,
 )
+from hf_domain.training.arguments import parse_arguments
+from hf_domain.training.finiteness import check_weights
+from hf_domain.training.run_folders import run_in_folder
 
 
 @dataclass

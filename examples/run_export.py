@@ -24,10 +24,10 @@ from typing import Literal
 import transformers
 from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, AutoTokenizer
 
-from hf_domain.arguments import parse_arguments
-from hf_domain.finiteness import check_weights
-from hf_domain.run_folders import run_in_folder
-from hf_domain.serving import check_exporters, export_model
+from hf_domain.export import check_exporters, export_model
+from hf_domain.training.arguments import parse_arguments
+from hf_domain.training.finiteness import check_weights
+from hf_domain.training.run_folders import run_in_folder
 
 # Which class loads a checkpoint, by the end of its architecture's name.
 HEADS = {

@@ -46,22 +46,19 @@ from transformers import (
 )
 
 import hf_domain  # noqa: F401  the Auto classes then know its models
-from hf_domain.arguments import ModelArguments, check_method, check_work, parse_arguments
-from hf_domain.corpora import check_batch, check_held_out, load_corpus, tokenize_corpus
-from hf_domain.embeddings import NewRowsFirst, RowDistances, apply_delta, check_not_expanded
-from hf_domain.finiteness import check_weights
-from hf_domain.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask, check_mask_token
+from hf_domain.data.corpora import check_batch, check_held_out, load_corpus, tokenize_corpus
+from hf_domain.data.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask, check_mask_token
 from hf_domain.methods import BASELINE, METHODS, PRETRAINING_METHODS
-from hf_domain.passage_reading import PassageArguments, load_datastore, retrieve_for_blocks, wrap_collator
-from hf_domain.run_folders import run_in_folder
-from hf_domain.runs import load_tokenizer, run_training, save_metrics, start_run, write_card
+from hf_domain.new_rows import NewRowsFirst, RowDistances, apply_delta, check_not_expanded
+from hf_domain.rada.passages import PassageArguments, load_datastore, retrieve_for_blocks, wrap_collator
 from hf_domain.tokenization import VocabularyDelta
-from hf_domain.training import (
-    check_overrides,
-    check_tokenizer_fits,
-    log_auxiliary_losses,
-    parse_overrides,
-)
+from hf_domain.training.arguments import ModelArguments, check_method, check_work, parse_arguments
+from hf_domain.training.callbacks import log_auxiliary_losses
+from hf_domain.training.finiteness import check_weights
+from hf_domain.training.overrides import check_overrides, parse_overrides
+from hf_domain.training.run_folders import run_in_folder
+from hf_domain.training.runs import load_tokenizer, run_training, save_metrics, start_run, write_card
+from hf_domain.training.stock_models import check_tokenizer_fits
 
 
 @dataclass

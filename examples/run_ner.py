@@ -20,9 +20,13 @@ import numpy as np
 from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification
 
 import hf_domain  # noqa: F401  the Auto classes then know its models
-from hf_domain.arguments import parse_arguments
-from hf_domain.baselines import add_baseline
-from hf_domain.fine_tuning import (
+from hf_domain.data.labels import check_variety, check_words, find_labels, prepare_for_words, read_tags, tokenize_words
+from hf_domain.data.majority import add_baseline
+from hf_domain.data.metrics import compute_entity_metrics
+from hf_domain.gmap.memory import DataCollatorWithMemory, add_memory_inputs, load_memory_tokenizer
+from hf_domain.rada.passages import PassageArguments, load_datastore, retrieve_passages, wrap_collator
+from hf_domain.training.arguments import parse_arguments
+from hf_domain.training.fine_tuning import (
     DataArguments,
     FineTuner,
     FineTunerArguments,
@@ -36,12 +40,8 @@ from hf_domain.fine_tuning import (
     locate_example,
     map_splits,
 )
-from hf_domain.labels import check_variety, check_words, find_labels, prepare_for_words, read_tags, tokenize_words
-from hf_domain.memory import DataCollatorWithMemory, add_memory_inputs, load_memory_tokenizer
-from hf_domain.metrics import compute_entity_metrics
-from hf_domain.passage_reading import PassageArguments, load_datastore, retrieve_passages, wrap_collator
-from hf_domain.run_folders import run_in_folder
-from hf_domain.runs import (
+from hf_domain.training.run_folders import run_in_folder
+from hf_domain.training.runs import (
     load_tokenizer,
     run_evaluation,
     run_prediction,

@@ -13,7 +13,7 @@ from hf_domain.network import limit_network
 from hf_domain.registration import register_classes
 
 if TYPE_CHECKING:
-    from hf_domain.adapters import ExBertAdapterConfig
+    from hf_domain.exbert.adapter import ExBertAdapterConfig
     from hf_domain.modeling.modeling_exbert import (
         ExBertConfig,
         ExBertForMaskedLM,
@@ -81,7 +81,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     method = name.partition("Adapter")[0].partition("For")[0].removesuffix("Config").removesuffix("Model").lower()
-    module = "adapters" if "Adapter" in name else f"modeling.modeling_{method}"
+    module = "exbert.adapter" if "Adapter" in name else f"modeling.modeling_{method}"
     return getattr(importlib.import_module(f"hf_domain.{module}"), name)
 
 

@@ -1,6 +1,7 @@
 """Files as a whole or not at all: one file, the files of a folder, and one process that writes into a folder."""
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -221,3 +223,32 @@ def _find_full_disk(folder: str | Path) -> Path:
         if place.exists() and shutil.disk_usage(place).free < 1 << 20:
             return place
     return places[0]
+
+
+def write_json(path: str | os.PathLike, content: Any) -> None:
+    """Write `content` to `path` whole or not at all: a killed run never leaves half a result."""
+    write_text(Path(path), json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: str | os.PathLike) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        ValueError: It is no whole JSON.
+    """
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{path} must be whole JSON, but cannot be read: {error}. Delete it, it is made again."
+        ) from None
+
+
+def fingerprint_files(files: Sequence[str | Path]) -> str:
+    """Return a digest of what files hold, one after the other."""
+    digest = hashlib.sha256()
+    for file in files:
+        with Path(file).open("rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 def build_dapt(model: Any, tokenizer: Any, delta: Any, args: Any, options: dict[str, Any]) -> Any:
     """Return the encoder itself, with a faster masked-LM loss."""
-    from hf_domain.training import decode_labeled_rows_only
+    from hf_domain.training.stock_models import decode_labeled_rows_only
 
     return decode_labeled_rows_only(model)
 
@@ -25,7 +25,7 @@ def build_dapt(model: Any, tokenizer: Any, delta: Any, args: Any, options: dict[
 def build_lora(model: Any, tokenizer: Any, delta: Any, args: Any, options: dict[str, Any]) -> Any:
     """Return the encoder with low-rank changes; the rows of new tokens train in full."""
     from hf_domain.lora import add_lora
-    from hf_domain.training import decode_labeled_rows_only
+    from hf_domain.training.stock_models import decode_labeled_rows_only
 
     return add_lora(decode_labeled_rows_only(model), delta)
 
@@ -58,8 +58,8 @@ def build_exbert_adapter(model: Any, tokenizer: Any, delta: Any, args: Any, opti
     Raises:
         ValueError: The encoder is an exBERT already, or an option would change it.
     """
-    from hf_domain.adapters import convert_to_adapter
-    from hf_domain.training import decode_labeled_rows_only
+    from hf_domain.exbert.adapter import convert_to_adapter
+    from hf_domain.training.stock_models import decode_labeled_rows_only
 
     if model.config.model_type == "exbert" or {"freeze_backbone", "backbone_dropout"} & {*options}:
         raise ValueError(
@@ -72,7 +72,7 @@ def build_exbert_adapter(model: Any, tokenizer: Any, delta: Any, args: Any, opti
 
 def save_exbert_adapter(model: Any, output_dir: str) -> Any:
     """Save the adapter, and the exBERT that it makes of its base."""
-    from hf_domain.adapters import save_as_model
+    from hf_domain.exbert.adapter import save_as_model
 
     return save_as_model(model, output_dir)
 
@@ -85,7 +85,7 @@ def build_gmap(model: Any, tokenizer: Any, delta: Any, args: Any, options: dict[
     """
     from transformers import AutoTokenizer
 
-    from hf_domain.memory import check_same_ids
+    from hf_domain.gmap.memory import check_same_ids
     from hf_domain.modeling.modeling_gmap import GMapForMaskedLM
 
     hub_options = {**args.hub_options, "revision": args.memory_revision or "main"}

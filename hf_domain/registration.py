@@ -18,5 +18,5 @@ def register_classes() -> None:
             if auto_class != "AutoConfig":
                 model_class = getattr(module, path.rpartition(".")[2])
                 getattr(transformers, auto_class).register(config_class, model_class, exist_ok=True)
-    importlib.import_module("hf_domain.adapters")  # registers the adapter with peft
+    importlib.import_module("hf_domain.exbert.adapter")  # registers the adapter with peft
     importlib.import_module("hf_domain.lora")  # gives peft the default targets of our models

@@ -374,7 +374,7 @@ def add_zero_gradients(states: torch.Tensor, module: nn.Module) -> torch.Tensor:
 
 
 class PassageReader(Protocol):
-    """Encoded passages that are read when they are needed, such as `hf_domain.passage_cache.PassageCache`."""
+    """Encoded passages that are read when they are needed, such as `hf_domain.rada.states.PassageCache`."""
 
     def read_vectors(self, passage_ids: torch.Tensor) -> torch.Tensor:
         """Read the mean states of passages, `[...]` to `[..., hidden_size]`, float32."""

@@ -5,7 +5,7 @@ import pytest
 from datasets import Dataset
 from tiny_tokenizers import make_bert_tokenizer
 
-from hf_domain.classification import (
+from hf_domain.data.classification import (
     decode_logits,
     encode_labels,
     find_problem_type,

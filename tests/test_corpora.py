@@ -11,7 +11,7 @@ import pytest
 from datasets import Dataset, DatasetDict, IterableDatasetDict
 from tiny_tokenizers import MAKERS, SENTENCES, make_bert_tokenizer, make_tokenizer
 
-from hf_domain.corpora import check_batch, load_corpus, load_files, locate_row, tokenize_corpus
+from hf_domain.data.corpora import check_batch, load_corpus, load_files, locate_row, tokenize_corpus
 
 
 @pytest.fixture(autouse=True)

@@ -13,18 +13,12 @@ from tiny_tokenizers import make_bert_tokenizer, make_roberta_tokenizer
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, Trainer, TrainingArguments, set_seed
 
 from hf_domain import ExBertForMaskedLM, GMapForMaskedLM, RadaForMaskedLM, VarMAEForMaskedLM
-from hf_domain.distillation import (
-    AttentionStates,
-    DistillationConfig,
-    DistillationModel,
-    check_same_vocabulary,
-    compute_distillation_losses,
-    find_layers,
-    make_student,
-    pick_layers,
-    run_to_layer,
-)
-from hf_domain.training import log_auxiliary_losses
+from hf_domain.distillation.attention import AttentionStates, run_to_layer
+from hf_domain.distillation.losses import DistillationConfig, compute_distillation_losses
+from hf_domain.distillation.model import DistillationModel
+from hf_domain.distillation.students import check_same_vocabulary, make_student, pick_layers
+from hf_domain.modeling.backbone import find_layers
+from hf_domain.training.callbacks import log_auxiliary_losses
 
 MINILM = DistillationConfig()
 MINILMV2 = DistillationConfig("minilmv2", num_relation_heads=8)
@@ -97,7 +91,7 @@ def test_blocks_of_sequences_change_nothing(family, config, monkeypatch):
     model, batch = DistillationModel(student, teacher, config).train(), make_batch(masked=False)
     results = []
     for elements in (2**21, 8 * 12 * 12 * 3, 1):  # all sequences at once, three and one, one by one
-        monkeypatch.setattr("hf_domain.distillation.CHUNK_ELEMENTS", elements)
+        monkeypatch.setattr("hf_domain.distillation.losses.CHUNK_ELEMENTS", elements)
         model.zero_grad()
         output = model(**batch)
         output.loss.backward()

@@ -21,7 +21,7 @@ from transformers import (
     XLMRobertaForMaskedLM,
 )
 
-from hf_domain.embeddings import NewRowsFirst, apply_delta, measure_row_distances, plot_row_distances
+from hf_domain.new_rows import NewRowsFirst, apply_delta, measure_row_distances, plot_row_distances
 from hf_domain.tokenization import VocabularyDelta
 
 SIZE = 40

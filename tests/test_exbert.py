@@ -28,11 +28,12 @@ from hf_domain import (
     VarMAEForMaskedLM,
     VarMAEForTokenClassification,
 )
-from hf_domain.embeddings import apply_delta
 from hf_domain.modeling.configuration_exbert import EXTENSION_SIZES
 from hf_domain.modeling.modeling_exbert import read_extension_vocabulary
+from hf_domain.new_rows import apply_delta
 from hf_domain.tokenization import VocabularyDelta
-from hf_domain.training import check_tokenizer_fits, log_auxiliary_losses
+from hf_domain.training.callbacks import log_auxiliary_losses
+from hf_domain.training.stock_models import check_tokenizer_fits
 
 NUM_NEW = 10
 VOCABULARY = {VOCAB_SIZE + i: [i + 5, i + 20] for i in range(NUM_NEW)}

@@ -7,7 +7,7 @@ import torch
 from tiny_models import make_batch, make_config
 from torch.nn import functional as F
 
-from hf_domain.exbert_checkpoints import convert_released_checkpoint
+from hf_domain.exbert.released import convert_released_checkpoint
 
 WIDTH, INNER, INTERMEDIATE, OLD, NEW = 32, 20, 28, 120, 10
 

@@ -13,8 +13,8 @@ from transformers import (
 )
 
 from hf_domain import ExBertForSequenceClassification, VarMAEForSequenceClassification
-from hf_domain.arguments import ModelArguments, parse_arguments
-from hf_domain.fine_tuning import DataArguments, FineTuningArguments, limit_splits, load_model, load_splits
+from hf_domain.training.arguments import ModelArguments, parse_arguments
+from hf_domain.training.fine_tuning import DataArguments, FineTuningArguments, limit_splits, load_model, load_splits
 
 
 @pytest.fixture

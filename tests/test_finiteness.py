@@ -11,10 +11,10 @@ from tiny_tokenizers import SENTENCES
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, Trainer, TrainingArguments
 
 from hf_domain import averaging
+from hf_domain.data.metrics import compute_regression_metrics
 from hf_domain.examples import average_models, run_classification, run_distill, run_mlm
-from hf_domain.metrics import compute_regression_metrics
 from hf_domain.modeling.heads import compute_masked_lm_loss
-from hf_domain.runs import run_prediction, save_metrics
+from hf_domain.training.runs import run_prediction, save_metrics
 
 TINY = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
 
@@ -112,7 +112,7 @@ def test_a_constant_correlates_with_nothing():
 
 def test_the_search_for_a_loss_scale_goes_on():
     """In float16 the first scales are too high: gradients overflow, and the optimizer leaves these steps out."""
-    from hf_domain.finiteness import NonFiniteStop
+    from hf_domain.training.finiteness import NonFiniteStop
 
     model = torch.nn.Linear(2, 1)
     model.weight.grad = torch.tensor([[math.inf, 1.0]])

@@ -12,9 +12,9 @@ from torch.nn import functional as F
 from transformers import AutoModelForMaskedLM
 
 from hf_domain import GMapForMaskedLM, VarMAEForMaskedLM
+from hf_domain.data.masking import DataCollatorForTokenMask
 from hf_domain.examples.report_forgetting import main
-from hf_domain.forgetting import compare_losses, measure_masked_lm_loss
-from hf_domain.masking import DataCollatorForTokenMask
+from hf_domain.gmap.forgetting import compare_losses, measure_masked_lm_loss
 
 TOKENIZER = make_bert_tokenizer()
 

@@ -7,8 +7,8 @@ from script_runs import save_tiny_bert
 from tiny_tokenizers import MAKERS, SENTENCES, make_bert_tokenizer, make_tokenizer
 from transformers import AutoModelForMaskedLM, AutoTokenizer, Trainer, TrainingArguments
 
-from hf_domain.corpora import tokenize_corpus
-from hf_domain.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask
+from hf_domain.data.corpora import tokenize_corpus
+from hf_domain.data.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask
 
 
 def encode(tokenizer, *texts):

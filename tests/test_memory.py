@@ -13,7 +13,7 @@ from tiny_tokenizers import SENTENCES, make_bert_tokenizer, make_roberta_tokeniz
 from transformers import AutoModelForMaskedLM, DataCollatorWithPadding, Trainer, TrainingArguments
 
 from hf_domain import GMapConfig, GMapForSequenceClassification, GMapModel, VarMAEConfig
-from hf_domain.memory import (
+from hf_domain.gmap.memory import (
     DataCollatorWithMemory,
     DatasetWithMemory,
     add_memory_inputs,
@@ -232,7 +232,7 @@ def test_one_process_computes_at_a_time(tokenizer, tmp_path, monkeypatch):
         locked.append(True)
         return "states"
 
-    monkeypatch.setattr("hf_domain.memory.fill_cache", look)
+    monkeypatch.setattr("hf_domain.gmap.memory.fill_cache", look)
     assert cache_memory_states(model, dataset, tmp_path) == "states" and locked == [True]
 
 

@@ -6,7 +6,7 @@ import seqeval.metrics
 import sklearn.metrics
 from transformers import EvalPrediction
 
-from hf_domain.metrics import (
+from hf_domain.data.metrics import (
     choose_metrics,
     compute_entity_metrics,
     compute_multi_label_metrics,

@@ -12,7 +12,7 @@ def watch(event, arguments):
 sys.addaudithook(watch)
 """
 WORK = """
-from hf_domain.corpora import load_corpus
+from hf_domain.data.corpora import load_corpus
 print(load_corpus("text.txt", validation_split_percentage=0))
 from transformers import AutoConfig
 try:

@@ -16,7 +16,7 @@ from transformers.dynamic_module_utils import get_relative_import_files
 
 import hf_domain
 from hf_domain.command_line import COMMANDS, find_flags
-from hf_domain.results import digest_code
+from hf_domain.environment import digest_code
 
 ROOT = Path(__file__).parent.parent
 ROOMS = {"hf_domain": "hf_domain", "modeling": "hf_domain/modeling", "tokenization": "hf_domain/tokenization"}
@@ -42,10 +42,10 @@ def test_wheel_holds_the_tree(tmp_path):
     assert len(shipped) > 5 and shipped <= names
     assert any(name.endswith("/licenses/LICENSE") for name in names)
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
-    command = [sys.executable, "-c", "import hf_domain.results as r; print(r.__file__, r.digest_code())"]
+    command = [sys.executable, "-c", "import hf_domain.environment as r; print(r.__file__, r.digest_code())"]
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
     output = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
-    assert output.split() == [str(tmp_path / "site" / "hf_domain" / "results.py"), digest_code()]
+    assert output.split() == [str(tmp_path / "site" / "hf_domain" / "environment.py"), digest_code()]
 
 
 def list_imports(file):

@@ -13,15 +13,9 @@ from safetensors import safe_open
 from tiny_models import VOCAB_SIZE, make_batch, make_masked_lm
 from tiny_tokenizers import make_bert_tokenizer
 
-from hf_domain import passage_cache
 from hf_domain.modeling.modeling_rada import RadaForSequenceClassification
-from hf_domain.passage_cache import (
-    PassageCache,
-    build_passage_cache,
-    describe_source,
-    estimate_bytes,
-    list_retrieved,
-)
+from hf_domain.rada import states as passage_cache
+from hf_domain.rada.states import PassageCache, build_passage_cache, describe_source, estimate_bytes, list_retrieved
 
 LENGTHS = [5, 2, 9, 4, 7, 3, 8]
 PASSAGE_IDS = [0, 1, 2, 4, 5, 6]  # 3 was never retrieved

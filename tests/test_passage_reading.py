@@ -14,11 +14,11 @@ from tiny_tokenizers import make_tokenizer
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hf_domain import RadaForMaskedLM, RadaForQuestionAnswering, RadaForSequenceClassification, RadaModel
-from hf_domain.classification import tokenize_texts
+from hf_domain.data.classification import tokenize_texts
+from hf_domain.data.labels import prepare_for_words
 from hf_domain.datastore import Datastore, build_datastore
 from hf_domain.examples import run_classification, run_mlm, run_ner, run_qa, search_datastore
-from hf_domain.labels import prepare_for_words
-from hf_domain.passage_reading import (
+from hf_domain.rada.passages import (
     PassageArguments,
     append_passages,
     load_datastore,

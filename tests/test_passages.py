@@ -19,8 +19,8 @@ from hf_domain import (
     RadaForSequenceClassification,
     RadaForTokenClassification,
 )
-from hf_domain.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask
-from hf_domain.passages import DataCollatorWithPassages, read_token_ids
+from hf_domain.data.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask
+from hf_domain.rada.collator import DataCollatorWithPassages, read_token_ids
 
 TEXTS = [f"domain text number {word}" for word in ("one", "two", "three", "of the encoder and the decoder", "five")]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tiny_models import make_masked_lm
 
-from hf_domain.plans import begin_step, describe_plan, fingerprint_checkpoint, finish_step, make_plan
+from hf_domain.distillation.strategies import begin_step, describe_plan, fingerprint_checkpoint, finish_step, make_plan
 
 STEPS = {"teacher_steps": 50, "student_steps": 31}
 

@@ -18,10 +18,11 @@ from hf_domain.comparison.publication import make_publication
 from hf_domain.comparison.report import read_report
 from hf_domain.comparison.results import describe_plan
 from hf_domain.comparison.scores import score_labels
+from hf_domain.environment import describe_environment
+from hf_domain.files import read_json, write_json
 from hf_domain.methods import METHODS, OWN_TYPES, RECIPES
 from hf_domain.publishing import check_publication, publish, write_model_card
-from hf_domain.results import describe_environment, read_json, write_json
-from hf_domain.runs import run_training
+from hf_domain.training.runs import run_training
 
 FOREIGN = {"AutoConfig": "somebody/else--configuration.Config"}
 CARD = {

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tiny_tokenizers import MAKERS, make_bert_tokenizer, make_tokenizer
 
-from hf_domain.question_answering import check_questions, cut_windows, find_answers, tokenize_questions
+from hf_domain.data.question_answering import check_questions, cut_windows, find_answers, tokenize_questions
 
 QUESTION = "which words are masked?"
 CONTEXT = (

@@ -28,7 +28,7 @@ from hf_domain import (
 )
 from hf_domain.modeling import modeling_rada
 from hf_domain.modeling.modeling_rada import RetrievalInterface, average_states, sample_gumbel
-from hf_domain.training import log_auxiliary_losses
+from hf_domain.training.callbacks import log_auxiliary_losses
 
 HEADS = {
     "AutoModel": RadaModel,

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from hf_domain import command_line
 from hf_domain.examples import search_datastore
 from hf_domain.files import lock_folder
-from hf_domain.run_folders import find_checkpoint, run_in_folder
+from hf_domain.training.run_folders import find_checkpoint, run_in_folder
 
 
 @dataclass

@@ -3,7 +3,7 @@
 import pytest
 from transformers import TrainingArguments
 
-from hf_domain.runs import start_run
+from hf_domain.training.runs import start_run
 
 
 def test_a_process_trains_on_one_gpu(tmp_path):

@@ -26,9 +26,9 @@ from hf_domain import (
     VarMAEForSequenceClassification,
     VarMAEForTokenClassification,
 )
-from hf_domain.distillation import pick_layers
+from hf_domain.distillation.students import pick_layers
 from hf_domain.examples import run_export
-from hf_domain.serving import check_exportable, check_exporters, export_model, make_inputs, measure_difference
+from hf_domain.export import check_exportable, check_exporters, export_model, make_inputs, measure_difference
 
 # torch renames parts of its trees while transformers' exporters still use the old names.
 pytestmark = pytest.mark.filterwarnings("ignore:.*treespec:FutureWarning")
@@ -116,7 +116,7 @@ def test_int8_is_smaller_and_close(tokenizer, tmp_path):
 
 @needs_exporters
 def test_wrong_export_is_not_written(tokenizer, tmp_path, monkeypatch):
-    monkeypatch.setattr("hf_domain.serving.measure_difference", lambda *args: 0.5)
+    monkeypatch.setattr("hf_domain.export.measure_difference", lambda *args: 0.5)
     model = AutoModelForQuestionAnswering.from_config(make_config("bert"))
     with pytest.raises(ValueError, match=r"other outputs than the model, up to 0\.5 apart"):
         export_model(model, tokenizer, tmp_path / "output", export_format="dynamo")

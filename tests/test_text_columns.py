@@ -3,7 +3,7 @@
 import pytest
 from datasets import Dataset
 
-from hf_domain.text_columns import PAIRS, find_document_columns, find_text_columns
+from hf_domain.data.text_columns import PAIRS, find_document_columns, find_text_columns
 
 
 def make_dataset(*columns, **others):

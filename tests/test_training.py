@@ -12,16 +12,13 @@ from tiny_tokenizers import make_bert_tokenizer
 from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
 
 from hf_domain import VarMAEForMaskedLM
-from hf_domain.training import (
-    AuxiliaryLossCallback,
-    PushCodeCallback,
-    StepTimer,
+from hf_domain.training.callbacks import AuxiliaryLossCallback, PushCodeCallback, StepTimer, log_auxiliary_losses
+from hf_domain.training.overrides import parse_overrides
+from hf_domain.training.stock_models import (
     autocast_as_trained,
     check_tokenizer_fits,
     decode_labeled_rows_only,
-    log_auxiliary_losses,
     normalize_stock_loss,
-    parse_overrides,
 )
 
 
@@ -200,7 +197,7 @@ def test_overrides():
 
 def test_the_first_steps_are_not_timed(tmp_path, monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr("hf_domain.training.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("hf_domain.training.callbacks.time.perf_counter", lambda: clock[0])
     timer, arguments = StepTimer(warm_up=2), TrainingArguments(tmp_path, use_cpu=True)
     for number, seconds in enumerate((60, 10, 0.5, 0.5, 0.5)):
         assert timer.compute() is None or number > 2

@@ -10,12 +10,12 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from hf_domain.arguments import find_damage, find_wrong_values
 from hf_domain.comparison.task_files import check_task_files, find_texts
-from hf_domain.corpora import BUILDERS, check_held_out
+from hf_domain.data.corpora import BUILDERS, check_held_out
 from hf_domain.methods import RECIPES, Recipe, check_start
 from hf_domain.publishing import is_hub_id
-from hf_domain.settings import has_type, read_settings
+from hf_domain.training.arguments import find_damage, find_wrong_values
+from hf_domain.training.settings import has_type, read_settings
 
 METRICS = {
     "classification": ("macro_f1", "micro_f1", "positive_micro_f1"),

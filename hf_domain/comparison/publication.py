@@ -21,10 +21,9 @@ from hf_domain.comparison.report import (
 )
 from hf_domain.comparison.results import read_results
 from hf_domain.comparison.steps import CHECKPOINTS, TRAINER_OPTIONS
-from hf_domain.files import name_replaced, replace_folder, restore_folder
+from hf_domain.files import name_replaced, read_json, replace_folder, restore_folder, write_json
 from hf_domain.methods import METHODS, RECIPES
 from hf_domain.publishing import MODEL_FILES, has_own_code, make_usage, read_config, write_model_card
-from hf_domain.results import read_json, write_json
 
 # What a publication has beside the model; a license in its folder is somebody's own.
 MADE_FILES = ("README.md", "report.json", "*.png")

@@ -12,9 +12,8 @@ import pandas as pd
 
 from hf_domain.comparison.results import read_results
 from hf_domain.comparison.scores import Difference, ExampleScores, compare, compute_interval
-from hf_domain.files import write_text, write_whole
+from hf_domain.files import read_json, write_json, write_text, write_whole
 from hf_domain.methods import BASELINE
-from hf_domain.results import read_json, write_json
 
 START = "the encoder as it was"
 

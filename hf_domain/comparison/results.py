@@ -15,9 +15,9 @@ from typing import Any
 
 from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.steps import Step, find_root, list_steps
-from hf_domain.corpora import find_files
-from hf_domain.plans import fingerprint_files
-from hf_domain.results import describe_environment, read_json, write_json
+from hf_domain.data.corpora import find_files
+from hf_domain.environment import describe_environment
+from hf_domain.files import fingerprint_files, read_json, write_json
 
 # A result counts only beside those of the same versions of what computes it.
 COMPARED_VERSIONS = ("hf-domain", "transformers", "torch")

@@ -29,8 +29,9 @@ from hf_domain.comparison.results import check_results, describe_plan, describe_
 from hf_domain.comparison.scores import read_scores, score_baseline
 from hf_domain.comparison.steps import Step, check_flags, check_lengths, count_tokens, list_steps
 from hf_domain.comparison.task_files import write_task_text
-from hf_domain.results import describe_environment, read_json, write_json
-from hf_domain.run_folders import find_checkpoint
+from hf_domain.environment import describe_environment
+from hf_domain.files import read_json, write_json
+from hf_domain.training.run_folders import find_checkpoint
 
 PRELOADED = [f"hf_domain.examples.{name}" for name in ("run_mlm", "run_classification", "run_ner", "run_qa")]
 CACHES = ("memory_cache", "passage_cache")

@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from hf_domain.comparison.plan import Task
-from hf_domain.metrics import compute_squad_metrics, strip_prefix
+from hf_domain.data.metrics import compute_squad_metrics, strip_prefix
 
 RESAMPLES = 2000
 

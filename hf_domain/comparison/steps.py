@@ -11,11 +11,11 @@ from typing import Any, Literal, NoReturn
 
 from transformers import AutoTokenizer
 
-from hf_domain.arguments import ScriptParser, find_wrong_values
 from hf_domain.comparison.plan import Plan
-from hf_domain.corpora import check_length
+from hf_domain.data.corpora import check_length
 from hf_domain.methods import BASELINE, METHODS
-from hf_domain.training import parse_overrides
+from hf_domain.training.arguments import ScriptParser, find_wrong_values
+from hf_domain.training.overrides import parse_overrides
 
 # Steps of training from which the time of one is read, where the budget is a time; the first five are not timed.
 PROBE_STEPS = 20

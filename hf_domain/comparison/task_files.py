@@ -6,9 +6,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from hf_domain.corpora import check_held_out
+from hf_domain.data.corpora import check_held_out
+from hf_domain.data.text_columns import find_text_columns
 from hf_domain.files import write_text
-from hf_domain.text_columns import find_text_columns
 
 # What every row has beside the texts; those of a classification are found by their names.
 COLUMNS = {

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from hf_domain.datastore.splitting import FEATURES
-from hf_domain.results import read_json
+from hf_domain.files import read_json
 
 FORMAT_VERSION = 2  # 1 had no token ids in passages_hash
 MANIFEST = "datastore.json"

@@ -53,7 +53,7 @@ from hf_domain.datastore.splitting import (
 )
 from hf_domain.datastore.tantivy_index import TantivyIndex, import_tantivy, write_index
 from hf_domain.datastore.verification import check_inside, check_rows, find_analyzer, load_tokenizer
-from hf_domain.results import write_json
+from hf_domain.files import write_json
 
 LOCK = ".lock"
 LOST = "client"  # in the place of one that cannot be pickled

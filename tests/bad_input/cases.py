@@ -918,7 +918,7 @@ def make_frame() -> Any:
 
 
 def corpus_splits() -> Any:
-    from hf_domain.corpora import load_corpus
+    from hf_domain.data.corpora import load_corpus
 
     return load_corpus("corpus.txt", "heldout.txt")
 
@@ -947,57 +947,59 @@ PYTHON = [
         call("hf_domain.comparison.plan:load_plan", "plan.yaml"),
         files={"plan.yaml": GOOD_PLAN + "seeds: [7]\n"},
     ),
-    python("overrides: no value", ("name=value", "a"), call("hf_domain.training:parse_overrides", "a")),
-    python("overrides: the same name twice", ("a",), call("hf_domain.training:parse_overrides", "a=1,a=2")),
+    python("overrides: no value", ("name=value", "a"), call("hf_domain.training.overrides:parse_overrides", "a")),
+    python("overrides: the same name twice", ("a",), call("hf_domain.training.overrides:parse_overrides", "a=1,a=2")),
     python(
-        "corpus: neither files nor a dataset", ("train_file", "dataset_name"), call("hf_domain.corpora:load_corpus")
+        "corpus: neither files nor a dataset",
+        ("train_file", "dataset_name"),
+        call("hf_domain.data.corpora:load_corpus"),
     ),
     python(
         "corpus: share of nan",
         ("validation_split_percentage", "nan"),
-        call("hf_domain.corpora:load_corpus", "corpus.txt", validation_split_percentage=float("nan")),
+        call("hf_domain.data.corpora:load_corpus", "corpus.txt", validation_split_percentage=float("nan")),
     ),
     python(
         "corpus: share above 100",
         ("150",),
-        call("hf_domain.corpora:load_corpus", "corpus.txt", validation_split_percentage=150),
+        call("hf_domain.data.corpora:load_corpus", "corpus.txt", validation_split_percentage=150),
     ),
     python(
         "corpus: negative share",
         ("-5",),
-        call("hf_domain.corpora:load_corpus", "corpus.txt", validation_split_percentage=-5),
+        call("hf_domain.data.corpora:load_corpus", "corpus.txt", validation_split_percentage=-5),
     ),
-    python("corpus: no files", ("train_file",), call("hf_domain.corpora:load_corpus", [])),
-    python("files: no pattern", ("file",), call("hf_domain.corpora:load_files", [])),
+    python("corpus: no files", ("train_file",), call("hf_domain.data.corpora:load_corpus", [])),
+    python("files: no pattern", ("file",), call("hf_domain.data.corpora:load_files", [])),
     python(
         "tokenize: length of nothing",
         ("max_seq_length", "0"),
-        call("hf_domain.corpora:tokenize_corpus", corpus_splits, load_tokenizer, max_seq_length=0),
+        call("hf_domain.data.corpora:tokenize_corpus", corpus_splits, load_tokenizer, max_seq_length=0),
     ),
     python(
         "tokenize: length of two",
         ("max_seq_length", "2"),
-        call("hf_domain.corpora:tokenize_corpus", corpus_splits, load_tokenizer, max_seq_length=2),
+        call("hf_domain.data.corpora:tokenize_corpus", corpus_splits, load_tokenizer, max_seq_length=2),
     ),
     python(
         "tokenize: negative length",
         ("max_seq_length", "-8"),
-        call("hf_domain.corpora:tokenize_corpus", corpus_splits, load_tokenizer, max_seq_length=-8),
+        call("hf_domain.data.corpora:tokenize_corpus", corpus_splits, load_tokenizer, max_seq_length=-8),
     ),
     python(
         "collator: masks nothing",
         ("mlm_probability", "0"),
-        call("hf_domain.masking:DataCollatorForWholeWordMask", load_tokenizer, mlm_probability=0.0),
+        call("hf_domain.data.masking:DataCollatorForWholeWordMask", load_tokenizer, mlm_probability=0.0),
     ),
     python(
         "collator: masks more than all",
         ("mlm_probability", "2"),
-        call("hf_domain.masking:DataCollatorForWholeWordMask", load_tokenizer, mlm_probability=2.0),
+        call("hf_domain.data.masking:DataCollatorForWholeWordMask", load_tokenizer, mlm_probability=2.0),
     ),
     python(
         "collator: masks tokens of nothing",
         ("mlm_probability", "-1"),
-        call("hf_domain.masking:DataCollatorForTokenMask", load_tokenizer, mlm_probability=-1.0),
+        call("hf_domain.data.masking:DataCollatorForTokenMask", load_tokenizer, mlm_probability=-1.0),
     ),
     python(
         "expansion: a table",
@@ -1069,13 +1071,20 @@ PYTHON = [
         ("passage_encodr",),
         call("hf_domain:RadaForMaskedLM.from_backbone", load_encoder, passage_encodr="frozen"),
     ),
-    python("student: layer that is missing", ("9",), call("hf_domain.distillation:pick_layers", load_encoder, [9])),
-    python("student: no layer", ("layer",), call("hf_domain.distillation:pick_layers", load_encoder, [])),
+    python(
+        "student: layer that is missing", ("9",), call("hf_domain.distillation.students:pick_layers", load_encoder, [9])
+    ),
+    python("student: no layer", ("layer",), call("hf_domain.distillation.students:pick_layers", load_encoder, [])),
     python(
         "strategy: negative steps",
         ("student_steps", "-4"),
         call(
-            "hf_domain.plans:make_plan", "from_scratch", teacher="a", output_dir="b", teacher_steps=0, student_steps=-4
+            "hf_domain.distillation.strategies:make_plan",
+            "from_scratch",
+            teacher="a",
+            output_dir="b",
+            teacher_steps=0,
+            student_steps=-4,
         ),
     ),
 ]

@@ -12,7 +12,7 @@ from hf_domain.comparison.report import write_report
 from hf_domain.comparison.results import describe_steps, find_foreign, gather_results, read_results
 from hf_domain.comparison.runner import run_comparison
 from hf_domain.comparison.steps import list_steps
-from hf_domain.results import read_json, write_json
+from hf_domain.files import read_json, write_json
 
 
 def find_foreign_results(plan, output_dir):

@@ -20,8 +20,8 @@ from hf_domain.comparison.plan import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.runner import digest_vocabulary, run_comparison
 from hf_domain.comparison.steps import list_steps
-from hf_domain.results import read_json
-from hf_domain.run_folders import find_checkpoint
+from hf_domain.files import read_json
+from hf_domain.training.run_folders import find_checkpoint
 
 
 def test_comparison_killed_anywhere_ends_in_the_same_report(plan, tmp_path):

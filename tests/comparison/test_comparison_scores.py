@@ -21,7 +21,7 @@ from hf_domain.comparison.scores import (
     score_labels,
     score_tags,
 )
-from hf_domain.metrics import compute_squad_metrics, compute_token_f1
+from hf_domain.data.metrics import compute_squad_metrics, compute_token_f1
 
 
 def make_labels(generator, count=200):

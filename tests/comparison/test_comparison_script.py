@@ -13,7 +13,7 @@ from script_runs import save_tiny_bert
 from hf_domain.comparison.plan import load_plan
 from hf_domain.comparison.steps import list_steps
 from hf_domain.examples import compare as compare_script
-from hf_domain.results import read_json
+from hf_domain.files import read_json
 
 
 def test_script_is_killed_and_goes_on(content, tmp_path, monkeypatch, capsys):

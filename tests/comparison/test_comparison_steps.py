@@ -6,7 +6,7 @@ from hf_domain.comparison.plan import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.runner import run_comparison
 from hf_domain.comparison.steps import list_steps
-from hf_domain.results import read_json
+from hf_domain.files import read_json
 
 
 def test_steps_of_a_plan(content, tmp_path):

@@ -8,11 +8,11 @@ from typing import Any
 from datasets import DatasetDict
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
-from hf_domain.explanation import explain
 from hf_domain.methods import METHODS
 from hf_domain.modeling.modeling_rada import RadaPreTrainedModel
-from hf_domain.passages import DataCollatorWithPassages
-from hf_domain.training import autocast_as_trained
+from hf_domain.rada.collator import DataCollatorWithPassages
+from hf_domain.rada.explanation import explain
+from hf_domain.training.stock_models import autocast_as_trained
 
 logger = logging.getLogger(__name__)
 
@@ -219,7 +219,7 @@ def wrap_collator(
     passages = datastore.passages
     if args.passage_cache is not None:
         # Imported here: only a run with a cache hashes and maps files.
-        from hf_domain.passage_cache import build_passage_cache, list_retrieved
+        from hf_domain.rada.states import build_passage_cache, list_retrieved
 
         if training_args.do_train and model.config.passage_encoder != "frozen":
             raise ValueError(

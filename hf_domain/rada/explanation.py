@@ -8,7 +8,7 @@ import torch
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
 
 from hf_domain.modeling.modeling_rada import RadaForSequenceClassification, RadaPreTrainedModel
-from hf_domain.passages import DataCollatorWithPassages
+from hf_domain.rada.collator import DataCollatorWithPassages
 
 
 @dataclass

@@ -16,7 +16,7 @@ from transformers import HfArgumentParser, TrainingArguments
 
 from hf_domain.methods import METHODS, TASK_METHODS
 from hf_domain.publishing import is_hub_id
-from hf_domain.settings import read_settings
+from hf_domain.training.settings import read_settings
 
 
 @dataclass

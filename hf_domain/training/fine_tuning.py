@@ -17,24 +17,19 @@ from transformers import (
     TrainingArguments,
 )
 
-from hf_domain.arguments import ModelArguments, check_method, check_work
-from hf_domain.corpora import check_held_out, load_files, locate_row
-from hf_domain.finiteness import check_weights
-from hf_domain.labels import name_example
-from hf_domain.memory import DatasetWithMemory, cache_memory_states
+from hf_domain.data.corpora import check_held_out, load_files, locate_row
+from hf_domain.data.labels import name_example
+from hf_domain.data.text_columns import find_text_columns, list_text_columns
+from hf_domain.gmap.memory import DatasetWithMemory, cache_memory_states
 from hf_domain.modeling import modeling_gmap, modeling_rada
 from hf_domain.modeling.backbone import get_native_config
 from hf_domain.modeling.configuration_backbone import BackboneConfig, has_encoder_field
 from hf_domain.modeling.configuration_gmap import GMapConfig
 from hf_domain.modeling.configuration_rada import RadaConfig
-from hf_domain.text_columns import find_text_columns, list_text_columns
-from hf_domain.training import (
-    autocast_as_trained,
-    check_overrides,
-    check_tokenizer_fits,
-    normalize_stock_loss,
-    parse_overrides,
-)
+from hf_domain.training.arguments import ModelArguments, check_method, check_work
+from hf_domain.training.finiteness import check_weights
+from hf_domain.training.overrides import check_overrides, parse_overrides
+from hf_domain.training.stock_models import autocast_as_trained, check_tokenizer_fits, normalize_stock_loss
 
 logger = logging.getLogger(__name__)
 

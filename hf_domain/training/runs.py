@@ -26,15 +26,14 @@ from transformers import (
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import PredictionOutput
 
-from hf_domain.arguments import ModelArguments
-from hf_domain.baselines import mark_card, warn_if_unlearned
-from hf_domain.corpora import check_length
-from hf_domain.files import UNFINISHED, begin_writing, end_writing, write_folder, write_text
-from hf_domain.finiteness import NonFiniteStop, check_metrics, check_predictions
+from hf_domain.data.corpora import check_length
+from hf_domain.data.majority import mark_card, warn_if_unlearned
+from hf_domain.files import UNFINISHED, begin_writing, end_writing, read_json, write_folder, write_text
 from hf_domain.publishing import check_memory_reference, commit_files, is_hub_id, retry_on_the_hub
-from hf_domain.results import read_json
-from hf_domain.run_folders import MADE
-from hf_domain.training import PushCodeCallback, StepTimer
+from hf_domain.training.arguments import ModelArguments
+from hf_domain.training.callbacks import PushCodeCallback, StepTimer
+from hf_domain.training.finiteness import NonFiniteStop, check_metrics, check_predictions
+from hf_domain.training.run_folders import MADE
 
 logger = logging.getLogger(__name__)
 

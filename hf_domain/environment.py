@@ -2,7 +2,6 @@
 
 import hashlib
 import importlib
-import json
 import os
 import platform
 import subprocess
@@ -12,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-from hf_domain.files import write_text
 
 PACKAGES = ("hf-domain", "transformers", "tokenizers", "peft", "datasets", "accelerate", "torch")
 
@@ -47,22 +44,3 @@ def digest_code() -> str:
         for file in folder.rglob("*.py"):
             sources[f"{name.replace('.', '/')}/{file.relative_to(folder).as_posix()}"] = file.read_bytes()
     return hashlib.sha256(b"".join(name.encode() + sources[name] for name in sorted(sources))).hexdigest()
-
-
-def write_json(path: str | os.PathLike, content: Any) -> None:
-    """Write `content` to `path` whole or not at all: a killed run never leaves half a result."""
-    write_text(Path(path), json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-
-
-def read_json(path: str | os.PathLike) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        ValueError: It is no whole JSON.
-    """
-    try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(
-            f"{path} must be whole JSON, but cannot be read: {error}. Delete it, it is made again."
-        ) from None

@@ -21,9 +21,9 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
 from transformers import AutoTokenizer, BatchEncoding, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from hf_domain.files import read_json, write_json
 from hf_domain.modeling.backbone import find_encoder
 from hf_domain.modeling.modeling_gmap import fingerprint_weights, read_same_ids
-from hf_domain.results import read_json, write_json
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import numpy as np
 from datasets import Dataset
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
-from hf_domain.labels import Locate, name_example
+from hf_domain.data.labels import Locate, name_example
 
 FRACTION = re.compile(r"[-+]?\d+\.\d+")
 

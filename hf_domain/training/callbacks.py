@@ -1,19 +1,14 @@
-"""What the stock Trainer needs beside it: fast and exact masked-LM loss, logged auxiliary losses, loadable pushes."""
+"""Callbacks of the Trainer: logged auxiliary losses, loadable pushes, the speed of warm steps."""
 
-import json
-import re
 import shutil
 import time
-from dataclasses import fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from peft import PeftModel
 from transformers import (
     PreTrainedModel,
-    PreTrainedTokenizerBase,
     Trainer,
     TrainerCallback,
     TrainerControl,
@@ -21,122 +16,8 @@ from transformers import (
     TrainingArguments,
 )
 from transformers.dynamic_module_utils import custom_object_save
-from transformers.modeling_outputs import MaskedLMOutput
 
 from hf_domain.modeling.backbone import BackbonePreTrainedModel
-from hf_domain.modeling.heads import EncoderPassthrough, NumItems, compute_masked_lm_loss
-from hf_domain.settings import has_type
-
-
-def parse_overrides(overrides: str | None) -> dict[str, Any]:
-    """Parse `name=value,name=value`; a value is read as JSON where it is JSON, lists included, else as a string.
-
-    Raises:
-        ValueError: A part is not of the form name=value, or a name stands there twice.
-    """
-    options: dict[str, Any] = {}
-    for part in re.split(r",(?![^\[]*\])", overrides) if overrides else []:  # a comma inside brackets is the list's
-        name, separator, value = part.partition("=")
-        if not (name and separator):
-            raise ValueError(f"overrides have the form name=value,name=value, got {part!r}")
-        if name.strip() in options:
-            raise ValueError(f"overrides must name an option once, but {name.strip()} stands there twice")
-        try:
-            options[name.strip()] = json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
-        except json.JSONDecodeError:
-            options[name.strip()] = value
-    return options
-
-
-def check_overrides(overrides: dict[str, Any], config_class: Any) -> None:
-    """Raise unless the values have the types that a config declares: a wrong one fails much later, or never.
-
-    Raises:
-        ValueError: A value is of another type.
-    """
-    types = {item.name: item.type for item in fields(config_class) if not isinstance(item.type, str)}
-    for name, value in overrides.items():
-        if name in types and not has_type(value, types[name]):
-            kind = getattr(types[name], "__name__", types[name])
-            raise ValueError(f"--config_overrides: {name} must be of the type {kind}, but is {value!r}")
-
-
-def autocast_as_trained(training_args: TrainingArguments) -> torch.autocast:
-    """Return the precision that Trainer trains in, for what is computed before it: a cache then costs what it saves.
-
-    Args:
-        training_args: With bf16, fp16 or neither.
-
-    Returns:
-        A context.
-    """
-    dtype = torch.float16 if training_args.fp16 else torch.bfloat16
-    return torch.autocast(training_args.device.type, dtype, enabled=training_args.fp16 or training_args.bf16)
-
-
-def check_tokenizer_fits(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
-    """Check that every id of `tokenizer` has a row in the embedding tables of `model`.
-
-    Raises:
-        ValueError: It has more entries than the tables have rows.
-    """
-    base: Any = model.get_base_model() if isinstance(model, PeftModel) else model  # the config beside it is older
-    rows = base.config.vocab_size  # an exBERT has two tables
-    if len(tokenizer) > rows:
-        raise ValueError(
-            f"the tokenizer has {len(tokenizer)} entries but the embedding table of the model has {rows} rows; "
-            "use the tokenizer the model was trained with, or expand the model together with the tokenizer"
-        )
-
-
-def normalize_stock_loss(model: PreTrainedModel) -> PreTrainedModel:
-    """Make Trainer divide the loss of a stock model by the accumulation steps.
-
-    Most stock heads accept `num_items_in_batch` and ignore it; Trainer believes them and does not divide, so that
-    batch 2 x 4 trains with four times the loss and gradient of batch 8 x 1. Our own models are returned as they are.
-    """
-    if not isinstance(model, BackbonePreTrainedModel):
-        setattr(model, "accepts_loss_kwargs", False)  # noqa: B010  torch types attributes of a module as tensors
-    return model
-
-
-def decode_labeled_rows_only(model: PreTrainedModel) -> PreTrainedModel:
-    """Make a stock masked LM project only labeled positions to the vocabulary while training.
-
-    The same loss in less time and memory, summed and divided by `num_items_in_batch`, which stock heads ignore. The
-    instance's `forward` is replaced; its class and weights are not, so it saves and loads as before.
-
-    Args:
-        model: A stock `...ForMaskedLM`. Ours do this by themselves and are returned as they are.
-
-    Returns:
-        `model`. In training with labels its output is the loss alone; in evaluation it is unchanged.
-    """
-    if isinstance(model, BackbonePreTrainedModel):
-        return model
-    forward = model.forward
-    encoder = model.base_model_prefix
-
-    def decode(hidden_states: torch.Tensor) -> torch.Tensor:
-        # A shallow view made anew each time: a replaced decoder (a resized vocabulary, say) is seen at once.
-        head = model.__class__.__new__(model.__class__)
-        head.__dict__ = {**model.__dict__, "_modules": {**model._modules, encoder: EncoderPassthrough()}}
-        return model.__class__.forward(head, hidden_states).logits
-
-    def forward_labeled_rows(
-        *args, labels: torch.Tensor | None = None, num_items_in_batch: NumItems = None, **kwargs
-    ) -> MaskedLMOutput:
-        if labels is None or not model.training:
-            return forward(*args, labels=labels, **kwargs)
-        kwargs["return_dict"] = True
-        hidden_states = model.base_model(*args, **kwargs).last_hidden_state
-        return MaskedLMOutput(loss=compute_masked_lm_loss(decode, hidden_states, labels, num_items_in_batch))
-
-    # Trainer drops the dataset columns that forward does not name: its signature stays the stock one.
-    forward_labeled_rows.__wrapped__ = forward  # type: ignore[attr-defined]
-    model.forward = forward_labeled_rows
-    setattr(model, "accepts_loss_kwargs", True)  # noqa: B010
-    return model
 
 
 class AuxiliaryLossCallback(TrainerCallback):

@@ -26,9 +26,9 @@ from safetensors.torch import save_file
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
+from hf_domain.files import read_json, write_json
 from hf_domain.modeling.modeling_rada import RadaPreTrainedModel, average_states
-from hf_domain.passages import read_token_ids
-from hf_domain.results import read_json, write_json
+from hf_domain.rada.collator import read_token_ids
 
 SHARD_PASSAGES = 1024
 """Passages of a shard (our choice): what is lost when a run is killed, and held in memory while it is written; 400 MB
@@ -222,7 +222,7 @@ def build_passage_cache(
         folder: Where to; made if it does not exist.
         model: A RADA; encodes without dropout on its device.
         tokenizer: Its tokenizer.
-        passages: See `hf_domain.passages.read_token_ids`.
+        passages: See `hf_domain.rada.collator.read_token_ids`.
         passages_fingerprint: `datastore.fingerprint`.
         passage_ids: What was retrieved, see `list_retrieved`.
         batch_size: Passages encoded at once.

@@ -35,8 +35,8 @@ from datasets.exceptions import DatasetGenerationError
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from hf_domain.masking import check_mask_token
-from hf_domain.text_columns import find_document_columns
+from hf_domain.data.masking import check_mask_token
+from hf_domain.data.text_columns import find_document_columns
 
 # Extension -> builder of datasets. All but parquet, which is compressed inside, may also end in .gz.
 BUILDERS = {".txt": "text", ".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}

@@ -10,8 +10,8 @@ from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_domain.masking import DataCollatorForTokenMask
-from hf_domain.training import check_tokenizer_fits
+from hf_domain.data.masking import DataCollatorForTokenMask
+from hf_domain.training.stock_models import check_tokenizer_fits
 
 
 def measure_masked_lm_loss(

@@ -62,7 +62,7 @@ class DataCollatorWithPassages:
     Args:
         collator: Makes the batch of everything but the passages.
         tokenizer: That of the model; pads the passages and says how many tokens the model takes.
-        passages: See `read_token_ids`. None: the model reads them from a cache (see `hf_domain.passage_cache`), and the
+        passages: See `read_token_ids`. None: the model reads them from a cache (see `hf_domain.rada.states`), and the
             batch brings nothing but their ids.
         num_passages: Passages of an example at most, the best ones. Default: K of the paper (section 4.1).
 

@@ -4,14 +4,12 @@ Section 3.1 of AdaLM (Yao et al., Findings of ACL 2021) compares four ways from 
 of a domain. Each is a list of steps here, and each step leaves a checkpoint that AutoModel loads.
 """
 
-import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from hf_domain.results import read_json, write_json
-from hf_domain.run_folders import check_free, clear_folder
+from hf_domain.files import fingerprint_files, read_json, write_json
+from hf_domain.training.run_folders import check_free, clear_folder
 
 Strategy = Literal["from_scratch", "distill_then_adapt", "adapt_then_distill", "adapt_and_distill"]
 
@@ -156,16 +154,6 @@ def fingerprint_checkpoint(path: str) -> str:
         advice = "Delete the folder to run the step that makes it again." if is_ours else "Save it by save_pretrained."
         raise ValueError(f"a step starts from a checkpoint, config.json and safetensors; {folder} lacks them. {advice}")
     return fingerprint_files([folder / "config.json", *weights])
-
-
-def fingerprint_files(files: Sequence[str | Path]) -> str:
-    """Return a digest of what files hold, one after the other."""
-    digest = hashlib.sha256()
-    for file in files:
-        with Path(file).open("rb") as stream:
-            while block := stream.read(1 << 20):
-                digest.update(block)
-    return digest.hexdigest()
 
 
 def read_record(step: Step) -> dict[str, Any]:

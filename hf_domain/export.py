@@ -14,9 +14,8 @@ from typing import Any, Literal
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_domain.files import write_folder
+from hf_domain.files import write_folder, write_json
 from hf_domain.modeling.backbone import BackbonePreTrainedModel
-from hf_domain.results import write_json
 
 TEXT_INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds"})
 TARGETS = frozenset({"labels", "start_positions", "end_positions", "num_items_in_batch"})
@@ -72,7 +71,7 @@ def check_exportable(model: PreTrainedModel) -> None:
         if needed:
             raise ValueError(
                 f"an export reads text alone, and {type(module).__name__} reads {', '.join(needed)}: serve it with "
-                "transformers, or distill it into a student (hf_domain.distillation) and export that"
+                "transformers, or distill it into a student (hf_domain.distillation.model) and export that"
             )
 
 

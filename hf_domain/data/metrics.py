@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from transformers import EvalPrediction
 
-from hf_domain.classification import decode_logits
+from hf_domain.data.classification import decode_logits
 
 
 def compute_single_label_metrics(

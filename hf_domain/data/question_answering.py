@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
-from hf_domain.labels import Locate, name_example
+from hf_domain.data.labels import Locate, name_example
 
 
 def tokenize_questions(

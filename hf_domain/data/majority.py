@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from transformers import EvalPrediction
 
-from hf_domain.finiteness import check_predictions
+from hf_domain.training.finiteness import check_predictions
 
 logger = logging.getLogger(__name__)
 

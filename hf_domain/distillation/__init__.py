@@ -1,0 +1,1 @@
+"""Adapt-and-Distill: losses, students, and the four strategies."""

@@ -1,0 +1,164 @@
+"""Students: built small, or cut from their teacher; and whether a teacher can teach them."""
+
+import copy
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerBase
+
+from hf_domain.distillation.losses import DistillationConfig, count_relation_heads
+from hf_domain.modeling.backbone import get_module_name, get_native_config, load_matching_weights
+from hf_domain.modeling.modeling_exbert import find_encoder, find_layers
+from hf_domain.new_rows import LARGEST_PADDING
+
+
+def check_pair(student: PreTrainedModel, teacher: PreTrainedModel, config: DistillationConfig) -> None:
+    """Check that `student` can learn from `teacher`; see `DistillationModel`.
+
+    Raises:
+        ValueError: The vocabularies, layers, heads or widths do not allow it.
+    """
+    rows = student.config.vocab_size, teacher.config.vocab_size
+    if abs(rows[0] - rows[1]) > LARGEST_PADDING:
+        raise ValueError(
+            f"student and teacher must read the same tokens; the student has {rows[0]:,} entries, the teacher "
+            f"{rows[1]:,}. Apply the same vocabulary delta to both, or make the student from this teacher."
+        )
+    ours, theirs = find_encoder(student).config, find_encoder(teacher).config
+    for owner, encoder_config in (("student", ours), ("teacher", theirs)):
+        # Flash and flex attention hand on no mask that tells which positions a local layer attends to.
+        if (attention := str(encoder_config._attn_implementation)).startswith(("flash", "flex")):
+            raise ValueError(
+                f"relations are read under sdpa or eager attention; the {owner} has {attention}. Load it with "
+                "attn_implementation='sdpa'."
+            )
+    if config.teacher_layer is not None and config.teacher_layer > theirs.num_hidden_layers:
+        raise ValueError(
+            f"teacher_layer is a layer of the teacher, which has {theirs.num_hidden_layers}; got {config.teacher_layer}"
+        )
+    if config.method == "minilm" and ours.num_attention_heads != theirs.num_attention_heads:
+        raise ValueError(
+            f"MiniLM compares head with head; the student has {ours.num_attention_heads} and the teacher "
+            f"{theirs.num_attention_heads}. Use method='minilmv2', or a student with as many heads."
+        )
+    num_heads = count_relation_heads(theirs.num_attention_heads, config)
+    if config.method == "minilmv2" and (ours.hidden_size % num_heads or theirs.hidden_size % num_heads):
+        raise ValueError(
+            f"the relation heads must divide both widths; {num_heads} do not divide {ours.hidden_size} (student) and "
+            f"{theirs.hidden_size} (teacher). Set num_relation_heads."
+        )
+    if not any(parameter.requires_grad for parameter in find_encoder(student).parameters()):
+        raise ValueError("the encoder of the student is frozen; train it: freeze_backbone=False in models of ours")
+    sizes = [sum(parameter.numel() for parameter in model.base_model.parameters()) for model in (student, teacher)]
+    if sizes[0] > sizes[1]:
+        warnings.warn(
+            f"the student has {sizes[0]:,} parameters, more than the teacher with {sizes[1]:,}: it can learn no more "
+            "than the teacher knows, at a higher cost",
+            stacklevel=3,
+        )
+
+
+def check_same_vocabulary(student: PreTrainedTokenizerBase, teacher: PreTrainedTokenizerBase) -> None:
+    """Check that two tokenizers give every entry the same id.
+
+    Raises:
+        ValueError: They do not; names an entry.
+    """
+    ours, theirs = student.get_vocab(), teacher.get_vocab()
+    if ours == theirs:
+        return
+    entry = next(entry for entry in sorted(ours.keys() | theirs.keys()) if ours.get(entry) != theirs.get(entry))
+    raise ValueError(
+        f"student and teacher must have the same vocabulary; {entry!r} has the id {ours.get(entry)} in the student's "
+        f"({len(ours):,} entries) and {theirs.get(entry)} in the teacher's ({len(theirs):,}). Expand both by the same "
+        "vocabulary delta, or make the student from this teacher."
+    )
+
+
+def make_student(
+    teacher: PreTrainedModel,
+    *,
+    num_hidden_layers: int,
+    hidden_size: int | None = None,
+    num_attention_heads: int | None = None,
+    intermediate_size: int | None = None,
+) -> PreTrainedModel:
+    """Make a fresh student of the teacher's family and vocabulary.
+
+    AdaLM's students have 6 layers of width 384 with 12 heads and an intermediate size of 1536.
+
+    Args:
+        teacher: Any of the seven families or of ours; only its configuration is read.
+        num_hidden_layers: Layers.
+        hidden_size: Width; None is the teacher's, as with the following.
+        num_attention_heads: Heads; MiniLM needs the teacher's number.
+        intermediate_size: Width of the feed-forward networks.
+
+    Returns:
+        A stock masked LM in float32 with random weights.
+    """
+    config: Any = copy.deepcopy(get_native_config(teacher.config))
+    shape: dict[str, Any] = {
+        "num_hidden_layers": num_hidden_layers,
+        "hidden_size": hidden_size,
+        "num_attention_heads": num_attention_heads,
+        "hidden_dim" if hasattr(config, "hidden_dim") else "intermediate_size": intermediate_size,
+    }
+    kinds = getattr(config, "layer_types", None)
+    if kinds is not None:  # local and global layers follow each other as the teacher's do
+        shape["layer_types"] = [kinds[layer % len(kinds)] for layer in range(num_hidden_layers)]
+    for name, value in shape.items():
+        if value is not None:
+            setattr(config, name, value)
+    config.vocab_size = teacher.config.vocab_size
+    config.dtype = None
+    return AutoModelForMaskedLM.from_config(config).eval()
+
+
+def pick_layers(teacher: PreTrainedModel, layers: Sequence[int]) -> PreTrainedModel:
+    """Make a student of some of the teacher's layers and its embeddings, all copied.
+
+    Args:
+        teacher: Any stock encoder of the seven families, or one of ours around it except exBERT; the masked-LM head of
+            a stock one is taken over as well.
+        layers: Numbers of the layers, rising, 1 is the first: `(1, 3, 5)` makes three layers of six.
+
+    Returns:
+        A stock masked LM in float32.
+
+    Raises:
+        ValueError: The numbers do not rise or are no layers of the teacher; a ModernBERT without its first layer, which
+            alone has no norm before its attention; an exBERT, whose side modules no stock layer holds.
+    """
+    encoder = find_encoder(teacher)
+    count = encoder.config.num_hidden_layers
+    if not layers or list(layers) != sorted(set(layers)) or not 1 <= layers[0] <= layers[-1] <= count:
+        raise ValueError(f"layers must be rising numbers from 1 to {count}, the teacher's layers; got {list(layers)}")
+    if encoder.config.model_type == "modernbert" and layers[0] != 1:
+        raise ValueError(
+            f"ModernBERT's first layer alone can be a first one: layers must begin with 1, got {layers[0]}"
+        )
+    if teacher.config.vocab_size != encoder.config.vocab_size or hasattr(find_layers(encoder)[0], "side"):
+        raise ValueError("an exBERT's layers hold side modules, which a student has not; use make_student")
+    student = make_student(teacher, num_hidden_layers=len(layers))
+    kinds = getattr(encoder.config, "layer_types", None)
+    if kinds is not None:
+        config = student.config
+        config.layer_types = [kinds[layer - 1] for layer in layers]
+        student = AutoModelForMaskedLM.from_config(config)
+    has_head = encoder is teacher.base_model and teacher.get_output_embeddings() is not None
+    source, target = (teacher, student) if has_head else (encoder, student.base_model)
+    stack = get_module_name(source, find_layers(encoder))
+    places = {str(layer - 1): str(place) for place, layer in enumerate(layers)}
+    weights = {}
+    for name, weight in source.state_dict().items():
+        if name.startswith(stack + "."):
+            number, _, rest = name.removeprefix(stack + ".").partition(".")
+            if number not in places:
+                continue
+            name = f"{stack}.{places[number]}.{rest}"
+        weights[name] = weight
+    load_matching_weights(target, weights, "the student")
+    student.tie_weights()
+    return student.eval()

@@ -1,0 +1,1 @@
+"""exBERT beside its model: the peft adapter, and the released checkpoints."""

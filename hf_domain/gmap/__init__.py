@@ -1,0 +1,1 @@
+"""G-MAP beside its model: what a memory reads and keeps, and what adaptation forgets."""

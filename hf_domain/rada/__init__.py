@@ -1,0 +1,1 @@
+"""RADA beside its model: passages in a batch, their states, and what was read."""

@@ -1,0 +1,1 @@
+"""What the scripts share: arguments, runs, fine-tuning, callbacks of the Trainer."""
