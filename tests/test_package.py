@@ -126,7 +126,7 @@ def test_command_answers_before_torch_is_imported(arguments):
 
 def test_commands_are_the_scripts():
     scripts = {file.stem for file in (ROOT / "examples").glob("*.py")} - {"__init__"}
-    assert {script for script, _ in COMMANDS.values()} | {"make_quickstart_data"} == scripts
+    assert {script for script, _ in COMMANDS.values()} == scripts
 
 
 @pytest.mark.parametrize("script", ["run_mlm", "run_ner", "run_expand_vocab", "build_datastore"])

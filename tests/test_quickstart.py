@@ -4,12 +4,13 @@ import gzip
 import json
 import sys
 
+import make_quickstart_data
 import pytest
 from tiny_models import make_config
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM
 
-from hf_domain.examples import make_quickstart_data, publish, quickstart
+from hf_domain.examples import publish, quickstart
 
 
 @pytest.fixture

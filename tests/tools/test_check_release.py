@@ -1,12 +1,10 @@
 """What a release must have before it is built."""
 
-import importlib.util
 from pathlib import Path
 
+import check_release
+
 ROOT = Path(__file__).parents[2]
-spec = importlib.util.spec_from_file_location("check_release", ROOT / "tools/check_release.py")
-check_release = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(check_release)
 
 
 def test_what_only_the_owner_knows_is_asked_for():

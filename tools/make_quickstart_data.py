@@ -7,13 +7,13 @@
 The two parts of examples/quickstart_data/ that are not copied from somewhere are made here, so that anybody can make
 them again or make their own: a small general English BERT,
 
-    python examples/make_quickstart_data.py --part encoder --source some-bert-with-lm-head --text general.txt.gz \
+    python tools/make_quickstart_data.py --part encoder --source some-bert-with-lm-head --text general.txt.gz \
         --output_dir examples/quickstart_data/encoder
 
 and a sample of a domain corpus, kept to documents that name a year from 2016 on beside a venue or a shared task of the
 ACL Anthology (the years it publishes under CC BY 4.0; the corpus itself does not carry the year),
 
-    python examples/make_quickstart_data.py --part corpus --text cs.txt.gz --output_dir examples/quickstart_data
+    python tools/make_quickstart_data.py --part corpus --text cs.txt.gz --output_dir examples/quickstart_data
 
 The encoder is cut out of a larger one and trained further on general text. From nothing, a BERT of this size still
 predicts little more than word frequencies after 8 million tokens (masked-LM loss 6.1); cut out, it passes that loss
