@@ -25,9 +25,9 @@ def average_models(models: Sequence[PreTrainedModel], weights: Sequence[float] |
         ValueError: The models do not have the same parameters or hold nan, or the weights do not fit.
     """
     weights = [1.0] * len(models) if weights is None else weights
-    if len(models) < 2 or len(weights) != len(models) or not 0 < sum(weights) < math.inf:
+    if len(models) < 2 or len(weights) != len(models) or not (min(weights) >= 0 and 0 < sum(weights) < math.inf):
         raise ValueError(
-            "an average needs two models and a weight for each, all finite and with a sum above 0; got "
+            "an average needs two models and a weight for each, none below 0, all finite and not all 0; got "
             f"{len(models)} models and the weights {list(weights)}. Give other weights."
         )
     for number, model in enumerate(models, start=1):

@@ -31,7 +31,7 @@ def test_one_column_is_found():
         (("text", "title"), None, "reading text would leave out title. .* --text_column_names text,title"),
         (("text", "text_pair", "note"), None, r"reading text \+ text_pair would leave out note"),
         (("title", "body"), None, "several columns hold text: title, body. .* --text_column_names title,body"),
-        ((), None, "must have a column of text, but none of year is one"),
+        ((), None, r"must have a column of text, but none of year \(int64\) is one"),
         (("text",), "text,text", "two different ones, as first,second, but is text,text"),
         (("text",), "a,b,c", "two different ones, as first,second, but is a,b,c"),
         (("text",), "year", "name columns of text, but year holds int64"),

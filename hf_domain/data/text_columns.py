@@ -155,9 +155,10 @@ def _describe(kind: Any) -> str:
 
 def _refuse(dataset: Data, columns: list[str], unread: list[str], option: str) -> ValueError:
     if not columns and not unread:
+        kinds = [f"{name} ({_describe(kind)})" for name, kind in _list_kinds(dataset).items()]
         return ValueError(
-            f"The data must have a column of text, but none of {', '.join(_list_kinds(dataset))} is one. "
-            f"Name the column by {option}."
+            f"The data must have a column of text, but none of {', '.join(kinds)} is one. Name the column by {option}, "
+            "or write its values as text."
         )
     example = ",".join([*columns, *unread][:2])
     would = f"reading {' + '.join(columns)} would leave out " if columns else "several columns hold text: "
