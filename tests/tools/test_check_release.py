@@ -1,5 +1,6 @@
 """What a release must have before it is built."""
 
+import re
 from pathlib import Path
 
 import check_release
@@ -24,3 +25,10 @@ def test_links_of_the_readme_lead_to_the_repository():
 def test_links_of_the_readme_exist():
     links = [match[2] for match in check_release.RELATIVE_LINK.finditer((ROOT / "README.md").read_text())]
     assert links and all((ROOT / link.partition("#")[0]).exists() for link in links)
+
+
+def test_tests_that_hold_the_promises_exist():
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", (ROOT / "SECURITY.md").read_text())
+    assert len(named) > 5
+    for file, name in named:
+        assert f"def {name}" in (ROOT / file).read_text(), f"{file}::{name}"
