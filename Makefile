@@ -28,8 +28,8 @@ test-faults: install  ## commands killed at every write, full disks and all bad 
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests -n $(PROCESSES) -m faults
 
 test-javascript: install  ## saved tokenizers in transformers.js; needs node and npm, installs about 500 MB: 2 minutes
-	cd tests/javascript && npm install --ignore-scripts --no-audit --no-fund --no-package-lock
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/test_javascript.py -s
+	cd tests/tokenization/javascript && npm install --ignore-scripts --no-audit --no-fund --no-package-lock
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/tokenization/test_javascript.py -s
 
 check: install  ## lint, format and types; the types of the built wheel, because mypy cannot follow package-dir
 	$(BIN)/ruff check .
@@ -55,7 +55,7 @@ test-peers: install  ## the tests that transformers and peft run over their own 
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests_peers -n $(PROCESSES)
 
 test-servers: install  ## the contract of search servers on OpenSearch, which Maven fetches; skipped without Java and Maven
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python tests/servers/run_suite.py
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python tests/datastore/servers/run_suite.py
 
 docs: install  ## the site, in build/site; a broken link is an error
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[docs]"

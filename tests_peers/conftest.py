@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "build" / "peers"), str(ROOT / "tests"), str(Path(__file__).parent)]
+sys.path[:0] = [str(ROOT / "build" / "peers"), str(ROOT / "tests" / "support"), str(Path(__file__).parent)]
 
 from expected_failures import EXPECTED_FAILURES  # noqa: E402
 

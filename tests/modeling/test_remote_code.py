@@ -1,9 +1,6 @@
 """What a colleague does with a published folder, in a process that cannot import this package."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -11,6 +8,7 @@ from safetensors.torch import load_file, save_file
 from tiny_models import make_batch, make_masked_lm
 from tiny_tokenizers import make_bert_tokenizer
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
+from without_package import run_without_package
 
 from hf_domain import (
     GMapForMaskedLM,
@@ -20,23 +18,6 @@ from hf_domain import (
     VarMAEForSequenceClassification,
     VarMAEForTokenClassification,
 )
-
-BLOCKED = """
-import sys
-class Block:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "hf_domain":
-            raise ImportError("hf_domain is blocked in this process")
-sys.meta_path.insert(0, Block())
-"""
-
-
-def run_without_package(code, tmp_path):
-    """Run `code` where the package cannot be imported, with an empty cache of remote modules."""
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(tmp_path / "modules"), "PYTHONPATH": ""}
-    return subprocess.run(
-        [sys.executable, "-c", BLOCKED + code], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
 
 
 def save_inputs(tmp_path):

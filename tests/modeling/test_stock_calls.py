@@ -4,8 +4,8 @@ import json
 
 import pytest
 import torch
-from test_remote_code import run_without_package
 from tiny_models import make_batch, make_masked_lm
+from without_package import run_without_package
 
 from hf_domain import ExBertForMaskedLM, GMapForMaskedLM, RadaForMaskedLM, VarMAEForMaskedLM
 

@@ -1,6 +1,6 @@
 """Start OpenSearch on the loopback address, run the contract suite against it, stop it.
 
-    python tests/servers/run_suite.py [options of pytest]
+    python tests/datastore/servers/run_suite.py [options of pytest]
 
 Needs Java and Maven, which fetches the server once. Without them nothing is tested, and one line says so.
 """

@@ -1,7 +1,7 @@
 """Equal to Lucene: terms, and the ten best passages with their scores.
 
-tests/lucene/ has the program that made the files. The English passages are the corpus of the demo, the queries citation
-contexts of ACL-ARC (examples/quickstart_data/NOTICE.md); the Chinese texts were put together from phrases for this.
+lucene/, beside this file, has the program that made the golden files. The English passages are the corpus of the demo,
+the queries are citation contexts of ACL-ARC (examples/quickstart_data/NOTICE.md), and the Chinese texts are our own.
 """
 
 import gzip
@@ -13,7 +13,7 @@ from hf_domain.datastore.analysis import ANALYZERS, Analyzer
 from hf_domain.datastore.tantivy_index import TantivyIndex, write_index
 
 FOLDER = Path(__file__).parent / "lucene"
-CORPUS = Path(__file__).parent.parent / "examples/quickstart_data/corpus.txt.gz"
+CORPUS = Path(__file__).parents[2] / "examples/quickstart_data/corpus.txt.gz"
 
 
 def read_lines(name):

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Writes the golden files of tests/test_lucene_parity.py again; needs a JDK and Debian's liblucene8-java.
+# Writes the golden files of tests/datastore/test_lucene_parity.py again; needs a JDK and Debian's liblucene8-java.
 set -euo pipefail
 cd "$(dirname "$0")"
 jars=$(echo /usr/share/java/lucene-{core,analyzers-common}-8*.jar | tr ' ' ':')
 english=$(mktemp)
-zcat ../../examples/quickstart_data/corpus.txt.gz > "$english"
+zcat ../../../examples/quickstart_data/corpus.txt.gz > "$english"
 refer() {
     java -Dfile.encoding=UTF-8 -Dstdout.encoding=UTF-8 -cp "$jars" LuceneReference.java "$1" "$2" "$3" > "$4"
 }

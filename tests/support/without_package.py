@@ -1,0 +1,22 @@
+"""Processes that cannot import this package."""
+
+import os
+import subprocess
+import sys
+
+BLOCKED = """
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "hf_domain":
+            raise ImportError("hf_domain is blocked in this process")
+sys.meta_path.insert(0, Block())
+"""
+
+
+def run_without_package(code, tmp_path):
+    """Run `code` where the package cannot be imported, with an empty cache of remote modules."""
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(tmp_path / "modules"), "PYTHONPATH": ""}
+    return subprocess.run(
+        [sys.executable, "-c", BLOCKED + code], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
