@@ -2,8 +2,8 @@
 
     python tests/datastore/servers/run_suite.py [options of pytest]
 
-Needs Java and Maven. Maven fetches the server once: OpenSearch 3.8 for Java 21 and newer, 2.19 for Java 17. Without Java
-or Maven nothing is tested, and one line says so.
+Needs Java and Maven. Maven fetches the server once: OpenSearch 3.8 for Java 21 and newer, 2.19 for Java 17.
+Without Java or Maven nothing is tested, and one line says so.
 """
 
 import os
