@@ -73,6 +73,11 @@ def main() -> None:
     for name, file in files.items():
         corpus = load_corpus(file, validation_split_percentage=0)
         examples = tokenize_corpus(corpus, tokenizer, max_seq_length=args.max_seq_length)["train"]
+        if not len(examples):
+            raise ValueError(
+                f"a loss needs an example of --max_seq_length {args.max_seq_length} tokens; the text of {name}, "
+                f"{file}, is shorter. Use more text or shorter examples."
+            )
         corpora[name] = examples.take(min(args.max_samples or len(examples), len(examples)))
 
     device = "cuda" if torch.cuda.is_available() and not args.use_cpu else "cpu"

@@ -33,6 +33,7 @@ from hf_domain.data.classification import (
 from hf_domain.data.labels import check_values, check_variety, find_ids, find_labels
 from hf_domain.data.majority import DECIDING, add_baseline, make_constants
 from hf_domain.data.metrics import choose_metrics
+from hf_domain.data.text_columns import check_texts
 from hf_domain.gmap.memory import DataCollatorWithMemory, add_memory_inputs, load_memory_tokenizer
 from hf_domain.rada.passages import PassageArguments, append_passages, load_datastore, retrieve_passages, wrap_collator
 from hf_domain.training.arguments import parse_arguments
@@ -109,6 +110,7 @@ def run(model_args, data_args, passage_args, training_args):
         )
 
     locate = partial(locate_example, data_args)
+    check_texts(splits, text_columns, locate)
     problem_type = find_problem_type(
         splits["train"], label_column, data_args.do_regression, data_args.multi_label, locate
     )

@@ -24,6 +24,7 @@ SHAPES = ((1, 7), (3, 40))
 TRACED_SHAPE = (2, 16)
 # float32 kernels of different libraries; the tests measure up to 4e-6 on logits around 1.
 TOLERANCE = 1e-3
+REPORT = "export_report.json"
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,7 @@ def export_model(
     """
     check_exporters(export_format)
     check_exportable(model)
+    check_place(Path(output_dir))
     if int8 and export_format != "onnx":
         raise ValueError(f"int8 is a quantization of ONNX Runtime; use export_format='onnx', got {export_format!r}")
     from transformers import exporters
@@ -167,8 +169,22 @@ def export_model(
             file_bytes=sum(file.stat().st_size for file in list_programs(folder)),
             differences=differences,
         )
-        write_json(folder / "export_report.json", asdict(report))
+        write_json(folder / REPORT, asdict(report))
     return report
+
+
+def check_place(folder: Path) -> None:
+    """Check that an export may go into a folder.
+
+    Raises:
+        ValueError: It holds something else than an earlier export.
+    """
+    held = sorted(path.name for path in folder.glob("[!_.]*"))
+    if held and REPORT not in held:
+        listed = ", ".join(held[:5]) + (f" and {len(held) - 5} more" if len(held) > 5 else "")
+        raise ValueError(
+            f"an export goes into a new folder, or into that of an earlier one; {folder} holds {listed}. Name another."
+        )
 
 
 def list_programs(folder: Path) -> list[Path]:

@@ -27,7 +27,7 @@ from transformers import AutoTokenizer
 from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.results import check_results, describe_plan, describe_steps, is_of, read_results
 from hf_domain.comparison.scores import read_scores, score_baseline
-from hf_domain.comparison.steps import Step, check_flags, check_lengths, count_tokens, list_steps
+from hf_domain.comparison.steps import Step, check_encoders, check_flags, count_tokens, list_steps
 from hf_domain.comparison.task_files import write_task_text
 from hf_domain.environment import describe_environment
 from hf_domain.files import read_json, write_json
@@ -115,7 +115,7 @@ def prepare_part(
     """
     steps = list_steps(plan, output_dir)
     check_flags(steps)
-    check_lengths(plan, steps)
+    check_encoders(plan, steps)
     results, descriptions = read_results(output_dir), describe_steps(plan, output_dir)
     check_results(results, descriptions)
     return choose_part(plan, steps, shard), results, descriptions

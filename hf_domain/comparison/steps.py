@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from transformers import AutoTokenizer
+from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, AutoTokenizer
 
 from hf_domain.comparison.plan import Plan
 from hf_domain.data.corpora import check_length
@@ -221,7 +221,12 @@ class StepLister:
             flags["passage_cache"] = f"{self.root}/passages/{name}"
         flags |= {"do_train": True, "max_steps": PROBE_STEPS}
         if plan.budget.tokens is not None:
-            flags["max_steps"] = math.ceil(plan.budget.tokens / count_tokens(flags))
+            if plan.budget.tokens < (tokens := count_tokens(flags)):
+                raise ValueError(
+                    f"budget: tokens must be at least those of one step, {tokens} with the batch and the length of "
+                    f"{name}, but is {plan.budget.tokens}. Raise the budget, or lower per_device_train_batch_size."
+                )
+            flags["max_steps"] = math.ceil(plan.budget.tokens / tokens)
         else:
             probe = Step(f"{name}-probe", "probe", "run_mlm", dict(flags), needs, method, text, None if text else task)
             probe.flags |= {"save_strategy": "no", "output_dir": self.get_folder(probe.name)}
@@ -349,11 +354,11 @@ def check_flags(steps: Iterable[Step]) -> None:
         raise ValueError(f"{len(problems)} thing(s) are wrong with the flags of the plan; nothing was run:{lines}")
 
 
-def check_lengths(plan: Plan, steps: Iterable[Step]) -> None:
-    """Check that the encoders take texts as long as the steps ask for, before the first of them runs.
+def check_encoders(plan: Plan, steps: Iterable[Step]) -> None:
+    """Check that the encoders have a masked LM and take texts as long as the steps ask for, before the first one runs.
 
     Raises:
-        ValueError: Some take fewer tokens; all of them in one message.
+        ValueError: Some do not; all of them in one message.
     """
     problems = []
     lengths: dict[str, int] = {}
@@ -362,10 +367,14 @@ def check_lengths(plan: Plan, steps: Iterable[Step]) -> None:
             encoder = plan.methods[plan.get_root(step.method)].encoder or plan.encoder
             lengths[encoder] = max(lengths.get(encoder, 0), int(step.flags["max_seq_length"]))
     for encoder, length in lengths.items():
+        folder = plan.folder / encoder
+        name = folder if folder.is_dir() else encoder
         try:
-            folder = plan.folder / encoder
-            tokenizer = AutoTokenizer.from_pretrained(folder if folder.is_dir() else encoder)
+            config, tokenizer = AutoConfig.from_pretrained(name), AutoTokenizer.from_pretrained(name)
         except (OSError, ValueError):  # the first step that reads it says what is wrong with it
+            continue
+        if type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
+            problems.append(f"{encoder}: it must be an encoder such as BERT or RoBERTa, but is a {config.model_type}")
             continue
         try:
             check_length(tokenizer, length)
@@ -373,7 +382,7 @@ def check_lengths(plan: Plan, steps: Iterable[Step]) -> None:
             problems.append(f"{encoder}: {error}")
     if problems:
         lines = "".join(f"\n- {problem}" for problem in problems)
-        raise ValueError(f"{len(problems)} encoder(s) take shorter texts than the plan; nothing was run:{lines}")
+        raise ValueError(f"{len(problems)} encoder(s) cannot do what the plan asks for; nothing was run:{lines}")
 
 
 def count_tokens(flags: dict[str, Any]) -> int:

@@ -132,7 +132,8 @@ def check_task_files(kind: str, files: dict[str, str], folder: Path, names: str 
 def _read_row(kind: str, row: dict[str, Any], texts: list[str], where: str) -> list[Any]:
     """Return the labels of a row; those of a question are whether it has an answer."""
     lacking = {column for column in COLUMNS[kind] if row.get(column) is None or row[column] == ""}
-    if all(row.get(column) is None for column in texts):
+    values = [row.get(column) for column in texts]
+    if not any(value and (not isinstance(value, str) or value.strip()) for value in values):
         lacking |= {*texts}
     if lacking:
         raise ValueError(f"{where} lacks {', '.join(sorted(lacking))}")

@@ -7,6 +7,8 @@ from typing import Any, TypeAlias
 
 from datasets import Dataset, IterableDataset, Value
 
+from hf_domain.data.labels import Locate, name_example
+
 logger = logging.getLogger(__name__)
 
 Data: TypeAlias = Dataset | IterableDataset | Mapping[str, Any]
@@ -57,6 +59,26 @@ def find_text_columns(
     if not columns or unread:
         raise _refuse(dataset, columns, unread, option)
     return columns
+
+
+def check_texts(splits: Mapping[str, Dataset], columns: Sequence[str], locate: Locate = name_example) -> None:
+    """Check that every example has a text; of a pair, one of both may be empty.
+
+    Args:
+        splits: The splits of the task.
+        columns: What is read.
+        locate: Says where an example stands, for messages.
+
+    Raises:
+        ValueError: An example has none.
+    """
+    for split, dataset in splits.items():
+        for row, texts in enumerate(zip(*(dataset[column] for column in columns), strict=True)):
+            if not any(text and text.strip() for text in texts):
+                raise ValueError(
+                    f"Every example must have a text, but {' and '.join(columns)} of {locate(split, row)} is empty. "
+                    "Fill it in or drop the example."
+                )
 
 
 def find_document_columns(dataset: Data, names: str | None = None, *, option: str = "--text_column_name") -> list[str]:

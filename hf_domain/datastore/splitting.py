@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from datasets import Dataset, Features, IterableDataset, List, Value
@@ -68,6 +68,8 @@ def read_documents(
 ) -> Iterator[tuple[str, str]]:
     """Yield ids and texts."""
     for number, row in enumerate(documents, first):
+        if not isinstance(row, Mapping):
+            raise ValueError(f"a document is a row with a column {text_column}; row {number} is {row!r}.")
         for column in (text_column, id_column):
             if column is not None and column not in row:
                 raise ValueError(f"documents have a column {column}; these have {', '.join(row)}. Name the right one.")

@@ -314,7 +314,8 @@ def describe_states(model: PreTrainedModel, dataset: Dataset) -> dict[str, Any]:
     """
     if not getattr(model.config, "freeze_memory", False):
         raise ValueError(
-            f"states are kept of a frozen memory; a {type(model).__name__} has none or trains it (freeze_memory)"
+            f"--memory_cache keeps the states of a frozen memory, but a {type(model).__name__} has no memory or trains "
+            "it. Leave the flag out, or use --method gmap with freeze_memory=true."
         )
     base: Any = model.base_model
     memory_config = model.config.memory_config.to_dict()

@@ -440,7 +440,9 @@ FINE_TUNING += [
     classification("regression on texts", ("do_regression", "a"), {"do_regression": True}),
     classification("several labels of one", ("multi_label",), {"multi_label": True}),
     classification(
-        "regression and several labels", ("do_regression", "multi_label"), {"do_regression": True, "multi_label": True}
+        "regression and several labels",
+        ("do_regression", "multi_label"),
+        {"do_regression": "true", "multi_label": "true"},
     ),
     classification("unknown metric", ("metric", "rightness"), {"metric_name": "rightness"}),
     classification("unknown negative label", ("none", "a, b"), {"negative_labels": "none"}),
@@ -700,7 +702,7 @@ OTHERS = [
     Case(
         "quickstart",
         "test file is the training file",
-        ("test.jsonl", "train.jsonl"),
+        ("test must be data that is not trained on", "train.jsonl"),
         files={"task/test.jsonl": link_to("task/train.jsonl")},
     ),
 ]
@@ -802,7 +804,7 @@ PLANS = [
     ),
     plan(
         "task with the training file as test file",
-        ("test.jsonl",),
+        ("test must be data that is not trained on", "train.jsonl"),
         files={"task/test.jsonl": link_to("task/train.jsonl")},
     ),
     plan(
