@@ -180,7 +180,8 @@ def check_place(folder: Path) -> None:
         ValueError: It holds something else than an earlier export.
     """
     held = sorted(path.name for path in folder.glob("[!_.]*"))
-    if held and REPORT not in held:
+    # A run that was killed may have left a program without its report; the next one replaces it.
+    if held and REPORT not in held and not list_programs(folder):
         listed = ", ".join(held[:5]) + (f" and {len(held) - 5} more" if len(held) > 5 else "")
         raise ValueError(
             f"an export goes into a new folder, or into that of an earlier one; {folder} holds {listed}. Name another."

@@ -171,7 +171,8 @@ def test_added_tokens(method, head, options, tmp_path):
     table = model.resize_token_embeddings(size + 3)
     assert model.config.vocab_size == size + 3 and model.get_input_embeddings() is table
     after = predict(model, batch)
-    torch.testing.assert_close(after[..., : before.shape[-1]], before, rtol=0, atol=0)
+    # Not bit by bit: a matrix with more rows may be multiplied in another order.
+    torch.testing.assert_close(after[..., : before.shape[-1]], before, rtol=1e-5, atol=1e-5)
 
     batch["input_ids"][:, 3] = size
     batch["input_ids"][1, 5:7] = size + 2

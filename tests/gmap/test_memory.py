@@ -306,7 +306,7 @@ def test_interrupted_computation_goes_on(tokenizer, tmp_path, monkeypatch):
 def test_what_has_no_states_to_keep(tokenizer, tmp_path):
     dataset = tokenize(tokenizer)
     for model in (make_gmap(tokenizer, freeze_memory=False), make_masked_lm("bert")):
-        with pytest.raises(ValueError, match="states are kept of a frozen memory"):
+        with pytest.raises(ValueError, match="keeps the states of a frozen memory"):
             cache_memory_states(model, dataset, tmp_path)
     cache = cache_memory_states(make_gmap(tokenizer), dataset, tmp_path)
     with pytest.raises(ValueError, match="5 of 3 are there"):
