@@ -17,36 +17,28 @@ hypothesis, ...), and a column of labels: names or numbers (one label each), lis
 one as memory; `--memory_cache <folder>` keeps the memory's states, so that it reads each text once.
 """
 
-from dataclasses import dataclass, field
 from functools import partial
 
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
 
 import hf_domain  # noqa: F401  the Auto classes then know its models
-from hf_domain.data.classification import (
-    decode_logits,
-    encode_labels,
-    find_problem_type,
-    name_predictions,
-    tokenize_texts,
-)
-from hf_domain.data.labels import check_values, check_variety, find_ids, find_labels
+from hf_domain.data.classification import decode_logits, encode_labels, name_predictions, read_labels, tokenize_texts
+from hf_domain.data.labels import check_variety, find_ids
 from hf_domain.data.majority import DECIDING, add_baseline, make_constants
 from hf_domain.data.metrics import choose_metrics
-from hf_domain.data.text_columns import check_texts
-from hf_domain.gmap.memory import DataCollatorWithMemory, add_memory_inputs, load_memory_tokenizer
-from hf_domain.rada.passages import PassageArguments, append_passages, load_datastore, retrieve_passages, wrap_collator
-from hf_domain.training.arguments import parse_arguments
-from hf_domain.training.fine_tuning import (
-    DataArguments,
-    FineTuner,
+from hf_domain.gmap.reader import load_memory_reader
+from hf_domain.rada.passages import PassageArguments, append_passages, load_passage_reader
+from hf_domain.training.arguments import (
+    ClassificationArguments,
     FineTunerArguments,
     FineTuningArguments,
-    add_memory_states,
+    parse_arguments,
+)
+from hf_domain.training.fine_tuning import (
+    FineTuner,
     check_columns,
     choose_text_columns,
     limit_splits,
-    load_config,
     load_model,
     load_splits,
     locate_example,
@@ -55,41 +47,14 @@ from hf_domain.training.fine_tuning import (
 from hf_domain.training.run_folders import run_in_folder
 from hf_domain.training.runs import (
     load_tokenizer,
-    run_evaluation,
     run_prediction,
-    run_training,
     save_output,
     start_run,
+    train_and_evaluate,
     write_card,
 )
 
-
-@dataclass
-class DataTrainingArguments(DataArguments):
-    """What to classify and how."""
-
-    text_column_names: str | None = field(
-        default=None,
-        metadata={"help": "Column of text, or two as first,second. Default: a known pair, `text`, or the only one."},
-    )
-    label_column_name: str = field(default="label", metadata={"help": "Column of labels."})
-    max_seq_length: int = field(default=128, metadata={"help": "Tokens of an example at most."})
-    do_regression: bool | None = field(
-        default=None, metadata={"help": "Labels are values. Default: if they are fractions."}
-    )
-    multi_label: bool | None = field(
-        default=None, metadata={"help": "An example has any number of labels. Default: if it has a list of them."}
-    )
-    negative_labels: str | None = field(
-        default=None, metadata={"help": "Labels that mean none of these, as a,b; adds positive_micro_f1 without them."}
-    )
-    metric_name: str | None = field(
-        default=None,
-        metadata={"help": "One metric instead of all; one of evaluate needs --trust_remote_code."},
-    )
-
-
-ARGUMENTS = (FineTuningArguments, DataTrainingArguments, PassageArguments, FineTunerArguments)
+ARGUMENTS = (FineTuningArguments, ClassificationArguments, PassageArguments, FineTunerArguments)
 
 
 def main():
@@ -102,73 +67,67 @@ def run(model_args, data_args, passage_args, training_args):
     label_column = data_args.label_column_name
     splits = load_splits(model_args, data_args, training_args)
     check_columns(splits, [label_column], optional_in_test=label_column)
-    text_columns = choose_text_columns(splits, label_column, data_args.text_column_names)
-    if passage_args.append_passage and len(text_columns) > 1:
+    locate = partial(locate_example, data_args)
+    text_columns = choose_text_columns(splits, label_column, data_args.text_column_names, locate)
+    if data_args.append_passage and len(text_columns) > 1:
         raise ValueError(
             f"--append_passage makes a pair of one text and its passage; got {', '.join(text_columns)}. "
             "Name one column by --text_column_names, or read passages by --method rada."
         )
-
-    locate = partial(locate_example, data_args)
-    check_texts(splits, text_columns, locate)
-    problem_type = find_problem_type(
-        splits["train"], label_column, data_args.do_regression, data_args.multi_label, locate
+    problem_type, label_names, label_ids = read_labels(
+        splits, label_column, data_args.do_regression, data_args.multi_label, locate
     )
-    if problem_type != "regression":
-        label_names, label_ids = find_labels(splits, label_column, locate)
-    else:
-        label_names, label_ids = ["value"], {}
-        check_values(splits, label_column, locate)
     if training_args.do_train:
         check_variety(splits["train"][label_column], label_column)
     negative_labels = find_ids(data_args.negative_labels, label_names)
     compute_metrics = choose_metrics(problem_type, negative_labels, data_args.metric_name, model_args.trust_remote_code)
 
-    config = load_config(model_args, label_names, problem_type=problem_type)
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
-    model = load_model(AutoModelForSequenceClassification, model_args, config, tokenizer)
-    memory_tokenizer = load_memory_tokenizer(model.config, token=model_args.token, cache_dir=model_args.cache_dir)
-    datastore = load_datastore(passage_args, model, tokenizer, model_args.method)
+    labels = {"label_names": label_names, "problem_type": problem_type}
+    model = load_model(AutoModelForSequenceClassification, model_args, tokenizer, **labels)
+    memory = load_memory_reader(model, data_args.memory_cache, token=model_args.token, cache_dir=model_args.cache_dir)
+    passages = load_passage_reader(passage_args, model, tokenizer, model_args.method, data_args.append_passage)
 
-    def tokenize(batch):
+    def tokenize(batch, tokenizer=tokenizer):
         texts = [batch[column] for column in text_columns]
         options = {"max_seq_length": data_args.max_seq_length, "pad_to_max_length": data_args.pad_to_max_length}
         encodings = tokenize_texts(texts, tokenizer, **options)
-        add_memory_inputs(encodings, memory_tokenizer, lambda memory: tokenize_texts(texts, memory, **options))
         if label_column in batch:
             encodings["labels"] = encode_labels(batch[label_column], problem_type, label_ids)
         return encodings
 
-    workers = data_args.preprocessing_num_workers
-    splits = retrieve_passages(limit_splits(splits, data_args), datastore, text_columns, passage_args, workers)
-    if passage_args.append_passage:
-        splits = append_passages(splits, datastore, *text_columns, tokenizer, data_args.max_seq_length)
-        text_columns = [*text_columns, "passage"]
-    tokenized = map_splits(splits, tokenize, training_args, data_args)
-    train_labels = tokenized["train"]["labels"][:]
-    tokenized = add_memory_states(tokenized, model, training_args, data_args)
+    splits = limit_splits(splits, data_args)
+    if passages is not None:
+        splits = passages.look_up(splits, text_columns, data_args.preprocessing_num_workers)
+    if data_args.append_passage:
+        splits = append_passages(splits, passages.datastore, *text_columns, tokenizer, data_args.max_seq_length)
+        text_columns, passages = [*text_columns, "passage"], None  # the passage is text of the example now
+    examples = map_splits(splits, tokenize, training_args, data_args)
+    train_labels = examples["train"]["labels"][:]
+    collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None)
+    if memory is not None:
+        examples = memory.add_inputs(examples, splits, tokenize, training_args, data_args)
+        collator = memory.collate(collator)
+    if passages is not None:
+        passages.fill_cache(examples, training_args)
+        collator = passages.collate(collator)
+
     constants = make_constants(problem_type, train_labels, len(label_names))
     deciding = data_args.metric_name or DECIDING[problem_type]
-    collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None)
-    collator = DataCollatorWithMemory(collator, memory_tokenizer)
     trainer = FineTuner(
         model=model,
         args=training_args,
-        train_dataset=tokenized["train"],
-        eval_dataset=tokenized.get("validation"),
+        train_dataset=examples["train"],
+        eval_dataset=examples.get("validation"),
         processing_class=tokenizer,
-        data_collator=wrap_collator(collator, model, tokenizer, datastore, tokenized, passage_args, training_args),
+        data_collator=collator,
         compute_metrics=add_baseline(compute_metrics, constants, train_labels, deciding),
     )
-    if training_args.do_train:
-        run_training(trainer)
-    if training_args.do_eval:
-        run_evaluation(trainer)
+    train_and_evaluate(trainer)
     if training_args.do_predict:
-        predictions = decode_logits(run_prediction(trainer, tokenized["test"]).predictions, problem_type)
-        lines = [
-            f"{row}\t{name}\n" for row, name in enumerate(name_predictions(predictions, problem_type, label_names))
-        ]
+        predictions = decode_logits(run_prediction(trainer, examples["test"]).predictions, problem_type)
+        names = name_predictions(predictions, problem_type, label_names)
+        lines = [f"{row}\t{name}\n" for row, name in enumerate(names)]
         save_output(trainer, "predict_results.txt", "index\tprediction\n" + "".join(lines))
     write_card(trainer, model_args, "text-classification", data_args.dataset_name, data_args.dataset_config_name)
 

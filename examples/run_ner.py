@@ -12,7 +12,6 @@
 The files have a column of words, `tokens`, and one of their tags, `tags`, such as B-Disease, I-Disease and O.
 """
 
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 
@@ -23,18 +22,13 @@ import hf_domain  # noqa: F401  the Auto classes then know its models
 from hf_domain.data.labels import check_variety, check_words, find_labels, prepare_for_words, read_tags, tokenize_words
 from hf_domain.data.majority import add_baseline
 from hf_domain.data.metrics import compute_entity_metrics
-from hf_domain.gmap.memory import DataCollatorWithMemory, add_memory_inputs, load_memory_tokenizer
-from hf_domain.rada.passages import PassageArguments, load_datastore, retrieve_passages, wrap_collator
-from hf_domain.training.arguments import parse_arguments
+from hf_domain.gmap.reader import load_memory_reader
+from hf_domain.rada.passages import PassageArguments, load_passage_reader
+from hf_domain.training.arguments import FineTunerArguments, FineTuningArguments, NerArguments, parse_arguments
 from hf_domain.training.fine_tuning import (
-    DataArguments,
     FineTuner,
-    FineTunerArguments,
-    FineTuningArguments,
-    add_memory_states,
     check_columns,
     limit_splits,
-    load_config,
     load_model,
     load_splits,
     locate_example,
@@ -43,31 +37,14 @@ from hf_domain.training.fine_tuning import (
 from hf_domain.training.run_folders import run_in_folder
 from hf_domain.training.runs import (
     load_tokenizer,
-    run_evaluation,
     run_prediction,
-    run_training,
     save_output,
     start_run,
+    train_and_evaluate,
     write_card,
 )
 
-
-@dataclass
-class DataTrainingArguments(DataArguments):
-    """What to tag and how."""
-
-    text_column_name: str = field(default="tokens", metadata={"help": "Column of words."})
-    label_column_name: str = field(default="tags", metadata={"help": "Column of tags; often ner_tags on the Hub."})
-    max_seq_length: int | None = field(
-        default=None, metadata={"help": "Tokens of a sentence at most. Default: as many as the model takes."}
-    )
-    label_all_tokens: bool = field(
-        default=False, metadata={"help": "Label all tokens of a word, not the first one alone."}
-    )
-    return_entity_level_metrics: bool = field(default=False, metadata={"help": "Metrics of every entity type as well."})
-
-
-ARGUMENTS = (FineTuningArguments, DataTrainingArguments, PassageArguments, FineTunerArguments)
+ARGUMENTS = (FineTuningArguments, NerArguments, PassageArguments, FineTunerArguments)
 
 
 def main():
@@ -77,60 +54,57 @@ def main():
 
 
 def run(model_args, data_args, passage_args, training_args):
+    word_column, label_column = data_args.text_column_name, data_args.label_column_name
     splits = load_splits(model_args, data_args, training_args)
-    check_columns(splits, [data_args.text_column_name, data_args.label_column_name])
+    check_columns(splits, [word_column, label_column])
     locate = partial(locate_example, data_args)
-    check_words(splits, data_args.text_column_name, data_args.label_column_name, locate)
-    label_names, label_ids = find_labels(splits, data_args.label_column_name, locate)
+    check_words(splits, word_column, label_column, locate)
+    label_names, label_ids = find_labels(splits, label_column, locate)
     if training_args.do_train:
-        tags = splits["train"][data_args.label_column_name]
-        check_variety(chain.from_iterable(tags), data_args.label_column_name)
+        check_variety(chain.from_iterable(splits["train"][label_column]), label_column)
 
-    config = load_config(model_args, label_names)
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
     prepare_for_words(tokenizer)
-    model = load_model(AutoModelForTokenClassification, model_args, config, tokenizer)
-    memory_tokenizer = load_memory_tokenizer(model.config, token=model_args.token, cache_dir=model_args.cache_dir)
-    if memory_tokenizer is not None:
-        prepare_for_words(memory_tokenizer)
-    datastore = load_datastore(passage_args, model, tokenizer, model_args.method)
+    model = load_model(AutoModelForTokenClassification, model_args, tokenizer, label_names)
+    memory = load_memory_reader(model, data_args.memory_cache, token=model_args.token, cache_dir=model_args.cache_dir)
+    passages = load_passage_reader(passage_args, model, tokenizer, model_args.method)
 
-    def tokenize(batch):
-        words = batch[data_args.text_column_name]
-        labels = [[label_ids[tag] for tag in tags] for tags in batch[data_args.label_column_name]]
+    def tokenize(batch, tokenizer=tokenizer):
+        prepare_for_words(tokenizer)
+        labels = [[label_ids[tag] for tag in tags] for tags in batch[label_column]]
         options = {"max_seq_length": data_args.max_seq_length, "pad_to_max_length": data_args.pad_to_max_length}
-        encodings = tokenize_words(words, labels, tokenizer, **options, label_all_tokens=data_args.label_all_tokens)
-        return add_memory_inputs(
-            encodings, memory_tokenizer, lambda memory: tokenize_words(words, labels, memory, **options)
-        )
+        options["label_all_tokens"] = data_args.label_all_tokens
+        return tokenize_words(batch[word_column], labels, tokenizer, **options)
 
     def compute_metrics(output):
         predicted, gold = read_tags(output, label_names)
         return compute_entity_metrics(predicted, gold, per_type=data_args.return_entity_level_metrics)
 
-    columns, workers = [data_args.text_column_name], data_args.preprocessing_num_workers
-    splits = retrieve_passages(limit_splits(splits, data_args), datastore, columns, passage_args, workers)
-    tokenized = map_splits(splits, tokenize, training_args, data_args)
-    tokenized = add_memory_states(tokenized, model, training_args, data_args)
-    outside = np.array([float(name == "O") for name in label_names])
+    splits = limit_splits(splits, data_args)
+    if passages is not None:
+        splits = passages.look_up(splits, [word_column], data_args.preprocessing_num_workers)
+    examples = map_splits(splits, tokenize, training_args, data_args)
     collator = DataCollatorForTokenClassification(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None)
-    collator = DataCollatorWithMemory(collator, memory_tokenizer)
+    if memory is not None:
+        examples = memory.add_inputs(examples, splits, tokenize, training_args, data_args)
+        collator = memory.collate(collator)
+    if passages is not None:
+        passages.fill_cache(examples, training_args)
+        collator = passages.collate(collator)
+
+    outside = np.array([float(name == "O") for name in label_names])
     trainer = FineTuner(
         model=model,
         args=training_args,
-        train_dataset=tokenized["train"],
-        eval_dataset=tokenized.get("validation"),
+        train_dataset=examples["train"],
+        eval_dataset=examples.get("validation"),
         processing_class=tokenizer,
-        data_collator=wrap_collator(collator, model, tokenizer, datastore, tokenized, passage_args, training_args),
+        data_collator=collator,
         compute_metrics=add_baseline(compute_metrics, [outside], None, "f1"),
     )
-    if training_args.do_train:
-        run_training(trainer)
-    if training_args.do_eval:
-        run_evaluation(trainer)
+    train_and_evaluate(trainer)
     if training_args.do_predict:
-        output = run_prediction(trainer, tokenized["test"])
-        predicted, _ = read_tags(output, label_names)
+        predicted, _ = read_tags(run_prediction(trainer, examples["test"]), label_names)
         save_output(trainer, "predictions.txt", "".join(f"{' '.join(tags)}\n" for tags in predicted))
     write_card(trainer, model_args, "token-classification", data_args.dataset_name, data_args.dataset_config_name)
 

@@ -69,10 +69,7 @@ def find_fields(module: str, class_name: str) -> Iterator[str]:
         if isinstance(node, ast.ClassDef) and node.name == class_name:
             yield from (item.target.id for item in node.body if isinstance(item, ast.AnnAssign))  # type: ignore[union-attr]
             for base in node.bases:
-                if isinstance(base, ast.Attribute):  # of another script, as run_mlm.DataTrainingArguments
-                    yield from find_fields(f"hf_domain.examples.{ast.unparse(base.value)}", base.attr)
-                else:
-                    yield from find_fields(module, ast.unparse(base))
+                yield from find_fields(module, ast.unparse(base))
         elif isinstance(node, ast.ImportFrom) and class_name in [alias.name for alias in node.names]:
             source = "transformers.training_args" if node.module == "transformers" else str(node.module)
             yield from find_fields(source, class_name)

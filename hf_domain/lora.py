@@ -12,6 +12,7 @@ from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
 from transformers import PreTrainedModel
 
 from hf_domain.files import write_folder
+from hf_domain.methods import OWN_TYPES
 from hf_domain.modeling.backbone import get_module_name
 from hf_domain.tokenization import VocabularyDelta
 
@@ -70,5 +71,5 @@ def merge_lora(model: PeftModel, output_dir: str | Path) -> PreTrainedModel:
     return merged
 
 
-for _model_type in ("exbert", "gmap", "rada", "varmae"):
+for _model_type in OWN_TYPES:
     TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING[_model_type] = DEFAULT_TARGETS

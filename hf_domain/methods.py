@@ -158,10 +158,16 @@ class Method:
     """Keeps the entries of an expanded vocabulary beside the encoder's table."""
     trains_rows_apart: bool = False
     """Trains the rows of new entries apart from the encoder's table."""
+    trains_top_layers: bool = False
+    """Fine-tuning trains the head and the top layers of its checkpoints, `--train_top_layers` says how many."""
     reads_memory: bool = False
     """Needs `--memory_name_or_path`."""
     reads_passages: bool = False
     """Needs `--datastore`."""
+
+    def is_built_around(self, model_type: str) -> bool:
+        """Return whether a model is built around a checkpoint of this type; otherwise training continues it."""
+        return not self.keeps_encoder and self.model_type != model_type
 
 
 # Of DAPT and of TAPT.
@@ -244,6 +250,7 @@ METHODS: dict[str, Method] = {
         build=build_exbert,
         extends_vocabulary=True,
         trains_rows_apart=True,
+        trains_top_layers=True,
     ),
     "gmap": Method(
         title="G-MAP",
@@ -291,11 +298,18 @@ METHODS["exbert_adapter"] = replace(
 BASELINE = "dapt"
 # `hf-domain mlm --method`
 PRETRAINING_METHODS = tuple(name for name, method in METHODS.items() if method.build is not None)
-# `hf-domain classification --method`, and of the other tasks; plain is the encoder as it is.
-TASK_METHODS = ("plain", *(name for name, method in METHODS.items() if method.build_for_task is not None))
+# `hf-domain classification --method`, and of the other tasks; the first is the encoder as it is.
+PLAIN = "plain"
+TASK_METHODS = (PLAIN, *(name for name, method in METHODS.items() if method.build_for_task is not None))
 # Model types whose code lies in the repository of a checkpoint; all others are of transformers, whatever their
 # configurations say.
 OWN_TYPES = tuple(dict.fromkeys(method.model_type for method in METHODS.values() if method.model_type is not None))
+
+
+def find_methods(model_type: str) -> list[Method]:
+    """Return the rows of the methods that make checkpoints of this type; none makes a stock model's."""
+    return [method for method in METHODS.values() if method.model_type == model_type]
+
 
 # ----------------------------------------------------------------------------------------------------------- recipes
 

@@ -6,12 +6,34 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
-from hf_domain.data.labels import Locate, name_example
+from hf_domain.data.labels import Locate, check_values, find_labels, name_example
 
 FRACTION = re.compile(r"[-+]?\d+\.\d+")
+
+
+def read_labels(
+    splits: DatasetDict, column: str, do_regression: bool | None, multi_label: bool | None, locate: Locate
+) -> tuple[str, list[str], dict[Any, int]]:
+    """Return what kind of classification a task is, the names of its labels, and the id of every value.
+
+    Args:
+        splits: The splits of the task; the first one, train, decides.
+        column: The column of labels.
+        do_regression: See `find_problem_type`.
+        multi_label: See `find_problem_type`.
+        locate: Says where an example stands, for messages.
+
+    Raises:
+        ValueError: See `find_problem_type`, `find_labels` and `check_values`.
+    """
+    problem_type = find_problem_type(splits["train"], column, do_regression, multi_label, locate)
+    if problem_type != "regression":
+        return problem_type, *find_labels(splits, column, locate)
+    check_values(splits, column, locate)
+    return problem_type, ["value"], {}
 
 
 def find_problem_type(

@@ -4,7 +4,7 @@ A context that is longer than the model takes is cut into overlapping windows; e
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -104,19 +104,23 @@ def cut_windows(examples: dict[str, list], features: BatchEncoding) -> list[list
 
 
 def check_questions(
-    examples: Iterable[dict[str, Any]], split: str, locate: Locate = name_example, needs_answer: bool = False
+    splits: Mapping[str, Iterable[dict[str, Any]]], locate: Locate = name_example, needs_answer: bool = False
 ) -> None:
     """Raise unless every question has an id of its own and every answer stands in its context where the data say.
 
     Args:
-        examples: Rows with `id`, `question`, `context` and, if known, `answers`.
-        split: Their name, for the message.
+        splits: Rows with `id`, `question`, `context` and, if known, `answers`.
         locate: Says where an example stands, for messages.
-        needs_answer: There must be a question with an answer, to train on.
+        needs_answer: There must be a question with an answer in the split train, to train on.
 
     Raises:
         ValueError: A cell is empty; an id occurs twice; an answer stands elsewhere; no question has an answer.
     """
+    for split, examples in splits.items():
+        _check_split(examples, split, locate, needs_answer and split == "train")
+
+
+def _check_split(examples: Iterable[dict[str, Any]], split: str, locate: Locate, needs_answer: bool) -> None:
     ids, has_answer = set(), False
     for row, example in enumerate(examples):
         for column in ("id", "question", "context"):
@@ -246,3 +250,11 @@ def _find_spans(
         for first, length in zip(firsts, lengths, strict=True)
         if np.isfinite(scores[first, length])
     ]
+
+
+def list_answer_files(answers: list[dict[str, Any]], with_no_answer: bool) -> dict[str, dict[Any, Any]]:
+    """Return what each file of predictions holds, as the scripts of transformers name them."""
+    parts = {"predictions.json": "text", "nbest_predictions.json": "n_best"}
+    if with_no_answer:
+        parts["null_odds.json"] = "null_score_diff"
+    return {name: {answer["id"]: answer[part] for answer in answers} for name, part in parts.items()}

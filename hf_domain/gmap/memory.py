@@ -7,7 +7,7 @@ them to a memory-mapped file; `DatasetWithMemory` adds them to the examples, and
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -19,7 +19,7 @@ from datasets import Dataset
 from filelock import FileLock
 from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
-from transformers import AutoTokenizer, BatchEncoding, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_domain.files import read_json, write_json
 from hf_domain.modeling.backbone import find_encoder
@@ -74,27 +74,10 @@ def check_same_ids(tokenizer: PreTrainedTokenizerBase, memory_tokenizer: PreTrai
         )
 
 
-def add_memory_inputs(
-    encodings: BatchEncoding,
-    memory_tokenizer: PreTrainedTokenizerBase | None,
-    tokenize: Callable[[PreTrainedTokenizerBase], BatchEncoding],
-) -> BatchEncoding:
-    """Tokenize examples for a memory that has its own tokenizer.
-
-    Args:
-        encodings: What the domain encoder reads.
-        memory_tokenizer: See `load_memory_tokenizer`; with None nothing is added.
-        tokenize: Makes encodings of the same texts by the tokenizer it is given.
-
-    Returns:
-        `encodings`, with `memory_input_ids`, `memory_attention_mask` and, if there are any, `memory_token_type_ids`.
-    """
-    if memory_tokenizer is not None:
-        memory = tokenize(memory_tokenizer)
-        for name in ("input_ids", "attention_mask", "token_type_ids"):
-            if name in memory:
-                encodings[f"memory_{name}"] = memory[name]
-    return encodings
+def name_memory_inputs(tokenized: Dataset) -> Dataset:
+    """Return what a memory reads of texts that its own tokenizer tokenized, by the names of a G-MAP's arguments."""
+    names = {"input_ids", "attention_mask", "token_type_ids"} & {*tokenized.column_names}
+    return tokenized.select_columns(sorted(names)).rename_columns({name: f"memory_{name}" for name in names})
 
 
 @dataclass

@@ -1,7 +1,7 @@
-"""What the scripts do for a model that reads passages: look texts up in a datastore, wrap the collator, use a cache."""
+"""What a run does for a model that reads passages: look texts up in a datastore, and encode the passages once."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,20 +23,119 @@ class PassageArguments:
 
     datastore: str | None = field(default=None, metadata={"help": "Folder of the datastore that rada reads."})
     num_passages: int = field(default=10, metadata={"help": "Passages retrieved for an example."})
-    append_passage: bool = field(
-        default=False,
-        metadata={
-            "help": "Classification: append the best passage, as far as it fits behind the text, for any encoder."
-        },
-    )
     passage_cache: str | None = field(
         default=None,
         metadata={"help": "Folder for encoded passages; to train, set passage_encoder=frozen in --config_overrides."},
     )
 
 
+@dataclass
+class PassageReader:
+    """A model that reads passages, and the datastore that it reads."""
+
+    args: PassageArguments
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    datastore: Any
+    """Has `passages` and `fingerprint`."""
+
+    def look_up(self, splits: DatasetDict, text_columns: list[str], num_proc: int | None = None) -> DatasetDict:
+        """Look up the texts of every split.
+
+        Args:
+            splits: The data.
+            text_columns: What is looked up, together.
+            num_proc: Processes that search.
+
+        Returns:
+            The splits with `passage_ids` and `passage_scores`.
+        """
+        # Imported here: a run without passages needs no engine that searches.
+        from hf_domain.datastore import add_passages
+
+        return add_passages(splits, self.datastore, text_columns, self.args.num_passages, num_proc=num_proc)
+
+    def look_up_blocks(self, examples: DatasetDict, num_proc: int | None = None) -> DatasetDict:
+        """Look up what tokenized examples say: packed blocks of a corpus no longer are a document's text.
+
+        Args:
+            examples: With the column `input_ids`.
+            num_proc: Processes that decode and search.
+
+        Returns:
+            The examples with `passage_ids` and `passage_scores`.
+
+        Raises:
+            ValueError: They are a stream.
+        """
+        if not isinstance(examples, DatasetDict):
+            raise ValueError("texts are looked up before training; got a stream. Leave out --streaming.")
+        tokenizer = self.tokenizer
+        texts = examples.map(
+            lambda batch: {"text": tokenizer.batch_decode(batch["input_ids"], skip_special_tokens=True)},
+            batched=True,
+            num_proc=num_proc,
+            desc="Decoding",
+        )
+        return self.look_up(texts, ["text"], num_proc).remove_columns("text")
+
+    def fill_cache(self, splits: Mapping[str, Any], training_args: TrainingArguments) -> None:
+        """Encode the passages that were looked up, and let the model read them from `--passage_cache`, if there is one.
+
+        Args:
+            splits: With `passage_ids`.
+            training_args: Say the device that encodes, and which process does.
+
+        Raises:
+            ValueError: The encoder that makes the states is trained.
+        """
+        model, datastore = self.model, self.datastore
+        if self.args.passage_cache is None:
+            return
+        if training_args.do_train and model.config.passage_encoder != "frozen":
+            raise ValueError(
+                "cached passages go stale while the encoder that made them trains; got passage_encoder="
+                f"{model.config.passage_encoder}. Add --config_overrides passage_encoder=frozen or drop the cache."
+            )
+        # Imported here: only a run with a cache hashes and maps files.
+        from hf_domain.rada.states import build_passage_cache, list_retrieved
+
+        model.to(training_args.device)  # type: ignore[arg-type]
+        with training_args.main_process_first(desc="encoding passages"), autocast_as_trained(training_args):
+            cache = build_passage_cache(
+                self.args.passage_cache,
+                model,  # type: ignore[arg-type]
+                self.tokenizer,
+                datastore.passages,
+                datastore.fingerprint,
+                list_retrieved(splits.values(), self.args.num_passages),
+            )
+        model.use_passage_cache(cache)  # type: ignore[operator]
+
+    def collate(self, collator: Callable[[list[dict[str, Any]]], Any]) -> DataCollatorWithPassages:
+        """Return a collator that brings passages beside the batch; their ids alone where the model has them cached."""
+        passages = None if self.args.passage_cache is not None else self.datastore.passages
+        return DataCollatorWithPassages(collator, self.tokenizer, passages, self.args.num_passages)
+
+
+def load_passage_reader(
+    args: PassageArguments,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    method: str,
+    appends_passage: bool = False,
+) -> PassageReader | None:
+    """Load what a run reads in a datastore; None for a run that reads nothing. See `load_datastore`."""
+    datastore = load_datastore(args, model, tokenizer, method, appends_passage)
+    return None if datastore is None else PassageReader(args, model, tokenizer, datastore)
+
+
 def load_datastore(
-    args: PassageArguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, method: str | None
+    args: PassageArguments,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    method: str | None,
+    appends_passage: bool = False,
 ) -> Any:
     """Load the datastore that a run reads.
 
@@ -45,16 +144,17 @@ def load_datastore(
         model: That of the run.
         tokenizer: Its tokenizer.
         method: What the run asked for.
+        appends_passage: Whether the run appends a passage to the text, for an encoder that reads none by itself.
 
     Returns:
-        An object with `passages` and `fingerprint`; None for a run that reads nothing.
+        A `Datastore`; None for a run that reads nothing.
 
     Raises:
         ValueError: A model that reads has no datastore, or the other way round; its passages are longer than what the
             model takes; see also `Datastore.load`.
     """
     reads = isinstance(model, RadaPreTrainedModel)
-    if args.append_passage and (reads or args.datastore is None):
+    if appends_passage and (reads or args.datastore is None):
         raise ValueError("--append_passage is for an encoder that reads no passages by itself, and needs a --datastore")
     if args.datastore is None:
         if method in METHODS and METHODS[method].reads_passages:
@@ -64,7 +164,7 @@ def load_datastore(
         if reads:
             logger.warning("this model reads passages and there is no --datastore: it works as its encoder alone")
         return None
-    if not (reads or args.append_passage):
+    if not (reads or appends_passage):
         raise ValueError(
             f"a --datastore is read by rada; {type(model).__name__} reads no passages. Add --method rada or drop it."
         )
@@ -88,32 +188,6 @@ def _count_positions(model: PreTrainedModel) -> int | None:
     return min(sizes, default=None)
 
 
-def retrieve_passages(
-    splits: DatasetDict,
-    datastore: Any,
-    text_columns: list[str],
-    args: PassageArguments,
-    num_proc: int | None = None,
-) -> DatasetDict:
-    """Look the texts of every split up.
-
-    Args:
-        splits: The data.
-        datastore: See `load_datastore`; None returns the splits as they are.
-        text_columns: What is looked up, together.
-        args: Say how many passages.
-        num_proc: Processes that search.
-
-    Returns:
-        The splits with `passage_ids` and `passage_scores`.
-    """
-    if datastore is None:
-        return splits
-    from hf_domain.datastore import add_passages
-
-    return add_passages(splits, datastore, text_columns, args.num_passages, num_proc=num_proc)
-
-
 def append_passages(
     splits: DatasetDict, datastore: Any, text_column: str, tokenizer: PreTrainedTokenizerBase, max_seq_length: int
 ) -> DatasetDict:
@@ -124,7 +198,7 @@ def append_passages(
 
     Args:
         splits: With `passage_ids`.
-        datastore: See `load_datastore`.
+        datastore: Has the `passages`.
         text_column: What the passage is appended to.
         tokenizer: A fast one, as datastores need.
         max_seq_length: Tokens of text and passage at most, with special tokens.
@@ -151,96 +225,6 @@ def append_passages(
     return splits.map(read, batched=True, remove_columns=columns, desc="Appending passages")
 
 
-def retrieve_for_blocks(
-    examples: DatasetDict,
-    tokenizer: PreTrainedTokenizerBase,
-    datastore: Any,
-    args: PassageArguments,
-    num_proc: int | None = None,
-) -> DatasetDict:
-    """Look up what tokenized examples say, such as packed blocks of a corpus, which no longer are a document's text.
-
-    Args:
-        examples: With the column `input_ids`.
-        tokenizer: Turns them into text again.
-        datastore: See `load_datastore`; None returns the examples as they are.
-        args: Say how many passages.
-        num_proc: Processes that decode and search.
-
-    Returns:
-        The examples with `passage_ids` and `passage_scores`.
-
-    Raises:
-        ValueError: They are a stream.
-    """
-    if datastore is None:
-        return examples
-    if not isinstance(examples, DatasetDict):
-        raise ValueError("texts are looked up before training; got a stream. Leave out --streaming.")
-    texts = examples.map(
-        lambda batch: {"text": tokenizer.batch_decode(batch["input_ids"], skip_special_tokens=True)},
-        batched=True,
-        num_proc=num_proc,
-        desc="Decoding",
-    )
-    return DatasetDict(
-        {
-            split: dataset.remove_columns("text")
-            for split, dataset in retrieve_passages(texts, datastore, ["text"], args, num_proc).items()
-        }
-    )
-
-
-def wrap_collator(
-    collator: Callable[[list[dict[str, Any]]], Any],
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    datastore: Any,
-    splits: DatasetDict,
-    args: PassageArguments,
-    training_args: TrainingArguments,
-) -> Callable[[list[dict[str, Any]]], Any]:
-    """Let a collator bring passages, or their ids if the model is given a cache of them.
-
-    Args:
-        collator: That of the task.
-        model: Gets the cache, if the run has one.
-        tokenizer: Its tokenizer.
-        datastore: See `load_datastore`; None returns the collator as it is.
-        splits: With `passage_ids`.
-        args: Say how many passages, and the folder of the cache.
-        training_args: Say the device that encodes, and which process does.
-
-    Returns:
-        The collator of the run.
-    """
-    if datastore is None or not isinstance(model, RadaPreTrainedModel):
-        return collator
-    passages = datastore.passages
-    if args.passage_cache is not None:
-        # Imported here: only a run with a cache hashes and maps files.
-        from hf_domain.rada.states import build_passage_cache, list_retrieved
-
-        if training_args.do_train and model.config.passage_encoder != "frozen":
-            raise ValueError(
-                "cached passages go stale while the encoder that made them trains; got passage_encoder="
-                f"{model.config.passage_encoder}. Add --config_overrides passage_encoder=frozen or drop the cache."
-            )
-        model.to(training_args.device)  # type: ignore[arg-type]
-        with training_args.main_process_first(desc="encoding passages"), autocast_as_trained(training_args):
-            cache = build_passage_cache(
-                args.passage_cache,
-                model,
-                tokenizer,
-                passages,
-                datastore.fingerprint,
-                list_retrieved(splits.values(), args.num_passages),
-            )
-        model.use_passage_cache(cache)
-        passages = None
-    return DataCollatorWithPassages(collator, tokenizer, passages, args.num_passages)
-
-
 def weigh_words(
     model: RadaPreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -255,7 +239,7 @@ def weigh_words(
     Args:
         model: Any head, or none.
         tokenizer: Its tokenizer.
-        datastore: See `load_datastore`.
+        datastore: What is searched, a `Datastore`.
         text: What is read for.
         text_pair: The second text of a pair; passages are looked up for both together.
         num_passages: How many are retrieved.

@@ -1,4 +1,4 @@
-"""Arguments of the scripts in examples/: how they are read and checked, and those that describe a model."""
+"""Arguments of the scripts in examples/: how they are read and checked, and those of models and tasks."""
 
 import argparse
 import json
@@ -14,7 +14,7 @@ from typing import Any, NoReturn, get_origin
 from safetensors import SafetensorError, safe_open
 from transformers import HfArgumentParser, TrainingArguments
 
-from hf_domain.methods import METHODS, TASK_METHODS
+from hf_domain.methods import METHODS, PLAIN, TASK_METHODS
 from hf_domain.publishing import is_hub_id
 from hf_domain.training.settings import read_settings
 
@@ -34,7 +34,7 @@ class ModelArguments:
         default=False, metadata={"help": "Replace the head of a model that was fine-tuned for other labels."}
     )
     method: str = field(
-        default="plain",
+        default=PLAIN,
         metadata={
             "help": "The encoder as it is, with a memory (gmap), or reading passages (rada).",
             "choices": TASK_METHODS,
@@ -57,6 +57,104 @@ class ModelArguments:
             "token": self.token,
             "trust_remote_code": self.trust_remote_code,
         }
+
+
+@dataclass
+class FineTuningArguments(ModelArguments):
+    """Which model is fine-tuned, and how much of it."""
+
+    train_top_layers: int | None = field(
+        default=None, metadata={"help": "exBERT: train the head and so many top layers; default 3, 0 trains all."}
+    )
+
+
+@dataclass
+class FineTunerArguments(TrainingArguments):
+    """How a model is fine-tuned: as transformers does, at a learning rate that fits the size of the encoder."""
+
+    learning_rate: float | None = field(  # type: ignore[assignment] # FineTuner sets it
+        default=None, metadata={"help": "Default: 5e-5 * (768 / hidden_size)^2, at most 5e-4."}
+    )
+
+
+@dataclass
+class DataArguments:
+    """Which data a task has. Every task adds its own."""
+
+    dataset_name: str | None = field(default=None, metadata={"help": "Dataset of the Hub, instead of files."})
+    dataset_config_name: str | None = field(default=None, metadata={"help": "Its configuration."})
+    train_file: str | None = field(default=None, metadata={"help": "Training data: .jsonl, .json, .csv or .parquet."})
+    validation_file: str | None = field(default=None, metadata={"help": "Validation data, likewise."})
+    test_file: str | None = field(default=None, metadata={"help": "Test data, likewise."})
+    max_train_samples: int | None = field(default=None, metadata={"help": "Use the first so many training examples."})
+    max_eval_samples: int | None = field(default=None, metadata={"help": "Likewise for validation."})
+    max_predict_samples: int | None = field(default=None, metadata={"help": "Likewise for test."})
+    pad_to_max_length: bool = field(default=False, metadata={"help": "Pad to max_seq_length, not batch by batch."})
+    overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again although a cached result exists."})
+    preprocessing_num_workers: int | None = field(
+        default=None, metadata={"help": "Processes that tokenize, and search."}
+    )
+    memory_cache: str | None = field(
+        default=None, metadata={"help": "With a frozen memory (gmap): folder that keeps its states of all examples."}
+    )
+
+
+@dataclass
+class ClassificationArguments(DataArguments):
+    """What to classify and how."""
+
+    text_column_names: str | None = field(
+        default=None,
+        metadata={"help": "Column of text, or two as first,second. Default: a known pair, `text`, or the only one."},
+    )
+    label_column_name: str = field(default="label", metadata={"help": "Column of labels."})
+    max_seq_length: int = field(default=128, metadata={"help": "Tokens of an example at most."})
+    do_regression: bool | None = field(
+        default=None, metadata={"help": "Labels are values. Default: if they are fractions."}
+    )
+    multi_label: bool | None = field(
+        default=None, metadata={"help": "An example has any number of labels. Default: if it has a list of them."}
+    )
+    negative_labels: str | None = field(
+        default=None, metadata={"help": "Labels that mean none of these, as a,b; adds positive_micro_f1 without them."}
+    )
+    metric_name: str | None = field(
+        default=None,
+        metadata={"help": "One metric instead of all; one of evaluate needs --trust_remote_code."},
+    )
+    append_passage: bool = field(
+        default=False,
+        metadata={"help": "Append the best passage of a --datastore, as far as it fits behind the text."},
+    )
+
+
+@dataclass
+class NerArguments(DataArguments):
+    """What to tag and how."""
+
+    text_column_name: str = field(default="tokens", metadata={"help": "Column of words."})
+    label_column_name: str = field(default="tags", metadata={"help": "Column of tags; often ner_tags on the Hub."})
+    max_seq_length: int | None = field(
+        default=None, metadata={"help": "Tokens of a sentence at most. Default: as many as the model takes."}
+    )
+    label_all_tokens: bool = field(
+        default=False, metadata={"help": "Label all tokens of a word, not the first one alone."}
+    )
+    return_entity_level_metrics: bool = field(default=False, metadata={"help": "Metrics of every entity type as well."})
+
+
+@dataclass
+class QuestionAnsweringArguments(DataArguments):
+    """What to answer and how."""
+
+    max_seq_length: int = field(default=384, metadata={"help": "Tokens of question and window at most."})
+    doc_stride: int = field(default=128, metadata={"help": "Tokens that two windows of a context share."})
+    n_best_size: int = field(default=20, metadata={"help": "Answers that are kept for a question."})
+    max_answer_length: int = field(default=30, metadata={"help": "Tokens of an answer at most."})
+    version_2_with_negative: bool = field(default=False, metadata={"help": "Some questions have no answer."})
+    null_score_diff_threshold: float = field(
+        default=0.0, metadata={"help": "Choose no answer when it leads the best answer by more than this."}
+    )
 
 
 def check_method(model_args: ModelArguments, is_method: bool) -> None:

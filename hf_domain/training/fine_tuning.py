@@ -2,76 +2,23 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import Dataset, DatasetDict, load_dataset
-from transformers import (
-    AutoConfig,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    Trainer,
-    TrainingArguments,
-)
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
 
 from hf_domain.data.corpora import check_held_out, load_files, locate_row
-from hf_domain.data.labels import name_example
-from hf_domain.data.text_columns import find_text_columns, list_text_columns
-from hf_domain.gmap.memory import DatasetWithMemory, cache_memory_states
-from hf_domain.modeling import modeling_gmap, modeling_rada
+from hf_domain.data.labels import Locate, name_example
+from hf_domain.data.text_columns import check_texts, find_text_columns, list_text_columns
+from hf_domain.methods import METHODS, find_methods
 from hf_domain.modeling.backbone import get_native_config
-from hf_domain.modeling.configuration_backbone import BackboneConfig, has_encoder_field
-from hf_domain.modeling.configuration_gmap import GMapConfig
-from hf_domain.modeling.configuration_rada import RadaConfig
-from hf_domain.training.arguments import ModelArguments, check_method, check_work
+from hf_domain.training.arguments import DataArguments, FineTuningArguments, ModelArguments, check_work
 from hf_domain.training.finiteness import check_weights
-from hf_domain.training.overrides import check_overrides, parse_overrides
-from hf_domain.training.stock_models import autocast_as_trained, check_tokenizer_fits, normalize_stock_loss
+from hf_domain.training.overrides import load_config
+from hf_domain.training.stock_models import check_tokenizer_fits, normalize_stock_loss
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass
-class DataArguments:
-    """Which data a task has. Every task adds its own."""
-
-    dataset_name: str | None = field(default=None, metadata={"help": "Dataset of the Hub, instead of files."})
-    dataset_config_name: str | None = field(default=None, metadata={"help": "Its configuration."})
-    train_file: str | None = field(default=None, metadata={"help": "Training data: .jsonl, .json, .csv or .parquet."})
-    validation_file: str | None = field(default=None, metadata={"help": "Validation data, likewise."})
-    test_file: str | None = field(default=None, metadata={"help": "Test data, likewise."})
-    max_train_samples: int | None = field(default=None, metadata={"help": "Use the first so many training examples."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Likewise for validation."})
-    max_predict_samples: int | None = field(default=None, metadata={"help": "Likewise for test."})
-    pad_to_max_length: bool = field(default=False, metadata={"help": "Pad to max_seq_length, not batch by batch."})
-    overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again although a cached result exists."})
-    preprocessing_num_workers: int | None = field(
-        default=None, metadata={"help": "Processes that tokenize, and search."}
-    )
-    memory_cache: str | None = field(
-        default=None, metadata={"help": "With a frozen memory (gmap): folder that keeps its states of all examples."}
-    )
-
-
-@dataclass
-class FineTuningArguments(ModelArguments):
-    """Which model is fine-tuned, and how much of it."""
-
-    train_top_layers: int | None = field(
-        default=None, metadata={"help": "exBERT: train the head and so many top layers; default 3, 0 trains all."}
-    )
-
-
-@dataclass
-class FineTunerArguments(TrainingArguments):
-    """How a model is fine-tuned: as transformers does, at a learning rate that fits the size of the encoder."""
-
-    learning_rate: float | None = field(  # type: ignore[assignment] # FineTuner sets it
-        default=None, metadata={"help": "Default: 5e-5 * (768 / hidden_size)^2, at most 5e-4."}
-    )
 
 
 class FineTuner(Trainer):
@@ -151,19 +98,23 @@ def locate_example(data_args: DataArguments, split: str, row: int) -> str:
     return name_example(split, row) if files is None else locate_row(files, row)
 
 
-def choose_text_columns(splits: DatasetDict, label_column: str, names: str | None = None) -> list[str]:
-    """Choose the columns of text that a task reads, and log them.
+def choose_text_columns(
+    splits: DatasetDict, label_column: str, names: str | None = None, locate: Locate = name_example
+) -> list[str]:
+    """Choose the columns of text that a task reads, check that every example has a text, and log them.
 
     Args:
         splits: The data; the first one, train, decides.
         label_column: Is not read.
         names: See `find_text_columns`.
+        locate: Says where an example stands, for messages.
 
     Returns:
         One or two columns, which every split has.
 
     Raises:
-        ValueError: A split lacks one of them or has another column of text; see also `find_text_columns`.
+        ValueError: A split lacks one of them or has another column of text, or an example has no text; see also
+            `find_text_columns`.
     """
     train = next(iter(splits))
     columns = find_text_columns(splits[train], names, label_column=label_column)
@@ -174,6 +125,7 @@ def choose_text_columns(splits: DatasetDict, label_column: str, names: str | Non
                 f"All splits must have the same columns of text, but {split} has {', '.join(sorted(unread))} beside "
                 f"{', '.join(columns)}. Drop the column, or name what to read by --text_column_names."
             )
+    check_texts(splits, columns, locate)
     logger.info(f"reads {' + '.join(columns)}")
     return columns
 
@@ -200,9 +152,10 @@ def check_columns(splits: DatasetDict, columns: list[str], optional_in_test: str
 
 def map_splits(
     splits: DatasetDict,
-    tokenize: Callable[[dict[str, list]], Any],
+    tokenize: Callable[..., Any],
     training_args: TrainingArguments,
     data_args: DataArguments,
+    **options: Any,
 ) -> DatasetDict:
     """Tokenize every split.
 
@@ -211,6 +164,7 @@ def map_splits(
         tokenize: Takes a batch of columns and returns the columns that replace them; `passage_ids` stay.
         training_args: Say which process goes first, so that the others find its cache.
         data_args: Say how many processes tokenize, and whether a cached result is used.
+        options: Further arguments of `tokenize`, such as another tokenizer.
 
     Returns:
         The tokenized splits.
@@ -221,6 +175,7 @@ def map_splits(
                 split: dataset.map(
                     tokenize,
                     batched=True,
+                    fn_kwargs=options,
                     remove_columns=[name for name in dataset.column_names if name != "passage_ids"],
                     num_proc=data_args.preprocessing_num_workers,
                     load_from_cache_file=not data_args.overwrite_cache,
@@ -251,48 +206,6 @@ def limit_splits(splits: DatasetDict, data_args: DataArguments) -> DatasetDict:
     )
 
 
-def load_config(model_args: ModelArguments, label_names: list[str] | None = None, **options: Any) -> PreTrainedConfig:
-    """Load the config.
-
-    Args:
-        model_args: Which model.
-        label_names: The labels in the order of their ids. Default: the task has none.
-        options: Other fields of the config that the task sets.
-
-    Returns:
-        The config.
-
-    Raises:
-        ValueError: An override is no field of the config; see also `check_method`.
-    """
-    if label_names is not None:
-        options["id2label"] = dict(enumerate(label_names))
-        options["label2id"] = {name: number for number, name in enumerate(label_names)}
-    overrides = parse_overrides(model_args.config_overrides)
-    name = model_args.config_name or model_args.model_name_or_path
-    config: Any = AutoConfig.from_pretrained(name, **model_args.hub_options)
-    check_method(model_args, model_args.method == config.model_type)
-    is_built = model_args.method not in ("plain", config.model_type)
-    config_class: Any = {"gmap": GMapConfig, "rada": RadaConfig}[model_args.method] if is_built else type(config)
-    is_shared = issubclass(config_class, BackboneConfig)  # its configuration has the fields of its encoder too
-    known = {item.name for item in fields(config_class)}
-    known |= {name for name in overrides if is_shared and has_encoder_field(config, name)}
-    if unknown := sorted(overrides.keys() - known):
-        raise ValueError(f"--config_overrides are fields of the model's config; it has no {', '.join(unknown)}")
-    check_overrides(overrides, config_class)
-    if not is_built:
-        config = AutoConfig.from_pretrained(name, **model_args.hub_options, **options, **overrides)
-    elif model_args.method == "rada":
-        config = RadaConfig(backbone_config=config, **options, **overrides)
-    else:
-        memory: Any = model_args.memory_name_or_path
-        memory_options = {**model_args.hub_options, "revision": model_args.memory_revision or "main"}
-        memory_config = AutoConfig.from_pretrained(memory, **memory_options)
-        options = {"memory_name_or_path": memory, **options, **overrides}
-        config = GMapConfig(backbone_config=config, memory_config=memory_config, **options)
-    return config
-
-
 def choose_learning_rate(hidden_size: int) -> float:
     """Return the learning rate for fine-tuning an encoder of some width.
 
@@ -305,94 +218,50 @@ def choose_learning_rate(hidden_size: int) -> float:
 
 
 def load_model(
-    auto_class: Any, model_args: FineTuningArguments, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase
+    auto_class: Any,
+    model_args: FineTuningArguments,
+    tokenizer: PreTrainedTokenizerBase,
+    label_names: list[str] | None = None,
+    **options: Any,
 ) -> PreTrainedModel:
-    """Load the model, in float32 whatever its checkpoint has, so that small updates count.
+    """Load the model of a task: the checkpoint with a head, or the model that the method builds around it.
 
-    Of an exBERT the head and the top three layers are left trainable (section 4.1), or as many as the arguments say.
+    The weights are float32 whatever the checkpoint has, so that small updates count. Of an exBERT the head and the top
+    three layers are left trainable (section 4.1), or as many as the arguments say.
 
     Args:
         auto_class: `AutoModelFor*` of the task.
         model_args: Which model.
-        config: Its config, see `load_config`; of a method that is built around the encoder, if it is another.
         tokenizer: Its tokenizer.
-
-    Returns:
-        The model.
+        label_names: The labels in the order of their ids. Default: the task has none.
+        options: Other fields of the configuration that the task sets.
 
     Raises:
         ValueError: The tokenizer has more entries than the model, or the top layers of another model than an exBERT
-            are chosen.
+            are chosen; see also `load_config`.
     """
+    if label_names is not None:
+        options["id2label"] = dict(enumerate(label_names))
+        options["label2id"] = {name: number for number, name in enumerate(label_names)}
+    config, overrides = load_config(model_args, **options)
     num_layers = model_args.train_top_layers
-    if num_layers is not None and config.model_type != "exbert":
+    trains_top_layers = any(method.trains_top_layers for method in find_methods(config.model_type))
+    if num_layers is not None and not trains_top_layers:
         raise ValueError(f"--train_top_layers is for an exBERT, this is a {config.model_type}; got {num_layers}")
-    if model_args.method != "plain" and load_model_type(model_args) != config.model_type:
-        labels = {name: getattr(config, name) for name in ("id2label", "label2id", "problem_type")}
-        options = {**model_args.hub_options, **labels, **parse_overrides(model_args.config_overrides)}
-        name, head = model_args.model_name_or_path, auto_class.__name__.removeprefix("AutoModel")
-        if model_args.method == "rada":
-            model = getattr(modeling_rada, f"Rada{head}").from_backbone(name, **options)
-        else:
-            memory: Any = model_args.memory_name_or_path
-            options["memory_revision"] = model_args.memory_revision
-            if model_args.tokenizer_name is not None and "memory_tokenizer" not in options:
-                # What reads the text is not what lies beside the encoder.
-                options["memory_tokenizer"] = modeling_gmap.compare_tokenizers(
-                    model_args.tokenizer_name,
-                    memory,
-                    memory_revision=model_args.memory_revision or "main",
-                    **model_args.hub_options,
-                )
-            model = getattr(modeling_gmap, f"GMap{head}").from_backbones(name, memory, **options)
-        check_tokenizer_fits(tokenizer, model)
-        check_weights(model, name)
-        return model
-    model = auto_class.from_pretrained(
-        model_args.model_name_or_path,
-        config=config,
-        dtype=torch.float32,
-        ignore_mismatched_sizes=model_args.ignore_mismatched_sizes,
-        **model_args.hub_options,
-    )
+    method, name = METHODS.get(model_args.method), model_args.model_name_or_path
+    if method is not None and method.is_built_around(config.model_type):
+        head = auto_class.__name__.removeprefix("AutoModel")
+        model = method.build_for_task(head, model_args, {**options, **overrides})  # type: ignore[misc]
+    else:
+        model = auto_class.from_pretrained(
+            name,
+            config=config,
+            dtype=torch.float32,
+            ignore_mismatched_sizes=model_args.ignore_mismatched_sizes,
+            **model_args.hub_options,
+        )
+        if trains_top_layers and num_layers != 0:
+            model.train_top_layers(3 if num_layers is None else num_layers)
     check_tokenizer_fits(tokenizer, model)
-    check_weights(model, model_args.model_name_or_path)
-    if config.model_type == "exbert" and num_layers != 0:
-        model.train_top_layers(3 if num_layers is None else num_layers)
+    check_weights(model, name)
     return normalize_stock_loss(model)
-
-
-def load_model_type(model_args: ModelArguments) -> str:
-    """Load the type of the model that training starts from."""
-    config: Any = AutoConfig.from_pretrained(model_args.model_name_or_path, **model_args.hub_options)
-    return config.model_type
-
-
-def add_memory_states(
-    splits: DatasetDict, model: PreTrainedModel, training_args: TrainingArguments, data_args: DataArguments
-) -> dict[str, Any]:
-    """Add the states of a frozen memory to every example, if the run keeps them.
-
-    Args:
-        splits: The tokenized splits.
-        model: A G-MAP, if they do.
-        training_args: Say on which device they are computed, and which process goes first.
-        data_args: Say where they are kept, in a folder for each split.
-
-    Returns:
-        The splits, with `memory_states` or as they are.
-    """
-    if data_args.memory_cache is None:
-        return dict(splits)
-    with training_args.main_process_first(desc="computing memory states"), autocast_as_trained(training_args):
-        model.to(training_args.device)  # type: ignore[arg-type]
-        folder = Path(data_args.memory_cache)
-        return {
-            split: DatasetWithMemory(
-                dataset,
-                cache_memory_states(
-                    model, dataset, folder / split, batch_size=training_args.per_device_eval_batch_size
-                ),
-            )
-            for split, dataset in splits.items()
-        }

@@ -220,12 +220,16 @@ def save_model(trainer: Trainer, replaced: Sequence[str] = ()) -> None:
 
 
 def run_evaluation(trainer: Trainer) -> None:
-    """Evaluate and save the metrics.
-
-    Args:
-        trainer: Has an evaluation set.
-    """
+    """Evaluate and save the metrics."""
     save_metrics(trainer, "eval", trainer.evaluate(), trainer.eval_dataset)
+
+
+def train_and_evaluate(trainer: Trainer) -> None:
+    """Train and evaluate, as far as `--do_train` and `--do_eval` ask for it."""
+    if trainer.args.do_train:
+        run_training(trainer)
+    if trainer.args.do_eval:
+        run_evaluation(trainer)
 
 
 def run_prediction(trainer: Trainer, dataset: Dataset) -> PredictionOutput:

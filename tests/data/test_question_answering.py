@@ -100,12 +100,12 @@ def test_wrong_questions_are_told():
         {"id": "x", "context": "one two", "answers": {"text": ["two"], "answer_start": [4]}},
         {"id": "y", "context": ""},
     ]
-    check_questions(rows, "train")
+    check_questions({"train": rows})
     with pytest.raises(ValueError, match="x occurs twice in train"):
-        check_questions([rows[0], rows[0]], "train")
+        check_questions({"train": [rows[0], rows[0]]})
     rows[0]["answers"]["answer_start"] = [3]
     with pytest.raises(ValueError, match="for id x of train there is ' tw' instead of 'two'"):
-        check_questions(rows, "train")
+        check_questions({"train": rows})
 
 
 # Two windows over "one two three four", with a start token and a question token before and a separator after.

@@ -276,7 +276,10 @@ def test_memory_is_left_where_it_is(tmp_path, files, run, general):
 
 def test_options_that_gmap_does_not_have(tmp_path, files, run, general):
     flags = files(lambda topic, rng: topic) | {"method": "gmap", "memory_name_or_path": general}
-    for overrides, message in (("memory_layers=[3]", "from 1 to 2"), ("memory_layer=1", "it has no memory_layer")):
+    for overrides, message in (
+        ("memory_layers=[3]", "from 1 to 2"),
+        ("memory_layer=1", "has no option memory_layer"),
+    ):
         with pytest.raises(ValueError, match=message):
             run(**flags, config_overrides=overrides)
     assert not (tmp_path / "output").exists()

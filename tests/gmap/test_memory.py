@@ -16,10 +16,10 @@ from hf_domain import GMapConfig, GMapForSequenceClassification, GMapModel, VarM
 from hf_domain.gmap.memory import (
     DataCollatorWithMemory,
     DatasetWithMemory,
-    add_memory_inputs,
     cache_memory_states,
     check_same_ids,
     load_memory_tokenizer,
+    name_memory_inputs,
     open_memory_cache,
 )
 
@@ -40,8 +40,10 @@ def make_gmap(tokenizer, head=GMapModel, memory_vocab_size=None, **options):
 
 
 def tokenize(tokenizer, texts=SENTENCES, memory_tokenizer=None, **options):
-    encodings = add_memory_inputs(tokenizer(texts, **options), memory_tokenizer, lambda memory: memory(texts))
-    return Dataset.from_dict({**encodings, "labels": [row % 2 for row in range(len(texts))]})
+    columns = {**tokenizer(texts, **options), "labels": [row % 2 for row in range(len(texts))]}
+    if memory_tokenizer is not None:
+        columns |= name_memory_inputs(Dataset.from_dict(dict(memory_tokenizer(texts)))).to_dict()
+    return Dataset.from_dict(columns)
 
 
 # -------------------------------------------------------------------------------------------- two tokenizers

@@ -3,7 +3,6 @@
 import json
 import random
 import re
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,14 +17,14 @@ from hf_domain.data.classification import tokenize_texts
 from hf_domain.data.labels import prepare_for_words
 from hf_domain.datastore import Datastore, build_datastore
 from hf_domain.examples import run_classification, run_mlm, run_ner, run_qa, search_datastore
+from hf_domain.methods import PLAIN
 from hf_domain.rada.passages import (
     PassageArguments,
+    PassageReader,
     append_passages,
     load_datastore,
-    retrieve_for_blocks,
-    retrieve_passages,
+    load_passage_reader,
     weigh_words,
-    wrap_collator,
 )
 
 TOPICS = ["law", "gene", "stock"]
@@ -168,31 +167,26 @@ def test_what_a_run_may_not_ask_for(run, topics, tmp_path):
         load_datastore(PassageArguments(passage_cache=str(tmp_path)), make_masked_lm("bert"), None, None)
     with pytest.raises(ValueError, match=r"go stale.*passage_encoder=shared"):
         run(run_classification, splits, passage_cache=tmp_path / "states", max_steps=1)
-    with pytest.raises(ValueError, match="it has no selectoin"):
+    with pytest.raises(ValueError, match="RadaConfig has no option selectoin"):
         run(run_classification, splits, config_overrides="selectoin=top1")
 
 
 def test_a_reader_without_datastore_is_its_encoder(caplog):
     model = RadaForMaskedLM.from_backbone(make_masked_lm("bert"))
-    assert load_datastore(PassageArguments(), model, None, None) is None
+    assert load_passage_reader(PassageArguments(), model, None, PLAIN) is None
     assert "there is no --datastore" in caplog.text
-    splits = DatasetDict(train=Dataset.from_dict({"input_ids": [[1]]}))
-    assert retrieve_passages(splits, None, ["text"], PassageArguments()) is splits
-    assert retrieve_for_blocks(splits, None, None, PassageArguments()) is splits
-    collator = object()
-    assert wrap_collator(collator, model, None, None, splits, PassageArguments(), None) is collator
 
 
 def test_a_stream_is_not_looked_up():
     with pytest.raises(ValueError, match="Leave out --streaming"):
-        retrieve_for_blocks(IterableDatasetDict(), None, SimpleNamespace(), PassageArguments())
+        PassageReader(PassageArguments(), None, None, None).look_up_blocks(IterableDatasetDict())
 
 
 def test_processes_that_search(monkeypatch):
     asked = []
     monkeypatch.setattr("hf_domain.datastore.add_passages", lambda *args, num_proc: asked.append(num_proc) or args[0])
     splits = DatasetDict(train=Dataset.from_dict({"text": ["a"]}))
-    assert retrieve_passages(splits, object(), ["text"], PassageArguments(), 3) is splits
+    assert PassageReader(PassageArguments(), None, None, None).look_up(splits, ["text"], 3) is splits
     assert asked == [3]
 
 
@@ -338,4 +332,4 @@ def test_passages_longer_than_the_model_are_told(tmp_path, family, positions):
         else:
             with pytest.raises(ValueError, match=r"than the 96 tokens .* have up to 97\. .* --max_length 96 or less"):
                 load_datastore(args, model, tokenizer, None)
-    assert load_datastore(PassageArguments(folder, append_passage=True), encoder, tokenizer, None)  # truncates
+    assert load_datastore(PassageArguments(folder), encoder, tokenizer, None, appends_passage=True)  # truncates

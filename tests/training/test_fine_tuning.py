@@ -13,8 +13,8 @@ from transformers import (
 )
 
 from hf_domain import ExBertForSequenceClassification, VarMAEForSequenceClassification
-from hf_domain.training.arguments import ModelArguments, parse_arguments
-from hf_domain.training.fine_tuning import DataArguments, FineTuningArguments, limit_splits, load_model, load_splits
+from hf_domain.training.arguments import DataArguments, FineTuningArguments, ModelArguments, parse_arguments
+from hf_domain.training.fine_tuning import limit_splits, load_model, load_splits
 
 
 @pytest.fixture
@@ -27,12 +27,11 @@ def make_training_args(tmp_path, **options):
 
 
 def test_stock_models_leave_the_division_of_the_loss_to_the_trainer(model_args):
-    config = AutoConfig.from_pretrained(model_args.model_name_or_path)
     tokenizer = make_bert_tokenizer(["a few words"])
-    assert load_model(AutoModelForSequenceClassification, model_args, config, tokenizer).accepts_loss_kwargs is False
+    assert load_model(AutoModelForSequenceClassification, model_args, tokenizer).accepts_loss_kwargs is False
     own = VarMAEForSequenceClassification.from_backbone(model_args.model_name_or_path)
     own.save_pretrained(model_args.model_name_or_path)
-    assert load_model(AutoModelForSequenceClassification, model_args, own.config, tokenizer).accepts_loss_kwargs is True
+    assert load_model(AutoModelForSequenceClassification, model_args, tokenizer).accepts_loss_kwargs is True
 
 
 @pytest.mark.parametrize(("chosen", "trained"), [(None, 3), (1, 1), (0, 4)])
@@ -43,8 +42,7 @@ def test_top_layers_of_an_exbert(model_args, chosen, trained):
         model_args.model_name_or_path
     )
     model_args.train_top_layers = chosen
-    config = AutoConfig.from_pretrained(model_args.model_name_or_path)
-    model = load_model(AutoModelForSequenceClassification, model_args, config, tokenizer)
+    model = load_model(AutoModelForSequenceClassification, model_args, tokenizer)
     layers = [all(parameter.requires_grad for parameter in layer.parameters()) for layer in model.get_base_layers()]
     assert layers == [number >= 4 - trained for number in range(4)]
     assert model.get_input_embeddings().weight.requires_grad is (chosen == 0)
@@ -52,17 +50,16 @@ def test_top_layers_of_an_exbert(model_args, chosen, trained):
 
 
 def test_top_layers_of_another_model_are_refused(model_args):
-    config = AutoConfig.from_pretrained(model_args.model_name_or_path)
     model_args.train_top_layers = 1
     with pytest.raises(ValueError, match="is for an exBERT, this is a bert; got 1"):
-        load_model(AutoModelForSequenceClassification, model_args, config, make_bert_tokenizer(["a few words"]))
+        load_model(AutoModelForSequenceClassification, model_args, make_bert_tokenizer(["a few words"]))
 
 
 def test_tokenizer_larger_than_the_model_is_told(model_args):
     config = AutoConfig.from_pretrained(model_args.model_name_or_path)
     tokenizer = make_bert_tokenizer()
     with pytest.raises(ValueError, match=rf"{len(tokenizer)} entries .* {config.vocab_size} rows"):
-        load_model(AutoModelForSequenceClassification, model_args, config, tokenizer)
+        load_model(AutoModelForSequenceClassification, model_args, tokenizer)
 
 
 def test_only_the_splits_of_the_run_are_loaded(tmp_path, model_args, monkeypatch):

@@ -1,0 +1,320 @@
+"""The steps of Adapt-and-Distill as they are run: arguments, checks before work, and each kind of step."""
+
+import copy
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    DataCollatorWithPadding,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
+
+from hf_domain.data.corpora import check_batch, check_held_out, find_files, load_files
+from hf_domain.distillation.losses import DistillationConfig
+from hf_domain.distillation.model import DistillationModel
+from hf_domain.distillation.strategies import (
+    Step,
+    Strategy,
+    begin_step,
+    fingerprint_checkpoint,
+    finish_step,
+    make_plan,
+)
+from hf_domain.distillation.students import check_pair, check_same_vocabulary, make_student, pick_layers
+from hf_domain.files import fingerprint_files, read_json, write_folder
+from hf_domain.new_rows import apply_delta, check_not_expanded
+from hf_domain.tokenization import VocabularyDelta
+from hf_domain.training.arguments import ModelArguments
+from hf_domain.training.callbacks import log_auxiliary_losses
+from hf_domain.training.finiteness import check_weights
+from hf_domain.training.pretraining import (
+    CorpusArguments,
+    PretrainingArguments,
+    check_options,
+    evaluate_masked_lm,
+    load_delta,
+    load_examples,
+    load_model,
+    make_collator,
+    watch_new_rows,
+)
+from hf_domain.training.run_folders import MADE, describe_run, find_checkpoint
+from hf_domain.training.runs import load_tokenizer, run_evaluation, run_training, write_card
+
+SHAPE = (
+    "student_name_or_path",
+    "student_layers",
+    "num_hidden_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "intermediate_size",
+)
+# What of the text changes a checkpoint.
+TEXT_OPTIONS = (
+    "dataset_name",
+    "dataset_config_name",
+    "text_column_name",
+    "streaming",
+    "max_seq_length",
+    "line_by_line",
+    "max_train_samples",
+    "do_eval",
+    "validation_split_percentage",
+)
+# What a step sets itself, or does not read.
+SET_BY_STEP = ("max_steps", "learning_rate", "do_train", "do_predict")
+
+
+@dataclass
+class DistillationArguments(ModelArguments):
+    """The teacher (`model_name_or_path`), the student, and the way from one to the other."""
+
+    strategy: Strategy = field(default="adapt_and_distill", metadata={"help": "See hf_domain.distillation.strategies."})
+    teacher_steps: int = field(default=0, metadata={"help": "Steps that adapt the teacher."})
+    student_steps: int = field(default=0, metadata={"help": "Steps of the student, divided among its own."})
+    masked_lm_steps: int = field(default=0, metadata={"help": "Steps of masked LM after the last distillation."})
+    mlm_learning_rate: float = field(default=1e-4, metadata={"help": "Of every step of masked LM."})
+    dry_run: bool = field(default=False, metadata={"help": "Print the steps and stop."})
+    student_name_or_path: str | None = field(default=None, metadata={"help": "Student that exists."})
+    student_layers: list[int] | None = field(default=None, metadata={"help": "Layers of the teacher, 1 is the first."})
+    num_hidden_layers: int | None = field(default=None, metadata={"help": "Layers of a fresh student."})
+    hidden_size: int | None = field(default=None, metadata={"help": "Its width, if not the teacher's."})
+    num_attention_heads: int | None = field(default=None, metadata={"help": "Its heads, if not the teacher's."})
+    intermediate_size: int | None = field(default=None, metadata={"help": "Its feed-forward width, likewise."})
+    method: Literal["minilm", "minilmv2"] = field(default="minilm", metadata={"help": "See DistillationConfig."})
+    num_relation_heads: int | None = field(default=None, metadata={"help": "Of minilmv2."})
+    teacher_layer: int | None = field(default=None, metadata={"help": "The layer that teaches, if not the last."})
+    teacher_dtype: Literal["auto", "float32", "bfloat16"] = field(
+        default="float32", metadata={"help": "Type of the weights of a teacher that teaches."}
+    )
+    expanded_vocabulary: str | None = field(default=None, metadata={"help": "Folder written by run_expand_vocab.py."})
+
+    def __post_init__(self) -> None:
+        ways = {name: getattr(self, name) for name in SHAPE[:3]}
+        if sum(way is not None for way in ways.values()) != 1:
+            raise ValueError(f"a student is named, picked from the teacher's layers or made fresh; got {ways}")
+        self.distillation_config = DistillationConfig(self.method, self.num_relation_heads, self.teacher_layer)
+
+    @property
+    def student_hub_options(self) -> dict[str, Any]:
+        """The options with which the student is loaded: the revision is the teacher's."""
+        return {**self.hub_options, "revision": "main"}
+
+
+@dataclass
+class DistillationCorpusArguments(CorpusArguments):
+    """The text of the domain (`train_file`), and general text for the general teacher."""
+
+    general_file: list[str] | None = field(
+        default=None, metadata={"help": "Text for the general teacher's distillation, if not that of the domain."}
+    )
+
+
+def plan_steps(args: DistillationArguments, data_args: DistillationCorpusArguments, output_dir: str) -> list[Step]:
+    """Lay out the steps that the arguments ask for."""
+    plan = make_plan(
+        args.strategy,
+        teacher=args.model_name_or_path,
+        output_dir=output_dir,
+        student=args.student_name_or_path,
+        expand=args.expanded_vocabulary is not None,
+        teacher_steps=args.teacher_steps,
+        student_steps=args.student_steps,
+        masked_lm_steps=args.masked_lm_steps,
+    )
+    if data_args.general_file is None:
+        plan = [replace(step, corpus="domain") if step.corpus == "general" else step for step in plan]
+    return plan
+
+
+def build_student(args: DistillationArguments, teacher: str) -> PreTrainedModel:
+    """Build the student before training, on the vocabulary of `teacher`."""
+    if args.student_name_or_path is not None:
+        return AutoModelForMaskedLM.from_pretrained(args.student_name_or_path, **args.student_hub_options)
+    teacher_model = AutoModelForMaskedLM.from_pretrained(teacher, **args.hub_options)
+    if args.student_layers is not None:
+        return pick_layers(teacher_model, args.student_layers)
+    return make_student(
+        teacher_model,
+        num_hidden_layers=args.num_hidden_layers,
+        hidden_size=args.hidden_size,
+        num_attention_heads=args.num_attention_heads,
+        intermediate_size=args.intermediate_size,
+    )
+
+
+def check_text(data_args: DistillationCorpusArguments) -> None:
+    """Find out now that a file is missing, and not after the teacher was adapted."""
+    for files in (data_args.train_file, data_args.validation_file, data_args.general_file):
+        if files:
+            load_files(files, streaming=True)
+    if not (data_args.train_file or data_args.dataset_name):
+        raise ValueError("distillation needs text: give --train_file or --dataset_name")
+    check_held_out(data_args.train_file, {"validation_file": data_args.validation_file})
+
+
+def check_before_work(args: DistillationArguments, plan: list[Step], max_seq_length: int) -> None:
+    """Find out now what would end the last step after days: a pair that does not fit, vocabularies that differ."""
+    fingerprint_checkpoint(args.model_name_or_path)
+    load_tokenizer(args, max_seq_length)
+    teacher = AutoModelForMaskedLM.from_pretrained(args.model_name_or_path, **args.hub_options)
+    if args.student_name_or_path is not None:
+        theirs = AutoTokenizer.from_pretrained(args.tokenizer_name or args.model_name_or_path, **args.hub_options)
+        ours = AutoTokenizer.from_pretrained(args.student_name_or_path, **args.student_hub_options)
+        check_same_vocabulary(ours, theirs)
+    student = build_student(args, args.model_name_or_path)
+    if any(step.kind == "distill" for step in plan):
+        check_pair(student, teacher, args.distillation_config)
+    if args.expanded_vocabulary is not None:
+        own = AutoTokenizer.from_pretrained(args.tokenizer_name or args.model_name_or_path, **args.hub_options)
+        check_not_expanded(own, VocabularyDelta.load(args.expanded_vocabulary))
+
+
+def make(step: Step, args: DistillationArguments) -> None:
+    """Save the student before training, with its tokenizer."""
+    student = build_student(args, step.teacher)
+    tokenizer, options = step.model or step.teacher, args.hub_options
+    if tokenizer == args.student_name_or_path:
+        options = args.student_hub_options
+    elif tokenizer == args.model_name_or_path:
+        tokenizer = args.tokenizer_name or tokenizer
+    if step.expand:
+        apply_delta(student, VocabularyDelta.load(args.expanded_vocabulary))
+        tokenizer = args.expanded_vocabulary
+    with write_folder(step.output_dir, replaced=MADE) as folder:
+        AutoTokenizer.from_pretrained(tokenizer, **options).save_pretrained(folder)
+        student.save_pretrained(folder)
+
+
+def adapt(
+    step: Step, args: DistillationArguments, data_args: CorpusArguments, training_args: TrainingArguments
+) -> None:
+    """Continue the pre-training of teacher or student on the domain, by masked LM."""
+    assert step.model is not None
+    model_args = PretrainingArguments(
+        step.model,
+        tokenizer_name=args.tokenizer_name if step.model == args.model_name_or_path else None,
+        cache_dir=args.cache_dir,
+        model_revision=args.model_revision,
+        token=args.token,
+        trust_remote_code=args.trust_remote_code,
+        expanded_vocabulary=args.expanded_vocabulary if step.expand else None,
+    )
+    training_args.learning_rate = args.mlm_learning_rate
+    check_options(model_args, data_args, training_args)
+    delta = load_delta(model_args)
+    tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
+    model = load_model(model_args, tokenizer, delta)
+    collator = make_collator(tokenizer, data_args, training_args)
+    trainer = make_trainer(model, tokenizer, collator, model_args, data_args, training_args)
+    watch_new_rows(trainer, delta, model_args)
+    run_training(trainer)
+    if training_args.do_eval:
+        evaluate_masked_lm(trainer)
+    source = (data_args.dataset_name, data_args.dataset_config_name)
+    write_card(trainer, model_args, "fill-mask", *source, tags=["hf-domain", model_args.method])
+
+
+def make_trainer(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    collator: Any,
+    model_args: ModelArguments,
+    data_args: CorpusArguments,
+    training_args: TrainingArguments,
+) -> Trainer:
+    """Load the text of a step, and return the trainer that trains on it."""
+    with training_args.main_process_first(desc="loading and tokenizing the corpus"):
+        examples = load_examples(data_args, model_args, training_args.do_eval, tokenizer)
+    check_batch(examples["train"], training_args.train_batch_size * training_args.gradient_accumulation_steps)
+    trainer = Trainer(
+        model=model,
+        args=training_args,
+        train_dataset=examples["train"],
+        eval_dataset=examples["validation"] if training_args.do_eval else None,
+        processing_class=tokenizer,
+        data_collator=collator,
+    )
+    log_auxiliary_losses(trainer)
+    return trainer
+
+
+def distill(
+    step: Step, args: DistillationArguments, data_args: DistillationCorpusArguments, training_args: TrainingArguments
+) -> None:
+    """Let the student learn from the teacher."""
+    teacher = AutoModelForMaskedLM.from_pretrained(step.teacher, dtype=args.teacher_dtype, **args.hub_options)
+    student = AutoModelForMaskedLM.from_pretrained(step.model, dtype="float32")
+    check_weights(teacher, str(step.teacher))
+    check_weights(student, str(step.model))
+    model_args = ModelArguments(step.model, cache_dir=args.cache_dir)
+    tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
+    check_same_vocabulary(tokenizer, AutoTokenizer.from_pretrained(step.teacher, **args.hub_options))
+    model = DistillationModel(student, teacher, args.distillation_config)
+    if step.corpus == "general":
+        data_args = copy.copy(data_args)
+        data_args.train_file, data_args.validation_file = data_args.general_file, None
+        data_args.dataset_name = data_args.dataset_config_name = None
+    collator = DataCollatorWithPadding(tokenizer)
+    trainer = make_trainer(model, tokenizer, collator, model_args, data_args, training_args)
+    run_training(trainer)
+    if training_args.do_eval:
+        run_evaluation(trainer)
+    write_card(trainer, args, "feature-extraction", tags=["hf-domain", "distillation", args.method])
+
+
+def list_settings(
+    step: Step, args: DistillationArguments, data_args: DistillationCorpusArguments, training_args: TrainingArguments
+) -> dict[str, Any]:
+    """List the options that change what a step leaves, and digests of the files it reads."""
+    names = {
+        "make": [*SHAPE, "expanded_vocabulary"],
+        "adapt": ["mlm_learning_rate", "mlm_probability", "whole_word_mask", "expanded_vocabulary"],
+        "distill": ["learning_rate", "method", "num_relation_heads", "teacher_layer", "teacher_dtype"],
+    }[step.kind]
+    files = ["general_file"] if step.corpus == "general" else ["train_file"]
+    if step.kind != "make":
+        names = [*names, *TEXT_OPTIONS, *files]
+    everything = {**vars(training_args), **vars(data_args), **vars(args)}
+    settings = {name: everything[name] for name in [*names, "model_revision", "tokenizer_name", "seed"]}
+    if step.kind != "make":
+        options = describe_run([training_args])["options"]
+        settings |= {name: value for name, value in options.items() if name not in SET_BY_STEP}
+        settings["text"] = [fingerprint_files([file]) for file in find_files(everything[files[0]] or [])]
+    if step.expand:
+        settings["new_entries"] = fingerprint_files(sorted(Path(str(args.expanded_vocabulary)).glob("*.json")))
+    return settings
+
+
+def run_step(
+    step: Step,
+    args: DistillationArguments,
+    data_args: DistillationCorpusArguments,
+    training_args: TrainingArguments,
+) -> dict[str, Any]:
+    """Run a step, or the rest of it, unless it is done, and return the metrics that it left."""
+    # One process after the other: the first may still write what this step starts from.
+    with training_args.main_process_first(desc=f"beginning {step.output_dir}"):
+        is_open = begin_step(step, list_settings(step, args, data_args, training_args))
+        if is_open and step.kind == "make":
+            set_seed(training_args.seed)
+            make(step, args)
+            finish_step(step)
+    if is_open and step.kind != "make":
+        set_seed(training_args.seed)
+        step_args = copy.copy(training_args)
+        step_args.output_dir, step_args.max_steps, step_args.do_train = step.output_dir, step.steps, True
+        step_args.resume_from_checkpoint = find_checkpoint(step.output_dir)
+        train = adapt if step.kind == "adapt" else distill
+        train(step, args, copy.copy(data_args), step_args)
+        if training_args.process_index == 0:
+            finish_step(step)
+    results = Path(step.output_dir, "all_results.json")
+    return read_json(results) if results.is_file() else {}

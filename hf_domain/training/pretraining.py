@@ -1,0 +1,200 @@
+"""Continued pre-training by masked LM: its arguments, the model of a method, and the examples of a corpus."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from transformers import (
+    MODEL_FOR_MASKED_LM_MAPPING,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainingArguments,
+)
+
+from hf_domain.data.corpora import check_held_out, load_corpus, tokenize_corpus
+from hf_domain.data.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask, check_mask_token
+from hf_domain.methods import BASELINE, METHODS, PRETRAINING_METHODS, find_methods
+from hf_domain.new_rows import NewRowsFirst, RowDistances, apply_delta, check_not_expanded
+from hf_domain.tokenization import VocabularyDelta
+from hf_domain.training.arguments import ModelArguments, check_work
+from hf_domain.training.finiteness import check_weights
+from hf_domain.training.overrides import load_config
+from hf_domain.training.runs import save_metrics
+from hf_domain.training.stock_models import check_tokenizer_fits
+
+
+@dataclass
+class PretrainingArguments(ModelArguments):
+    """Which encoder, and what is made of it."""
+
+    method: str = field(default=BASELINE, metadata={"help": "What is trained.", "choices": PRETRAINING_METHODS})
+    expanded_vocabulary: str | None = field(default=None, metadata={"help": "Folder written by run_expand_vocab.py."})
+    new_rows_first_steps: int = field(default=0, metadata={"help": "Train the new rows alone for so many steps."})
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = field(
+        default="float32", metadata={"help": "Type of the weights; use --bf16 for mixed precision."}
+    )
+
+    def __post_init__(self) -> None:
+        if self.expanded_vocabulary is not None:
+            self.tokenizer_name = self.expanded_vocabulary
+
+
+@dataclass
+class CorpusArguments:
+    """Which text, and how it is cut and masked."""
+
+    train_file: list[str] | None = field(default=None, metadata={"help": ".txt .jsonl .json .csv (.gz) .parquet."})
+    validation_file: list[str] | None = field(default=None, metadata={"help": "Text to evaluate on."})
+    dataset_name: str | None = field(default=None, metadata={"help": "A dataset of the Hub instead of files."})
+    dataset_config_name: str | None = field(default=None, metadata={"help": "Its configuration."})
+    text_column_name: str | None = field(default=None, metadata={"help": "Column with the text, if not `text`."})
+    validation_split_percentage: int = field(default=5, metadata={"help": "Held out if no validation text is given."})
+    streaming: bool = field(default=False, metadata={"help": "Read while training; needs --max_steps."})
+    max_seq_length: int = field(default=128, metadata={"help": "Tokens of an example."})
+    line_by_line: bool = field(default=False, metadata={"help": "One example a document instead of packed blocks."})
+    mlm_probability: float = field(default=0.15, metadata={"help": "Share of tokens (or words) to predict."})
+    whole_word_mask: bool = field(default=False, metadata={"help": "Mask all pieces of a word together."})
+    max_train_samples: int | None = field(default=None, metadata={"help": "Train on so many examples only."})
+    max_eval_samples: int | None = field(default=None, metadata={"help": "Evaluate on so many examples only."})
+    preprocessing_num_workers: int | None = field(
+        default=None, metadata={"help": "Processes that tokenize, and search."}
+    )
+    overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again."})
+
+
+def check_options(
+    model_args: PretrainingArguments, data_args: CorpusArguments, training_args: TrainingArguments
+) -> None:
+    """Check what the flags ask for together.
+
+    Raises:
+        ValueError: One needs another, or the text of the evaluation is trained on.
+    """
+    check_work(training_args, "do_train", "do_eval")
+    if training_args.do_train:
+        check_held_out(data_args.train_file, {"validation_file": data_args.validation_file})
+    if data_args.streaming and training_args.do_train and training_args.max_steps <= 0:
+        raise ValueError("the length of a stream is not known: --streaming needs --max_steps, got none")
+    if METHODS[model_args.method].finish and training_args.push_to_hub and not training_args.do_train:
+        raise ValueError(f"--method {model_args.method} pushes the model that training ends with: add --do_train")
+    method = METHODS[model_args.method]
+    if model_args.new_rows_first_steps and model_args.expanded_vocabulary is None:
+        raise ValueError("--new_rows_first_steps needs the new rows of an --expanded_vocabulary, got none")
+    if model_args.new_rows_first_steps and method.trains_rows_apart:
+        raise ValueError(
+            "--new_rows_first_steps trains the new rows of the encoder's own table alone; the encoder of "
+            f"{model_args.method} is frozen, and its new rows are apart: leave the flag out"
+        )
+
+
+def load_delta(args: PretrainingArguments) -> VocabularyDelta | None:
+    """Load what the expanded vocabulary adds; None without one."""
+    return None if args.expanded_vocabulary is None else VocabularyDelta.load(args.expanded_vocabulary)
+
+
+def load_model(
+    args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase, delta: VocabularyDelta | None
+) -> PreTrainedModel:
+    """Load the model to train: the encoder itself, or the method's model around it.
+
+    Args:
+        args: Which encoder, method and options.
+        tokenizer: That of the run.
+        delta: What an expanded vocabulary adds.
+
+    Raises:
+        ValueError: The checkpoint is no masked LM, cannot take new entries, or has weights that are not finite; the
+            tokenizer has no mask token or does not fit; see also `load_config`.
+    """
+    check_mask_token(tokenizer)
+    config, overrides = load_config(args)
+    if type(config) not in MODEL_FOR_MASKED_LM_MAPPING and not args.trust_remote_code:
+        raise ValueError(
+            f"masked language modeling needs an encoder such as BERT or RoBERTa, got a {config.model_type}"
+        )
+    extends = any(method.extends_vocabulary for method in find_methods(config.model_type))
+    if delta is not None and (extends or hasattr(config, "memory_config")):
+        raise ValueError(
+            f"the vocabulary of an {config.model_type} is expanded when the model is made, since a part of it cannot "
+            f"read new words; leave out --expanded_vocabulary, got {args.expanded_vocabulary}"
+        )
+    if getattr(config, "memory_tokenizer", "same") != "same":
+        raise ValueError(
+            "in masked-LM training the memory reads the masked text, so both encoders need one tokenizer; the memory "
+            f"of {args.model_name_or_path} has its own"
+        )
+    model = AutoModelForMaskedLM.from_pretrained(
+        args.model_name_or_path, config=config, dtype=args.dtype, **args.hub_options
+    )
+    method = METHODS[args.method]
+    if delta is not None and not method.extends_vocabulary:
+        if (own := load_own_tokenizer(args)) is not None:
+            check_not_expanded(own, delta)
+        apply_delta(model, delta)
+    if method.model_type != config.model_type:
+        model = method.build(model, tokenizer, delta, args, overrides)  # type: ignore[misc]
+    check_tokenizer_fits(tokenizer, model)
+    check_weights(model, args.model_name_or_path)
+    return model
+
+
+def load_own_tokenizer(args: PretrainingArguments) -> PreTrainedTokenizerBase | None:
+    """Load the tokenizer that lies beside the checkpoint; None if there is none."""
+    try:
+        return AutoTokenizer.from_pretrained(args.model_name_or_path, **args.hub_options)
+    except (OSError, ValueError):
+        return None
+
+
+def load_examples(args: CorpusArguments, model_args: ModelArguments, do_eval: bool, tokenizer: Any) -> Any:
+    """Load, tokenize and cut the corpus; return its splits, or streams."""
+    corpus = load_corpus(
+        args.train_file,
+        args.validation_file,
+        dataset_name=args.dataset_name,
+        dataset_config_name=args.dataset_config_name,
+        text_column=args.text_column_name,
+        validation_split_percentage=args.validation_split_percentage if do_eval else 0,
+        streaming=args.streaming,
+        cache_dir=model_args.cache_dir,
+    )
+    examples = tokenize_corpus(
+        corpus,
+        tokenizer,
+        max_seq_length=args.max_seq_length,
+        line_by_line=args.line_by_line,
+        whole_words=args.whole_word_mask,
+        num_proc=args.preprocessing_num_workers,
+        overwrite_cache=args.overwrite_cache,
+    )
+    for split, limit in (("train", args.max_train_samples), ("validation", args.max_eval_samples)):
+        if limit is not None and split in examples:
+            count = limit if args.streaming else min(limit, len(examples[split]))
+            examples[split] = examples[split].take(count) if args.streaming else examples[split].select(range(count))
+    return examples
+
+
+def make_collator(tokenizer: PreTrainedTokenizerBase, args: CorpusArguments, training_args: TrainingArguments) -> Any:
+    """Return the collator that masks tokens, or whole words."""
+    training_args.remove_unused_columns = not args.whole_word_mask  # the collator reads and drops word_ids
+    collator_class = DataCollatorForWholeWordMask if args.whole_word_mask else DataCollatorForTokenMask
+    return collator_class(tokenizer, mlm_probability=args.mlm_probability, seed=training_args.seed)
+
+
+def watch_new_rows(trainer: Trainer, delta: VocabularyDelta | None, args: PretrainingArguments) -> None:
+    """Log how far new rows move, and train them alone at first if the run asks for it."""
+    if delta is None or METHODS[args.method].trains_rows_apart:
+        return
+    trainer.add_callback(RowDistances(delta, trainer.model))
+    if args.new_rows_first_steps:
+        trainer.add_callback(NewRowsFirst(delta, args.new_rows_first_steps))
+
+
+def evaluate_masked_lm(trainer: Trainer) -> None:
+    """Evaluate, and save the metrics with the perplexity of masked tokens."""
+    metrics = trainer.evaluate()
+    metrics["perplexity"] = math.exp(metrics["eval_loss"])
+    save_metrics(trainer, "eval", metrics, trainer.eval_dataset)
