@@ -1,0 +1,28 @@
+"""What the toy method adds to hf_domain/methods.py: its builder, and its rows in `METHODS` and `RECIPES`."""
+
+from typing import Any
+
+from hf_domain.methods import Method, Recipe
+
+
+def build_toy(model: Any, tokenizer: Any, delta: Any, args: Any, options: dict[str, Any]) -> Any:
+    """Return the encoder with a scale on its last states."""
+    from hf_domain.modeling.modeling_toy import ToyForMaskedLM
+
+    return ToyForMaskedLM.from_backbone(model, **options)
+
+
+METHODS = {
+    "toy": Method(
+        title="Toy",
+        paper="Nobody et al. 2026, <https://example.org>",
+        summary="{base_model} with scaled states, trained further with masked language modeling on text of its domain.",
+        citation="@misc{nobody-2026-toy}",
+        model_type="toy",
+        build=build_toy,
+    ),
+}
+
+RECIPES = {
+    "toy": Recipe("Toy", method="toy", card="toy", pretraining={"learning_rate": 1e-3}),
+}

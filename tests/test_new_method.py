@@ -1,0 +1,117 @@
+"""The steps by which CONTRIBUTING.md adds a method, taken with a toy method in a copy of the package."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from hub_server import HubServer
+from script_runs import save_tiny_bert, write_jsonl
+from without_package import BLOCKED
+
+ROOT = Path(__file__).parent.parent
+TOY = Path(__file__).parent / "new_method"
+SENTENCES = ["the small cat sat on the mat", "a dog ran over the hill", "the cat ran", "a small dog sat"] * 8
+
+COMMANDS = """
+import json, sys
+from hf_domain.command_line import main
+for arguments in json.loads(sys.argv[1]):
+    sys.argv = ["hf-domain", *arguments]
+    main()
+"""
+LOAD = """
+import json, sys
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+model = AutoModelForMaskedLM.from_pretrained(sys.argv[1], trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code=True)
+logits = model(**tokenizer("the cat", return_tensors="pt")).logits
+print(json.dumps([type(model).__name__, model.model.scale.tolist(), logits.double().sum().item()]))
+"""
+
+
+@pytest.fixture
+def package(tmp_path):
+    """A copy of the package as it is installed, with the toy method added by the steps of CONTRIBUTING.md."""
+    package = tmp_path / "site" / "hf_domain"
+    shutil.copytree(ROOT / "hf_domain", package)
+    for folder in ("modeling", "tokenization", "examples"):
+        shutil.copytree(ROOT / folder, package / folder)
+    for name in ("configuration_toy.py", "modeling_toy.py"):  # steps 1 and 2
+        shutil.copy(TOY / name, package / "modeling")
+    code, table = (TOY / "rows.py").read_text(), package / "methods.py"
+    builder = code[code.index("def build_toy") : code.index("METHODS = {")]
+    rows = {name: re.search(rf"^{name} = {{\n(.*?)^}}", code, re.M | re.S)[1] for name in ("METHODS", "RECIPES")}
+    text = table.read_text()
+    for anchor, added in (  # steps 3 and 4
+        ("# A builder of a task gets", f"{builder}# A builder of a task gets"),
+        ("METHODS: dict[str, Method] = {\n", "METHODS: dict[str, Method] = {\n" + rows["METHODS"]),
+        ("\nRECIPES = {\n", "\nRECIPES = {\n" + rows["RECIPES"]),
+    ):
+        assert text.count(anchor) == 1
+        text = text.replace(anchor, added)
+    table.write_text(text)
+    return package.parent
+
+
+def write_data(folder):
+    """Write a tiny encoder, a corpus, a task, and a plan that compares the toy method with DAPT."""
+    save_tiny_bert(folder / "encoder", SENTENCES)
+    for name in ("corpus", "heldout"):
+        (folder / f"{name}.txt").write_text("\n".join(f"{text} {name}" for text in SENTENCES))
+    rows = [{"text": text, "label": text.split()[1]} for text in SENTENCES[:12]]
+    (folder / "task").mkdir()
+    for number, split in enumerate(("train", "validation", "test")):
+        write_jsonl(folder / "task" / f"{split}.jsonl", [row | {"text": f"{row['text']} {number}"} for row in rows])
+    plan = {
+        "encoder": "encoder",
+        "corpora": {"cats": {"train_file": "corpus.txt", "validation_file": "heldout.txt"}},
+        "tasks": {"animals": {"kind": "classification", "folder": "task", "corpus": "cats"}},
+        "methods": {"dapt": None, "toy": None},
+        "seeds": [1],
+        "budget": {"tokens": 512},
+        "pretraining": {"per_device_train_batch_size": 4, "max_seq_length": 16, "use_cpu": True},
+        "fine_tuning": {"num_train_epochs": 1, "use_cpu": True},
+    }
+    (folder / "plan.yaml").write_text(yaml.safe_dump(plan))
+
+
+def test_a_method_is_added_by_the_steps_of_contributing(package, tmp_path):
+    write_data(tmp_path)
+    training = ["--model_name_or_path", "encoder", "--method", "toy", "--config_overrides", "scale_start=0.5"]
+    training += ["--train_file", "corpus.txt", "--max_seq_length", "16", "--do_train", "--max_steps", "3"]
+    training += ["--learning_rate", "0.01", "--use_cpu", "--report_to", "none", "--output_dir", "trained"]
+    texts = {"license_note": "None.", "limits": "Only cats.", "example": "the [MASK] sat"}
+    publishing = ["--comparison", "plan", "--method", "toy", "--corpus", "cats", "--output_dir", "hub"]
+    publishing += ["--repo_id", "tester/toy", *(part for name, text in texts.items() for part in (f"--{name}", text))]
+    commands = [["mlm", *training], ["compare", "plan.yaml"], ["publish", *publishing]]
+
+    with HubServer() as hub:
+        environment = os.environ | hub.get_environment(tmp_path / "hub_home") | {"PYTHONPATH": str(package)}
+        environment["HF_MODULES_CACHE"] = str(tmp_path / "modules")
+
+        def run(code, *arguments):
+            command = [sys.executable, "-c", code, *arguments]
+            result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+            assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-3000:]
+            return result.stdout
+
+        run(COMMANDS, json.dumps(commands))
+        environment["PYTHONPATH"] = ""
+        loaded = json.loads(run(BLOCKED + LOAD, "tester/toy").splitlines()[-1])
+        trained = json.loads(run(BLOCKED + LOAD, "trained").splitlines()[-1])
+
+    files = hub.repositories["tester/toy"].commits[-1][1]
+    assert {"configuration_toy.py", "modeling_toy.py", "model.safetensors", "README.md"} <= files.keys()
+    assert "with scaled states" in files["README.md"].decode()
+    assert "| Toy |" in (tmp_path / "plan" / "report.md").read_text()
+    for name, scale, total in (loaded, trained):
+        assert name == "ToyForMaskedLM"
+        assert len(set(scale)) > 1 and total == total
+    assert all(0.4 < value < 0.6 for value in trained[1])  # three steps from 0.5
+    assert all(0.9 < value < 1.1 for value in loaded[1])
