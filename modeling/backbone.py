@@ -10,6 +10,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
+from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .configuration_backbone import BackboneConfig, has_encoder_field
@@ -104,6 +105,16 @@ def load_matching_weights(
         raise ValueError(f"{what} has no weights for {', '.join(lost[:5])}; it must be of the configured architecture")
 
 
+class HeadLinear(nn.Linear):
+    """A layer of a task head: new, it begins with the spread `config.head_initializer_range`.
+
+    Where that is None, its outputs begin with a standard deviation of `OUTPUT_SPREAD`, if its inputs have one of 1 as
+    those of a LayerNorm have. The scripts measure the inputs instead (hf_domain/training/new_heads.py).
+    """
+
+    OUTPUT_SPREAD = 0.5
+
+
 class BackbonePreTrainedModel(PreTrainedModel):
     """Base of every model of this package.
 
@@ -123,6 +134,13 @@ class BackbonePreTrainedModel(PreTrainedModel):
     base_class: type[PreTrainedModel]
     added_modules: tuple[str, ...] = ()
     auto_classes: dict[str, str] = {}
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, HeadLinear):
+            spread = self.config.head_initializer_range
+            init.normal_(module.weight, std=spread or HeadLinear.OUTPUT_SPREAD / module.in_features**0.5)
 
     @classmethod
     def from_backbone(

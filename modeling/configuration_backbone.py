@@ -112,8 +112,9 @@ class BackboneConfig(PreTrainedConfig):
         tie_word_embeddings: Whether the decoder of the masked-LM head is the embedding table.
         classifier_dropout: Dropout probability before the output layer of a task head; None takes the encoder's
             `hidden_dropout_prob`, as BERT's and RoBERTa's heads do.
-        initializer_range: Standard deviation of new weights, those of a head too; None takes the encoder's, with which
-            the head of the encoder alone would begin.
+        initializer_range: Standard deviation of the weights that a method adds to the encoder (BERT's 0.02). The
+            encoder's own is not read: it may have been chosen for a head.
+        head_initializer_range: Standard deviation of the weights of a new task head. None: see `HeadLinear`.
     """
 
     sub_configs = {"backbone_config": AutoConfig}
@@ -121,7 +122,8 @@ class BackboneConfig(PreTrainedConfig):
     backbone_config: Any = None
     tie_word_embeddings: bool = True
     classifier_dropout: float | None = None
-    initializer_range: float | None = None
+    initializer_range: float = 0.02
+    head_initializer_range: float | None = None
 
     def __post_init__(self, **kwargs) -> None:
         self.backbone_config = build_backbone_config(self.backbone_config)
@@ -129,8 +131,6 @@ class BackboneConfig(PreTrainedConfig):
             setattr(self.backbone_config, name, kwargs.pop(name))
         if self.chunk_size_feed_forward:
             self.backbone_config.chunk_size_feed_forward = self.chunk_size_feed_forward
-        if self.initializer_range is None:
-            self.initializer_range = getattr(self.backbone_config, "initializer_range", 0.02)
         super().__post_init__(**kwargs)
 
     def __getattr__(self, name: str) -> Any:

@@ -51,7 +51,6 @@ class ExBertConfig(BackboneConfig):
         backbone_dropout: Whether the frozen base keeps its dropout in masked-LM training. Our choice is no: dropout
             keeps weights from fitting their data, frozen ones cannot, and without it a step is faster and smaller. The
             released code trains the whole model in training mode, with dropout.
-        initializer_range: Of task heads alone: side modules and extension begin with the base's.
     """
 
     model_type = "exbert"

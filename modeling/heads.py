@@ -20,7 +20,7 @@ from transformers.modeling_outputs import (
 )
 from transformers.utils.generic import can_return_tuple
 
-from .backbone import BackbonePreTrainedModel, get_module_name, get_native_config, load_matching_weights
+from .backbone import BackbonePreTrainedModel, HeadLinear, get_module_name, get_native_config, load_matching_weights
 
 # Rows projected to the vocabulary at once. Up to DIRECT_ROWS one block is fastest; beyond, checkpointed chunks are both
 # faster and a quarter of the memory (benchmarks/varmae.py measures it).
@@ -213,9 +213,9 @@ class ClassificationHead(nn.Module):
     def __init__(self, config: Any, hidden_size: int | None = None):
         super().__init__()
         hidden_size = hidden_size or config.hidden_size
-        self.dense = nn.Linear(hidden_size, hidden_size)
+        self.dense = HeadLinear(hidden_size, hidden_size)
         self.dropout = nn.Dropout(get_classifier_dropout(config))
-        self.out_proj = nn.Linear(hidden_size, config.num_labels)
+        self.out_proj = HeadLinear(hidden_size, config.num_labels)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Map `[batch, length, hidden_size]` to logits `[batch, num_labels]`."""
@@ -319,7 +319,7 @@ class BackboneForTokenClassification(BackbonePreTrainedModel):
         self.num_labels = config.num_labels
         self.model = self.base_class(config)
         self.dropout = nn.Dropout(get_classifier_dropout(config))
-        self.classifier: nn.Module = nn.Linear(config.hidden_size, config.num_labels)
+        self.classifier: nn.Module = HeadLinear(config.hidden_size, config.num_labels)
 
     @can_return_tuple
     def forward(
@@ -354,7 +354,7 @@ class BackboneForQuestionAnswering(BackbonePreTrainedModel):
     def __init__(self, config: Any):
         super().__init__(config)
         self.model = self.base_class(config)
-        self.qa_outputs: nn.Module = nn.Linear(config.hidden_size, 2)
+        self.qa_outputs: nn.Module = HeadLinear(config.hidden_size, 2)
 
     def score_tokens(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
         """Return the start and end score of every token, `[batch, length, 2]`."""

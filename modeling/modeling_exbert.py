@@ -128,6 +128,10 @@ class ExtendedEmbedding(nn.Embedding):
         return torch.where(is_new.unsqueeze(-1), extension.to(base.dtype), base)
 
 
+class ExtensionTable(nn.Embedding):
+    """The rows of the new ids."""
+
+
 class ExtensionDecoder(nn.Module):
     """A linear map `[..., in_features]` to the logits of the new ids, whose weight is the extension's table.
 
@@ -159,7 +163,11 @@ class ExtendedDecoder(nn.Linear):
 # --------------------------------------------------------------------------------------------- side modules
 
 
-class Gate(nn.Linear):
+class AddedLinear(nn.Linear):
+    """A layer of a side module; `initialize_added` knows it from those of the base."""
+
+
+class Gate(AddedLinear):
     """The weighting block of a layer, `[..., hidden_size]` to `[..., 1]`; a sigmoid of it weighs the base.
 
     The sigmoid is left to the caller: an adapter of peft adds its change to the output of a linear layer, and merges it
@@ -196,12 +204,12 @@ class SideLayer(nn.Module):
         self.norm_first = config.model_type == "modernbert"
         self.attention_dropout = get_option(config, "attention_probs_dropout_prob", "attention_dropout")
         self.gate = Gate(width, exbert_config.gate_bias_init)
-        self.query_key_value = nn.Linear(width, 3 * hidden_size)
-        self.attention_output = nn.Linear(hidden_size, width)
+        self.query_key_value = AddedLinear(width, 3 * hidden_size)
+        self.attention_output = AddedLinear(hidden_size, width)
         self.attention_norm = nn.LayerNorm(width, eps=epsilon)
-        self.intermediate = nn.Linear(width, intermediate_size)
+        self.intermediate = AddedLinear(width, intermediate_size)
         self.activation = ACT2FN[get_option(config, "hidden_act", "activation", "hidden_activation")]
-        self.output = nn.Linear(intermediate_size, width)
+        self.output = AddedLinear(intermediate_size, width)
         self.output_norm = nn.LayerNorm(width, eps=epsilon)
         self.dropout = nn.Dropout(get_option(config, "hidden_dropout_prob", "dropout", "mlp_dropout"))
 
@@ -278,20 +286,29 @@ class ExtendedLayer(nn.Module):
 
 
 class ExtendedModel(PreTrainedModel):
-    """Mixed into the class of the base and of its LM head: initializes what was added inside them, and the gates.
+    """Mixed into the class of the base and of its LM head: initializes what was added inside them.
 
-    The same way as transformers the rest: N(0, 0.02) and biases of zero for BERT, as in the released code.
+    With N(0, `added_spread`) and biases of zero as in the released code, whatever the base's own spread is.
     """
+
+    added_spread: float
 
     def _init_weights(self, module: nn.Module) -> None:
         # First of all the common initializer: ModernBERT's of transformers 5.10 leaves out modules it does not know.
         PreTrainedModel._init_weights(self, module)
         super()._init_weights(module)
-        if isinstance(module, Gate):
-            init.constant_(module.bias, module.bias_init)
-        elif isinstance(module, ExtensionDecoder):
-            init.normal_(module.weight, std=getattr(self.config, "initializer_range", 0.02))
-            init.zeros_(module.bias)
+        initialize_added(module, self.added_spread)
+
+
+@torch.no_grad()
+def initialize_added(module: nn.Module, spread: float) -> None:
+    """Initialize `module` if exBERT adds it: a layer of a side module, or the extension of a table or decoder."""
+    if isinstance(module, AddedLinear | ExtensionTable | ExtensionDecoder):
+        init.normal_(module.weight, std=spread)
+    if isinstance(module, ExtensionDecoder):
+        init.zeros_(module.bias)
+    if isinstance(module, Gate):
+        init.constant_(module.bias, module.bias_init)
 
 
 @cache
@@ -365,8 +382,8 @@ class ExBertPreTrainedModel(BackbonePreTrainedModel):
         Args:
             backbone: Name or folder of a checkpoint, or a loaded model.
             extension_vocabulary: A `VocabularyDelta`, or a mapping of each new id to the old ids that spelled it.
-            extension_init: "normal" draws the new rows from the base's initializer, with biases of zero in the decoder
-                (the paper); "pieces" makes both the means of those that spelled them (AdaLM's initialization).
+            extension_init: "normal" draws the new rows from N(0, `initializer_range`), with biases of zero in the
+                decoder (the paper); "pieces" makes both the means of those that spelled them (AdaLM's initialization).
             options: Further arguments, and fields of `ExBertConfig`.
 
         Raises:
@@ -447,7 +464,7 @@ class ExBertPreTrainedModel(BackbonePreTrainedModel):
         if size == config.vocab_size:
             return table
         config.vocab_size = size
-        self.grow_extensions(getattr(find_encoder(self).config, "initializer_range", 0.02))
+        self.grow_extensions(config.initializer_range)
         return table
 
     @torch.no_grad()
@@ -455,7 +472,7 @@ class ExBertPreTrainedModel(BackbonePreTrainedModel):
         """Bring the extensions to the size that the configuration says; new rows are drawn from N(0, spread)."""
         config: Any = self.config
         table: Any = self.get_input_embeddings()
-        extension = nn.Embedding(config.extension_vocab_size, table.embedding_dim).to(table.weight)
+        extension = ExtensionTable(config.extension_vocab_size, table.embedding_dim).to(table.weight)
         extension.weight.normal_(std=spread)
         add_extension(table, ExtendedEmbedding, extension, config.base_vocab_size)
 
@@ -467,13 +484,13 @@ class ExBertModel(ExBertPreTrainedModel):
         super().__init__(config)
         self.backbone = build_backbone(config.backbone_config)
         encoder = find_encoder(self.backbone)
-        extend(encoder, ExtendedModel)
+        extend(encoder, ExtendedModel, added_spread=config.initializer_range)
         if config.extension_hidden_size:
             for layer in find_layers(encoder):
                 extend(layer, ExtendedLayer, side=SideLayer(config))
         if config.extension_vocab_size:
             table: Any = encoder.get_input_embeddings()
-            extension = nn.Embedding(config.extension_vocab_size, table.embedding_dim)
+            extension = ExtensionTable(config.extension_vocab_size, table.embedding_dim)
             add_extension(table, ExtendedEmbedding, extension, config.base_vocab_size)
         self.post_init()
 
@@ -524,7 +541,7 @@ class ExBertForMaskedLM(ExBertPreTrainedModel, BackboneForMaskedLM):
     def extend_decoder(self, extension: ExtensionDecoder) -> None:
         """Give the decoder an extension, tied to that of the table."""
         if not isinstance(self.lm_head, ExtendedModel):
-            extend(self.lm_head, ExtendedModel)
+            extend(self.lm_head, ExtendedModel, added_spread=self.config.initializer_range)
         add_extension(self.get_output_embeddings(), ExtendedDecoder, extension, self.config.base_vocab_size)
         self._tied_weights_keys |= {
             f"{target.removesuffix('weight')}extension.weight": f"{source.removesuffix('weight')}extension.weight"

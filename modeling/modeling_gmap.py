@@ -45,6 +45,7 @@ from transformers.utils.output_capturing import maybe_install_capturing_hooks
 
 from .backbone import (
     BackbonePreTrainedModel,
+    HeadLinear,
     build_backbone,
     find_encoder,
     find_layers,
@@ -860,7 +861,7 @@ class GMapForTokenClassification(GMapPreTrainedModel, BackboneForTokenClassifica
     def __init__(self, config: GMapConfig):
         super().__init__(config)
         if config.strategy in BASELINES:
-            memory_head = nn.Linear(config.memory_config.hidden_size, self.num_labels)
+            memory_head = HeadLinear(config.memory_config.hidden_size, self.num_labels)
             self.classifier = TwoHeads(config, self.classifier, memory_head)
         self.post_init()
 
@@ -874,7 +875,7 @@ class GMapForQuestionAnswering(GMapPreTrainedModel, BackboneForQuestionAnswering
     def __init__(self, config: GMapConfig):
         super().__init__(config)
         if config.strategy in BASELINES:
-            memory_head = nn.Linear(config.memory_config.hidden_size, 2)
+            memory_head = HeadLinear(config.memory_config.hidden_size, 2)
             self.qa_outputs = TwoHeads(config, self.qa_outputs, memory_head, choices_dim=-2)
         self.post_init()
 

@@ -401,8 +401,8 @@ class RadaPreTrainedModel(BackbonePreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, RetrievalInterface):
-            # What a fresh interface reads would be noise on every state: five times as large as the first token's of a
-            # small encoder with `initializer_range` 0.15, six tenths of it with 0.05.
+            # What a fresh interface reads would be noise on every state: six tenths as large as the first token's of a
+            # small encoder with `initializer_range` 0.05.
             init.zeros_(module.output.weight)
             if module.scores == "pooled":
                 init.constant_(module.scale, module.query.in_features**0.5)

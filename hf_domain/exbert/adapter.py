@@ -28,7 +28,6 @@ from peft.utils import PeftType, register_peft_method
 from torch import nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
-from transformers import initialization as init
 
 from hf_domain.files import write_folder
 from hf_domain.modeling.backbone import get_module_name, get_native_config
@@ -39,13 +38,14 @@ from hf_domain.modeling.modeling_exbert import (
     ExBertPreTrainedModel,
     ExtendedEmbedding,
     ExtendedLayer,
-    Gate,
+    ExtensionTable,
     SideLayer,
     VocabularyDelta,
     check_extension_start,
     extend,
     find_encoder,
     find_layers,
+    initialize_added,
     read_extension_vocabulary,
     restore,
 )
@@ -364,7 +364,7 @@ class ExBertAdapterModel(BaseTuner):
         start = config.base_vocab_size
         part: nn.Module
         if target is self.model.get_input_embeddings():
-            part = nn.Embedding(config.extension_vocab_size, target.embedding_dim)
+            part = ExtensionTable(config.extension_vocab_size, target.embedding_dim)
             if not isinstance(target, ExtendedEmbedding):
                 extend(target, ExtendedEmbedding, extension=TableAdapters(target), extension_start=start)
             adapters = target.extension
@@ -387,8 +387,7 @@ class ExBertAdapterModel(BaseTuner):
             adapters = target.side
         for module in part.modules():
             PreTrainedModel._init_weights(self.model, module)
-            if isinstance(module, Gate):
-                init.constant_(module.bias, module.bias_init)
+            initialize_added(module, config.initializer_range)
         adapters.exbert_adapters[adapter_name] = part
         adapters._move_adapter_to_device_of_base_layer(adapter_name)
 

@@ -63,6 +63,10 @@ class ModelArguments:
 class FineTuningArguments(ModelArguments):
     """Which model is fine-tuned, and how much of it."""
 
+    head_initializer_range: float | None = field(
+        default=None,
+        metadata={"help": "Standard deviation of the weights of a new head. Default: set by the states it reads."},
+    )
     train_top_layers: int | None = field(
         default=None, metadata={"help": "exBERT: train the head and so many top layers; default 3, 0 trains all."}
     )

@@ -15,6 +15,7 @@ from hf_domain.methods import METHODS, find_methods
 from hf_domain.modeling.backbone import get_native_config
 from hf_domain.training.arguments import DataArguments, FineTuningArguments, ModelArguments, check_work
 from hf_domain.training.finiteness import check_weights
+from hf_domain.training.new_heads import choose_start, list_head_weights, start_head
 from hf_domain.training.overrides import load_config
 from hf_domain.training.stock_models import check_tokenizer_fits, normalize_stock_loss
 
@@ -22,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class FineTuner(Trainer):
-    """The stock trainer, which keeps the order of the examples in evaluation.
+    """The stock trainer, which starts a new head by the states it reads, and keeps the order of evaluated examples.
 
     With `train_sampling_strategy="group_by_length"` the stock one reorders them in evaluation as well, and predictions
     no longer belong to the examples they are written beside.
@@ -40,6 +41,14 @@ class FineTuner(Trainer):
                 "--learning_rate sets another."
             )
         super().__init__(model, args, **options)
+
+    def train(self, *args, **kwargs) -> Any:
+        """Start the head, if `load_model` found no weights for it, then train."""
+        model: Any = self.model
+        if new_weights := model.__dict__.pop("new_weights", ()):
+            batch = next(iter(self.get_eval_dataloader(self.train_dataset)))  # in order: the sampler draws nothing
+            start_head(model, new_weights, batch)
+        return super().train(*args, **kwargs)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> torch.utils.data.Sampler | None:
         return None if eval_dataset is None else torch.utils.data.SequentialSampler(eval_dataset)
@@ -226,8 +235,9 @@ def load_model(
 ) -> PreTrainedModel:
     """Load the model of a task: the checkpoint with a head, or the model that the method builds around it.
 
-    The weights are float32 whatever the checkpoint has, so that small updates count. Of an exBERT the head and the top
-    three layers are left trainable (section 4.1), or as many as the arguments say.
+    The weights are float32 whatever the checkpoint has, so that small updates count. `FineTuner` starts the weights of
+    a head that the checkpoint does not have. Of an exBERT the head and the top three layers are left trainable (section
+    4.1), or as many as the arguments say.
 
     Args:
         auto_class: `AutoModelFor*` of the task.
@@ -252,16 +262,21 @@ def load_model(
     if method is not None and method.is_built_around(config.model_type):
         head = auto_class.__name__.removeprefix("AutoModel")
         model = method.build_for_task(head, model_args, {**options, **overrides})  # type: ignore[misc]
+        new_weights = list_head_weights(model)
     else:
-        model = auto_class.from_pretrained(
+        model, info = auto_class.from_pretrained(
             name,
             config=config,
             dtype=torch.float32,
+            output_loading_info=True,
             ignore_mismatched_sizes=model_args.ignore_mismatched_sizes,
             **model_args.hub_options,
         )
+        lost = {*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}
+        new_weights = lost & list_head_weights(model)
         if trains_top_layers and num_layers != 0:
             model.train_top_layers(3 if num_layers is None else num_layers)
     check_tokenizer_fits(tokenizer, model)
     check_weights(model, name)
+    choose_start(model, new_weights, model_args.head_initializer_range)
     return normalize_stock_loss(model)

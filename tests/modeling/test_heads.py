@@ -1,12 +1,16 @@
-"""The heads that all methods share: their losses, and the dropout of a classifier."""
+"""The heads that all methods share: their losses, their start, and the dropout of a classifier."""
 
 import pytest
 import torch
 from tiny_models import FAMILIES, make_config
 from torch.nn import functional as F
 
+import hf_domain
 from hf_domain import VarMAEConfig, VarMAEForSequenceClassification
 from hf_domain.modeling import heads
+from hf_domain.modeling.backbone import HeadLinear
+
+METHODS = ["VarMAE", "ExBert", "GMap", "Rada"]
 
 
 def test_masked_lm_loss_counts_each_label_once(monkeypatch):
@@ -63,12 +67,61 @@ def test_classifier_takes_the_encoders_dropout(family):
     assert VarMAEForSequenceClassification(config).classifier.dropout.p == 0.0
 
 
-@pytest.mark.parametrize(("option", "expected"), [(None, 0.3), (0.01, 0.01)])
-def test_new_head_begins_like_that_of_the_encoder(option, expected):
+def build(method, head, encoder_range=0.3, **options):
     backbone = make_config("bert")
-    backbone.initializer_range = 0.3
-    config = VarMAEConfig(backbone_config=backbone, num_labels=200, initializer_range=option)
-    assert config.initializer_range == expected
-    weight = VarMAEForSequenceClassification(config).classifier.out_proj.weight
-    assert weight.std().item() == pytest.approx(expected, rel=0.1)
-    assert VarMAEConfig(**config.to_dict()).initializer_range == expected
+    backbone.initializer_range = encoder_range
+    if method == "GMap":
+        options["memory_config"] = make_config("bert")
+    elif method == "ExBert":
+        options["extension_vocab_size"] = 50
+    config = getattr(hf_domain, f"{method}Config")(backbone_config=backbone, num_labels=200, **options)
+    return getattr(hf_domain, f"{method}For{head}")(config)
+
+
+@pytest.mark.parametrize("head", ["SequenceClassification", "TokenClassification", "QuestionAnswering"])
+@pytest.mark.parametrize("method", METHODS)
+def test_spread_of_a_new_head(method, head):
+    """It is chosen by itself, and by the width where nothing is chosen."""
+    model = build(method, head)
+    layers = [module for module in model.modules() if isinstance(module, HeadLinear)]
+    assert layers
+    for layer in layers:
+        assert layer.weight.std().item() == pytest.approx(0.5 / 32**0.5, rel=0.25)  # of 64 numbers or more
+        assert torch.all(layer.bias == 0)
+    model = build(method, head, head_initializer_range=0.7)
+    assert all(
+        layer.weight.std().item() == pytest.approx(0.7, rel=0.25)
+        for layer in model.modules()
+        if isinstance(layer, HeadLinear)
+    )
+    assert model.config.to_dict()["head_initializer_range"] == 0.7
+    assert type(model.config)(**model.config.to_dict()).head_initializer_range == 0.7
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_a_method_adds_does_not_read_the_spread_of_heads(method):
+    def draw(**options):
+        torch.manual_seed(0)
+        model = build(method, "SequenceClassification", **options)
+        added = ("mean_network", "extension", "side", "interface", "memory_projection", "gates")
+        parameters = model.named_parameters()
+        return {name: each for name, each in parameters if any(part in name for part in added)}
+
+    expected = draw(encoder_range=0.02)
+    assert expected
+    for options in ({"encoder_range": 0.3}, {"encoder_range": 0.02, "head_initializer_range": 0.3}):
+        for name, parameter in draw(**options).items():
+            given, wanted = (each.std(correction=0) for each in (parameter, expected[name]))
+            assert given.item() == pytest.approx(wanted.item(), rel=0.2, abs=0.005), name
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_loaded_head_stays_as_it_is(method, tmp_path):
+    model = build(method, "TokenClassification", head_initializer_range=0.7)
+    model.save_pretrained(tmp_path)
+    loaded, info = type(model).from_pretrained(tmp_path, output_loading_info=True)
+    assert loaded.config.head_initializer_range == 0.7
+    assert not info["missing_keys"]
+    for name, weight in model.state_dict().items():
+        if "classifier" in name:
+            assert torch.equal(loaded.state_dict()[name], weight), name
