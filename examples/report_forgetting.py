@@ -24,7 +24,7 @@ from hf_domain.data.corpora import load_corpus, tokenize_corpus
 from hf_domain.environment import describe_environment
 from hf_domain.files import write_json
 from hf_domain.gmap.forgetting import compare_losses, plot_losses
-from hf_domain.modeling.modeling_gmap import read_same_ids
+from hf_domain.modeling.pretrained_gmap import read_same_ids
 from hf_domain.training.arguments import parse_arguments
 
 

@@ -58,7 +58,7 @@ def build_exbert_adapter(model: Any, tokenizer: Any, delta: Any, args: Any, opti
     Raises:
         ValueError: The encoder is an exBERT already, or an option would change it.
     """
-    from hf_domain.exbert.adapter import convert_to_adapter
+    from hf_domain.exbert.convert import convert_to_adapter
     from hf_domain.training.stock_models import decode_labeled_rows_only
 
     if model.config.model_type == "exbert" or {"freeze_backbone", "backbone_dropout"} & {*options}:
@@ -72,7 +72,7 @@ def build_exbert_adapter(model: Any, tokenizer: Any, delta: Any, args: Any, opti
 
 def save_exbert_adapter(model: Any, output_dir: str) -> Any:
     """Save the adapter, and the exBERT that it makes of its base."""
-    from hf_domain.exbert.adapter import save_as_model
+    from hf_domain.exbert.convert import save_as_model
 
     return save_as_model(model, output_dir)
 
@@ -108,11 +108,12 @@ def build_rada(model: Any, tokenizer: Any, delta: Any, args: Any, options: dict[
 def build_gmap_for_task(task: str, args: Any, options: dict[str, Any]) -> Any:
     """Return a G-MAP with the head of a task."""
     from hf_domain.modeling import modeling_gmap
+    from hf_domain.modeling.pretrained_gmap import compare_tokenizers
 
     options = {**options, "memory_revision": args.memory_revision}
     if args.tokenizer_name is not None and "memory_tokenizer" not in options:
         # The run reads its text with this tokenizer, not with the one beside the encoder.
-        options["memory_tokenizer"] = modeling_gmap.compare_tokenizers(
+        options["memory_tokenizer"] = compare_tokenizers(
             args.tokenizer_name,
             args.memory_name_or_path,
             memory_revision=args.memory_revision or "main",

@@ -12,11 +12,6 @@ Symbols of the paper, and what they are called here:
     g                             `LayerGate`, one for each layer that reads mixed states
     alpha_(t,l)                   its softmax over the memory's layers l, for each token t
 
-An attention function of transformers' interface reads the memory: "memory_sdpa" and "memory_eager" stand for "sdpa" and
-"eager" in the layers that read it. Those layers hold a copy of the encoder's configuration that names the function; all
-other configurations keep the user's choice. Keys and values of padding are masked, in either part: the released code
-masks neither.
-
 ModernBERT, decided here: its layers normalize before their projections, so they normalize the memory as well. A memory
 key stands where its token does: it is rotated by that position, and a local layer sees it from within its window. With
 a tokenizer of its own the memory is stretched to the length of the text it stands beside. As memory of another family
@@ -24,36 +19,29 @@ its states are normalized by its final norm, for they are sums that grow from la
 """
 
 import copy
-import hashlib
-import logging
 import math
-import os
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import wraps
 from inspect import Parameter, signature
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 import torch
 from torch import nn
-from transformers import AttentionInterface, AutoModel, AutoTokenizer, PreTrainedModel
-from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import maybe_install_capturing_hooks
 
-from .backbone import (
-    BackbonePreTrainedModel,
-    HeadLinear,
-    build_backbone,
-    find_encoder,
-    find_layers,
-    get_native_config,
-    load_matching_weights,
-    needs_gradient,
+from .attention_gmap import (
+    ATTENTION_FUNCTIONS,
+    HeadGate,
+    LayerGate,
+    Memory,
+    check_attention,
+    find_self_attention,
+    mix_layers,
 )
-from .configuration_gmap import BASELINES, GATED_STRATEGIES, GMapConfig, check_memory_reference
+from .backbone import HeadLinear, build_backbone, find_encoder, find_layers, get_native_config, needs_gradient
+from .configuration_gmap import BASELINES, GATED_STRATEGIES, GMapConfig
 from .heads import (
     BackboneForMaskedLM,
     BackboneForQuestionAnswering,
@@ -61,462 +49,7 @@ from .heads import (
     BackboneForTokenClassification,
     ClassificationHead,
 )
-
-logger = logging.getLogger(__name__)
-
-ATTENTION_FUNCTIONS = {"sdpa": "memory_sdpa", "eager": "memory_eager"}
-
-# ---------------------------------------------------------------------------------------- memory attention
-
-
-class Memory(NamedTuple):
-    """What one layer reads of the memory."""
-
-    states: torch.Tensor
-    """`[batch, memory_length, hidden_size]`, before the layer's key and value projections."""
-    mask: torch.Tensor | None
-    """`[batch, 1, 1 or length, memory_length]`, bool, True where to attend; None: everywhere."""
-    rotation: tuple[torch.Tensor, torch.Tensor] | None
-    """Cosine and sine `[batch, memory_length, head size]` that rotate the keys, where the family rotates them."""
-    head_gate: torch.Tensor | None
-    """`[heads]`, the weight of the memory before its sigmoid; for the fusion "gate"."""
-
-
-def attend_with_memory(
-    module: Any,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    memories: list[Memory] | None = None,
-    **kwargs,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Self-attention of a layer of the domain encoder, which reads its memory if it has one (section 2.2).
-
-    Args:
-        module: The attention module; `memory_index` says which of `memories` is its own.
-        query: `[batch, heads, length, head size]`.
-        key: The same shape.
-        value: The same shape.
-        attention_mask: As sdpa (bool or None) or eager attention (0 and the lowest float) gets it.
-        memories: One for each layer that reads the memory; None attends without.
-        kwargs: Go to the attention function of transformers.
-
-    Returns:
-        Context `[batch, length, heads, head size]`, and the weights if the function gives them: with the fusion
-        "memory" over `length + memory_length` keys, else of the self-attention alone.
-    """
-    mask_dtype = torch.bool
-    if module.config._attn_implementation == "memory_sdpa":
-        attend: Callable = ALL_ATTENTION_FUNCTIONS["sdpa"]
-    else:
-        mask_dtype = query.dtype
-        attend = sys.modules[type(module).__module__].eager_attention_forward  # that of the family
-    index: Any = getattr(module, "memory_index", None)
-    if memories is None or index is None:
-        return attend(module, query, key, value, attention_mask, **kwargs)
-    memory, fusion = memories[index], module.memory_fusion
-    memory_key, memory_value = project_memory(module, memory.states.to(key.dtype), key.shape[1])
-    if memory.rotation is not None and fusion != "cross":  # there the query has no position
-        memory_key = rotate(memory_key, *memory.rotation)
-    if fusion == "memory":
-        mask = join_masks(attention_mask, memory.mask, query, memory_key, mask_dtype)
-        key, value = torch.cat([key, memory_key], dim=2), torch.cat([value, memory_value], dim=2)
-        return attend(module, query, key, value, mask, **kwargs)
-    context, weights = attend(module, query, key, value, attention_mask, **kwargs)
-    mask = memory.mask
-    if mask is not None:
-        has_memory = mask.any(dim=-1, keepdim=True)  # a softmax over nothing would be NaN
-        mask = convert_mask(mask | ~has_memory, mask_dtype)
-    memory_query = context.transpose(1, 2) if fusion == "cross" else query
-    fused = attend(module, memory_query, memory_key, memory_value, mask, **kwargs)[0]
-    if memory.head_gate is not None:
-        share = memory.head_gate.sigmoid().to(context.dtype).unsqueeze(-1)
-        fused = (1 - share) * context + share * fused
-    if memory.mask is not None:
-        fused = torch.where(has_memory.transpose(1, 2), fused, context)
-    return fused, weights
-
-
-def project_memory(module: Any, states: torch.Tensor, heads: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return keys and values `[batch, heads, memory_length, head size]` by the projections of the layer itself."""
-    if hasattr(module, "Wqkv"):
-        _, key, value = module.Wqkv(states).chunk(3, dim=-1)
-    elif hasattr(module, "k_lin"):
-        key, value = module.k_lin(states), module.v_lin(states)
-    else:
-        key, value = module.key(states), module.value(states)
-    return key.unflatten(-1, (heads, -1)).transpose(1, 2), value.unflatten(-1, (heads, -1)).transpose(1, 2)
-
-
-def rotate(key: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-    """Rotate keys `[batch, heads, length, head size]` by their positions."""
-    first, second = key.float().chunk(2, dim=-1)
-    turned = torch.cat([-second, first], dim=-1)
-    return (key.float() * cosine.unsqueeze(1) + turned * sine.unsqueeze(1)).to(key.dtype)
-
-
-def convert_mask(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a boolean mask as sdpa takes it, bool, or as eager attention does, 0 and the lowest float."""
-    if dtype == torch.bool:
-        return mask
-    return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
-
-
-def join_masks(
-    attention_mask: torch.Tensor | None,
-    memory_mask: torch.Tensor | None,
-    query: torch.Tensor,
-    memory_key: torch.Tensor,
-    dtype: torch.dtype,
-) -> torch.Tensor | None:
-    """Return the mask of a layer's own keys with that of the memory's keys behind it.
-
-    They are joined along the keys: multiplied, as in the released code, additive masks would mask nothing.
-
-    Args:
-        attention_mask: `[batch, 1 or heads, length, length]`, or None.
-        memory_mask: `[batch, 1, 1 or length, memory_length]`, bool, or None.
-        query: `[batch, heads, length, head size]`.
-        memory_key: `[batch, heads, memory_length, head size]`.
-        dtype: Of the mask where `attention_mask` does not say it; see `convert_mask`.
-    """
-    if attention_mask is None and memory_mask is None:
-        return None
-    batch, _, length, _ = query.shape
-    if attention_mask is None:
-        everywhere = torch.ones(batch, 1, length, length, dtype=torch.bool, device=query.device)
-        attention_mask = convert_mask(everywhere, dtype)
-    if memory_mask is None:
-        memory_mask = torch.ones(batch, 1, 1, memory_key.shape[2], dtype=torch.bool, device=query.device)
-    memory_mask = convert_mask(memory_mask, attention_mask.dtype)
-    heads = attention_mask.shape[1]
-    attention_mask = attention_mask.expand(batch, heads, length, -1)
-    return torch.cat([attention_mask, memory_mask.expand(batch, heads, length, -1)], dim=-1)
-
-
-AttentionInterface.register("memory_sdpa", attend_with_memory)
-AttentionInterface.register("memory_eager", attend_with_memory)
-
-
-def check_attention(implementation: Any) -> None:
-    """Raise unless a domain encoder with this attention implementation reads its memory.
-
-    Raises:
-        ValueError: It does not.
-    """
-    if implementation not in (None, *ATTENTION_FUNCTIONS):
-        raise ValueError(
-            f"G-MAP reads its memory in sdpa or eager attention, {implementation} would leave it out; "
-            "use attn_implementation='sdpa'"
-        )
-
-
-# --------------------------------------------------------------------------------------------------- gates
-
-
-class LayerGate(nn.Linear):
-    """g of section 2.3: scores the memory's layers token by token, `[..., layers, hidden_size]` to `[..., layers, 1]`.
-
-    The softmax is left to `mix_layers`: an adapter of peft adds its change to the output of a linear layer, and merges
-    it into the weight, which is the same for a linear map alone. The bias is in the paper's count of parameters and has
-    no effect: it moves the scores of all layers alike.
-    """
-
-    def __init__(self, hidden_size: int):
-        super().__init__(hidden_size, 1)
-
-
-def mix_layers(gate: nn.Module, states: torch.Tensor) -> torch.Tensor:
-    """Mix `[batch, memory_length, layers, hidden_size]` to `[batch, memory_length, hidden_size]` by a `LayerGate`."""
-    weights = gate(states).float().softmax(dim=2).to(states.dtype)
-    return (weights.transpose(2, 3) @ states).squeeze(2)
-
-
-class HeadGate(nn.Module):
-    """The learned weight of the memory in each head, for the fusion "gate" (Wu et al. 2022); starts at about a half."""
-
-    def __init__(self, num_heads: int):
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(num_heads))
-
-
-class TwoHeads(nn.Module):
-    """The task heads of a baseline (section 3.2), one on each encoder, whose outputs are added.
-
-    "logits_fusion" adds logits. "ensemble" adds probabilities: its output is the logarithm of their mean (for
-    multi-label problems that of the odds), so that the loss is that of the mean.
-    """
-
-    def __init__(self, config: GMapConfig, domain_head: nn.Module, memory_head: nn.Module, choices_dim: int = -1):
-        super().__init__()
-        self.config = config
-        self.choices_dim = choices_dim  # what a probability is spread over: labels, or tokens in question answering
-        self.domain_head = domain_head
-        self.memory_head = memory_head
-
-    def adds_values(self) -> bool:
-        """Return whether the outputs themselves are added: those of logits_fusion, and of a regression.
-
-        A config without `problem_type` and with one label is one of a regression, as it is for the loss.
-        """
-        problem = self.config.problem_type
-        is_single = self.choices_dim == -1 and self.config.num_labels == 1
-        return self.config.strategy == "logits_fusion" or problem == "regression" or (problem is None and is_single)
-
-    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
-        """Map the states of both encoders side by side, `[batch, length, both widths]`, to the logits of the task.
-
-        Args:
-            hidden_states: See above.
-            attention_mask: `[batch, length]`, 0 at padding, where probabilities are spread over tokens.
-        """
-        config = self.config
-        domain, memory = hidden_states.split([config.hidden_size, config.memory_config.hidden_size], dim=-1)
-        logits = torch.stack([self.domain_head(domain), self.memory_head(memory)])
-        if self.adds_values():
-            return logits.sum(dim=0)
-        if attention_mask is not None:
-            # Each part is normalized alone: what it gives to padding would move its share in the mean.
-            logits = logits.float().masked_fill(attention_mask[..., None] == 0, torch.finfo(torch.float).min)
-        if config.problem_type == "multi_label_classification":
-            probability = logits.float().sigmoid().mean(dim=0)
-            return probability.logit(eps=1e-6)
-        return logits.float().log_softmax(dim=self.choices_dim).logsumexp(dim=0) - math.log(2)
-
-
-# ------------------------------------------------------------------------------------------------ the models
-
-
-def read_same_ids(tokenizer: Any, memory_tokenizer: Any) -> bool:
-    """Return whether two tokenizers make the same ids of any text."""
-    if tokenizer.get_vocab() != memory_tokenizer.get_vocab():
-        return False
-    steps = ("pre_tokenizer", "post_processor", "normalizer")
-    backends = [getattr(each, "backend_tokenizer", None) for each in (tokenizer, memory_tokenizer)]
-    return all(repr(getattr(backends[0], step, None)) == repr(getattr(backends[1], step, None)) for step in steps)
-
-
-def compare_tokenizers(
-    domain: str, memory: str, revision: str = "main", memory_revision: str = "main", **hub_options: Any
-) -> str | None:
-    """Return "same" or "own" for the tokenizers of two checkpoints; None where one comes without."""
-    places = ((domain, revision), (memory, memory_revision))
-    tokenizers: list[Any] = []
-    for name, each in places:
-        try:
-            tokenizer: Any = AutoTokenizer.from_pretrained(name, revision=each, **hub_options)
-        except (OSError, ValueError, KeyError):
-            tokenizer = None
-        # Of a known family without files transformers makes a tokenizer of special tokens alone.
-        if tokenizer is None or set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
-            logger.warning(
-                f"{name} has no tokenizer beside it: whether the memory reads the same ids is decided by the sizes of "
-                "the vocabularies. Set memory_tokenizer if that is wrong"
-            )
-            return None
-        tokenizers.append(tokenizer)
-    return "same" if read_same_ids(*tokenizers) else "own"
-
-
-def fingerprint_weights(model: nn.Module, names: Iterable[str]) -> str:
-    """Return a digest of some parameters of a model."""
-    digest = hashlib.sha256()
-    parameters = dict(model.named_parameters())
-    for name in sorted(names):
-        digest.update(name.encode())
-        digest.update(parameters[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
-
-
-class GMapPreTrainedModel(BackbonePreTrainedModel):
-    """Base of the G-MAP models."""
-
-    config_class = GMapConfig
-    _supports_flash_attn = False  # their masks are no tensors, and the memory needs one
-    _supports_flex_attn = False
-    auto_classes = {
-        "AutoConfig": "configuration_gmap.GMapConfig",
-        "AutoModel": "modeling_gmap.GMapModel",
-        "AutoModelForMaskedLM": "modeling_gmap.GMapForMaskedLM",
-        "AutoModelForSequenceClassification": "modeling_gmap.GMapForSequenceClassification",
-        "AutoModelForTokenClassification": "modeling_gmap.GMapForTokenClassification",
-        "AutoModelForQuestionAnswering": "modeling_gmap.GMapForQuestionAnswering",
-    }
-
-    def __init__(self, config: GMapConfig):
-        check_attention(config._attn_implementation)
-        super().__init__(config)
-        if not config.save_memory:
-            self._keys_to_ignore_on_load_missing = [r"^(model\.)?memory\."]  # `load_memory` fills them
-
-    @classmethod
-    def from_backbone(cls, *args, **kwargs) -> Self:
-        """Refuse: there are two encoders.
-
-        Raises:
-            ValueError: Always.
-        """
-        raise ValueError(f"{cls.__name__} is made of two encoders: use from_backbones(domain=..., memory=...)")
-
-    @classmethod
-    def from_backbones(
-        cls,
-        domain: str | PreTrainedModel,
-        memory: str | PreTrainedModel,
-        *,
-        memory_revision: str | None = None,
-        **options: Any,
-    ) -> Self:
-        """Build a G-MAP of two pretrained encoders; a masked-LM head of the domain encoder is taken over as well.
-
-        Args:
-            domain: Name or folder of a checkpoint adapted to the domain, or a loaded model, whose weights are copied.
-            memory: The same of a general encoder.
-            memory_revision: Branch, tag or commit of `memory` on the Hub. With `save_memory=False` the commit that was
-                loaded is what the checkpoint refers to.
-            options: Further arguments of `BackbonePreTrainedModel.from_backbone`, which count for both encoders but
-                for `revision`, and fields of `GMapConfig`.
-
-        Raises:
-            ValueError: The two do not fit each other, or an option is wrong; see `GMapConfig`.
-        """
-        hub_options: Any = {name: options.get(name) for name in ("token", "cache_dir")}
-        hub_options["trust_remote_code"] = options.get("trust_remote_code", False)
-        source: Any = memory
-        if isinstance(memory, str):
-            dtype = options.get("dtype", torch.float32)
-            source = AutoModel.from_pretrained(memory, revision=memory_revision or "main", dtype=dtype, **hub_options)
-        encoder = source.base_model
-        names: Any = [model if isinstance(model, str) else model.name_or_path for model in (domain, memory)]
-        # A relative folder may be read from another one, or be taken for a name on the Hub.
-        place = os.path.abspath(names[1]) if os.path.isdir(names[1] or "") else names[1] or None
-        options = {
-            "memory_name_or_path": place,
-            "memory_revision": getattr(encoder.config, "_commit_hash", None) or memory_revision,
-            **options,
-        }
-        # One that got new entries since it was loaded writes ids that the memory has no rows for.
-        rows = 0 if isinstance(domain, str) else domain.config.get_text_config().vocab_size
-        if all(names) and "memory_tokenizer" not in options and rows <= encoder.config.vocab_size:
-            revision = options.get("revision") or "main"
-            options["memory_tokenizer"] = compare_tokenizers(
-                names[0], names[1], revision, memory_revision or "main", **hub_options
-            )
-        model = super().from_backbone(domain, memory_config=encoder.config, **options)
-        load_matching_weights(model.get_memory(), encoder.state_dict(), "the memory")
-        config = model.config
-        if config.save_memory and config.memory_tokenizer == "same" and os.path.isdir(config.memory_name_or_path or ""):
-            config.memory_name_or_path = None  # nothing is read there again, and a checkpoint tells no path
-        return model
-
-    @classmethod
-    def from_pretrained(cls, *args, **kwargs) -> Any:
-        """Load as transformers does; a memory that the checkpoint only refers to is loaded from where it is.
-
-        That runs no code of the memory's repository: its architecture is that of `memory_config`.
-
-        Raises:
-            ValueError: The reference leads to other weights than those of `memory_config`.
-        """
-        output = super().from_pretrained(*args, **kwargs)
-        model = output[0] if isinstance(output, tuple) else output
-        if not model.config.save_memory:
-            model.load_memory(**{name: kwargs[name] for name in ("token", "cache_dir") if name in kwargs})
-        return output
-
-    def load_memory(self, **options: Any) -> None:
-        """Load the memory from `memory_name_or_path`; `options` are those of the Hub.
-
-        Raises:
-            ValueError: It is another encoder than that of `memory_config`.
-        """
-        config, memory = self.config, self.get_memory()
-        place = f"{config.memory_name_or_path} (revision {config.memory_revision})"
-        dtype, _, digest = (config.memory_fingerprint or "").partition("-")
-        try:
-            loaded: Any = type(memory).from_pretrained(
-                config.memory_name_or_path,
-                revision=config.memory_revision or "main",
-                dtype=dtype or memory.dtype,  # that of the digest: rounded weights have another
-                use_safetensors=True,  # a checkpoint must not lead to a pickle
-                output_loading_info=True,
-                **options,
-            )
-        except OSError as error:
-            raise ValueError(
-                f"the memory of this checkpoint is left to {place}, which cannot be read: {error}. Restore it, or "
-                "build the model anew with from_backbones"
-            ) from error
-        source, info = loaded
-        shapes = {name: parameter.shape for name, parameter in memory.named_parameters()}
-        found = {name: parameter.shape for name, parameter in source.named_parameters() if "pooler." not in name}
-        is_same = found == shapes and shapes.keys().isdisjoint(info["missing_keys"])
-        if not is_same or (digest and digest != fingerprint_weights(source, shapes)):
-            raise ValueError(
-                f"the memory of this checkpoint is left to {place}, which holds another encoder than that it was built "
-                "with; restore it, or build the model anew with from_backbones"
-            )
-        memory.load_state_dict(source.state_dict(), strict=False)
-
-    def save_pretrained(self, *args, **kwargs) -> None:
-        """Save as transformers does, without the memory if `save_memory` is off."""
-        if kwargs.get("push_to_hub"):
-            check_memory_reference(self.config.to_dict())
-        prefix = "memory." if self.base_model is self else f"{self.base_model_prefix}.memory."
-        left_out = set() if self.config.save_memory else {name for name in self.state_dict() if name.startswith(prefix)}
-        if left_out:
-            memory = self.get_memory()
-            digest = fingerprint_weights(memory, dict(memory.named_parameters()))
-            self.config.memory_fingerprint = f"{str(memory.dtype).removeprefix('torch.')}-{digest}"
-        self._keys_to_ignore_on_save = left_out
-        super().save_pretrained(*args, **kwargs)
-
-    # What mypy reads of it is the wrapper of transformers' docstring, which hides `self`.
-    def push_to_hub(self, *args, **kwargs) -> Any:  # type: ignore[override]
-        """Push as transformers does, unless the model needs a folder of this machine."""
-        check_memory_reference(self.config.to_dict())
-        return super().push_to_hub(*args, **kwargs)
-
-    def get_memory(self) -> PreTrainedModel:
-        """Return the memory encoder."""
-        model: Any = self.base_model
-        return model.memory
-
-    def freeze_parameters(self) -> None:
-        """Freeze the memory encoder, which is in evaluation mode then."""
-        if self.config.freeze_memory:
-            self.get_memory().requires_grad_(False).eval()
-
-    def set_attn_implementation(self, attn_implementation: Any, *args, **kwargs) -> None:
-        """Switch to "sdpa" or "eager".
-
-        Raises:
-            ValueError: Another one, which would leave the memory out.
-        """
-        check_attention(attn_implementation)
-        super().set_attn_implementation(attn_implementation, *args, **kwargs)
-        model: Any = self.base_model
-        model.use_memory_attention()
-
-    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args, **kwargs) -> Any:
-        """Resize the domain encoder's table; the memory, which has no rows for added tokens, reads the text without.
-
-        That serves a few markers. Words of the domain should be added before the model is built: `from_backbones` then
-        sees that the memory needs `memory_input_ids` of its own tokenizer.
-        """
-        table = super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
-        config: Any = self.config
-        added = config.vocab_size - config.memory_config.vocab_size
-        if added > 0 and config.memory_tokenizer == "same":
-            logger.warning(f"the memory reads texts without the {added:,} tokens that it has no rows for")
-        return table
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if isinstance(module, HeadGate):
-            init.normal_(module.weight, std=0.05)  # the released code's
+from .pretrained_gmap import GMapPreTrainedModel
 
 
 class GMapModel(GMapPreTrainedModel):
@@ -789,19 +322,51 @@ class GMapModel(GMapPreTrainedModel):
         return first + (memory.cumsum(dim=1) - 1) * stretch
 
 
-def find_self_attention(layer: nn.Module) -> nn.Module:
-    """Return the module of a layer that has its key and value projections.
+# --------------------------------------------------------------------------------------------------- heads
 
-    Raises:
-        ValueError: There is none that is known.
+
+class TwoHeads(nn.Module):
+    """The task heads of a baseline (section 3.2), one on each encoder, whose outputs are added.
+
+    "logits_fusion" adds logits. "ensemble" adds probabilities: its output is the logarithm of their mean (for
+    multi-label problems that of the odds), so that the loss is that of the mean.
     """
-    for module in layer.modules():
-        if any(hasattr(module, name) for name in ("Wqkv", "k_lin", "key")):
-            return module
-    raise ValueError(
-        f"G-MAP knows the projections of BERT, RoBERTa, XLM-R, ELECTRA, DistilBERT and ModernBERT; a "
-        f"{type(layer).__name__} has none of them. Take another family as the domain encoder"
-    )
+
+    def __init__(self, config: GMapConfig, domain_head: nn.Module, memory_head: nn.Module, choices_dim: int = -1):
+        super().__init__()
+        self.config = config
+        self.choices_dim = choices_dim  # what a probability is spread over: labels, or tokens in question answering
+        self.domain_head = domain_head
+        self.memory_head = memory_head
+
+    def adds_values(self) -> bool:
+        """Return whether the outputs themselves are added: those of logits_fusion, and of a regression.
+
+        A config without `problem_type` and with one label is one of a regression, as it is for the loss.
+        """
+        problem = self.config.problem_type
+        is_single = self.choices_dim == -1 and self.config.num_labels == 1
+        return self.config.strategy == "logits_fusion" or problem == "regression" or (problem is None and is_single)
+
+    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
+        """Map the states of both encoders side by side, `[batch, length, both widths]`, to the logits of the task.
+
+        Args:
+            hidden_states: See above.
+            attention_mask: `[batch, length]`, 0 at padding, where probabilities are spread over tokens.
+        """
+        config = self.config
+        domain, memory = hidden_states.split([config.hidden_size, config.memory_config.hidden_size], dim=-1)
+        logits = torch.stack([self.domain_head(domain), self.memory_head(memory)])
+        if self.adds_values():
+            return logits.sum(dim=0)
+        if attention_mask is not None:
+            # Each part is normalized alone: what it gives to padding would move its share in the mean.
+            logits = logits.float().masked_fill(attention_mask[..., None] == 0, torch.finfo(torch.float).min)
+        if config.problem_type == "multi_label_classification":
+            probability = logits.float().sigmoid().mean(dim=0)
+            return probability.logit(eps=1e-6)
+        return logits.float().log_softmax(dim=self.choices_dim).logsumexp(dim=0) - math.log(2)
 
 
 def accept_memory(forward: Callable) -> Callable:

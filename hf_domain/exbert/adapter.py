@@ -10,7 +10,6 @@ Loading needs `import hf_domain` first, which makes the type known to peft; with
 
 import copy
 import os
-import shutil
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,20 +21,16 @@ from typing import Any, Self
 import peft
 import torch
 from huggingface_hub import ModelCard
-from peft import PeftConfig, PeftModel, get_peft_model
+from peft import PeftConfig
 from peft.tuners.tuners_utils import BaseTuner, BaseTunerLayer
 from peft.utils import PeftType, register_peft_method
 from torch import nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from hf_domain.files import write_folder
-from hf_domain.modeling.backbone import get_module_name, get_native_config
+from hf_domain.modeling.backbone import find_encoder, find_layers, get_module_name, get_native_config
 from hf_domain.modeling.modeling_exbert import (
     ExBertConfig,
-    ExBertForMaskedLM,
-    ExBertModel,
-    ExBertPreTrainedModel,
     ExtendedEmbedding,
     ExtendedLayer,
     ExtensionTable,
@@ -43,8 +38,6 @@ from hf_domain.modeling.modeling_exbert import (
     VocabularyDelta,
     check_extension_start,
     extend,
-    find_encoder,
-    find_layers,
     initialize_added,
     read_extension_vocabulary,
     restore,
@@ -460,113 +453,6 @@ def list_head_modules(model: PreTrainedModel) -> list[str]:
         return [found for child_name, child in children for found in visit(child, f"{name}.{child_name}".lstrip("."))]
 
     return visit(model, "")
-
-
-# ------------------------------------------------------------------------------ adapter <-> model of its own
-
-
-def pair_parts(adapter: PeftModel, adapter_name: str, model: ExBertPreTrainedModel) -> Iterator[tuple[Any, Any]]:
-    """Yield each part of the adapter with the same part of `model`, but for the biases of the decoder."""
-    base: Any = adapter.get_base_model()
-    config: Any = adapter.peft_config[adapter_name]
-    if model.config.extension_hidden_size:
-        pairs: Any = zip(find_layers(find_encoder(base)), model.get_base_layers(), strict=True)
-        for layer, own in pairs:
-            yield layer.side.exbert_adapters[adapter_name], own.side
-    if model.config.extension_vocab_size:
-        yield (
-            base.get_input_embeddings().extension.exbert_adapters[adapter_name],
-            model.get_input_embeddings().extension,
-        )
-    if isinstance(model, ExBertForMaskedLM):
-        for name in config.modules_to_save or []:
-            yield base.get_submodule(name).modules_to_save[adapter_name], model.lm_head.get_submodule(name)
-
-
-@torch.no_grad()
-def convert_to_adapter(model: ExBertPreTrainedModel, base: PreTrainedModel) -> PeftModel:
-    """Turn an exBERT whose base was frozen (stage 1) into an adapter of that base.
-
-    Args:
-        model: A masked LM is converted with its LM head; of any other model the encoder alone.
-        base: What it was built from: `AutoModelForMaskedLM` for a masked LM, else `AutoModel`. It is extended in place,
-            as `get_peft_model` does, and then holds the adapter "default".
-
-    Raises:
-        ValueError: The weights of the base are not those inside `model`, or `model` has a decoder of its own.
-    """
-    encoder, expected = find_encoder(base).state_dict(), find_encoder(model).state_dict()
-    if changed := [key for key, value in expected.items() if key in encoder and not torch.equal(value, encoder[key])]:
-        raise ValueError(
-            f"the base inside the exBERT differs from {base.name_or_path or 'the given one'} in {changed[0]}: it was "
-            "trained as well (stage 2), or is another one; an adapter holds only what stands beside its base"
-        )
-    masked_lm = isinstance(model, ExBertForMaskedLM)
-    if masked_lm and not model.config.tie_word_embeddings:
-        raise ValueError("an adapter's decoder reads its embedding table; this exBERT has tie_word_embeddings=False")
-    config = ExBertAdapterConfig(
-        **{name: getattr(model.config, name) for name in OPTIONS},
-        modules_to_save=list_head_modules(base) if masked_lm else None,
-    )
-    adapter = get_peft_model(base, config)
-    for part, own in pair_parts(adapter, "default", model):
-        part.load_state_dict(own.state_dict())
-    if masked_lm:
-        decoder: Any = base.get_output_embeddings()
-        own_decoder: Any = model.get_output_embeddings()
-        bias = decoder.adapters.exbert_adapters["default"]
-        bias.base_bias += (own_decoder.bias - decoder.bias)[: len(bias.base_bias)]
-        if len(bias.extension_bias):
-            bias.extension_bias.copy_(own_decoder.extension.bias)
-    return adapter
-
-
-@torch.no_grad()
-def convert_to_model(adapter: PeftModel) -> ExBertModel | ExBertForMaskedLM:
-    """Turn the active adapter and a copy of its base into a model that loads without the package.
-
-    Returns:
-        An `ExBertForMaskedLM` if the base is a masked LM, else an `ExBertModel`; heads in `modules_to_save` other than
-        the LM head stay behind.
-    """
-    name = adapter.active_adapter
-    adapter_config: Any = adapter.peft_config[name]
-    copied: Any = copy.deepcopy(adapter)
-    plain = copied.unload()
-    base: Any = adapter.get_base_model()
-    decoder = base.get_output_embeddings()
-    model_class = ExBertModel if decoder is None else ExBertForMaskedLM
-    model = model_class.from_backbone(plain, **adapter_config.get_options())
-    for part, own in pair_parts(adapter, name, model):
-        own.load_state_dict(part.state_dict())
-    if decoder is not None:
-        bias = decoder.adapters.exbert_adapters[name]
-        own_decoder: Any = model.get_output_embeddings()
-        own_decoder.bias[: len(bias.base_bias)] += bias.base_bias
-        if len(bias.extension_bias):
-            own_decoder.extension.bias.copy_(bias.extension_bias)
-    return model
-
-
-def save_as_model(adapter: PeftModel, output_dir: str | Path) -> ExBertModel | ExBertForMaskedLM:
-    """Save adapter and base as a model of its own where the adapter was saved, which moves into `adapter/`.
-
-    Args:
-        adapter: Trained and saved.
-        output_dir: Folder of the run.
-
-    Returns:
-        The model.
-    """
-    model = convert_to_model(adapter)
-    saved = [*Path(output_dir).glob("adapter_*"), Path(output_dir, "README.md")]
-    # The card goes as well: Trainer reads from it that the folder holds an adapter.
-    with write_folder(output_dir, replaced=("adapter_*", "README.md")) as folder:
-        model.save_pretrained(folder)
-        (folder / "adapter").mkdir()
-        for file in saved:
-            shutil.copy(file, folder / "adapter")
-    return model
 
 
 add_peft_type("EXBERT")

@@ -23,7 +23,7 @@ from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTr
 
 from hf_domain.files import read_json, write_json
 from hf_domain.modeling.backbone import find_encoder
-from hf_domain.modeling.modeling_gmap import fingerprint_weights, read_same_ids
+from hf_domain.modeling.pretrained_gmap import fingerprint_weights, read_same_ids
 
 logger = logging.getLogger(__name__)
 

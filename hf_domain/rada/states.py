@@ -27,7 +27,8 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from hf_domain.files import read_json, write_json
-from hf_domain.modeling.modeling_rada import RadaPreTrainedModel, average_states
+from hf_domain.modeling.interface_rada import average_states
+from hf_domain.modeling.modeling_rada import RadaPreTrainedModel
 from hf_domain.rada.collator import read_token_ids
 
 SHARD_PASSAGES = 1024

@@ -31,7 +31,8 @@ from hf_domain import (
     ExBertModel,
     VarMAEForTokenClassification,
 )
-from hf_domain.exbert.adapter import convert_to_adapter, convert_to_model, list_head_modules
+from hf_domain.exbert.adapter import list_head_modules
+from hf_domain.exbert.convert import convert_to_adapter, convert_to_model
 
 NUM_NEW = 10
 VOCABULARY = {VOCAB_SIZE + i: [i + 5, i + 20] for i in range(NUM_NEW)}

@@ -38,8 +38,9 @@ from hf_domain import (
     GMapModel,
     VarMAEForTokenClassification,
 )
+from hf_domain.modeling.attention_gmap import find_self_attention
 from hf_domain.modeling.configuration_gmap import assign_states, choose_memory_layers
-from hf_domain.modeling.modeling_gmap import find_self_attention, read_same_ids
+from hf_domain.modeling.pretrained_gmap import read_same_ids
 
 READERS = [family for family in FAMILIES if family != "deberta-v2"]  # of a memory; DeBERTa-v2 can only be one
 STRATEGIES = ["single_layer", "multiple_layer", "gated", "chunk_gated"]

@@ -1,0 +1,205 @@
+"""How a layer of G-MAP's domain encoder reads the memory: the attention functions and the gates.
+
+An attention function of transformers' interface reads the memory: "memory_sdpa" and "memory_eager" stand for "sdpa" and
+"eager" in the layers that read it. Those layers hold a copy of the encoder's configuration that names the function; all
+other configurations keep the user's choice. Keys and values of padding are masked, in either part: the released code
+masks neither.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from transformers import AttentionInterface
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+ATTENTION_FUNCTIONS = {"sdpa": "memory_sdpa", "eager": "memory_eager"}
+
+
+class Memory(NamedTuple):
+    """What one layer reads of the memory."""
+
+    states: torch.Tensor
+    """`[batch, memory_length, hidden_size]`, before the layer's key and value projections."""
+    mask: torch.Tensor | None
+    """`[batch, 1, 1 or length, memory_length]`, bool, True where to attend; None: everywhere."""
+    rotation: tuple[torch.Tensor, torch.Tensor] | None
+    """Cosine and sine `[batch, memory_length, head size]` that rotate the keys, where the family rotates them."""
+    head_gate: torch.Tensor | None
+    """`[heads]`, the weight of the memory before its sigmoid; for the fusion "gate"."""
+
+
+def attend_with_memory(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    memories: list[Memory] | None = None,
+    **kwargs,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Self-attention of a layer of the domain encoder, which reads its memory if it has one (section 2.2).
+
+    Args:
+        module: The attention module; `memory_index` says which of `memories` is its own.
+        query: `[batch, heads, length, head size]`.
+        key: The same shape.
+        value: The same shape.
+        attention_mask: As sdpa (bool or None) or eager attention (0 and the lowest float) gets it.
+        memories: One for each layer that reads the memory; None attends without.
+        kwargs: Go to the attention function of transformers.
+
+    Returns:
+        Context `[batch, length, heads, head size]`, and the weights if the function gives them: with the fusion
+        "memory" over `length + memory_length` keys, else of the self-attention alone.
+    """
+    mask_dtype = torch.bool
+    if module.config._attn_implementation == "memory_sdpa":
+        attend: Callable = ALL_ATTENTION_FUNCTIONS["sdpa"]
+    else:
+        mask_dtype = query.dtype
+        attend = sys.modules[type(module).__module__].eager_attention_forward  # that of the family
+    index: Any = getattr(module, "memory_index", None)
+    if memories is None or index is None:
+        return attend(module, query, key, value, attention_mask, **kwargs)
+    memory, fusion = memories[index], module.memory_fusion
+    memory_key, memory_value = project_memory(module, memory.states.to(key.dtype), key.shape[1])
+    if memory.rotation is not None and fusion != "cross":  # there the query has no position
+        memory_key = rotate(memory_key, *memory.rotation)
+    if fusion == "memory":
+        mask = join_masks(attention_mask, memory.mask, query, memory_key, mask_dtype)
+        key, value = torch.cat([key, memory_key], dim=2), torch.cat([value, memory_value], dim=2)
+        return attend(module, query, key, value, mask, **kwargs)
+    context, weights = attend(module, query, key, value, attention_mask, **kwargs)
+    mask = memory.mask
+    if mask is not None:
+        has_memory = mask.any(dim=-1, keepdim=True)  # a softmax over nothing would be NaN
+        mask = convert_mask(mask | ~has_memory, mask_dtype)
+    memory_query = context.transpose(1, 2) if fusion == "cross" else query
+    fused = attend(module, memory_query, memory_key, memory_value, mask, **kwargs)[0]
+    if memory.head_gate is not None:
+        share = memory.head_gate.sigmoid().to(context.dtype).unsqueeze(-1)
+        fused = (1 - share) * context + share * fused
+    if memory.mask is not None:
+        fused = torch.where(has_memory.transpose(1, 2), fused, context)
+    return fused, weights
+
+
+def project_memory(module: Any, states: torch.Tensor, heads: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return keys and values `[batch, heads, memory_length, head size]` by the projections of the layer itself."""
+    if hasattr(module, "Wqkv"):
+        _, key, value = module.Wqkv(states).chunk(3, dim=-1)
+    elif hasattr(module, "k_lin"):
+        key, value = module.k_lin(states), module.v_lin(states)
+    else:
+        key, value = module.key(states), module.value(states)
+    return key.unflatten(-1, (heads, -1)).transpose(1, 2), value.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def rotate(key: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    """Rotate keys `[batch, heads, length, head size]` by their positions."""
+    first, second = key.float().chunk(2, dim=-1)
+    turned = torch.cat([-second, first], dim=-1)
+    return (key.float() * cosine.unsqueeze(1) + turned * sine.unsqueeze(1)).to(key.dtype)
+
+
+def convert_mask(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a boolean mask as sdpa takes it, bool, or as eager attention does, 0 and the lowest float."""
+    if dtype == torch.bool:
+        return mask
+    return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
+
+
+def join_masks(
+    attention_mask: torch.Tensor | None,
+    memory_mask: torch.Tensor | None,
+    query: torch.Tensor,
+    memory_key: torch.Tensor,
+    dtype: torch.dtype,
+) -> torch.Tensor | None:
+    """Return the mask of a layer's own keys with that of the memory's keys behind it.
+
+    They are joined along the keys: multiplied, as in the released code, additive masks would mask nothing.
+
+    Args:
+        attention_mask: `[batch, 1 or heads, length, length]`, or None.
+        memory_mask: `[batch, 1, 1 or length, memory_length]`, bool, or None.
+        query: `[batch, heads, length, head size]`.
+        memory_key: `[batch, heads, memory_length, head size]`.
+        dtype: Of the mask where `attention_mask` does not say it; see `convert_mask`.
+    """
+    if attention_mask is None and memory_mask is None:
+        return None
+    batch, _, length, _ = query.shape
+    if attention_mask is None:
+        everywhere = torch.ones(batch, 1, length, length, dtype=torch.bool, device=query.device)
+        attention_mask = convert_mask(everywhere, dtype)
+    if memory_mask is None:
+        memory_mask = torch.ones(batch, 1, 1, memory_key.shape[2], dtype=torch.bool, device=query.device)
+    memory_mask = convert_mask(memory_mask, attention_mask.dtype)
+    heads = attention_mask.shape[1]
+    attention_mask = attention_mask.expand(batch, heads, length, -1)
+    return torch.cat([attention_mask, memory_mask.expand(batch, heads, length, -1)], dim=-1)
+
+
+def find_self_attention(layer: nn.Module) -> nn.Module:
+    """Return the module of a layer that has its key and value projections.
+
+    Raises:
+        ValueError: There is none that is known.
+    """
+    for module in layer.modules():
+        if any(hasattr(module, name) for name in ("Wqkv", "k_lin", "key")):
+            return module
+    raise ValueError(
+        f"G-MAP knows the projections of BERT, RoBERTa, XLM-R, ELECTRA, DistilBERT and ModernBERT; a "
+        f"{type(layer).__name__} has none of them. Take another family as the domain encoder"
+    )
+
+
+AttentionInterface.register("memory_sdpa", attend_with_memory)
+AttentionInterface.register("memory_eager", attend_with_memory)
+
+
+def check_attention(implementation: Any) -> None:
+    """Raise unless a domain encoder with this attention implementation reads its memory.
+
+    Raises:
+        ValueError: It does not.
+    """
+    if implementation not in (None, *ATTENTION_FUNCTIONS):
+        raise ValueError(
+            f"G-MAP reads its memory in sdpa or eager attention, {implementation} would leave it out; "
+            "use attn_implementation='sdpa'"
+        )
+
+
+# --------------------------------------------------------------------------------------------------- gates
+
+
+class LayerGate(nn.Linear):
+    """g of section 2.3: scores the memory's layers token by token, `[..., layers, hidden_size]` to `[..., layers, 1]`.
+
+    The softmax is left to `mix_layers`: an adapter of peft adds its change to the output of a linear layer, and merges
+    it into the weight, which is the same for a linear map alone. The bias is in the paper's count of parameters and has
+    no effect: it moves the scores of all layers alike.
+    """
+
+    def __init__(self, hidden_size: int):
+        super().__init__(hidden_size, 1)
+
+
+def mix_layers(gate: nn.Module, states: torch.Tensor) -> torch.Tensor:
+    """Mix `[batch, memory_length, layers, hidden_size]` to `[batch, memory_length, hidden_size]` by a `LayerGate`."""
+    weights = gate(states).float().softmax(dim=2).to(states.dtype)
+    return (weights.transpose(2, 3) @ states).squeeze(2)
+
+
+class HeadGate(nn.Module):
+    """The learned weight of the memory in each head, for the fusion "gate" (Wu et al. 2022); starts at about a half."""
+
+    def __init__(self, num_heads: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(num_heads))

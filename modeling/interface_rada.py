@@ -1,0 +1,311 @@
+"""The interface of RADA: scores passages, chooses one, and adds its words to the states of the input (section 3.3).
+
+Eqs. 5-8 sum q_i . k_j over i before anything else is done with it, so they need the mean of the queries alone. Put
+through W^K transposed it scores the states themselves, and their weighted sum is put through W^V: the passages are
+never projected. Likewise the score of a passage needs one vector of it, the mean of its states. So where no gradient is
+wanted, a passage is chosen first, and only the states of that one are encoded or read.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers.modeling_outputs import BaseModelOutput
+
+
+@dataclass
+class PassageReading:
+    """What was read for each input of a batch; None where the model got no passages. Detached.
+
+    Args:
+        selected_passages: `[batch]`, which of its passages was chosen, as an index into them; -1 where there was none.
+        passage_weights: `[batch, passages]`, beta; sums to 1, or to 0 where there was no passage.
+        word_weights: `[batch, num_heads, passage_length]`, of the words of the chosen passage; sums to 1, or to 0.
+    """
+
+    selected_passages: torch.Tensor | None = None
+    passage_weights: torch.Tensor | None = None
+    word_weights: torch.Tensor | None = None
+
+
+@dataclass
+class RadaModelOutput(PassageReading, BaseModelOutput):
+    """Output of `RadaModel` and `RetrievalInterface`."""
+
+
+def average_states(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Average over real tokens.
+
+    Args:
+        states: `[..., length, hidden_size]`.
+        mask: `[..., length]`, bool.
+
+    Returns:
+        `[..., hidden_size]`, float32; zeros where there is no token.
+    """
+    mask = mask.unsqueeze(-2).float()
+    return (mask @ states.float()).squeeze(-2) / mask.sum(dim=-1).clamp(min=1)
+
+
+def sample_gumbel(like: torch.Tensor) -> torch.Tensor:
+    """Sample from Gumbel(0, 1) in the shape of `like` (Eq. 10), as -log of an exponential; always finite.
+
+    Eq. 11 is infinite where the uniform sample is 0 or 1.
+    """
+    return -torch.empty_like(like).exponential_().clamp(min=torch.finfo(like.dtype).tiny).log()
+
+
+def read_matrix(linear: nn.Module) -> torch.Tensor:
+    """Return the matrix `[out, in]` of a linear map without bias, float32.
+
+    An adapter of peft in its place keeps the matrix of its own: what it does to the unit vectors is the matrix of both.
+    """
+    weight: Any = linear.weight
+    if type(linear) is not nn.Linear:
+        weight = linear(torch.eye(weight.shape[1], dtype=weight.dtype, device=weight.device)).T
+    return weight.float()
+
+
+class RetrievalInterface(nn.Module):
+    """The RA-interface (section 3.3): scores, selection and fusion, on the states of any encoder.
+
+    Computes in float32 whatever the states are. The matrices have no biases, as printed; one in W^K would cancel.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_heads: int,
+        scores: str = "pooled",
+        selection: str = "gumbel",
+        temperature: float = 1.0,
+    ):
+        super().__init__()
+        self.num_heads = num_heads
+        self.scores = scores
+        self.selection = selection
+        self.temperature = temperature
+        self.query = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.key = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.value = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.output = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.norm = nn.LayerNorm(hidden_size)
+        if scores == "pooled":
+            # The printed sum over both lengths is so large that neither noise nor gradient counts; the mean, of a
+            # fresh interface, so small (they differ by 0.001) that fine-tuning could end before it outgrows the noise.
+            self.scale = nn.Parameter(torch.full((1,), hidden_size**0.5))
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        passage_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        passage_attention_mask: torch.Tensor | None = None,
+        passage_index: torch.Tensor | None = None,
+    ) -> RadaModelOutput:
+        """Read a passage for each input.
+
+        Args:
+            hidden_states: `[batch, length, hidden_size]`.
+            passage_states: `[batch, passages, passage_length, hidden_size]`, or `[rows, passage_length, hidden_size]`
+                with `passage_index`.
+            attention_mask: `[batch, length]`, 0 at padding.
+            passage_attention_mask: As `passage_states` without its last dimension; a passage of padding is none.
+            passage_index: `[batch, passages]`, the row of each passage; -1 where there is none.
+
+        Returns:
+            `last_hidden_state` `[batch, length, hidden_size]`: exactly `hidden_states` where there is no passage; and
+            what was read.
+        """
+        mask = passage_attention_mask
+        mask = passage_states.new_ones(passage_states.shape[:-1]) if mask is None else mask
+        if passage_index is not None:
+            rows = passage_index.clamp(min=0)
+            passage_states, mask = passage_states[rows], mask[rows] * (passage_index >= 0).unsqueeze(-1)
+        mask = mask.bool()
+        available = mask.any(dim=-1)
+        with torch.autocast(hidden_states.device.type, enabled=False):
+            hidden, states = hidden_states.float(), passage_states.float()
+            word_scores, passage_scores = self.score(hidden, states, get_mask(hidden, attention_mask), mask)
+            choice, passage_weights = self.choose(passage_scores, available)
+            word_weights = self.weigh_words(word_scores, mask)
+            contexts = word_weights.transpose(1, 2) @ states  # [batch, passages, heads, hidden_size]
+            values = torch.einsum("bkhd,hed->bkhe", contexts, self.split_heads(self.value)).flatten(2)
+            fused = choice.unsqueeze(1) @ values  # [batch, 1, hidden_size]
+            norm = self.norm
+            read = F.layer_norm(
+                hidden + F.linear(fused, read_matrix(self.output)),
+                norm.normalized_shape,
+                norm.weight.float(),
+                norm.bias.float(),
+                norm.eps,
+            )
+        has_passage = available.any(dim=-1)
+        selected = choice.detach().argmax(dim=-1)
+        index = selected[:, None, None, None].expand(-1, self.num_heads, 1, mask.shape[-1])
+        selected_weights = word_weights.detach().gather(2, index).squeeze(2)
+        return RadaModelOutput(
+            last_hidden_state=torch.where(has_passage[:, None, None], read.to(hidden_states.dtype), hidden_states),
+            selected_passages=selected.masked_fill(~has_passage, -1),
+            passage_weights=passage_weights.detach(),
+            word_weights=selected_weights,
+        )
+
+    def split_heads(self, linear: nn.Module) -> torch.Tensor:
+        """Return the matrix of a projection as `[heads, head_size, hidden_size]`, float32."""
+        return read_matrix(linear).unflatten(0, (self.num_heads, -1))
+
+    def project_query(self, hidden_states: torch.Tensor, token_mask: torch.Tensor) -> torch.Tensor:
+        """Return the mean query of each head, put through W^K transposed and divided by sqrt(d).
+
+        Its product with a state of a passage is the mean of q_i . k_j / sqrt(d) over the positions i.
+
+        Args:
+            hidden_states: `[batch, length, hidden_size]`.
+            token_mask: `[batch, length]`, bool.
+
+        Returns:
+            `[batch, heads, hidden_size]`, float32.
+        """
+        query = torch.einsum("bd,hed->bhe", average_states(hidden_states, token_mask), self.split_heads(self.query))
+        return torch.einsum("bhe,hed->bhd", query, self.split_heads(self.key)) / query.shape[-1] ** 0.5
+
+    def score(
+        self, hidden_states: torch.Tensor, states: torch.Tensor, token_mask: torch.Tensor, mask: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Score words and passages (Eqs. 4-8).
+
+        Args:
+            hidden_states: `[batch, length, hidden_size]`.
+            states: `[batch, passages, passage_length, hidden_size]`.
+            token_mask: `[batch, length]`, bool.
+            mask: `[batch, passages, passage_length]`, bool.
+
+        Returns:
+            Scores of words `[batch, heads, passages, passage_length]`, undefined at padding, and of passages
+            `[batch, passages]`. With "joint" both are logarithms of the attention they get.
+        """
+        if self.scores == "joint":
+            return self.score_jointly(hidden_states, states, token_mask, mask)
+        query = self.project_query(hidden_states, token_mask)
+        if self.scores == "literal":
+            query = query * token_mask.sum(dim=-1)[:, None, None]
+        word_scores = (query @ states.flatten(1, 2).transpose(1, 2)).unflatten(-1, states.shape[1:3])
+        if self.scores == "literal":
+            return word_scores, word_scores.masked_fill(~mask.unsqueeze(1), 0.0).sum(dim=(1, 3))
+        return word_scores, self.score_passages(query, average_states(states, mask))
+
+    def score_passages(self, query: torch.Tensor, passage_vectors: torch.Tensor) -> torch.Tensor:
+        """Score passages by their mean states: the mean over their words, summed over heads, times the scale.
+
+        Args:
+            query: See `project_query`.
+            passage_vectors: `[batch, passages, hidden_size]`, see `average_states`.
+
+        Returns:
+            `[batch, passages]`.
+        """
+        return self.scale.float() * (passage_vectors @ query.sum(dim=1).unsqueeze(-1)).squeeze(-1)
+
+    def score_jointly(
+        self, hidden_states: torch.Tensor, states: torch.Tensor, token_mask: torch.Tensor, mask: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Score by a softmax over all words of all passages at each position; see `score`.
+
+        In logarithms throughout: a passage without attention has a very small weight, not 0 / 0.
+        """
+        query = torch.einsum("bld,hed->bhle", hidden_states, self.split_heads(self.query))
+        keys = torch.einsum("bkpd,hed->bhkpe", states, self.split_heads(self.key)).flatten(2, 3)
+        scores = query @ keys.transpose(-1, -2) / query.shape[-1] ** 0.5  # [batch, heads, length, words]
+        lowest = torch.finfo(scores.dtype).min
+        words = mask.flatten(1)[:, None]
+        attention = scores.masked_fill(~words[:, None], lowest).log_softmax(dim=-1)
+        length = token_mask.sum(dim=-1).clamp(min=1)[:, None, None]
+        attention = attention.masked_fill(~token_mask[:, None, :, None], lowest).logsumexp(dim=2) - length.log()
+        attention = attention.masked_fill(~words, lowest).unflatten(-1, mask.shape[1:])
+        return attention, attention.transpose(1, 2).flatten(2).logsumexp(dim=-1) - math.log(self.num_heads)
+
+    def choose(self, passage_scores: torch.Tensor, available: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Choose passages (Eqs. 9-11).
+
+        Args:
+            passage_scores: `[batch, passages]`.
+            available: `[batch, passages]`, bool.
+
+        Returns:
+            What weighs the values, and beta, both `[batch, passages]`. The former is one-hot unless all are read; with
+            "gumbel" its gradient is that of beta.
+        """
+        logits = passage_scores
+        if self.selection == "gumbel" and self.training:
+            # As printed, one sample for all passages, which the softmax cancels.
+            logits = logits + sample_gumbel(logits[:, :1] if self.scores == "literal" else logits)
+        logits = (logits / self.temperature).masked_fill(~available, torch.finfo(logits.dtype).min)
+        weights = logits.softmax(dim=-1) * available
+        if self.selection == "all":
+            return weights, weights
+        choice = F.one_hot(logits.argmax(dim=-1), logits.shape[-1]).to(weights.dtype)
+        if self.selection == "gumbel":
+            choice = choice + (weights - weights.detach())  # the difference is exactly 0
+        return choice, weights
+
+    def weigh_words(self, word_scores: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Normalize the scores of words within each passage (Eq. 12).
+
+        Args:
+            word_scores: `[batch, heads, passages, passage_length]`.
+            mask: `[batch, passages, passage_length]`, bool.
+
+        Returns:
+            `[batch, heads, passages, passage_length]`; zeros at padding.
+        """
+        mask = mask.unsqueeze(1)
+        if self.scores == "literal":
+            word_scores = word_scores.masked_fill(~mask, 0.0)
+            totals = word_scores.sum(dim=-1, keepdim=True)
+            return word_scores / totals.masked_fill(~mask.any(dim=-1, keepdim=True), 1.0)
+        lowest = torch.finfo(word_scores.dtype).min
+        return word_scores.masked_fill(~mask, lowest).softmax(dim=-1).masked_fill(~mask, 0.0)
+
+    def select(
+        self,
+        hidden_states: torch.Tensor,
+        passage_vectors: torch.Tensor,
+        available: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Choose a passage by the vectors of the passages alone; needs `scores="pooled"`.
+
+        Args:
+            hidden_states: `[batch, length, hidden_size]`.
+            passage_vectors: `[batch, passages, hidden_size]`, see `average_states`.
+            available: `[batch, passages]`, bool.
+            attention_mask: `[batch, length]`, 0 at padding.
+
+        Returns:
+            The index of the chosen passage `[batch]` (any where none is available) and beta `[batch, passages]`.
+        """
+        with torch.autocast(hidden_states.device.type, enabled=False):
+            query = self.project_query(hidden_states, get_mask(hidden_states, attention_mask))
+            choice, weights = self.choose(self.score_passages(query, passage_vectors.float()), available)
+        return choice.argmax(dim=-1), weights
+
+
+def get_mask(states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+    """Return a mask of tokens as bool; all are real where there is none."""
+    if attention_mask is None:
+        return torch.ones(states.shape[:-1], dtype=torch.bool, device=states.device)
+    return attention_mask.bool()
+
+
+def add_zero_gradients(states: torch.Tensor, module: nn.Module) -> torch.Tensor:
+    """Return `states` unchanged, in a graph that gives every trainable parameter of `module` at least a zero gradient.
+
+    A batch without passages uses no weight of the interface, and selection="top1" never uses the scale. Processes that
+    train together would wait for the missing gradients forever.
+    """
+    zeros: Any = [0 * parameter.flatten()[0] for parameter in module.parameters() if parameter.requires_grad]
+    return states + sum(zeros).to(states.dtype) if zeros else states

@@ -1,0 +1,249 @@
+"""Base of the G-MAP models: building them from two encoders, and a memory that a checkpoint only refers to."""
+
+import hashlib
+import logging
+import os
+from collections.abc import Iterable
+from typing import Any, Self
+
+import torch
+from torch import nn
+from transformers import AutoModel, AutoTokenizer, PreTrainedModel
+from transformers import initialization as init
+
+from .attention_gmap import HeadGate, check_attention
+from .backbone import BackbonePreTrainedModel, load_matching_weights
+from .configuration_gmap import GMapConfig, check_memory_reference
+
+logger = logging.getLogger(__name__)
+
+
+def read_same_ids(tokenizer: Any, memory_tokenizer: Any) -> bool:
+    """Return whether two tokenizers make the same ids of any text."""
+    if tokenizer.get_vocab() != memory_tokenizer.get_vocab():
+        return False
+    steps = ("pre_tokenizer", "post_processor", "normalizer")
+    backends = [getattr(each, "backend_tokenizer", None) for each in (tokenizer, memory_tokenizer)]
+    return all(repr(getattr(backends[0], step, None)) == repr(getattr(backends[1], step, None)) for step in steps)
+
+
+def compare_tokenizers(
+    domain: str, memory: str, revision: str = "main", memory_revision: str = "main", **hub_options: Any
+) -> str | None:
+    """Return "same" or "own" for the tokenizers of two checkpoints; None where one comes without."""
+    places = ((domain, revision), (memory, memory_revision))
+    tokenizers: list[Any] = []
+    for name, each in places:
+        try:
+            tokenizer: Any = AutoTokenizer.from_pretrained(name, revision=each, **hub_options)
+        except (OSError, ValueError, KeyError):
+            tokenizer = None
+        # Of a known family without files transformers makes a tokenizer of special tokens alone.
+        if tokenizer is None or set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
+            logger.warning(
+                f"{name} has no tokenizer beside it: whether the memory reads the same ids is decided by the sizes of "
+                "the vocabularies. Set memory_tokenizer if that is wrong"
+            )
+            return None
+        tokenizers.append(tokenizer)
+    return "same" if read_same_ids(*tokenizers) else "own"
+
+
+def fingerprint_weights(model: nn.Module, names: Iterable[str]) -> str:
+    """Return a digest of some parameters of a model."""
+    digest = hashlib.sha256()
+    parameters = dict(model.named_parameters())
+    for name in sorted(names):
+        digest.update(name.encode())
+        digest.update(parameters[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+class GMapPreTrainedModel(BackbonePreTrainedModel):
+    """Base of the G-MAP models."""
+
+    config_class = GMapConfig
+    _supports_flash_attn = False  # their masks are no tensors, and the memory needs one
+    _supports_flex_attn = False
+    auto_classes = {
+        "AutoConfig": "configuration_gmap.GMapConfig",
+        "AutoModel": "modeling_gmap.GMapModel",
+        "AutoModelForMaskedLM": "modeling_gmap.GMapForMaskedLM",
+        "AutoModelForSequenceClassification": "modeling_gmap.GMapForSequenceClassification",
+        "AutoModelForTokenClassification": "modeling_gmap.GMapForTokenClassification",
+        "AutoModelForQuestionAnswering": "modeling_gmap.GMapForQuestionAnswering",
+    }
+
+    def __init__(self, config: GMapConfig):
+        check_attention(config._attn_implementation)
+        super().__init__(config)
+        if not config.save_memory:
+            self._keys_to_ignore_on_load_missing = [r"^(model\.)?memory\."]  # `load_memory` fills them
+
+    @classmethod
+    def from_backbone(cls, *args, **kwargs) -> Self:
+        """Refuse: there are two encoders.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(f"{cls.__name__} is made of two encoders: use from_backbones(domain=..., memory=...)")
+
+    @classmethod
+    def from_backbones(
+        cls,
+        domain: str | PreTrainedModel,
+        memory: str | PreTrainedModel,
+        *,
+        memory_revision: str | None = None,
+        **options: Any,
+    ) -> Self:
+        """Build a G-MAP of two pretrained encoders; a masked-LM head of the domain encoder is taken over as well.
+
+        Args:
+            domain: Name or folder of a checkpoint adapted to the domain, or a loaded model, whose weights are copied.
+            memory: The same of a general encoder.
+            memory_revision: Branch, tag or commit of `memory` on the Hub. With `save_memory=False` the commit that was
+                loaded is what the checkpoint refers to.
+            options: Further arguments of `BackbonePreTrainedModel.from_backbone`, which count for both encoders but
+                for `revision`, and fields of `GMapConfig`.
+
+        Raises:
+            ValueError: The two do not fit each other, or an option is wrong; see `GMapConfig`.
+        """
+        hub_options: Any = {name: options.get(name) for name in ("token", "cache_dir")}
+        hub_options["trust_remote_code"] = options.get("trust_remote_code", False)
+        source: Any = memory
+        if isinstance(memory, str):
+            dtype = options.get("dtype", torch.float32)
+            source = AutoModel.from_pretrained(memory, revision=memory_revision or "main", dtype=dtype, **hub_options)
+        encoder = source.base_model
+        names: Any = [model if isinstance(model, str) else model.name_or_path for model in (domain, memory)]
+        # A relative folder may be read from another one, or be taken for a name on the Hub.
+        place = os.path.abspath(names[1]) if os.path.isdir(names[1] or "") else names[1] or None
+        options = {
+            "memory_name_or_path": place,
+            "memory_revision": getattr(encoder.config, "_commit_hash", None) or memory_revision,
+            **options,
+        }
+        # One that got new entries since it was loaded writes ids that the memory has no rows for.
+        rows = 0 if isinstance(domain, str) else domain.config.get_text_config().vocab_size
+        if all(names) and "memory_tokenizer" not in options and rows <= encoder.config.vocab_size:
+            revision = options.get("revision") or "main"
+            options["memory_tokenizer"] = compare_tokenizers(
+                names[0], names[1], revision, memory_revision or "main", **hub_options
+            )
+        model = super().from_backbone(domain, memory_config=encoder.config, **options)
+        load_matching_weights(model.get_memory(), encoder.state_dict(), "the memory")
+        config = model.config
+        if config.save_memory and config.memory_tokenizer == "same" and os.path.isdir(config.memory_name_or_path or ""):
+            config.memory_name_or_path = None  # nothing is read there again, and a checkpoint tells no path
+        return model
+
+    @classmethod
+    def from_pretrained(cls, *args, **kwargs) -> Any:
+        """Load as transformers does; a memory that the checkpoint only refers to is loaded from where it is.
+
+        That runs no code of the memory's repository: its architecture is that of `memory_config`.
+
+        Raises:
+            ValueError: The reference leads to other weights than those of `memory_config`.
+        """
+        output = super().from_pretrained(*args, **kwargs)
+        model = output[0] if isinstance(output, tuple) else output
+        if not model.config.save_memory:
+            model.load_memory(**{name: kwargs[name] for name in ("token", "cache_dir") if name in kwargs})
+        return output
+
+    def load_memory(self, **options: Any) -> None:
+        """Load the memory from `memory_name_or_path`; `options` are those of the Hub.
+
+        Raises:
+            ValueError: It is another encoder than that of `memory_config`.
+        """
+        config, memory = self.config, self.get_memory()
+        place = f"{config.memory_name_or_path} (revision {config.memory_revision})"
+        dtype, _, digest = (config.memory_fingerprint or "").partition("-")
+        try:
+            loaded: Any = type(memory).from_pretrained(
+                config.memory_name_or_path,
+                revision=config.memory_revision or "main",
+                dtype=dtype or memory.dtype,  # that of the digest: rounded weights have another
+                use_safetensors=True,  # a checkpoint must not lead to a pickle
+                output_loading_info=True,
+                **options,
+            )
+        except OSError as error:
+            raise ValueError(
+                f"the memory of this checkpoint is left to {place}, which cannot be read: {error}. Restore it, or "
+                "build the model anew with from_backbones"
+            ) from error
+        source, info = loaded
+        shapes = {name: parameter.shape for name, parameter in memory.named_parameters()}
+        found = {name: parameter.shape for name, parameter in source.named_parameters() if "pooler." not in name}
+        is_same = found == shapes and shapes.keys().isdisjoint(info["missing_keys"])
+        if not is_same or (digest and digest != fingerprint_weights(source, shapes)):
+            raise ValueError(
+                f"the memory of this checkpoint is left to {place}, which holds another encoder than that it was built "
+                "with; restore it, or build the model anew with from_backbones"
+            )
+        memory.load_state_dict(source.state_dict(), strict=False)
+
+    def save_pretrained(self, *args, **kwargs) -> None:
+        """Save as transformers does, without the memory if `save_memory` is off."""
+        if kwargs.get("push_to_hub"):
+            check_memory_reference(self.config.to_dict())
+        prefix = "memory." if self.base_model is self else f"{self.base_model_prefix}.memory."
+        left_out = set() if self.config.save_memory else {name for name in self.state_dict() if name.startswith(prefix)}
+        if left_out:
+            memory = self.get_memory()
+            digest = fingerprint_weights(memory, dict(memory.named_parameters()))
+            self.config.memory_fingerprint = f"{str(memory.dtype).removeprefix('torch.')}-{digest}"
+        self._keys_to_ignore_on_save = left_out
+        super().save_pretrained(*args, **kwargs)
+
+    # What mypy reads of it is the wrapper of transformers' docstring, which hides `self`.
+    def push_to_hub(self, *args, **kwargs) -> Any:  # type: ignore[override]
+        """Push as transformers does, unless the model needs a folder of this machine."""
+        check_memory_reference(self.config.to_dict())
+        return super().push_to_hub(*args, **kwargs)
+
+    def get_memory(self) -> PreTrainedModel:
+        """Return the memory encoder."""
+        model: Any = self.base_model
+        return model.memory
+
+    def freeze_parameters(self) -> None:
+        """Freeze the memory encoder, which is in evaluation mode then."""
+        if self.config.freeze_memory:
+            self.get_memory().requires_grad_(False).eval()
+
+    def set_attn_implementation(self, attn_implementation: Any, *args, **kwargs) -> None:
+        """Switch to "sdpa" or "eager".
+
+        Raises:
+            ValueError: Another one, which would leave the memory out.
+        """
+        check_attention(attn_implementation)
+        super().set_attn_implementation(attn_implementation, *args, **kwargs)
+        model: Any = self.base_model
+        model.use_memory_attention()
+
+    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args, **kwargs) -> Any:
+        """Resize the domain encoder's table; the memory, which has no rows for added tokens, reads the text without.
+
+        That serves a few markers. Words of the domain should be added before the model is built: `from_backbones` then
+        sees that the memory needs `memory_input_ids` of its own tokenizer.
+        """
+        table = super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
+        config: Any = self.config
+        added = config.vocab_size - config.memory_config.vocab_size
+        if added > 0 and config.memory_tokenizer == "same":
+            logger.warning(f"the memory reads texts without the {added:,} tokens that it has no rows for")
+        return table
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, HeadGate):
+            init.normal_(module.weight, std=0.05)  # the released code's
