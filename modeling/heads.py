@@ -4,6 +4,8 @@ Heads hold the model as `model`, so that a head loads from the repository of any
 """
 
 from collections.abc import Callable
+from functools import wraps
+from inspect import Parameter, signature
 from typing import Any
 
 import torch
@@ -28,6 +30,31 @@ CHUNK_ROWS = 512
 DIRECT_ROWS = 2048
 
 NumItems = torch.Tensor | int | None
+
+
+def accept_inputs(forward: Callable, model_forward: Callable) -> Callable:
+    """Return the forward of a head, with the further inputs of its model in the signature.
+
+    They travel to the model in `kwargs` as they are; but Trainer drops dataset columns that a signature does not name.
+
+    Args:
+        forward: Of a head, such as `BackboneForMaskedLM.forward`.
+        model_forward: Of the model inside it.
+    """
+    own = signature(forward)
+    *named, others = own.parameters.values()
+    further = [
+        parameter.replace(kind=Parameter.KEYWORD_ONLY)
+        for name, parameter in signature(model_forward).parameters.items()
+        if name not in own.parameters
+    ]
+
+    @wraps(forward)
+    def forward_with_inputs(self: Any, *args, **kwargs) -> Any:
+        return forward(self, *args, **kwargs)
+
+    forward_with_inputs.__signature__ = own.replace(parameters=[*named, *further, others])  # type: ignore[attr-defined]
+    return forward_with_inputs
 
 
 # -------------------------------------------------------------------------------------- masked-LM head
@@ -210,9 +237,8 @@ class ClassificationHead(nn.Module):
     Our choice for every family: all of them put a [CLS] or <s> first, and several have no pooler.
     """
 
-    def __init__(self, config: Any, hidden_size: int | None = None):
+    def __init__(self, config: Any, hidden_size: int):
         super().__init__()
-        hidden_size = hidden_size or config.hidden_size
         self.dense = HeadLinear(hidden_size, hidden_size)
         self.dropout = nn.Dropout(get_classifier_dropout(config))
         self.out_proj = HeadLinear(hidden_size, config.num_labels)
@@ -279,7 +305,12 @@ class BackboneForSequenceClassification(BackbonePreTrainedModel):
         super().__init__(config)
         self.num_labels = config.num_labels
         self.model = self.base_class(config)
-        self.classifier: nn.Module = ClassificationHead(config)
+        self.classifier = self.build_head(config.hidden_size)
+        self.post_init()
+
+    def build_head(self, hidden_size: int) -> nn.Module:
+        """Build what maps `[batch, length, hidden_size]` to logits `[batch, num_labels]`."""
+        return ClassificationHead(self.config, hidden_size)
 
     @can_return_tuple
     def forward(
@@ -319,7 +350,12 @@ class BackboneForTokenClassification(BackbonePreTrainedModel):
         self.num_labels = config.num_labels
         self.model = self.base_class(config)
         self.dropout = nn.Dropout(get_classifier_dropout(config))
-        self.classifier: nn.Module = HeadLinear(config.hidden_size, config.num_labels)
+        self.classifier = self.build_head(config.hidden_size)
+        self.post_init()
+
+    def build_head(self, hidden_size: int) -> nn.Module:
+        """Build what maps `[batch, length, hidden_size]` to logits `[batch, length, num_labels]`."""
+        return HeadLinear(hidden_size, self.num_labels)
 
     @can_return_tuple
     def forward(
@@ -354,7 +390,12 @@ class BackboneForQuestionAnswering(BackbonePreTrainedModel):
     def __init__(self, config: Any):
         super().__init__(config)
         self.model = self.base_class(config)
-        self.qa_outputs: nn.Module = HeadLinear(config.hidden_size, 2)
+        self.qa_outputs = self.build_head(config.hidden_size)
+        self.post_init()
+
+    def build_head(self, hidden_size: int) -> nn.Module:
+        """Build what maps `[batch, length, hidden_size]` to start and end scores `[batch, length, 2]`."""
+        return HeadLinear(hidden_size, 2)
 
     def score_tokens(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
         """Return the start and end score of every token, `[batch, length, 2]`."""

@@ -597,29 +597,17 @@ class ExBertForSequenceClassification(ExBertPreTrainedModel, BackboneForSequence
 
     base_class = ExBertModel
 
-    def __init__(self, config: ExBertConfig):
-        super().__init__(config)
-        self.post_init()
-
 
 class ExBertForTokenClassification(ExBertPreTrainedModel, BackboneForTokenClassification):
     """Token classification."""
 
     base_class = ExBertModel
 
-    def __init__(self, config: ExBertConfig):
-        super().__init__(config)
-        self.post_init()
-
 
 class ExBertForQuestionAnswering(ExBertPreTrainedModel, BackboneForQuestionAnswering):
     """Extractive question answering."""
 
     base_class = ExBertModel
-
-    def __init__(self, config: ExBertConfig):
-        super().__init__(config)
-        self.post_init()
 
 
 ExBertConfig.register_for_auto_class()

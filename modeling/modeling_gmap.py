@@ -20,9 +20,7 @@ its states are normalized by its final norm, for they are sums that grow from la
 
 import copy
 import math
-from collections.abc import Callable
-from functools import wraps
-from inspect import Parameter, signature
+from inspect import signature
 from typing import Any
 
 import torch
@@ -40,14 +38,14 @@ from .attention_gmap import (
     find_self_attention,
     mix_layers,
 )
-from .backbone import HeadLinear, build_backbone, find_encoder, find_layers, get_native_config, needs_gradient
+from .backbone import build_backbone, find_encoder, find_layers, get_native_config, needs_gradient
 from .configuration_gmap import BASELINES, GATED_STRATEGIES, GMapConfig
 from .heads import (
     BackboneForMaskedLM,
     BackboneForQuestionAnswering,
     BackboneForSequenceClassification,
     BackboneForTokenClassification,
-    ClassificationHead,
+    accept_inputs,
 )
 from .pretrained_gmap import GMapPreTrainedModel
 
@@ -369,32 +367,11 @@ class TwoHeads(nn.Module):
         return logits.float().log_softmax(dim=self.choices_dim).logsumexp(dim=0) - math.log(2)
 
 
-def accept_memory(forward: Callable) -> Callable:
-    """Return the forward of a head with the memory's arguments in its signature.
-
-    They travel to the model as they are; but Trainer drops dataset columns that a signature does not name.
-    """
-    parameters = dict(signature(forward).parameters)
-    others = parameters.pop("kwargs")
-    for name in ("memory_input_ids", "memory_attention_mask", "memory_token_type_ids", "memory_states"):
-        annotation = signature(GMapModel.forward).parameters[name].annotation
-        parameters[name] = Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=annotation)
-
-    @wraps(forward)
-    def forward_with_memory(self: Any, *args, **kwargs) -> Any:
-        return forward(self, *args, **kwargs)
-
-    forward_with_memory.__signature__ = signature(forward).replace(  # type: ignore[attr-defined]
-        parameters=[*parameters.values(), others]
-    )
-    return forward_with_memory
-
-
 class GMapForMaskedLM(GMapPreTrainedModel, BackboneForMaskedLM):
     """Masked LM of the domain encoder, whose layers read the memory of the masked text (section 4.4)."""
 
     base_class = GMapModel
-    forward = accept_memory(BackboneForMaskedLM.forward)
+    forward = accept_inputs(BackboneForMaskedLM.forward, GMapModel.forward)
 
     def __init__(self, config: GMapConfig):
         if config.strategy in BASELINES:
@@ -403,46 +380,37 @@ class GMapForMaskedLM(GMapPreTrainedModel, BackboneForMaskedLM):
         self.post_init()
 
 
-class GMapForSequenceClassification(GMapPreTrainedModel, BackboneForSequenceClassification):
+class GMapTaskHead(GMapPreTrainedModel):
+    """A task head, or that of a baseline: one on each encoder."""
+
+    base_class = GMapModel
+    choices_dim = -1
+
+    def build_head(self, hidden_size: int) -> nn.Module:
+        """Build the head, or both heads of a baseline."""
+        config, build = self.config, super().build_head  # type: ignore[misc]
+        if config.strategy not in BASELINES:
+            return build(hidden_size)
+        return TwoHeads(config, build(hidden_size), build(config.memory_config.hidden_size), self.choices_dim)
+
+
+class GMapForSequenceClassification(GMapTaskHead, BackboneForSequenceClassification):
     """Classification, multi-label classification or regression on the first token."""
 
-    base_class = GMapModel
-    forward = accept_memory(BackboneForSequenceClassification.forward)
-
-    def __init__(self, config: GMapConfig):
-        super().__init__(config)
-        if config.strategy in BASELINES:
-            memory_head = ClassificationHead(config, config.memory_config.hidden_size)
-            self.classifier = TwoHeads(config, self.classifier, memory_head)
-        self.post_init()
+    forward = accept_inputs(BackboneForSequenceClassification.forward, GMapModel.forward)
 
 
-class GMapForTokenClassification(GMapPreTrainedModel, BackboneForTokenClassification):
+class GMapForTokenClassification(GMapTaskHead, BackboneForTokenClassification):
     """Token classification."""
 
-    base_class = GMapModel
-    forward = accept_memory(BackboneForTokenClassification.forward)
-
-    def __init__(self, config: GMapConfig):
-        super().__init__(config)
-        if config.strategy in BASELINES:
-            memory_head = HeadLinear(config.memory_config.hidden_size, self.num_labels)
-            self.classifier = TwoHeads(config, self.classifier, memory_head)
-        self.post_init()
+    forward = accept_inputs(BackboneForTokenClassification.forward, GMapModel.forward)
 
 
-class GMapForQuestionAnswering(GMapPreTrainedModel, BackboneForQuestionAnswering):
+class GMapForQuestionAnswering(GMapTaskHead, BackboneForQuestionAnswering):
     """Extractive question answering."""
 
-    base_class = GMapModel
-    forward = accept_memory(BackboneForQuestionAnswering.forward)
-
-    def __init__(self, config: GMapConfig):
-        super().__init__(config)
-        if config.strategy in BASELINES:
-            memory_head = HeadLinear(config.memory_config.hidden_size, 2)
-            self.qa_outputs = TwoHeads(config, self.qa_outputs, memory_head, choices_dim=-2)
-        self.post_init()
+    choices_dim = -2
+    forward = accept_inputs(BackboneForQuestionAnswering.forward, GMapModel.forward)
 
     def score_tokens(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
         """Return start and end scores; the parts of a baseline compare tokens and leave padding out."""

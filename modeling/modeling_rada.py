@@ -37,7 +37,7 @@ from .heads import (
     BackboneForQuestionAnswering,
     BackboneForSequenceClassification,
     BackboneForTokenClassification,
-    NumItems,
+    accept_inputs,
 )
 from .interface_rada import PassageReading, RadaModelOutput, RetrievalInterface, add_zero_gradients, average_states
 
@@ -368,62 +368,32 @@ class RadaQuestionAnsweringModelOutput(PassageReading, QuestionAnsweringModelOut
     """Output of `RadaForQuestionAnswering`."""
 
 
-class RadaHead(RadaPreTrainedModel):
-    """A head with `labels` over `RadaModel`."""
+class RadaForMaskedLM(RadaPreTrainedModel, BackboneForMaskedLM):
+    """Masked LM on what was read."""
 
     base_class = RadaModel
+    reading_output_class = RadaMaskedLMOutput
+    forward = accept_inputs(BackboneForMaskedLM.forward, RadaModel.forward)
 
     def __init__(self, config: RadaConfig):
         super().__init__(config)
         self.post_init()
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
-        position_ids: torch.LongTensor | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
-        labels: torch.Tensor | None = None,
-        num_items_in_batch: NumItems = None,
-        passage_input_ids: torch.LongTensor | None = None,
-        passage_attention_mask: torch.Tensor | None = None,
-        passage_index: torch.LongTensor | None = None,
-        passage_states: torch.FloatTensor | None = None,
-        passage_vectors: torch.FloatTensor | None = None,
-        passage_ids: torch.LongTensor | None = None,
-        **kwargs,
-    ) -> Any:
-        """Predict with passages; they are given as to `RadaModel.forward`, all else as to the head without them."""
-        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, labels, num_items_in_batch)
-        passages = {
-            "passage_input_ids": passage_input_ids,
-            "passage_attention_mask": passage_attention_mask,
-            "passage_index": passage_index,
-            "passage_states": passage_states,
-            "passage_vectors": passage_vectors,
-            "passage_ids": passage_ids,
-        }
-        return super().forward(*inputs, **passages, **kwargs, return_dict=True)
 
-
-class RadaForMaskedLM(RadaHead, BackboneForMaskedLM):
-    """Masked LM on what was read."""
-
-    reading_output_class = RadaMaskedLMOutput
-
-
-class RadaForSequenceClassification(RadaHead, BackboneForSequenceClassification):
+class RadaForSequenceClassification(RadaPreTrainedModel, BackboneForSequenceClassification):
     """Classification, multi-label classification or regression on the first token."""
 
+    base_class = RadaModel
     reading_output_class = RadaSequenceClassifierOutput
+    forward = accept_inputs(BackboneForSequenceClassification.forward, RadaModel.forward)
 
 
-class RadaForTokenClassification(RadaHead, BackboneForTokenClassification):
+class RadaForTokenClassification(RadaPreTrainedModel, BackboneForTokenClassification):
     """Token classification."""
 
+    base_class = RadaModel
     reading_output_class = RadaTokenClassifierOutput
+    forward = accept_inputs(BackboneForTokenClassification.forward, RadaModel.forward)
 
 
 class RadaForQuestionAnswering(RadaPreTrainedModel, BackboneForQuestionAnswering):
@@ -431,40 +401,7 @@ class RadaForQuestionAnswering(RadaPreTrainedModel, BackboneForQuestionAnswering
 
     base_class = RadaModel
     reading_output_class = RadaQuestionAnsweringModelOutput
-
-    def __init__(self, config: RadaConfig):
-        super().__init__(config)
-        self.post_init()
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
-        position_ids: torch.LongTensor | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
-        start_positions: torch.LongTensor | None = None,
-        end_positions: torch.LongTensor | None = None,
-        passage_input_ids: torch.LongTensor | None = None,
-        passage_attention_mask: torch.Tensor | None = None,
-        passage_index: torch.LongTensor | None = None,
-        passage_states: torch.FloatTensor | None = None,
-        passage_vectors: torch.FloatTensor | None = None,
-        passage_ids: torch.LongTensor | None = None,
-        **kwargs,
-    ) -> Any:
-        """Find the answer's span with passages; see `RadaHead.forward`."""
-        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        passages = {
-            "passage_input_ids": passage_input_ids,
-            "passage_attention_mask": passage_attention_mask,
-            "passage_index": passage_index,
-            "passage_states": passage_states,
-            "passage_vectors": passage_vectors,
-            "passage_ids": passage_ids,
-        }
-        return super().forward(*inputs, start_positions, end_positions, **passages, **kwargs, return_dict=True)
+    forward = accept_inputs(BackboneForQuestionAnswering.forward, RadaModel.forward)
 
 
 RadaConfig.register_for_auto_class()

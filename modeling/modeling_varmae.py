@@ -432,29 +432,17 @@ class VarMAEForSequenceClassification(VarMAEPreTrainedModel, BackboneForSequence
 
     base_class = VarMAEModel
 
-    def __init__(self, config: VarMAEConfig):
-        super().__init__(config)
-        self.post_init()
-
 
 class VarMAEForTokenClassification(VarMAEPreTrainedModel, BackboneForTokenClassification):
     """Token classification on the means."""
 
     base_class = VarMAEModel
 
-    def __init__(self, config: VarMAEConfig):
-        super().__init__(config)
-        self.post_init()
-
 
 class VarMAEForQuestionAnswering(VarMAEPreTrainedModel, BackboneForQuestionAnswering):
     """Extractive question answering on the means."""
 
     base_class = VarMAEModel
-
-    def __init__(self, config: VarMAEConfig):
-        super().__init__(config)
-        self.post_init()
 
 
 VarMAEConfig.register_for_auto_class()

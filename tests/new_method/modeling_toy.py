@@ -78,10 +78,6 @@ class ToyForSequenceClassification(ToyPreTrainedModel, BackboneForSequenceClassi
 
     base_class = ToyModel
 
-    def __init__(self, config: ToyConfig):
-        super().__init__(config)
-        self.post_init()
-
 
 ToyConfig.register_for_auto_class()
 ToyModel.register_for_auto_class("AutoModel")
