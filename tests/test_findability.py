@@ -18,7 +18,7 @@ QUESTIONS = [
         "compute_masked_lm_loss",
     ),
     ("Where is VarMAE's KL divergence computed?", "modeling/modeling_varmae.py", "compute_kl"),
-    ("Where does exBERT mix a layer with its side module?", "modeling/modeling_exbert.py", "ExtendedLayer"),
+    ("Where does exBERT mix a layer with its side module?", "modeling/layers_exbert.py", "ExtendedLayer"),
     ("Where do a layer's queries attend to G-MAP's memory?", "modeling/attention_gmap.py", "attend_with_memory"),
     ("Where does RADA choose one of its passages?", "modeling/interface_rada.py", "RetrievalInterface"),
     ("Where do I add a method so that every command knows it?", "hf_domain/methods.py", "METHODS"),

@@ -11,7 +11,8 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.models.modernbert.modeling_modernbert import apply_rotary_pos_emb
 
-from hf_domain.modeling.modeling_exbert import find_encoder, find_layers, get_boolean_mask
+from hf_domain.modeling.backbone import find_encoder, find_layers
+from hf_domain.modeling.layers_exbert import get_boolean_mask
 
 # The linear layers of Q, K and V in each family; one that makes all three stands alone.
 PROJECTIONS = (

@@ -8,8 +8,13 @@ from typing import Any
 from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_domain.distillation.losses import DistillationConfig, count_relation_heads
-from hf_domain.modeling.backbone import get_module_name, get_native_config, load_matching_weights
-from hf_domain.modeling.modeling_exbert import find_encoder, find_layers
+from hf_domain.modeling.backbone import (
+    find_encoder,
+    find_layers,
+    get_module_name,
+    get_native_config,
+    load_matching_weights,
+)
 from hf_domain.new_rows import LARGEST_PADDING
 
 

@@ -29,8 +29,8 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from hf_domain.modeling.backbone import find_encoder, find_layers, get_module_name, get_native_config
-from hf_domain.modeling.modeling_exbert import (
-    ExBertConfig,
+from hf_domain.modeling.configuration_exbert import ExBertConfig
+from hf_domain.modeling.layers_exbert import (
     ExtendedEmbedding,
     ExtendedLayer,
     ExtensionTable,

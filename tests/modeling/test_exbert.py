@@ -29,7 +29,7 @@ from hf_domain import (
     VarMAEForTokenClassification,
 )
 from hf_domain.modeling.configuration_exbert import EXTENSION_SIZES
-from hf_domain.modeling.modeling_exbert import read_extension_vocabulary
+from hf_domain.modeling.layers_exbert import read_extension_vocabulary
 from hf_domain.new_rows import apply_delta
 from hf_domain.tokenization import VocabularyDelta
 from hf_domain.training.callbacks import log_auxiliary_losses
