@@ -14,6 +14,7 @@ from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .configuration_backbone import BackboneConfig, has_encoder_field
+from .nested_models import find_model_class
 
 
 def build_backbone(config: Any) -> PreTrainedModel:
@@ -21,25 +22,11 @@ def build_backbone(config: Any) -> PreTrainedModel:
 
     Checkpoints with a masked-LM head have no pooler: it would be random, and none of our heads reads it.
     """
-    # Our own types are named here instead of being looked up: on the Hub nothing has registered them.
-    if config.model_type == "varmae":
-        from .modeling_varmae import VarMAEModel
-
-        return VarMAEModel(config)
-    if config.model_type == "exbert":
-        from .modeling_exbert import ExBertModel
-
-        return ExBertModel(config)
-    if config.model_type == "gmap":
-        from .modeling_gmap import GMapModel
-
-        if not config.save_memory:
+    own_class = find_model_class(config.model_type)
+    if own_class is not None:
+        if not getattr(config, "save_memory", True):
             raise ValueError("save_memory=False leaves out a memory that only G-MAP itself finds again; save it whole")
-        return GMapModel(config)
-    if config.model_type == "rada":
-        from .modeling_rada import RadaModel
-
-        return RadaModel(config)
+        return own_class(config)
     backbone = AutoModel.from_config(config)
     if getattr(backbone, "pooler", None) is not None:
         backbone.pooler = None

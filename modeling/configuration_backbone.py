@@ -1,11 +1,14 @@
 """The configuration that every model of this package extends: an encoder's configuration inside one of ours."""
 
 import copy
+import os
 from collections.abc import Collection
 from dataclasses import fields
 from typing import Any, Self
 
 from transformers import AutoConfig, PreTrainedConfig
+
+from .nested_models import find_config_class, save_nested_code
 
 # Keys with which a nested configuration could switch on code that nobody asked for (CVE-2026-5241). The code of a
 # checkpoint is named once, at the top level, and runs only when the caller passes trust_remote_code.
@@ -69,23 +72,9 @@ def build_backbone_config(config: dict[str, Any] | PreTrainedConfig | None) -> P
         return AutoConfig.for_model("bert", **small)
     config = strip_remote_code_keys(config)
     model_type = config.pop("model_type", "bert")
-    # Our own types are named here instead of being looked up: on the Hub nothing has registered them.
-    if model_type == "varmae":
-        from .configuration_varmae import VarMAEConfig
-
-        return VarMAEConfig.from_dict(config)
-    if model_type == "exbert":
-        from .configuration_exbert import ExBertConfig
-
-        return ExBertConfig.from_dict(config)
-    if model_type == "gmap":
-        from .configuration_gmap import GMapConfig
-
-        return GMapConfig.from_dict(config)
-    if model_type == "rada":
-        from .configuration_rada import RadaConfig
-
-        return RadaConfig.from_dict(config)
+    own_class = find_config_class(model_type)
+    if own_class is not None:
+        return own_class.from_dict(config)
     return AutoConfig.for_model(model_type, **config)
 
 
@@ -184,3 +173,13 @@ class BackboneConfig(PreTrainedConfig):
         output = super().to_dict()
         output["backbone_config"] = strip_private_keys(output["backbone_config"])
         return output | {name: getattr(self, name) for name in SHAPE_FIELDS if hasattr(self, name)}
+
+    def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs) -> None:
+        """Save as transformers does, and the code of the methods inside this model with it.
+
+        The models call this between their own code and their push, so it is where the code is whole.
+        """
+        super().save_pretrained(save_directory)
+        save_nested_code(self, save_directory)
+        if push_to_hub:
+            self.push_to_hub(kwargs.pop("repo_id", os.path.basename(save_directory)), **kwargs)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -13,7 +14,7 @@ from huggingface_hub.utils import close_session
 from script_runs import save_tiny_bert
 from transformers import AutoTokenizer
 
-from hf_domain import VarMAEForMaskedLM
+from hf_domain import RadaForMaskedLM, VarMAEForMaskedLM
 from hf_domain.examples import run_mlm
 from hf_domain.publishing import publish, write_model_card
 
@@ -165,6 +166,29 @@ def test_publish_is_one_commit_that_loads_without_the_package(hub, tmp_path, fol
     publish(folder, "tester/cats", token=TOKEN)  # 409: it exists
     assert len(repository.commits) in (2, 3)  # the client leaves out a commit without a change
     assert repository.commits[-1][1] == files
+
+
+@pytest.mark.usefixtures("connect")
+def test_nested_methods_load_without_the_package(hub, tmp_path, folder):
+    publish(folder, "tester/cats", token=TOKEN)
+    nested = tmp_path / "nested"
+    shutil.copytree(folder, nested)
+    model = RadaForMaskedLM.from_backbone(VarMAEForMaskedLM.from_pretrained(folder))
+    model.save_pretrained(nested)
+    publish(nested, "tester/cats", token=TOKEN)
+    (first, plain), (second, both) = hub.repositories["tester/cats"].commits[1:]
+    assert "modeling_varmae.py" in plain and "modeling_rada.py" not in plain
+    assert {"modeling_varmae.py", "modeling_rada.py"} <= both.keys()
+    loaded = load_everywhere(hub, tmp_path, "tester/cats", [first, second])
+    assert [name for name, _ in loaded] == ["VarMAEForMaskedLM", "RadaForMaskedLM"]
+
+    model.push_to_hub("tester/pushed", token=TOKEN)
+    model.config.save_pretrained(tmp_path / "config", push_to_hub=True, repo_id="tester/config", token=TOKEN)
+    pushed, config = (hub.repositories[f"tester/{name}"].commits[-1][1] for name in ("pushed", "config"))
+    code = {name: text for name, text in both.items() if name.endswith(".py")}
+    assert {name: text for name, text in pushed.items() if name.endswith(".py")} == code
+    assert {"configuration_rada.py", "configuration_varmae.py"} <= config.keys()
+    assert config["nested_models.py"] == code["nested_models.py"]
 
 
 @pytest.mark.usefixtures("connect")

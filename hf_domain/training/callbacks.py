@@ -18,6 +18,7 @@ from transformers import (
 from transformers.dynamic_module_utils import custom_object_save
 
 from hf_domain.modeling.backbone import BackbonePreTrainedModel
+from hf_domain.modeling.nested_models import save_nested_code
 
 
 class AuxiliaryLossCallback(TrainerCallback):
@@ -110,6 +111,7 @@ class PushCodeCallback(TrainerCallback):
             return
         with TemporaryDirectory() as folder:
             custom_object_save(model, folder)
+            save_nested_code(model.config, folder)
             for file in Path(folder).iterdir():
                 copy = Path(str(args.output_dir), file.name)
                 # An earlier push may still be reading: what is there already is not cut off to be written again.

@@ -1,6 +1,7 @@
 """What a colleague does with a published folder, in a process that cannot import this package."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceCl
 from without_package import run_without_package
 
 from hf_domain import (
+    ExBertForMaskedLM,
     GMapForMaskedLM,
     RadaForMaskedLM,
     VarMAEForMaskedLM,
@@ -18,6 +20,21 @@ from hf_domain import (
     VarMAEForSequenceClassification,
     VarMAEForTokenClassification,
 )
+
+MODELING = Path(__file__).parent.parent.parent / "modeling"
+SHARED = {"backbone.py", "configuration_backbone.py", "heads.py", "nested_models.py"}
+
+
+def make_model(methods):
+    """Nest methods, the innermost first, around a tiny BERT."""
+    model = make_masked_lm("bert")
+    for method in methods.split():
+        if method == "gmap":
+            model = GMapForMaskedLM.from_backbones(model, make_masked_lm("bert"), memory_tokenizer="same")
+        else:
+            classes = {"varmae": VarMAEForMaskedLM, "exbert": ExBertForMaskedLM, "rada": RadaForMaskedLM}
+            model = classes[method].from_backbone(model)
+    return model.eval()
 
 
 def save_inputs(tmp_path):
@@ -83,6 +100,53 @@ with torch.no_grad():
     assert result.returncode == 0, result.stderr[-2000:]
     with torch.no_grad():
         assert torch.equal(load_file(tmp_path / "outputs.safetensors")["logits"], outer(**batch).logits)
+
+
+METHODS = ["varmae", "exbert", "gmap", "rada", "exbert gmap", "varmae rada", "varmae varmae"]
+
+
+@pytest.mark.parametrize("methods", METHODS)
+def test_checkpoint_carries_the_code_of_its_own_methods_alone(methods, tmp_path):
+    make_model(methods).save_pretrained(tmp_path)
+    own = {file.name for method in methods.split() for file in MODELING.glob(f"*_{method}.py")}
+    assert {file.name for file in tmp_path.glob("*.py")} == own | SHARED
+
+
+def test_nested_methods_load_through_a_cache_with_other_code(tmp_path):
+    # All folders have one name, and so one folder in the cache of remote modules.
+    names = {"varmae": "a", "rada": "b", "varmae rada": "c", "exbert gmap": "d"}
+    models = {f"{folder}/model": make_model(methods) for methods, folder in names.items()}
+    for folder, model in models.items():
+        model.save_pretrained(tmp_path / folder)
+    batch = save_inputs(tmp_path)
+    code = f"""
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForMaskedLM
+batch, outputs = load_file("batch.safetensors"), {{}}
+for folder in {list(models)}:
+    for name in (folder, f"again/{{folder}}"):
+        model = AutoModelForMaskedLM.from_pretrained(name, trust_remote_code=True).eval()
+        model.save_pretrained(f"again/{{name}}")
+        with torch.no_grad():
+            outputs[name] = model(**batch).logits
+save_file(outputs, "outputs.safetensors")
+"""
+    for _ in range(2):  # the second process finds the code of the first
+        result = run_without_package(code, tmp_path)
+        assert result.returncode == 0, result.stderr[-2000:]
+        outputs = load_file(tmp_path / "outputs.safetensors")
+        for name, model in models.items():
+            with torch.no_grad():
+                expected = model(**batch).logits
+            assert torch.equal(outputs[name], expected)
+            assert torch.equal(outputs[f"again/{name}"], expected)
+    for name in models:
+        first, again = (
+            {file.name: file.read_text() for file in folder.glob("*.py")}
+            for folder in (tmp_path / name, tmp_path / "again" / "again" / name)
+        )
+        assert first == again
 
 
 def test_with_the_package_no_trust_is_needed(tmp_path):

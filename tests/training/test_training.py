@@ -11,7 +11,7 @@ from tiny_models import VOCAB_SIZE, make_batch, make_masked_lm
 from tiny_tokenizers import make_bert_tokenizer
 from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
 
-from hf_domain import VarMAEForMaskedLM
+from hf_domain import RadaForMaskedLM, VarMAEForMaskedLM
 from hf_domain.training.callbacks import AuxiliaryLossCallback, PushCodeCallback, StepTimer, log_auxiliary_losses
 from hf_domain.training.overrides import parse_overrides
 from hf_domain.training.stock_models import (
@@ -166,6 +166,11 @@ def test_pushed_folder_holds_the_code(tmp_path):
     assert times == {file: file.stat().st_mtime_ns for file in times}
     assert (tmp_path / "heads.py").read_text()
     PushCodeCallback().on_push_begin(arguments, TrainerState(), TrainerControl(), model=make_masked_lm("bert"))
+    nested = RadaForMaskedLM.from_backbone(model)
+    arguments.output_dir = str(tmp_path / "nested")
+    (tmp_path / "nested").mkdir()
+    PushCodeCallback().on_push_begin(arguments, TrainerState(), TrainerControl(), model=nested)
+    assert {"modeling_varmae.py", "modeling_rada.py"} <= {file.name for file in tmp_path.glob("nested/*.py")}
 
 
 def test_tokenizer_larger_than_the_embedding():
