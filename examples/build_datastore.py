@@ -24,7 +24,7 @@ from typing import Literal
 from datasets import load_dataset
 from transformers import AutoTokenizer
 
-from hf_domain.data.corpora import load_files
+from hf_domain.data.loading import load_files
 from hf_domain.data.text_columns import find_document_columns
 from hf_domain.datastore import Datastore, build_datastore, push_to_hub
 from hf_domain.training.arguments import parse_arguments

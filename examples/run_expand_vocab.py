@@ -22,7 +22,7 @@ from typing import Literal
 
 from transformers import AutoModelForMaskedLM, AutoTokenizer, set_seed
 
-from hf_domain.data.corpora import load_files
+from hf_domain.data.loading import load_files
 from hf_domain.data.text_columns import find_document_columns
 from hf_domain.files import write_folder
 from hf_domain.new_rows import apply_delta

@@ -23,7 +23,7 @@ QUESTIONS = [
     ("Where does RADA choose one of its passages?", "modeling/interface_rada.py", "RetrievalInterface"),
     ("Where do I add a method so that every command knows it?", "hf_domain/methods.py", "METHODS"),
     ("Where are all pieces of a word masked together?", "hf_domain/data/masking.py", "DataCollatorForWholeWordMask"),
-    ("Who reads .jsonl, .csv and .txt.gz files of a corpus?", "hf_domain/data/corpora.py", "load_corpus"),
+    ("Who reads .jsonl, .csv and .txt.gz files of a corpus?", "hf_domain/data/loading.py", "load_files"),
     ("Where is macro F1 computed?", "hf_domain/data/metrics.py", "compute_single_label_metrics"),
     ("Where are start and end logits turned into an answer?", "hf_domain/data/question_answering.py", "find_answers"),
     (

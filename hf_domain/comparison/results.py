@@ -15,7 +15,7 @@ from typing import Any
 
 from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.steps import Step, find_root, list_steps
-from hf_domain.data.corpora import find_files
+from hf_domain.data.loading import find_files
 from hf_domain.environment import describe_environment
 from hf_domain.files import fingerprint_files, read_json, write_json
 

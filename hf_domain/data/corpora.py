@@ -1,26 +1,9 @@
-"""Corpora for masked-language modeling: from files or the Hub to examples of token ids.
+"""Corpora for masked-language modeling: from files or the Hub to examples of token ids."""
 
-`datasets.load_dataset` does the reading. What is added here is what a long run needs before it starts: every local file
-is read through once (a hundredth of the time that tokenizing takes) and what is wrong with it is said with its file and
-line.
-"""
-
-import csv
-import glob
-import gzip
-import hashlib
-import io
-import json
-import os
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from functools import partial
-from itertools import chain, islice
-from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet
 from datasets import (
     Dataset,
     DatasetDict,
@@ -31,79 +14,11 @@ from datasets import (
     Value,
     load_dataset,
 )
-from datasets.exceptions import DatasetGenerationError
-from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
+from hf_domain.data.loading import load_files
 from hf_domain.data.masking import check_mask_token
 from hf_domain.data.text_columns import find_document_columns
-
-# Extension -> builder of datasets. All but parquet, which is compressed inside, may also end in .gz.
-BUILDERS = {".txt": "text", ".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
-
-
-def find_files(patterns: str | Sequence[str]) -> list[str]:
-    """Expand globs.
-
-    Args:
-        patterns: One or several paths or globs (`**` goes into folders).
-
-    Returns:
-        The files, in the order of the patterns and sorted within each.
-
-    Raises:
-        FileNotFoundError: A pattern matches no file.
-    """
-    files: list[str] = []
-    for pattern in [patterns] if isinstance(patterns, str) else patterns:
-        matches = [pattern] if Path(pattern).is_file() else sorted(glob.glob(pattern, recursive=True))
-        matches = [match for match in matches if Path(match).is_file()]
-        if not matches:
-            raise FileNotFoundError(f"no file matches {pattern}. Check the path; relative ones start at {Path.cwd()}.")
-        files += matches
-    return files
-
-
-def load_files(
-    patterns: str | Sequence[str], *, streaming: bool = False, **load_options: Any
-) -> Dataset | IterableDataset:
-    """Check files and load them.
-
-    Args:
-        patterns: One or several paths or globs of .txt, .jsonl, .json, .csv (each also .gz) or .parquet files, all of
-            one format. A .txt file holds one example a line.
-        streaming: Read the files while they are used; the check still reads them through once.
-        load_options: For `datasets.load_dataset`, e.g. `cache_dir`.
-
-    Returns:
-        One dataset of all files.
-
-    Raises:
-        FileNotFoundError: A file is missing.
-        ValueError: A file cannot be used: unknown extension, empty, binary, not UTF-8, broken JSON.
-    """
-    files = find_files(patterns)
-    if not files:
-        raise FileNotFoundError("data must be at least one file, but no name of a file is given")
-    builders = {file: _get_builder(file) for file in files}
-    if len(set(builders.values())) > 1:
-        raise ValueError(f"the files of a dataset have one format; got {builders}. Convert them to one.")
-    builder, content = builders[files[0]], None if streaming else hashlib.blake2b(digest_size=8)
-    with tqdm(desc="Checking files", unit="B", unit_scale=True, delay=2) as progress:
-        for file in files:
-            _check_file(file, progress, content)
-    if builder == "csv":
-        # pandas takes "None", "NA" and "null" for missing: they are labels and texts. Only an empty cell is missing.
-        load_options = {"keep_default_na": False, "na_values": [""], **load_options}
-    if content is not None:
-        # The cache of datasets knows a file by its path and its time alone: one that was replaced together with its
-        # time, as by `cp -p` or `rsync -t`, would be read as it was.
-        load_options = {"name": f"content_{content.hexdigest()}", **load_options}
-    try:
-        return load_dataset(builder, data_files=files, split="train", streaming=streaming, **load_options)
-    except (DatasetGenerationError, ValueError) as error:
-        cause = str(error.__cause__ or error).partition("\n")[0]
-        raise ValueError(f"{', '.join(files)} cannot be read as {builder}: {cause}. Repair the file.") from error
 
 
 def load_corpus(
@@ -248,27 +163,6 @@ def check_length(tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> Non
         )
 
 
-def check_held_out(train_files: str | Sequence[str] | None, others: Mapping[str, str | Sequence[str] | None]) -> None:
-    """Check that no file is trained on and tested on.
-
-    Args:
-        train_files: Paths or globs; missing files are left to `load_files`.
-        others: Paths or globs of other splits, by the names of their flags.
-
-    Raises:
-        ValueError: A file of another split is a file of the training data.
-    """
-    trained = _resolve_files(train_files)
-    for flag, patterns in others.items():
-        if shared := sorted(trained & _resolve_files(patterns)):
-            raise ValueError(f"{flag} must be data that is not trained on, but {shared[0]} is a train_file, too")
-
-
-def _resolve_files(patterns: str | Sequence[str] | None) -> set[str]:
-    patterns = [patterns] if isinstance(patterns, str) else patterns or []
-    return {os.path.realpath(file) for pattern in patterns for file in glob.glob(pattern, recursive=True)}
-
-
 def check_batch(examples: Dataset | IterableDataset, batch_size: int) -> None:
     """Raise unless there is at least one full batch.
 
@@ -285,138 +179,6 @@ def check_batch(examples: Dataset | IterableDataset, batch_size: int) -> None:
             f"a corpus fills at least one batch of {batch_size} examples; got {count}. "
             "Use more text, a smaller batch, a shorter max_seq_length or line_by_line."
         )
-
-
-def _get_suffix(file: str) -> str:
-    return Path(file.removesuffix(".gz")).suffix
-
-
-def _get_builder(file: str) -> str:
-    if _get_suffix(file) not in BUILDERS or file.endswith(".parquet.gz"):
-        raise ValueError(
-            f"files end in {', '.join(BUILDERS)}, all but the last also in .gz; got {file}. Convert or rename it."
-        )
-    return BUILDERS[_get_suffix(file)]
-
-
-def _check_file(file: str, progress: tqdm, content: Any) -> None:
-    """Read a file through into the hash `content`, if any; its lines are UTF-8 and, in .jsonl, JSON objects."""
-    if file.endswith(".parquet"):
-        try:
-            num_rows = pyarrow.parquet.read_metadata(file).num_rows
-        except pyarrow.ArrowInvalid as error:
-            raise ValueError(f"{file} is not a Parquet file: {error}. Convert or rename it.") from error
-        if not num_rows:
-            raise ValueError(f"a file holds at least one example; {file} is empty. Leave it out.")
-        if content is not None:
-            with open(file, "rb") as parquet:
-                content.update(hashlib.file_digest(parquet, "blake2b").digest())
-        return
-    try:
-        with _open(file) as lines:
-            if _is_array(file, lines):
-                text = lines.read()
-                _update(content, text)
-                has_content = bool(_parse(json.loads, text, file, 1))
-            else:
-                parse = _parse_object if _get_builder(file) == "json" else bytes.decode
-                has_content = _check_lines(lines, parse, file, progress, content)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{file} is not a whole gzip file: {error}. Pack it again or drop the ending .gz.") from error
-    if not has_content:
-        raise ValueError(f"a file holds at least one example; {file} is empty. Leave it out.")
-    _update(content, b"\0")  # no file holds one: where a file ends is part of the hash
-
-
-def _open(file: str) -> Any:
-    return gzip.open(file, "rb") if file.endswith(".gz") else open(file, "rb")
-
-
-def _is_array(file: str, lines: Any) -> bool:
-    return _get_suffix(file) == ".json" and lines.peek(64).lstrip().startswith(b"[")
-
-
-def _update(content: Any, data: bytes) -> None:
-    if content is not None:
-        content.update(data)
-
-
-def _check_lines(lines: Iterable[bytes], parse: Callable, file: str, progress: tqdm, content: Any) -> bool:
-    has_content = False
-    for number, line in enumerate(lines, 1):
-        progress.update(len(line))
-        _update(content, line)
-        if not line.isspace():
-            _parse(parse, line.rstrip(), file, number)  # a newline would count as the next line
-            has_content = True
-    return has_content
-
-
-def locate_row(patterns: str | Sequence[str], row: int) -> str:
-    """Say where a row of a dataset stands, for a message.
-
-    Args:
-        patterns: As `load_files` took them.
-        row: The number of the row, from 0.
-
-    Returns:
-        Such as "line 12 of train.jsonl"; "row 12 of ..." where a file has no lines.
-    """
-    places = chain.from_iterable(map(_list_places, find_files(patterns)))
-    return next(islice(places, row, None), f"row {row + 1} of {patterns}")
-
-
-def _list_places(file: str) -> Iterator[str]:
-    """Yield where each row of a file begins."""
-    if file.endswith(".parquet"):
-        yield from (f"row {number} of {file}" for number in range(1, pyarrow.parquet.read_metadata(file).num_rows + 1))
-        return
-    with _open(file) as lines:
-        if _is_array(file, lines):
-            yield from (f"row {number} of {file}" for number in range(1, len(json.loads(lines.read())) + 1))
-        elif _get_builder(file) == "csv":
-            # A quoted cell may hold line breaks, and blank lines are no rows.
-            rows = csv.reader(io.TextIOWrapper(lines, encoding="utf-8-sig", newline=""))
-            starts, end = [], 0
-            with suppress(csv.Error):  # of a longer cell than the module reads
-                for row in rows:
-                    starts += [end + 1] if row else []
-                    end = rows.line_num
-            yield from (f"line {start} of {file}" for start in starts[1:])
-        else:
-            yield from (f"line {number} of {file}" for number, line in enumerate(lines, 1) if not line.isspace())
-
-
-def _parse(parse: Callable, content: bytes, file: str, number: int) -> Any:
-    """Parse content that starts at line `number` of the file; say where it cannot be."""
-    if b"\0" in content:
-        number += content.count(b"\n", 0, content.index(b"\0"))
-        raise ValueError(
-            f"a file holds text in UTF-8; {file}, line {number} has a zero byte. "
-            "Leave a binary file out; convert a text, e.g. with iconv."
-        )
-    try:
-        return parse(content)
-    except UnicodeDecodeError as error:
-        number += content.count(b"\n", 0, error.start)
-        raise ValueError(
-            f"a file holds text in UTF-8; {file}, line {number} has the byte {content[error.start]:#04x}, "
-            f"{error.reason}. Convert it, e.g. with iconv."
-        ) from error
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"{file}, line {number + error.lineno - 1} is broken JSON: {error.msg} at column {error.colno}. "
-            "Repair or remove the line."
-        ) from error
-    except RecursionError:
-        raise ValueError(f"{file}, line {number} must be plain JSON, but is nested too deep. Remove it.") from None
-
-
-def _parse_object(line: bytes) -> dict:
-    value = json.loads(line)
-    if not isinstance(value, dict):
-        raise json.JSONDecodeError("Expecting one object a line", line.decode(), 0)
-    return value
 
 
 def _select_documents(dataset: Any, text_column: str | None, split: str) -> Any:

@@ -14,7 +14,8 @@ from transformers import (
     TrainingArguments,
 )
 
-from hf_domain.data.corpora import check_held_out, load_corpus, tokenize_corpus
+from hf_domain.data.corpora import load_corpus, tokenize_corpus
+from hf_domain.data.loading import check_held_out
 from hf_domain.data.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask, check_mask_token
 from hf_domain.methods import BASELINE, METHODS, PRETRAINING_METHODS, find_methods
 from hf_domain.new_rows import NewRowsFirst, RowDistances, apply_delta, check_not_expanded

@@ -19,7 +19,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from transformers import TrainingArguments
 
-from hf_domain.data.corpora import find_files
+from hf_domain.data.loading import find_files
 from hf_domain.files import finish_writing, lock_folder, write_text
 
 logger = logging.getLogger(__name__)

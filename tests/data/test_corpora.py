@@ -11,7 +11,8 @@ import pytest
 from datasets import Dataset, DatasetDict, IterableDatasetDict
 from tiny_tokenizers import MAKERS, SENTENCES, make_bert_tokenizer, make_tokenizer
 
-from hf_domain.data.corpora import check_batch, load_corpus, load_files, locate_row, tokenize_corpus
+from hf_domain.data.corpora import check_batch, load_corpus, tokenize_corpus
+from hf_domain.data.loading import load_files, locate_row
 
 
 @pytest.fixture(autouse=True)
