@@ -48,25 +48,25 @@ def inputs(tmp_path_factory):
         save_tiny_bert(folder / name, sentences)
     (folder / "corpus.txt").write_text("\n".join(sentences * 12), encoding="utf-8")
     texts = [" ".join(rng.choices(words, k=5)) for _ in range(24)]
-    write_jsonl(folder / "classes.jsonl", [{"text": text, "label": text.split()[0]} for text in texts])
-    write_jsonl(folder / "tags.jsonl", [{"tokens": t.split(), "tags": ["B-X", "O", "O", "O", "O"]} for t in texts])
+    classes = [{"text": text, "label": text.split()[0]} for text in texts]
+    tags = [{"tokens": text.split(), "tags": ["B-X", "O", "O", "O", "O"]} for text in texts]
     questions = [
         {"id": f"{n}", "question": "law", "context": t, "answers": {"text": [t[:4].strip()], "answer_start": [0]}}
         for n, t in enumerate(texts)
     ]
-    write_jsonl(folder / "questions.jsonl", questions)
+    for name, rows in {"classes": classes, "tags": tags, "questions": questions}.items():
+        for split in ("train", "validation", "test"):
+            write_jsonl(folder / f"{name}_{split}.jsonl", rows)
     return folder
 
 
 @pytest.fixture(scope="module")
 def datastore(inputs):
-    from datasets import Dataset
-
     pytest.importorskip("tantivy")
     from hf_domain.datastore import build_datastore
 
     tokenizer = AutoTokenizer.from_pretrained(inputs / "model")
-    build_datastore(Dataset.from_dict({"text": SENTENCES}), inputs / "datastore", tokenizer)
+    build_datastore(SENTENCES, inputs / "datastore", tokenizer, max_length=32)
     return inputs / "datastore"
 
 
@@ -80,7 +80,7 @@ def make_command(name, inputs):
         flags |= {"datastore": inputs / "datastore"} if method == "rada" else {}
     elif script in ("run_classification", "run_ner", "run_qa"):
         file = {"run_classification": "classes", "run_ner": "tags", "run_qa": "questions"}[script]
-        flags = {f"{split}_file": inputs / f"{file}.jsonl" for split in ("train", "validation", "test")}
+        flags = {f"{split}_file": inputs / f"{file}_{split}.jsonl" for split in ("train", "validation", "test")}
         flags |= model | TRAINING | {"do_predict": True}
         if method == "gmap":
             flags |= {"method": method, "memory_name_or_path": inputs / "general", "memory_cache": "CASE/states"}

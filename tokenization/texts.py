@@ -6,10 +6,11 @@ from typing import Any
 
 
 def read_texts(corpus: Any) -> Iterator[str]:
-    """Yield the texts of a corpus; a `datasets.Dataset` may be passed whole if it has one text column.
+    """Yield the texts of a corpus.
 
-    A string, a table or a dictionary is iterable too: without a check, its characters, the names of its columns or its
-    keys would be counted as documents.
+    Of a table (`datasets.Dataset`, `pandas.DataFrame`) those of the column `text`, or of its only column of text; of
+    several splits (`datasets.DatasetDict`) those of `train`. A string or a dictionary is iterable too: without a check,
+    its characters or its keys would be counted as documents.
 
     Raises:
         TypeError: It is no iterable of texts.
@@ -28,18 +29,29 @@ def _find_texts(corpus: Any) -> Iterable[Any]:
     if isinstance(corpus, str | bytes | os.PathLike):
         raise TypeError(f"{found}. Pass a list of texts; for a file, open it and pass the file: each line is a text.")
     if isinstance(corpus, dict):
+        if hasattr(corpus.get("train"), "column_names"):
+            return _find_texts(corpus["train"])
         raise TypeError(f"{found} with the keys {_join(corpus)}. Pass the texts of one of them.")
-    if hasattr(corpus, "columns"):
-        raise TypeError(f'{found} with the columns {_join(corpus.columns)}. Pass one column, e.g. `table["text"]`.')
+    if hasattr(corpus, "columns") and hasattr(corpus, "dtypes"):
+        # pandas calls a column of strings `object` or `string`; one of numbers fails at its first value.
+        texts = [name for name, kind in corpus.dtypes.items() if str(kind).startswith(("object", "str"))]
+        return (None if text != text else text for text in corpus[_choose(texts, corpus.columns, found)])
     if isinstance(names := getattr(corpus, "column_names", None), list):
         features = getattr(corpus, "features", None) or {}
         texts = [name for name in names if getattr(features.get(name), "dtype", None) in ("string", "large_string")]
-        if len(texts) != 1:
-            raise TypeError(f'{found} with the columns {_join(names)}. Pass one column, e.g. `dataset["text"]`.')
-        return (row[texts[0]] for row in corpus.select_columns(texts))
+        column = _choose(texts, names, found)
+        return (row[column] for row in corpus.select_columns(column))
     if not isinstance(corpus, Iterable):
         raise TypeError(f"{found}. Pass a list of texts.")
     return corpus
+
+
+def _choose(texts: list[str], names: Iterable[Any], found: str) -> str:
+    if "text" in texts:
+        return "text"
+    if len(texts) != 1:
+        raise TypeError(f'{found} with the columns {_join(names)}. Pass one column, e.g. `table["text"]`.')
+    return texts[0]
 
 
 def _join(names: Iterable[Any]) -> str:

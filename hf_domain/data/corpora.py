@@ -1,6 +1,5 @@
 """Corpora for masked-language modeling: from files or the Hub to examples of token ids."""
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -16,14 +15,15 @@ from datasets import (
 )
 from transformers import PreTrainedTokenizerBase
 
-from hf_domain.data.loading import load_files
+from hf_domain.data.loading import load_rows
 from hf_domain.data.masking import check_mask_token
+from hf_domain.data.objects import Rows
 from hf_domain.data.text_columns import find_document_columns
 
 
 def load_corpus(
-    train_file: str | Sequence[str] | None = None,
-    validation_file: str | Sequence[str] | None = None,
+    data: Rows | DatasetDict | IterableDatasetDict | None = None,
+    validation_data: Rows | None = None,
     *,
     dataset_name: str | None = None,
     dataset_config_name: str | None = None,
@@ -36,9 +36,10 @@ def load_corpus(
     """Load the documents of a corpus.
 
     Args:
-        train_file: Files or globs, see `load_files`.
-        validation_file: Likewise. Default: a part of the training documents.
-        dataset_name: A dataset of the Hub (or a folder that holds one), instead of files.
+        data: The training documents, see `load_rows`, or a `DatasetDict` with the split `train` and perhaps
+            `validation`.
+        validation_data: See `load_rows`. Default: a part of the training documents.
+        dataset_name: A dataset of the Hub (or a folder that holds one), instead of data.
         dataset_config_name: Its configuration.
         text_column: The column to read, or two as first,second. Default: see `find_document_columns`.
         validation_split_percentage: Share of the documents held out when there is no validation split: drawn at
@@ -54,38 +55,39 @@ def load_corpus(
 
     Raises:
         FileNotFoundError: A file is missing.
-        ValueError: The corpus cannot be used: see `load_files`; no text column; no document; too few to split.
+        TypeError: The data is an object that holds no texts.
+        ValueError: The corpus cannot be used: see `load_rows`; no text column; no document; too few to split.
     """
     if not 0 <= validation_split_percentage < 100:
         raise ValueError(
             f"validation_split_percentage must be at least 0 and below 100, but is {validation_split_percentage}"
         )
-    if (not train_file) == (dataset_name is None):
+    if (data is None) == (dataset_name is None):
         raise ValueError(
-            f"a corpus is files or a dataset name; got train_file={train_file}, dataset_name={dataset_name}. Name one."
+            "a corpus is data (--train_file) or a dataset of the Hub (--dataset_name); got "
+            f"{'neither' if data is None else 'both'}. Give one."
         )
     corpus: dict[str, Any] = {}
     if dataset_name is not None:
-        loaded = load_dataset(dataset_name, dataset_config_name, streaming=streaming, **load_options)
-        corpus = {split: loaded[split] for split in ("train", "validation") if split in loaded}
+        data = load_dataset(dataset_name, dataset_config_name, streaming=streaming, **load_options)
+    if isinstance(data, (DatasetDict, IterableDatasetDict)):
+        corpus = {split: data[split] for split in ("train", "validation") if split in data}
         if "train" not in corpus:
-            raise ValueError(
-                f"a corpus has a split train; {dataset_name} has {', '.join(loaded)}. Use another dataset."
-            )
+            raise ValueError(f"a corpus has a split train; this one has {', '.join(data)}. Use another dataset.")
     else:
-        assert train_file is not None
-        corpus["train"] = load_files(train_file, streaming=streaming, **load_options)
-    if validation_file is not None:
-        corpus["validation"] = load_files(validation_file, streaming=streaming, **load_options)
+        corpus["train"] = load_rows(data, "data", streaming=streaming, **load_options)
+    if validation_data is not None:
+        corpus["validation"] = load_rows(validation_data, "validation_data", streaming=streaming, **load_options)
     corpus = {split: _select_documents(documents, text_column, split) for split, documents in corpus.items()}
 
     if "validation" not in corpus and validation_split_percentage:
         corpus = _hold_out(corpus["train"], validation_split_percentage, num_validation_examples)
-    return IterableDatasetDict(corpus) if streaming else DatasetDict(corpus)
+    is_stream = any(isinstance(documents, IterableDataset) for documents in corpus.values())
+    return IterableDatasetDict(corpus) if is_stream else DatasetDict(corpus)
 
 
 def tokenize_corpus(
-    corpus: DatasetDict | IterableDatasetDict,
+    corpus: Rows | DatasetDict | IterableDatasetDict,
     tokenizer: PreTrainedTokenizerBase,
     *,
     max_seq_length: int = 128,
@@ -97,7 +99,7 @@ def tokenize_corpus(
     """Turn documents into examples of token ids for masked-language modeling.
 
     Args:
-        corpus: Splits with the column `text`.
+        corpus: Splits with the column `text`; of anything else that `load_corpus` reads, `train` is made.
         tokenizer: The tokenizer of the model.
         max_seq_length: Tokens of an example at most, special tokens included. Default: the papers' phase of short
             sequences, and what a CPU can train.
@@ -126,6 +128,8 @@ def tokenize_corpus(
             f"cls_token={tokenizer.cls_token}, sep_token={tokenizer.sep_token}. Set them or tokenize line by line."
         )
     check_length(tokenizer, max_seq_length)
+    if not isinstance(corpus, (DatasetDict, IterableDatasetDict)):
+        corpus = load_corpus(corpus, validation_split_percentage=0)
     columns = ["input_ids", "word_ids"] if whole_words else ["input_ids"]
     options: dict[str, Any] = {
         "batched": True,

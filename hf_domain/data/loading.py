@@ -23,6 +23,8 @@ from datasets import Dataset, IterableDataset, load_dataset
 from datasets.exceptions import DatasetGenerationError
 from tqdm.auto import tqdm
 
+from hf_domain.data.objects import Rows, find_paths, make_dataset
+
 # Extension -> builder of datasets. All but parquet, which is compressed inside, may also end in .gz.
 BUILDERS = {".txt": "text", ".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 
@@ -47,6 +49,33 @@ def find_files(patterns: str | Sequence[str]) -> list[str]:
             raise FileNotFoundError(f"no file matches {pattern}. Check the path; relative ones start at {Path.cwd()}.")
         files += matches
     return files
+
+
+def load_rows(
+    data: Rows, name: str = "data", *, streaming: bool = False, **load_options: Any
+) -> Dataset | IterableDataset:
+    """Load data, whatever holds it.
+
+    Args:
+        data: A path, a glob or a list of `Path` objects, see `load_files`; or texts, rows, a table, a dataset or a
+            function, see `make_dataset`. A list of strings holds texts.
+        name: What the data is, for messages.
+        streaming: For files.
+        load_options: Likewise.
+
+    Returns:
+        One dataset.
+
+    Raises:
+        FileNotFoundError: A file is missing.
+        TypeError: The object holds neither texts nor rows.
+        ValueError: A file or the object cannot be used.
+    """
+    if (paths := find_paths(data)) is not None:
+        return load_files(paths, streaming=streaming, **load_options)
+    if isinstance(data, (list, tuple)) and data and all(str(item).endswith((*BUILDERS, ".gz")) for item in data):
+        raise ValueError(f"a list of strings holds texts, but {name} holds names of files: make them Path objects")
+    return make_dataset(data, name)
 
 
 def load_files(

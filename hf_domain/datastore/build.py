@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from datasets import Dataset, IterableDataset
+from datasets import Dataset
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
+from hf_domain.data.loading import load_rows
+from hf_domain.data.objects import Rows
 from hf_domain.datastore.analysis import Analyzer, choose_analyzer
 from hf_domain.datastore.elasticsearch_index import connect
 from hf_domain.datastore.manifest import MANIFEST, TOKENIZER, Manifest, chain_hashes, read_manifest
@@ -27,7 +29,7 @@ COMMIT_SHARE = 1 / 16  # and at least so much of what is there, so that 100 GB a
 
 
 def build_datastore(
-    documents: Dataset | IterableDataset,
+    documents: Rows,
     folder: str | os.PathLike,
     tokenizer: PreTrainedTokenizerBase,
     *,
@@ -45,7 +47,7 @@ def build_datastore(
     the same call goes on there.
 
     Args:
-        documents: Rows with a text each, in the same order every time.
+        documents: Rows with a text each, in the same order every time: files or an object, see `load_rows`.
         folder: Where the datastore will be; must not exist.
         tokenizer: Of the encoder that will read the passages.
         text_column: Column of the text. Blank documents are counted and hold no passage.
@@ -74,6 +76,7 @@ def build_datastore(
         import_tantivy()
     else:
         connect(engine, client)
+    documents = load_rows(documents, "documents")
     rows = read_documents(documents, text_column, id_column, 0)
     first = list(itertools.islice(rows, LOOKED_AT))
     analyzer = _find_analyzer(analyzer, [text for _, text in first])

@@ -8,16 +8,17 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from datasets import Dataset, DatasetDict, Features, List, Value
 
+from hf_domain.data.loading import load_rows
+from hf_domain.data.objects import Rows
 from hf_domain.datastore.splitting import split_texts
 from hf_domain.datastore.store import Datastore
 
 logger = logging.getLogger(__name__)
 
-AnyDataset = TypeVar("AnyDataset", Dataset, DatasetDict)
 COLUMNS = {"passage_ids": List(Value("int64")), "passage_scores": List(Value("float32"))}
 IS_HELD = "text_is_in_datastore"  # a column while passages are added
 MIN_CONTAINED_TERMS = 10  # shorter texts stand in others by chance
@@ -27,14 +28,14 @@ APART_ASCII = {number: None for number in range(128) if not chr(number).isalnum(
 
 
 def add_passages(
-    dataset: AnyDataset,
+    dataset: Rows | DatasetDict,
     datastore: Datastore,
     text_columns: str | Sequence[str],
     k: int = 10,
     *,
     max_query_terms: int | None = None,
     num_proc: int | None = None,
-) -> AnyDataset:
+) -> Any:
     """Add to each row the passages that its text finds.
 
     A row never finds itself: a passage that is the row's own text, one of the pieces that the datastore cuts it into,
@@ -42,7 +43,7 @@ def add_passages(
     holds is logged: for another split than `train` as a warning, since what is evaluated must not be in the datastore.
 
     Args:
-        dataset: Rows with texts.
+        dataset: Rows with texts, see `load_rows`, or several splits of them.
         datastore: The passages.
         text_columns: Columns that make up the query, joined by a blank; lists of words are texts as well.
         k: Passages of a row at most. Default: RADA, section 4.1.
@@ -50,8 +51,8 @@ def add_passages(
         num_proc: Processes.
 
     Returns:
-        The dataset with the columns `passage_ids` (list of int64, best first, at most k, perhaps none) and
-        `passage_scores` (list of float32).
+        The dataset, or its splits, with the columns `passage_ids` (list of int64, best first, at most k, perhaps none)
+        and `passage_scores` (list of float32).
 
     Raises:
         ValueError: A column is missing, the datastore is empty, or k is not positive.
@@ -64,8 +65,8 @@ def add_passages(
                 for split, rows in dataset.items()
             }
         )
-    split = str(dataset.split or "dataset")
-    return _add_passages(dataset, datastore, text_columns, k, split, max_query_terms, num_proc)
+    rows = load_rows(dataset, "dataset")
+    return _add_passages(rows, datastore, text_columns, k, str(rows.split or "dataset"), max_query_terms, num_proc)
 
 
 def join_words(words: str | Sequence[str]) -> str:

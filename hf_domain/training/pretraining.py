@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from transformers import (
@@ -153,8 +154,8 @@ def load_own_tokenizer(args: PretrainingArguments) -> PreTrainedTokenizerBase | 
 def load_examples(args: CorpusArguments, model_args: ModelArguments, do_eval: bool, tokenizer: Any) -> Any:
     """Load, tokenize and cut the corpus; return its splits, or streams."""
     corpus = load_corpus(
-        args.train_file,
-        args.validation_file,
+        args.train_file and [Path(file) for file in args.train_file],
+        args.validation_file and [Path(file) for file in args.validation_file],
         dataset_name=args.dataset_name,
         dataset_config_name=args.dataset_config_name,
         text_column=args.text_column_name,

@@ -969,7 +969,7 @@ PYTHON = [
         ("-5",),
         call("hf_domain.data.corpora:load_corpus", "corpus.txt", validation_split_percentage=-5),
     ),
-    python("corpus: no files", ("train_file",), call("hf_domain.data.corpora:load_corpus", [])),
+    python("corpus: no text", ("data", "empty"), call("hf_domain.data.corpora:load_corpus", [])),
     python("files: no pattern", ("file",), call("hf_domain.data.loading:load_files", [])),
     python(
         "tokenize: length of nothing",

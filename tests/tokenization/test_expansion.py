@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import TokenizersBackend
 from vocabulary_invariants import (
@@ -21,6 +21,7 @@ from vocabulary_invariants import (
 )
 
 from hf_domain.tokenization import ExposureLimit, compare_lengths, count_words, expand_vocabulary
+from hf_domain.tokenization.texts import read_texts
 
 
 def expand(tokenizer, texts=DOMAIN_TEXTS, **options):
@@ -199,8 +200,9 @@ def test_no_new_word_leaves_the_tokenizer_alone():
         ("lymphoma", "got str"),
         (Path("corpus.txt"), "got PosixPath|got WindowsPath"),
         ({"text": DOMAIN_TEXTS}, "got dict with the keys text"),
-        (pd.DataFrame({"text": DOMAIN_TEXTS}), "got DataFrame with the columns text"),
-        (Dataset.from_dict({"text": DOMAIN_TEXTS, "title": DOMAIN_TEXTS}), "got Dataset with the columns text, title"),
+        (pd.DataFrame({"body": DOMAIN_TEXTS, "title": DOMAIN_TEXTS}), "got DataFrame with the columns body, title"),
+        (pd.DataFrame({"text": [1.5]}), "got DataFrame with the columns text"),
+        (Dataset.from_dict({"body": DOMAIN_TEXTS, "title": DOMAIN_TEXTS}), "got Dataset with the columns body, title"),
         ([{"text": text} for text in DOMAIN_TEXTS], "document 0 is of type dict"),
         ([*DOMAIN_TEXTS, 3.5], "document 20 is of type float"),
         (7, "got int"),
@@ -215,8 +217,14 @@ def test_a_corpus_that_is_no_texts_is_refused(corpus, found):
 def test_columns_of_texts_are_texts():
     expected = expand(make_wordpiece())[1]
     table = {"label": [0] * len(DOMAIN_TEXTS), "text": DOMAIN_TEXTS}
-    for corpus in (Dataset.from_dict(table), Dataset.from_dict(table)["text"], pd.DataFrame(table)["text"]):
+    dataset, frame = Dataset.from_dict(table), pd.DataFrame(table)
+    splits = DatasetDict(validation=dataset.select([0]), train=dataset)
+    for corpus in (dataset, dataset["text"], dataset.to_iterable_dataset(), splits, frame, frame["text"]):
         assert expand(make_wordpiece(), corpus)[1] == expected
+
+
+def test_a_missing_text_is_an_empty_one():
+    assert list(read_texts(pd.DataFrame({"text": ["one", None]}))) == ["one", ""]
 
 
 CHINESE_TEXTS = ["患者有淋巴瘤的病史。", "没有发现淋巴瘤,建议复查。"] * 10

@@ -1,0 +1,89 @@
+"""Data as people hold it in Python: files, lists, tables and datasets, all read as datasets."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
+
+from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
+from pyarrow import ArrowException
+
+if TYPE_CHECKING:
+    import pandas
+
+Rows: TypeAlias = Union[
+    str,
+    os.PathLike,
+    Iterable[str],
+    Iterable[os.PathLike],
+    Iterable[Mapping[str, Any]],
+    Callable[[], Iterator[Any]],
+    "pandas.DataFrame",
+    Dataset,
+    IterableDataset,
+]
+"""A path or a glob, paths, texts, rows, a function that yields them, or a table."""
+
+
+def find_paths(data: Any) -> list[str] | None:
+    """Return the paths or globs that data is; None if it is the data itself.
+
+    A list of strings holds texts; one of `Path` objects holds files.
+    """
+    if isinstance(data, (str, os.PathLike)):
+        return [os.fspath(data)]
+    if isinstance(data, (list, tuple)) and data and all(isinstance(item, os.PathLike) for item in data):
+        return [os.fspath(path) for path in data]
+    return None
+
+
+def make_dataset(data: Any, name: str = "data") -> Dataset | IterableDataset:
+    """Make a dataset of an object.
+
+    Args:
+        data: Texts, rows, a `DataFrame`, or a generator of texts or rows: all of them end up in memory. A function
+            without arguments that yields them is read into datasets' cache on the disk. A dataset is returned as it is.
+        name: What the data is, for messages.
+
+    Returns:
+        The dataset; texts are its column `text`.
+
+    Raises:
+        TypeError: The object holds neither texts nor rows.
+        ValueError: It is empty, or its columns cannot be read.
+    """
+    if isinstance(data, (Dataset, IterableDataset)):
+        return data
+    if isinstance(data, (DatasetDict, IterableDatasetDict)):
+        raise TypeError(f"{name} must be one split, but is a {type(data).__name__} of {', '.join(data)}: choose one")
+    try:
+        if hasattr(data, "to_parquet") and hasattr(data, "columns"):  # pandas need not be imported to know its table
+            return _check_filled(Dataset.from_pandas(data, preserve_index=False), name)
+        if callable(data):
+            return _check_filled(Dataset.from_generator(_yield_rows, gen_kwargs={"function": data, "name": name}), name)
+        if isinstance(data, Mapping) or not isinstance(data, Iterable):
+            raise TypeError(
+                f"{name} must be a path, texts, rows, a DataFrame, a Dataset or a function that yields texts or rows, "
+                f"but is of type {type(data).__name__}"
+            )
+        return _check_filled(Dataset.from_list(list(_read_rows(data, name))), name)
+    except ArrowException as error:
+        raise ValueError(f"a column of {name} must hold values of one kind: {error}") from error
+
+
+def _yield_rows(function: Callable[[], Iterable[Any]], name: str) -> Iterator[Mapping[str, Any]]:
+    yield from _read_rows(function(), name)
+
+
+def _read_rows(items: Iterable[Any], name: str) -> Iterator[Mapping[str, Any]]:
+    for number, item in enumerate(items):
+        if isinstance(item, os.PathLike):
+            raise TypeError(f"{name} must hold files alone or none, but item {number} is the path {item}")
+        if not isinstance(item, (str, Mapping)):
+            raise TypeError(f"{name} must hold texts or rows, but item {number} is {item!r}")
+        yield {"text": item} if isinstance(item, str) else item
+
+
+def _check_filled(dataset: Dataset, name: str) -> Dataset:
+    if not len(dataset):
+        raise ValueError(f"{name} must hold at least one example, but is empty")
+    return dataset

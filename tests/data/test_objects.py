@@ -1,0 +1,92 @@
+"""Data in every form that a person holds it in is the same data at every entry point."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from datasets import Dataset, DatasetDict
+from tiny_tokenizers import SENTENCES, make_bert_tokenizer
+
+from hf_domain.data.corpora import load_corpus, tokenize_corpus
+from hf_domain.data.loading import load_rows
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def yield_sentences():
+    yield from SENTENCES
+
+
+def yield_rows():
+    yield from ({"text": sentence} for sentence in SENTENCES)
+
+
+def write_file(folder):
+    (folder / "c.txt").write_text("\n".join(SENTENCES), encoding="utf-8")
+    return folder / "c.txt"
+
+
+FORMS = {
+    "name of a file": lambda folder: str(write_file(folder)),
+    "path": write_file,
+    "glob": lambda folder: f"{write_file(folder).parent}/*.txt",
+    "paths": lambda folder: [write_file(folder)],
+    "texts": lambda _: SENTENCES,
+    "tuple of texts": lambda _: tuple(SENTENCES),
+    "rows": lambda _: list(yield_rows()),
+    "generator of texts": lambda _: yield_sentences(),
+    "generator of rows": lambda _: yield_rows(),
+    "function": lambda _: yield_sentences,
+    "DataFrame": lambda _: pd.DataFrame({"text": SENTENCES}, index=range(5, 5 + len(SENTENCES))),
+    "Series": lambda _: pd.Series(SENTENCES),
+    "Dataset": lambda _: Dataset.from_dict({"text": SENTENCES}),
+    "IterableDataset": lambda _: Dataset.from_dict({"text": SENTENCES}).to_iterable_dataset(),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_is_the_same_corpus(form, tmp_path):
+    corpus = load_corpus(FORMS[form](tmp_path), validation_split_percentage=0)
+    assert [row["text"] for row in corpus["train"]] == SENTENCES
+    tokenizer = make_bert_tokenizer()
+    expected = tokenizer(SENTENCES)["input_ids"]
+    for data in (corpus, FORMS[form](tmp_path)):
+        examples = tokenize_corpus(data, tokenizer, line_by_line=True)
+        assert [row["input_ids"] for row in examples["train"]] == expected
+
+
+def test_splits_of_a_dataset_are_the_splits_of_the_corpus():
+    splits = {name: Dataset.from_dict({"text": [name]}) for name in ("train", "validation", "test")}
+    assert {name: rows["text"][:] for name, rows in load_corpus(DatasetDict(splits)).items()} == {
+        "train": ["train"],
+        "validation": ["validation"],
+    }
+    corpus = load_corpus(SENTENCES, SENTENCES[:1])
+    assert (len(corpus["train"]), corpus["validation"]["text"][:]) == (len(SENTENCES), SENTENCES[:1])
+    with pytest.raises(ValueError, match="has test"):
+        load_corpus(DatasetDict(test=splits["test"]))
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "message"),
+    [
+        ([], ValueError, "data must hold at least one example, but is empty"),
+        (pd.DataFrame({"text": []}), ValueError, "at least one example"),
+        (["a.txt", "b.jsonl.gz"], ValueError, "names of files: make them Path objects"),
+        (["a", Path("b.txt")], TypeError, "item 1 is the path b.txt"),
+        (["a", None], TypeError, "item 1 is None"),
+        ([["a", "b"]], TypeError, r"item 0 is \['a', 'b'\]"),
+        ({"text": ["a"]}, TypeError, "but is of type dict"),
+        (5, TypeError, "but is of type int"),
+        (None, TypeError, "but is of type NoneType"),
+        (pd.DataFrame({"text": ["a", 1]}), ValueError, "values of one kind"),
+        (DatasetDict(train=Dataset.from_dict({"text": ["a"]})), TypeError, "one split, but is a DatasetDict of train"),
+    ],
+    ids=str,
+)
+def test_what_is_no_data_is_refused(data, error, message):
+    with pytest.raises(error, match=message):
+        load_rows(data)
