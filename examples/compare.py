@@ -43,6 +43,7 @@ folder.
 """
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 
@@ -78,7 +79,7 @@ def main() -> None:
     plan = load_plan(args.plan)
     if args.dry_run:
         for step in list_missing_steps(plan, output_dir, args.shard):
-            print(f"{step.name}: {step.script} {' '.join(step.list_arguments())}")
+            print(f"{step.name}: hf-domain {step.command} {shlex.join(step.list_arguments())}")
         return
     if args.report_only:
         gather_results(plan, output_dir)

@@ -44,6 +44,7 @@ from hf_domain.training.fine_tuning import (
     locate_example,
     map_splits,
 )
+from hf_domain.training.run_files import LABELS, format_labels
 from hf_domain.training.run_folders import run_in_folder
 from hf_domain.training.runs import (
     load_tokenizer,
@@ -127,8 +128,7 @@ def run(model_args, data_args, passage_args, training_args):
     if training_args.do_predict:
         predictions = decode_logits(run_prediction(trainer, examples["test"]).predictions, problem_type)
         names = name_predictions(predictions, problem_type, label_names)
-        lines = [f"{row}\t{name}\n" for row, name in enumerate(names)]
-        save_output(trainer, "predict_results.txt", "index\tprediction\n" + "".join(lines))
+        save_output(trainer, LABELS, format_labels(names))
     write_card(trainer, model_args, "text-classification", data_args.dataset_name, data_args.dataset_config_name)
 
 

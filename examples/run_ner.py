@@ -34,6 +34,7 @@ from hf_domain.training.fine_tuning import (
     locate_example,
     map_splits,
 )
+from hf_domain.training.run_files import TAGS, format_tags
 from hf_domain.training.run_folders import run_in_folder
 from hf_domain.training.runs import (
     load_tokenizer,
@@ -105,7 +106,7 @@ def run(model_args, data_args, passage_args, training_args):
     train_and_evaluate(trainer)
     if training_args.do_predict:
         predicted, _ = read_tags(run_prediction(trainer, examples["test"]), label_names)
-        save_output(trainer, "predictions.txt", "".join(f"{' '.join(tags)}\n" for tags in predicted))
+        save_output(trainer, TAGS, format_tags(predicted))
     write_card(trainer, model_args, "token-classification", data_args.dataset_name, data_args.dataset_config_name)
 
 

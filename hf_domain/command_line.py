@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 from hf_domain import __version__
 from hf_domain.registration import register_classes
@@ -50,6 +51,16 @@ def describe_commands() -> str:
     """Return a line for each command."""
     width = max(map(len, COMMANDS))
     return "\n".join(f"  {name:{width}}  {sentence}" for name, (_, sentence) in COMMANDS.items())
+
+
+def find_module(name: str) -> str:
+    """Return the module of a command."""
+    return f"hf_domain.examples.{COMMANDS[name][0]}"
+
+
+def import_command(name: str) -> ModuleType:
+    """Import the script of a command, which has `main`, and `ARGUMENTS` where these are dataclasses."""
+    return importlib.import_module(find_module(name))
 
 
 @cache
@@ -117,11 +128,10 @@ def main() -> None:
     if name not in COMMANDS:
         sys.exit(f"error: hf-domain has no command {name}\n{usage}")
     sys.argv[0] = f"hf-domain {name}"
-    script = f"hf_domain.examples.{COMMANDS[name][0]}"
     try:
-        check_flags(script, sys.argv[1:])
+        check_flags(find_module(name), sys.argv[1:])
         register_classes()
-        importlib.import_module(script).main()
+        import_command(name).main()
     except KeyboardInterrupt:
         sys.stderr.write("error: interrupted\n")
         sys.exit(128 + signal.SIGINT)

@@ -2,6 +2,7 @@
 
 import ast
 import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +17,8 @@ from hf_domain.comparison import publication
 from hf_domain.comparison.plan import Budget, Corpus, Method, Plan, Task
 from hf_domain.comparison.publication import make_publication
 from hf_domain.comparison.report import read_report
-from hf_domain.comparison.results import describe_plan
-from hf_domain.comparison.scores import score_labels
+from hf_domain.comparison.results import Description, Result, describe_plan, write_result
+from hf_domain.comparison.scores import Predictions
 from hf_domain.environment import describe_environment
 from hf_domain.files import read_json, write_json
 from hf_domain.methods import METHODS, OWN_TYPES, RECIPES
@@ -276,13 +277,11 @@ def comparison(tmp_path, monkeypatch):
             write_json(folder / "config.json", read_json(folder / "config.json") | (config or {}))
         make_bert_tokenizer().save_pretrained(folder)
         (folder / "log.txt").write_text("/home/someone")
-        result = {"name": f"{method}-pets", "status": "done", "kind": kind, "method": method, "corpus": "pets"}
-        result |= {"needs": []}
-        result |= {"tokens": 1000, "seconds": 2.0, "max_steps": 16, "environment": describe_environment()}
         flags = {"output_dir": f"plan/steps/{method}-pets", "train_file": "pets.txt", **(flags or {})}
         flags.setdefault("method", plan.get_recipe(method).method)
-        write_json(home / "results" / f"{method}-pets.json", result | {"task": None, "seed": None, "flags": flags})
-
+        step = Description(f"{method}-pets", kind, "mlm", flags, method, "pets")
+        measured = {"tokens": 1000, "seconds": 2.0, "max_steps": 16, "environment": describe_environment()}
+        write_result(home, Result(step, "done", **measured))
         write_json(home / "plan.json", describe_plan(plan, home))
 
     def read(output_dir):
@@ -406,10 +405,10 @@ def test_card_shows_the_scores_of_its_own_model(comparison):
     comparison("dapt", "dapt")
     for method in ("varmae", "dapt"):
         for task, corpus in (("animals", "pets"), ("plants", "garden")):
-            result = {"name": f"{method}-{task}-seed1", "status": "done", "kind": "fine_tuning", "method": method}
-            result |= {"task": task, "seed": 1, "score": 50.0, "needs": [f"{method}-{corpus}"], "flags": {}}
-            examples = score_labels(["a", "b"], ["a", "a"], comparison.plan.tasks[task]).to_json()
-            write_json(comparison.home / "results" / f"{result['name']}.json", result | {"examples": examples})
+            step = Description(f"{method}-{task}-seed1", "fine_tuning", "classification", {}, method, None, task, 1)
+            step = replace(step, needs=[f"{method}-{corpus}"])
+            predictions = Predictions.of_names([["a"], ["b"]], [["a"], ["a"]], "macro_f1")
+            write_result(comparison.home, Result(step, "done", score=50.0, predictions=predictions))
     card = make(comparison, "varmae")
     assert "animals (macro f1)" in card and "plants" not in card
     assert "differences.png" in card
@@ -425,15 +424,16 @@ def test_card_says_what_was_trained_on_what(comparison):
     assert "trained by variational masked autoencoding" in make(comparison, "more")
     assert "trust" not in make(comparison, "copied")
     assert "auto_map" not in (comparison.home.with_name("hub") / "config.json").read_text()
-    result = {"task": "animals", "corpus": None, "flags": {"train_file": "plan/texts/animals.txt"}}
-    assert publication.describe_text(result, {}) == "the training texts of animals"
+    step = Description("tapt-animals", "pretraining", "mlm", {"train_file": "plan/texts/animals.txt"}, task="animals")
+    assert publication.describe_text(step, {}) == "the training texts of animals"
 
 
 def test_published_report_names_failed_steps_and_tells_no_log(comparison, tmp_path):
     comparison("dapt", "dapt")
-    failed = {"name": "dapt-on-pets", "status": "failed", "kind": "evaluation", "error": "/home/someone: hf_secret"}
-    write_json(comparison.home / "results" / "dapt-on-pets.json", failed)
+    step = Description("dapt-on-pets", "evaluation", "mlm", {})
+    failed = Result(step, "failed", "/home/someone: hf_secret")
+    write_result(comparison.home, failed)
     make(comparison, "dapt")
-    assert read_json(comparison.home / "report.json")["failed"] == {"dapt-on-pets": failed["error"]}
+    assert read_json(comparison.home / "report.json")["failed"] == {"dapt-on-pets": failed.error}
     assert read_json(tmp_path / "hub" / "report.json")["failed"] == ["dapt-on-pets"]
     assert not [file for file in (tmp_path / "hub").iterdir() if b"/home" in file.read_bytes()]

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -19,11 +20,12 @@ from hf_domain.comparison.report import (
     make_tables,
     write_report,
 )
-from hf_domain.comparison.results import read_results
+from hf_domain.comparison.results import Description, Result, read_results
 from hf_domain.comparison.steps import CHECKPOINTS, TRAINER_OPTIONS
 from hf_domain.files import name_replaced, read_json, replace_folder, restore_folder, write_json
 from hf_domain.methods import METHODS, RECIPES
 from hf_domain.publishing import MODEL_FILES, has_own_code, make_usage, read_config, write_model_card
+from hf_domain.training.run_files import STATE
 
 # What a publication has beside the model; a license in its folder is somebody's own.
 MADE_FILES = ("README.md", "report.json", "*.png")
@@ -77,8 +79,8 @@ def make_publication(
     check_replaceable(unfinished, output_dir, is_whole=False)
     name, results = f"{method}-{corpus}", read_results(output_dir)
     trained = output_dir / "steps" / name
-    if results.get(name, {}).get("status") != "done" or not (trained / "config.json").is_file():
-        made = sorted(n for n, r in results.items() if r["kind"] == "pretraining" and r["status"] == "done")
+    if name not in results or not results[name].is_done or not (trained / "config.json").is_file():
+        made = sorted(n for n, r in results.items() if r.step.kind == "pretraining" and r.is_done)
         raise ValueError(f"{output_dir} has no trained model {name}; there are {', '.join(made) or 'none'}")
     recipes = {name: method["recipe"] for name, method in read_json(output_dir / "plan.json")["methods"].items()}
     card = RECIPES[recipes[method]].card
@@ -103,16 +105,17 @@ def make_publication(
     # Why a step failed is told by the end of its log, which nobody has read for what it gives away.
     scores = read_json(output_dir / "report.json")
     write_json(unfinished / "report.json", scores | {"failed": sorted(scores["failed"])})
-    if draw_training(trained / "trainer_state.json", unfinished / "training.png"):
+    if draw_training(trained / STATE, unfinished / "training.png"):
         pictures.append("training.png")
-    settings = {key.replace("_", " "): value for key, value in result["flags"].items() if is_setting(key)}
-    settings["max steps"] = result["max_steps"]
-    if "tokens" in result:
-        settings["tokens"] = f"{result['tokens']:,}"
-    settings["seconds"] = f"{result['seconds']:.0f}"
-    settings["versions"] = ", ".join(f"{k} {v}" for k, v in result["environment"]["versions"].items())
+    settings = {key.replace("_", " "): value for key, value in result.step.flags.items() if is_setting(key)}
+    settings["max steps"] = result.max_steps
+    if result.tokens is not None:
+        settings["tokens"] = f"{result.tokens:,}"
+    settings["seconds"] = f"{result.seconds:.0f}"
+    settings["versions"] = ", ".join(f"{k} {v}" for k, v in result.environment["versions"].items())
     encoder, stages = find_start(report.plan, method)
-    if METHODS[card].keeps_encoder and "expanded_vocabulary" in result["flags"]:  # the others' cards say so themselves
+    # The cards of the others say so themselves.
+    if METHODS[card].keeps_encoder and "expanded_vocabulary" in result.step.flags:
         stages.append("an expansion of its vocabulary by words of the domain")
     start = output_dir / report.plan["folder"] / encoder
     write_model_card(
@@ -122,7 +125,7 @@ def make_publication(
         model_name=model_name,
         base_model=str(start.resolve()) if start.exists() else encoder,
         stages=stages,
-        corpus=describe_text(result, report.plan),
+        corpus=describe_text(result.step, report.plan),
         settings=settings,
         limits=limits,
         license=license,
@@ -164,10 +167,10 @@ def check_replaceable(folder: Path, output_dir: Path, *, is_whole: bool = True) 
         )
 
 
-def list_tasks(name: str, method: str, results: dict[str, dict[str, Any]]) -> list[str]:
+def list_tasks(name: str, method: str, results: Mapping[str, Result]) -> list[str]:
     """List the tasks on which this model was tested: a row of the report may be of several, one for each corpus."""
-    tested = (r for r in results.values() if r["kind"] == "fine_tuning" and r["method"] == method)
-    return sorted({result["task"] for result in tested if name in result["needs"]})
+    tested = (r.step for r in results.values() if r.step.kind == "fine_tuning" and r.step.method == method)
+    return sorted({str(step.task) for step in tested if name in step.needs})
 
 
 def keep_tasks(report: Report, tasks: list[str]) -> Report:
@@ -192,15 +195,15 @@ def make_results(report: Report) -> str:
     return f"**{unlearned}**\n\n{table}" if unlearned else table
 
 
-def describe_text(result: dict[str, Any], plan: dict[str, Any]) -> str:
+def describe_text(step: Description, plan: dict[str, Any]) -> str:
     """Say what a model was trained on: a corpus of the plan, files of its own, or the texts of a task."""
-    if result["task"] is not None:
-        return f"the training texts of {result['task']}"
-    files = result["flags"]["train_file"]
-    if files == plan["corpora"][result["corpus"]]["train_file"]:
-        return str(result["corpus"])
+    if step.task is not None:
+        return f"the training texts of {step.task}"
+    files = step.flags["train_file"]
+    if files == plan["corpora"][step.corpus]["train_file"]:
+        return str(step.corpus)
     files = files if isinstance(files, list) else [files]
-    return f"{result['corpus']} ({', '.join(Path(file).name for file in files)})"
+    return f"{step.corpus} ({', '.join(Path(file).name for file in files)})"
 
 
 def find_start(plan: dict[str, Any], method: str) -> tuple[str, list[str]]:

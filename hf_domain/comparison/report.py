@@ -3,6 +3,7 @@
 import html
 import statistics
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from hf_domain.comparison.results import read_results
-from hf_domain.comparison.scores import Difference, ExampleScores, compare, compute_interval
+from hf_domain.comparison.results import Result, read_results
+from hf_domain.comparison.scores import Difference, compare, compute_interval
 from hf_domain.files import read_json, write_json, write_text, write_whole
 from hf_domain.methods import BASELINE
 
@@ -79,18 +80,18 @@ def write_report(output_dir: Path) -> Report:
     return report
 
 
-def read_report(plan: dict[str, Any], results: dict[str, dict[str, Any]]) -> Report:
+def read_report(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
     """Gather what the results say."""
     methods, tasks = plan["titles"], plan["tasks"]
-    done = [result for result in results.values() if result["status"] == "done"]
-    runs = {(r["method"], r["task"], r["seed"]): r for r in done if r["kind"] == "fine_tuning"}
+    done = [result for result in results.values() if result.is_done]
+    runs = {(r.step.method, r.step.task, r.step.seed): r for r in done if r.step.kind == "fine_tuning"}
     scores: dict[str, dict[str, dict[int, float]]] = {method: {task: {} for task in tasks} for method in methods}
     for (method, task, seed), run in sorted(runs.items()):
-        scores[method][task][seed] = run["score"]
-    majority = {task: run["baseline"] for (_, task, _), run in sorted(runs.items()) if "baseline" in run}
+        scores[method][task][seed] = run.score
+    majority = {task: run.baseline for (_, task, _), run in sorted(runs.items()) if run.baseline is not None}
     unlearned: dict[str, dict[str, list[int]]] = {method: defaultdict(list) for method in methods}
     for (method, task, seed), run in sorted(runs.items()):
-        if run["score"] <= run.get("baseline", -1.0) + 1e-9:
+        if not run.did_learn:
             unlearned[method][task].append(seed)
     differences: dict[str, dict[str, Difference]] = {method: {} for method in methods}
     for method in methods:
@@ -98,27 +99,28 @@ def read_report(plan: dict[str, Any], results: dict[str, dict[str, Any]]) -> Rep
             seeds = sorted(set(scores[method][task]) & set(scores.get(BASELINE, {}).get(task, {})))
             if method != BASELINE and seeds:
                 own, baseline = (
-                    [ExampleScores.from_json(runs[name, task, seed]["examples"]) for seed in seeds]
-                    for name in (method, BASELINE)
+                    [runs[name, task, seed].predictions.score() for seed in seeds] for name in (method, BASELINE)
                 )
                 differences[method][task] = compare(own, baseline)
-    failed = {name: result["error"] for name, result in results.items() if result["status"] == "failed"}
+    failed = {name: result.error for name, result in results.items() if not result.is_done}
     costs = {method: read_costs(method, plan, done) for method in methods}
     evaluations = read_evaluations(plan, done)
-    cached = {method for (method, _, _), run in runs.items() if {"memory_cache", "passage_cache"} & run["flags"].keys()}
+    cached = {
+        method for (method, _, _), run in runs.items() if {"memory_cache", "passage_cache"} & run.step.flags.keys()
+    }
     codes: dict[str, list[str]] = defaultdict(list)
     for result in done:
-        codes[result.get("environment", {}).get("code") or "unknown"].append(result["name"])
+        codes[result.environment.get("code") or "unknown"].append(result.step.name)
     tokens = find_other_tokens(evaluations)
-    losses, minutes = read_losses(evaluations), [r["seconds"] / 60 for r in done if r["kind"] == "pretraining"]
+    losses, minutes = read_losses(evaluations), [r.seconds / 60 for r in done if r.step.kind == "pretraining"]
     learning = (scores, majority, unlearned, differences)
     return Report(plan, *learning, costs, losses, tokens, cached, failed, dict(codes), minutes)
 
 
-def read_costs(method: str, plan: dict[str, Any], done: list[dict[str, Any]]) -> dict[str, float]:
+def read_costs(method: str, plan: dict[str, Any], done: list[Result]) -> dict[str, float]:
     """Return what a method cost, over all encoders it made (means), and what its use costs."""
-    encoders = [r for r in done if r["method"] == method and r["kind"] in ("pretraining", "average")]
-    runs = [r for r in done if r["method"] == method and r["kind"] == "fine_tuning"]
+    encoders = [r for r in done if r.step.method == method and r.step.kind in ("pretraining", "average")]
+    runs = [r for r in done if r.step.method == method and r.step.kind == "fine_tuning"]
     costs = {}
     prepared = find_preparation(method, done)
     for name, source, field in (
@@ -130,7 +132,7 @@ def read_costs(method: str, plan: dict[str, Any], done: list[dict[str, Any]]) ->
         ("fine-tuning s", runs, "seconds"),
         ("inference ms", runs, "milliseconds_per_text"),
     ):
-        if values := [result[field] for result in source if field in result]:
+        if values := [value for result in source if (value := getattr(result, field)) is not None]:
             costs[name] = statistics.mean(values) / (1e6 if field == "checkpoint_bytes" else 1)
     after = plan["methods"][method]["after"]
     if after is not None:
@@ -141,13 +143,13 @@ def read_costs(method: str, plan: dict[str, Any], done: list[dict[str, Any]]) ->
     return costs
 
 
-def find_preparation(method: str, done: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def find_preparation(method: str, done: list[Result]) -> list[Result]:
     """Return the expansions of a vocabulary and the datastores that a method reads, its own or shared."""
-    needed = {name for result in done if result["method"] == method for name in result["needs"]}
-    return [r for r in done if r["kind"] in ("vocabulary", "datastore") and r["name"] in needed]
+    needed = {name for result in done if result.step.method == method for name in result.step.needs}
+    return [r for r in done if r.step.kind in ("vocabulary", "datastore") and r.step.name in needed]
 
 
-def read_evaluations(plan: dict[str, Any], done: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+def read_evaluations(plan: dict[str, Any], done: list[Result]) -> dict[str, list[Result]]:
     """Return the evaluations of every encoder by its title, which the encoders of TAPT for one corpus share."""
     corpora = {name: name for name in plan["corpora"]} | {name: task["corpus"] for name, task in plan["tasks"].items()}
     titles = {"encoder": START, **plan["titles"]}
@@ -156,30 +158,30 @@ def read_evaluations(plan: dict[str, Any], done: list[dict[str, Any]]) -> dict[s
         for source, corpus in corpora.items():
             tells_domain = has_domains and corpus != plan["general"]
             titles[f"{method}-{source}"] = f"{title} ({corpus})" if tells_domain else title
-    evaluations: dict[str, list[dict[str, Any]]] = {title: [] for title in titles.values()}
+    evaluations: dict[str, list[Result]] = {title: [] for title in titles.values()}
     for result in done:
-        if result["kind"] == "evaluation":
-            evaluations[titles[result["name"].removesuffix(f"-on-{result['corpus']}")]].append(result)
+        if result.step.kind == "evaluation":
+            evaluations[titles[result.step.name.removesuffix(f"-on-{result.step.corpus}")]].append(result)
     return {title: results for title, results in evaluations.items() if results}
 
 
-def read_losses(evaluations: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, float]]:
+def read_losses(evaluations: dict[str, list[Result]]) -> dict[str, dict[str, float]]:
     """Return the masked-LM loss of every encoder on every corpus; the mean where several encoders have one title."""
     return {
         title: {
-            corpus: statistics.mean(result["masked_lm_loss"] for result in results if result["corpus"] == corpus)
-            for corpus in sorted({result["corpus"] for result in results})
+            corpus: statistics.mean(r.masked_lm_loss for r in results if r.step.corpus == corpus)
+            for corpus in sorted({str(r.step.corpus) for r in results})
         }
         for title, results in evaluations.items()
     }
 
 
-def find_other_tokens(evaluations: dict[str, list[dict[str, Any]]]) -> set[str]:
+def find_other_tokens(evaluations: dict[str, list[Result]]) -> set[str]:
     """Return the titles of encoders whose losses are of other tokens than those of the encoder as it was.
 
     Where that was not evaluated, of other tokens than most.
     """
-    known = {title: [result["vocabulary"] for result in results] for title, results in evaluations.items()}
+    known = {title: [result.vocabulary for result in results] for title, results in evaluations.items()}
     if not known:
         return set()
     usual = known[START][0] if START in known else statistics.mode(chain.from_iterable(known.values()))

@@ -1,4 +1,4 @@
-"""Results of a comparison: one file for each step, and what a result is known by.
+"""Results of a comparison: one file for each step, and how one of this plan is told from another.
 
 A result holds what its step was: the command, digests of what it read, and a digest of the steps that it started from.
 So whatever changes, a result of before is told from one of the plan as it is.
@@ -8,12 +8,14 @@ import hashlib
 import json
 import os
 from collections import defaultdict
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
 from hf_domain.comparison.plan import Plan
+from hf_domain.comparison.scores import Predictions
 from hf_domain.comparison.steps import Step, find_root, list_steps
 from hf_domain.data.loading import find_files
 from hf_domain.environment import describe_environment
@@ -21,10 +23,124 @@ from hf_domain.files import fingerprint_files, read_json, write_json
 
 # A result counts only beside those of the same versions of what computes it.
 COMPARED_VERSIONS = ("hf-domain", "transformers", "torch")
-DESCRIBED = ("name", "kind", "method", "corpus", "task", "seed", "needs", "script")
 
 
-def describe_steps(plan: Plan, output_dir: Path) -> dict[str, dict[str, Any]]:
+@dataclass(frozen=True)
+class Description:
+    """What a step is: results whose descriptions differ are of different plans, or of other files."""
+
+    name: str
+    kind: str
+    command: str
+    flags: dict[str, Any]
+    method: str | None = None
+    corpus: str | None = None
+    task: str | None = None
+    seed: int | None = None
+    needs: list[str] = field(default_factory=list)
+    metric: str | None = None
+    """Of a fine-tuning."""
+    minutes: float | None = None
+    """Of a pre-training, where the budget is a time."""
+    inputs: dict[str, str] = field(default_factory=dict)
+    """Digests of the files that it and the steps before it read."""
+    made_from: str | None = None
+    """A digest of the steps that it starts from."""
+
+    def is_of(self, other: Self) -> bool:
+        """Return whether two descriptions are of one step.
+
+        An input that is on one side alone is not compared: the checkpoint of a result of another machine may be there.
+        """
+        shared = self.inputs.keys() & other.inputs.keys()
+        same = all(self.inputs[flag] == other.inputs[flag] for flag in shared)
+        return same and replace(self, inputs={}) == replace(other, inputs={})
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a step. What a kind of step does not measure is None."""
+
+    step: Description
+    status: Literal["done", "failed"]
+    error: str = ""
+    """Why it failed."""
+    seconds: float | None = None
+    metrics: dict[str, Any] = field(default_factory=dict)
+    """What the command measured."""
+    environment: dict[str, Any] = field(default_factory=dict)
+    max_steps: int | None = None
+    tokens: int | None = None
+    """Of pre-training; None where texts are read line by line, whose tokens nobody counts."""
+    trainable_parameters: int | None = None
+    checkpoint_bytes: int | None = None
+    masked_lm_loss: float | None = None
+    vocabulary: str | None = None
+    """A digest: masked-LM losses compare where it is the same."""
+    score: float | None = None
+    """On the test set, in percent."""
+    baseline: float | None = None
+    """What a model scores that learned nothing."""
+    predictions: Predictions | None = None
+    milliseconds_per_text: float | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the step did not fail."""
+        return self.status == "done"
+
+    @property
+    def did_learn(self) -> bool:
+        """Whether the score is better than that of a model that learned nothing; also where nobody asked."""
+        return self.score is None or self.baseline is None or self.score > self.baseline + 1e-9
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what its file holds; what was not measured is left out."""
+        content = {item.name: getattr(self, item.name) for item in fields(self)}
+        content |= {"step": asdict(self.step), "predictions": self.predictions and self.predictions.to_json()}
+        return {name: value for name, value in content.items() if value not in (None, "", {})}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Self:
+        """Undo `to_json`."""
+        content = {**content, "step": Description(**content["step"])}
+        if "predictions" in content:
+            content["predictions"] = Predictions.from_json(content["predictions"])
+        return cls(**content)
+
+
+def write_result(output_dir: Path, result: Result) -> None:
+    """Write the file of a result."""
+    write_json(get_path(output_dir, result.step.name), result.to_json())
+
+
+def read_result(file: Path) -> Result:
+    """Read the file of a result.
+
+    Raises:
+        ValueError: It is no result, or one of another version.
+    """
+    content = read_json(file)
+    try:
+        return Result.from_json(content)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise ValueError(
+            f"{file} must be a result of this version of hf-domain, but has another form. Delete it: its "
+            "step runs again."
+        ) from None
+
+
+def read_results(output_dir: Path) -> dict[str, Result]:
+    """Read the results that are there, by the names of their steps."""
+    return {path.stem: read_result(path) for path in sorted((output_dir / "results").glob("*.json"))}
+
+
+def get_path(output_dir: Path, name: str) -> Path:
+    """Return the file of the result of a step."""
+    return output_dir / "results" / f"{name}.json"
+
+
+def describe_steps(plan: Plan, output_dir: Path) -> dict[str, Description]:
     """Return by name what a result says of its step.
 
     What steps write and read from each other is relative to the folder of the comparison: a result is the same in
@@ -42,25 +158,36 @@ def describe_steps(plan: Plan, output_dir: Path) -> dict[str, dict[str, Any]]:
         return value.removeprefix(f"{root}/") if isinstance(value, str) else value
 
     made = {name for step in steps for flag, name in step.flags.items() if flag in ("output_dir", "held_out_file")}
-    descriptions: dict[str, dict[str, Any]] = {}
+    descriptions: dict[str, Description] = {}
     for step in steps:
-        description = {name: getattr(step, name) for name in DESCRIBED}
-        if step.kind == "evaluation":
-            description["method"] = None  # methods share it: it is that of the first of them, in whatever order
-        if step.task is not None and step.kind == "fine_tuning":
-            description["metric"] = plan.tasks[step.task].metric
-        description["flags"] = {flag: localize(value) for flag, value in step.flags.items()}
-        description["inputs"] = digest_inputs(plan, step, made) | {
-            f"{need}: {flag}": digest for need in step.needs for flag, digest in descriptions[need]["inputs"].items()
+        sources = [descriptions[name] for name in step.needs]
+        inputs = digest_inputs(plan, step, made) | {
+            f"{source.name}: {flag}": digest for source in sources for flag, digest in source.inputs.items()
         }
-        if plan.budget.minutes is not None and step.kind == "pretraining":
-            description["minutes"] = plan.budget.minutes
-        # Without their inputs, which are compared one by one.
-        sources = [{k: v for k, v in descriptions[name].items() if k != "inputs"} for name in step.needs]
-        text = json.dumps(sources, sort_keys=True)
-        description["made_from"] = hashlib.sha256(text.encode()).hexdigest() if step.needs else None
-        descriptions[step.name] = json.loads(json.dumps(description))
+        flags = {flag: localize(value) for flag, value in step.flags.items()}
+        descriptions[step.name] = Description(
+            name=step.name,
+            kind=step.kind,
+            command=step.command,
+            flags=json.loads(json.dumps(flags)),
+            # Methods share an evaluation: it is that of the first of them, in whatever order.
+            method=None if step.kind == "evaluation" else step.method,
+            corpus=step.corpus,
+            task=step.task,
+            seed=step.seed,
+            needs=step.needs,
+            metric=plan.tasks[step.task].metric if step.task is not None and step.kind == "fine_tuning" else None,
+            minutes=plan.budget.minutes if step.kind == "pretraining" else None,
+            inputs=inputs,
+            made_from=digest_sources(sources),
+        )
     return descriptions
+
+
+def digest_sources(sources: list[Description]) -> str | None:
+    """Return a digest of the steps that a step starts from, without their inputs, which are compared one by one."""
+    text = json.dumps([asdict(replace(source, inputs={})) for source in sources], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest() if sources else None
 
 
 def digest_inputs(plan: Plan, step: Step, made: set[str]) -> dict[str, str]:
@@ -110,12 +237,7 @@ def describe_plan(plan: Plan, output_dir: Path) -> dict[str, Any]:
     return content | {"path": plan.path.name, "folder": folder, "titles": titles}
 
 
-def read_results(output_dir: Path) -> dict[str, dict[str, Any]]:
-    """Read the results that are there, by the names of their steps."""
-    return {path.stem: read_json(path) for path in sorted((output_dir / "results").glob("*.json"))}
-
-
-def check_results(results: dict[str, dict[str, Any]], expected: dict[str, dict[str, Any]]) -> None:
+def check_results(results: Mapping[str, Result], expected: Mapping[str, Description]) -> None:
     """Check that results belong to the steps of a plan, and to the installed versions.
 
     Args:
@@ -136,31 +258,20 @@ def check_results(results: dict[str, dict[str, Any]], expected: dict[str, dict[s
         )
 
 
-def find_foreign(results: dict[str, dict[str, Any]], expected: dict[str, dict[str, Any]]) -> dict[str, str]:
+def find_foreign(results: Mapping[str, Result], expected: Mapping[str, Description]) -> dict[str, str]:
     """Return the results that do not count, and why; first the steps from which the others start.
 
     A run that failed is tried again whatever it was: a plan is corrected because runs failed.
     """
     versions = describe_environment()["versions"]
     foreign = {name: "another plan" for name in results if name not in expected}
-    for name in [name for name in expected if results.get(name, {}).get("status") == "done"]:
-        theirs = results[name].get("environment", {}).get("versions", versions)
-        if not is_of(results[name], expected[name]):
+    for name in [name for name in expected if name in results and results[name].is_done]:
+        theirs = results[name].environment.get("versions", versions)
+        if not results[name].step.is_of(expected[name]):
             foreign[name] = "another plan, or made from other files"
         elif any(theirs[package] != versions[package] for package in COMPARED_VERSIONS):
             foreign[name] = f"other versions of {', '.join(COMPARED_VERSIONS)}"
     return foreign
-
-
-def is_of(result: dict[str, Any], description: dict[str, Any]) -> bool:
-    """Return whether a result, or what a folder says of its step, is of the step that is described.
-
-    An input that is on one side alone is not compared: the checkpoint of a result of another machine may be there.
-    """
-    if any(result.get(name) != value for name, value in description.items() if name != "inputs"):
-        return False
-    theirs, ours = result.get("inputs", {}), description["inputs"]
-    return all(theirs[flag] == ours[flag] for flag in theirs.keys() & ours.keys())
 
 
 def gather_results(plan: Plan, output_dir: Path) -> None:

@@ -1,7 +1,6 @@
 """Run the steps of a comparison: what is missing, once, in as many processes or machines as are wanted."""
 
 import hashlib
-import importlib
 import json
 import math
 import multiprocessing
@@ -12,34 +11,76 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from filelock import FileLock, Timeout
 from tqdm.auto import tqdm
 from transformers import AutoTokenizer
 
+from hf_domain import command_line
 from hf_domain.comparison.plan import Plan
-from hf_domain.comparison.results import check_results, describe_plan, describe_steps, is_of, read_results
-from hf_domain.comparison.scores import read_scores, score_baseline
+from hf_domain.comparison.results import (
+    Description,
+    Result,
+    check_results,
+    describe_plan,
+    describe_steps,
+    get_path,
+    read_result,
+    read_results,
+    write_result,
+)
+from hf_domain.comparison.scores import predict_majority, read_predictions
 from hf_domain.comparison.steps import Step, check_encoders, check_flags, count_tokens, list_steps
 from hf_domain.comparison.task_files import write_task_text
 from hf_domain.environment import describe_environment
 from hf_domain.files import read_json, write_json
-from hf_domain.training.run_folders import find_checkpoint
+from hf_domain.training.run_files import METRICS, STATE
+from hf_domain.training.run_folders import drop_checkpoint, find_checkpoint
 
-PRELOADED = [f"hf_domain.examples.{name}" for name in ("run_mlm", "run_classification", "run_ner", "run_qa")]
+# Of the commands most steps run: what takes longest to import.
+PRELOADED = [
+    f"hf_domain.{name}"
+    for name in ("comparison.runner", "training.pretraining", "training.fine_tuning", "rada.passages", "gmap.reader")
+]
 CACHES = ("memory_cache", "passage_cache")
-# In the folder of a step: whose output lies there.
-RECORD = "step.json"
 # Exit code of a step on Ctrl-C, which a terminal sends to every process.
 INTERRUPTED = 130
 Execute = Callable[[Step, Plan, Path], None]
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """Whose output lies in the folder of a step, and how far it is."""
+
+    FILE: ClassVar[str] = "step.json"
+    step: Description
+    started: float
+    seconds: float
+    """Of the attempts before."""
+    done: bool = False
+
+    @classmethod
+    def read(cls, folder: Path) -> "Attempt | None":
+        """Read the attempt of a folder; None where there is none, or one of another version."""
+        if not (folder / cls.FILE).is_file():
+            return None
+        try:
+            content = read_json(folder / cls.FILE)
+            return cls(**content | {"step": Description(**content["step"])})
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    def write(self, folder: Path) -> None:
+        """Write it into a folder."""
+        write_json(folder / self.FILE, asdict(self))
 
 
 def run_comparison(
@@ -48,7 +89,7 @@ def run_comparison(
     shard: tuple[int, int] = (1, 1),
     execute: Execute | None = None,
     num_processes: int = 1,
-) -> list[dict[str, Any]]:
+) -> list[Result]:
     """Run every step that has no result yet. A killed comparison goes on where it was.
 
     Args:
@@ -73,7 +114,7 @@ def run_comparison(
         num_threads = None if num_processes == 1 else max(1, (os.cpu_count() or 1) // num_processes)
         run = execute or partial(run_command, num_threads=num_threads)
 
-        def make_result(step: Step) -> dict[str, Any]:
+        def make_result(step: Step) -> Result:
             # Parts share a step where their methods start from it, and methods a cache: the first to come makes it, the
             # others wait.
             caches = [f"cache-{Path(step.flags[name]).name}" for name in CACHES if name in step.flags]
@@ -86,7 +127,7 @@ def run_comparison(
             tqdm(total=len(part), desc="comparison", unit="step") as progress,
             ThreadPoolExecutor(num_processes) as pool,
         ):
-            waiting, running = list(part), dict[Future[dict[str, Any]], Step]()
+            waiting, running = list(part), dict[Future[Result], Step]()
             while waiting or running:
                 while len(running) < num_processes and (step := choose_step(waiting, list(running.values()))):
                     waiting.remove(step)
@@ -103,14 +144,14 @@ def run_comparison(
 
 def prepare_part(
     plan: Plan, output_dir: Path, shard: tuple[int, int]
-) -> tuple[list[Step], dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+) -> tuple[list[Step], dict[str, Result], dict[str, Description]]:
     """Check everything that can be checked before the first step.
 
     Returns:
         The steps of the part, the results that are there, and what a result says of each step, by name.
 
     Raises:
-        ValueError: A script does not take its flags, the folder has results of another plan or of other versions, or
+        ValueError: A command does not take its flags, the folder has results of another plan or of other versions, or
             there is no such part.
     """
     steps = list_steps(plan, output_dir)
@@ -128,7 +169,12 @@ def list_missing_steps(plan: Plan, output_dir: Path, shard: tuple[int, int] = (1
         ValueError: See `prepare_part`.
     """
     part, results, _ = prepare_part(plan, output_dir, shard)
-    return [step for step in part if results.get(step.name, {}).get("status") != "done"]
+    return [step for step in part if not is_done(step, results)]
+
+
+def is_done(step: Step, results: Mapping[str, Result]) -> bool:
+    """Return whether a step has a result and did not fail."""
+    return step.name in results and results[step.name].is_done
 
 
 def choose_step(waiting: list[Step], running: list[Step]) -> Step | None:
@@ -145,13 +191,13 @@ def get_result(
     step: Step,
     plan: Plan,
     output_dir: Path,
-    results: dict[str, dict[str, Any]],
-    description: dict[str, Any],
+    results: Mapping[str, Result],
+    description: Description,
     execute: Execute,
-) -> dict[str, Any]:
+) -> Result:
     """Read the result of a step, or run the step and write it; a failed step is tried again."""
-    path = output_dir / "results" / f"{step.name}.json"
-    done = path.is_file() and (result := read_json(path))["status"] == "done"
+    path = get_path(output_dir, step.name)
+    done = path.is_file() and (result := read_result(path)).is_done
     if done:  # since this comparison began, by another part, whose plan may have been another
         check_results({step.name: result}, {step.name: description})
     # Results may have come from another machine without the encoder that the next step reads, or it was deleted.
@@ -159,37 +205,29 @@ def get_result(
         return result
     # Until its output is whole again, a step has no result: one that is killed now would be taken for done.
     path.unlink(missing_ok=True)
-    if failed := [name for name in step.needs if results[name]["status"] != "done"]:
-        result = description | {"status": "failed", "error": f"it needs {', '.join(failed)}, which failed"}
+    if failed := [name for name in step.needs if not results[name].is_done]:
+        result = Result(description, "failed", f"it needs {', '.join(failed)}, which failed")
     else:
         result = run_step(step, plan, output_dir, results, description, execute)
-    write_json(path, result)
-    if result["status"] == "done":
-        drop_checkpoints(output_dir / "steps" / step.name)
+    write_result(output_dir, result)
+    if result.is_done:
+        for checkpoint in (output_dir / "steps" / step.name).glob("checkpoint-*"):
+            drop_checkpoint(checkpoint)
     return result
-
-
-def drop_checkpoints(folder: Path) -> None:
-    """Delete the checkpoints of a step; one of which a part is deleted is none to go on from."""
-    for saved in folder.glob("checkpoint-*"):
-        (saved / "trainer_state.json").unlink(missing_ok=True)  # by which a whole one is known
-        shutil.rmtree(saved)
 
 
 def has_output(step: Step, folder: Path) -> bool:
     """Return whether the output of a step is whole in its folder."""
-    record = folder / RECORD
+    attempt = Attempt.read(folder)
     is_there = step.kind not in ("pretraining", "average") or any(folder.glob("*.safetensors"))
-    return is_there and record.is_file() and read_json(record)["done"]
+    return is_there and attempt is not None and attempt.done
 
 
-def is_needed(step: Step, plan: Plan, output_dir: Path, results: dict[str, dict[str, Any]]) -> bool:
+def is_needed(step: Step, plan: Plan, output_dir: Path, results: Mapping[str, Result]) -> bool:
     """Return whether a step without a result reads the output of this one, directly or not."""
     for other in list_steps(plan, output_dir):
-        if step.name in other.needs:
-            missing = results.get(other.name, {}).get("status") != "done"
-            if missing or is_needed(other, plan, output_dir, results):
-                return True
+        if step.name in other.needs and (not is_done(other, results) or is_needed(other, plan, output_dir, results)):
+            return True
     return False
 
 
@@ -197,47 +235,46 @@ def run_step(
     step: Step,
     plan: Plan,
     output_dir: Path,
-    results: dict[str, dict[str, Any]],
-    description: dict[str, Any],
+    results: Mapping[str, Result],
+    description: Description,
     execute: Execute,
-) -> dict[str, Any]:
+) -> Result:
     """Run a step and return its result; a step that fails is a result too."""
     folder = output_dir / "steps" / step.name
-    record = folder / RECORD
-    is_ours = record.is_file() and is_of(read_json(record), description)
-    checkpoint = find_checkpoint(folder) if is_ours else None
-    seconds = 0.0 if checkpoint is None else count_seconds(read_json(record), Path(checkpoint))
+    before = Attempt.read(folder)
+    checkpoint = None if before is None or not before.step.is_of(description) else find_checkpoint(folder)
+    seconds = 0.0 if before is None or checkpoint is None else count_seconds(before, Path(checkpoint))
     if folder.is_dir() and checkpoint is None:
         shutil.rmtree(folder)  # of a step that was killed and cannot go on, or that was another one
     folder.mkdir(parents=True, exist_ok=True)
     for file in folder.iterdir():  # what it began to write at its end is of no use, and may be of another type of model
-        if file.is_file() and file != record:
+        if file.is_file() and file.name != Attempt.FILE:
             file.unlink()
-    attempt = description | {"started": time.time(), "seconds": seconds, "done": False}
-    write_json(record, attempt)
+    attempt = Attempt(description, time.time(), seconds)
+    attempt.write(folder)
     started = time.perf_counter()
     try:
-        fit_to_minutes(step, plan, results)
+        step = fit_to_minutes(step, plan, results)
         if step.task is not None and step.kind in ("pretraining", "probe", "datastore"):
             task = plan.tasks[step.task]
             file, names = plan.folder / task.get_file("train"), task.options.get("text_column_names")
             write_task_text(task.kind, file, output_dir / "texts" / f"{step.task}.txt", names)
         execute(step, plan, folder)
         seconds += time.perf_counter() - started
-        result = description | {"status": "done", "seconds": seconds, **read_output(step, plan, folder)}
-        write_json(record, attempt | {"done": True})
+        output = read_output(step, plan, folder)
+        replace(attempt, done=True).write(folder)
     except Exception as error:  # whatever it is: the other runs go on, and the report tells of this one
-        result = description | {"status": "failed", "error": f"{error}" or type(error).__name__}
-    return result | {"environment": describe_environment()}
+        return Result(description, "failed", f"{error}" or type(error).__name__, environment=describe_environment())
+    return Result(description, "done", seconds=seconds, environment=describe_environment(), **output)
 
 
-def count_seconds(record: dict[str, Any], checkpoint: Path) -> float:
+def count_seconds(attempt: Attempt, checkpoint: Path) -> float:
     """Return what a killed step took up to the checkpoint it goes on from, over all its attempts."""
-    return record["seconds"] + max(0.0, (checkpoint / "trainer_state.json").stat().st_mtime - record["started"])
+    return attempt.seconds + max(0.0, (checkpoint / STATE).stat().st_mtime - attempt.started)
 
 
 def run_command(step: Step, plan: Plan, folder: Path, num_threads: int | None = None) -> None:
-    """Run the script of a step in a process of its own, from the folder of the plan, its output in log.txt.
+    """Run the command of a step in a process of its own, from the folder of the plan, its output in log.txt.
 
     Args:
         step: What to run.
@@ -248,7 +285,7 @@ def run_command(step: Step, plan: Plan, folder: Path, num_threads: int | None = 
     Raises:
         RuntimeError: It failed; the end of its log.
     """
-    arguments = step.list_arguments()
+    arguments = [step.command, *step.list_arguments()]
     if (checkpoint := find_checkpoint(folder)) is not None:
         arguments += ["--resume_from_checkpoint", str(Path(checkpoint).resolve())]
     log = (folder / "log.txt").resolve()
@@ -257,9 +294,7 @@ def run_command(step: Step, plan: Plan, folder: Path, num_threads: int | None = 
     context: Any = multiprocessing.get_context("forkserver" if hasattr(os, "fork") else "spawn")
     if hasattr(os, "fork"):
         context.set_forkserver_preload(PRELOADED)
-    process = context.Process(
-        target=_run_script, args=(step.script, arguments, plan.folder.resolve(), log, num_threads)
-    )
+    process = context.Process(target=_run, args=(arguments, plan.folder.resolve(), log, num_threads))
     process.start()
     process.join()
     if process.exitcode == INTERRUPTED:
@@ -269,7 +304,7 @@ def run_command(step: Step, plan: Plan, folder: Path, num_threads: int | None = 
         raise RuntimeError("\n".join([f"exit code {process.exitcode}", *lines[-5:]]))
 
 
-def _run_script(script: str, arguments: list[str], folder: Path, log: Path, num_threads: int | None) -> None:
+def _run(arguments: list[str], folder: Path, log: Path, num_threads: int | None) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
     # A step trains on one device: on two its batches, and so its tokens, would be twice those of the plan.
@@ -280,8 +315,8 @@ def _run_script(script: str, arguments: list[str], folder: Path, log: Path, num_
     os.chdir(folder)
     if num_threads is not None:
         torch.set_num_threads(num_threads)
-    sys.argv = [script, *arguments]
-    importlib.import_module(f"hf_domain.examples.{script}").main()
+    sys.argv = ["hf-domain", *arguments]
+    command_line.main()
 
 
 def _end_with_parent() -> None:
@@ -292,8 +327,8 @@ def _end_with_parent() -> None:
 
 
 def read_output(step: Step, plan: Plan, folder: Path) -> dict[str, Any]:
-    """Read what a step left in its folder, and drop the weights that no other step needs."""
-    metrics = read_json(folder / "all_results.json") if (folder / "all_results.json").is_file() else {}
+    """Return the fields of `Result` that a step left in its folder, and drop weights that no other step needs."""
+    metrics = read_json(folder / METRICS) if (folder / METRICS).is_file() else {}
     output: dict[str, Any] = {"metrics": metrics}
     weights = folder / "model.safetensors"
     if weights.is_file():
@@ -311,9 +346,10 @@ def read_output(step: Step, plan: Plan, folder: Path) -> dict[str, Any]:
         )
     if step.kind == "fine_tuning":
         assert step.task is not None
-        scores = read_scores(plan.tasks[step.task], step.flags, plan.folder, folder)
-        baseline = score_baseline(plan.tasks[step.task], step.flags, plan.folder).compute()
-        output |= {"score": scores.compute(), "baseline": baseline, "examples": scores.to_json()}
+        task = plan.tasks[step.task]
+        predictions = read_predictions(task, step.flags, plan.folder, folder)
+        scores, baseline = predictions.score(), predict_majority(task, step.flags, plan.folder).score()
+        output |= {"score": scores.compute(), "baseline": baseline.compute(), "predictions": predictions}
         output["milliseconds_per_text"] = 1000 * metrics["predict_runtime"] / len(scores.right)  # of QA: a question
     if step.kind in ("fine_tuning", "probe", "evaluation"):
         for file in folder.glob("*.safetensors"):
@@ -327,7 +363,7 @@ def digest_vocabulary(encoder: str) -> str:
     return hashlib.sha256(json.dumps(vocabulary).encode()).hexdigest()
 
 
-def count_trained_tokens(flags: dict[str, Any], blocks: int | None) -> int:
+def count_trained_tokens(flags: Mapping[str, Any], blocks: int | None) -> int:
     """Return the tokens of a training; the last batch of an epoch is short where `blocks` do not fill it."""
     steps, length = int(flags["max_steps"]), int(flags["max_seq_length"])
     of_step = count_tokens(flags)
@@ -337,11 +373,12 @@ def count_trained_tokens(flags: dict[str, Any], blocks: int | None) -> int:
     return (epochs * blocks * length) + min(rest * of_step, blocks * length)
 
 
-def fit_to_minutes(step: Step, plan: Plan, results: dict[str, dict[str, Any]]) -> None:
-    """Set the steps of pre-training that the minutes of the budget allow, from what the probe measured."""
-    if plan.budget.minutes is not None and step.kind == "pretraining":
-        per_second = results[f"{step.name}-probe"]["metrics"]["train_warm_steps_per_second"]
-        step.flags["max_steps"] = max(1, round(60 * plan.budget.minutes * per_second))
+def fit_to_minutes(step: Step, plan: Plan, results: Mapping[str, Result]) -> Step:
+    """Return a step that trains as many steps as the minutes of the budget allow, by what the probe measured."""
+    if plan.budget.minutes is None or step.kind != "pretraining":
+        return step
+    per_second = results[f"{step.name}-probe"].metrics["train_warm_steps_per_second"]
+    return replace(step, flags={**step.flags, "max_steps": max(1, round(60 * plan.budget.minutes * per_second))})
 
 
 def choose_part(plan: Plan, steps: list[Step], shard: tuple[int, int]) -> list[Step]:
@@ -384,12 +421,12 @@ def lock_part(output_dir: Path, shard: tuple[int, int]) -> Any:
         raise ValueError(f"another process runs part {shard[0]}/{shard[1]} in {output_dir}; wait for it") from None
 
 
-def estimate_minutes(steps: list[Step], results: dict[str, dict[str, Any]]) -> float | None:
+def estimate_minutes(steps: list[Step], results: Mapping[str, Result]) -> float | None:
     """Estimate what steps take that have no result, from those of the same kind that are done; None without any."""
     seconds = defaultdict(list)
     for result in results.values():
-        if result["status"] == "done":
-            seconds[result["kind"]].append(result["seconds"])
+        if result.seconds is not None:
+            seconds[result.step.kind].append(result.seconds)
     means = {kind: sum(values) / len(values) for kind, values in seconds.items()}
-    missing = [step for step in steps if results.get(step.name, {}).get("status") != "done"]
+    missing = [step for step in steps if not is_done(step, results)]
     return sum(means.get(step.kind, max(means.values())) for step in missing) / 60 if means else None

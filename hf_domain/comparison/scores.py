@@ -5,15 +5,16 @@ Every F1 of the papers is a function of three counts for each class: how often i
 
 import json
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from hf_domain.comparison.plan import Task
+from hf_domain.comparison.plan import METRICS, Task
 from hf_domain.data.metrics import compute_squad_metrics, strip_prefix
+from hf_domain.training.run_files import read_answers, read_labels, read_tags
 
 RESAMPLES = 2000
 
@@ -50,62 +51,112 @@ class ExampleScores:
         occurs = total > 0
         return float(100 * np.mean(2 * right[occurs] / total[occurs])) if occurs.any() else 0.0
 
+
+@dataclass(frozen=True)
+class Predictions:
+    """Gold and predicted labels of a test set; of questions, what each answer scores.
+
+    Args:
+        metric: One of `METRICS`.
+        labels: The names of the label ids.
+        gold: Label ids of each example: one of a text, one for each word of a sentence.
+        predicted: Likewise; words beyond the longest input have none.
+        ignored: Labels without an F1 of their own, the `negative_labels` of the task.
+        scores: Of each question, between 0 and 1.
+    """
+
+    metric: str
+    labels: list[str]
+    gold: list[list[int]]
+    predicted: list[list[int]]
+    ignored: list[str] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+
+    @classmethod
+    def of_names(
+        cls,
+        predicted: Sequence[Sequence[str]],
+        gold: Sequence[Sequence[str]],
+        metric: str,
+        ignored: Sequence[str] = (),
+    ) -> Self:
+        """Give ids to the names of labels."""
+        labels = sorted({label for rows in (predicted, gold) for row in rows for label in row})
+        ids = {label: number for number, label in enumerate(labels)}
+        rows = [[[ids[label] for label in row] for row in rows] for rows in (gold, predicted)]
+        return cls(metric, labels, *rows, ignored=list(ignored))
+
+    def score(self) -> ExampleScores:
+        """Return what each example adds to the score."""
+        if self.metric in METRICS["qa"]:
+            column = np.array(self.scores)[:, None]
+            return ExampleScores(column, np.zeros_like(column), np.zeros_like(column), "mean")
+        names = [[[self.labels[number] for number in row] for row in rows] for rows in (self.predicted, self.gold)]
+        if self.metric in METRICS["ner"]:
+            return score_tags(*names, self.metric)
+        return score_labels(*([row[0] for row in rows] for rows in names), self.metric, self.ignored)
+
     def to_json(self) -> dict[str, Any]:
-        """Return a form that is short in a JSON file: the rows of a matrix as one string."""
-        matrices = {name: getattr(self, name) for name in ("right", "predicted", "gold")}
-        rows = {name: [" ".join(f"{x:g}" for x in row) for row in matrix] for name, matrix in matrices.items()}
-        return {"average": self.average, **{name: ";".join(lines) for name, lines in rows.items()}}
+        """Return a form that is short in a JSON file: all examples in one line."""
+        ids = {name: ";".join(" ".join(map(str, row)) for row in getattr(self, name)) for name in ("gold", "predicted")}
+        return vars(self) | ids | {"scores": " ".join(f"{score:g}" for score in self.scores)}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Undo `to_json`."""
-        matrices = {
-            name: np.array([row.split() for row in content[name].split(";")], dtype=float)
-            for name in ("right", "predicted", "gold")
+        ids = {
+            name: [[int(number) for number in row.split()] for row in content[name].split(";") if content["labels"]]
+            for name in ("gold", "predicted")
         }
-        return cls(**matrices, average=content["average"])
+        return cls(**content | ids | {"scores": [float(score) for score in content["scores"].split()]})
 
 
-def read_scores(task: Task, flags: dict[str, Any], folder: Path, output_dir: Path) -> ExampleScores:
-    """Score what a script of a task predicted.
+def read_predictions(task: Task, flags: Mapping[str, Any], folder: Path, output_dir: Path) -> Predictions:
+    """Read what a command predicted for the test set of its task.
 
     Args:
         task: Whose test set was predicted.
-        flags: Of the script.
+        flags: Of the command.
         folder: Of the plan.
-        output_dir: Of the script.
+        output_dir: Of the command.
     """
     examples = _read_examples(folder / task.get_file("test"), flags.get("max_predict_samples"))
     if task.kind == "classification":
-        lines = (output_dir / "predict_results.txt").read_text(encoding="utf-8").splitlines()[1:]
-        predictions = [line.split("\t", 1)[1] for line in lines]
-        return score_labels(predictions, [str(example["label"]) for example in examples], task)
+        return _join_labels(read_labels(output_dir), examples, task)
     if task.kind == "ner":
-        lines = (output_dir / "predictions.txt").read_text(encoding="utf-8").splitlines()
-        return score_tags([line.split() for line in lines], [example["tags"] for example in examples], task.metric)
-    answers = json.loads((output_dir / "predict_predictions.json").read_text(encoding="utf-8"))
-    references = {str(example["id"]): example["answers"]["text"] for example in examples}
-    return score_answers(answers, references, task.metric)
+        return Predictions.of_names(read_tags(output_dir), [example["tags"] for example in examples], task.metric)
+    return _join_answers(read_answers(output_dir), examples, task.metric)
 
 
-def score_baseline(task: Task, flags: dict[str, Any], folder: Path) -> ExampleScores:
-    """Score what a model predicts that learned nothing: the most frequent training label, only O, or no answer.
+def predict_majority(task: Task, flags: Mapping[str, Any], folder: Path) -> Predictions:
+    """Predict what a model predicts that learned nothing: the most frequent training label, only O, or no answer.
 
     Args:
-        task: Whose test set is scored.
-        flags: Of the script.
+        task: Whose test set is predicted.
+        flags: Of the command.
         folder: Of the plan.
     """
     examples = _read_examples(folder / task.get_file("test"), flags.get("max_predict_samples"))
     if task.kind == "classification":
         known = _read_examples(folder / task.get_file("train"), flags.get("max_train_samples"))
         majority = Counter(str(example["label"]) for example in known).most_common(1)[0][0]
-        return score_labels([majority] * len(examples), [str(example["label"]) for example in examples], task)
+        return _join_labels([majority] * len(examples), examples, task)
     if task.kind == "ner":
         tags = [example["tags"] for example in examples]
-        return score_tags([["O"] * len(sentence) for sentence in tags], tags, task.metric)
-    references = {str(example["id"]): example["answers"]["text"] for example in examples}
-    return score_answers(dict.fromkeys(references, ""), references, task.metric)
+        return Predictions.of_names([["O"] * len(sentence) for sentence in tags], tags, task.metric)
+    return _join_answers({str(example["id"]): "" for example in examples}, examples, task.metric)
+
+
+def _join_labels(labels: Sequence[str], examples: list[dict[str, Any]], task: Task) -> Predictions:
+    ignored = str(task.options["negative_labels"]).split(",") if task.metric == "positive_micro_f1" else []
+    gold = [[str(example["label"])] for example in examples]
+    return Predictions.of_names([[label] for label in labels], gold, task.metric, ignored)
+
+
+def _join_answers(answers: dict[str, str], examples: list[dict[str, Any]], metric: str) -> Predictions:
+    accepted = {str(example["id"]): example["answers"]["text"] for example in examples}
+    scores = [compute_squad_metrics({i: answers[i]}, {i: texts})[metric] / 100 for i, texts in accepted.items()]
+    return Predictions(metric, [], [], [], scores=scores)
 
 
 def _read_examples(file: Path, limit: Any) -> list[dict[str, Any]]:
@@ -113,16 +164,23 @@ def _read_examples(file: Path, limit: Any) -> list[dict[str, Any]]:
     return examples if limit is None else examples[: int(limit)]
 
 
-def score_labels(predictions: Sequence[str], references: Sequence[str], task: Task) -> ExampleScores:
-    """Score single-label classification by `task.metric`."""
-    classes = sorted({*predictions, *references})
-    if task.metric == "positive_micro_f1":
-        classes = [name for name in classes if name not in str(task.options["negative_labels"]).split(",")]
+def score_labels(
+    predictions: Sequence[str], references: Sequence[str], metric: str, ignored: Sequence[str] = ()
+) -> ExampleScores:
+    """Score single-label classification.
+
+    Args:
+        predictions: The label of each example.
+        references: Likewise, gold.
+        metric: One of `METRICS`.
+        ignored: Labels without an F1 of their own.
+    """
+    classes = sorted({*predictions, *references} - {*ignored})
     predicted, gold = (
         np.array([[label == name for name in classes] for label in labels], dtype=float)
         for labels in (predictions, references)
     )
-    return ExampleScores(predicted * gold, predicted, gold, "macro" if task.metric == "macro_f1" else "micro")
+    return ExampleScores(predicted * gold, predicted, gold, "macro" if metric == "macro_f1" else "micro")
 
 
 def score_tags(predictions: list[list[str]], references: list[list[str]], metric: str) -> ExampleScores:
@@ -160,16 +218,6 @@ def _count_tokens(predictions: list[list[str]], references: list[list[str]]) -> 
             predicted[row, column], gold[row, column] = tags.count(name), gold_tags.count(name)
             right[row, column] = sum(a == b == name for a, b in zip(tags, gold_tags, strict=True))
     return ExampleScores(right, predicted, gold, "macro")
-
-
-def score_answers(answers: dict[str, str], references: dict[str, Sequence[str]], metric: str) -> ExampleScores:
-    """Score questions as SQuAD does, by exact match or overlap of words."""
-    scores = [
-        compute_squad_metrics({question: answers[question]}, {question: accepted})[metric] / 100
-        for question, accepted in references.items()
-    ]
-    column = np.array(scores)[:, None]
-    return ExampleScores(column, np.zeros_like(column), np.zeros_like(column), "mean")
 
 
 def compute_interval(scores: Sequence[float], confidence: float = 0.95) -> float:

@@ -1,16 +1,17 @@
 """The steps of a comparison: what has to be run, in which order, by which command."""
 
-import importlib
 import math
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NoReturn
 
 from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, AutoTokenizer
 
+from hf_domain.command_line import import_command
 from hf_domain.comparison.plan import Plan
 from hf_domain.data.corpora import check_length
 from hf_domain.methods import BASELINE, METHODS
@@ -46,15 +47,16 @@ FINE_TUNING: dict[str, Any] = {
 }
 
 
-@dataclass
+@dataclass(frozen=True)
 class Step:
-    """One run of a script of examples/."""
+    """One run of a command."""
 
     name: str
     """Of its folder and of its result."""
     kind: Literal["vocabulary", "datastore", "probe", "pretraining", "average", "evaluation", "fine_tuning"]
-    script: str
-    flags: dict[str, Any]
+    command: str
+    """Of `hf-domain`."""
+    flags: Mapping[str, Any]
     needs: list[str] = field(default_factory=list)
     """Steps whose output it reads."""
     method: str | None = None
@@ -63,8 +65,11 @@ class Step:
     task: str | None = None
     seed: int | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "flags", MappingProxyType({**self.flags}))
+
     def list_arguments(self, *names: str) -> list[str]:
-        """Return the command line of the script, or the part of it that gives some flags."""
+        """Return the command line after the name of the command, or the part of it that gives some flags."""
         arguments = []
         for name in names or self.flags:
             value = self.flags[name]
@@ -228,12 +233,12 @@ class StepLister:
                 )
             flags["max_steps"] = math.ceil(plan.budget.tokens / tokens)
         else:
-            probe = Step(f"{name}-probe", "probe", "run_mlm", dict(flags), needs, method, text, None if text else task)
-            probe.flags |= {"save_strategy": "no", "output_dir": self.get_folder(probe.name)}
-            yield probe
-            needs = [*needs, probe.name]
+            probe = f"{name}-probe"
+            own = flags | {"save_strategy": "no", "output_dir": self.get_folder(probe)}
+            yield Step(probe, "probe", "mlm", own, needs, method, text, None if text else task)
+            needs = [*needs, probe]
         flags["output_dir"] = self.get_folder(name)
-        yield Step(name, "pretraining", "run_mlm", flags, needs, method, text, None if text else task)
+        yield Step(name, "pretraining", "mlm", flags, needs, method, text, None if text else task)
 
     def expand_vocabulary(self, corpus: str) -> Step:
         """Make the step that expands the vocabulary of the plan's encoder by words of a corpus."""
@@ -247,7 +252,7 @@ class StepLister:
             **self.plan.vocabulary,
             "output_dir": self.get_folder(name),
         }
-        return Step(name, "vocabulary", "run_expand_vocab", flags, corpus=corpus)
+        return Step(name, "vocabulary", "expand_vocab", flags, corpus=corpus)
 
     def splits_corpus(self, method: str) -> bool:
         """Return whether masked LM and the passages that it reads are parts of the corpus, as in RADA's paper.
@@ -287,7 +292,7 @@ class StepLister:
             **self.plan.pretraining,
         }
         flags |= {"do_eval": True, "output_dir": self.get_folder(name)}
-        return Step(name, "evaluation", "run_mlm", flags, [encoder] if encoder else [], method, corpus)
+        return Step(name, "evaluation", "mlm", flags, [encoder] if encoder else [], method, corpus)
 
     def fine_tune(self, method: str, task_name: str, seed: int, known: list[str]) -> Step:
         """Make the step that fine-tunes an encoder and tests it."""
@@ -313,7 +318,7 @@ class StepLister:
                 f"{self.root}/passages/{self.label_encoder(method, task_name)}-{needs[-1]}-{task_name}"
             )
         flags |= {"seed": seed, "do_train": True, "do_predict": True, "output_dir": self.get_folder(name)}
-        return Step(name, "fine_tuning", f"run_{task.kind}", flags, needs, method, None, task_name, seed)
+        return Step(name, "fine_tuning", task.kind, flags, needs, method, None, task_name, seed)
 
 
 class _FlagParser(ScriptParser):
@@ -325,7 +330,7 @@ class _FlagParser(ScriptParser):
 
 
 def check_flags(steps: Iterable[Step]) -> None:
-    """Check that the scripts take the flags of their steps, before the first of them runs.
+    """Check that the commands take the flags of their steps, before the first of them runs.
 
     Raises:
         ValueError: One is unknown, or its value of another kind; all of them in one message.
@@ -333,19 +338,18 @@ def check_flags(steps: Iterable[Step]) -> None:
     given: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for step in steps:
         for name in step.flags:  # each by itself: a parser tells the first of its problems
-            given[step.script, *step.list_arguments(name)].append(step.name)
+            given[step.command, *step.list_arguments(name)].append(step.name)
     parsers: dict[str, _FlagParser] = {}
     problems: dict[str, list[str]] = {}
-    for (script, *arguments), names in given.items():
-        if script not in parsers:
-            module = importlib.import_module(f"hf_domain.examples.{script}")
-            parsers[script] = _FlagParser(module.ARGUMENTS)
-            for action in parsers[script]._actions:
+    for (command, *arguments), names in given.items():
+        if command not in parsers:
+            parsers[command] = _FlagParser(import_command(command).ARGUMENTS)
+            for action in parsers[command]._actions:
                 action.required = False
         try:
-            parsers[script].parse_args(arguments)
+            parsers[command].parse_args(arguments)
         except ValueError as error:
-            problems[f"{script}: {error}"] = names
+            problems[f"{command}: {error}"] = names
     if problems:
         lines = "".join(
             f"\n- {problem} ({names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''})"
@@ -385,7 +389,7 @@ def check_encoders(plan: Plan, steps: Iterable[Step]) -> None:
         raise ValueError(f"{len(problems)} encoder(s) cannot do what the plan asks for; nothing was run:{lines}")
 
 
-def count_tokens(flags: dict[str, Any]) -> int:
+def count_tokens(flags: Mapping[str, Any]) -> int:
     """Return the tokens of one step of pre-training."""
     accumulated = int(flags.get("gradient_accumulation_steps", 1))
     return int(flags["per_device_train_batch_size"]) * int(flags["max_seq_length"]) * accumulated

@@ -12,6 +12,7 @@ import numpy as np
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from hf_domain.data.labels import Locate, name_example
+from hf_domain.training.run_files import ANSWERS
 
 
 def tokenize_questions(
@@ -254,7 +255,7 @@ def _find_spans(
 
 def list_answer_files(answers: list[dict[str, Any]], with_no_answer: bool) -> dict[str, dict[Any, Any]]:
     """Return what each file of predictions holds, as the scripts of transformers name them."""
-    parts = {"predictions.json": "text", "nbest_predictions.json": "n_best"}
+    parts = {ANSWERS: "text", "nbest_predictions.json": "n_best"}
     if with_no_answer:
         parts["null_odds.json"] = "null_score_diff"
     return {name: {answer["id"]: answer[part] for answer in answers} for name, part in parts.items()}

@@ -46,6 +46,7 @@ from hf_domain.training.pretraining import (
     make_collator,
     watch_new_rows,
 )
+from hf_domain.training.run_files import METRICS
 from hf_domain.training.run_folders import MADE, describe_run, find_checkpoint
 from hf_domain.training.runs import load_tokenizer, run_evaluation, run_training, write_card
 
@@ -317,5 +318,5 @@ def run_step(
         train(step, args, copy.copy(data_args), step_args)
         if training_args.process_index == 0:
             finish_step(step)
-    results = Path(step.output_dir, "all_results.json")
+    results = Path(step.output_dir, METRICS)
     return read_json(results) if results.is_file() else {}

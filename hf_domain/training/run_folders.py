@@ -21,6 +21,7 @@ from transformers import TrainingArguments
 
 from hf_domain.data.loading import find_files
 from hf_domain.files import finish_writing, lock_folder, write_text
+from hf_domain.training.run_files import STATE
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ MADE = (
     "README.md",
     "checkpoint-*",
     "*_results.json",
-    "trainer_state.json",
+    STATE,
     "predict*.txt",
     "model.onnx*",
     "model.pt2",
@@ -328,7 +329,7 @@ def is_resumable(checkpoint: Path) -> bool:
 
 def is_damaged(checkpoint: Path) -> bool:
     """Return whether a checkpoint was left by a run that died while it saved: Trainer writes its state last."""
-    return not (checkpoint / "trainer_state.json").is_file() or not all(map(is_whole, checkpoint.iterdir()))
+    return not (checkpoint / STATE).is_file() or not all(map(is_whole, checkpoint.iterdir()))
 
 
 def is_whole(file: Path) -> bool:
@@ -357,5 +358,5 @@ def is_json(file: Path) -> bool:
 
 def drop_checkpoint(checkpoint: Path) -> None:
     """Delete a checkpoint, its state first: a half-deleted one is never resumed."""
-    (checkpoint / "trainer_state.json").unlink(missing_ok=True)
+    (checkpoint / STATE).unlink(missing_ok=True)
     shutil.rmtree(checkpoint)

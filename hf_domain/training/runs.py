@@ -33,6 +33,7 @@ from hf_domain.publishing import check_memory_reference, commit_files, is_hub_id
 from hf_domain.training.arguments import ModelArguments
 from hf_domain.training.callbacks import PushCodeCallback, StepTimer
 from hf_domain.training.finiteness import NonFiniteStop, check_metrics, check_predictions
+from hf_domain.training.run_files import METRICS, STATE
 from hf_domain.training.run_folders import MADE
 
 logger = logging.getLogger(__name__)
@@ -161,7 +162,7 @@ def train(trainer: Trainer, checkpoint: str | None) -> dict[str, float]:
     """
     if checkpoint is None:
         return trainer.train().metrics
-    state = TrainerState.load_from_json(os.path.join(checkpoint, "trainer_state.json"))
+    state = TrainerState.load_from_json(os.path.join(checkpoint, STATE))
     before, steps = add_losses(state)
     planned = trainer.args.max_steps if trainer.args.max_steps > 0 else state.max_steps
     if state.global_step < planned or trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
@@ -337,7 +338,7 @@ def create_card(trainer: Trainer, card: dict[str, Any], name: str) -> None:
         text = (unfinished / "README.md").read_text(encoding="utf-8")
         if not card["finetuned_from"]:
             text = text.replace("[](https://huggingface.co/)", Path(name).resolve().name)
-        if (results := Path(str(folder), "all_results.json")).is_file():
+        if (results := Path(str(folder), METRICS)).is_file():
             text = mark_card(text, read_json(results))
         write_text(unfinished / "README.md", text)
 

@@ -167,11 +167,11 @@ def test_flags_that_a_script_does_not_take_are_told_before_the_first_run(content
     with pytest.raises(ValueError, match=r"^4 thing.* nothing was run") as error:
         run_comparison(plan, tmp_path / "output", execute=note)
     assert ran == []
-    assert "run_classification: argument --num_train_epochs" in str(error.value)
+    assert "- classification: argument --num_train_epochs" in str(error.value)
     for script, task in (("ner", "entities"), ("classification", "animals")):
-        told = f"- run_{script}: there is no argument --learning_rte; did you mean --learning_rate?"
+        told = f"- {script}: there is no argument --learning_rte; did you mean --learning_rate?"
         assert f"{told} (fine_tune-{task}-seed1 and 29 more)" in str(error.value)
-    assert "- run_mlm: there is no argument --warm_ups; did you mean" in str(error.value)
+    assert "- mlm: there is no argument --warm_ups; did you mean" in str(error.value)
 
 
 def test_different_steps_with_one_name_are_refused(content, tmp_path):

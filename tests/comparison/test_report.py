@@ -17,14 +17,14 @@ from hf_domain.examples import compare
 
 
 def test_report_says_what_the_results_say(plan, tmp_path):
-    results = {result["name"]: result for result in run_comparison(plan, tmp_path / "output", execute=pretend)}
+    results = {result.step.name: result for result in run_comparison(plan, tmp_path / "output", execute=pretend)}
     report = write_report(tmp_path / "output")
     text = (tmp_path / "output" / "report.md").read_text()
-    scores = [results[f"varmae-animals-seed{seed}"]["score"] for seed in (1, 2)]
-    baseline = [results[f"dapt-animals-seed{seed}"]["score"] for seed in (1, 2)]
+    scores = [results[f"varmae-animals-seed{seed}"].score for seed in (1, 2)]
+    baseline = [results[f"dapt-animals-seed{seed}"].score for seed in (1, 2)]
     assert report.differences["varmae"]["animals"].mean == pytest.approx(np.mean(scores) - np.mean(baseline))
     assert f"| VarMAE | {np.mean(scores):.1f} ± {compute_interval(scores):.1f} (" in text
-    loss = results["encoder-on-general"]["masked_lm_loss"]
+    loss = results["encoder-on-general"].masked_lm_loss
     assert f"| the encoder as it was | {loss:.3f} |" in text
     assert report.costs["average"]["tokens"] == report.costs["dapt"]["tokens"] == 16 * 64
     assert report.costs["dapt"]["inference ms"] == (500 / 24 + 500 / 12) / 2  # half a second a test set

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 from pretended_runs import METHODS, SENTENCES, pretend, write_plan
@@ -9,7 +10,14 @@ from script_runs import save_tiny_bert
 
 from hf_domain.comparison.plan import load_plan
 from hf_domain.comparison.report import write_report
-from hf_domain.comparison.results import describe_steps, find_foreign, gather_results, read_results
+from hf_domain.comparison.results import (
+    Result,
+    describe_steps,
+    find_foreign,
+    gather_results,
+    read_results,
+    write_result,
+)
 from hf_domain.comparison.runner import run_comparison
 from hf_domain.comparison.steps import list_steps
 from hf_domain.files import read_json, write_json
@@ -58,13 +66,13 @@ def test_what_started_from_a_changed_step_is_foreign_too(plan, content, tmp_path
     content["methods"]["dapt"] = {"pretraining": {"learning_rate": 1e-5}}
     foreign = find_foreign_results(load_plan(write_plan(content, tmp_path)), output_dir)
     started = ("dapt-", "average-", "gmap-", "logits_fusion-")
-    assert foreign == {result["name"] for result in results if result["name"].startswith(started)}
+    assert foreign == {result.step.name for result in results if result.step.name.startswith(started)}
 
 
 def test_results_of_changed_files_are_foreign(plan, tmp_path):
     """Also where the size is the same: labels or words that are exchanged."""
     output_dir = tmp_path / "output"
-    names = {result["name"] for result in run_comparison(plan, output_dir, execute=pretend)}
+    names = {result.step.name for result in run_comparison(plan, output_dir, execute=pretend)}
     assert not find_foreign_results(plan, output_dir)
     of_animals = {name for name in names if "-animals-seed" in name}
     of_tapt = {name for name in names if name.startswith(("tapt-animals", "tuned_after_tapt-animals"))}
@@ -90,7 +98,7 @@ def test_files_of_a_list_and_the_tokenizer_of_an_encoder_are_read(content, tmp_p
     }
     (tmp_path / "more1.txt").write_text("a cat")
     plan = load_plan(write_plan(content, tmp_path))
-    names = {result["name"] for result in run_comparison(plan, tmp_path / "output", execute=pretend)}
+    names = {result.step.name for result in run_comparison(plan, tmp_path / "output", execute=pretend)}
     assert not find_foreign_results(plan, tmp_path / "output")
     for file, expected in (
         ("more1.txt", {name for name in names if "encoder" not in name}),
@@ -151,9 +159,8 @@ def test_result_that_another_plan_leaves_meanwhile_is_refused(content, tmp_path)
     def meddle(step, plan, folder):
         pretend(step, plan, folder)
         if step.name == "dapt-pets":
-            path = tmp_path / "output" / "results" / "dapt-pets-on-pets.json"
-            other = describe_steps(plan, tmp_path / "output")[path.stem]
-            write_json(path, other | {"status": "done", "flags": {"max_eval_samples": 1}})
+            other = describe_steps(plan, tmp_path / "output")["dapt-pets-on-pets"]
+            write_result(tmp_path / "output", Result(replace(other, flags={"max_eval_samples": 1}), "done"))
 
     with pytest.raises(ValueError, match=r"not of this comparison; .*\n- another plan, or .*: dapt-pets-on-pets"):
         run_comparison(plan, tmp_path / "output", execute=meddle)
@@ -183,7 +190,7 @@ def test_parts_make_the_same_report(plan, tmp_path):
     made = []
     for number in (1, 2, 3):
         part = run_comparison(plan, tmp_path / f"part{number}", (number, 3), pretend)
-        made.append({result["name"] for result in part if result["kind"] == "fine_tuning"})
+        made.append({result.step.name for result in part if result.step.kind == "fine_tuning"})
         for path in (tmp_path / f"part{number}" / "results").iterdir():
             target = tmp_path / "merged" / "results" / path.name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -200,3 +207,12 @@ def test_parts_make_the_same_report(plan, tmp_path):
         run_comparison(plan, tmp_path / "output", (1, 99), pretend)
     with pytest.raises(FileNotFoundError, match=r"there are no results in .*elsewhere; run the comparison first"):
         gather_results(plan, tmp_path / "elsewhere")
+
+
+def test_result_survives_its_file(plan, tmp_path):
+    results = {result.step.name: result for result in run_comparison(plan, tmp_path / "output", execute=pretend)}
+    assert read_results(tmp_path / "output") == results
+    path = tmp_path / "output" / "results" / "dapt-pets.json"
+    write_json(path, read_json(path) | {"points": 3})
+    with pytest.raises(ValueError, match=r"dapt-pets.json must be a result of this version of hf-domain, but has"):
+        read_results(tmp_path / "output")

@@ -18,6 +18,7 @@ from script_runs import save_tiny_bert
 from hf_domain.comparison import runner
 from hf_domain.comparison.plan import load_plan
 from hf_domain.comparison.report import write_report
+from hf_domain.comparison.results import Result, describe_steps
 from hf_domain.comparison.runner import digest_vocabulary, run_comparison
 from hf_domain.comparison.steps import list_steps
 from hf_domain.files import read_json
@@ -26,7 +27,7 @@ from hf_domain.training.run_folders import find_checkpoint
 
 def test_comparison_killed_anywhere_ends_in_the_same_report(plan, tmp_path):
     results = run_comparison(plan, tmp_path / "whole", execute=pretend)
-    assert all(result["status"] == "done" for result in results)
+    assert all(result.is_done for result in results)
     write_report(tmp_path / "whole")
     numbers = random.Random(0)
     for _ in range(10):
@@ -241,7 +242,7 @@ def test_step_that_was_killed_at_its_end_goes_on_or_begins_anew(plan, tmp_path, 
         (output_dir / "results" / "dapt-pets.json").unlink()
     results = run_comparison(plan, output_dir, execute=go_on)
     assert found == [False, moment == "ending"]
-    assert all(result["status"] == "done" for result in results)
+    assert all(result.is_done for result in results)
     assert not list(output_dir.rglob("checkpoint-*"))
 
 
@@ -261,7 +262,7 @@ def test_vocabularies_differ_where_their_words_do(tmp_path):
 def test_remaining_time_is_told_once_something_was_timed(plan, tmp_path):
     steps = list_steps(plan, tmp_path / "output")
     assert runner.estimate_minutes(steps, {}) is None
-    results = {steps[0].name: {"status": "done", "kind": steps[0].kind, "seconds": 120.0}}
+    results = {steps[0].name: Result(describe_steps(plan, tmp_path / "output")[steps[0].name], "done", seconds=120.0)}
     assert runner.estimate_minutes(steps, results) == pytest.approx(2 * (len(steps) - 1))
 
 
@@ -293,7 +294,7 @@ def test_steps_at_once_make_the_same_report(plan, tmp_path):
         finished.add(running.pop(step.name).name)
 
     results = run_comparison(plan, tmp_path / "many", execute=watch, num_processes=4)
-    assert [result["status"] for result in results] == ["done"] * len(finished)
+    assert [result.is_done for result in results] == [True] * len(finished)
     assert most == 4
     for folder in ("one", "many"):
         write_report(tmp_path / folder)

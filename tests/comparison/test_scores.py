@@ -14,10 +14,10 @@ from hf_domain.comparison.plan import Task
 from hf_domain.comparison.scores import (
     Difference,
     ExampleScores,
+    Predictions,
     compare,
     compute_interval,
-    read_scores,
-    score_answers,
+    read_predictions,
     score_labels,
     score_tags,
 )
@@ -33,8 +33,7 @@ def make_labels(generator, count=200):
 def test_scores_of_labels_are_those_of_scikit_learn(metric):
     generator = np.random.default_rng(0)
     predictions, gold = make_labels(generator)
-    task = Task("classification", "", "", metric, {"negative_labels": "none"})
-    scores = score_labels(predictions, gold, task)
+    scores = score_labels(predictions, gold, metric, ["none"] if metric == "positive_micro_f1" else [])
     labels = ["a", "b", "c"] if metric == "positive_micro_f1" else None
     average = "macro" if metric == "macro_f1" else "micro"
     chosen = generator.integers(len(gold), size=len(gold))
@@ -61,12 +60,16 @@ def test_scores_of_tags_are_those_of_seqeval_and_of_tokens():
 
 def test_scores_without_any_class_are_read_again():
     """No entity anywhere, only negative labels: a smoke test of a few examples."""
-    task = Task("classification", "", "", "positive_micro_f1", {"negative_labels": "none"})
-    for scores in (score_tags([["O"]] * 3, [["O"]] * 3, "token_f1"), score_labels(["none"] * 3, ["none"] * 3, task)):
-        again = ExampleScores.from_json(json.loads(json.dumps(scores.to_json())))
-        assert again.right.shape == (3, 0)
-        assert again.compute() == 0
-        assert compare([again, again], [scores, scores]) == Difference(0, 0, 0, 1)
+    for predictions in (
+        Predictions.of_names([["O"]] * 3, [["O"]] * 3, "token_f1"),
+        Predictions.of_names([["none"]] * 3, [["none"]] * 3, "positive_micro_f1", ["none"]),
+    ):
+        again = Predictions.from_json(json.loads(json.dumps(predictions.to_json())))
+        assert again == predictions
+        scores = again.score()
+        assert scores.right.shape == (3, 0)
+        assert scores.compute() == 0
+        assert compare([scores, scores], [scores, scores]) == Difference(0, 0, 0, 1)
 
 
 def test_tags_without_prefixes_are_classes():
@@ -76,12 +79,17 @@ def test_tags_without_prefixes_are_classes():
     assert scores.compute() > 0
 
 
-def test_scores_of_answers_are_those_of_squad():
+def test_scores_of_answers_are_those_of_squad(tmp_path):
     answers = {"1": "the red cat", "2": "", "3": "a dog"}
     references = {"1": ["red cat"], "2": [], "3": ["dogs", "a big dog"]}
     expected = compute_squad_metrics(answers, references)
+    write_jsonl(tmp_path / "test.jsonl", [{"id": i, "answers": {"text": texts}} for i, texts in references.items()])
+    (tmp_path / "predict_predictions.json").write_text(json.dumps(answers))
     for metric in ("f1", "exact_match"):
-        assert score_answers(answers, references, metric).compute() == pytest.approx(expected[metric])
+        predictions = read_predictions(Task("qa", str(tmp_path), "pets", metric), {}, tmp_path, tmp_path)
+        assert predictions.score().compute() == pytest.approx(expected[metric])
+        again = Predictions.from_json(json.loads(json.dumps(predictions.to_json())))
+        assert again.score().compute() == pytest.approx(expected[metric])
 
 
 def test_scores_are_read_from_what_the_scripts_leave(tmp_path):
@@ -94,26 +102,29 @@ def test_scores_are_read_from_what_the_scripts_leave(tmp_path):
     for kind, metric in (("classification", "micro_f1"), ("qa", "exact_match")):
         write_jsonl(tmp_path / "test.jsonl", rows[kind])
         task = Task(kind, str(tmp_path), "pets", metric)
-        scores = read_scores(task, {"max_predict_samples": "2"}, tmp_path, tmp_path)
-        assert scores.compute() == 50.0, kind
+        predictions = read_predictions(task, {"max_predict_samples": "2"}, tmp_path, tmp_path)
+        assert predictions.score().compute() == 50.0, kind
 
 
-def test_scores_survive_json():
-    predictions, gold = make_labels(np.random.default_rng(0), 20)
-    scores = score_labels(predictions, gold, Task("classification", "", "", "macro_f1"))
-    again = ExampleScores.from_json(json.loads(json.dumps(scores.to_json())))
-    assert again.compute() == scores.compute()
-    for name in ("right", "predicted", "gold"):
-        assert np.array_equal(getattr(again, name), getattr(scores, name))
+def test_predictions_survive_json_as_ids():
+    names, gold = make_labels(np.random.default_rng(0), 1000)
+    predictions = Predictions.of_names([[name] for name in names], [[name] for name in gold], "macro_f1")
+    text = json.dumps(predictions.to_json())
+    assert Predictions.from_json(json.loads(text)) == predictions
+    assert predictions.score().compute() == pytest.approx(100 * f1_score(gold, names, average="macro"))
+    assert len(text) < 4 * len(gold) + 200  # an id and a separator on each side
+    sentences = Predictions.of_names([["O", "B-X"], ["O"]], [["B-X", "I-X", "O"], ["O"]], "entity_f1")
+    assert Predictions.from_json(json.loads(json.dumps(sentences.to_json()))) == sentences
 
 
 def test_difference_of_two_methods():
     gold = ["a", "b"] * 100
-    task = Task("classification", "", "", "micro_f1")
 
     def predict(share, seed):
         random_numbers = np.random.default_rng(seed).random(len(gold))
-        return score_labels([g if x < share else "c" for g, x in zip(gold, random_numbers, strict=True)], gold, task)
+        return score_labels(
+            [g if x < share else "c" for g, x in zip(gold, random_numbers, strict=True)], gold, "micro_f1"
+        )
 
     good, bad = [predict(0.9, seed) for seed in range(3)], [predict(0.6, seed) for seed in range(3, 6)]
     difference = compare(good, bad)

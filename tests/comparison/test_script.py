@@ -54,7 +54,7 @@ def test_script_is_killed_and_goes_on(content, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out == ""
     (tmp_path / "plan" / "results" / "dapt-pets.json").unlink()
     compare_script.main()
-    assert capsys.readouterr().out.startswith("dapt-pets: run_mlm --method dapt")
+    assert capsys.readouterr().out.startswith("dapt-pets: hf-domain mlm --method dapt")
 
 
 def test_wrong_shard_on_the_command_line(monkeypatch, capsys):

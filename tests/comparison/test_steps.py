@@ -1,5 +1,8 @@
 """The steps that a plan needs."""
 
+from dataclasses import FrozenInstanceError
+
+import pytest
 from pretended_runs import METHODS, pretend, write_plan
 
 from hf_domain.comparison.plan import load_plan
@@ -30,7 +33,7 @@ def test_steps_of_a_plan(content, tmp_path):
     assert by_name["fine_tune-animals-seed2"].flags["model_name_or_path"] == "encoder"
     assert by_name["average-entities-seed1"].flags["model_name_or_path"] == "plan/steps/average-pets"
     assert by_name["tuned_after_tapt-animals-seed1"].flags["model_name_or_path"] == "plan/steps/tapt-animals"
-    assert by_name["dapt-entities-seed1"].script == "run_ner"
+    assert by_name["dapt-entities-seed1"].command == "ner"
     gmap = by_name["gmap-animals-seed1"]
     assert gmap.flags["model_name_or_path"] == "plan/steps/dapt-pets"
     assert (gmap.flags["method"], gmap.flags["memory_name_or_path"]) == ("gmap", "encoder")
@@ -172,3 +175,11 @@ def test_vocabulary_is_expanded_once_along_a_chain(content, tmp_path):
     assert "expanded_vocabulary" in steps["adalm-pets"].flags
     assert "expanded_vocabulary" not in steps["exbert-pets"].flags
     assert steps["exbert-pets"].flags["model_name_or_path"] == "plan/steps/adalm-pets"
+
+
+def test_nothing_changes_the_flags_of_a_step(plan, tmp_path):
+    step = list_steps(plan, tmp_path / "plan")[0]
+    with pytest.raises(TypeError, match="does not support item assignment"):
+        step.flags["max_steps"] = 1
+    with pytest.raises(FrozenInstanceError):
+        step.flags = {}

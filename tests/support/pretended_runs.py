@@ -5,6 +5,8 @@ import random
 
 import yaml
 
+from hf_domain.training.run_files import LABELS, METRICS, TAGS, format_labels, format_tags
+
 SENTENCES = [f"the {animal} sat on the {place}" for animal in ("cat", "dog", "bird") for place in ("mat", "hill")] * 20
 METHODS = {
     "fine_tune": None,
@@ -36,16 +38,15 @@ def pretend(step, plan, folder):
     numbers = random.Random(step.name)
     metrics = {"train_warm_steps_per_second": 2.0, "predict_runtime": 0.5, "trainable_parameters": 7}
     metrics["eval_loss"] = numbers.random()
-    (folder / "all_results.json").write_text(json.dumps(metrics))
+    (folder / METRICS).write_text(json.dumps(metrics))
     (folder / "model.safetensors").write_bytes(b"weights")
     if step.kind == "fine_tuning":
         rows = [json.loads(line) for line in (plan.folder / step.flags["test_file"]).open()]
-        if step.script == "run_ner":
-            lines = [" ".join(numbers.choice(["O", "B-A"]) for _ in row["tags"]) for row in rows]
-            (folder / "predictions.txt").write_text("\n".join(lines) + "\n")
+        if step.command == "ner":
+            tags = [[numbers.choice(["O", "B-A"]) for _ in row["tags"]] for row in rows]
+            (folder / TAGS).write_text(format_tags(tags))
         else:
-            lines = [f"{number}\t{numbers.choice(['cat', 'dog', 'bird'])}" for number in range(len(rows))]
-            (folder / "predict_results.txt").write_text("index\tprediction\n" + "\n".join(lines) + "\n")
+            (folder / LABELS).write_text(format_labels(numbers.choice(["cat", "dog", "bird"]) for _ in rows))
 
 
 def read_files(output_dir):
