@@ -20,7 +20,8 @@ from hf_domain import (
     VarMAEForSequenceClassification,
     VarMAEForTokenClassification,
 )
-from hf_domain.modeling.modeling_varmae import MeanNetwork, VarMAEModel, compute_kl, sample_tokens
+from hf_domain.modeling.layers_varmae import MeanNetwork
+from hf_domain.modeling.modeling_varmae import VarMAEModel, compute_kl, sample_tokens
 
 PLAIN = {"residual": True, "batch_norm": False}
 
