@@ -8,7 +8,8 @@
         --train_file corpus.txt.gz --output_dir varmae-cs --do_train --do_eval --num_train_epochs 3
 
 `--method dapt` trains the encoder as it is, `--method lora` low-rank changes of it, merged at the end. Every other
-method builds its model around the encoder; the method's own options go into `--config_overrides
+method builds its model around the encoder, from a start that keeps the encoder's predictions where the method has one;
+`--start paper` takes the paper's. The method's own options go into `--config_overrides
 kl_weight=10,unmasked_ratio=0.15`. `--model_name_or_path` may also name a checkpoint of the method: training then goes
 on from there. Give the command of a killed run again, and it continues from its last checkpoint: Trainer saves one
 every 500 steps (`--save_steps`).
@@ -48,6 +49,7 @@ from hf_domain.training.pretraining import (
     load_examples,
     load_model,
     make_collator,
+    prepare_start,
     watch_new_rows,
 )
 from hf_domain.training.run_folders import run_in_folder
@@ -94,6 +96,7 @@ def run(model_args, data_args, passage_args, training_args):
     watch_new_rows(trainer, delta, model_args)
 
     if training_args.do_train:
+        prepare_start(trainer, model_args)
         run_training(trainer)
     if training_args.do_eval:
         evaluate_masked_lm(trainer)

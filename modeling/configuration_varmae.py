@@ -16,12 +16,16 @@ class VarMAEConfig(BackboneConfig):
             (our choice: the paper gives "a fully-connected neural network with a single hidden layer", no size).
         latent_activation: Their activation (our choice: the encoder families' own).
         residual: Whether the mean is `c + f_mu(c)` instead of `f_mu(c)` (off as in section 2.2). With it and without
-            `batch_norm` a fresh module returns the encoder's hidden states unchanged.
+            `batch_norm` a fresh module returns the encoder's hidden states unchanged; with both,
+            `VarMAEForMaskedLM.calibrate` keeps the encoder's predictions.
         batch_norm: Whether batch normalization is applied to the mean (section 2.2, after Zhu et al. 2020); without it
             the posterior collapses, which the logged `kl` shows.
         norm_scale: The fixed scale gamma of that normalization. It bounds the KL of a dimension from below by
             gamma^2 / 2 (Zhu et al., Eq. 8). 0.5 is the example of Zhu et al.; VarMAE gives no value.
         norm_momentum: Momentum of its running statistics (torch's default).
+        log_variance_init: Where log sigma^2 starts, give or take what small weights add. 0 is the initial bias of any
+            linear layer, and sigma then starts near 1, twice `norm_scale`. -4 (ours) starts with a noise that leaves
+            the states of the encoder readable.
         log_variance_range: log-variances are clamped to +- this value (our choice: float32 safety).
         kl_weight: lambda of the masked tokens (section 3.2: 10).
         unmasked_kl_weight: lambda of the unmasked tokens (section 3.2: 10).
@@ -57,6 +61,7 @@ class VarMAEConfig(BackboneConfig):
     batch_norm: bool = True
     norm_scale: float = 0.5
     norm_momentum: float = 0.1
+    log_variance_init: float = 0.0
     log_variance_range: float = 10.0
     kl_weight: float = 10.0
     unmasked_kl_weight: float = 10.0
@@ -72,6 +77,11 @@ class VarMAEConfig(BackboneConfig):
         super().__post_init__(**kwargs)
         if not 0.0 < self.unmasked_ratio <= 1.0:
             raise ValueError(f"unmasked_ratio must lie in (0, 1], got {self.unmasked_ratio}; 1 takes all tokens")
+        if abs(self.log_variance_init) > self.log_variance_range:
+            raise ValueError(
+                f"log_variance_init must lie within the log_variance_range of +-{self.log_variance_range}, got "
+                f"{self.log_variance_init}"
+            )
         if self.kl_reduction not in ("mean", "sum"):
             raise ValueError(f"kl_reduction must be 'mean' or 'sum', got {self.kl_reduction!r}")
         if self.loss_weighting not in ("sequence", "token"):

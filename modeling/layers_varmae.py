@@ -10,9 +10,16 @@ from transformers.activations import ACT2FN
 
 from .configuration_varmae import VarMAEConfig
 
+# What the batch normalization adds to a variance (torch's default).
+EPSILON = 1e-5
+
 
 class ZeroLinear(nn.Linear):
     """A linear layer that starts at zero, so that a residual branch starts as nothing."""
+
+
+class LogVarianceLinear(nn.Linear):
+    """The last layer of a variance network, whose outputs start near `config.log_variance_init`."""
 
 
 class Perceptron(nn.Module):
@@ -95,7 +102,7 @@ class MeanNetwork(nn.Module):
         if use_batch_statistics and self.shift.requires_grad:
             normalized = self.normalize_together(mean) if count_processes() > 1 else self.normalize_alone(mean)
         if normalized is None:
-            normalized = F.batch_norm(mean.flatten(0, -2), self.running_mean, self.running_var)
+            normalized = F.batch_norm(mean.flatten(0, -2), self.running_mean, self.running_var, eps=EPSILON)
         return (self.scale * normalized + self.shift).view_as(mean)
 
     def normalize_alone(self, mean: torch.Tensor) -> torch.Tensor | None:
@@ -103,7 +110,8 @@ class MeanNetwork(nn.Module):
         if len(mean) < 2:
             return None
         center, variance = torch.zeros_like(self.running_mean), torch.zeros_like(self.running_var)
-        normalized = F.batch_norm(mean, center, variance, training=True, momentum=1.0)  # writes the statistics
+        # With a momentum of 1 it writes the statistics of this batch.
+        normalized = F.batch_norm(mean, center, variance, training=True, momentum=1.0, eps=EPSILON)
         self.track(center, variance)
         return normalized
 
@@ -116,7 +124,7 @@ class MeanNetwork(nn.Module):
         centered = mean.float() - center
         variance = SumOverProcesses.apply(centered.square().sum(dim=0)) / count
         self.track(center, variance * count / (count - 1))
-        return (centered * (variance + 1e-5).rsqrt()).to(mean.dtype)
+        return (centered * (variance + EPSILON).rsqrt()).to(mean.dtype)
 
     @torch.no_grad()
     def track(self, center: torch.Tensor, variance: torch.Tensor) -> None:
@@ -129,6 +137,19 @@ class MeanNetwork(nn.Module):
         momentum = (1 / self.num_batches_tracked).clamp(min=self.momentum).to(self.running_mean.dtype)
         self.running_mean.lerp_(center.to(self.running_mean.dtype), momentum)
         self.running_var.lerp_(variance.to(self.running_var.dtype), momentum)
+
+    @torch.no_grad()
+    def fold_inverse_into(self, layer: nn.Linear) -> None:
+        """Let `layer`, which reads the means, give what it gave for the states before their normalization.
+
+        A layer without bias cannot take the center of the states; the learned shift takes it.
+        """
+        deviation = (self.running_var + EPSILON).sqrt()
+        if layer.bias is None:
+            self.shift.copy_(self.scale * self.running_mean / deviation)
+        else:
+            layer.bias.add_(layer.weight @ self.running_mean)
+        layer.weight.mul_(deviation / self.scale)
 
     @property
     def enough_batches(self) -> int:

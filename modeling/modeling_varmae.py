@@ -14,6 +14,7 @@ Symbols of the paper, and what they are called here:
     gamma (Zhu et al. 2020)  `norm_scale`
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +33,7 @@ from .heads import (
     BackboneForTokenClassification,
     compute_vocabulary_losses,
 )
-from .layers_varmae import MeanNetwork, Perceptron, ZeroLinear
+from .layers_varmae import LogVarianceLinear, MeanNetwork, Perceptron, ZeroLinear
 
 # A latent dimension is active when its mean varies over the data by more than this (Burda et al. 2016, section 5.2).
 ACTIVE_VARIANCE = 0.01
@@ -98,6 +99,8 @@ class VarMAEPreTrainedModel(BackbonePreTrainedModel):
         super()._init_weights(module)
         if isinstance(module, ZeroLinear):
             init.zeros_(module.weight)
+        elif isinstance(module, LogVarianceLinear):
+            init.constant_(module.bias, self.config.log_variance_init)
         elif isinstance(module, MeanNetwork) and module.batch_norm:
             init.zeros_(module.shift)
             init.zeros_(module.running_mean)
@@ -165,8 +168,8 @@ class VarMAEForMaskedLM(VarMAEPreTrainedModel, BackboneForMaskedLM):
 
     def __init__(self, config: VarMAEConfig):
         super().__init__(config)
-        self.masked_log_variance = Perceptron(config)
-        self.unmasked_log_variance = Perceptron(config)
+        self.masked_log_variance = Perceptron(config, LogVarianceLinear)
+        self.unmasked_log_variance = Perceptron(config, LogVarianceLinear)
         self.freeze_parameters()
         self.post_init()
 
@@ -182,6 +185,38 @@ class VarMAEForMaskedLM(VarMAEPreTrainedModel, BackboneForMaskedLM):
         if frozen and not self.config.backbone_dropout:
             self.model.backbone.eval()
         return self
+
+    @torch.no_grad()
+    def calibrate(self, batches: Iterable[Mapping[str, torch.Tensor]]) -> None:
+        """Let a new model start at the predictions of its encoder, instead of destroying what the LM head can read.
+
+        The running statistics become those of `batches`, and the LM head undoes the normalization: of a mean it makes
+        what the encoder's head made of the state.
+
+        Args:
+            batches: Masked text with labels, as training gets it; ten batches of some hundred tokens are enough.
+
+        Raises:
+            ValueError: The model is not `residual`, has no batch normalization, or has been trained or calibrated.
+        """
+        network, decoder = self.model.mean_network, self.get_output_embeddings()
+        if not (network.residual and network.batch_norm):
+            raise ValueError(
+                "calibrate needs residual=True and batch_norm=True, which keep the states of the encoder and change "
+                f"their scale; got residual={network.residual} and batch_norm={network.batch_norm}"
+            )
+        if network.num_batches_tracked > 0:
+            raise ValueError(
+                "calibrate starts a new model, but this one has statistics of "
+                f"{int(network.num_batches_tracked)} batches: train it as it is"
+            )
+        was_training = self.training
+        self.train()
+        for batch in batches:
+            self(**batch)
+        self.train(was_training)
+        layers = [layer for layer in self.lm_head.modules() if isinstance(layer, nn.Linear) and layer is not decoder]
+        network.fold_inverse_into(layers[0])  # an LM head has one layer before its decoder
 
     @can_return_tuple
     def forward(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NoReturn, get_origin
+from typing import Any, Literal, NoReturn, get_origin
 
 from safetensors import SafetensorError, safe_open
 from transformers import HfArgumentParser, TrainingArguments
@@ -43,6 +43,10 @@ class ModelArguments:
     memory_name_or_path: str | None = field(default=None, metadata={"help": "With gmap: the general encoder."})
     memory_revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of the memory."})
     config_overrides: str | None = field(default=None, metadata={"help": "Options of the method: name=value,..."})
+    start: Literal["recommended", "paper"] = field(
+        default="recommended",
+        metadata={"help": "How a new model of the method starts: near its encoder, or as the paper has it."},
+    )
     overwrite_output_dir: bool = field(
         default=False,
         metadata={"help": "Start over and replace what output_dir holds; by default a killed run continues."},

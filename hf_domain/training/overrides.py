@@ -22,7 +22,7 @@ def load_config(args: ModelArguments, **options: Any) -> tuple[Any, dict[str, An
 
     Returns:
         The configuration, and the options of the method. A checkpoint of the method itself takes them into its
-        configuration; otherwise they are for the model that is built around it.
+        configuration; otherwise they are for the model that is built around it, with those of its recommended start.
 
     Raises:
         ValueError: An option is unknown or of a wrong type; see also `check_method`.
@@ -38,6 +38,8 @@ def load_config(args: ModelArguments, **options: Any) -> tuple[Any, dict[str, An
         config = AutoConfig.from_pretrained(name, **args.hub_options, **options, **overrides)
     elif method is not None and method.model_type is not None:  # an adapter has no config of its own
         check_types(overrides, CONFIG_MAPPING[method.model_type])
+    if is_built and method is not None and args.start == "recommended":
+        overrides = method.start | overrides
     return config, overrides
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from transformers import (
     MODEL_FOR_MASKED_LM_MAPPING,
     AutoModelForMaskedLM,
@@ -25,7 +26,10 @@ from hf_domain.training.arguments import ModelArguments, check_work
 from hf_domain.training.finiteness import check_weights
 from hf_domain.training.overrides import load_config
 from hf_domain.training.runs import save_metrics
-from hf_domain.training.stock_models import check_tokenizer_fits
+from hf_domain.training.stock_models import autocast_as_trained, check_tokenizer_fits
+
+# Batches on which a start is measured: a running average of torch's momentum remembers as many.
+PREPARING_BATCHES = 10
 
 
 @dataclass
@@ -184,6 +188,28 @@ def make_collator(tokenizer: PreTrainedTokenizerBase, args: CorpusArguments, tra
     training_args.remove_unused_columns = not args.whole_word_mask  # the collator reads and drops word_ids
     collator_class = DataCollatorForWholeWordMask if args.whole_word_mask else DataCollatorForTokenMask
     return collator_class(tokenizer, mlm_probability=args.mlm_probability, seed=training_args.seed)
+
+
+def prepare_start(trainer: Trainer, args: PretrainingArguments) -> None:
+    """Measure on the training text what the recommended start of a new model needs, before the first step.
+
+    A checkpoint of the method, and a run that continues, have it behind them.
+    """
+    method, train_args = METHODS[args.method], trainer.args
+    if method.prepare is None or args.start == "paper" or train_args.resume_from_checkpoint is not None:
+        return
+    if not method.is_built_around(load_config(args)[0].model_type):
+        return
+    model: Any = trainer.model
+    size = train_args.per_device_train_batch_size
+    dataset: Any = trainer.train_dataset
+    # Of all places of the corpus, and the same in every process; every epoch draws other masks.
+    rows = list(dataset.shuffle(seed=train_args.seed).take(PREPARING_BATCHES * size))
+    batches = (trainer.data_collator(rows[first : first + size]) for first in range(0, len(rows), size))
+    devices = [model.device] if model.device.type == "cuda" else []
+    # A resumed run does not come here: what it draws must be what this run draws.
+    with torch.random.fork_rng(devices), autocast_as_trained(train_args):
+        method.prepare(model, ({name: value.to(model.device) for name, value in batch.items()} for batch in batches))
 
 
 def watch_new_rows(trainer: Trainer, delta: VocabularyDelta | None, args: PretrainingArguments) -> None:

@@ -105,6 +105,27 @@ def test_options_of_a_method_and_training_on(run, tmp_path):
     assert json.loads((tmp_path / "further" / "config.json").read_text())["kl_weight"] == 3.5
 
 
+def test_starts(run, tmp_path):
+    """The recommended start is measured on the text once; the paper's, and what a user sets, are left alone."""
+
+    def read(folder):
+        weights = load_file(tmp_path / folder / "model.safetensors")
+        config = json.loads((tmp_path / folder / "config.json").read_text())
+        return config, weights["model.mean_network.num_batches_tracked"].item()
+
+    run(method="varmae")
+    config, count = read("output")
+    assert (config["residual"], config["log_variance_init"], count) == (True, -4.0, 10 + 4)
+    run("further", method="varmae", model_name_or_path=tmp_path / "output")
+    assert read("further")[1] == 10 + 4 + 4
+    run("paper", method="varmae", start="paper")
+    config, count = read("paper")
+    assert (config["residual"], config["log_variance_init"], count) == (False, 0.0, 4)
+    run("own", method="varmae", config_overrides="residual=false")
+    config, count = read("own")
+    assert (config["residual"], config["log_variance_init"], count) == (False, -4.0, 4)
+
+
 @pytest.fixture
 def general(tmp_path, encoder):
     """A second encoder with the tokenizer of the first."""
