@@ -125,7 +125,7 @@ def test_with_an_expanded_vocabulary_and_other_rates(monkeypatch, inputs):
         ("varmae-domain", 1e-3),
     ):
         result = json.loads((inputs / "output" / "plan" / "results" / f"{name}.json").read_text())
-        assert float(result["flags"]["learning_rate"]) == rate, name
+        assert float(result["step"]["flags"]["learning_rate"]) == rate, name
     assert list(report["scores"]) == ["fine_tune", "dapt", "varmae", "adalm"]
     folder = inputs / "output" / "plan" / "steps" / "vocabulary-domain"
     assert json.loads((folder / "vocabulary_report.json").read_text())["unreachable"] == []
