@@ -27,8 +27,8 @@ def average_models(models: Sequence[PreTrainedModel], weights: Sequence[float] |
     weights = [1.0] * len(models) if weights is None else weights
     if len(models) < 2 or len(weights) != len(models) or not (min(weights) >= 0 and 0 < sum(weights) < math.inf):
         raise ValueError(
-            "an average needs two models and a weight for each, none below 0, all finite and not all 0; got "
-            f"{len(models)} models and the weights {list(weights)}. Give other weights."
+            "an average needs at least two models and a weight for each, all finite, none below 0 and not all 0, but "
+            f"there are {len(models)} models and the weights {list(weights)}. Give other weights."
         )
     for number, model in enumerate(models, start=1):
         check_weights(model, f"model {number}")
@@ -46,8 +46,8 @@ def average_models(models: Sequence[PreTrainedModel], weights: Sequence[float] |
             sizes = [None if name not in one else list(one[name].shape) for one in (states[0], state)]
             if sizes[0] != sizes[1]:
                 raise ValueError(
-                    f"only models with the same parameters have an average, {name} is {sizes[0]} in the first and "
-                    f"{sizes[1]} in another; an expanded vocabulary or a task head makes them differ"
+                    f"the models of an average must have the same parameters, but {name} is {sizes[0]} in the "
+                    f"first and {sizes[1]} in another. Average models with the same vocabulary and head."
                 )
     for name, tensor in states[0].items():
         tensor.copy_(torch.stack([share * state[name] for share, state in zip(shares, states, strict=True)]).sum(0))

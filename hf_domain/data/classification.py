@@ -62,11 +62,14 @@ def find_problem_type(
     holds_lists = isinstance(label, list)
     if holds_lists and (do_regression or multi_label is False):
         raise ValueError(
-            f"lists of labels need the multi-label setting; {column} holds {label}, with do_regression={do_regression} "
-            f"and multi_label={multi_label}. Drop the setting or give one label each."
+            f"lists of labels must be read as multi-label, but {column} holds {label} and the settings are "
+            f"do_regression={do_regression}, multi_label={multi_label}. Drop the setting, or give each example "
+            "one label."
         )
     if multi_label and not holds_lists:
-        raise ValueError(f"multi-label data have lists of labels; {column} holds {label!r}. Put labels in lists.")
+        raise ValueError(
+            f"multi-label data must have lists of labels, but {column} holds {label!r}. Put the labels into lists."
+        )
     if isinstance(label, str):
         _check_numbers(dataset, column, do_regression, locate)
     if holds_lists:
@@ -134,12 +137,15 @@ def encode_labels(labels: list[Any], problem_type: str, ids: dict[Any, int]) -> 
     """
     if problem_type == "regression":
         if None in labels:
-            raise ValueError("every example has a value; one of the labels is empty. Fill it in or drop the example.")
+            raise ValueError(
+                "every example of a regression must have a value, but one of the labels is empty. Fill it in or "
+                "drop the example."
+            )
         values = [float(label) for label in labels]
         if not np.isfinite(values).all():
             wrong = int(np.flatnonzero(~np.isfinite(values))[0])
             raise ValueError(
-                f"every value must be finite; one of the labels is {values[wrong]}. Correct it or drop the example."
+                f"every value must be finite, but one of the labels is {values[wrong]}. Correct it or drop the example."
             )
         return values
     if problem_type == "multi_label_classification":

@@ -64,8 +64,8 @@ def load_corpus(
         )
     if (data is None) == (dataset_name is None):
         raise ValueError(
-            "a corpus is data (--train_file) or a dataset of the Hub (--dataset_name); got "
-            f"{'neither' if data is None else 'both'}. Give one."
+            "a corpus must be either files (--train_file) or a dataset of the Hub (--dataset_name), but "
+            f"{'neither is' if data is None else 'both are'} given. Give one."
         )
     corpus: dict[str, Any] = {}
     if dataset_name is not None:
@@ -73,7 +73,9 @@ def load_corpus(
     if isinstance(data, (DatasetDict, IterableDatasetDict)):
         corpus = {split: data[split] for split in ("train", "validation") if split in data}
         if "train" not in corpus:
-            raise ValueError(f"a corpus has a split train; this one has {', '.join(data)}. Use another dataset.")
+            raise ValueError(
+                f"a corpus must have the split train, but this dataset has {', '.join(data)}. Use another dataset."
+            )
     else:
         corpus["train"] = load_rows(data, "data", streaming=streaming, **load_options)
     if validation_data is not None:
@@ -120,12 +122,13 @@ def tokenize_corpus(
     check_mask_token(tokenizer)
     if whole_words and not tokenizer.is_fast:
         raise ValueError(
-            f"whole-word masking needs word ids; {type(tokenizer).__name__} has none. Use a fast tokenizer."
+            f"the tokenizer must give word ids for whole-word masking, but {type(tokenizer).__name__} gives none. "
+            "Use a fast tokenizer."
         )
     if not line_by_line and None in (tokenizer.cls_token_id, tokenizer.sep_token_id):
         raise ValueError(
-            "packing needs a start token and a separator; the tokenizer has "
-            f"cls_token={tokenizer.cls_token}, sep_token={tokenizer.sep_token}. Set them or tokenize line by line."
+            "the tokenizer must have a start token and a separator to pack documents, but has "
+            f"cls_token={tokenizer.cls_token}, sep_token={tokenizer.sep_token}. Set them, or use line_by_line."
         )
     check_length(tokenizer, max_seq_length)
     if not isinstance(corpus, (DatasetDict, IterableDatasetDict)):
@@ -159,11 +162,13 @@ def check_length(tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> Non
         ValueError: The model takes fewer tokens, or nothing fits beside two special tokens.
     """
     if max_seq_length < 3:
-        raise ValueError(f"max_seq_length must be at least 3, two special tokens and one of text; got {max_seq_length}")
+        raise ValueError(
+            f"max_seq_length must be at least 3 (two special tokens and one of text), but is {max_seq_length}"
+        )
     if max_seq_length > tokenizer.model_max_length:
         raise ValueError(
-            f"max_seq_length is at most what the model takes, {tokenizer.model_max_length}; got {max_seq_length}. "
-            "Lower it or use another encoder."
+            f"max_seq_length must be at most {tokenizer.model_max_length}, the encoder's limit, but is "
+            f"{max_seq_length}. Use a shorter length or another encoder."
         )
 
 
@@ -180,15 +185,15 @@ def check_batch(examples: Dataset | IterableDataset, batch_size: int) -> None:
     count = len(examples) if isinstance(examples, Dataset) else sum(1 for _ in examples.take(batch_size))
     if count < batch_size:
         raise ValueError(
-            f"a corpus fills at least one batch of {batch_size} examples; got {count}. "
-            "Use more text, a smaller batch, a shorter max_seq_length or line_by_line."
+            f"a corpus must fill at least one batch of {batch_size} examples, but has {count}. Use more text, a "
+            "smaller batch, a shorter max_seq_length or line_by_line."
         )
 
 
 def _select_documents(dataset: Any, text_column: str | None, split: str) -> Any:
     """Keep the texts of a split, as the column `text`, without blank documents; each text of a pair is a document."""
     if next(iter(dataset), None) is None:
-        raise ValueError(f"a corpus holds text; its split {split} is empty. Use another dataset.")
+        raise ValueError(f"a corpus must hold text, but its split {split} is empty. Use another dataset.")
     columns = find_document_columns(dataset, text_column)
     documents = dataset.select_columns(columns)
     if columns != ["text"]:
@@ -202,7 +207,8 @@ def _select_documents(dataset: Any, text_column: str | None, split: str) -> Any:
     documents = documents.filter(_has_text, input_columns="text")
     if next(iter(documents), None) is None:
         raise ValueError(
-            f"a corpus holds text; all documents of {split} are blank. Is {' + '.join(columns)} the right column?"
+            f"a corpus must hold text, but all documents of {split} are blank. Check that {' + '.join(columns)} "
+            "is the right column."
         )
     return documents
 
@@ -220,14 +226,15 @@ def _hold_out(documents: Any, percentage: int, num_examples: int) -> dict[str, A
         split: dict[str, Any] = {"train": documents.skip(num_examples), "validation": documents.take(num_examples)}
         if next(iter(split["train"]), None) is None:
             raise ValueError(
-                f"the first {num_examples} documents are held out; the corpus has no more. Hold out fewer."
+                f"a stream must be longer than the {num_examples} documents that are held out for validation, but "
+                "is not. Hold out fewer."
             )
         return split
     count = max(1, round(len(documents) * percentage / 100))
     if count >= len(documents):
         raise ValueError(
-            f"{percentage} % of a corpus are held out, here {count} of {len(documents)} documents, which leaves none. "
-            "Hold out less or give a validation file."
+            f"holding out {percentage} % of the corpus must leave documents to train on, but takes {count} of "
+            f"{len(documents)}. Hold out less, or give a validation file."
         )
     parts = documents.train_test_split(test_size=count, seed=0)
     return {"train": parts["train"], "validation": parts["test"]}

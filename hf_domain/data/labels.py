@@ -49,9 +49,9 @@ def find_labels(splits: DatasetDict, column: str, locate: Locate = name_example)
         unknown = {str(value): row for value, row in found.get(split, {}).items() if value not in ids}
         if unknown:
             raise ValueError(
-                f"every label of {split} occurs in {first}; got {', '.join(sorted(unknown))} beside "
-                f"{', '.join(names)}, first in {locate(split, min(unknown.values()))}. "
-                f"Relabel or drop these examples of {split}, or add such examples to {first}."
+                f"every label of {split} must occur in {first}, which has {', '.join(names)}, but "
+                f"{', '.join(sorted(unknown))} does not, first in {locate(split, min(unknown.values()))}. Relabel "
+                f"or drop these examples of {split}, or add such examples to {first}."
             )
     return names, ids
 
@@ -174,7 +174,10 @@ def find_ids(names: str | None, label_names: list[str]) -> list[int]:
     named = names.split(",") if names else []
     for name in named:
         if name not in label_names:
-            raise ValueError(f"a label that is named exists; got {name}. Labels: {', '.join(label_names)}.")
+            raise ValueError(
+                f"--negative_labels must name labels of the data, {', '.join(label_names)}, but there is no "
+                f"label {name}"
+            )
     return [label_names.index(name) for name in named]
 
 
@@ -222,8 +225,8 @@ def tokenize_words(
     for sentence, word_labels in zip(words, labels, strict=True):
         if len(sentence) != len(word_labels):
             raise ValueError(
-                f"every word has a label; got {len(word_labels)} labels for {len(sentence)} words: "
-                f"{' '.join(sentence[:10])} ... Repair this sentence."
+                f"every word must have a label, but there are {len(word_labels)} labels for {len(sentence)} "
+                f"words: {' '.join(sentence[:10])} ... Correct this sentence."
             )
     options: dict[str, Any] = {
         "is_split_into_words": True,

@@ -46,7 +46,9 @@ def find_files(patterns: str | Sequence[str]) -> list[str]:
         matches = [pattern] if Path(pattern).is_file() else sorted(glob.glob(pattern, recursive=True))
         matches = [match for match in matches if Path(match).is_file()]
         if not matches:
-            raise FileNotFoundError(f"no file matches {pattern}. Check the path; relative ones start at {Path.cwd()}.")
+            raise FileNotFoundError(
+                f"a file must match {pattern}, but none does. Check the path; relative paths start at {Path.cwd()}."
+            )
         files += matches
     return files
 
@@ -74,7 +76,7 @@ def load_rows(
     if (paths := find_paths(data)) is not None:
         return load_files(paths, streaming=streaming, **load_options)
     if isinstance(data, (list, tuple)) and data and all(str(item).endswith((*BUILDERS, ".gz")) for item in data):
-        raise ValueError(f"a list of strings holds texts, but {name} holds names of files: make them Path objects")
+        raise ValueError(f"a list of strings must hold texts, but {name} holds file names. Make them Path objects.")
     return make_dataset(data, name)
 
 
@@ -101,7 +103,7 @@ def load_files(
         raise FileNotFoundError("data must be at least one file, but no name of a file is given")
     builders = {file: _get_builder(file) for file in files}
     if len(set(builders.values())) > 1:
-        raise ValueError(f"the files of a dataset have one format; got {builders}. Convert them to one.")
+        raise ValueError(f"all files of a dataset must have one format, but they have {builders}. Convert them to one.")
     builder, content = builders[files[0]], None if streaming else hashlib.blake2b(digest_size=8)
     with tqdm(desc="Checking files", unit="B", unit_scale=True, delay=2) as progress:
         for file in files:
@@ -133,7 +135,7 @@ def check_held_out(train_files: str | Sequence[str] | None, others: Mapping[str,
     trained = _resolve_files(train_files)
     for flag, patterns in others.items():
         if shared := sorted(trained & _resolve_files(patterns)):
-            raise ValueError(f"{flag} must be data that is not trained on, but {shared[0]} is a train_file, too")
+            raise ValueError(f"{flag} must not be trained on, but {shared[0]} is also a train_file. Use another file.")
 
 
 def _resolve_files(patterns: str | Sequence[str] | None) -> set[str]:
@@ -148,7 +150,8 @@ def _get_suffix(file: str) -> str:
 def _get_builder(file: str) -> str:
     if _get_suffix(file) not in BUILDERS or file.endswith(".parquet.gz"):
         raise ValueError(
-            f"files end in {', '.join(BUILDERS)}, all but the last also in .gz; got {file}. Convert or rename it."
+            f"the name of a file must end in {', '.join(BUILDERS)} (all but the last also in .gz), but {file} "
+            "does not. Convert or rename it."
         )
     return BUILDERS[_get_suffix(file)]
 
@@ -159,7 +162,7 @@ def _check_file(file: str, progress: tqdm, content: Any) -> None:
         try:
             num_rows = pyarrow.parquet.read_metadata(file).num_rows
         except pyarrow.ArrowInvalid as error:
-            raise ValueError(f"{file} is not a Parquet file: {error}. Convert or rename it.") from error
+            raise ValueError(f"{file} must be a Parquet file, but is not: {error}. Convert or rename it.") from error
         if not num_rows:
             raise ValueError(f"a file holds at least one example; {file} is empty. Leave it out.")
         if content is not None:
@@ -176,7 +179,10 @@ def _check_file(file: str, progress: tqdm, content: Any) -> None:
                 parse = _parse_object if _get_builder(file) == "json" else bytes.decode
                 has_content = _check_lines(lines, parse, file, progress, content)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{file} is not a whole gzip file: {error}. Pack it again or drop the ending .gz.") from error
+        raise ValueError(
+            f"{file} must be a complete gzip file, but cannot be unpacked: {error}. Pack it again, or drop the "
+            "ending .gz."
+        ) from error
     if not has_content:
         raise ValueError(f"a file holds at least one example; {file} is empty. Leave it out.")
     _update(content, b"\0")  # no file holds one: where a file ends is part of the hash
@@ -246,21 +252,21 @@ def _parse(parse: Callable, content: bytes, file: str, number: int) -> Any:
     if b"\0" in content:
         number += content.count(b"\n", 0, content.index(b"\0"))
         raise ValueError(
-            f"a file holds text in UTF-8; {file}, line {number} has a zero byte. "
-            "Leave a binary file out; convert a text, e.g. with iconv."
+            f"a file must be text in UTF-8, but {file}, line {number} has a zero byte. Leave out a binary file; "
+            "convert a text file, e.g. with iconv."
         )
     try:
         return parse(content)
     except UnicodeDecodeError as error:
         number += content.count(b"\n", 0, error.start)
         raise ValueError(
-            f"a file holds text in UTF-8; {file}, line {number} has the byte {content[error.start]:#04x}, "
-            f"{error.reason}. Convert it, e.g. with iconv."
+            f"a file must be text in UTF-8, but {file}, line {number} has the byte {content[error.start]:#04x}, "
+            f"{error.reason}. Convert the file, e.g. with iconv."
         ) from error
     except json.JSONDecodeError as error:
         raise ValueError(
-            f"{file}, line {number + error.lineno - 1} is broken JSON: {error.msg} at column {error.colno}. "
-            "Repair or remove the line."
+            f"{file}, line {number + error.lineno - 1} must be JSON, but is not: {error.msg} at column "
+            f"{error.colno}. Correct or remove the line."
         ) from error
     except RecursionError:
         raise ValueError(f"{file}, line {number} must be plain JSON, but is nested too deep. Remove it.") from None

@@ -38,8 +38,8 @@ def check_mask_token(tokenizer: PreTrainedTokenizerBase) -> None:
     if tokenizer.mask_token_id is None:
         name = tokenizer.name_or_path or type(tokenizer).__name__
         raise ValueError(
-            f"masked-language modeling needs a mask token; the tokenizer {name} has none. "
-            "Use an encoder that was trained with masked-language modeling."
+            f"the tokenizer must have a mask token for masked-language modeling, but {name} has none. Use an "
+            "encoder that was pre-trained with masked-language modeling."
         )
 
 
@@ -50,7 +50,9 @@ def check_probability(mlm_probability: float) -> None:
         ValueError: The share of tokens to predict is out of range.
     """
     if not 0 < mlm_probability <= 1:
-        raise ValueError(f"mlm_probability is above 0 and at most 1; got {mlm_probability}. Usual is 0.15.")
+        raise ValueError(
+            f"mlm_probability must be above 0 and at most 1, but is {mlm_probability}. The usual value is 0.15."
+        )
 
 
 def make_generator(examples: Sequence[dict[str, Any]], seed: int) -> torch.Generator:
@@ -126,8 +128,8 @@ class DataCollatorForWholeWordMask:
         replaced = self.mask_replace_prob + self.random_replace_prob
         if min(self.mask_replace_prob, self.random_replace_prob) < 0 or replaced > 1:
             raise ValueError(
-                "mask_replace_prob and random_replace_prob are at least 0 and at most 1 together; "
-                f"got {self.mask_replace_prob} and {self.random_replace_prob}."
+                "mask_replace_prob and random_replace_prob must be at least 0 and together at most 1, but are "
+                f"{self.mask_replace_prob} and {self.random_replace_prob}."
             )
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> BatchEncoding:
@@ -144,7 +146,7 @@ class DataCollatorForWholeWordMask:
         """
         if "word_ids" not in examples[0]:
             raise ValueError(
-                f"whole-word masking needs the column word_ids; got {sorted(examples[0])}. "
+                f"examples for whole-word masking must have the column word_ids, but have {sorted(examples[0])}. "
                 "Tokenize with whole_words=True and train with remove_unused_columns=False."
             )
         inputs = [{k: v for k, v in example.items() if k in self.tokenizer.model_input_names} for example in examples]

@@ -88,7 +88,7 @@ def compute_regression_metrics(predictions: ArrayLike, references: ArrayLike) ->
 
     if np.ptp(references) == 0:
         raise ValueError(
-            f"a correlation needs at least two different gold values; all {np.size(references)} are "
+            f"a correlation needs at least two different gold values, but all {np.size(references)} are "
             f"{np.ravel(references)[0]}. Score more examples."
         )
     if np.ptp(predictions) == 0:
@@ -261,6 +261,6 @@ def _load_metric(metric_name: str, names: list[str], trust_remote_code: bool) ->
         return evaluate.load(metric_name)
     except Exception as error:  # not found, no network, a script that fails: the remedy is the same
         raise ValueError(
-            f"a metric is one of {', '.join(names)} or one that evaluate.load finds; got {metric_name}. "
-            "Check its name and the network."
+            f"a metric must be one of {', '.join(names)}, or one that evaluate.load finds, but {metric_name} is "
+            "neither. Check its name and the network."
         ) from error

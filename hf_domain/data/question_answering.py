@@ -45,8 +45,8 @@ def tokenize_questions(
     """
     if not tokenizer.is_fast or tokenizer.padding_side != "right":
         raise ValueError(
-            "question answering needs a fast tokenizer that pads on the right; "
-            f"got {type(tokenizer).__name__} with padding_side={tokenizer.padding_side}. Use another encoder."
+            "question answering needs a fast tokenizer that pads on the right, but this is "
+            f"{type(tokenizer).__name__} with padding_side={tokenizer.padding_side}. Use another encoder."
         )
     # Some questions begin with spaces, which would count as tokens.
     questions = [question.strip() for question in examples["question"]]
@@ -54,8 +54,9 @@ def tokenize_questions(
     room = max_seq_length - longest - tokenizer.num_special_tokens_to_add(pair=True)
     if room <= doc_stride:
         raise ValueError(
-            f"a window holds more of the context than two windows share, doc_stride={doc_stride} tokens; a question of "
-            f"{longest} tokens leaves it {room}. Raise max_seq_length={max_seq_length}, lower doc_stride or shorten it."
+            f"a window must hold more of the context than the doc_stride={doc_stride} tokens that two windows "
+            f"share, but a question of {longest} tokens leaves it {room}. Raise max_seq_length={max_seq_length}, "
+            "lower doc_stride, or shorten the question."
         )
     features = tokenizer(
         questions,
@@ -132,8 +133,8 @@ def _check_split(examples: Iterable[dict[str, Any]], split: str, locate: Locate,
                 )
         if example["id"] in ids:
             raise ValueError(
-                f"the id of a question is its own; {example['id']} occurs twice in {split}, again in "
-                f"{locate(split, row)}. Number them anew."
+                f"every question must have an id of its own, but {example['id']} occurs twice in {split}, the "
+                f"second time in {locate(split, row)}. Give the questions different ids."
             )
         ids.add(example["id"])
         if "answers" in example:
@@ -160,8 +161,9 @@ def _check_answers(example: dict[str, Any], split: str, locate: Callable[[], str
         found = example["context"][start : start + len(text)]
         if found != text:
             raise ValueError(
-                f"an answer stands in its context at answer_start; for id {example['id']} of {split} there is "
-                f"{found!r} instead of {text!r} in {locate()}. Correct answer_start (it counts characters)."
+                f"the context must contain the answer at answer_start, but for id {example['id']} of {split} "
+                f"there is {found!r} instead of {text!r} in {locate()}. Correct answer_start, which counts "
+                "characters."
             )
 
 

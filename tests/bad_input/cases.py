@@ -702,7 +702,7 @@ OTHERS = [
     Case(
         "quickstart",
         "test file is the training file",
-        ("test must be data that is not trained on", "train.jsonl"),
+        ("test must not be trained on", "train.jsonl"),
         files={"task/test.jsonl": link_to("task/train.jsonl")},
     ),
 ]
@@ -804,7 +804,7 @@ PLANS = [
     ),
     plan(
         "task with the training file as test file",
-        ("test must be data that is not trained on", "train.jsonl"),
+        ("test must not be trained on", "train.jsonl"),
         files={"task/test.jsonl": link_to("task/train.jsonl")},
     ),
     plan(

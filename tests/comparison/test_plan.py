@@ -254,7 +254,7 @@ def test_texts_longer_than_the_encoder_takes(content, tmp_path):
     with pytest.raises(ValueError, match=r"^2 encoder.* nothing was run") as error:
         run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output")
     for encoder in ("encoder", "mine"):
-        assert f"\n- {encoder}: max_seq_length is at most what the model takes" in str(error.value)
+        assert f"\n- {encoder}: max_seq_length must be at most" in str(error.value)
 
 
 def test_task_without_labels(content, tmp_path):

@@ -160,16 +160,24 @@ def test_rows_are_located(tmp_path):
         ("c.txt", b"text\nab\0cd\n", "c.txt, line 2 has a zero byte"),
         ("c.txt", "Größe\n".encode("latin-1"), "c.txt, line 1 has the byte 0xf6"),
         ("c.csv", b"text\nfine\n\xff\n", "c.csv, line 3 has the byte 0xff"),
-        ("c.jsonl", b'{"text": "a"}\n\n{"text": "b"\n', "c.jsonl, line 3 is broken JSON: Expecting ',' delimiter"),
-        ("c.jsonl", b'{"text": "a"}\n["b"]\n', "c.jsonl, line 2 is broken JSON: Expecting one object a line"),
+        (
+            "c.jsonl",
+            b'{"text": "a"}\n\n{"text": "b"\n',
+            "c.jsonl, line 3 must be JSON, but is not: Expecting ',' delimiter",
+        ),
+        ("c.jsonl", b'{"text": "a"}\n["b"]\n', "c.jsonl, line 2 must be JSON, but is not: Expecting one object a line"),
         ("c.jsonl", b'{"text": "a"}\n{"text": "\xff"}\n', "c.jsonl, line 2 has the byte 0xff"),
-        ("c.json", b'[{"text": "a"},\n {"text": b}]', "c.json, line 2 is broken JSON: Expecting value at column 11"),
+        (
+            "c.json",
+            b'[{"text": "a"},\n {"text": b}]',
+            "c.json, line 2 must be JSON, but is not: Expecting value at column 11",
+        ),
         ("c.json", b'[{"text": "a"},\n {"text": "\xff"}]', "c.json, line 2 has the byte 0xff"),
-        ("c.txt.gz", b"no gzip", "c.txt.gz is not a whole gzip file"),
-        ("c.txt.gz", gzip.compress(b"text\n" * 1000, mtime=0)[:-20], "c.txt.gz is not a whole gzip file"),
-        ("c.parquet", b"no parquet", "c.parquet is not a Parquet file"),
-        ("c.pdf", b"%PDF", "got .*c.pdf"),
-        ("c.parquet.gz", b"", "got .*c.parquet.gz"),
+        ("c.txt.gz", b"no gzip", "c.txt.gz must be a complete gzip file"),
+        ("c.txt.gz", gzip.compress(b"text\n" * 1000, mtime=0)[:-20], "c.txt.gz must be a complete gzip file"),
+        ("c.parquet", b"no parquet", "c.parquet must be a Parquet file"),
+        ("c.pdf", b"%PDF", "but .*c.pdf does not"),
+        ("c.parquet.gz", b"", "but .*c.parquet.gz does not"),
     ],
 )
 def test_unusable_file_is_told(tmp_path, name, content, message, streaming):
@@ -189,17 +197,17 @@ def test_fault_that_only_the_parser_sees_is_told(tmp_path):
 
 def test_unusable_corpus_is_told(tmp_path):
     file = str(write(tmp_path / "c.txt", ["one"]))
-    with pytest.raises(FileNotFoundError, match=r"no file matches .*missing.txt"):
+    with pytest.raises(FileNotFoundError, match=r"a file must match .*missing.txt"):
         load_corpus(str(tmp_path / "missing.txt"))
-    with pytest.raises(FileNotFoundError, match=r"no file matches"):
+    with pytest.raises(FileNotFoundError, match="a file must match"):
         load_corpus(str(tmp_path))
     with pytest.raises(ValueError, match="one format"):
         load_corpus([Path(file), write(tmp_path / "c.jsonl", ["one"])])
-    with pytest.raises(ValueError, match=r"--train_file.*--dataset_name.*got neither"):
+    with pytest.raises(ValueError, match=r"--train_file.*--dataset_name.*neither is given"):
         load_corpus()
-    with pytest.raises(ValueError, match="here 1 of 1 documents"):
+    with pytest.raises(ValueError, match="but takes 1 of 1"):
         load_corpus(file)
-    with pytest.raises(ValueError, match="first 1000 documents"):
+    with pytest.raises(ValueError, match="than the 1000 documents"):
         load_corpus(file, streaming=True)
     with pytest.raises(ValueError, match="all documents of train are blank"):
         load_corpus(str(write(tmp_path / "blank.jsonl", ["", " "])))
@@ -250,13 +258,13 @@ def test_word_ids_of_a_long_document(tmp_path):
 def test_tokenizer_that_does_not_fit_is_told():
     corpus = DatasetDict(train=Dataset.from_dict({"text": SENTENCES}))
     tokenizer = make_bert_tokenizer()
-    with pytest.raises(ValueError, match="at most what the model takes, 512; got 513"):
+    with pytest.raises(ValueError, match="at most 512, the encoder's limit, but is 513"):
         tokenize_corpus(corpus, tokenizer, max_seq_length=513)
     tokenizer.sep_token = None
     with pytest.raises(ValueError, match=r"cls_token=\[CLS\], sep_token=None"):
         tokenize_corpus(corpus, tokenizer)
     tokenizer.mask_token = None
-    with pytest.raises(ValueError, match="needs a mask token"):
+    with pytest.raises(ValueError, match="must have a mask token"):
         tokenize_corpus(corpus, tokenizer)
 
 
@@ -264,5 +272,5 @@ def test_less_than_a_batch_is_told():
     examples = Dataset.from_dict({"input_ids": [[1]] * 4})
     for dataset in (examples, examples.to_iterable_dataset()):
         check_batch(dataset, 4)
-        with pytest.raises(ValueError, match="at least one batch of 5 examples; got 4"):
+        with pytest.raises(ValueError, match="at least one batch of 5 examples, but has 4"):
             check_batch(dataset, 5)

@@ -164,12 +164,12 @@ def test_corpus_trains_with_the_stock_trainer(tmp_path, streaming):
 
 def test_what_cannot_be_masked_is_refused():
     tokenizer = make_bert_tokenizer()
-    with pytest.raises(ValueError, match=r"word_ids; got .*'input_ids'"):
+    with pytest.raises(ValueError, match=r"word_ids, but have .*'input_ids'"):
         DataCollatorForWholeWordMask(tokenizer)([dict(tokenizer("text"))])
-    with pytest.raises(ValueError, match=r"above 0 and at most 1; got 1\.5"):
+    with pytest.raises(ValueError, match=r"above 0 and at most 1, but is 1\.5"):
         DataCollatorForWholeWordMask(tokenizer, mlm_probability=1.5)
-    with pytest.raises(ValueError, match=r"at most 1 together; got 0\.8 and 0\.3"):
+    with pytest.raises(ValueError, match=r"together at most 1, but are 0\.8 and 0\.3"):
         DataCollatorForWholeWordMask(tokenizer, random_replace_prob=0.3)
     tokenizer.mask_token = None
-    with pytest.raises(ValueError, match="needs a mask token; the tokenizer BertTokenizer has none"):
+    with pytest.raises(ValueError, match=r"must have a mask token for .*but BertTokenizer has none"):
         DataCollatorForWholeWordMask(tokenizer)

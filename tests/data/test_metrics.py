@@ -108,7 +108,9 @@ def test_metrics_are_chosen_by_problem_type_and_name():
     assert choose_metrics("single_label_classification", metric_name="accuracy")(output) == {"accuracy": 0.5}
     with pytest.raises(ValueError, match=r"one of accuracy, micro_f1, macro_f1, or a metric .*; got pearson"):
         choose_metrics("single_label_classification", metric_name="pearson")
-    with pytest.raises(ValueError, match=r"one of accuracy, micro_f1, macro_f1 or one that .* finds; got pearson"):
+    with pytest.raises(
+        ValueError, match=r"one of accuracy, micro_f1, macro_f1, or one that .* finds, but pearson is neither"
+    ):
         choose_metrics("single_label_classification", metric_name="pearson", trust_remote_code=True)
 
 

@@ -75,7 +75,7 @@ def test_splits_of_a_dataset_are_the_splits_of_the_corpus():
     [
         ([], ValueError, "data must hold at least one example, but is empty"),
         (pd.DataFrame({"text": []}), ValueError, "at least one example"),
-        (["a.txt", "b.jsonl.gz"], ValueError, "names of files: make them Path objects"),
+        (["a.txt", "b.jsonl.gz"], ValueError, "holds file names. Make them Path objects"),
         (["a", Path("b.txt")], TypeError, "item 1 is the path b.txt"),
         (["a", None], TypeError, "item 1 is None"),
         ([["a", "b"]], TypeError, r"item 0 is \['a', 'b'\]"),

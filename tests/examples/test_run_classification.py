@@ -292,7 +292,7 @@ def test_options_that_gmap_does_not_have(tmp_path, files, run, general):
             str,
             {"validation": [{"text": "x", "label": "new"}]},
             {},
-            "occurs in train; got new beside biology, finance, law",
+            "must occur in train, which has biology, finance, law, but new does not",
         ),
         (str, {"validation": [{"text": "x"}]}, {}, "split validation needs the column label; it has text"),
         (
@@ -319,9 +319,9 @@ def test_options_that_gmap_does_not_have(tmp_path, files, run, general):
             {},
             "validation has text_pair beside text",
         ),
-        (lambda topic: [topic], {}, {"multi_label": False}, "need the multi-label setting; label holds"),
-        (lambda topic: [topic], {}, {"do_regression": True}, "need the multi-label setting; label holds"),
-        (str, {}, {"multi_label": True}, "multi-label data have lists of labels; label holds"),
+        (lambda topic: [topic], {}, {"multi_label": False}, "must be read as multi-label, but label holds"),
+        (lambda topic: [topic], {}, {"do_regression": True}, "must be read as multi-label, but label holds"),
+        (str, {}, {"multi_label": True}, "multi-label data must have lists of labels, but label holds"),
         (str, {}, {"do_regression": True}, r"Regression needs numbers, but label is .* in line 1 of .*train.jsonl"),
         (str, {}, {"text_column_names": "body"}, "there is no body in text, label"),
         (
@@ -330,9 +330,9 @@ def test_options_that_gmap_does_not_have(tmp_path, files, run, general):
             {"text_column_names": "text,text,text"},
             "one column or two different ones, as first,second, but is text,text,text",
         ),
-        (str, {}, {"negative_labels": "none"}, "got none. Labels: biology, finance, law"),
+        (str, {}, {"negative_labels": "none"}, "biology, finance, law, but there is no label none"),
         (str, {}, {"metric_name": "no_such_metric"}, "got no_such_metric"),
-        (str, {}, {"max_seq_length": 129}, "at most what the model takes, 128; got 129"),
+        (str, {}, {"max_seq_length": 129}, "the encoder's limit, but is 129"),
         (str, {}, {"dataset_name": "name"}, "files or a dataset name"),
     ],
 )

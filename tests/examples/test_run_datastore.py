@@ -124,7 +124,7 @@ def test_every_tenth_document_is_held_out(folder, monkeypatch, capsys, streaming
         ),
         ({"output_dir": "encoder", "train_file": ["corpus.txt"]}, "encoder exists. Use --add"),
         ({"output_dir": "encoder", "add": True, "train_file": ["corpus.txt"]}, "encoder is not a datastore"),
-        ({"output_dir": "new", "model_name_or_path": "encoder", "train_file": ["no.txt"]}, "no file matches no.txt"),
+        ({"output_dir": "new", "model_name_or_path": "encoder", "train_file": ["no.txt"]}, "a file must match no.txt"),
         (
             {"output_dir": "new", "model_name_or_path": "encoder", "train_file": ["corpus.txt"], "max_length": 1000},
             "what the model takes, 512; got max_length=1000",

@@ -348,14 +348,14 @@ def test_bad_input(run, tmp_path, encoder):
     refuse(run, tmp_path, "empty", train_file=write("empty.txt", b""))
     refuse(run, tmp_path, "zero byte", train_file=write("binary.txt", b"a\0b\n"))
     refuse(run, tmp_path, r"line 2 has the byte 0xff", train_file=write("latin.txt", b"good\n\xff\n"))
-    refuse(run, tmp_path, r"\.txt.*got .*corpus\.docx", train_file=write("corpus.docx", b"text"))
-    refuse(run, tmp_path, "one batch of 8 examples; got", train_file=write("short.txt", b"a few words\n" * 9))
-    refuse(run, tmp_path, "no file matches", train_file=tmp_path / "missing.txt")
+    refuse(run, tmp_path, r"must end in \.txt.*but .*corpus\.docx does not", train_file=write("corpus.docx", b"text"))
+    refuse(run, tmp_path, "one batch of 8 examples, but has", train_file=write("short.txt", b"a few words\n" * 9))
+    refuse(run, tmp_path, "a file must match", train_file=tmp_path / "missing.txt")
     refuse(run, tmp_path, "--streaming needs --max_steps", streaming=True, max_steps=-1)
     refuse(run, tmp_path, "--method lora pushes .*: add --do_train", method="lora", push_to_hub=True, do_train=False)
     refuse(run, tmp_path, "no option kl_wieght", method="varmae", config_overrides="kl_wieght=1")
     refuse(run, tmp_path, "dapt has none", config_overrides="kl_weight=1")
-    refuse(run, tmp_path, "at most what the model takes", max_seq_length=1024)
+    refuse(run, tmp_path, "the encoder's limit, but is 1024", max_seq_length=1024)
 
 
 def test_tokenizer_that_does_not_fit(run, tmp_path, encoder):

@@ -74,7 +74,10 @@ def test_entities_are_learned_saved_and_predicted(tmp_path, run):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"tokens": ["the"], "tags": ["B-Gene"]}, "occurs in train; got B-Gene beside B-Disease, I-Disease, O"),
+        (
+            {"tokens": ["the"], "tags": ["B-Gene"]},
+            "must occur in train, which has B-Disease, I-Disease, O, but B-Gene does not",
+        ),
         ({"tokens": ["the", "gene"], "tags": ["O"]}, r"1 tags for 2 words in line 1 of .*validation.jsonl"),
         ({"tokens": ["the"], "tags": [None]}, r"tags is empty in line 1 of .*validation.jsonl"),
         ({"tokens": ["the", None], "tags": ["O", "O"]}, r"tokens is \['the', None\] in line 1 of"),

@@ -106,7 +106,7 @@ def test_a_constant_correlates_with_nothing():
         "spearman": 0.0,
         "mse": pytest.approx(2 / 3),
     }
-    with pytest.raises(ValueError, match=r"at least two different gold values; all 3 are 2\.0"):
+    with pytest.raises(ValueError, match=r"at least two different gold values, but all 3 are 2\.0"):
         compute_regression_metrics([1.0, 2.0, 3.0], [2.0, 2.0, 2.0])
 
 
