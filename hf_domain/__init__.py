@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         VarMAEForTokenClassification,
         VarMAEModel,
     )
+    from hf_domain.prediction import predict
 
 __version__ = "0.1.0"
 __all__ = [
@@ -74,12 +75,15 @@ __all__ = [
     "VarMAEForSequenceClassification",
     "VarMAEForTokenClassification",
     "VarMAEModel",
+    "predict",
 ]
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "predict":
+        return importlib.import_module("hf_domain.prediction").predict
     method = name.partition("Adapter")[0].partition("For")[0].removesuffix("Config").removesuffix("Model").lower()
     module = "exbert.adapter" if "Adapter" in name else f"modeling.modeling_{method}"
     return getattr(importlib.import_module(f"hf_domain.{module}"), name)

@@ -40,6 +40,7 @@ COMMANDS = {
     "classification": ("run_classification", "Fine-tune an encoder to classify texts or pairs of texts."),
     "ner": ("run_ner", "Fine-tune an encoder to find named entities."),
     "qa": ("run_qa", "Fine-tune an encoder to find the answers to questions in a text."),
+    "predict": ("predict", "Label raw data with a fine-tuned model, with probabilities."),
     "compare": ("compare", "Compare methods at equal cost, by a plan."),
     "report_forgetting": ("report_forgetting", "Measure what adapted encoders forgot of general text."),
     "publish": ("publish", "Publish a model of a comparison, with a card that shows what was measured."),

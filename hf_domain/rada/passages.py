@@ -172,7 +172,7 @@ def load_datastore(
     from hf_domain.datastore import Datastore
 
     datastore = Datastore.load(args.datastore, tokenizer)
-    positions, longest = _count_positions(model) if reads else None, datastore.manifest.max_length
+    positions, longest = count_positions(model) if reads else None, datastore.manifest.max_length
     if positions is not None and longest > positions:
         raise ValueError(
             f"passages are no longer than the {positions} tokens the model takes; those of {args.datastore} have up to "
@@ -181,7 +181,7 @@ def load_datastore(
     return datastore
 
 
-def _count_positions(model: PreTrainedModel) -> int | None:
+def count_positions(model: PreTrainedModel) -> int | None:
     """Tokens that the encoder takes at most; None without a table of positions. RoBERTa's begin after its padding."""
     tables = (table for name, table in model.base_model.named_modules() if name.endswith(".position_embeddings"))
     sizes = [len(table.weight) - (0 if table.padding_idx is None else table.padding_idx + 1) for table in tables]

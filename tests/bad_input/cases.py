@@ -149,6 +149,8 @@ def list_shared_cases() -> list[Case]:
     """What every command must refuse."""
     cases = []
     for command, good in COMMANDS.items():
+        if command == "predict":  # its model and its data have no flags
+            continue
         cases += [
             Case(command, "unknown flag", ("no option --color",), {"color": "red"}),
             Case(command, "abbreviated flag", ("--output",), {"output_dir": None, "output": "out"})
@@ -1089,4 +1091,51 @@ PYTHON = [
     ),
 ]
 
-CASES = [*RUN_FILES, *list_shared_cases(), *TRAINING, *MLM, *FINE_TUNING, *OTHERS, *PLANS, *COMMAND, *PYTHON]
+PREDICT = [
+    Case("predict", name, expected, {"": positional} | flags, files)
+    for name, expected, positional, flags, files in (
+        ("no data", ("file",), ["classifier"], {}, {}),
+        ("unknown flag", ("no option --color",), ["classifier", "heldout.txt"], {"color": "red"}, {}),
+        ("model is missing", ("nowhere/model",), ["./nowhere/model", "heldout.txt"], {}, {}),
+        ("model is an empty folder", ("empty",), ["empty", "heldout.txt"], {}, {}),
+        ("model without a head", ("fine-tune",), ["encoder", "heldout.txt"], {}, {}),
+        (
+            "weights are truncated",
+            ("model.safetensors",),
+            ["adapted", "heldout.txt"],
+            {},
+            {
+                "adapted/model.safetensors": truncate,
+                "adapted/config.json": edit_json(architectures=["BertForSequenceClassification"]),
+            },
+        ),
+        ("data are missing", ("nowhere.txt",), ["classifier", "nowhere.txt"], {}, {}),
+        ("data are empty", ("heldout.txt", "empty"), ["classifier", "heldout.txt"], {}, {"heldout.txt": ""}),
+        ("data are binary", ("zero byte",), ["classifier", "heldout.txt"], {}, {"heldout.txt": BINARY}),
+        (
+            "broken JSON",
+            ("new.jsonl", "line 2"),
+            ["classifier", "new.jsonl"],
+            {},
+            {"new.jsonl": '{"text": "a"}\n{"text"\n'},
+        ),
+        ("no column of text", ("a", "column"), ["classifier", "new.jsonl"], {}, {"new.jsonl": '{"a": 1}\n'}),
+        (
+            "two columns of text",
+            ("a", "b", "--text_column_names"),
+            ["classifier", "new.jsonl"],
+            {},
+            {"new.jsonl": '{"a": "x", "b": "y"}\n'},
+        ),
+        ("unknown column", ("body",), ["classifier", "heldout.txt"], {"text_column_names": "body"}, {}),
+        ("output is there", ("train.jsonl",), ["classifier", "heldout.txt"], {"output_file": "task/train.jsonl"}, {}),
+        ("output of another kind", (".csv",), ["classifier", "heldout.txt"], {"output_file": "out.xlsx"}, {}),
+        ("output below nothing", ("nowhere",), ["classifier", "heldout.txt"], {"output_file": "nowhere/out.csv"}, {}),
+        ("batch of nothing", ("--batch_size", "0"), ["classifier", "heldout.txt"], {"batch_size": 0}, {}),
+        ("length is a word", ("--max_seq_length",), ["classifier", "heldout.txt"], {"max_seq_length": "long"}, {}),
+        ("length of nothing", ("max_seq_length",), ["classifier", "heldout.txt"], {"max_seq_length": 2}, {}),
+        ("datastore of no RADA", ("rada",), ["classifier", "heldout.txt"], {"datastore": "datastore"}, {}),
+    )
+]
+
+CASES = [*RUN_FILES, *list_shared_cases(), *TRAINING, *MLM, *FINE_TUNING, *OTHERS, *PLANS, *COMMAND, *PREDICT, *PYTHON]

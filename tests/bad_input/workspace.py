@@ -87,6 +87,7 @@ COMMANDS: dict[str, dict[str, Any]] = {
         "max_seq_length": 16,
         "use_cpu": True,
     },
+    "predict": {"": ["classifier", "heldout.txt"], "output_file": "labels.jsonl"},
     "compare": {"": "plan.yaml", "output_dir": "out", "dry_run": True},
     "publish": {
         "comparison": "comparison",

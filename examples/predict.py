@@ -1,0 +1,67 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["hf-domain"]
+# ///
+"""Label raw data with a fine-tuned model, with probabilities.
+
+    python examples/predict.py output new.txt                           # JSON lines on the terminal
+    python examples/predict.py output new.jsonl --output_file labels.csv
+    python examples/predict.py rada-output new.jsonl --datastore datastore
+
+The data are texts or pairs for a classifier, `tokens` (lists of words) or texts for an entity model, `question` and
+`context` for question answering; what the rows hold besides stays in the output. `hf_domain.predict` does the same in
+Python, with lists, DataFrames and datasets.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from hf_domain.files import write_text
+from hf_domain.prediction import predict
+from hf_domain.training.arguments import OneLineParser, find_damage
+
+
+def main() -> None:
+    parser = OneLineParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("model_name_or_path", help="fine-tuned model: a folder or a name on the Hub")
+    parser.add_argument("file", help="data: .txt .jsonl .json .csv (.gz) .parquet, a path or a glob")
+    parser.add_argument("--output_file", help="new file, .jsonl or .csv; default: JSON lines on the terminal")
+    parser.add_argument("--text_column_names", help="column of text, or two as first,second")
+    parser.add_argument("--datastore", help="folder of the passages that a RADA reads")
+    parser.add_argument("--num_passages", type=int, default=10, help="passages retrieved for a row")
+    parser.add_argument("--max_seq_length", type=int, help="tokens of a row at most; default: the model's, at most 512")
+    parser.add_argument("--batch_size", type=int, default=32, help="rows at once")
+    parser.add_argument("--trust_remote_code", action="store_true", help="run code that comes with the model")
+    args = parser.parse_args()
+    if damage := find_damage(args.model_name_or_path):
+        raise ValueError(damage)
+    output_file = args.output_file and Path(args.output_file)
+    if output_file and output_file.suffix not in (".jsonl", ".csv"):
+        raise ValueError(f"--output_file must end in .jsonl or .csv, but is {output_file}")
+    if output_file and output_file.exists():
+        raise FileExistsError(f"--output_file must be a new file, but {output_file} is there: name another")
+    for name in ("num_passages", "max_seq_length", "batch_size"):
+        if (value := getattr(args, name)) is not None and value < 1:
+            raise ValueError(f"--{name} must be at least 1, but is {value}")
+    rows = predict(
+        args.model_name_or_path,
+        args.file,
+        datastore=args.datastore,
+        num_passages=args.num_passages,
+        text_columns=args.text_column_names,
+        max_seq_length=args.max_seq_length,
+        batch_size=args.batch_size,
+        trust_remote_code=args.trust_remote_code,
+    )
+    if output_file and output_file.suffix == ".csv":
+        write_text(output_file, rows.flatten().to_pandas().to_csv(index=False))
+    else:
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        write_text(output_file, text) if output_file else print(text, end="")
+
+
+if __name__ == "__main__":
+    main()

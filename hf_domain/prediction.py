@@ -1,0 +1,276 @@
+"""Label raw data with a fine-tuned model: texts, pairs, words or questions, with probabilities."""
+
+import logging
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from datasets import Dataset, DatasetDict
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    DataCollatorForTokenClassification,
+    DataCollatorWithPadding,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainingArguments,
+)
+
+from hf_domain.data.classification import decode_logits, name_predictions, tokenize_texts
+from hf_domain.data.labels import prepare_for_words, tokenize_words
+from hf_domain.data.loading import load_rows
+from hf_domain.data.objects import Rows
+from hf_domain.data.question_answering import check_questions, cut_windows, find_answers, tokenize_questions
+from hf_domain.data.text_columns import find_text_columns
+from hf_domain.gmap.reader import load_memory_reader
+from hf_domain.methods import PLAIN
+from hf_domain.rada.passages import PassageArguments, count_positions, load_passage_reader
+from hf_domain.training.arguments import DataArguments
+from hf_domain.training.fine_tuning import map_splits
+from hf_domain.training.stock_models import check_tokenizer_fits
+
+logger = logging.getLogger(__name__)
+
+LONGEST = 512  # tokens: longer ones cost much memory, and few tasks are trained with them
+
+
+@dataclass
+class Task:
+    """What a kind of head reads and gives."""
+
+    auto_class: Any
+    collator: Callable[[PreTrainedTokenizerBase], Any]
+    prepare: Callable[..., tuple[Dataset, list[str]]]
+    """Takes rows and the columns that the user names; returns the rows to read, and their columns of text."""
+    tokenize: Callable[..., Any]
+    """Takes a batch, the columns, the tokenizer of the model, the greatest length, and the tokenizer that reads."""
+    decode: Callable[..., list[dict[str, Any]]]
+    """Takes the output of Trainer, what the model read, the rows and the configuration; returns what a row gets."""
+
+
+def predict(
+    model: str | os.PathLike | PreTrainedModel,
+    data: Rows,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    datastore: str | None = None,
+    num_passages: int = 10,
+    text_columns: str | None = None,
+    max_seq_length: int | None = None,
+    batch_size: int = 32,
+    **hub_options: Any,
+) -> Dataset:
+    """Label data with a fine-tuned model.
+
+    Args:
+        model: A folder, a name on the Hub, or a model with a head for sequence classification, token classification or
+            question answering.
+        data: Texts or rows, see `load_rows`. Token classification takes `tokens`, lists of words, or texts, which are
+            cut into words and punctuation; question answering takes `question` and `context`.
+        tokenizer: Its tokenizer. Default: the one beside it.
+        datastore: Folder of the passages that a RADA reads.
+        num_passages: Passages retrieved for a row.
+        text_columns: What a sequence classifier reads, one column or two as first,second. Default: a known pair,
+            `text`, or the only one.
+        max_seq_length: Tokens of a row at most. Default: as many as the model takes, at most 512.
+        batch_size: Rows at once.
+        hub_options: For `from_pretrained`: `revision`, `token`, `trust_remote_code`.
+
+    Returns:
+        The rows, in their order, with `prediction` (a label, a list of labels, a value, the tags of the words, or an
+        answer) and `probabilities`: of every label; of each word's tag; of the answer.
+
+    Raises:
+        FileNotFoundError: A file is missing.
+        TypeError: The data is no texts or rows.
+        ValueError: The model has no such head, or the data do not fit it.
+    """
+    if max_seq_length is not None and max_seq_length < 3:
+        raise ValueError(
+            f"max_seq_length must be at least 3, two special tokens and one of text, but is {max_seq_length}"
+        )
+    if not isinstance(model, PreTrainedModel):
+        name = os.fspath(model)
+        task = find_task(AutoConfig.from_pretrained(name, **hub_options).architectures, name)
+        tokenizer = tokenizer or AutoTokenizer.from_pretrained(name, **hub_options)
+        model = task.auto_class.from_pretrained(name, **hub_options)
+    else:
+        task = find_task([type(model).__name__], type(model).__name__)
+        tokenizer = tokenizer or AutoTokenizer.from_pretrained(model.name_or_path, **hub_options)
+    check_tokenizer_fits(tokenizer, model)
+    rows = load_rows(data)
+    rows = rows if isinstance(rows, Dataset) else Dataset.from_list(list(rows))
+    length = min(max_seq_length or LONGEST, tokenizer.model_max_length, count_positions(model) or LONGEST)
+    rows, columns = task.prepare(rows, text_columns)
+    tokenize = partial(task.tokenize, columns=columns, own_tokenizer=tokenizer, max_seq_length=length)
+
+    passage_args = PassageArguments(datastore=datastore, num_passages=num_passages)
+    passages = load_passage_reader(passage_args, model, tokenizer, PLAIN)
+    memory = load_memory_reader(model, None, token=hub_options.get("token"))
+    splits = DatasetDict(test=rows)
+    if passages is not None:
+        splits = passages.look_up(splits, columns)
+    with tempfile.TemporaryDirectory() as folder:
+        args = TrainingArguments(folder, per_device_eval_batch_size=batch_size, report_to="none")
+        inputs = read = map_splits(splits, tokenize, args, DataArguments(), tokenizer=tokenizer)
+        collator = task.collator(tokenizer)
+        if memory is not None:
+            inputs = memory.add_inputs(read, splits, tokenize, args, DataArguments())
+            collator = memory.collate(collator)
+        if passages is not None:
+            collator = passages.collate(collator)
+        output = Trainer(model, args, data_collator=collator).predict(inputs["test"])
+    labels = task.decode(output, read["test"], rows, model.config)
+    return Dataset.from_list([{**row, **label} for row, label in zip(rows, labels, strict=True)])
+
+
+def find_task(architectures: list[str] | None, name: str) -> Task:
+    """Find the task of a model by the name of its class.
+
+    Args:
+        architectures: As in the configuration.
+        name: Of the model, for messages.
+
+    Raises:
+        ValueError: It has no head of a task.
+    """
+    for head, task in TASKS.items():
+        if (architectures or [""])[0].endswith(head):
+            return task
+    raise ValueError(
+        f"labels come from a model that was fine-tuned: {', '.join(TASKS)}; {name} is {architectures}. Fine-tune it by "
+        "hf-domain classification, ner or qa."
+    )
+
+
+# ------------------------------------------------------------------------------------------ sequence classification
+
+
+def prepare_texts(rows: Dataset, text_columns: str | None) -> tuple[Dataset, list[str]]:
+    """Find the text, or the pair of texts, of each row."""
+    columns = find_text_columns(rows, text_columns)
+    logger.info(f"reads {' + '.join(columns)}")
+    return rows, columns
+
+
+def tokenize_columns(batch: Any, tokenizer: Any, columns: list[str], own_tokenizer: Any, max_seq_length: int) -> Any:
+    """Tokenize texts or pairs."""
+    return tokenize_texts([batch[column] for column in columns], tokenizer, max_seq_length=max_seq_length)
+
+
+def decode_classes(output: Any, read: Dataset, rows: Dataset, config: Any) -> list[dict[str, Any]]:
+    """Name the labels of each row, with the probability of every label; a regression gives a value alone."""
+    logits = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
+    problem_type = config.problem_type or ("regression" if config.num_labels == 1 else "single_label_classification")
+    names = [config.id2label[number] for number in range(config.num_labels)]
+    predictions = name_predictions(decode_logits(logits, problem_type), problem_type, names)
+    if problem_type == "regression":
+        return [{"prediction": value} for value in predictions]
+    scores = torch.from_numpy(logits)
+    probabilities = scores.softmax(-1) if problem_type == "single_label_classification" else scores.sigmoid()
+    return [
+        {"prediction": prediction, "probabilities": dict(zip(names, row.tolist(), strict=True))}
+        for prediction, row in zip(predictions, probabilities, strict=True)
+    ]
+
+
+# --------------------------------------------------------------------------------------------- token classification
+
+
+def split_words(text: str) -> list[str]:
+    """Cut a text into words, punctuation marks and Chinese characters, as BERT's tokenizer does before its pieces."""
+    text = BertNormalizer(
+        clean_text=True, handle_chinese_chars=True, strip_accents=False, lowercase=False
+    ).normalize_str(text)
+    return [word for word, _ in BertPreTokenizer().pre_tokenize_str(text)]
+
+
+def prepare_words(rows: Dataset, text_columns: str | None) -> tuple[Dataset, list[str]]:
+    """Find the words of each row; texts are cut into words."""
+    if "tokens" not in rows.column_names:
+        (column,) = find_text_columns(rows, text_columns or "text")
+        rows = rows.map(lambda row: {"tokens": split_words(row[column] or "")}, desc="Cutting into words")
+    return rows, ["tokens"]
+
+
+def tokenize_tagged(batch: Any, tokenizer: Any, columns: list[str], own_tokenizer: Any, max_seq_length: int) -> Any:
+    """Tokenize words; a label of 0 marks the token that speaks for its word."""
+    prepare_for_words(tokenizer)
+    words = batch[columns[0]]
+    return tokenize_words(words, [[0] * len(row) for row in words], tokenizer, max_seq_length=max_seq_length)
+
+
+def decode_tags(output: Any, read: Dataset, rows: Dataset, config: Any) -> list[dict[str, Any]]:
+    """Name the tag of every word, with its probability; a word beyond the greatest length has none."""
+    logits = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
+    labels = []
+    for words, row, marks in zip(rows["tokens"], torch.from_numpy(logits).softmax(-1), output.label_ids, strict=True):
+        best = row[torch.from_numpy(marks != -100)]
+        missing = [None] * (len(words) - len(best))
+        tags = [config.id2label[number] for number in best.argmax(-1).tolist()]
+        labels.append({"prediction": [*tags, *missing], "probabilities": [*best.amax(-1).tolist(), *missing]})
+    return labels
+
+
+# -------------------------------------------------------------------------------------------------- question answering
+
+
+def prepare_questions(rows: Dataset, text_columns: str | None) -> tuple[Dataset, list[str]]:
+    """Number questions that have no id, and leave out answers that are known."""
+    columns = ["question", "context"]
+    if missing := [name for name in columns if name not in rows.column_names]:
+        raise ValueError(f"question answering reads question and context; the data lack {', '.join(missing)}")
+    if "id" not in rows.column_names:
+        rows = rows.add_column("id", [str(number) for number in range(len(rows))])
+    check_questions({"test": rows.select_columns(["id", *columns])})
+    return rows, columns
+
+
+def tokenize_windows(batch: Any, tokenizer: Any, columns: list[str], own_tokenizer: Any, max_seq_length: int) -> Any:
+    """Cut contexts into windows, which a memory reads by its own tokenizer."""
+    batch = {name: values for name, values in batch.items() if name != "answers"}
+    windows = tokenize_questions(
+        batch, own_tokenizer, max_seq_length=max_seq_length, doc_stride=min(128, max_seq_length // 4)
+    )
+    if tokenizer is own_tokenizer:
+        return windows
+    return tokenize_texts(cut_windows(batch, windows), tokenizer, max_seq_length=max_seq_length)
+
+
+def decode_answers(output: Any, read: Dataset, rows: Dataset, config: Any) -> list[dict[str, Any]]:
+    """Find the best answer to each question, with its probability among the best twenty."""
+    answers = find_answers(rows, read, *output.predictions[:2])
+    return [
+        {
+            "prediction": answer["text"],
+            "probabilities": answer["n_best"][0]["probability"] if answer["n_best"] else None,
+        }
+        for answer in answers
+    ]
+
+
+TASKS = {
+    "ForSequenceClassification": Task(
+        AutoModelForSequenceClassification, DataCollatorWithPadding, prepare_texts, tokenize_columns, decode_classes
+    ),
+    "ForTokenClassification": Task(
+        AutoModelForTokenClassification,
+        DataCollatorForTokenClassification,
+        prepare_words,
+        tokenize_tagged,
+        decode_tags,
+    ),
+    "ForQuestionAnswering": Task(
+        AutoModelForQuestionAnswering, DataCollatorWithPadding, prepare_questions, tokenize_windows, decode_answers
+    ),
+}

@@ -1,0 +1,191 @@
+"""Labels of raw data are those that the model gives, whatever holds the data."""
+
+import json
+import sys
+
+import pandas as pd
+import pytest
+import torch
+from datasets import Dataset
+from script_runs import save_tiny_bert
+from tiny_tokenizers import SENTENCES
+from transformers import (
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+)
+
+import hf_domain
+from hf_domain.examples.predict import main
+from hf_domain.prediction import predict, split_words
+
+LABELS = ["biology", "finance", "law"]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+@pytest.fixture
+def save(tmp_path):
+    """Save a tiny encoder with a head whose weights are large enough to prefer a label."""
+    encoder = save_tiny_bert(tmp_path / "encoder", SENTENCES)
+
+    def save(auto_class, **options):
+        torch.manual_seed(0)
+        model = auto_class.from_pretrained(encoder, **options)
+        head = model.qa_outputs if hasattr(model, "qa_outputs") else model.classifier
+        torch.nn.init.normal_(head.weight)
+        model.save_pretrained(tmp_path / "model")
+        AutoTokenizer.from_pretrained(encoder).save_pretrained(tmp_path / "model")
+        return model.eval(), AutoTokenizer.from_pretrained(tmp_path / "model"), tmp_path / "model"
+
+    return save
+
+
+@torch.no_grad()
+def compute_logits(model, tokenizer, *texts, **options):
+    return model(**tokenizer(*texts, return_tensors="pt", **options)).logits[0]
+
+
+def name_labels(**options):
+    return {"id2label": dict(enumerate(LABELS)), "num_labels": len(LABELS), **options}
+
+
+@pytest.mark.parametrize("problem_type", ["single_label_classification", "multi_label_classification", "regression"])
+def test_texts(save, problem_type):
+    options = {"num_labels": 1} if problem_type == "regression" else name_labels()
+    model, tokenizer, folder = save(AutoModelForSequenceClassification, problem_type=problem_type, **options)
+    logits = [compute_logits(model, tokenizer, text) for text in SENTENCES]
+    for row, text, scores in zip(predict(folder, SENTENCES, batch_size=3), SENTENCES, logits, strict=True):
+        assert row.pop("text") == text
+        if problem_type == "regression":
+            assert row == {"prediction": pytest.approx(scores.item(), abs=1e-5)}
+            continue
+        is_single = problem_type == "single_label_classification"
+        expected = scores.softmax(-1) if is_single else scores.sigmoid()
+        assert row["probabilities"] == pytest.approx(dict(zip(LABELS, expected.tolist(), strict=True)), abs=1e-5)
+        several = [name for name, score in zip(LABELS, scores, strict=True) if score > 0]
+        assert row["prediction"] == (LABELS[int(scores.argmax())] if is_single else several)
+
+
+def test_every_form_of_data_and_model(save):
+    _, tokenizer, folder = save(AutoModelForSequenceClassification, **name_labels())
+    expected = hf_domain.predict(str(folder), SENTENCES).to_list()
+    loaded = AutoModelForSequenceClassification.from_pretrained(folder)
+    for data in (pd.DataFrame({"text": SENTENCES}), Dataset.from_dict({"text": SENTENCES}), iter(SENTENCES)):
+        rows = predict(loaded, data, tokenizer).to_list()
+        found = [list(row["probabilities"].values()) for row in rows]
+        assert found == [pytest.approx(list(row["probabilities"].values()), abs=1e-6) for row in expected]
+
+
+def test_both_texts_of_a_pair_are_read(save):
+    model, tokenizer, folder = save(AutoModelForSequenceClassification, **name_labels())
+    pairs = [{"text": SENTENCES[0], "text_pair": text, "id": "x"} for text in SENTENCES[:3]]
+    rows = predict(folder, pairs)
+    for row, pair in zip(rows, pairs, strict=True):
+        scores = compute_logits(model, tokenizer, pair["text"], pair["text_pair"]).softmax(-1)
+        assert list(row["probabilities"].values()) == pytest.approx(scores.tolist(), abs=1e-5)
+        assert row["id"] == "x"
+
+
+def test_words_and_texts_are_tagged(save):
+    model, tokenizer, folder = save(AutoModelForTokenClassification, **name_labels())
+    text = SENTENCES[0]
+    words = split_words(text)
+    encoding = tokenizer(words, is_split_into_words=True, return_tensors="pt")
+    with torch.no_grad():
+        scores = model(**encoding).logits[0].softmax(-1)
+    firsts = [encoding.word_ids().index(number) for number in range(len(words))]
+    expected = {
+        "prediction": [LABELS[int(scores[first].argmax())] for first in firsts],
+        "probabilities": pytest.approx([scores[first].max().item() for first in firsts], abs=1e-5),
+    }
+    for data in ([text], [{"tokens": words}]):
+        (row,) = predict(folder, data)
+        assert {name: row[name] for name in expected} == expected and row["tokens"] == words
+    (row,) = predict(folder, [{"tokens": words}], max_seq_length=5)
+    assert row["prediction"][:1] == expected["prediction"][:1] and row["prediction"][-1] is None
+
+
+def test_words_of_texts():
+    assert split_words("Herr Müller's B-cells, 2024.") == [
+        "Herr",
+        "Müller",
+        "'",
+        "s",
+        "B",
+        "-",
+        "cells",
+        ",",
+        "2024",
+        ".",
+    ]
+    assert split_words("患者 has") == ["患", "者", "has"]
+    assert split_words("") == []
+
+
+def test_questions_are_answered_in_long_contexts(save):
+    _, _, folder = save(AutoModelForQuestionAnswering)
+    context = " ".join(SENTENCES * 3)
+    (row,) = predict(folder, [{"question": "what", "context": context}], max_seq_length=32)
+    assert row["prediction"] and row["prediction"] in context
+    assert 0 < row["probabilities"] <= 1
+    with pytest.raises(ValueError, match="lack context"):
+        predict(folder, [{"question": "what"}])
+
+
+def test_a_memory_with_its_own_tokenizer_reads_too(tmp_path):
+    domain, general = (save_tiny_bert(tmp_path / str(number), SENTENCES[number:]) for number in (0, 1))
+    torch.manual_seed(0)
+    model = hf_domain.GMapForSequenceClassification.from_backbones(domain, general, strategy="gated", **name_labels())
+    torch.nn.init.normal_(model.eval().classifier.out_proj.weight)
+    own, others = (AutoTokenizer.from_pretrained(name) for name in (domain, general))
+    rows = predict(model, SENTENCES[:2], own)
+    for row, text in zip(rows, SENTENCES[:2], strict=True):
+        read = {f"memory_{name}": values for name, values in others(text, return_tensors="pt").items()}
+        read.pop("memory_token_type_ids")
+        with torch.no_grad():
+            scores = model(**own(text, return_tensors="pt"), **read).logits[0].softmax(-1)
+        assert list(row["probabilities"].values()) == pytest.approx(scores.tolist(), abs=1e-5)
+
+
+def test_a_rada_retrieves_by_itself(tmp_path):
+    pytest.importorskip("tantivy")
+    from hf_domain.datastore import build_datastore
+
+    encoder = save_tiny_bert(tmp_path / "encoder", SENTENCES)
+    tokenizer = AutoTokenizer.from_pretrained(encoder)
+    build_datastore(SENTENCES, tmp_path / "datastore", tokenizer, max_length=32)
+    torch.manual_seed(0)
+    model = hf_domain.RadaForSequenceClassification.from_backbone(encoder, **name_labels()).eval()
+    torch.nn.init.normal_(model.model.interface.output.weight)  # zeros: a fresh interface reads nothing
+    torch.nn.init.normal_(model.classifier.out_proj.weight)
+    texts = [" ".join(text.split()[:4]) for text in SENTENCES]
+    alone = predict(model, texts, tokenizer)["probabilities"]
+    reading = predict(model, texts, tokenizer, datastore=str(tmp_path / "datastore"), num_passages=2)["probabilities"]
+    assert max(abs(one["law"] - other["law"]) for one, other in zip(alone, reading, strict=True)) > 1e-3
+
+
+def test_command(save, tmp_path, monkeypatch, capsys):
+    _, _, folder = save(AutoModelForSequenceClassification, **name_labels())
+    (tmp_path / "new.txt").write_text("\n".join(SENTENCES), encoding="utf-8")
+    expected = predict(folder, SENTENCES).to_list()
+    arguments = ["predict", str(folder), str(tmp_path / "new.txt")]
+    monkeypatch.setattr(sys, "argv", arguments)
+    capsys.readouterr()
+    main()
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    assert [json.loads(line)["prediction"] for line in lines] == [row["prediction"] for row in expected]
+    for name in ("labels.csv", "labels.jsonl"):
+        monkeypatch.setattr(sys, "argv", [*arguments, "--output_file", str(tmp_path / name)])
+        main()
+    table = pd.read_csv(tmp_path / "labels.csv")
+    assert list(table.columns) == ["text", "prediction", *(f"probabilities.{label}" for label in LABELS)]
+    assert table["probabilities.law"].tolist() == pytest.approx([row["probabilities"]["law"] for row in expected])
+    rows = [json.loads(line) for line in (tmp_path / "labels.jsonl").read_text().splitlines()]
+    assert [row["prediction"] for row in rows] == [row["prediction"] for row in expected]
+    with pytest.raises(FileExistsError, match="name another"):
+        main()
