@@ -47,12 +47,12 @@ from hf_domain.training.fine_tuning import (
 from hf_domain.training.run_files import LABELS, format_labels
 from hf_domain.training.run_folders import run_in_folder
 from hf_domain.training.runs import (
+    finish_run,
     load_tokenizer,
     run_prediction,
     save_output,
     start_run,
     train_and_evaluate,
-    write_card,
 )
 
 ARGUMENTS = (FineTuningArguments, ClassificationArguments, PassageArguments, FineTunerArguments)
@@ -60,7 +60,7 @@ ARGUMENTS = (FineTuningArguments, ClassificationArguments, PassageArguments, Fin
 
 def main():
     arguments = parse_arguments(*ARGUMENTS, description=__doc__)
-    start_run(arguments[-1])
+    start_run(arguments[-1], arguments[0].verbose)
     run_in_folder(run, *arguments)
 
 
@@ -129,7 +129,7 @@ def run(model_args, data_args, passage_args, training_args):
         predictions = decode_logits(run_prediction(trainer, examples["test"]).predictions, problem_type)
         names = name_predictions(predictions, problem_type, label_names)
         save_output(trainer, LABELS, format_labels(names))
-    write_card(trainer, model_args, "text-classification", data_args.dataset_name, data_args.dataset_config_name)
+    finish_run(trainer, "text-classification", model_args, data_args, passage_args)
 
 
 def _mp_fn(index):

@@ -38,6 +38,7 @@ from hf_domain.environment import describe_environment
 from hf_domain.files import lock_folder, write_json
 from hf_domain.training.arguments import parse_arguments
 from hf_domain.training.runs import start_run
+from hf_domain.training.terminal import suggest_command
 
 ARGUMENTS = (DistillationArguments, DistillationCorpusArguments, TrainingArguments)
 
@@ -51,7 +52,7 @@ def main():
         print(describe_plan(plan), flush=True)
     if args.dry_run:
         return
-    start_run(training_args)
+    start_run(training_args, args.verbose)
     with lock_folder(training_args.output_dir) if is_main else nullcontext():
         run(args, data_args, training_args, plan)
 
@@ -66,9 +67,10 @@ def run(args, data_args, training_args, plan):
     if is_main:
         result = {"strategy": args.strategy, "environment": describe_environment(), "steps": metrics}
         write_json(Path(training_args.output_dir, args.strategy, "results.json"), result)
-        print(f"the student: {plan[-1].output_dir}")
         if plan[-1].kind == "distill":
             print("It is for fine-tuning: its last layer and LM head need --masked_lm_steps to predict masked tokens.")
+        print(f"the student: {plan[-1].output_dir}")
+        print(f"Next: {suggest_command('fill-mask', plan[-1].output_dir)}")
 
 
 def _mp_fn(index):

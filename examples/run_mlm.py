@@ -53,14 +53,14 @@ from hf_domain.training.pretraining import (
     watch_new_rows,
 )
 from hf_domain.training.run_folders import run_in_folder
-from hf_domain.training.runs import load_tokenizer, run_training, start_run, write_card
+from hf_domain.training.runs import finish_run, load_tokenizer, run_training, start_run
 
 ARGUMENTS = (PretrainingArguments, CorpusArguments, PassageArguments, TrainingArguments)
 
 
 def main():
     arguments = parse_arguments(*ARGUMENTS, description=__doc__)
-    start_run(arguments[-1])
+    start_run(arguments[-1], arguments[0].verbose)
     run_in_folder(run, *arguments)
 
 
@@ -103,14 +103,7 @@ def run(model_args, data_args, passage_args, training_args):
     if method.finish and training_args.do_train and training_args.should_save:
         trainer.model = method.finish(trainer.accelerator.unwrap_model(trainer.model), training_args.output_dir)
     training_args.push_to_hub = pushes
-    write_card(
-        trainer,
-        model_args,
-        "fill-mask",
-        data_args.dataset_name,
-        data_args.dataset_config_name,
-        tags=["hf-domain", model_args.method],
-    )
+    finish_run(trainer, "fill-mask", model_args, data_args, passage_args)
 
 
 def _mp_fn(index):

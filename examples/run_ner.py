@@ -37,12 +37,12 @@ from hf_domain.training.fine_tuning import (
 from hf_domain.training.run_files import TAGS, format_tags
 from hf_domain.training.run_folders import run_in_folder
 from hf_domain.training.runs import (
+    finish_run,
     load_tokenizer,
     run_prediction,
     save_output,
     start_run,
     train_and_evaluate,
-    write_card,
 )
 
 ARGUMENTS = (FineTuningArguments, NerArguments, PassageArguments, FineTunerArguments)
@@ -50,7 +50,7 @@ ARGUMENTS = (FineTuningArguments, NerArguments, PassageArguments, FineTunerArgum
 
 def main():
     arguments = parse_arguments(*ARGUMENTS, description=__doc__)
-    start_run(arguments[-1])
+    start_run(arguments[-1], arguments[0].verbose)
     run_in_folder(run, *arguments)
 
 
@@ -107,7 +107,7 @@ def run(model_args, data_args, passage_args, training_args):
     if training_args.do_predict:
         predicted, _ = read_tags(run_prediction(trainer, examples["test"]), label_names)
         save_output(trainer, TAGS, format_tags(predicted))
-    write_card(trainer, model_args, "token-classification", data_args.dataset_name, data_args.dataset_config_name)
+    finish_run(trainer, "token-classification", model_args, data_args, passage_args)
 
 
 def _mp_fn(index):

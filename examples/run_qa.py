@@ -47,12 +47,12 @@ from hf_domain.training.fine_tuning import (
 )
 from hf_domain.training.run_folders import run_in_folder
 from hf_domain.training.runs import (
+    finish_run,
     load_tokenizer,
     run_prediction,
     save_output,
     start_run,
     train_and_evaluate,
-    write_card,
 )
 
 ARGUMENTS = (FineTuningArguments, QuestionAnsweringArguments, PassageArguments, FineTunerArguments)
@@ -60,7 +60,7 @@ ARGUMENTS = (FineTuningArguments, QuestionAnsweringArguments, PassageArguments, 
 
 def main():
     arguments = parse_arguments(*ARGUMENTS, description=__doc__)
-    start_run(arguments[-1])
+    start_run(arguments[-1], arguments[0].verbose)
     run_in_folder(run, *arguments)
 
 
@@ -127,7 +127,7 @@ def run(model_args, data_args, passage_args, training_args):
         output = run_prediction(trainer, inputs["test"])
         if "answers" not in splits["test"].column_names:
             answer(output.predictions, "test", "predict")
-    write_card(trainer, model_args, "question-answering", data_args.dataset_name, data_args.dataset_config_name)
+    finish_run(trainer, "question-answering", model_args, data_args, passage_args)
 
 
 def _mp_fn(index):

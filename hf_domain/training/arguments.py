@@ -51,6 +51,9 @@ class ModelArguments:
         default=False,
         metadata={"help": "Start over and replace what output_dir holds; by default a killed run continues."},
     )
+    verbose: bool = field(
+        default=False, metadata={"help": "Show all arguments and the messages of transformers and datasets."}
+    )
 
     @property
     def hub_options(self) -> dict[str, Any]:

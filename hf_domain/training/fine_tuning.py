@@ -18,6 +18,7 @@ from hf_domain.training.finiteness import check_weights
 from hf_domain.training.new_heads import choose_start, list_head_weights, start_head
 from hf_domain.training.overrides import load_config
 from hf_domain.training.stock_models import check_tokenizer_fits, normalize_stock_loss
+from hf_domain.training.terminal import hide_load_report, report_new_weights
 
 logger = logging.getLogger(__name__)
 
@@ -264,15 +265,17 @@ def load_model(
         model = method.build_for_task(head, model_args, {**options, **overrides})  # type: ignore[misc]
         new_weights = list_head_weights(model)
     else:
-        model, info = auto_class.from_pretrained(
-            name,
-            config=config,
-            dtype=torch.float32,
-            output_loading_info=True,
-            ignore_mismatched_sizes=model_args.ignore_mismatched_sizes,
-            **model_args.hub_options,
-        )
+        with hide_load_report():
+            model, info = auto_class.from_pretrained(
+                name,
+                config=config,
+                dtype=torch.float32,
+                output_loading_info=True,
+                ignore_mismatched_sizes=model_args.ignore_mismatched_sizes,
+                **model_args.hub_options,
+            )
         lost = {*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}
+        report_new_weights(model, lost, is_head_new=True)
         new_weights = lost & list_head_weights(model)
         if trains_top_layers and num_layers != 0:
             model.train_top_layers(3 if num_layers is None else num_layers)

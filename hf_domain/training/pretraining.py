@@ -27,6 +27,7 @@ from hf_domain.training.finiteness import check_weights
 from hf_domain.training.overrides import load_config
 from hf_domain.training.runs import save_metrics
 from hf_domain.training.stock_models import autocast_as_trained, check_tokenizer_fits
+from hf_domain.training.terminal import hide_load_report, report_new_weights, show_progress
 
 # Batches on which a start is measured: a running average of torch's momentum remembers as many.
 PREPARING_BATCHES = 10
@@ -132,9 +133,11 @@ def load_model(
             "in masked-LM training the memory reads the masked text, so both encoders need one tokenizer; the memory "
             f"of {args.model_name_or_path} has its own"
         )
-    model = AutoModelForMaskedLM.from_pretrained(
-        args.model_name_or_path, config=config, dtype=args.dtype, **args.hub_options
-    )
+    with hide_load_report():
+        model, info = AutoModelForMaskedLM.from_pretrained(
+            args.model_name_or_path, config=config, dtype=args.dtype, output_loading_info=True, **args.hub_options
+        )
+    report_new_weights(model, set(info["missing_keys"]), is_head_new=False)
     method = METHODS[args.method]
     if delta is not None and not method.extends_vocabulary:
         if (own := load_own_tokenizer(args)) is not None:
@@ -223,6 +226,7 @@ def watch_new_rows(trainer: Trainer, delta: VocabularyDelta | None, args: Pretra
 
 def evaluate_masked_lm(trainer: Trainer) -> None:
     """Evaluate, and save the metrics with the perplexity of masked tokens."""
+    show_progress(trainer)
     metrics = trainer.evaluate()
     metrics["perplexity"] = math.exp(metrics["eval_loss"])
     save_metrics(trainer, "eval", metrics, trainer.eval_dataset)

@@ -47,7 +47,7 @@ MADE = (
 FREE = {
     "overwrite_output_dir", "resume_from_checkpoint", "output_dir", "token", "cache_dir", "trust_remote_code",
     "overwrite_cache", "preprocessing_num_workers", "num_workers", "dask_scheduler", "counts_file", "use_cpu",
-    "push_to_hub", "project", "run_name", "report_to", "disable_tqdm", "local_rank",
+    "push_to_hub", "project", "run_name", "report_to", "disable_tqdm", "verbose", "local_rank",
     "gradient_checkpointing", "gradient_checkpointing_kwargs", "per_device_eval_batch_size", "eval_accumulation_steps",
     "remove_unused_columns", "torch_empty_cache_steps", "skip_memory_metrics", "include_num_input_tokens_seen",
     "enable_jit_checkpoint", "restore_callback_states_from_checkpoint", "prediction_loss_only", "debug",

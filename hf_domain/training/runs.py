@@ -4,16 +4,14 @@ import atexit
 import logging
 import os
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import datasets
 import torch
-import transformers
 from datasets import Dataset
 from huggingface_hub import HfApi
+from huggingface_hub.constants import ENDPOINT
 from huggingface_hub.utils import DEFAULT_IGNORE_PATTERNS, filter_repo_objects
 from transformers import (
     AutoTokenizer,
@@ -35,15 +33,24 @@ from hf_domain.training.callbacks import PushCodeCallback, StepTimer
 from hf_domain.training.finiteness import NonFiniteStop, check_metrics, check_predictions
 from hf_domain.training.run_files import METRICS, STATE
 from hf_domain.training.run_folders import MADE
+from hf_domain.training.terminal import (
+    describe_metrics,
+    describe_training,
+    log_end,
+    show_progress,
+    start_logging,
+    suggest_command,
+)
 
 logger = logging.getLogger(__name__)
 
 
-def start_run(training_args: TrainingArguments) -> None:
+def start_run(training_args: TrainingArguments, verbose: bool = False) -> None:
     """Set up logging and the seed as the scripts of transformers do.
 
     Args:
         training_args: Say the level of logging and the seed.
+        verbose: Show all arguments and the messages of the libraries.
 
     Raises:
         ValueError: One process would train on several GPUs.
@@ -55,20 +62,13 @@ def start_run(training_args: TrainingArguments) -> None:
             f"a process trains on one GPU, got {training_args.n_gpu}: start one for each by torchrun --nproc_per_node "
             f"{training_args.n_gpu}, or choose one by CUDA_VISIBLE_DEVICES=0"
         )
-    logging.basicConfig(
-        format="%(asctime)s - %(levelname)s - %(name)s - %(message)s",
-        datefmt="%m/%d/%Y %H:%M:%S",
-        handlers=[logging.StreamHandler(sys.stdout)],
-    )
-    if training_args.should_log:
-        transformers.utils.logging.set_verbosity_info()
-    log_level = training_args.get_process_log_level()
-    logging.getLogger("hf_domain").setLevel(log_level)
-    datasets.utils.logging.set_verbosity(log_level)
-    transformers.utils.logging.set_verbosity(log_level)
-    logger.info(f"Training/evaluation parameters {training_args}")
+    start_logging(training_args, verbose)
     warn_of_slow_bfloat16(training_args)
     keep_private(training_args)
+    if training_args.include_num_input_tokens_seen == "no":  # else nobody knows the tokens a second
+        training_args.include_num_input_tokens_seen = "non_padding"
+    if training_args.device.type == "cpu":
+        training_args.dataloader_pin_memory = False  # torch warns at every epoch that there is no GPU to pin for
     set_seed(training_args.seed)
     atexit.register(leave_process_group)
 
@@ -139,6 +139,7 @@ def run_training(trainer: Trainer) -> None:
     timer = StepTimer()
     for callback in (PushCodeCallback(), NonFiniteStop(), timer):
         trainer.add_callback(callback)
+    show_progress(trainer)
     assert trainer.model is not None
     if trainer.args.push_to_hub:
         config: Any = trainer.model.config
@@ -150,6 +151,8 @@ def run_training(trainer: Trainer) -> None:
         metrics["train_warm_steps_per_second"] = round(steps_per_second, 3)
     save_model(trainer, replaced=MADE)
     save_metrics(trainer, "train", metrics, trainer.train_dataset)
+    if trainer.is_world_process_zero():
+        logger.info(describe_training(metrics, trainer.state.global_step))
     trainer.save_state()
 
 
@@ -222,6 +225,7 @@ def save_model(trainer: Trainer, replaced: Sequence[str] = ()) -> None:
 
 def run_evaluation(trainer: Trainer) -> None:
     """Evaluate and save the metrics."""
+    show_progress(trainer)
     save_metrics(trainer, "eval", trainer.evaluate(), trainer.eval_dataset)
 
 
@@ -243,6 +247,7 @@ def run_prediction(trainer: Trainer, dataset: Dataset) -> PredictionOutput:
     Returns:
         Predictions and labels, in the order of the examples.
     """
+    show_progress(trainer)
     output = trainer.predict(dataset, metric_key_prefix="predict")
     check_predictions(output.predictions)
     save_metrics(trainer, "predict", output.metrics or {}, dataset)
@@ -261,7 +266,8 @@ def save_metrics(trainer: Trainer, split: str, metrics: dict[str, float], datase
     if hasattr(dataset, "__len__"):
         metrics = {**metrics, f"{split}_samples": len(dataset)}
     check_metrics(metrics)
-    trainer.log_metrics(split, metrics)
+    if split != "train" and trainer.is_world_process_zero():
+        logger.info(describe_metrics(split, metrics))
     trainer.save_metrics(split, metrics)
     warn_if_unlearned(metrics, split)
 
@@ -277,6 +283,24 @@ def save_output(trainer: Trainer, name: str, text: str) -> None:
     if trainer.is_world_process_zero():
         assert trainer.args.output_dir is not None
         write_text(Path(trainer.args.output_dir, name), text)
+
+
+def finish_run(trainer: Trainer, task: str, model_args: ModelArguments, data_args: Any, passage_args: Any) -> None:
+    """Write the card, push if the run asks for it, and say where the model is and what may come next.
+
+    Args:
+        trainer: Has a trained model.
+        task: As the Hub names it.
+        model_args: Say what it was trained from.
+        data_args: Say what it was trained on.
+        passage_args: Name the datastore, if there is one.
+    """
+    tags = ["hf-domain", model_args.method] if task == "fill-mask" else None
+    write_card(trainer, model_args, task, data_args.dataset_name, data_args.dataset_config_name, tags=tags)
+    if trainer.is_world_process_zero():
+        repository = f"{ENDPOINT}/{trainer.hub_model_id}" if trainer.args.push_to_hub else None
+        command = suggest_command(task, str(trainer.args.output_dir), data_args, passage_args)
+        log_end(trainer.args, repository, command)
 
 
 def write_card(

@@ -1,0 +1,349 @@
+"""What a run says in the terminal: a bar or plain lines, scores in words, where the model is, and the next command."""
+
+import logging
+import shlex
+import sys
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from datetime import timedelta
+from typing import Any
+
+import datasets
+import transformers
+from tqdm.auto import tqdm
+from transformers import (
+    PreTrainedModel,
+    PrinterCallback,
+    ProgressCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+
+logger = logging.getLogger(__name__)
+
+BAR = "{percentage:3.0f}% |{bar}| step {n_fmt}/{total_fmt} [{remaining} left{postfix}]"
+# Losses that a run logs at least, where --logging_steps would show fewer: 500 steps, the default, are many short runs.
+LEAST_LOGS = 10
+# What all_results.json holds and nobody reads while a run works.
+UNSAID = ("runtime", "model_preparation_time", "samples", "samples_per_second", "steps_per_second", "beats_baseline")
+ALSO_UNSAID = ("epoch", "grad_norm", "learning_rate", "total_flos", "step", "num_input_tokens_seen")
+TASK_COMMANDS = {"text-classification": "classification", "token-classification": "ner", "question-answering": "qa"}
+# What a run with other texts does not repeat.
+NOT_FOR_PREDICTION = {
+    "validation_file", "test_file", "max_train_samples", "max_eval_samples", "max_predict_samples", "overwrite_cache",
+    "memory_cache", "passage_cache",
+}  # fmt: skip
+PLACES = {"eval": "Validation", "predict": "Test"}
+WORDS = {
+    "masked_reconstruction_loss": "reconstruction loss of masked tokens",
+    "unmasked_reconstruction_loss": "reconstruction loss of unmasked tokens",
+    "masked_kl": "KL of masked tokens",
+    "unmasked_kl": "KL of unmasked tokens",
+    "active_latent_share": "share of latent dimensions in use",
+    "mse": "mean squared error",
+}
+
+
+class TerminalHandler(logging.Handler):
+    """Prints records on the stdout of the moment, above a bar that is there."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a record."""
+        try:
+            tqdm.write(self.format(record), file=sys.stdout)
+            sys.stdout.flush()
+        except (OSError, ValueError):
+            self.handleError(record)
+
+
+class QuietFormatter(logging.Formatter):
+    """Marks warnings and errors alone: the other lines are for reading."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        text = super().format(record)
+        return text if record.levelno < logging.WARNING else f"{record.levelname.lower()}: {text}"
+
+
+def start_logging(training_args: TrainingArguments, verbose: bool) -> None:
+    """Set up what this process logs.
+
+    Args:
+        training_args: Say the level; "passive" shows our own messages and the libraries' warnings.
+        verbose: Show the libraries' messages, their bars and all arguments as well.
+    """
+    level = training_args.get_process_log_level()
+    own_level = logging.INFO if training_args.should_log and training_args.log_level == "passive" else level
+    if verbose:
+        level = min(level, own_level)
+    else:
+        transformers.utils.logging.disable_progress_bar()  # of weights that are read or written
+        if not shows_bar(training_args):
+            datasets.disable_progress_bars()
+    own = logging.getLogger("hf_domain")
+    for handler in [handler for handler in own.handlers if isinstance(handler, TerminalHandler)]:
+        own.removeHandler(handler)  # of an earlier run in this process
+    terminal = TerminalHandler()
+    format_verbosely = logging.Formatter("%(asctime)s - %(levelname)s - %(name)s - %(message)s")
+    terminal.setFormatter(format_verbosely if verbose else QuietFormatter())
+    own.addHandler(terminal)
+    own.setLevel(own_level)
+    datasets.utils.logging.set_verbosity(level)
+    transformers.utils.logging.set_verbosity(level)
+    if verbose:
+        logger.info(f"Training/evaluation parameters {training_args}")
+
+
+def shows_bar(training_args: TrainingArguments) -> bool:
+    """Return whether somebody looks at a bar: into a file it would write a line for each of its states."""
+    return sys.stderr.isatty() and not training_args.disable_tqdm
+
+
+@contextmanager
+def hide_load_report() -> Iterator[None]:
+    """Leave out transformers' report of weights, 16 lines for a new head; `report_new_weights` says it in one."""
+
+    def is_other(record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        return "LOAD REPORT" not in text or "MISMATCH" in text or "CONVERSION" in text
+
+    reporter = logging.getLogger("transformers.modeling_utils")
+    if reporter.isEnabledFor(logging.INFO):  # --verbose, or --log_level info
+        yield
+        return
+    reporter.addFilter(is_other)
+    try:
+        yield
+    finally:
+        reporter.removeFilter(is_other)
+
+
+def report_new_weights(model: PreTrainedModel, lost: set[str], is_head_new: bool) -> None:
+    """Log which weights a checkpoint does not have, and warn of those that it should have.
+
+    Args:
+        model: As loaded.
+        lost: Names of the weights that the checkpoint does not have.
+        is_head_new: Whether the head of a task is expected among them.
+    """
+    encoder = f"{model.base_model_prefix}."
+    head = {name for name in lost if not name.startswith(encoder) or ".pooler." in name} if is_head_new else set()
+    if head:
+        parts = ", ".join(sorted({name.rpartition(".")[0] for name in head}))
+        logger.info(f"New weights, which the checkpoint does not have: {parts}")
+    if missing := sorted(lost - head):
+        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+        logger.warning(
+            f"The checkpoint must have all weights but those of a new head; {', '.join(missing[:5])}{more} are missing "
+            f"and start at random. Check that it was saved from a {type(model).__name__} or its encoder."
+        )
+
+
+class Progress(TrainerCallback):
+    """Shows step, loss, tokens a second and time left: as a bar in a terminal, as lines in a file.
+
+    A method's own terms do not fit into the bar and are written as lines.
+    """
+
+    def __init__(self) -> None:
+        self.bar: tqdm | None = None
+        self.evaluation_bar: tqdm | None = None
+        self.is_training = False
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+        """Begin to count."""
+        if args.logging_strategy == "steps":
+            state.logging_steps = min(state.logging_steps, max(1, state.max_steps // LEAST_LOGS))
+        self.is_training, self.first_step, self.started = True, state.global_step, time.perf_counter()
+        self._begin_interval(state)
+        if state.is_world_process_zero:
+            examples = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+            logger.info(f"Training on {args.device}: {state.max_steps:,} steps of {examples:,} examples")
+        if state.is_world_process_zero and shows_bar(args):
+            options: dict[str, Any] = {"bar_format": BAR, "dynamic_ncols": True}
+            self.bar = tqdm(total=state.max_steps, initial=state.global_step, **options)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+        """Move the bar."""
+        if self.bar is not None:
+            self.bar.update(state.global_step - self.bar.n)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs,
+    ) -> None:
+        """Show the loss, and what else a method logs."""
+        if not state.is_world_process_zero or logs is None or "loss" not in logs:
+            return
+        seconds, tokens = time.perf_counter() - self.interval, state.num_input_tokens_seen - self.tokens
+        said = [f"loss {logs['loss']:.4g}"] + ([f"{tokens / seconds:,.0f} tokens/s"] if tokens and seconds else [])
+        others = {name: value for name, value in logs.items() if name != "loss" and not name.startswith("train_")}
+        terms = ", ".join(name_scores(others))
+        if self.bar is not None:
+            self.bar.set_postfix_str(", ".join(said))
+        left = (time.perf_counter() - self.started) / (state.global_step - self.first_step)
+        said.append(f"{format_seconds(left * (state.max_steps - state.global_step))} left")
+        step = f"step {state.global_step}/{state.max_steps}"
+        if self.bar is None:
+            logger.info(f"{step}: {', '.join(said)}{f'; {terms}' if terms else ''}")
+        elif terms:
+            logger.info(f"{step}: {terms}")
+        self._begin_interval(state)
+
+    def on_prediction_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, eval_dataloader: Any, **kwargs
+    ) -> None:
+        """Move the bar of an evaluation; it leaves no line."""
+        if not (state.is_world_process_zero and shows_bar(args)):
+            return
+        if self.evaluation_bar is None:
+            total = len(eval_dataloader) if hasattr(eval_dataloader, "__len__") else None
+            self.evaluation_bar = tqdm(total=total, desc="evaluating", leave=False, dynamic_ncols=True, unit="batch")
+        self.evaluation_bar.update(1)
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, Any] | None = None,
+        **kwargs,
+    ) -> None:
+        """Show the scores of an evaluation while training; those of the others are printed when they are saved."""
+        self._end_evaluation(state)
+        if self.is_training and state.is_world_process_zero and metrics:
+            logger.info(f"step {state.global_step}: {describe_metrics('eval', metrics)}")
+
+    def on_predict(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *_, **kwargs) -> None:
+        """Drop the bar."""
+        self._end_evaluation(state)
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+        """Leave the bar as it is."""
+        self.is_training = False
+        if self.bar is not None:
+            self.bar.close()
+            self.bar = None
+
+    def _end_evaluation(self, state: TrainerState) -> None:
+        if self.evaluation_bar is not None:
+            self.evaluation_bar.close()
+            self.evaluation_bar = None
+        self._begin_interval(state)  # the time of an evaluation is not that of its neighbouring steps
+
+    def _begin_interval(self, state: TrainerState) -> None:
+        self.interval, self.tokens = time.perf_counter(), state.num_input_tokens_seen
+
+
+def show_progress(trainer: Trainer) -> None:
+    """Put our progress in the place of Trainer's; that of a notebook, which draws a table, stays."""
+    callbacks = trainer.callback_handler.callbacks
+    if any(type(callback) in (PrinterCallback, ProgressCallback) for callback in callbacks):
+        trainer.remove_callback(PrinterCallback)
+        trainer.remove_callback(ProgressCallback)
+        trainer.add_callback(Progress())
+
+
+def name_scores(metrics: dict[str, Any], baseline: dict[str, Any] | None = None) -> list[str]:
+    """Write the numbers among metrics in words, each with that of the majority baseline where there is one."""
+    described = []
+    for name, value in metrics.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or name in ALSO_UNSAID:
+            continue
+        majority = f" (majority baseline {baseline[name]:.4g})" if baseline and name in baseline else ""
+        described.append(f"{name_metric(name)} {value:.4g}{majority}")
+    return described
+
+
+def name_metric(name: str) -> str:
+    """Return the words for a metric."""
+    return WORDS.get(name) or " ".join({"f1": "F1", "kl": "KL"}.get(word, word) for word in name.split("_"))
+
+
+def describe_metrics(split: str, metrics: dict[str, Any]) -> str:
+    """Return the line on a split: its scores, each beside that of the majority baseline.
+
+    Args:
+        split: `eval` or `predict`.
+        metrics: With the prefix of the split; others, such as the perplexity, have none.
+    """
+    own = {name.removeprefix(f"{split}_"): value for name, value in metrics.items()}
+    baseline = {name.removeprefix("baseline_"): value for name, value in own.items() if name.startswith("baseline_")}
+    scores = {name: value for name, value in own.items() if name not in UNSAID and not name.startswith("baseline_")}
+    samples = f", {own['samples']:,} examples" if "samples" in own else ""
+    return f"{PLACES[split]}{samples}: {', '.join(name_scores(scores, baseline))}"
+
+
+def describe_training(metrics: dict[str, Any], steps: int) -> str:
+    """Return the line on a training that is over."""
+    speed = metrics.get("train_tokens_per_second")
+    return (
+        f"Trained {metrics['trainable_parameters']:,} parameters for {steps:,} steps in "
+        f"{format_seconds(metrics['train_runtime'])}: loss {metrics['train_loss']:.4g}"
+        f"{f', {speed:,.0f} tokens/s' if speed else ''}"
+    )
+
+
+def format_seconds(seconds: float) -> str:
+    """Format a duration, as 0:01:05."""
+    return str(timedelta(seconds=round(seconds)))
+
+
+def list_given(*groups: Any, leave_out: Collection[str] = ()) -> list[str]:
+    """Return the options that are not at their defaults, as a command line gives them.
+
+    Args:
+        groups: Dataclasses of arguments; None has none.
+        leave_out: Names.
+    """
+    arguments = []
+    for group in filter(None, groups):
+        for item in fields(group):
+            value = getattr(group, item.name)
+            if item.name not in leave_out and value is not None and value != item.default:
+                arguments += [f"--{item.name}", *map(str, value if isinstance(value, list) else [value])]
+    return arguments
+
+
+def suggest_command(task: str, folder: str, data_args: Any = None, passage_args: Any = None) -> str:
+    """Return the command that usually follows a run: fine-tuning after masked LM, predictions after fine-tuning.
+
+    Args:
+        task: Of the run, as the Hub names it.
+        folder: Of the trained model.
+        data_args: Of the run; a prediction reads its data as the training did.
+        passage_args: Name the datastore, if there is one.
+    """
+    arguments = ["--model_name_or_path", folder]
+    if task not in TASK_COMMANDS:
+        arguments += ["--train_file", "train.jsonl", "--validation_file", "validation.jsonl", "--do_train", "--do_eval"]
+        arguments += list_given(passage_args, leave_out=NOT_FOR_PREDICTION)
+        return shlex.join(["hf-domain", "classification", *arguments, "--output_dir", f"{folder}-classifier"])
+    is_read = {"train_file"} if task == "question-answering" else set()  # elsewhere it says which labels there are
+    arguments += list_given(data_args, passage_args, leave_out=NOT_FOR_PREDICTION | is_read)
+    arguments += ["--test_file", "texts.jsonl", "--do_predict", "--output_dir", f"{folder}-predictions"]
+    return shlex.join(["hf-domain", TASK_COMMANDS[task], *arguments])
+
+
+def log_end(training_args: TrainingArguments, repository: str | None, command: str) -> None:
+    """Log where the results are, and what a user may do next.
+
+    Args:
+        training_args: Of the run.
+        repository: Address on the Hub, if the run pushed.
+        command: See `suggest_command`.
+    """
+    if training_args.do_train:
+        logger.info(f"Model and card: {training_args.output_dir}{f', also at {repository}' if repository else ''}")
+        logger.info(f"Next: {command}")
+    else:
+        logger.info(f"Results: {training_args.output_dir}")

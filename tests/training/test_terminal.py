@@ -1,0 +1,150 @@
+"""What a run says in the terminal, in a process of its own as a user starts it."""
+
+import logging
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+import datasets
+import pytest
+import transformers
+from safetensors.torch import load_file, save_file
+from script_runs import save_tiny_bert, write_jsonl
+from tiny_tokenizers import SENTENCES
+from transformers import TrainingArguments
+
+from hf_domain.training.arguments import ClassificationArguments
+from hf_domain.training.terminal import describe_metrics, start_logging, suggest_command
+
+ROWS = [{"words": SENTENCES[number % 5], "label": "ab"[number % 3 == 0]} for number in range(24)]
+START = "import sys; from hf_domain.command_line import main; main()"
+
+
+@pytest.fixture
+def call(tmp_path):
+    """Run a command of ours on a tiny encoder; returns the process."""
+    save_tiny_bert(tmp_path / "encoder", SENTENCES)
+    (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES * 40), encoding="utf-8")
+    for split in ("train", "validation", "test"):
+        write_jsonl(tmp_path / f"{split}.jsonl", ROWS)
+
+    def call(command, *arguments):
+        environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
+        process = subprocess.run(
+            [sys.executable, "-c", START, command, *arguments],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert process.returncode == 0, process.stderr
+        return process
+
+    return call
+
+
+TRAINING = ["--do_train", "--do_eval", "--max_steps", "4", "--use_cpu", "--report_to", "none", "--max_seq_length", "16"]
+ENCODER = ["--model_name_or_path", "encoder"]
+MLM = [*ENCODER, "--train_file", "corpus.txt", "--output_dir", "adapted", *TRAINING]
+CLASSIFICATION = [*ENCODER, "--train_file", "train.jsonl", "--validation_file", "validation.jsonl", *TRAINING]
+CLASSIFICATION += ["--test_file", "test.jsonl", "--do_predict", "--text_column_names", "words"]
+CLASSIFICATION += ["--output_dir", "classifier"]
+
+
+def list_lines(process):
+    """All that a terminal shows; a bar writes each of its states behind a carriage return."""
+    return [line for line in re.split("[\r\n]", process.stdout + process.stderr) if line.strip()]
+
+
+def test_masked_lm_is_quiet(call, tmp_path):
+    quiet = call("mlm", *MLM, "--method", "varmae")
+    lines = list_lines(quiet)
+    assert len(lines) <= 20, lines
+    assert "TrainingArguments" not in quiet.stdout + quiet.stderr
+    steps = [line for line in lines if line.startswith("step ")]
+    assert len(steps) == 4  # though --logging_steps is 500
+    for line in steps:
+        assert re.match(r"step \d/4: loss [\d.]+, [\d,]+ tokens/s, \d:\d\d:\d\d left; ", line), line
+        assert "KL of masked tokens" in line and "reconstruction loss of unmasked tokens" in line
+    assert re.search(r"^Validation, \d+ examples: loss [\d.]+, .*KL of masked tokens .*perplexity", quiet.stdout, re.M)
+    where, command = lines[-2:]
+    assert where == "Model and card: adapted"
+    assert (tmp_path / "adapted" / "model.safetensors").is_file()
+    assert command.startswith("Next: hf-domain classification --model_name_or_path adapted ")
+
+
+def test_classification_is_quiet_and_its_next_command_runs_verbosely(call, tmp_path):
+    process = call("classification", *CLASSIFICATION)
+    lines = list_lines(process)
+    assert len(lines) <= 20, lines
+    assert any(line.startswith("New weights, which the checkpoint does not have: ") for line in lines)
+    assert any(re.match(r"Test, 24 examples: .*macro F1 [\d.]+ \(majority baseline 0.4\)", line) for line in lines)
+    where, command = lines[-2:]
+    assert where == "Model and card: classifier"
+    name, *arguments = shlex.split(command.removeprefix("Next: hf-domain "))
+    write_jsonl(tmp_path / "texts.jsonl", [{"words": row["words"]} for row in ROWS])
+    verbose = call(name, *arguments, "--report_to", "none", "--use_cpu", "--verbose")
+    for text in ("Training/evaluation parameters FineTunerArguments(", "Model config BertConfig", "learning_rate="):
+        assert text in verbose.stdout + verbose.stderr
+    assert verbose.stdout.splitlines()[-1].endswith("Results: classifier-predictions")
+    predictions = (tmp_path / "classifier-predictions" / "predict_results.txt").read_text().splitlines()
+    assert len(predictions) == 1 + len(ROWS)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a pseudo-terminal is one of Unix")
+def test_bar_in_a_terminal_and_warnings(call, tmp_path):
+    """A bar shows loss, speed and the time left, and no line is written for it; warnings are."""
+    weights = load_file(tmp_path / "encoder" / "model.safetensors")
+    lost = "bert.encoder.layer.0.output.dense.weight"
+    kept = {name: weight for name, weight in weights.items() if name != lost}
+    save_file(kept, tmp_path / "encoder" / "model.safetensors", metadata={"format": "pt"})
+    code = "import pty, sys; sys.exit(pty.spawn([sys.executable, '-c', *sys.argv[1:]]) >> 8)"
+    environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), "COLUMNS": "100", "LINES": "40"}
+    process = subprocess.run(
+        [sys.executable, "-c", code, START, "classification", *CLASSIFICATION, "--learning_rate", "1e-12"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
+    shown = process.stdout
+    assert process.returncode == 0, shown
+    assert len([line for line in shown.split("\n") if line.strip()]) <= 25, shown
+    assert re.search(r"step 4/4 \[00:00 left, loss [\d.]+, [\d,]+ tokens/s\]", shown), shown
+    assert "step 4/4: " not in shown
+    assert f"warning: The checkpoint must have all weights but those of a new head; {lost} are missing" in shown
+    assert "warning: This model did not learn its task" in shown
+
+
+@pytest.mark.parametrize(
+    ("log_level", "verbose", "ours", "theirs"),
+    [
+        ("passive", False, logging.INFO, logging.WARNING),
+        ("passive", True, logging.INFO, logging.INFO),
+        ("error", False, logging.ERROR, logging.ERROR),
+        ("info", False, logging.INFO, logging.INFO),
+    ],
+)
+def test_levels(tmp_path, log_level, verbose, ours, theirs):
+    transformers.utils.logging.set_verbosity_warning()
+    start_logging(TrainingArguments(str(tmp_path), log_level=log_level, use_cpu=True), verbose)
+    assert logging.getLogger("hf_domain").level == ours
+    assert transformers.utils.logging.get_verbosity() == datasets.utils.logging.get_verbosity() == theirs
+    transformers.utils.logging.set_verbosity_warning()
+
+
+def test_scores_stand_beside_the_baseline():
+    metrics = {"eval_macro_f1": 0.5, "eval_baseline_macro_f1": 0.25, "eval_runtime": 3.0, "eval_samples": 1200}
+    assert describe_metrics("eval", metrics) == "Validation, 1,200 examples: macro F1 0.5 (majority baseline 0.25)"
+
+
+def test_next_command_reads_the_texts_as_the_run_did():
+    args = ClassificationArguments(train_file="a b.jsonl", validation_file="v.jsonl", label_column_name="kind")
+    command = shlex.split(suggest_command("text-classification", "out", args))
+    assert command[:2] == ["hf-domain", "classification"]
+    for pair in (["--train_file", "a b.jsonl"], ["--label_column_name", "kind"], ["--model_name_or_path", "out"]):
+        assert command[command.index(pair[0]) + 1] == pair[1]
+    assert "v.jsonl" not in command
