@@ -102,6 +102,11 @@ def finish_writing(folder: str | Path) -> None:
     for left in (finished, Path(folder, UNFINISHED)):
         if left.is_dir():
             shutil.rmtree(left)
+    remove_unfinished(folder)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Delete what killed writers left; the caller holds the folder's lock."""
     for file in folder.glob("*.unfinished"):  # of `write_whole`
         if file.is_file():
             file.unlink()

@@ -82,6 +82,7 @@ def make_command(name, inputs):
         file = {"run_classification": "classes", "run_ner": "tags", "run_qa": "questions"}[script]
         flags = {f"{split}_file": inputs / f"{file}_{split}.jsonl" for split in ("train", "validation", "test")}
         flags |= model | TRAINING | {"do_predict": True}
+        flags |= {"doc_stride": 4} if script == "run_qa" else {}
         if method == "gmap":
             flags |= {"method": method, "memory_name_or_path": inputs / "general", "memory_cache": "CASE/states"}
         if method == "rada":
@@ -125,6 +126,8 @@ def command(inputs, tmp_path):
 def check_same(case, whole):
     """Compare what two cases hold, whatever they are called."""
     trees = []
+    if (whole / "output" / "datastore.json").is_file():
+        check_same_datastore(case / "output", whole / "output")
     for folder in (case, whole):
         tree = faults.read_tree(folder)
         trees.append({
@@ -138,6 +141,17 @@ def check_same(case, whole):
         for file in sorted(folder.rglob("train_results.json"))
     ]
     assert losses[: len(losses) // 2] == pytest.approx(losses[len(losses) // 2 :], rel=1e-5)
+
+
+def check_same_datastore(case, whole):
+    """Compare passages and what a search finds: tantivy draws the names of its files."""
+    from hf_domain.datastore import Datastore
+
+    stores = [Datastore.load(folder) for folder in (case, whole)]
+    assert stores[0].fingerprint == stores[1].fingerprint
+    queries = [" ".join(sentence.split()[:4]) for sentence in SENTENCES]
+    found = [store.search(queries, 5) for store in stores]
+    assert found[0] == found[1] and any(ids for ids, _ in found[0])
 
 
 def kill_everywhere(command, tmp_path, name, patterns, step=1):

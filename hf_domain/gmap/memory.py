@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_domain.files import read_json, write_json
+from hf_domain.files import read_json, remove_unfinished, write_json
 from hf_domain.modeling.backbone import find_encoder
 from hf_domain.modeling.pretrained_gmap import fingerprint_weights, read_same_ids
 
@@ -212,6 +212,7 @@ def cache_memory_states(
     folder, expected = Path(folder), describe_states(model, dataset)
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / LOCK):
+        remove_unfinished(folder)
         return fill_cache(model, dataset, folder, expected, batch_size)
 
 

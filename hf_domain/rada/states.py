@@ -26,7 +26,7 @@ from safetensors.torch import save_file
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from hf_domain.files import read_json, write_json
+from hf_domain.files import read_json, remove_unfinished, write_json
 from hf_domain.modeling.interface_rada import average_states
 from hf_domain.modeling.modeling_rada import RadaPreTrainedModel
 from hf_domain.rada.collator import read_token_ids
@@ -239,6 +239,7 @@ def build_passage_cache(
     source = describe_source(model, tokenizer, passages_fingerprint)
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / LOCK):
+        remove_unfinished(folder)
         shards = _find_shards(folder, source, passages)
         known = {number for ids in shards.values() for number in ids}
         missing = [number for number in wanted if number not in known]

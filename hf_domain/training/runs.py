@@ -141,6 +141,7 @@ def run_training(trainer: Trainer) -> None:
         trainer.add_callback(callback)
     show_progress(trainer)
     assert trainer.model is not None
+    forget_truncation(trainer.processing_class)  # checkpoints hold the tokenizer, too
     if trainer.args.push_to_hub:
         config: Any = trainer.model.config
         check_memory_reference(config.to_dict())
@@ -203,6 +204,17 @@ def load_trained(trainer: Trainer, checkpoint: str, state: TrainerState) -> dict
     return metrics
 
 
+def forget_truncation(tokenizer: Any) -> None:
+    """Take back the truncation and the padding that the last call of a tokenizer set.
+
+    tokenizer.json would hold them: runtimes that read it alone (tokenizers, transformers.js) would then cut every text
+    at the length of this run, and whether they do would depend on what the cache of datasets holds.
+    """
+    if (backend := getattr(tokenizer, "backend_tokenizer", None)) is not None:
+        backend.no_truncation()
+        backend.no_padding()
+
+
 def save_model(trainer: Trainer, replaced: Sequence[str] = ()) -> None:
     """Save model and tokenizer into the output folder, as a whole or not at all; nothing is pushed.
 
@@ -214,6 +226,7 @@ def save_model(trainer: Trainer, replaced: Sequence[str] = ()) -> None:
     """
     args = trainer.args
     folder = Path(str(args.output_dir))
+    forget_truncation(trainer.processing_class)
     if args.should_save:
         begin_writing(folder)
     trainer.accelerator.wait_for_everyone()

@@ -102,8 +102,10 @@ def test_cached_states_are_those_of_the_memory(own, tokenizer, tmp_path):
     memory_tokenizer = make_roberta_tokenizer() if own else None
     model = make_gmap(tokenizer, memory_vocab_size=len(memory_tokenizer) if own else None)
     dataset = tokenize(tokenizer, memory_tokenizer=memory_tokenizer)
+    (left := tmp_path / "cache" / "memory_cache.json.0.unfinished").parent.mkdir()
+    left.write_text("{", encoding="utf-8")
     cache = cache_memory_states(model, dataset, tmp_path / "cache", batch_size=2)
-    assert len(cache) == len(dataset)
+    assert len(cache) == len(dataset) and not left.exists()
     prefix = "memory_" if own else ""
     for row, states in enumerate(cache):
         with torch.no_grad():
