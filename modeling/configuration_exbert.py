@@ -1,5 +1,7 @@
 """Configuration of exBERT."""
 
+from typing import Literal
+
 from .configuration_backbone import BackboneConfig
 
 # The five sizes of section 4.1 as (hidden size, feed-forward size) beside a base of width 768, by the names the paper
@@ -44,6 +46,9 @@ class ExBertConfig(BackboneConfig):
         extension_hidden_size: Width inside the attention of a side module, a multiple of the base's heads; 0 leaves
             the side modules out.
         extension_intermediate_size: Width of its feed-forward layer.
+        side_init: How side modules start. "normal" draws them (the released code). "base" cuts each out of its layer of
+            the base as `SideLayer.cut_from_base` says, and lets the gates start constant (ours): `from_backbone` does
+            it, and a peft adapter when it is made.
         gate_bias_init: Initial bias of the gates. 0 is the released code: the base's function is then lost at the
             start, because each gate weighs both branches equally. 6 keeps 99.8 % of the base.
         freeze_backbone: Whether masked-LM training leaves the base as it is (section 4.1; stage 1). False trains
@@ -60,6 +65,7 @@ class ExBertConfig(BackboneConfig):
     extension_size: float = 33.2
     extension_hidden_size: int | None = None
     extension_intermediate_size: int | None = None
+    side_init: Literal["normal", "base"] = "normal"
     gate_bias_init: float = 0.0
     freeze_backbone: bool = True
     backbone_dropout: bool = False
@@ -69,6 +75,8 @@ class ExBertConfig(BackboneConfig):
         if vocab_size is not None and self.backbone_config is None:
             kwargs["vocab_size"] = vocab_size - self.extension_vocab_size  # of the base that is made here
         super().__post_init__(**kwargs)
+        if self.side_init not in ("normal", "base"):
+            raise ValueError(f"side_init must be 'normal' or 'base', got {self.side_init!r}")
         heads = self.num_attention_heads
         hidden_size, intermediate_size = scale_extension_size(self.extension_size, self.hidden_size, heads)
         if self.extension_hidden_size is None:

@@ -154,11 +154,13 @@ class Gate(AddedLinear):
 
     The sigmoid is left to the caller: an adapter of peft adds its change to the output of a linear layer, and merges it
     into the weight, which is the same for a linear map alone. The bias starts at `bias_init`; `ExtendedModel` sets it.
+    A constant gate starts with weights of zero: drawn ones add to the bias what the size of the states makes of them.
     """
 
-    def __init__(self, hidden_size: int, bias_init: float):
+    def __init__(self, hidden_size: int, bias_init: float, starts_constant: bool):
         super().__init__(hidden_size, 1)
         self.bias_init = bias_init
+        self.starts_constant = starts_constant
 
 
 def get_option(config: PreTrainedConfig, *names: str) -> Any:
@@ -173,7 +175,6 @@ class SideLayer(nn.Module):
     heads, the same activation, dropout and epsilon as the base. Our choice for ModernBERT, whose residual stream is not
     normalized: the norms stand before the sublayers, as in its own layers. Our choice for all: no positions of its own,
     also where the base adds them in its attention; its input carries what the base's layers have made of them.
-
     """
 
     def __init__(self, exbert_config: ExBertConfig):
@@ -185,7 +186,7 @@ class SideLayer(nn.Module):
         self.num_heads = config.num_attention_heads
         self.norm_first = config.model_type == "modernbert"
         self.attention_dropout = get_option(config, "attention_probs_dropout_prob", "attention_dropout")
-        self.gate = Gate(width, exbert_config.gate_bias_init)
+        self.gate = Gate(width, exbert_config.gate_bias_init, exbert_config.side_init == "base")
         self.query_key_value = AddedLinear(width, 3 * hidden_size)
         self.attention_output = AddedLinear(hidden_size, width)
         self.attention_norm = nn.LayerNorm(width, eps=epsilon)
@@ -233,6 +234,97 @@ class SideLayer(nn.Module):
     def transform(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Feed-forward network, without residual and norm."""
         return self.dropout(self.output(self.activation(self.intermediate(hidden_states))))
+
+    @torch.no_grad()
+    def cut_from_base(self, layer: nn.Module) -> None:
+        """Start as the part of the base's layer that fits in; as large as its base a module is a copy of it.
+
+        Two things cannot be cut: positions inside the attention, and a gated feed-forward network (ModernBERT), without
+        which the module starts.
+
+        Args:
+            layer: A layer of the base, extended or not.
+        """
+        linear, norms = list_parts(layer)
+        *projections, attention_output, intermediate, output = linear
+        self.cut_attention(projections, attention_output)
+        self.output.weight.zero_()
+        if intermediate.out_features == output.in_features:
+            self.cut_feed_forward(intermediate, output)
+        for own, part in ((self.attention_output, attention_output), (self.output, output)):
+            copy_bias(own, part)
+        for own, norm in zip((self.output_norm, self.attention_norm), reversed(norms), strict=False):
+            own.weight.copy_(norm.weight)
+            copy_bias(own, norm)
+
+    def cut_attention(self, projections: list[nn.Linear], attention_output: nn.Linear) -> None:
+        """Take of each head the best approximation of its products, query with key and output with value.
+
+        What is wider than the base stays as it was drawn and is multiplied with zeros.
+        """
+        num_heads, size = self.num_heads, self.attention_output.in_features // self.num_heads
+        joined = torch.cat([join_bias(part) for part in projections])
+        query, key, value = joined.view(3, num_heads, -1, joined.shape[1])
+        out = attention_output.weight.float().unflatten(1, (num_heads, -1)).transpose(0, 1)
+        scale = (size / query.shape[1]) ** 0.5  # each attention divides by the root of its own size
+        query, key = truncate_product(query.mT * scale, key, size)
+        out, value = truncate_product(out, value, size)
+        new, rank = torch.stack([query.mT, key, value]), query.shape[-1]
+        weight = self.query_key_value.weight.view(3, num_heads, size, -1)
+        weight[0] = 0
+        weight[:, :, :rank] = new[..., :-1].to(weight)
+        self.query_key_value.bias.view(3, num_heads, size)[:, :, :rank] = new[..., -1].to(weight)
+        self.attention_output.weight.zero_()
+        self.attention_output.weight.unflatten(1, (num_heads, size))[:, :, :rank] = out.transpose(0, 1).to(weight)
+
+    def cut_feed_forward(self, intermediate: nn.Linear, output: nn.Linear) -> None:
+        """Take the neurons with the largest weights, scaled so that their output has the norm of all."""
+        joined = join_bias(intermediate)
+        strength = joined.norm(dim=1) * output.weight.float().norm(dim=0)
+        kept = strength.topk(min(len(strength), self.output.in_features)).indices.sort().values
+        scale = strength.norm() / strength[kept].norm()
+        self.intermediate.weight[: len(kept)] = joined[kept, :-1].to(self.intermediate.weight)
+        self.intermediate.bias[: len(kept)] = joined[kept, -1].to(self.intermediate.weight)
+        self.output.weight[:, : len(kept)] = (output.weight[:, kept] * scale).to(self.output.weight)
+
+
+def list_parts(layer: nn.Module) -> tuple[list[nn.Linear], list[Any]]:
+    """List the linear layers and the norms of a layer in their order, which is that of every family.
+
+    The linear ones are query, key and value (one layer in ModernBERT), attention output, intermediate and output.
+    DeBERTa-v2's projections of positions are left out, and what exBERT stands beside.
+    """
+    modules = layer.named_modules()
+    parts = [module for name, module in modules if "side" not in name.split(".") and "pos_" not in name]
+    linear = [module for module in parts if isinstance(module, nn.Linear)]
+    return linear, [module for module in parts if isinstance(module, nn.LayerNorm)]
+
+
+def join_bias(layer: nn.Linear) -> torch.Tensor:
+    """Return weights and, in a last column, biases, `[out_features, in_features + 1]`, float32."""
+    bias = layer.weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias
+    return torch.cat([layer.weight, bias[:, None]], dim=1).float()
+
+
+def copy_bias(target: Any, source: Any) -> None:
+    """Copy the bias of a linear layer or a norm, if it has one."""
+    if source.bias is not None:
+        target.bias.copy_(source.bias)
+
+
+def truncate_product(left: torch.Tensor, right: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the factors of the nearest matrix to `left @ right` of at most this rank (Eckart and Young 1936).
+
+    Args:
+        left: `[..., m, size]`.
+        right: `[..., size, n]`.
+        rank: The factors are `[..., m, rank]` and `[..., rank, n]`, or of `size` where that is less.
+    """
+    left_basis, left = torch.linalg.qr(left)
+    right_basis, right = torch.linalg.qr(right.mT)
+    u, singular, vh = torch.linalg.svd(left @ right.mT)
+    root = singular[..., :rank].sqrt()
+    return left_basis @ (u[..., :rank] * root[..., None, :]), (root[..., None] * vh[..., :rank, :]) @ right_basis.mT
 
 
 def get_boolean_mask(attention_mask: torch.Tensor | None) -> torch.Tensor | None:
@@ -291,6 +383,8 @@ def initialize_added(module: nn.Module, spread: float) -> None:
         init.zeros_(module.bias)
     if isinstance(module, Gate):
         init.constant_(module.bias, module.bias_init)
+        if module.starts_constant:
+            init.zeros_(module.weight)
 
 
 @cache

@@ -83,10 +83,17 @@ class ExBertPreTrainedModel(BackbonePreTrainedModel):
         """
         if extension_init not in ("normal", "pieces"):
             raise ValueError(f"extension_init must be 'normal' or 'pieces', got {extension_init!r}")
+        start, pieces = 0, []
+        if extension_vocabulary is not None:
+            start, pieces = read_extension_vocabulary(extension_vocabulary)
+            options["extension_vocab_size"] = len(pieces)
+        model = super().from_backbone(backbone, **options)
+        if model.config.side_init == "base" and model.config.extension_hidden_size:
+            layer: Any
+            for layer in model.get_base_layers():
+                layer.side.cut_from_base(layer)
         if extension_vocabulary is None:
-            return super().from_backbone(backbone, **options)
-        start, pieces = read_extension_vocabulary(extension_vocabulary)
-        model = super().from_backbone(backbone, extension_vocab_size=len(pieces), **options)
+            return model
         check_extension_start(start, model.config.base_vocab_size)
         if extension_init == "pieces":
             table: Any = model.get_input_embeddings()

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import peft
 import torch
@@ -52,6 +52,7 @@ OPTIONS = (
     "extension_size",
     "extension_hidden_size",
     "extension_intermediate_size",
+    "side_init",
     "gate_bias_init",
 )
 USAGE = """```python
@@ -90,6 +91,7 @@ class ExBertAdapterConfig(PeftConfig):
         extension_size: A size of the paper, in percent of the base's layers, scaled to the width of the base.
         extension_hidden_size: Overrides it; 0 leaves the side modules out.
         extension_intermediate_size: Overrides it.
+        side_init: "normal" draws the side modules (the paper), "base" cuts them out of the layers of the base.
         gate_bias_init: Initial bias of the gates; 0 is the paper, 6 keeps 99.8 % of the base's function at the start.
         modules_to_save: Further modules to train and save. The paper trains the LM head's transform and fine-tuning
             needs its classifier: `list_head_modules(model)` names them.
@@ -105,6 +107,7 @@ class ExBertAdapterConfig(PeftConfig):
     extension_size: float = 33.2
     extension_hidden_size: int | None = None
     extension_intermediate_size: int | None = None
+    side_init: Literal["normal", "base"] = "normal"
     gate_bias_init: float = 0.0
     modules_to_save: list[str] | None = None
     target_modules: list[str] | None = None
@@ -381,6 +384,8 @@ class ExBertAdapterModel(BaseTuner):
         for module in part.modules():
             PreTrainedModel._init_weights(self.model, module)
             initialize_added(module, config.initializer_range)
+        if isinstance(part, SideLayer) and config.side_init == "base":
+            part.cut_from_base(target)
         adapters.exbert_adapters[adapter_name] = part
         adapters._move_adapter_to_device_of_base_layer(adapter_name)
 

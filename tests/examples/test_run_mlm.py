@@ -116,6 +116,7 @@ def test_starts(run, tmp_path):
     run(method="varmae")
     config, count = read("output")
     assert (config["residual"], config["log_variance_init"], count) == (True, -4.0, 10 + 4)
+    assert config["kl_weight"] == config["unmasked_kl_weight"] == 1.0
     run("further", method="varmae", model_name_or_path=tmp_path / "output")
     assert read("further")[1] == 10 + 4 + 4
     run("paper", method="varmae", start="paper")
@@ -124,6 +125,20 @@ def test_starts(run, tmp_path):
     run("own", method="varmae", config_overrides="residual=false")
     config, count = read("own")
     assert (config["residual"], config["log_variance_init"], count) == (False, -4.0, 4)
+
+
+@pytest.mark.parametrize("method", ["exbert", "exbert_adapter"])
+def test_starts_of_exbert(run, method, tmp_path):
+    def read(folder):
+        config = json.loads((tmp_path / folder / "config.json").read_text())
+        return config["side_init"], config["gate_bias_init"]
+
+    run(method=method)
+    assert read("output") == ("base", 3.0)
+    run("paper", method=method, start="paper")
+    assert read("paper") == ("normal", 0.0)
+    run("own", method=method, config_overrides="gate_bias_init=6")
+    assert read("own") == ("base", 6.0)
 
 
 @pytest.fixture
