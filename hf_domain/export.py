@@ -71,8 +71,9 @@ def check_exportable(model: PreTrainedModel) -> None:
         ]
         if needed:
             raise ValueError(
-                f"an export reads text alone, and {type(module).__name__} reads {', '.join(needed)}: serve it with "
-                "transformers, or distill it into a student (hf_domain.distillation.model) and export that"
+                f"an exported model must read text alone, but {type(module).__name__} also reads "
+                f"{', '.join(needed)}. Serve it with transformers, or distill it into a student "
+                "(hf_domain.distillation.model) and export that."
             )
 
 
@@ -83,14 +84,14 @@ def check_exporters(export_format: str) -> None:
         ValueError: It is not, or the format is unknown; says what to install.
     """
     if export_format not in ("onnx", "dynamo"):
-        raise ValueError(f"export_format must be 'onnx' or 'dynamo', got {export_format!r}")
+        raise ValueError(f"export_format must be 'onnx' or 'dynamo', but is {export_format!r}")
     if importlib.util.find_spec("transformers.exporters") is None:
         raise ValueError(
-            "export needs the exporters of transformers, and this release has none: pip install -U transformers"
+            "an export needs the exporters of transformers, which this release lacks. Run pip install -U transformers."
         )
     packages = ("onnx", "onnxruntime", "onnxscript") if export_format == "onnx" else ()
     if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
-        raise ValueError(f"export to ONNX needs {', '.join(missing)}: pip install hf-domain[onnx]")
+        raise ValueError(f"an export to ONNX needs {', '.join(missing)}. Run pip install hf-domain[onnx].")
 
 
 def export_model(
@@ -126,7 +127,7 @@ def export_model(
     check_exportable(model)
     check_place(Path(output_dir))
     if int8 and export_format != "onnx":
-        raise ValueError(f"int8 is a quantization of ONNX Runtime; use export_format='onnx', got {export_format!r}")
+        raise ValueError(f"int8 needs export_format='onnx', but export_format is {export_format!r}")
     from transformers import exporters
 
     model.eval()
@@ -150,13 +151,13 @@ def export_model(
         differences[f"{shape[0]} x {shape[1]}"] = measure_difference(model, exported, inputs)
     if not all(map(math.isfinite, differences.values())):
         raise ValueError(
-            f"the model or its export gives values that are not finite ({differences}); nothing was written. Look for "
-            "NaN in the weights of the model."
+            f"the model and its export must give finite values, but do not ({differences}); nothing was written. "
+            "Look for NaN in the weights of the model."
         )
     if not int8 and (largest := max(differences.values())) > TOLERANCE:
         raise ValueError(
-            f"the export gives other outputs than the model, up to {largest:.2g} apart ({differences}); nothing was "
-            "written. Try the other export_format."
+            f"the export must give the model's outputs, but differs by up to {largest:.2g} ({differences}); "
+            "nothing was written. Try the other export_format."
         )
     # The programs of another export go: one report tells of one program.
     with write_folder(output_dir, replaced=("model.onnx*", "model.pt2")) as folder:
@@ -184,7 +185,8 @@ def check_place(folder: Path) -> None:
     if held and REPORT not in held and not list_programs(folder):
         listed = ", ".join(held[:5]) + (f" and {len(held) - 5} more" if len(held) > 5 else "")
         raise ValueError(
-            f"an export goes into a new folder, or into that of an earlier one; {folder} holds {listed}. Name another."
+            f"an export must go into a new folder or that of an earlier export, but {folder} holds {listed}. Name "
+            "another."
         )
 
 

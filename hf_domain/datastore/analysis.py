@@ -84,7 +84,7 @@ class Analyzer:
 
     def __init__(self, analyzer: str | Callable[[str], list[str]]):
         if isinstance(analyzer, str) and analyzer not in ANALYZERS:
-            raise ValueError(f"an analyzer is one of {', '.join(ANALYZERS)} or a function; got {analyzer}")
+            raise ValueError(f"the analyzer must be one of {', '.join(ANALYZERS)} or a function, but is {analyzer}")
         self.function = None if isinstance(analyzer, str) else analyzer
         self.name = analyzer if isinstance(analyzer, str) else getattr(analyzer, "__qualname__", repr(analyzer))
 

@@ -70,7 +70,9 @@ def build_datastore(
     """
     folder = Path(folder).absolute()
     if folder.exists():
-        raise FileExistsError(f"a datastore is built in a new folder; {folder} exists. Name another or remove it.")
+        raise FileExistsError(
+            f"a datastore must be built in a new folder, but {folder} exists. Name another or remove it."
+        )
     check_tokenizer(tokenizer, max_length)
     if engine == "tantivy":
         import_tantivy()
@@ -100,8 +102,8 @@ def build_datastore(
         if not len(datastore):
             shutil.rmtree(datastore.folder)
             raise ValueError(
-                f"a datastore holds at least one passage; {datastore.manifest.num_documents} documents hold none. "
-                f"Is {text_column} the right column?"
+                f"a datastore must hold at least one passage, but {datastore.manifest.num_documents} documents "
+                f"have none. Check that {text_column} is the right column."
             )
         if engine != "tantivy":
             datastore._build_on_server(datastore.manifest)
@@ -113,12 +115,12 @@ def _find_analyzer(analyzer: str | Callable[[str], list[str]] | None, texts: lis
     """Return the analyzer that was asked for, or the one for these texts; warn where both differ much."""
     fitting = choose_analyzer(texts)
     if analyzer is None:
-        logger.info(f"The analyzer is {fitting}, by the letters of the first {len(texts)} documents.")
+        logger.info(f"Using the analyzer {fitting}, chosen by the letters of the first {len(texts)} documents.")
         return fitting
     if analyzer == "english" and fitting == "cjk":
         logger.warning(
-            "The analyzer english makes single words of Chinese, Japanese and Korean characters, and these documents "
-            "have many. Use cjk."
+            "The analyzer english splits Chinese, Japanese and Korean text into single characters, and these "
+            "documents have many. Use cjk."
         )
     return analyzer
 
@@ -130,8 +132,8 @@ def _begin(folder: Path, begun: Manifest, analyzer: Analyzer, tokenizer: PreTrai
             ours, theirs = getattr(begun, name), getattr(manifest, name)
             if ours != theirs:
                 raise ValueError(
-                    f"an interrupted build goes on with the same options; {folder} was begun with {name} {theirs}, got "
-                    f"{ours}. Use the same or remove that folder."
+                    f"an interrupted build must continue with the same options, but {folder} was begun with "
+                    f"{name} {theirs}, now {ours}. Use the same options, or remove that folder."
                 )
         return Datastore(folder, manifest, analyzer)
     folder.mkdir(parents=True, exist_ok=True)
@@ -149,8 +151,8 @@ def _skip(rows: Iterator[tuple[str, str]], manifest: Manifest) -> None:
         documents_hash = chain_hashes(documents_hash, document_id, text)
     if documents_hash != manifest.documents_hash:
         raise ValueError(
-            f"an interrupted build goes on with the same documents; the first {manifest.num_documents} have changed. "
-            "Remove the unfinished folder to start anew."
+            f"an interrupted build must continue with the same documents, but the first {manifest.num_documents} "
+            "have changed. Remove the unfinished folder to start over."
         )
 
 

@@ -64,13 +64,13 @@ def connect(engine: str, client: Any = None) -> Any:
         package = importlib.import_module(PACKAGES[engine])
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"{engine} is searched with its client, which is not installed. Run pip install hf-domain[{engine}]."
+            f"searching {engine} needs its client, which is not installed. Run pip install hf-domain[{engine}]."
         ) from error
     names = ("url", "api_key", "username", "password", "bearer_token", "ca_certs")
     given = {name: os.environ.get(f"{engine}_{name}".upper()) for name in names}
     if not given["url"]:
         raise ValueError(
-            f"the environment names the server; {engine.upper()}_URL is not set. Set it, or pass a client."
+            f"the environment must name the server, but {engine.upper()}_URL is not set. Set it, or pass a client."
         )
     user = (given["username"], given["password"]) if given["username"] else None
     options: dict[str, Any] = {"max_retries": RETRIES, "retry_on_timeout": True, "http_compress": True}
@@ -121,8 +121,8 @@ def build_index(manifest: Manifest, analyzer: Analyzer, passages: Iterator[tuple
         count = _ask(lambda: client.count(index=name))["count"]
         if count != total:
             raise ValueError(
-                f"the server holds what it was sent; {name} has {count} of {total} passages. Delete that index and "
-                "build it again."
+                f"the server must hold every passage that it was sent, but {name} has {count} of {total}. Delete "
+                "that index and build it again."
             )
         _ask(lambda: client.indices.put_mapping(index=name, body={"_meta": meta | {"complete": True}}))
 
@@ -156,8 +156,9 @@ class ElasticsearchIndex:
             meta = _ask(lambda: _read_meta(client, self.name))
         if not meta["complete"] or meta["fingerprint"] != manifest.fingerprint:
             raise ValueError(
-                f"an index is searched when all passages are in it; {self.name} has {meta['num_indexed']} of "
-                f"{manifest.num_findable}. Go on: Datastore.load(..., rebuild_index=True)."
+                f"an index must hold all passages before it is searched, but {self.name} has "
+                f"{meta['num_indexed']} of {manifest.num_findable}. Continue with Datastore.load(..., "
+                "rebuild_index=True)."
             )
         # Each shard counts document frequencies by itself otherwise.
         self.options = {"search_type": "dfs_query_then_fetch"} if meta["shards"] > 1 else {}
@@ -250,9 +251,12 @@ def _check_server(client: Any, engine: str) -> None:
     version = _ask(client.info, is_known=False)["version"]
     found = version.get("distribution", "elasticsearch")
     if found != engine:
-        raise ValueError(f"the engine is what the server is; it is {found}, the datastore's engine {engine}.")
+        raise ValueError(
+            f"the engine of the datastore, {engine}, must be that of the server, which is {found}. Use another "
+            "server, or build a datastore with this engine."
+        )
     if engine == "elasticsearch" and not version["number"].startswith(("8.", "9.")):
-        raise ValueError(f"Elasticsearch 8 and 9 are supported; the server is {version['number']}. Use another server.")
+        raise ValueError(f"the server must be Elasticsearch 8 or 9, but is {version['number']}. Use another server.")
 
 
 def _read_meta(client: Any, name: str) -> dict[str, Any]:
@@ -271,12 +275,17 @@ def _send(client: Any, actions: list[dict[str, Any]]) -> None:
         items = [details for ok, item in _ask(call) if not ok for details in item.values()]
         refused = [item for item in items if item["status"] not in OVERLOADED]
         if refused:
-            raise ValueError(f"the server refuses {len(refused)} passages, the first with {refused[0]['error']}.")
+            raise ValueError(
+                f"the server must accept every passage, but refuses {len(refused)}, the first with "
+                f"{refused[0]['error']}."
+            )
         if not items:
             return
         failure = str(items[0]["error"])
         pending = {item["_id"]: pending[item["_id"]] for item in items}
-    raise ConnectionError(f"the server refused passages for {PATIENCE} s: {failure}. Build again later: it goes on.")
+    raise ConnectionError(
+        f"the server refused passages for {PATIENCE} s: {failure}. Run the build again later; it continues."
+    )
 
 
 def _collect(function: Callable, client: Any, actions: Iterable[dict[str, Any]], **options: Any) -> list:
@@ -341,8 +350,8 @@ def _tell_failures(name: str) -> Iterator[None]:
             ) from error
         if kind == "UnsupportedProductError":
             raise ValueError(
-                "the server does not say that it is Elasticsearch. OpenSearch needs the engine opensearch; else a "
-                "proxy drops the header X-Elastic-Product."
+                "the server must identify itself as Elasticsearch, but does not. Use the engine opensearch for "
+                "OpenSearch; otherwise check for a proxy that drops the header X-Elastic-Product."
             ) from error
         raise _explain(getattr(error, "status_code", None), str(error), name) from error
 

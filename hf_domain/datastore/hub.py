@@ -120,7 +120,9 @@ def load_from_hub(
     """
     folder = Path(folder).absolute()
     if folder.exists():
-        raise FileExistsError(f"a datastore is made in a new folder; {folder} exists. Name another or remove it.")
+        raise FileExistsError(
+            f"a datastore must be made in a new folder, but {folder} exists. Name another or remove it."
+        )
     source = Path(repo_id)
     if not source.is_dir():
         patterns = [MANIFEST, "data/*.parquet", f"{TOKENIZER}/*"]
@@ -184,8 +186,8 @@ def _copy_datastore(
     expected = read_json(source / MANIFEST).get("fingerprint")
     if expected is None:
         raise ValueError(
-            f"what is loaded must be a published datastore; {repo_id} is one in use. Open it with Datastore.load, or "
-            "publish it with push_to_hub."
+            f"load_from_hub needs a published datastore, but {repo_id} is a working folder. Open it with "
+            "Datastore.load, or publish it with push_to_hub."
         )
     # The cache of the Hub keeps its files beside the snapshot and links to them.
     root = source.parent.parent if source.parent.name == "snapshots" else source
@@ -193,14 +195,20 @@ def _copy_datastore(
     check_inside(root, files)
     tokenizer = load_tokenizer(source, root)
     if fingerprint_tokenizer(tokenizer) != published.tokenizer:
-        raise ValueError(f"the tokenizer of {repo_id} must be the one that cut the passages. Publish it again.")
+        raise ValueError(
+            f"the tokenizer of {repo_id} must be the one that cut its passages, but is not. Publish the datastore "
+            "again."
+        )
     shutil.copytree(source / TOKENIZER, folder / TOKENIZER)
     manifest = replace(published, passages_hash="", num_passages=0, parts=[], files={}, index=None, engine="tantivy")
     known: set[int] = set()
     for file in tqdm(files, desc="Copying passages", unit="file"):
         _copy_part(file, folder, manifest, published, tokenizer, known)
     if manifest.fingerprint != expected or manifest.num_passages != published.num_passages:
-        raise ValueError(f"the passages of {repo_id} must be those that its {MANIFEST} describes. Publish them again.")
+        raise ValueError(
+            f"the passages of {repo_id} must be those that its {MANIFEST} describes, but are not. Publish the "
+            "datastore again."
+        )
     if not known:
         raise ValueError(f"{repo_id} must hold a passage, but holds none. Publish it again.")
     write_json(folder / MANIFEST, asdict(manifest))
@@ -224,8 +232,8 @@ def _copy_part(
             for number, text_hash in enumerate(rows["text_hash"], manifest.num_passages):
                 if number not in deleted and text_hash in known:
                     raise ValueError(
-                        f"passages must have different texts; that of passage {number} in {file} is there twice. "
-                        "Publish the datastore again."
+                        f"passages must have different texts, but that of passage {number} in {file} occurs "
+                        "twice. Publish the datastore again."
                     )
                 if number not in deleted:
                     known.add(text_hash)
@@ -246,21 +254,21 @@ def _read_rows(file: Path, num_passages: int, published: Manifest) -> Iterator[d
         if source.schema_arrow.names != list(FEATURES) or source.schema_arrow.field("input_ids") != SCHEMA.field(3):
             raise pa.ArrowInvalid(f"its columns are {', '.join(source.schema_arrow.names)}")
         if num_passages + source.metadata.num_rows > published.num_passages:
-            raise pa.ArrowInvalid(f"with it there are more than the {published.num_passages} passages of {MANIFEST}")
+            raise pa.ArrowInvalid(f"it brings more passages than the {published.num_passages} of {MANIFEST}")
         for group in map(source.metadata.row_group, range(source.num_row_groups)):
             columns = [group.column(number) for number in range(group.num_columns)]
             size = sum(max(column.total_uncompressed_size, 4 * column.num_values) for column in columns)
             if size > MAX_GROUP_BYTES or columns[-1].num_values > group.num_rows * published.max_length:
-                raise pa.ArrowInvalid(f"a row group of it takes {size:,} bytes, more than its passages can")
+                raise pa.ArrowInvalid(f"one of its row groups takes {size:,} bytes, more than its passages can")
         for batch in source.iter_batches(BATCH_ROWS, use_threads=False):
             size = sum(map(_count_bytes, (batch["document_id"], batch["text"])))
             if size > MAX_BATCH_BYTES or any(column.null_count for column in batch.columns):
-                raise pa.ArrowInvalid(f"{len(batch)} passages of it have missing values or take {size:,} bytes")
+                raise pa.ArrowInvalid(f"{len(batch)} of its passages have missing values or take {size:,} bytes")
             yield batch.to_pydict()
     except (pa.ArrowException, KeyError, OSError) as error:
         raise ValueError(
-            f"the passages of a published datastore must be Parquet as push_to_hub writes it; {file} is not: {error}. "
-            "Publish it again."
+            f"published passages must be Parquet as push_to_hub writes it, but {file} is not: {error}. Publish "
+            "the datastore again."
         ) from error
 
 

@@ -81,9 +81,12 @@ def read_manifest(folder: Path) -> Manifest:
     if not file.exists():
         unfinished = Path(f"{folder}.unfinished")
         raise FileNotFoundError(
-            f"the building of {folder} was interrupted. Build it again with the same options: {unfinished} goes on."
+            (
+                f"the build of {folder} was interrupted. Run it again with the same options; it continues in "
+                f"{unfinished}."
+            )
             if unfinished.exists()
-            else f"{folder} is not a datastore: it has no {MANIFEST}. Build one with build_datastore."
+            else f"{folder} must be a datastore, but has no {MANIFEST}. Build one with build_datastore."
         )
     try:
         content = read_json(file)
@@ -92,8 +95,8 @@ def read_manifest(folder: Path) -> Manifest:
     version = content.get("format_version") if isinstance(content, dict) else None
     if isinstance(content, dict) and version != FORMAT_VERSION:
         raise ValueError(
-            f"the format of a datastore must be {FORMAT_VERSION}; that of {folder} is {version!r}. Build the datastore "
-            "again, or use the version of hf-domain that wrote it."
+            f"the format of a datastore must be {FORMAT_VERSION}, but that of {folder} is {version!r}. Build the "
+            "datastore again, or use the version of hf-domain that wrote it."
         )
     return _check_content(file, content)
 

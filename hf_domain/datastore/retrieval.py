@@ -93,12 +93,13 @@ def _add_passages(
     missing = [column for column in columns if column not in dataset.column_names]
     if missing or not columns:
         raise ValueError(
-            f"text columns are columns of the dataset: {', '.join(dataset.column_names)}; got {', '.join(missing)}."
+            f"text columns must be columns of the dataset, {', '.join(dataset.column_names)}, but "
+            f"{', '.join(missing)} is not"
         )
     if k < 1:
-        raise ValueError(f"k is the number of passages to find, at least 1; got {k}")
+        raise ValueError(f"k, the number of passages to find, must be at least 1, but is {k}")
     if not len(datastore):
-        raise ValueError(f"passages come from a datastore that holds some; {datastore.folder} is empty. Add documents.")
+        raise ValueError(f"the datastore must hold passages, but {datastore.folder} is empty. Add documents.")
     if num_proc is not None and num_proc > 1 and datastore.client is not None and not callable(datastore.client):
         raise ValueError(
             f"with num_proc={num_proc} each process must make its own client, but the datastore has one that cannot be "

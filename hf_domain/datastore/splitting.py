@@ -39,12 +39,13 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, max_length: int) -> None
     """
     if not tokenizer.is_fast:
         raise ValueError(
-            f"passages are cut at the offsets of tokens; {type(tokenizer).__name__} has none. Use a fast tokenizer."
+            f"the tokenizer must give the offsets of tokens to cut passages, but {type(tokenizer).__name__} gives "
+            "none. Use a fast tokenizer."
         )
     if not MIN_LENGTH <= max_length <= tokenizer.model_max_length:
         raise ValueError(
-            f"a passage has from {MIN_LENGTH} tokens to what the model takes, {tokenizer.model_max_length}; got "
-            f"max_length={max_length}. Change it or use another encoder."
+            f"max_length must be from {MIN_LENGTH} to {tokenizer.model_max_length}, the encoder's limit, but is "
+            f"{max_length}. Change it or use another encoder."
         )
 
 
@@ -69,13 +70,15 @@ def read_documents(
     """Yield ids and texts."""
     for number, row in enumerate(documents, first):
         if not isinstance(row, Mapping):
-            raise ValueError(f"a document is a row with a column {text_column}; row {number} is {row!r}.")
+            raise ValueError(f"a document must be a row with the column {text_column}, but row {number} is {row!r}.")
         for column in (text_column, id_column):
             if column is not None and column not in row:
-                raise ValueError(f"documents have a column {column}; these have {', '.join(row)}. Name the right one.")
+                raise ValueError(
+                    f"documents must have the column {column}, but have {', '.join(row)}. Name the right one."
+                )
         text = row[text_column]
         if text is not None and not isinstance(text, str):
-            raise ValueError(f"the text of a document is a string; row {number} has {text!r} as {text_column}.")
+            raise ValueError(f"the text of a document must be a string, but {text_column} of row {number} is {text!r}.")
         yield str(number if id_column is None else row[id_column]), text or ""
 
 

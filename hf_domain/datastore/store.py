@@ -113,8 +113,8 @@ class Datastore:
         manifest = read_manifest(folder)
         if tokenizer is not None and fingerprint_tokenizer(tokenizer) != manifest.tokenizer:
             raise ValueError(
-                f"a datastore is read with the tokenizer that cut it, {folder / TOKENIZER}; got another one, "
-                f"{tokenizer.name_or_path or type(tokenizer).__name__}. Build a datastore for it."
+                f"a datastore must be read with the tokenizer that cut it, {folder / TOKENIZER}, but this is "
+                f"{tokenizer.name_or_path or type(tokenizer).__name__}. Build a datastore for this tokenizer."
             )
         datastore = cls(folder, manifest, find_analyzer(manifest, analyzer, rebuild_index), client)
         check_inside(folder, [folder / name for name in (*manifest.parts, TOKENIZER)])
@@ -136,7 +136,7 @@ class Datastore:
         analyzer, client = Analyzer(state["analyzer"]), state["client"]
         self.__init__(Path(state["folder"]), manifest, analyzer, client)  # type: ignore[misc]
         if (self.analyzer.fingerprint, self.fingerprint) != (manifest.analyzer_fingerprint, state["fingerprint"]):
-            raise ValueError(f"a datastore must not change while it is searched; {self.folder} did. Start again.")
+            raise ValueError(f"a datastore must not change while it is searched, but {self.folder} did. Start again.")
 
     def __len__(self) -> int:
         """Passages that can be found."""
@@ -178,7 +178,9 @@ class Datastore:
         if self.manifest.engine != "tantivy":
             return ElasticsearchIndex(self.manifest, self.analyzer, self.connection)
         if self.manifest.index is None:
-            raise ValueError(f"{self.folder} has no index yet: its building was interrupted. Build it again.")
+            raise ValueError(
+                f"{self.folder} must have an index, but has none: its build was interrupted. Build it again."
+            )
         return TantivyIndex(self.folder / self.manifest.index, self.analyzer)
 
     def search(
@@ -199,11 +201,11 @@ class Datastore:
             ValueError: k or max_query_terms is not positive, or texts is one text alone.
         """
         if isinstance(texts, str):
-            raise ValueError(f"texts are a list of queries; got the text {texts[:50]!r}. Put it into a list.")
+            raise ValueError(f"texts must be a list of queries, but is the text {texts[:50]!r}. Put it into a list.")
         if k < 1:
-            raise ValueError(f"k is the number of passages to find, at least 1; got {k}")
+            raise ValueError(f"k, the number of passages to find, must be at least 1, but is {k}")
         if max_query_terms is not None and max_query_terms < 1:
-            raise ValueError(f"max_query_terms is at least 1, or None for all; got {max_query_terms}")
+            raise ValueError(f"max_query_terms must be at least 1, or None for all, but is {max_query_terms}")
         return self.index.search(texts, k, max_query_terms)
 
     def read_texts(self) -> Iterator[tuple[int, str]]:
@@ -262,10 +264,10 @@ class Datastore:
         try:
             numbers = {operator.index(number) for number in passage_ids}
         except TypeError as error:
-            raise ValueError(f"passage_ids are a list of whole numbers: {error}. Pass such a list.") from error
+            raise ValueError(f"passage_ids must be a list of whole numbers: {error}. Pass such a list.") from error
         names = {document_ids} if isinstance(document_ids, str) else set(document_ids)
         if isinstance(document_ids, str) or not all(isinstance(name, str) for name in names):
-            raise ValueError(f"document_ids are a list of strings; got {document_ids!r}. Pass such a list.")
+            raise ValueError(f"document_ids must be a list of strings, but is {document_ids!r}. Pass such a list.")
         with self._write():
             missing: set[Any] = {number for number in numbers if not 0 <= number < self.manifest.num_passages}
             if names:
@@ -274,7 +276,10 @@ class Datastore:
                 numbers |= set(rows.to_pylist())
                 missing |= names - set(documents.take(rows).to_pylist())
             if missing:
-                raise ValueError(f"what is deleted is in the datastore; {', '.join(sorted(map(str, missing)))} is not.")
+                raise ValueError(
+                    "only passages and documents of the datastore can be deleted, and "
+                    f"{', '.join(sorted(map(str, missing)))} is not there."
+                )
             numbers -= set(self.manifest.deleted)
             if numbers:
                 manifest = replace(self.manifest, deleted=sorted({*self.manifest.deleted, *numbers}))
@@ -299,7 +304,7 @@ class Datastore:
                 progress.update(len(rows["id"]))
         if found.fingerprint != self.fingerprint:
             raise ValueError(
-                f"the passages of {self.folder} must be those of its {MANIFEST}, but are others. Build the datastore "
+                f"the passages of {self.folder} must be those of its {MANIFEST}, but are not. Build the datastore "
                 "again."
             )
 
@@ -333,8 +338,10 @@ class Datastore:
                 if _is_disk_full(error):
                     raise OSError(
                         errno.ENOSPC,
-                        f"the disk of {self.folder} is full. Nothing that was complete is lost: make room and run "
-                        "the same again",
+                        (
+                            f"the disk of {self.folder} is full. Nothing complete is lost: make room and run the same "
+                            "command again"
+                        ),
                     ) from error
                 raise
             finally:
@@ -347,7 +354,7 @@ class Datastore:
             ours, theirs = getattr(self.manifest, name), getattr(manifest, name)
             if ours != theirs:
                 raise ValueError(
-                    f"the datastore changed since it was loaded; {self.folder} now has {name} {theirs} instead of "
+                    f"the datastore changed after it was loaded: {self.folder} now has {name} {theirs} instead of "
                     f"{ours}. Load it again."
                 )
         if manifest != self.manifest:
@@ -487,7 +494,9 @@ def lock_folder(folder: Path) -> Iterator[None]:
         with FileLock(folder / LOCK, timeout=0):
             yield
     except Timeout as error:
-        raise ValueError(f"one process writes at a time; another one is writing to {folder}. Wait.") from error
+        raise ValueError(
+            f"only one process may write at a time, and another one is writing to {folder}. Wait for it."
+        ) from error
 
 
 def _is_disk_full(error: BaseException) -> bool:

@@ -28,8 +28,8 @@ def import_tantivy() -> Any:
         import tantivy
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "a datastore is searched with tantivy, which is not installed. Run pip install hf-domain[datastore], or "
-            "build it with another engine."
+            "searching a datastore needs tantivy, which is not installed. Run pip install hf-domain[datastore], "
+            "or build the datastore with another engine."
         ) from error
     return tantivy
 
@@ -93,8 +93,8 @@ class TantivyIndex:
         self.tantivy = import_tantivy()
         if not self.tantivy.Index.is_compatible(str(folder)):
             raise ValueError(
-                f"tantivy {self.tantivy.__version__} cannot read {folder}, which another version wrote. Rebuild the "
-                "index from the passages."
+                f"tantivy {self.tantivy.__version__} cannot read {folder}, which another version wrote. Rebuild "
+                "the index with Datastore.load(..., rebuild_index=True)."
             )
         self.analyzer = analyzer
         self.index = self.tantivy.Index.open(str(folder))

@@ -24,8 +24,8 @@ def check_inside(folder: Path, paths: Iterable[Path]) -> None:
         for inner in (path, *(path.rglob("*") if path.is_dir() else ())):
             if not inner.resolve().is_relative_to(root):
                 raise ValueError(
-                    f"a datastore must hold its files itself; {inner} leads to {inner.resolve()}. Put a copy there, if "
-                    "you trust it."
+                    f"all files of a datastore must lie inside it, but {inner} leads to {inner.resolve()}. Put a "
+                    "copy there if you trust it."
                 )
 
 
@@ -44,7 +44,7 @@ def load_tokenizer(folder: Path, root: Path | None = None) -> PreTrainedTokenize
         return AutoTokenizer.from_pretrained(folder / TOKENIZER, trust_remote_code=False)
     except Exception as error:  # tokenizers and transformers raise many kinds
         raise ValueError(
-            f"the tokenizer of a datastore must load without code of its own; {folder / TOKENIZER} does not: "
+            f"the tokenizer of a datastore must load without code of its own, but {folder / TOKENIZER} does not: "
             f"{error or type(error).__name__}. Build the datastore again."
         ) from error
 
@@ -55,12 +55,12 @@ def find_analyzer(manifest: Manifest, analyzer: str | Callable[[str], list[str]]
         found = Analyzer(analyzer or manifest.analyzer)
     except ValueError as error:
         raise ValueError(
-            f"the index was made with the function {manifest.analyzer}, which is not one of ours. Pass it as analyzer."
+            f"the index was made with the function {manifest.analyzer}, which must be passed as analyzer, but is not."
         ) from error
     if found.fingerprint != manifest.analyzer_fingerprint and not rebuild:
         raise ValueError(
-            f"an index is searched with the analyzer that made it, {manifest.analyzer}; {found.name} makes other terms "
-            "now. Make the index again from the passages: Datastore.load(..., rebuild_index=True)."
+            f"an index must be searched with the analyzer that made it, {manifest.analyzer}, but {found.name} "
+            "makes other terms now. Rebuild the index with Datastore.load(..., rebuild_index=True)."
         )
     return found
 
@@ -85,7 +85,7 @@ def check_rows(
         zip(rows["id"], rows["document_id"], rows["text"], rows["input_ids"], strict=True), first
     ):
         if name != number:
-            raise ValueError(f"the id of a passage must be the number of its row; row {number} has {name}.")
+            raise ValueError(f"the id of a passage must be the number of its row, but row {number} has {name}.")
         found.count_passage(document_id, text, input_ids)
         if text or input_ids or number not in deleted:
             kept.append((number, text, input_ids))
@@ -94,6 +94,6 @@ def check_rows(
     for (number, _, theirs), ours in zip(kept, expected, strict=True):
         if theirs != ours:
             raise ValueError(
-                f"the tokens of a passage must be those of its text; passage {number} has others. Build the datastore "
-                "again from its documents."
+                f"the tokens of a passage must be those of its text, but passage {number} has others. Build the "
+                "datastore again from its documents."
             )

@@ -38,16 +38,16 @@ class DistillationConfig:
 
     def __post_init__(self) -> None:
         if self.method not in ("minilm", "minilmv2"):
-            raise ValueError(f"method must be 'minilm' or 'minilmv2', got {self.method!r}")
+            raise ValueError(f"method must be 'minilm' or 'minilmv2', but is {self.method!r}")
         if self.method == "minilm" and self.num_relation_heads is not None:
             raise ValueError(
-                f"MiniLM compares the attention heads themselves, got num_relation_heads={self.num_relation_heads}; "
-                "use method='minilmv2'"
+                "num_relation_heads must be None for MiniLM, which compares the attention heads themselves, but "
+                f"is {self.num_relation_heads}. Use method='minilmv2'."
             )
         for name in ("num_relation_heads", "teacher_layer"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ValueError(f"{name} must be 1 or more, got {value}")
+                raise ValueError(f"{name} must be at least 1, but is {value}")
 
 
 def compute_relation_loss(

@@ -131,7 +131,7 @@ class DistillationModel(PreTrainedModel):
         rows = [model.config.vocab_size for model in (self.student, self.teacher)]
         if rows[0] != rows[1] and (largest := int(input_ids.max())) >= min(rows):
             raise ValueError(
-                f"student and teacher must read the same tokens; the batch has entry {largest}, the student "
+                f"student and teacher must have the same vocabulary, but the batch has id {largest}, the student "
                 f"{rows[0]:,} entries and the teacher {rows[1]:,}. Apply the same vocabulary delta to both."
             )
         real = torch.ones_like(input_ids) if attention_mask is None else attention_mask

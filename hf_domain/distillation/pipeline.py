@@ -101,7 +101,10 @@ class DistillationArguments(ModelArguments):
     def __post_init__(self) -> None:
         ways = {name: getattr(self, name) for name in SHAPE[:3]}
         if sum(way is not None for way in ways.values()) != 1:
-            raise ValueError(f"a student is named, picked from the teacher's layers or made fresh; got {ways}")
+            raise ValueError(
+                "exactly one of student_name_or_path, student_layers and num_hidden_layers must be given, but "
+                f"they are {ways}"
+            )
         self.distillation_config = DistillationConfig(self.method, self.num_relation_heads, self.teacher_layer)
 
     @property

@@ -75,13 +75,18 @@ def make_plan(
         ValueError: The strategy is unknown, or has too few steps to divide.
     """
     if strategy not in get_args(Strategy):
-        raise ValueError(f"strategy must be one of {', '.join(get_args(Strategy))}; got {strategy!r}")
+        raise ValueError(f"strategy must be one of {', '.join(get_args(Strategy))}, but is {strategy!r}")
     parts = {"distill_then_adapt": 2, "adapt_and_distill": 3}.get(strategy, 1)
     if student_steps < parts:
-        raise ValueError(f"{strategy} divides student_steps among {parts} steps; got {student_steps}")
+        raise ValueError(
+            f"student_steps must be at least {parts} for {strategy}, which divides them among {parts} steps, but "
+            f"is {student_steps}"
+        )
     adapts_teacher = strategy.startswith("adapt")
     if adapts_teacher and teacher_steps < 1:
-        raise ValueError(f"{strategy} adapts the teacher, which needs teacher_steps; got {teacher_steps}")
+        raise ValueError(
+            f"teacher_steps must be at least 1 for {strategy}, which adapts the teacher, but is {teacher_steps}"
+        )
     each, rest = divmod(student_steps, parts)
 
     folder = Path(output_dir, strategy)
@@ -152,7 +157,9 @@ def fingerprint_checkpoint(path: str) -> str:
         # Only what a step made can be made again: nobody is told to delete a teacher of theirs.
         is_ours = (folder / RECORD).is_file()
         advice = "Delete the folder to run the step that makes it again." if is_ours else "Save it by save_pretrained."
-        raise ValueError(f"a step starts from a checkpoint, config.json and safetensors; {folder} lacks them. {advice}")
+        raise ValueError(
+            f"a step must start from a checkpoint with config.json and safetensors, but {folder} lacks them. {advice}"
+        )
     return fingerprint_files([folder / "config.json", *weights])
 
 
@@ -185,14 +192,15 @@ def begin_step(step: Step, settings: dict[str, Any]) -> bool:
         record = {}
     if record and record["bases"] != bases:
         raise ValueError(
-            f"{step.output_dir} was made from another base than {step.model or step.teacher} as it is now. Name "
-            "another --output_dir, or run all steps again with --overwrite_output_dir."
+            f"{step.output_dir} must start from {step.model or step.teacher} as it is now, but was made from "
+            "another base. Name another --output_dir, or run all steps again with --overwrite_output_dir."
         )
     for name, ours in options.items():
         if record and record["options"].get(name) != ours:
             raise ValueError(
-                f"{step.output_dir} was made with {name} {record['options'].get(name)!r}, this run has {ours!r}. Name "
-                "another --output_dir, or run all steps again with --overwrite_output_dir."
+                f"{step.output_dir} must have been made with the same options, but has {name} "
+                f"{record['options'].get(name)!r}, now {ours!r}. Name another --output_dir, or run all steps "
+                "again with --overwrite_output_dir."
             )
     if record.get("done"):
         fingerprint_checkpoint(step.output_dir)

@@ -27,39 +27,45 @@ def check_pair(student: PreTrainedModel, teacher: PreTrainedModel, config: Disti
     rows = student.config.vocab_size, teacher.config.vocab_size
     if abs(rows[0] - rows[1]) > LARGEST_PADDING:
         raise ValueError(
-            f"student and teacher must read the same tokens; the student has {rows[0]:,} entries, the teacher "
-            f"{rows[1]:,}. Apply the same vocabulary delta to both, or make the student from this teacher."
+            f"student and teacher must have the same vocabulary, but the student has {rows[0]:,} entries and the "
+            f"teacher {rows[1]:,}. Apply the same vocabulary delta to both, or make the student from this teacher."
         )
     ours, theirs = find_encoder(student).config, find_encoder(teacher).config
     for owner, encoder_config in (("student", ours), ("teacher", theirs)):
         # Flash and flex attention hand on no mask that tells which positions a local layer attends to.
         if (attention := str(encoder_config._attn_implementation)).startswith(("flash", "flex")):
             raise ValueError(
-                f"relations are read under sdpa or eager attention; the {owner} has {attention}. Load it with "
+                f"the attention must be sdpa or eager, but the {owner} has {attention}. Load it with "
                 "attn_implementation='sdpa'."
             )
     if config.teacher_layer is not None and config.teacher_layer > theirs.num_hidden_layers:
         raise ValueError(
-            f"teacher_layer is a layer of the teacher, which has {theirs.num_hidden_layers}; got {config.teacher_layer}"
+            f"teacher_layer must be at most {theirs.num_hidden_layers}, the layers of the teacher, but is "
+            f"{config.teacher_layer}"
         )
     if config.method == "minilm" and ours.num_attention_heads != theirs.num_attention_heads:
         raise ValueError(
-            f"MiniLM compares head with head; the student has {ours.num_attention_heads} and the teacher "
-            f"{theirs.num_attention_heads}. Use method='minilmv2', or a student with as many heads."
+            "student and teacher must have as many attention heads for MiniLM, but the student has "
+            f"{ours.num_attention_heads} and the teacher {theirs.num_attention_heads}. Use method='minilmv2', or "
+            "another student."
         )
     num_heads = count_relation_heads(theirs.num_attention_heads, config)
     if config.method == "minilmv2" and (ours.hidden_size % num_heads or theirs.hidden_size % num_heads):
         raise ValueError(
-            f"the relation heads must divide both widths; {num_heads} do not divide {ours.hidden_size} (student) and "
-            f"{theirs.hidden_size} (teacher). Set num_relation_heads."
+            f"num_relation_heads must divide both widths, but {num_heads} does not divide {ours.hidden_size} "
+            f"(student) and {theirs.hidden_size} (teacher). Set num_relation_heads."
         )
     if not any(parameter.requires_grad for parameter in find_encoder(student).parameters()):
-        raise ValueError("the encoder of the student is frozen; train it: freeze_backbone=False in models of ours")
+        raise ValueError(
+            "the encoder of the student must be trainable, but is frozen. Set freeze_backbone=False in our models."
+        )
     sizes = [sum(parameter.numel() for parameter in model.base_model.parameters()) for model in (student, teacher)]
     if sizes[0] > sizes[1]:
         warnings.warn(
-            f"the student has {sizes[0]:,} parameters, more than the teacher with {sizes[1]:,}: it can learn no more "
-            "than the teacher knows, at a higher cost",
+            (
+                f"the student has {sizes[0]:,} parameters, more than the teacher with {sizes[1]:,}: it costs more and "
+                "cannot learn more than the teacher knows"
+            ),
             stacklevel=3,
         )
 
@@ -75,9 +81,9 @@ def check_same_vocabulary(student: PreTrainedTokenizerBase, teacher: PreTrainedT
         return
     entry = next(entry for entry in sorted(ours.keys() | theirs.keys()) if ours.get(entry) != theirs.get(entry))
     raise ValueError(
-        f"student and teacher must have the same vocabulary; {entry!r} has the id {ours.get(entry)} in the student's "
-        f"({len(ours):,} entries) and {theirs.get(entry)} in the teacher's ({len(theirs):,}). Expand both by the same "
-        "vocabulary delta, or make the student from this teacher."
+        f"student and teacher must have the same vocabulary, but {entry!r} has the id {ours.get(entry)} in the "
+        f"student's ({len(ours):,} entries) and {theirs.get(entry)} in the teacher's ({len(theirs):,}). Expand "
+        "both by the same vocabulary delta, or make the student from this teacher."
     )
 
 
@@ -139,13 +145,16 @@ def pick_layers(teacher: PreTrainedModel, layers: Sequence[int]) -> PreTrainedMo
     encoder = find_encoder(teacher)
     count = encoder.config.num_hidden_layers
     if not layers or list(layers) != sorted(set(layers)) or not 1 <= layers[0] <= layers[-1] <= count:
-        raise ValueError(f"layers must be rising numbers from 1 to {count}, the teacher's layers; got {list(layers)}")
+        raise ValueError(
+            f"layers must be rising numbers from 1 to {count}, the teacher's layers, but are {list(layers)}"
+        )
     if encoder.config.model_type == "modernbert" and layers[0] != 1:
         raise ValueError(
-            f"ModernBERT's first layer alone can be a first one: layers must begin with 1, got {layers[0]}"
+            "layers of a ModernBERT must begin with 1, because no other layer can be the first, but begin with "
+            f"{layers[0]}"
         )
     if teacher.config.vocab_size != encoder.config.vocab_size or hasattr(find_layers(encoder)[0], "side"):
-        raise ValueError("an exBERT's layers hold side modules, which a student has not; use make_student")
+        raise ValueError("layers cannot be picked from an exBERT, because they hold side modules. Use make_student.")
     student = make_student(teacher, num_hidden_layers=len(layers))
     kinds = getattr(encoder.config, "layer_types", None)
     if kinds is not None:

@@ -49,7 +49,7 @@ def test_analyzers_are_told_apart_by_what_they_do():
     analyzer = Analyzer(split)
     assert analyzer("A b") == ["a", "b"] and analyzer.name.endswith("split")
     assert analyzer.find_terms("A  b-c") == [Term("a", 0, 1), Term("b", 3, 4), Term("c", 5, 6)]
-    with pytest.raises(ValueError, match="one of english, standard, cjk or a function; got french"):
+    with pytest.raises(ValueError, match="one of english, standard, cjk or a function, but is french"):
         Analyzer("french")
     assert Analyzer("english")(PROBE)
 

@@ -318,13 +318,13 @@ def test_slow_and_dead_servers_are_told(tmp_path, tokenizer, stub):
 def test_other_servers_are_told(tmp_path, tokenizer):
     with start_stub("elasticsearch") as stub:
         stub.version = "7.17.0"
-        with pytest.raises(ValueError, match=r"8 and 9 are supported; the server is 7\.17\.0"):
+        with pytest.raises(ValueError, match=r"must be Elasticsearch 8 or 9, but is 7\.17\.0"):
             build(tmp_path / "one", tokenizer, "elasticsearch")
         stub.has_product_header = False
-        with pytest.raises(ValueError, match="does not say that it is Elasticsearch"):
+        with pytest.raises(ValueError, match="must identify itself as Elasticsearch"):
             build(tmp_path / "two", tokenizer, "elasticsearch")
         stub.has_product_header, stub.distribution = True, "opensearch"
-        with pytest.raises(ValueError, match="it is opensearch, the datastore's engine elasticsearch"):
+        with pytest.raises(ValueError, match="elasticsearch, must be that of the server, which is opensearch"):
             build(tmp_path / "three", tokenizer, "elasticsearch")
 
 
@@ -339,7 +339,7 @@ def test_interrupted_build_goes_on(tmp_path, tokenizer, stub):
     assert index["mappings"]["_meta"]["num_indexed"] == 30 and not index["mappings"]["_meta"]["complete"]
     calls = stub.count_calls("_bulk")
     stub.faults = [Fault("_bulk", item=refusal)]
-    with pytest.raises(ValueError, match=r"refuses 1 passages, the first with .*strict_dynamic"):
+    with pytest.raises(ValueError, match=r"but refuses 1, the first with .*strict_dynamic"):
         build(tmp_path / "store", tokenizer, stub.distribution)
     datastore = build(tmp_path / "store", tokenizer, stub.distribution)
     assert stub.count_calls("_bulk") == calls + 3
@@ -363,7 +363,7 @@ def test_incomplete_index_is_not_searched(tmp_path, tokenizer, stub):
         "complete": False,
         "num_indexed": 20,
     }
-    with pytest.raises(ValueError, match=r"has 20 of 45\. Go on"):
+    with pytest.raises(ValueError, match=r"has 20 of 45\. Continue"):
         Datastore.load(tmp_path / "store")
     assert Datastore.load(tmp_path / "store", rebuild_index=True).search(["unit44"])[0][0] == [44]
     del stub.indices[name_index(datastore)]["documents"]["7"]

@@ -50,10 +50,10 @@ def change_tokens(table):
 def test_passages_from_elsewhere_have_the_tokens_of_their_texts(tmp_path, export):
     table = pq.read_table(export / PARQUET)
     pq.write_table(change_tokens(table), export / PARQUET)
-    with pytest.raises(ValueError, match="must be those of its text; passage 3 has others"):
+    with pytest.raises(ValueError, match="must be those of its text, but passage 3 has others"):
         load_from_hub(str(export), tmp_path / "new")
     pq.write_table(table.set_column(0, "id", pa.array([*range(1, 20), 0])), export / PARQUET)
-    with pytest.raises(ValueError, match="the number of its row; row 0 has 1"):
+    with pytest.raises(ValueError, match="the number of its row, but row 0 has 1"):
         load_from_hub(str(export), tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
@@ -103,14 +103,14 @@ def move_out(folder, name):
 def test_links_out_of_a_datastore_are_refused(store, name):
     Datastore.load(store)
     move_out(store, name)
-    with pytest.raises(ValueError, match=rf"must hold its files itself; .*{name}.* leads to .*/outside-store"):
+    with pytest.raises(ValueError, match=rf"must lie inside it, but .*{name}.* leads to .*/outside-store"):
         Datastore.load(store).tokenizer  # noqa: B018
 
 
 @pytest.mark.parametrize("name", [PARQUET, "tokenizer", "tokenizer/tokenizer.json"])
 def test_links_out_of_a_published_datastore_are_refused(tmp_path, export, name):
     move_out(export, name)
-    with pytest.raises(ValueError, match=rf"must hold its files itself; .*{name} leads to .*/outside-export"):
+    with pytest.raises(ValueError, match=rf"must lie inside it, but .*{name} leads to .*/outside-export"):
         load_from_hub(str(export), tmp_path / "new")
 
 
@@ -159,7 +159,7 @@ def test_manifests_that_are_none_are_told(store, export, tmp_path):
         with pytest.raises(ValueError, match=r"datastore\.json is damaged|the format of a datastore"):
             Datastore.load(store)
     change_manifest(export, fingerprint="delete")
-    with pytest.raises(ValueError, match=r"must be a published datastore; .* is one in use"):
+    with pytest.raises(ValueError, match=r"needs a published datastore, but .* is a working folder"):
         load_from_hub(str(export), tmp_path / "new")
 
 
@@ -169,9 +169,9 @@ def test_manifests_that_are_none_are_told(store, export, tmp_path):
         (lambda table: table.drop_columns(["input_ids"]), "its columns are id, document_id, text\\."),
         (lambda table: table.set_column(3, "input_ids", table["text"]), "its columns are"),
         (lambda table: table.set_column(2, "text", pa.array([None] * 20, pa.string())), "missing values"),
-        (lambda table: pa.concat_tables([table, table]), "more than the 20 passages"),
+        (lambda table: pa.concat_tables([table, table]), "more passages than the 20"),
         (lambda table: table.slice(0, 19), "must be those that its datastore"),
-        (lambda table: pa.concat_tables([table.slice(0, 1)] * 20).set_column(0, "id", table["id"]), "there twice"),
+        (lambda table: pa.concat_tables([table.slice(0, 1)] * 20).set_column(0, "id", table["id"]), "occurs twice"),
         (lambda table: b"PAR1", "must be Parquet as push_to_hub writes it"),
         (lambda table: b"", "must be Parquet as push_to_hub writes it"),
     ],
@@ -201,7 +201,7 @@ def test_small_files_of_huge_passages_take_little_memory(tmp_path, export, kind)
     change_manifest(export, num_passages=400)
     pool = pa.default_memory_pool()
     limit = max(pool.max_memory(), 200_000_000)
-    with pytest.raises(ValueError, match=r"there twice|Publish (it|them) again"):
+    with pytest.raises(ValueError, match=r"occurs twice|Publish (it|the datastore) again"):
         load_from_hub(str(export), tmp_path / "new")
     assert pool.max_memory() <= limit
 

@@ -76,7 +76,7 @@ def test_what_is_not_a_datastore_is_told(tmp_path, datastore):
     with pytest.raises(ValueError, match="must be those that its datastore"):
         load_from_hub(str(tmp_path / "export"), tmp_path / "again")
     (tmp_path / "export" / "datastore.json").unlink()
-    with pytest.raises(FileNotFoundError, match="is not a datastore"):
+    with pytest.raises(FileNotFoundError, match="must be a datastore, but has no"):
         load_from_hub(str(tmp_path / "export"), tmp_path / "again")
     assert not (tmp_path / "again").exists()
 

@@ -140,9 +140,9 @@ def test_processes_and_cache(datastore, tmp_path):
 
 def test_unusable_arguments_are_told(datastore, caplog):
     rows = Dataset.from_dict({"text": ["word1"]})
-    with pytest.raises(ValueError, match="columns of the dataset: text; got body"):
+    with pytest.raises(ValueError, match="columns of the dataset, text, but body is not"):
         add_passages(rows, datastore, ["text", "body"])
-    with pytest.raises(ValueError, match="at least 1; got 0"):
+    with pytest.raises(ValueError, match="at least 1, but is 0"):
         add_passages(rows, datastore, "text", k=0)
     found = add_passages(rows, datastore, "text", k=100)
     assert 0 < len(found[0]["passage_ids"]) < 60 and "holds 60 passages: no row gets k=100" in caplog.text

@@ -102,5 +102,5 @@ def test_length_that_does_not_fit_is_told():
     tokenizer = make_bert_tokenizer()
     check_tokenizer(tokenizer, 512)
     for length in (31, 513):
-        with pytest.raises(ValueError, match=f"from 32 tokens to what the model takes, 512; got max_length={length}"):
+        with pytest.raises(ValueError, match=f"must be from 32 to 512, the encoder's limit, but is {length}"):
             check_tokenizer(tokenizer, length)

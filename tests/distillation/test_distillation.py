@@ -313,7 +313,7 @@ def test_our_models_learn():
     DistillationModel(student, teacher)(**make_batch(masked=False)).loss.backward()
     assert student.get_input_embeddings().weight.grad.abs().sum() > 0
     frozen = VarMAEForMaskedLM.from_backbone(make_masked_lm("bert"))
-    with pytest.raises(ValueError, match="student is frozen; train it"):
+    with pytest.raises(ValueError, match="student must be trainable, but is frozen"):
         DistillationModel(frozen, teacher)
 
 
@@ -478,7 +478,7 @@ def test_picked_layers_are_the_teachers(family):
     assert teacher.get_input_embeddings().weight.any()
     if family == "modernbert":
         assert pick_layers(teacher, [1, 2]).config.layer_types == teacher.config.layer_types
-        with pytest.raises(ValueError, match="begin with 1, got 2"):
+        with pytest.raises(ValueError, match="but begin with 2"):
             pick_layers(teacher, [2])
     else:
         second = pick_layers(teacher, [2])
@@ -505,10 +505,10 @@ def test_fresh_student_keeps_family_and_vocabulary(family):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "minilmv3"}, "must be 'minilm' or 'minilmv2', got 'minilmv3'"),
-        ({"num_relation_heads": 8}, "got num_relation_heads=8; use method='minilmv2'"),
-        ({"method": "minilmv2", "num_relation_heads": 0}, "num_relation_heads must be 1 or more, got 0"),
-        ({"teacher_layer": 0}, "teacher_layer must be 1 or more, got 0"),
+        ({"method": "minilmv3"}, "must be 'minilm' or 'minilmv2', but is 'minilmv3'"),
+        ({"num_relation_heads": 8}, "but is 8. Use method='minilmv2'"),
+        ({"method": "minilmv2", "num_relation_heads": 0}, "num_relation_heads must be at least 1, but is 0"),
+        ({"teacher_layer": 0}, "teacher_layer must be at least 1, but is 0"),
     ],
 )
 def test_bad_options(options, message):
@@ -518,23 +518,23 @@ def test_bad_options(options, message):
 
 def test_bad_pairs():
     teacher = make_masked_lm("bert")
-    with pytest.raises(ValueError, match="which has 2; got 3"):
+    with pytest.raises(ValueError, match="at most 2, the layers of the teacher, but is 3"):
         DistillationModel(make_masked_lm("bert"), teacher, DistillationConfig(teacher_layer=3))
-    with pytest.raises(ValueError, match=r"5 do not divide 32 \(student\)"):
+    with pytest.raises(ValueError, match=r"5 does not divide 32 \(student\)"):
         DistillationModel(make_masked_lm("bert"), teacher, DistillationConfig("minilmv2", num_relation_heads=5))
     large = make_masked_lm("bert")
     large.resize_token_embeddings(2000, mean_resizing=False)
     with pytest.raises(
-        ValueError, match=r"student has 2,000 entries, the teacher 120\. Apply the same vocabulary delta"
+        ValueError, match=r"student has 2,000 entries and the teacher 120\. Apply the same vocabulary delta"
     ):
         DistillationModel(large, teacher)
     # As many rows more as padding may be: the batch tells.
     large.resize_token_embeddings(500, mean_resizing=False)
-    with pytest.raises(ValueError, match="the batch has entry 400, the student 500 entries and the teacher 120"):
+    with pytest.raises(ValueError, match="the batch has id 400, the student 500 entries and the teacher 120"):
         DistillationModel(large, teacher)(torch.tensor([[1, 400]]))
     large = make_masked_lm("bert")
     large.config._attn_implementation_internal = "flex_attention"
-    with pytest.raises(ValueError, match="sdpa or eager attention; the student has flex_attention"):
+    with pytest.raises(ValueError, match="sdpa or eager, but the student has flex_attention"):
         DistillationModel(large, teacher)
     for layers in ([], [2, 1], [1, 1], [0], [3]):
         with pytest.raises(ValueError, match="rising numbers from 1 to 2"):

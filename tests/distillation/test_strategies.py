@@ -68,11 +68,11 @@ def test_every_model_gets_the_new_rows_once(strategy, student):
 
 
 def test_bad_plans():
-    with pytest.raises(ValueError, match=r"must be one of from_scratch, .*; got 'distill'"):
+    with pytest.raises(ValueError, match=r"must be one of from_scratch, .*, but is 'distill'"):
         plan("distill")
-    with pytest.raises(ValueError, match="divides student_steps among 3 steps; got 2"):
+    with pytest.raises(ValueError, match="divides them among 3 steps, but is 2"):
         plan("adapt_and_distill", student_steps=2)
-    with pytest.raises(ValueError, match="needs teacher_steps; got 0"):
+    with pytest.raises(ValueError, match="adapts the teacher, but is 0"):
         plan("adapt_then_distill", teacher_steps=0)
 
 
@@ -102,7 +102,9 @@ def test_killed_step_runs_again(steps):
     assert begin_step(steps[0], {"seed": 1})
     assert "[done]" not in describe_plan(steps)
     assert run(steps[0], seed=1)
-    with pytest.raises(ValueError, match=r"adapted-teacher was made with seed 1, this run has 2"):
+    with pytest.raises(
+        ValueError, match=r"adapted-teacher must have been made with the same options, but has seed 1, now 2"
+    ):
         begin_step(steps[0], {"seed": 2})
 
 
@@ -113,7 +115,7 @@ def test_step_from_another_base(steps):
     make_masked_lm("bert").save_pretrained(steps[0].output_dir)  # another adapted teacher under the same name
     assert weights != Path(steps[0].output_dir, "model.safetensors").read_bytes()
     assert not run(steps[0])
-    with pytest.raises(ValueError, match=r"made from another base than .*adapted-teacher"):
+    with pytest.raises(ValueError, match=r"must start from .*adapted-teacher as it is now"):
         run(steps[1])
 
 

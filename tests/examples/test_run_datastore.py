@@ -123,11 +123,11 @@ def test_every_tenth_document_is_held_out(folder, monkeypatch, capsys, streaming
             r"goes to a new file; there.jsonl holds something else",
         ),
         ({"output_dir": "encoder", "train_file": ["corpus.txt"]}, "encoder exists. Use --add"),
-        ({"output_dir": "encoder", "add": True, "train_file": ["corpus.txt"]}, "encoder is not a datastore"),
+        ({"output_dir": "encoder", "add": True, "train_file": ["corpus.txt"]}, "encoder must be a datastore"),
         ({"output_dir": "new", "model_name_or_path": "encoder", "train_file": ["no.txt"]}, "a file must match no.txt"),
         (
             {"output_dir": "new", "model_name_or_path": "encoder", "train_file": ["corpus.txt"], "max_length": 1000},
-            "what the model takes, 512; got max_length=1000",
+            "to 512, the encoder's limit, but is 1000",
         ),
     ],
 )
@@ -176,5 +176,5 @@ def test_a_file_without_text_is_told(folder, monkeypatch, capsys, rows, column, 
 
 def test_command_ends_in_one_line(folder, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["hf-domain", "search_datastore", "--datastore_dir", str(folder), "--text", "x"])
-    with pytest.raises(SystemExit, match=f"^error: {folder} is not a datastore"):
+    with pytest.raises(SystemExit, match=f"^error: {folder} must be a datastore"):
         command_line.main()

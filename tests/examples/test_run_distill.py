@@ -206,8 +206,15 @@ def refuse(run, tmp_path, match, **options):
 
 
 def test_bad_input(run, tmp_path):
-    refuse(run, tmp_path, r"named, picked .* or made fresh; got", student_layers=[1])
-    refuse(run, tmp_path, r"named, picked .* or made fresh; got", num_hidden_layers=None)
+    refuse(
+        run, tmp_path, r"exactly one of student_name_or_path, student_layers and num_hidden_layers", student_layers=[1]
+    )
+    refuse(
+        run,
+        tmp_path,
+        r"exactly one of student_name_or_path, student_layers and num_hidden_layers",
+        num_hidden_layers=None,
+    )
     refuse(run, tmp_path, "divides student_steps among 3 steps; got 1", student_steps=1)
     refuse(run, tmp_path, "student has 4 and the teacher 2", num_attention_heads=4)
     refuse(run, tmp_path, "5 do not divide 16", method="minilmv2", num_relation_heads=5)
@@ -227,15 +234,19 @@ def test_bad_input(run, tmp_path):
 
 def test_plan_from_another_base(run, tmp_path):
     run(strategy="from_scratch")
-    with pytest.raises(ValueError, match=r"student was made with hidden_size 16, this run has 32"):
+    with pytest.raises(
+        ValueError, match=r"student must have been made with the same options, but has hidden_size 16, now 32"
+    ):
         run(strategy="from_scratch", hidden_size=32)
-    with pytest.raises(ValueError, match=r"adapted was made with steps 6, this run has 8"):
+    with pytest.raises(ValueError, match=r"adapted must have been made with the same options, but has steps 6, now 8"):
         run(strategy="from_scratch", student_steps=8)
-    with pytest.raises(ValueError, match=r"adapted was made with weight_decay 0\.0, this run has 0\.5"):
+    with pytest.raises(
+        ValueError, match=r"adapted must have been made with the same options, but has weight_decay 0\.0, now 0\.5"
+    ):
         run(strategy="from_scratch", weight_decay=0.5)
     corpus = tmp_path / "corpus.txt"
     corpus.write_text(corpus.read_text(encoding="utf-8").upper(), encoding="utf-8")
-    with pytest.raises(ValueError, match="adapted was made with text "):
+    with pytest.raises(ValueError, match="adapted must have been made with the same options, but has text "):
         run(strategy="from_scratch")
 
 
