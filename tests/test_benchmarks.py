@@ -23,6 +23,8 @@ ARGUMENTS = {
     "inference": "--tokenizer {encoder} --expanded_vocabulary {encoder} --texts {texts} --num_texts 2 --repetitions 1",
     "p_values": "--trials 2",
     "rada": "--batch_size 2 --length 8 --passage_length 8 --cached 1 2 --encoded 2 --num_hidden_layers 1 --repeats 1",
+    "starts": "--model_name_or_path {encoder} --corpus {corpus} --heldout {heldout} --documents 40 --blocks 4 "
+    "--batch_size 2 --length 16 --steps 2 --measured_steps 1",
     "students": "--teacher {encoder} --students {encoder} --validation_file {heldout} --max_seq_length 8",
     "varmae": "--batch_size 2 --length 8 --num_hidden_layers 1 --repeats 1",
     "vocabulary": "--model_name_or_path {encoder} --corpus {corpus} --heldout {heldout} --max_size 150 --workers 1",
