@@ -95,6 +95,7 @@ def run(name: str, args: Arguments, tokenizer: Any, examples: Any, collator: Any
         learning_rate=rate,
         warmup_steps=0.1,
         bf16=args.bf16,
+        use_cpu=not torch.accelerator.is_available(),
         seed=args.seed,
         save_strategy="no",
         report_to="none",

@@ -35,7 +35,7 @@ def main() -> None:
     """Measure and write."""
     args = parse_arguments()
     tokenizer = AutoTokenizer.from_pretrained(args.teacher)
-    corpus = load_corpus([args.validation_file], [args.validation_file])
+    corpus = load_corpus(Path(args.validation_file), Path(args.validation_file))
     examples = tokenize_corpus(corpus, tokenizer, max_seq_length=args.max_seq_length)["validation"]
     examples = examples.select(range(min(args.max_eval_samples, len(examples))))
     teacher = AutoModelForMaskedLM.from_pretrained(args.teacher)

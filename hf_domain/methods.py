@@ -170,7 +170,7 @@ class Method:
     trains_rows_apart: bool = False
     """Trains the rows of new entries apart from the encoder's table."""
     trains_top_layers: bool = False
-    """Fine-tuning trains the head and the top layers of its checkpoints, `--train_top_layers` says how many."""
+    """Fine-tuning trains the head and the top three layers of its checkpoints; `--train_top_layers` may say others."""
     reads_memory: bool = False
     """Needs `--memory_name_or_path`."""
     reads_passages: bool = False

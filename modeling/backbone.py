@@ -64,6 +64,29 @@ def find_layers(model: nn.Module) -> nn.ModuleList:
     raise ValueError(f"an encoder is a list of layers; a {type(model).__name__} has none. Take another family")
 
 
+def train_top_layers(model: Any, num_layers: int) -> None:
+    """Let a model with a task head train its encoder's top layers alone, and all that stands above the encoder.
+
+    Loading makes everything trainable again.
+
+    Args:
+        model: A stock encoder or one of ours, with a head.
+        num_layers: How many layers.
+
+    Raises:
+        ValueError: The encoder does not have so many.
+    """
+    encoder = find_encoder(model)
+    layers = find_layers(encoder)
+    if not 1 <= num_layers <= len(layers):
+        raise ValueError(f"num_layers must lie between 1 and {len(layers)}, got {num_layers}")
+    encoder.requires_grad_(False)
+    above = [*layers[-num_layers:], getattr(encoder, "pooler", None)]
+    for module in above:
+        if module is not None:
+            module.requires_grad_(True)
+
+
 def needs_gradient(module: nn.Module) -> bool:
     """Return whether any of the parameters of `module` is trained.
 

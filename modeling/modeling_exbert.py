@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import can_return_tuple
 
-from .backbone import BackbonePreTrainedModel, build_backbone, find_encoder, find_layers
+from .backbone import BackbonePreTrainedModel, build_backbone, find_encoder, find_layers, train_top_layers
 from .configuration_exbert import ExBertConfig
 from .heads import (
     BackboneForMaskedLM,
@@ -128,12 +128,7 @@ class ExBertPreTrainedModel(BackbonePreTrainedModel):
         Raises:
             ValueError: The model does not have so many.
         """
-        layers = self.get_base_layers()
-        if not 1 <= num_layers <= len(layers):
-            raise ValueError(f"num_layers must lie between 1 and {len(layers)}, got {num_layers}")
-        self.base_model.requires_grad_(False)
-        for layer in layers[-num_layers:]:
-            layer.requires_grad_(True)
+        train_top_layers(self, num_layers)
 
     def resize_token_embeddings(
         self,

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from hf_domain.comparison.task_files import check_task_files, find_texts
 from hf_domain.data.loading import BUILDERS, check_held_out
-from hf_domain.methods import METHODS, RECIPES, Recipe, check_start
+from hf_domain.methods import RECIPES, Recipe, check_start
 from hf_domain.publishing import is_hub_id
 from hf_domain.training.arguments import find_damage, find_wrong_values
 from hf_domain.training.settings import has_type, read_settings
@@ -325,10 +325,6 @@ def _check_method(method: Method, plan: Plan) -> list[str]:
     if unknown := [task for task in tasks if task not in plan.tasks]:
         problems.append(f"tasks are of {', '.join(plan.tasks)}, got {', '.join(unknown)}")
     kinds = {plan.tasks[task].kind for task in tasks if task in plan.tasks}
-    makers = [RECIPES[name].method for name in _list_recipes(method, plan) if name in RECIPES]
-    trains_top_layers = any(METHODS[name].trains_top_layers for name in makers if name is not None)
-    if "train_top_layers" in method.fine_tuning and not trains_top_layers:
-        problems.append("train_top_layers is of an exBERT: name it as `recipe`, or the method that makes it as `after`")
     if unfit := sorted(kinds - {*recipe.kinds}):
         problems.append(
             f"{method.recipe} works for {', '.join(recipe.kinds)} alone, got {', '.join(unfit)}: name other `tasks`"
@@ -356,14 +352,6 @@ def _check_appending(method: Method, plan: Plan, tasks: list[str]) -> list[str]:
                 "one column by text_column_names in the options of the task"
             )
     return problems
-
-
-def _list_recipes(method: Method, plan: Plan) -> list[str]:
-    """List the recipe of a method and those of the methods that it starts from."""
-    seen = [method]
-    while seen[-1].after in plan.methods and len(seen) <= len(plan.methods):
-        seen.append(plan.methods[seen[-1].after])
-    return [item.recipe for item in seen]
 
 
 def _check_chain(method: Method, plan: Plan) -> list[str]:

@@ -75,7 +75,11 @@ class FineTuningArguments(ModelArguments):
         metadata={"help": "Standard deviation of the weights of a new head. Default: set by the states it reads."},
     )
     train_top_layers: int | None = field(
-        default=None, metadata={"help": "exBERT: train the head and so many top layers; default 3, 0 trains all."}
+        default=None,
+        metadata={
+            "help": "Train the head and so many top layers alone; 0 trains all, embeddings too. Default: 3 for an "
+            "exBERT, else 0."
+        },
     )
 
 

@@ -12,7 +12,7 @@ from hf_domain.data.labels import Locate, name_example
 from hf_domain.data.loading import check_held_out, load_files, locate_row
 from hf_domain.data.text_columns import check_texts, find_text_columns, list_text_columns
 from hf_domain.methods import METHODS, find_methods
-from hf_domain.modeling.backbone import get_native_config
+from hf_domain.modeling.backbone import get_native_config, train_top_layers
 from hf_domain.training.arguments import DataArguments, FineTuningArguments, ModelArguments, check_work
 from hf_domain.training.finiteness import check_weights
 from hf_domain.training.new_heads import choose_start, list_head_weights, start_head
@@ -255,10 +255,6 @@ def load_model(
         options["id2label"] = dict(enumerate(label_names))
         options["label2id"] = {name: number for number, name in enumerate(label_names)}
     config, overrides = load_config(model_args, **options)
-    num_layers = model_args.train_top_layers
-    trains_top_layers = any(method.trains_top_layers for method in find_methods(config.model_type))
-    if num_layers is not None and not trains_top_layers:
-        raise ValueError(f"--train_top_layers is for an exBERT, this is a {config.model_type}; got {num_layers}")
     method, name = METHODS.get(model_args.method), model_args.model_name_or_path
     if method is not None and method.is_built_around(config.model_type):
         head = auto_class.__name__.removeprefix("AutoModel")
@@ -277,8 +273,11 @@ def load_model(
         lost = {*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}
         report_new_weights(model, lost, is_head_new=True)
         new_weights = lost & list_head_weights(model)
-        if trains_top_layers and num_layers != 0:
-            model.train_top_layers(3 if num_layers is None else num_layers)
+    num_layers = model_args.train_top_layers
+    if num_layers is None and any(method.trains_top_layers for method in find_methods(config.model_type)):
+        num_layers = 3
+    if num_layers:
+        train_top_layers(model, num_layers)
     check_tokenizer_fits(tokenizer, model)
     check_weights(model, name)
     choose_start(model, new_weights, model_args.head_initializer_range)

@@ -407,7 +407,7 @@ for command, folder in (("classification", "task"), ("ner", "ner"), ("qa", "qa")
         bad("broken JSON", ("train.jsonl", "line 3"), files={file: '{"id": "1"}\n{"id": "2"}\n{"id"\n'}),
         bad("deep JSON", ("train.jsonl", "deep"), files={file: DEEP_OBJECT}),
         bad("UTF-16", ("train.jsonl", "utf-8"), files={file: encode("utf-16")}),
-        bad("no number of layers", ("train_top_layers",), {"train_top_layers": 2}),
+        bad("no number of layers", ("num_layers", "99"), {"train_top_layers": 99}),
     ]
 classification, ner, qa = (partial(Case, name) for name in FINE_TUNING_COMMANDS)
 FINE_TUNING += [

@@ -49,10 +49,27 @@ def test_top_layers_of_an_exbert(model_args, chosen, trained):
     assert all(parameter.requires_grad for parameter in model.classifier.parameters())
 
 
-def test_top_layers_of_another_model_are_refused(model_args):
-    model_args.train_top_layers = 1
-    with pytest.raises(ValueError, match="is for an exBERT, this is a bert; got 1"):
-        load_model(AutoModelForSequenceClassification, model_args, make_bert_tokenizer(["a few words"]))
+@pytest.mark.parametrize("model_type", ["bert", "varmae"])
+def test_top_layers_of_any_model(model_args, model_type):
+    """What stands above the encoder trains: the pooler of a stock BERT, the mean network of a VarMAE."""
+    tokenizer = make_bert_tokenizer(["a few words"])
+    sizes = {"hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2}
+    encoder = BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), **sizes))
+    if model_type == "varmae":
+        encoder = VarMAEForSequenceClassification.from_backbone(encoder)
+    encoder.save_pretrained(model_args.model_name_or_path)
+    model_args.train_top_layers = 2
+    model = load_model(AutoModelForSequenceClassification, model_args, tokenizer)
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    prefix = {"bert": "bert.", "varmae": "model.backbone."}[model_type]
+    below = (f"{prefix}embeddings.", f"{prefix}encoder.layer.0.", f"{prefix}encoder.layer.1.")
+    assert frozen == {name for name, _ in model.named_parameters() if name.startswith(below)}
+    model_args.train_top_layers = 5
+    with pytest.raises(ValueError, match="between 1 and 4, got 5"):
+        load_model(AutoModelForSequenceClassification, model_args, tokenizer)
+    model_args.train_top_layers = None
+    model = load_model(AutoModelForSequenceClassification, model_args, tokenizer)
+    assert all(parameter.requires_grad for parameter in model.parameters())
 
 
 def test_tokenizer_larger_than_the_model_is_told(model_args):
