@@ -1,44 +1,98 @@
-"""How often does the report of a comparison call two alike methods different?
+"""How often does a comparison see a difference that is not there, and how large must one be to be seen?
 
     python benchmarks/p_values.py
 
-Both methods have the same expected score. What differs is chance: on which examples one of them is better (the same in
-all its runs), and what a seed moves, a run as a whole. The rows say how large the second is beside the first, in
-standard errors of the mean.
+It simulates comparisons of rows on several tasks. What differs is chance: on which examples a row is better (in all its
+runs), which examples a single run gets right, and how a seed of fine-tuning or of pre-training moves a run as a whole.
+Their sizes are those of the published comparison, see `hf_domain/comparison/statistics.py`; the seeds of pre-training
+move as much as those of fine-tuning.
+
+- **wrong**: of equal rows, the share of comparisons with p < 0.05. It should be 5 %.
+- **any wrong**: the share of plans of eight equal rows with at least one p < 0.05, before and after Holm's correction.
+- **covered**: how often the 95 % interval holds the true difference.
+- **seen**: of a row better by the difference that the dry run calls visible, the share of comparisons that see it after
+  the correction; it should be 90 %.
 """
 
 import argparse
+import json
 
 import numpy as np
 
-from hf_domain.comparison import scores
-from hf_domain.comparison.scores import ExampleScores, compare
+from hf_domain.comparison import statistics
+from hf_domain.comparison.scores import ExampleScores
+from hf_domain.comparison.statistics import compare_rows, draw_scores, find_visible_difference
 
-EXAMPLES = 300
+DESIGNS = ((1, 2), (1, 3), (1, 5), (1, 10), (2, 3), (3, 3), (5, 2), (1, None))
 
 
-def make_runs(generator: np.random.Generator, count: int, of_seeds: float) -> list[ExampleScores]:
-    """Make the runs of a method: what suits it of the examples, and a shift for each seed."""
-    suits = 0.5 + generator.normal(size=(EXAMPLES, 1))
-    shifts = of_seeds / np.sqrt(EXAMPLES) * generator.normal(size=count)
-    return [ExampleScores(suits + shift, np.zeros_like(suits), np.zeros_like(suits), "mean") for shift in shifts]
+class Simulation:
+    """Plans of equal rows on a few tasks.
+
+    Args:
+        sizes: Of the test sets.
+        pretraining_seeds: How many.
+        seeds: How many, of fine-tuning; None: there are none, as with a probe.
+        rows: Of a plan; the first is compared with every other.
+    """
+
+    def __init__(self, sizes: list[int], pretraining_seeds: int, seeds: int | None, rows: int):
+        self.sizes, self.rows = sizes, rows
+        self.runs = [(p, s) for p in range(pretraining_seeds) for s in (range(seeds) if seeds else [None])]
+        self.seeds, self.pretraining_seeds = seeds, pretraining_seeds
+        self.visible = find_visible_difference(sizes, seeds, pretraining_seeds, rows - 1, rows)
+
+    def draw(self, generator: np.random.Generator, better: float) -> list[statistics.Difference]:
+        """Simulate a plan whose first row is better by so many points, and compare it with the others."""
+        several = self.pretraining_seeds > 1
+        moved = statistics.SEED_DEVIATION * several * generator.normal(size=(self.rows, self.pretraining_seeds))
+        drawn: list[dict] = [{} for _ in range(self.rows)]
+        for task, size in enumerate(self.sizes):
+            scores = {}
+            for row in range(self.rows):
+                suits = np.sqrt(statistics.SHARED_BY_SEEDS / 2) * generator.normal(size=size)
+                scores[row] = {}
+                for pretraining, seed in self.runs:
+                    points = suits + np.sqrt(statistics.OF_ONE_RUN) * generator.normal(size=size)
+                    points += moved[row, pretraining] + (better if row == 0 else 0)
+                    if seed is not None:
+                        points += statistics.SEED_DEVIATION * generator.normal()
+                    column = points[:, None] / 100
+                    scores[row][pretraining, seed] = ExampleScores(column, column, column, "mean")
+            for row, runs in draw_scores(scores, seed=task).items():
+                drawn[row][str(task)] = runs
+        rows = {str(row): draws for row, draws in enumerate(drawn)}
+        return list(compare_rows(rows, [("0", name) for name in rows if name != "0"]).values())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=1000, help="simulated comparisons of each cell")
+    parser.add_argument("--trials", type=int, default=300, help="simulated plans of each line")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[300, 1000, 1000], help="of the test sets")
+    parser.add_argument("--output", help="file for the figures, as JSON")
     args = parser.parse_args()
-    scores.RESAMPLES = 200  # of 2,000: the variance is as exact as it has to be
-    print("| a seed's shift / error by the examples | 2 seeds | 3 seeds | 5 seeds |\n| --- | --- | --- | --- |")
-    for of_seeds in (0.3, 1.0, 3.0):
-        shares = []
-        for count in (2, 3, 5):
-            generator = np.random.default_rng(0)
-            trials = (
-                compare(*(make_runs(generator, count, of_seeds) for _ in range(2)), seed) for seed in range(args.trials)
-            )
-            shares.append(np.mean([difference.p < 0.05 for difference in trials]))
-        print(f"| {of_seeds} | " + " | ".join(f"{100 * share:.1f} %" for share in shares) + " |", flush=True)
+    statistics.RESAMPLES = 200  # of 2,000: the variance is as exact as it has to be
+    names = ["wrong", "covered", "any wrong, before", "any wrong", "visible", "seen"]
+    print(f"| pre-trainings x seeds | {' | '.join(names)} |\n{'| --- ' * (len(names) + 1)}|", flush=True)
+    figures = {}
+    for pretraining_seeds, seeds in DESIGNS:
+        generator = np.random.default_rng(0)
+        simulation = Simulation(args.sizes, pretraining_seeds, seeds, rows=8)
+        equal = [simulation.draw(generator, 0.0) for _ in range(args.trials)]
+        better = [simulation.draw(generator, simulation.visible) for _ in range(args.trials)]
+        ps, corrected = (np.array([[getattr(d, name) for d in plan] for plan in equal]) for name in ("p", "corrected"))
+        covered = [d.low < 0 < d.high for plan in equal for d in plan]
+        # Of each plan one comparison, corrected as the first of seven: the others are seen by the same runs.
+        seen = [plan[0].p < 0.05 / len(plan) for plan in better]
+        shares = [(ps < 0.05).mean(), np.mean(covered), (ps < 0.05).any(1).mean(), (corrected < 0.05).any(1).mean()]
+        cells = [f"{100 * share:.1f} %" for share in shares]
+        cells += [f"{simulation.visible:.1f} points", f"{100 * np.mean(seen):.0f} %"]
+        name = f"{pretraining_seeds} x {seeds}" if seeds else "probe"
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+        figures[name] = dict(zip(names, [*map(float, shares), simulation.visible, float(np.mean(seen))], strict=True))
+    if args.output:
+        with open(args.output, "w", encoding="utf-8") as file:
+            json.dump(figures, file, indent=2)
 
 
 if __name__ == "__main__":

@@ -47,8 +47,9 @@ import shlex
 import sys
 from pathlib import Path
 
+from hf_domain.comparison.answer import answer, foresee_power
 from hf_domain.comparison.plan import load_plan
-from hf_domain.comparison.report import describe_unlearned, write_report
+from hf_domain.comparison.report import write_report
 from hf_domain.comparison.results import gather_results
 from hf_domain.comparison.runner import list_missing_steps, run_comparison
 from hf_domain.training.arguments import OneLineParser
@@ -78,8 +79,11 @@ def main() -> None:
     output_dir = args.output_dir or args.plan.with_suffix("")
     plan = load_plan(args.plan)
     if args.dry_run:
-        for step in list_missing_steps(plan, output_dir, args.shard):
+        steps = list_missing_steps(plan, output_dir, args.shard)
+        for step in steps:
             print(f"{step.name}: hf-domain {step.command} {shlex.join(step.list_arguments())}")
+        if steps:
+            print(f"{len(steps)} steps. {foresee_power(plan)}")
         return
     if args.report_only:
         gather_results(plan, output_dir)
@@ -88,8 +92,7 @@ def main() -> None:
     report = write_report(output_dir)
     print((output_dir / "report.md").read_text(encoding="utf-8"))
     print(f"The report: {output_dir / 'report.html'}")
-    if unlearned := describe_unlearned(report):  # again: the end of a long report is what a terminal shows
-        print(unlearned)
+    print("", *answer(report), sep="\n")  # again: the end of a long report is what a terminal shows
     if report.failed:
         sys.exit(f"{len(report.failed)} runs failed; the same command tries them again")
 

@@ -22,9 +22,10 @@ from pathlib import Path
 import yaml
 from transformers import AutoConfig, AutoTokenizer
 
+from hf_domain.comparison.answer import answer
 from hf_domain.comparison.plan import load_plan
 from hf_domain.comparison.publication import make_publication
-from hf_domain.comparison.report import describe_unlearned, write_report
+from hf_domain.comparison.report import write_report
 from hf_domain.comparison.runner import run_comparison
 from hf_domain.comparison.task_files import check_task_files, find_kind
 from hf_domain.data.corpora import check_length, load_corpus
@@ -149,8 +150,7 @@ def main() -> None:
     )
     print((output_dir / "plan" / "report.md").read_text(encoding="utf-8"))
     told = (folder / "README.md").read_text(encoding="utf-8").split("```text\n")[1].split("```")[0]
-    if unlearned := describe_unlearned(report):  # again: the end of a long report is what a terminal shows
-        print(unlearned)
+    print(*answer(report), sep="\n")  # again: the end of a long report is what a terminal shows
     print(
         f"{read_json(folder / 'config.json')['architectures'][0]} from {folder}, without hf_domain:\n{told}\n"
         f"The report: {output_dir / 'plan' / 'report.html'}\n"

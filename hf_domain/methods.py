@@ -342,6 +342,8 @@ class Recipe:
     """What the masked-LM stage, or the datastore, is made of."""
     card: str | None = None
     """The method of the model card; None: the recipe makes no model of a domain."""
+    counterpart: str | None = "dapt"
+    """The recipe of equal pre-training that shows what this one adds; None: there is none."""
     expands_vocabulary: bool = False
     needs_after: bool = False
     averages: bool = False
@@ -359,10 +361,12 @@ EXBERT_TRAINING = {"learning_rate": 1e-3}
 # A frozen copy encodes the passages, so they are encoded once for all epochs and seeds.
 FROZEN_PASSAGES = {"config_overrides": "passage_encoder=frozen"}
 RECIPES = {
-    "fine_tune": Recipe("fine-tuning only"),
-    "control": Recipe("general text", method="dapt", text="general", pretraining={"learning_rate": 3e-4}),
+    "fine_tune": Recipe("fine-tuning only", counterpart=None),
+    "control": Recipe(
+        "general text", method="dapt", text="general", counterpart=None, pretraining={"learning_rate": 3e-4}
+    ),
     "tapt": Recipe("TAPT", method="dapt", text="task", card="tapt", pretraining={"learning_rate": 3e-4}),
-    "dapt": Recipe("DAPT", method="dapt", card="dapt", pretraining={"learning_rate": 3e-4}),
+    "dapt": Recipe("DAPT", method="dapt", card="dapt", counterpart="control", pretraining={"learning_rate": 3e-4}),
     "lora": Recipe(
         "DAPT with LoRA", method="lora", card="lora", expands_vocabulary=True, pretraining={"learning_rate": 1e-3}
     ),
@@ -402,7 +406,9 @@ RECIPES = {
         pretraining=EXBERT_TRAINING,
     ),
     "gmap": Recipe("G-MAP", needs_after=True, fine_tuning={"method": "gmap"}),
-    "rada": Recipe("RADA", reads_datastore=True, fine_tuning={"method": "rada", **FROZEN_PASSAGES}),
+    "rada": Recipe(
+        "RADA", counterpart="fine_tune", reads_datastore=True, fine_tuning={"method": "rada", **FROZEN_PASSAGES}
+    ),
     # Few passages: the blocks of a corpus retrieve many, and each is encoded once.
     "rada_mlm": Recipe(
         "RADA with its masked-LM stage",
@@ -415,11 +421,13 @@ RECIPES = {
     "rada_task": Recipe(
         "RADA over the training set of the task",
         text="task",
+        counterpart="fine_tune",
         reads_datastore=True,
         fine_tuning={"method": "rada", **FROZEN_PASSAGES},
     ),
     "append_passage": Recipe(
         "best passage appended",
+        counterpart="fine_tune",
         reads_datastore=True,
         kinds=("classification",),
         fine_tuning={"append_passage": True},

@@ -47,7 +47,7 @@ QUESTIONS = [
     ("Where is a file written whole or not at all?", "hf_domain/files.py", "write_whole"),
     ("Where are the versions and hardware of a run recorded?", "hf_domain/environment.py", "describe_environment"),
     ("Where is a model exported to ONNX?", "hf_domain/export.py", "export_model"),
-    ("Where are p values and intervals of a comparison computed?", "hf_domain/comparison/scores.py", "compare"),
+    ("Where are p values and intervals of a comparison computed?", "hf_domain/comparison/statistics.py", "compare"),
 ]
 
 

@@ -16,9 +16,9 @@ from hf_domain import GMapConfig, GMapForMaskedLM, VarMAEForMaskedLM, publishing
 from hf_domain.comparison import publication
 from hf_domain.comparison.plan import Budget, Corpus, Method, Plan, Task
 from hf_domain.comparison.publication import make_publication
-from hf_domain.comparison.report import read_report
 from hf_domain.comparison.results import Description, Result, describe_plan, write_result
 from hf_domain.comparison.scores import Predictions
+from hf_domain.comparison.summary import read_report
 from hf_domain.environment import describe_environment
 from hf_domain.files import read_json, write_json
 from hf_domain.methods import METHODS, OWN_TYPES, RECIPES

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from hf_domain.comparison.task_files import check_task_files, find_texts
 from hf_domain.data.loading import BUILDERS, check_held_out
-from hf_domain.methods import RECIPES, Recipe, check_start
+from hf_domain.methods import BASELINE, RECIPES, Recipe, check_start
 from hf_domain.publishing import is_hub_id
 from hf_domain.training.arguments import find_damage, find_wrong_values
 from hf_domain.training.settings import has_type, read_settings
@@ -24,7 +24,7 @@ METRICS = {
 }
 # A comparison sets these itself, or what they change is not what it counts or scores.
 FIXED_FLAGS = {
-    "pretraining": {"method", "model_name_or_path", "validation_file", "do_train", "max_steps", "output_dir"},
+    "pretraining": {"method", "model_name_or_path", "validation_file", "do_train", "max_steps", "seed", "output_dir"},
     "fine_tuning": {
         *("model_name_or_path", "train_file", "validation_file", "test_file", "dataset_name", "do_train", "do_predict"),
         *("seed", "output_dir", "label_column_name", "label_all_tokens", "do_regression", "multi_label"),
@@ -75,6 +75,8 @@ class Method:
     """A checkpoint made elsewhere that this one starts from, instead of the plan's."""
     tasks: list[str] | None = None
     """The tasks that it is tested on; default all."""
+    counterpart: str | None = None
+    """The method of equal pre-training that it is compared with; default that of the recipe, see `find_counterpart`."""
     pretraining: dict[str, Any] = field(default_factory=dict)
     fine_tuning: dict[str, Any] = field(default_factory=dict)
     datastore: dict[str, Any] = field(default_factory=dict)
@@ -100,6 +102,9 @@ class Plan:
     budget: Budget
     general: str | None = None
     seeds: list[int] = field(default_factory=lambda: [1, 2, 3])
+    """Of fine-tuning."""
+    pretraining_seeds: list[int] = field(default_factory=lambda: [42])
+    """Each encoder is trained with each of them, and fine-tuned with each of `seeds`."""
     pretraining: dict[str, Any] = field(default_factory=dict)
     fine_tuning: dict[str, Any] = field(default_factory=dict)
     vocabulary: dict[str, Any] = field(default_factory=dict)
@@ -121,6 +126,23 @@ class Plan:
         while (after := self.methods[method].after) is not None:
             method = after
         return method
+
+    def find_counterpart(self, method: str) -> str | None:
+        """Return the method whose pre-training costs as much, so that the difference is what the method adds.
+
+        A method that trains no encoder itself has that of the method it starts from. One that goes on from another's
+        has no equal, unless the plan names it.
+        """
+        options, recipe = self.methods[method], self.get_recipe(method)
+        if options.counterpart is not None or (options.after is not None and recipe.method is None):
+            return options.counterpart or options.after
+        same = recipe.counterpart in self.methods and self.methods[str(recipe.counterpart)]
+        return recipe.counterpart if same and (same.after, same.encoder) == (options.after, options.encoder) else None
+
+    def list_pairs(self) -> list[tuple[str, str]]:
+        """List the comparisons of the plan: each method with its counterpart, and with the baseline."""
+        pairs = [(method, other) for method in self.methods for other in (self.find_counterpart(method), BASELINE)]
+        return [(own, other) for own, other in dict.fromkeys(pairs) if other in self.methods and own != other]
 
     def list_methods(self, task: str) -> list[str]:
         """List the methods that are tested on a task."""
@@ -235,9 +257,10 @@ def _check_costs(plan: Plan) -> list[str]:
         problems.append(f"budget is either tokens or minutes, got {plan.budget}")
     elif not 0 < (plan.budget.tokens or plan.budget.minutes or 0) < math.inf:
         problems.append(f"budget must be above 0 and finite, got {plan.budget}")
-    if not plan.seeds or len(set(plan.seeds)) < len(plan.seeds):
-        problems.append(f"seeds must be different numbers, got {plan.seeds}")
-    problems += [problem.removeprefix("--") for seed in plan.seeds for problem in find_wrong_values({"seed": seed})]
+    for name, seeds in (("seeds", plan.seeds), ("pretraining_seeds", plan.pretraining_seeds)):
+        if not seeds or len(set(seeds)) < len(seeds):
+            problems.append(f"{name} must be different numbers, got {seeds}")
+        problems += [problem.removeprefix("--") for seed in seeds for problem in find_wrong_values({"seed": seed})]
     trainings = [plan.pretraining, *(method.pretraining for method in plan.methods.values())]
     if plan.budget.tokens is not None and any(flags.get("line_by_line") not in (None, False) for flags in trainings):
         problems.append("a budget of tokens counts full blocks, lines are shorter: drop line_by_line, or give minutes")
@@ -359,6 +382,8 @@ def _check_chain(method: Method, plan: Plan) -> list[str]:
         return [f"it starts either from encoder or after a method, got {method.encoder} and {method.after}"]
     if method.encoder is not None and _is_missing_folder(method.encoder, plan):
         return [f"encoder: there is no folder {method.encoder}"]
+    if method.counterpart is not None and method.counterpart not in plan.methods:
+        return [f"counterpart must be one of the methods, but is {method.counterpart}"]
     seen = [method.after]
     while seen[-1] is not None:
         if seen[-1] not in plan.methods:

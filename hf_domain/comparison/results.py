@@ -6,6 +6,7 @@ So whatever changes, a result of before is told from one of the plan as it is.
 
 import hashlib
 import json
+import math
 import os
 from collections import defaultdict
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from hf_domain.comparison.plan import Plan
-from hf_domain.comparison.scores import Predictions
+from hf_domain.comparison.scores import MAJORITY, Predictions
 from hf_domain.comparison.steps import Step, find_root, list_steps
 from hf_domain.data.loading import find_files
 from hf_domain.environment import describe_environment
@@ -37,6 +38,7 @@ class Description:
     corpus: str | None = None
     task: str | None = None
     seed: int | None = None
+    pretraining_seed: int | None = None
     needs: list[str] = field(default_factory=list)
     metric: str | None = None
     """Of a fine-tuning."""
@@ -79,8 +81,8 @@ class Result:
     """A digest: masked-LM losses compare where it is the same."""
     score: float | None = None
     """On the test set, in percent."""
-    baseline: float | None = None
-    """What a model scores that learned nothing."""
+    floors: dict[str, float] = field(default_factory=dict)
+    """What is scored without any training, see `scores.predict_floors`."""
     predictions: Predictions | None = None
     milliseconds_per_text: float | None = None
 
@@ -92,7 +94,7 @@ class Result:
     @property
     def did_learn(self) -> bool:
         """Whether the score is better than that of a model that learned nothing; also where nobody asked."""
-        return self.score is None or self.baseline is None or self.score > self.baseline + 1e-9
+        return self.score is None or self.score > self.floors.get(MAJORITY, -math.inf) + 1e-9
 
     def to_json(self) -> dict[str, Any]:
         """Return what its file holds; what was not measured is left out."""
@@ -175,6 +177,7 @@ def describe_steps(plan: Plan, output_dir: Path) -> dict[str, Description]:
             corpus=step.corpus,
             task=step.task,
             seed=step.seed,
+            pretraining_seed=step.pretraining_seed,
             needs=step.needs,
             metric=plan.tasks[step.task].metric if step.task is not None and step.kind == "fine_tuning" else None,
             minutes=plan.budget.minutes if step.kind == "pretraining" else None,
@@ -234,7 +237,8 @@ def describe_plan(plan: Plan, output_dir: Path) -> dict[str, Any]:
         titles[name] += "" if method.after is None else f", after {method.after}"
     content = asdict(plan)
     folder = os.path.relpath(plan.folder.resolve(), output_dir.resolve())
-    return content | {"path": plan.path.name, "folder": folder, "titles": titles}
+    pairs = [list(pair) for pair in plan.list_pairs()]
+    return content | {"path": plan.path.name, "folder": folder, "titles": titles, "pairs": pairs}
 
 
 def check_results(results: Mapping[str, Result], expected: Mapping[str, Description]) -> None:

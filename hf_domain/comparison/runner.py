@@ -37,7 +37,7 @@ from hf_domain.comparison.results import (
     read_results,
     write_result,
 )
-from hf_domain.comparison.scores import predict_majority, read_predictions
+from hf_domain.comparison.scores import MAJORITY, predict_majority, read_predictions
 from hf_domain.comparison.steps import Step, check_encoders, check_flags, count_tokens, list_steps
 from hf_domain.comparison.task_files import write_task_text
 from hf_domain.environment import describe_environment
@@ -348,8 +348,8 @@ def read_output(step: Step, plan: Plan, folder: Path) -> dict[str, Any]:
         assert step.task is not None
         task = plan.tasks[step.task]
         predictions = read_predictions(task, step.flags, plan.folder, folder)
-        scores, baseline = predictions.score(), predict_majority(task, step.flags, plan.folder).score()
-        output |= {"score": scores.compute(), "baseline": baseline.compute(), "predictions": predictions}
+        scores, majority = predictions.score(), predict_majority(task, step.flags, plan.folder).score()
+        output |= {"score": scores.compute(), "floors": {MAJORITY: majority.compute()}, "predictions": predictions}
         output["milliseconds_per_text"] = 1000 * metrics["predict_runtime"] / len(scores.right)  # of QA: a question
     if step.kind in ("fine_tuning", "probe", "evaluation"):
         for file in folder.glob("*.safetensors"):

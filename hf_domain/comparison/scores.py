@@ -12,11 +12,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from hf_domain.comparison.plan import METRICS, Task
+from hf_domain.comparison.plan import METRICS, Plan, Task
 from hf_domain.data.metrics import compute_squad_metrics, strip_prefix
 from hf_domain.training.run_files import read_answers, read_labels, read_tags
 
-RESAMPLES = 2000
+# What is scored without any training, as a report calls it.
+MAJORITY = "majority baseline"
 
 
 @dataclass
@@ -35,21 +36,22 @@ class ExampleScores:
     gold: np.ndarray
     average: str
 
-    def compute(self, weights: np.ndarray | None = None) -> float:
+    def compute(self, weights: np.ndarray | None = None) -> Any:
         """Return the score, in percent.
 
         Args:
-            weights: How often each example counts [examples]; default once.
+            weights: How often each example counts [..., examples]; default once. There is a score for each `...`.
         """
         if weights is None:
-            weights = np.ones(len(self.right))
+            return float(self.compute(np.ones(len(self.right))))
+        right = weights @ self.right
         if self.average == "mean":
-            return float(100 * (weights @ self.right)[0] / weights.sum())
-        right, total = weights @ self.right, weights @ (self.predicted + self.gold)
+            return 100 * right[..., 0] / weights.sum(-1)
+        total = weights @ (self.predicted + self.gold)
         if self.average == "micro":
-            right, total = right.sum(keepdims=True), total.sum(keepdims=True)
-        occurs = total > 0
-        return float(100 * np.mean(2 * right[occurs] / total[occurs])) if occurs.any() else 0.0
+            right, total = right.sum(-1, keepdims=True), total.sum(-1, keepdims=True)
+        f1 = np.divide(2 * right, total, out=np.zeros_like(total), where=total > 0)
+        return 100 * f1.sum(-1) / np.maximum(1, (total > 0).sum(-1))
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,12 @@ def _join_answers(answers: dict[str, str], examples: list[dict[str, Any]], metri
     return Predictions(metric, [], [], [], scores=scores)
 
 
+def count_examples(task: Task, plan: Plan) -> int:
+    """Return how many test examples of a task are scored."""
+    limit = (plan.fine_tuning | task.options).get("max_predict_samples")
+    return len(_read_examples(plan.folder / task.get_file("test"), limit))
+
+
 def _read_examples(file: Path, limit: Any) -> list[dict[str, Any]]:
     examples = [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line.strip()]
     return examples if limit is None else examples[: int(limit)]
@@ -218,67 +226,3 @@ def _count_tokens(predictions: list[list[str]], references: list[list[str]]) -> 
             predicted[row, column], gold[row, column] = tags.count(name), gold_tags.count(name)
             right[row, column] = sum(a == b == name for a, b in zip(tags, gold_tags, strict=True))
     return ExampleScores(right, predicted, gold, "macro")
-
-
-def compute_interval(scores: Sequence[float], confidence: float = 0.95) -> float:
-    """Return the half width of the t interval of the mean of several seeds; nan for a single one."""
-    from scipy.stats import sem, t
-
-    if len(scores) < 2:
-        return float("nan")
-    return float(sem(scores) * t.ppf((1 + confidence) / 2, len(scores) - 1))
-
-
-@dataclass
-class Difference:
-    """The difference of two methods on a task, in points.
-
-    Args:
-        mean: Over the seeds that both have.
-        low: Of the 95 % interval; None with a single seed, from which nothing is known of other seeds.
-        high: Of the 95 % interval, likewise.
-        p: How probable a difference as far from 0 is where there is none; two-sided; likewise.
-    """
-
-    mean: float
-    low: float | None
-    high: float | None
-    p: float | None
-
-
-def compare(scores: Sequence[ExampleScores], baseline: Sequence[ExampleScores], seed: int = 0) -> Difference:
-    """Compare two methods, paired by examples and by seeds.
-
-    Two things could have been others: the examples of the test set, whose part in the variance a paired bootstrap
-    measures, and the seeds, of which there are too few to be resampled (three that are drawn from themselves vary by a
-    third too little, and their tails are none): theirs is the variance of their differences. Of the sum a t test with
-    the degrees of freedom of Welch and Satterthwaite.
-
-    Args:
-        scores: One for each seed.
-        baseline: Of the other method, for the same seeds.
-        seed: Of the resampling.
-
-    Returns:
-        The difference `scores - baseline`.
-    """
-    from scipy.stats import t
-
-    pairs = list(zip(scores, baseline, strict=True))
-    by_seed = np.array([one.compute() - other.compute() for one, other in pairs])
-    mean = float(by_seed.mean())
-    if len(pairs) < 2:
-        return Difference(mean, None, None, None)
-    generator = np.random.default_rng(seed)
-    count = len(scores[0].right)
-    resampled = np.empty(RESAMPLES)
-    for number in range(RESAMPLES):
-        weights = np.bincount(generator.integers(count, size=count), minlength=count).astype(float)
-        resampled[number] = np.mean([one.compute(weights) - other.compute(weights) for one, other in pairs])
-    of_examples, of_seeds = resampled.var(), by_seed.var(ddof=1) / len(pairs)
-    error = float(np.sqrt(of_examples + of_seeds))
-    if error == 0:  # the same predictions, or a difference that nothing varies
-        return Difference(mean, mean, mean, 1.0 if mean == 0 else 0.0)
-    freedom = np.inf if of_seeds == 0 else (len(pairs) - 1) * error**4 / of_seeds**2
-    half = float(t.ppf(0.975, freedom)) * error
-    return Difference(mean, mean - half, mean + half, float(2 * t.sf(abs(mean) / error, freedom)))

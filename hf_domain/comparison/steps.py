@@ -5,6 +5,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NoReturn
@@ -64,6 +65,8 @@ class Step:
     """What it is trained or, for an evaluation, tested on."""
     task: str | None = None
     seed: int | None = None
+    pretraining_seed: int | None = None
+    """Of the encoder; None where none is trained."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "flags", MappingProxyType({**self.flags}))
@@ -87,7 +90,7 @@ def list_steps(plan: Plan, output_dir: Path) -> list[Step]:
     Raises:
         ValueError: Two different steps have the same name.
     """
-    lister = StepLister(plan, find_root(plan, output_dir))
+    listers = [StepLister(plan, find_root(plan, output_dir), seed) for seed in plan.pretraining_seeds]
     steps: dict[str, Step] = {}
 
     def add(step: Step) -> None:
@@ -97,15 +100,19 @@ def list_steps(plan: Plan, output_dir: Path) -> list[Step]:
                 "corpus are joined by -; give one of them another name"
             )
 
-    for task in plan.tasks:
+    for lister, task in product(listers, plan.tasks):
         for method in plan.list_methods(task):
             for step in lister.make_encoder(method, task):
                 add(step)
-    for task in plan.tasks:
-        for seed in plan.seeds:
-            for method in plan.list_methods(task):
-                add(lister.fine_tune(method, task, seed, list(steps)))
+    for lister, task, seed in product(listers, plan.tasks, plan.seeds):
+        for method in plan.list_methods(task):
+            add(lister.fine_tune(method, task, seed, list(steps)))
     return list(steps.values())
+
+
+def list_suffixes(pretraining_seeds: list[int]) -> dict[int, str]:
+    """Return what the names of encoders end in, by the seed: the first has the plain name, whatever is added."""
+    return {seed: f"-pretrained{seed}" if number else "" for number, seed in enumerate(pretraining_seeds)}
 
 
 def find_root(plan: Plan, output_dir: Path) -> str:
@@ -119,6 +126,12 @@ class StepLister:
 
     plan: Plan
     root: str
+    pretraining_seed: int
+
+    @property
+    def suffix(self) -> str:
+        """What the names of encoders end in."""
+        return list_suffixes(self.plan.pretraining_seeds)[self.pretraining_seed]
 
     def get_folder(self, step: str) -> str:
         """Return where a step writes."""
@@ -145,8 +158,8 @@ class StepLister:
         if recipe.method is None and not recipe.averages:
             return self.name_encoder(after, task)
         if recipe.text == "general" and after is None:
-            return f"{method}-{self.plan.general}"  # once for the tasks of all corpora
-        return f"{method}-{task if self.is_made_of_task(method) else self.plan.tasks[task].corpus}"
+            return f"{method}-{self.plan.general}{self.suffix}"  # once for the tasks of all corpora
+        return f"{method}-{task if self.is_made_of_task(method) else self.plan.tasks[task].corpus}{self.suffix}"
 
     def label_encoder(self, method: str, task: str) -> str:
         """Return a name for the encoder of a method, which methods with the same encoder share."""
@@ -221,7 +234,7 @@ class StepLister:
         flags |= TRAINER_OPTIONS | CHECKPOINTS | PRETRAINING | recipe.pretraining
         if self.splits_corpus(method):
             flags["train_file"] = self.build_datastore(method, task).flags["held_out_file"]
-        flags |= plan.pretraining | plan.methods[method].pretraining
+        flags |= plan.pretraining | plan.methods[method].pretraining | {"seed": self.pretraining_seed}
         if recipe.reads_datastore and self.has_frozen_passages(method, flags):
             flags["passage_cache"] = f"{self.root}/passages/{name}"
         flags |= {"do_train": True, "max_steps": PROBE_STEPS}
@@ -297,7 +310,7 @@ class StepLister:
     def fine_tune(self, method: str, task_name: str, seed: int, known: list[str]) -> Step:
         """Make the step that fine-tunes an encoder and tests it."""
         plan, task, encoder = self.plan, self.plan.tasks[task_name], self.name_encoder(method, task_name)
-        name = f"{method}-{task_name}-seed{seed}"
+        name = f"{method}-{task_name}{self.suffix if encoder else ''}-seed{seed}"
         flags: dict[str, Any] = {"model_name_or_path": self.find_encoder(method, task_name)}
         flags |= {f"{split}_file": task.get_file(split) for split in ("train", "validation", "test")}
         recipe = plan.get_recipe(method)
@@ -318,7 +331,8 @@ class StepLister:
                 f"{self.root}/passages/{self.label_encoder(method, task_name)}-{needs[-1]}-{task_name}"
             )
         flags |= {"seed": seed, "do_train": True, "do_predict": True, "output_dir": self.get_folder(name)}
-        return Step(name, "fine_tuning", task.kind, flags, needs, method, None, task_name, seed)
+        pretraining_seed = self.pretraining_seed if encoder else None
+        return Step(name, "fine_tuning", task.kind, flags, needs, method, None, task_name, seed, pretraining_seed)
 
 
 class _FlagParser(ScriptParser):

@@ -85,7 +85,7 @@ def test_failed_runs_are_reported_and_tried_again(plan, tmp_path):
     assert report.failed["dapt-animals-seed2"] == "out of <memory>"
     assert report.failed["varmae-animals-seed1"] == "it needs varmae-pets, which failed"
     text = (tmp_path / "output" / "report.md").read_text()
-    assert "[1 of 2 seeds]" in text
+    assert "[1 of 2 runs]" in text
     assert "| VarMAE | no result | no result |" in text
     assert "out of &lt;memory&gt;" in (tmp_path / "output" / "report.html").read_text()
     assert "<memory>" not in (tmp_path / "output" / "report.html").read_text()

@@ -1,22 +1,16 @@
-"""Scores, their intervals and differences, against scikit-learn, seqeval, SQuAD and simulation."""
+"""Scores, against scikit-learn, seqeval and SQuAD."""
 
 import json
 
 import numpy as np
 import pytest
-from scipy.stats import ttest_rel
 from script_runs import write_jsonl
 from seqeval.metrics import f1_score as entity_f1_score
 from sklearn.metrics import f1_score
 
-from hf_domain.comparison import scores as scores_module
 from hf_domain.comparison.plan import Task
 from hf_domain.comparison.scores import (
-    Difference,
-    ExampleScores,
     Predictions,
-    compare,
-    compute_interval,
     read_predictions,
     score_labels,
     score_tags,
@@ -69,7 +63,6 @@ def test_scores_without_any_class_are_read_again():
         scores = again.score()
         assert scores.right.shape == (3, 0)
         assert scores.compute() == 0
-        assert compare([scores, scores], [scores, scores]) == Difference(0, 0, 0, 1)
 
 
 def test_tags_without_prefixes_are_classes():
@@ -115,71 +108,3 @@ def test_predictions_survive_json_as_ids():
     assert len(text) < 4 * len(gold) + 200  # an id and a separator on each side
     sentences = Predictions.of_names([["O", "B-X"], ["O"]], [["B-X", "I-X", "O"], ["O"]], "entity_f1")
     assert Predictions.from_json(json.loads(json.dumps(sentences.to_json()))) == sentences
-
-
-def test_difference_of_two_methods():
-    gold = ["a", "b"] * 100
-
-    def predict(share, seed):
-        random_numbers = np.random.default_rng(seed).random(len(gold))
-        return score_labels(
-            [g if x < share else "c" for g, x in zip(gold, random_numbers, strict=True)], gold, "micro_f1"
-        )
-
-    good, bad = [predict(0.9, seed) for seed in range(3)], [predict(0.6, seed) for seed in range(3, 6)]
-    difference = compare(good, bad)
-    expected = np.mean([a.compute() for a in good]) - np.mean([b.compute() for b in bad])
-    assert difference.mean == pytest.approx(expected)
-    assert difference.low < expected < difference.high
-    assert difference.p < 0.01 < 0.9 < compare(good, good).p
-    assert compare(bad, good).mean == pytest.approx(-expected)
-    # Of 200 examples with these rates the interval is what the normal approximation says.
-    spread = 100 * np.sqrt((0.9 * 0.1 + 0.6 * 0.4) / 200)
-    assert 0.3 * spread < (difference.high - difference.low) / (2 * 1.96) < 2 * spread
-    assert compare(good[:1], bad[:1]) == Difference(good[0].compute() - bad[0].compute(), None, None, None)
-
-
-@pytest.mark.parametrize("of_seeds, of_examples", [(0.0, 0.5), (3.0, 0.0), (3.0, 0.5), (0.5, 0.5)])
-def test_alike_methods_are_rarely_told_apart(monkeypatch, of_seeds, of_examples):
-    """Three seeds of two methods that differ by chance alone: p < 0.05 at most about once in twenty."""
-    monkeypatch.setattr(scores_module, "RESAMPLES", 200)
-    generator = np.random.default_rng(0)
-
-    def run():
-        values = 0.5 + of_seeds / 100 * generator.normal() + of_examples * generator.normal(size=(300, 1))
-        return ExampleScores(values, np.zeros_like(values), np.zeros_like(values), "mean")
-
-    trials = [compare([run() for _ in range(3)], [run() for _ in range(3)], seed) for seed in range(300)]
-    share = np.mean([difference.p < 0.05 for difference in trials])
-    covered = np.mean([difference.low < 0 < difference.high for difference in trials])
-    assert share <= 0.09 and covered == 1 - share
-    shifted = [run() for _ in range(3)]
-    for one in shifted:
-        one.right = one.right + 0.5
-    assert compare(shifted, [run() for _ in range(3)]).p < 0.05
-
-
-def test_methods_are_compared_on_the_same_examples():
-    """What makes an example hard counts for both: it is no part of the error of their difference."""
-    hardness = np.random.default_rng(0).random((400, 1))
-
-    def run(shift):
-        return ExampleScores(hardness + shift, np.zeros_like(hardness), np.zeros_like(hardness), "mean")
-
-    difference = compare([run(0.01), run(0.011)], [run(0.0), run(0.001)])
-    assert difference.mean == pytest.approx(1.0)
-    assert difference.high - difference.low < 0.01
-
-
-def test_p_is_that_of_a_t_test_where_only_seeds_vary():
-    values = [[50.0, 53.0, 55.0], [49.0, 48.0, 53.5]]
-    runs = [[ExampleScores(*[np.full((40, 1), v / 100)] * 3, "mean") for v in row] for row in values]
-    expected = ttest_rel(*values)
-    difference = compare(*runs)
-    assert difference.p == pytest.approx(expected.pvalue)
-    assert [difference.low, difference.high] == pytest.approx(list(expected.confidence_interval(0.95)))
-
-
-def test_interval_over_seeds():
-    assert compute_interval([1.0, 2.0, 3.0]) == pytest.approx(4.302653 / np.sqrt(3))
-    assert np.isnan(compute_interval([1.0]))

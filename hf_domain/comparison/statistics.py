@@ -1,0 +1,327 @@
+"""Is one row of a comparison better than another? Intervals, p values, and what a plan can see at all.
+
+The number that decides is the mean over the tasks that both rows share. Its error has two parts:
+
+- Test examples. They are drawn again, task by task, the same ones for every run: a paired bootstrap.
+- Seeds. A row with several pre-trainings has one value for each, the mean over tasks and fine-tunings; otherwise each
+  fine-tuning of a task is a value. There are too few to be drawn again: three values drawn from themselves vary by a
+  third too little. Their variance is estimated without bias, which is what a bootstrap gives that draws one value less
+  than there are (Rao and Wu 1988); that of pre-trainings, of which there may be two, over all rows together.
+
+The test is a t test with the degrees of freedom of Welch and Satterthwaite.
+What a single run gets right by chance is in both parts; it is counted once. Seeds are not paired: in 121 rows of seven
+tasks the same seed explained a tenth of the variance of scores, which is worth less than the degrees of freedom.
+`scipy.stats.bootstrap` draws one sample, or several that are paired or independent; tasks that share rows but not
+examples, and examples below seeds, are neither. `benchmarks/p_values.py` measures how often all of this is wrong.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hf_domain.comparison.scores import ExampleScores
+
+RESAMPLES = 2000
+CONFIDENCE, ALPHA = 0.95, 0.05
+# The chance of seeing a difference that is there, where the smallest visible one is told.
+POWER = 0.9
+# What two rows differ by through chance: variances in squared points, means over the seven tasks of the published
+# comparison. Of the test examples: times their number, common to the seeds of a row, and of one run alone.
+SHARED_BY_SEEDS, OF_ONE_RUN = 134.0, 729.0
+# A seed moves a score by so many points beside that.
+SEED_DEVIATION = 1.35
+
+Run = tuple[int | None, int | None]
+"""The seeds of pre-training and of fine-tuning; None where there is no such training."""
+Draws = Mapping[str, Mapping[Run, np.ndarray]]
+"""By task and run: the score on the test set, then those on the resampled ones."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The difference of two rows in points, a mean over tasks.
+
+    Args:
+        tasks: Those that both rows were tested on.
+        mean: Over the tasks.
+        low: Of the 95 % interval; None where a row has a single run of a task, which says nothing of other seeds.
+        high: Likewise.
+        p: How probable a difference as far from 0 is where there is none; two-sided; likewise.
+        new_task: The 95 % interval where the tasks are drawn, too: what to expect of another task like these.
+        of_examples: The variance that more seeds would leave.
+        of_seeds: The variance that they would divide.
+        freedom: Degrees of freedom of the t test.
+        corrected: p after Holm, for all comparisons of the plan.
+    """
+
+    tasks: tuple[str, ...]
+    mean: float
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    new_task: tuple[float, float] | None = None
+    of_examples: float = 0.0
+    of_seeds: float = 0.0
+    freedom: float = math.inf
+    corrected: float | None = None
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the rows differ, after the correction."""
+        return self.corrected is not None and self.corrected < ALPHA
+
+
+def draw_scores(scores: Mapping[str, Mapping[Run, ExampleScores]], seed: int = 0) -> dict[str, dict[Run, np.ndarray]]:
+    """Score resampled test sets.
+
+    Args:
+        scores: Of the runs of all rows on one task, by row.
+        seed: Of the resampling.
+
+    Returns:
+        For each run its score, then those on `RESAMPLES` resampled test sets, which are the same for all runs.
+    """
+    count = len(next(one.right for runs in scores.values() for one in runs.values()))
+    generator, chunks = np.random.default_rng(seed), []
+    for start in range(0, RESAMPLES, 100):  # the counts of all resamples at once may not fit into memory
+        weights = generator.multinomial(count, np.full(count, 1 / count), size=min(100, RESAMPLES - start))
+        chunks.append({(row, run): one.compute(weights) for row, runs in scores.items() for run, one in runs.items()})
+    return {
+        row: {
+            run: np.concatenate([[one.compute()], *(chunk[row, run] for chunk in chunks)]) for run, one in runs.items()
+        }
+        for row, runs in scores.items()
+    }
+
+
+def compare_rows(
+    rows: Mapping[str, Draws], pairs: Iterable[tuple[str, str]], stable: Collection[str] | None = None
+) -> dict[tuple[str, str], Difference | None]:
+    """Compare pairs of rows, and correct the p values by Holm's method for all of the pairs.
+
+    Args:
+        rows: By name.
+        pairs: A row, and the one it is compared with; also those without results, see `correct`.
+        stable: The rows from which the variance of pre-training seeds is taken; default all.
+    """
+    pool = [draws for name, draws in rows.items() if stable is None or name in stable]
+    return correct({(own, other): compare(rows.get(own, {}), rows.get(other, {}), pool) for own, other in pairs})
+
+
+def compare(own: Draws, other: Draws, pool: Iterable[Draws] = ()) -> Difference | None:
+    """Compare two rows on the tasks that they share.
+
+    Args:
+        own: Of the row in question.
+        other: Of the row it is compared with.
+        pool: The rows from which the variance of pre-training seeds is taken: two or three of a row alone say little.
+            Default: the two.
+
+    Returns:
+        The difference `own - other`; None if they share no task.
+    """
+    from scipy.stats import t
+
+    tasks = tuple(task for task in own if own[task] and other.get(task))
+    if not tasks:
+        return None
+    by_task = np.array([_average(own[task]) - _average(other[task]) for task in tasks])
+    mean, examples = float(by_task[:, 0].mean()), float(by_task[:, 1:].mean(0).var())
+    seeds = _estimate_seeds([{task: row[task] for task in tasks} for row in (own, other)], pool)
+    if seeds is None:
+        return Difference(tasks, mean)
+    variance = examples + sum(part.beside_examples for part in seeds)
+    of_seeds = sum(part.beside_examples + part.in_both for part in seeds)
+    known = {"of_examples": max(0.0, variance - of_seeds), "of_seeds": of_seeds}
+    if variance == 0:  # the same predictions, or a difference that nothing varies
+        return Difference(tasks, mean, mean, mean, 1.0 if mean == 0 else 0.0, **known)
+    freedom = _count_freedom(variance, seeds)
+    half = float(t.ppf((1 + CONFIDENCE) / 2, freedom)) * math.sqrt(variance)
+    p = float(2 * t.sf(abs(mean) / math.sqrt(variance), freedom))
+    new_task = _draw_tasks(by_task[:, 0], half)
+    return Difference(tasks, mean, mean - half, mean + half, p, new_task, freedom=freedom, **known)
+
+
+@dataclass(frozen=True)
+class _OfSeeds:
+    """What seeds add to the variance of a difference."""
+
+    between: float
+    """The variance between runs on the test set as it is."""
+    in_both: float
+    """The part of it that the resampled examples have already."""
+    freedom: int
+
+    @property
+    def beside_examples(self) -> float:
+        """What the examples do not have."""
+        return max(0.0, self.between - self.in_both)
+
+
+def _average(runs: Mapping[Run, np.ndarray]) -> np.ndarray:
+    """Return the mean over the seeds: every pre-training counts as much, however many of its fine-tunings are there."""
+    means = [np.mean([draws for (p, _), draws in runs.items() if p == each], axis=0) for each in {p for p, _ in runs}]
+    return np.mean(means, axis=0)
+
+
+def _list_pretrainings(row: Draws) -> np.ndarray | None:
+    """Return the value `[pre-trainings, 1 + resamples]` of each pre-training; None where there is but one."""
+    pretrainings = set.intersection(*({p for p, _ in runs} for runs in row.values()))
+    if len(pretrainings) < 2:
+        return None
+    return np.array(
+        [
+            np.mean([_average({run: d for run, d in runs.items() if run[0] == p}) for runs in row.values()], axis=0)
+            for p in sorted(pretrainings, key=str)
+        ]
+    )
+
+
+def _estimate_seeds(pair: Sequence[Draws], pool: Iterable[Draws]) -> list[_OfSeeds] | None:
+    """Return the parts of the seeds of two rows; None where one has a single run to judge from."""
+    parts, pretrained = [], []
+    for row in pair:
+        if (values := _list_pretrainings(row)) is not None:
+            pretrained.append(values)
+        elif all(seed is None for runs in row.values() for _, seed in runs):
+            continue  # nothing is drawn when a probe is fitted
+        elif any(len(runs) < 2 for runs in row.values()):
+            return None
+        else:
+            parts += [_estimate(np.array([*runs.values()]), len(row)) for runs in row.values()]
+    if pretrained:
+        tasks = pair[0].keys()
+        others = [{task: row[task] for task in tasks} for row in pool if all(row.get(task) for task in tasks)]
+        pooled = [values for row in others if (values := _list_pretrainings(row)) is not None] or pretrained
+        freedom = sum(len(values) - 1 for values in pooled)
+        of_one = sum(float(values[:, 0].var(ddof=1)) * (len(values) - 1) for values in pooled) / freedom
+        in_both = sum(_estimate(values, 1).in_both for values in pretrained)
+        parts.append(_OfSeeds(sum(of_one / len(values) for values in pretrained), in_both, freedom))
+    return parts
+
+
+def _estimate(values: np.ndarray, num_tasks: int) -> _OfSeeds:
+    """Estimate the part of the seeds of one task from the values `[seeds, 1 + resamples]`."""
+    count = len(values)
+    between = float(values[:, 0].var(ddof=1)) / count
+    # The examples' variance is that of the mean, v / count, where it is due to one run alone, and the same for one run
+    # and for the mean where all runs share it.
+    of_one, of_mean = float(values[:, 1:].var(1).mean()), float(values[:, 1:].mean(0).var())
+    return _OfSeeds(between / num_tasks**2, max(0.0, of_one - of_mean) / (count - 1) / num_tasks**2, count - 1)
+
+
+def _count_freedom(variance: float, seeds: Sequence[_OfSeeds]) -> float:
+    """Return the degrees of freedom of Welch and Satterthwaite; the examples are many."""
+    uncertainty = sum(part.between**2 / part.freedom for part in seeds)
+    return variance**2 / uncertainty if uncertainty else math.inf
+
+
+def _draw_tasks(by_task: np.ndarray, half: float) -> tuple[float, float] | None:
+    """Return the interval of the mean where the tasks are drawn; never narrower than with these tasks."""
+    from scipy.stats import t
+
+    if len(by_task) < 2:
+        return None
+    error = float(by_task.std(ddof=1)) / math.sqrt(len(by_task))
+    half = max(half, float(t.ppf((1 + CONFIDENCE) / 2, len(by_task) - 1)) * error)
+    return float(by_task.mean()) - half, float(by_task.mean()) + half
+
+
+def correct(differences: Mapping[tuple[str, str], Difference | None]) -> dict[tuple[str, str], Difference | None]:
+    """Correct the p values of all comparisons of a plan by Holm's method.
+
+    Args:
+        differences: By the two rows. One that has no p, since it has no results yet or failed, counts as well: whoever
+            leaves out what did not work finds more by chance.
+    """
+    ranked = sorted((d.p, pair) for pair, d in differences.items() if d is not None and d.p is not None)
+    corrected, result = 0.0, dict(differences)
+    for rank, (p, pair) in enumerate(ranked):
+        corrected = min(1.0, max(corrected, (len(differences) - rank) * p))
+        result[pair] = replace(differences[pair], corrected=corrected)
+    return result
+
+
+def find_visible_difference(
+    sizes: Sequence[int],
+    seeds: int | None,
+    pretraining_seeds: int = 1,
+    comparisons: int = 1,
+    rows: int = 2,
+    trials: int = 4000,
+) -> float | None:
+    """Simulate which difference of two rows a plan sees in 9 of 10 cases.
+
+    Args:
+        sizes: Of the test sets.
+        seeds: Of fine-tuning; None: there are none, as with a probe.
+        pretraining_seeds: Of pre-training. Where there are several, one is supposed to move the mean over the tasks as
+            much as a seed of fine-tuning moves a task; of a single one nothing is known.
+        comparisons: For which the p values are corrected.
+        rows: With several pre-trainings each; see `compare`.
+        trials: Simulated comparisons.
+
+    Returns:
+        Points; None where a single seed tells nothing.
+    """
+    from scipy.stats import t
+
+    if seeds == 1 and pretraining_seeds == 1:
+        return None
+    generator = np.random.default_rng(0)
+    examples = np.array(sizes, dtype=float)
+    num_tasks, runs = len(sizes), (seeds or 1) * pretraining_seeds
+    own_examples = OF_ONE_RUN / examples / runs
+    deviations = SEED_DEVIATION**2 / runs if seeds is not None else 0.0
+    expected = np.tile(own_examples + deviations, 2), np.tile(own_examples, 2)  # of the seeds of both rows, by task
+    fixed = float((SHARED_BY_SEEDS / examples + 2 * own_examples).sum()) / num_tasks**2
+    of_pretraining = SEED_DEVIATION**2 / pretraining_seeds if pretraining_seeds > 1 else 0.0
+    noise = generator.normal(size=trials) * math.sqrt(fixed + 2 * deviations / num_tasks + 2 * of_pretraining)
+    if pretraining_seeds > 1:
+        between, in_both = (np.array([value.sum()]) / num_tasks**2 for value in expected)
+        between += 2 * of_pretraining
+        freedom = rows * (pretraining_seeds - 1)
+    elif seeds is not None:
+        (between, in_both), freedom = (value / num_tasks**2 for value in expected), seeds - 1
+    else:
+        between, in_both, freedom = np.zeros(1), np.zeros(1), 1
+    estimated = between * generator.chisquare(freedom, size=(trials, len(between))) / freedom
+    variance = fixed + np.maximum(0, estimated - in_both).sum(1)
+    with np.errstate(divide="ignore"):
+        freedoms = variance**2 / (estimated**2 / freedom).sum(1)
+    needed = t.ppf(1 - ALPHA / 2 / comparisons, freedoms) * np.sqrt(variance) - noise
+    return float(np.quantile(needed, POWER))
+
+
+def count_needed_seeds(difference: Difference, seeds: int, comparisons: int) -> int | None:
+    """Return how many seeds would show a difference as large as the measured one in 9 of 10 cases.
+
+    Args:
+        difference: As measured.
+        seeds: It was measured with.
+        comparisons: For which the p values are corrected.
+
+    Returns:
+        Seeds; None if a hundred times as many would not: then the test examples or the tasks are too few.
+    """
+    from scipy.stats import norm, t
+
+    if difference.p is None:
+        return None
+    for needed in range(seeds + 1, 100 * seeds + 1):
+        error = math.sqrt(difference.of_examples + difference.of_seeds * seeds / needed)
+        threshold = t.ppf(1 - ALPHA / 2 / comparisons, difference.freedom * needed / seeds)
+        if abs(difference.mean) >= (threshold + norm.ppf(POWER)) * error:
+            return needed
+    return None
+
+
+def compute_interval(scores: Sequence[float], confidence: float = 0.95) -> float:
+    """Return the half width of the t interval of the mean of several seeds; nan for a single one."""
+    from scipy.stats import sem, t
+
+    if len(scores) < 2:
+        return float("nan")
+    return float(sem(scores) * t.ppf((1 + confidence) / 2, len(scores) - 1))

@@ -1,0 +1,216 @@
+"""What the results of a comparison say: the differences of its rows, their costs, and what they forgot."""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from hf_domain.comparison.results import Description, Result
+from hf_domain.comparison.statistics import Difference, Draws, Run, compare, compare_rows, draw_scores
+from hf_domain.comparison.steps import CHECKPOINTS, TRAINER_OPTIONS, list_suffixes
+from hf_domain.methods import BASELINE
+
+START = "the encoder as it was"
+
+
+@dataclass
+class Report:
+    """What the results say.
+
+    Args:
+        plan: As `describe_plan` wrote it.
+        scores: Scores by method, task and seeds, in percent.
+        floors: What is scored without any training, by its name and the task.
+        unlearned: The seeds whose score is no better than the majority baseline, by method and task.
+        decisions: The differences of the means over tasks, by the pairs of the plan.
+        differences: To the baseline by method and task.
+        costs: By method: what its encoder and its use cost.
+        losses: Masked-LM losses by the title of the encoder and the corpus they were measured on.
+        other_tokens: The titles of encoders with another vocabulary than the plan's: their losses are of other tokens.
+        cached: Methods whose predictions read states that were computed before.
+        commands: The command that trains the encoder of a method, or fine-tunes it where there is none to train.
+        failed: Steps without a result and why.
+        codes: The results by the digest of the code that made them.
+        minutes: That every pre-training took.
+    """
+
+    plan: dict[str, Any]
+    scores: dict[str, dict[str, dict[str, float]]]
+    floors: dict[str, dict[str, float]]
+    unlearned: dict[str, dict[str, list[str]]]
+    decisions: dict[tuple[str, str], Difference | None]
+    differences: dict[str, dict[str, Difference]]
+    costs: dict[str, dict[str, float]]
+    losses: dict[str, dict[str, float]]
+    other_tokens: set[str]
+    cached: set[str]
+    commands: dict[str, list[str]]
+    failed: dict[str, str]
+    codes: dict[str, list[str]]
+    minutes: list[float]
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """What the methods are called."""
+        return self.plan["titles"]
+
+
+def read_report(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
+    """Gather what the results say."""
+    done = [result for result in results.values() if result.is_done]
+    runs = {(r.step.method, r.step.task, name_run(r.step)): r for r in done if r.step.kind == "fine_tuning"}
+    runs = dict(sorted(runs.items()))
+    scores: dict[str, dict[str, dict[str, float]]] = {
+        method: {t: {} for t in plan["tasks"]} for method in plan["titles"]
+    }
+    unlearned: dict[str, dict[str, list[str]]] = {method: defaultdict(list) for method in plan["titles"]}
+    floors: dict[str, dict[str, float]] = defaultdict(dict)
+    for (method, task, seeds), run in runs.items():
+        scores[method][task][seeds] = run.score
+        for name, score in run.floors.items():
+            floors[name][task] = score
+        if not run.did_learn:
+            unlearned[method][task].append(seeds)
+    draws = draw_runs(list(runs.values()), list(plan["tasks"]))
+    stable = [method for method, tasks in unlearned.items() if not tasks]
+    evaluations = read_evaluations(plan, done)
+    codes: dict[str, list[str]] = defaultdict(list)
+    for result in done:
+        codes[result.environment.get("code") or "unknown"].append(result.step.name)
+    return Report(
+        plan,
+        scores,
+        dict(floors),
+        unlearned,
+        compare_rows(draws, [(own, other) for own, other in plan["pairs"]], stable),
+        {method: compare_tasks(draws.get(method, {}), draws.get(BASELINE, {})) for method in plan["titles"]},
+        {method: read_costs(method, plan, done) for method in plan["titles"]},
+        read_losses(evaluations),
+        find_other_tokens(evaluations),
+        {name for (name, _, _), run in runs.items() if {"memory_cache", "passage_cache"} & run.step.flags.keys()},
+        {method: list_command(method, plan, done) for method in plan["titles"]},
+        {name: result.error for name, result in results.items() if not result.is_done},
+        dict(codes),
+        [r.seconds / 60 for r in done if r.step.kind == "pretraining"],
+    )
+
+
+def name_run(step: Description) -> str:
+    """Name a run by its seeds."""
+    return "-".join(str(seed) for seed in (step.pretraining_seed, step.seed) if seed is not None)
+
+
+def draw_runs(runs: list[Result], tasks: list[str]) -> dict[str, Draws]:
+    """Return the scores of all rows on resampled test sets, see `draw_scores`."""
+    draws: dict[str, dict[str, dict[Run, Any]]] = defaultdict(dict)
+    for number, task in enumerate(tasks):
+        scores: dict[str, dict[Run, Any]] = defaultdict(dict)
+        for run in runs:
+            if run.step.task == task:
+                scores[str(run.step.method)][run.step.pretraining_seed, run.step.seed] = run.predictions.score()
+        for method, drawn in (draw_scores(scores, seed=number) if scores else {}).items():
+            draws[method][task] = drawn
+    return dict(draws)
+
+
+def compare_tasks(own: Draws, baseline: Draws) -> dict[str, Difference]:
+    """Return the difference to the baseline on each task; it shows where the mean comes from, and decides nothing."""
+    if own is baseline:
+        return {}
+    pairs = {task: compare({task: own[task]}, {task: baseline.get(task, {})}) for task in own}
+    return {task: difference for task, difference in pairs.items() if difference is not None}
+
+
+def list_command(method: str, plan: dict[str, Any], done: list[Result]) -> list[str]:
+    """Return the command of a method, with what says how it trains; empty if none is there yet."""
+    steps = [r.step for r in done if r.step.method == method and r.step.kind in ("pretraining", "average")]
+    steps += [r.step for r in done if r.step.method == method and r.step.kind == "fine_tuning"]
+    if not steps:
+        return []
+    steps.sort(key=lambda step: (step.kind == "fine_tuning", len(step.name)))  # the first seed has the plain name
+    arguments = ["hf-domain", steps[0].command]
+    left_out = {*TRAINER_OPTIONS, *CHECKPOINTS, "output_dir", "max_eval_samples", "memory_cache", "passage_cache"}
+    for name, value in steps[0].flags.items():
+        if name not in left_out:
+            values = map(str, value if isinstance(value, list) else [value])
+            made = ("steps/", "texts/")
+            arguments += [
+                f"--{name}",
+                *(f"{Path(plan['path']).stem}/{item}" if item.startswith(made) else item for item in values),
+            ]
+    return [*arguments, "--output_dir", method]
+
+
+def read_costs(method: str, plan: dict[str, Any], done: list[Result]) -> dict[str, float]:
+    """Return what a method cost, over all encoders it made (means), and what its use costs."""
+    encoders = [r for r in done if r.step.method == method and r.step.kind in ("pretraining", "average")]
+    runs = [r for r in done if r.step.method == method and r.step.kind == "fine_tuning"]
+    costs = {}
+    prepared = find_preparation(method, done)
+    for name, source, field in (
+        ("preparation s", prepared, "seconds"),
+        ("pre-training s", encoders, "seconds"),
+        ("tokens", encoders, "tokens"),
+        ("trained parameters", encoders, "trainable_parameters"),
+        ("checkpoint MB", encoders, "checkpoint_bytes"),
+        ("fine-tuning s", runs, "seconds"),
+        ("inference ms", runs, "milliseconds_per_text"),
+    ):
+        if values := [value for result in source if (value := getattr(result, field)) is not None]:
+            costs[name] = statistics.mean(values) / (1e6 if field == "checkpoint_bytes" else 1)
+    after = plan["methods"][method]["after"]
+    if after is not None:
+        before = read_costs(after, plan, done)
+        for name in ("preparation s", "pre-training s", "tokens"):
+            if name in before:
+                costs[name] = costs.get(name, 0) + before[name]
+    return costs
+
+
+def find_preparation(method: str, done: list[Result]) -> list[Result]:
+    """Return the expansions of a vocabulary and the datastores that a method reads, its own or shared."""
+    needed = {name for result in done if result.step.method == method for name in result.step.needs}
+    return [r for r in done if r.step.kind in ("vocabulary", "datastore") and r.step.name in needed]
+
+
+def read_evaluations(plan: dict[str, Any], done: list[Result]) -> dict[str, list[Result]]:
+    """Return the evaluations of every encoder by its title, which the encoders of TAPT for one corpus share."""
+    corpora = {name: name for name in plan["corpora"]} | {name: task["corpus"] for name, task in plan["tasks"].items()}
+    titles = {"encoder": START, **plan["titles"]}
+    has_domains = len(plan["corpora"].keys() - {plan["general"]}) > 1
+    for method, title in plan["titles"].items():
+        for source, corpus in corpora.items():
+            tells_domain = has_domains and corpus != plan["general"]
+            for suffix in list_suffixes(plan["pretraining_seeds"]).values():
+                titles[f"{method}-{source}{suffix}"] = f"{title} ({corpus})" if tells_domain else title
+    evaluations: dict[str, list[Result]] = {title: [] for title in titles.values()}
+    for result in done:
+        if result.step.kind == "evaluation":
+            evaluations[titles[result.step.name.removesuffix(f"-on-{result.step.corpus}")]].append(result)
+    return {title: results for title, results in evaluations.items() if results}
+
+
+def read_losses(evaluations: dict[str, list[Result]]) -> dict[str, dict[str, float]]:
+    """Return the masked-LM loss of every encoder on every corpus; the mean where several encoders have one title."""
+    return {
+        title: {
+            corpus: statistics.mean(r.masked_lm_loss for r in results if r.step.corpus == corpus)
+            for corpus in sorted({str(r.step.corpus) for r in results})
+        }
+        for title, results in evaluations.items()
+    }
+
+
+def find_other_tokens(evaluations: dict[str, list[Result]]) -> set[str]:
+    """Return the titles of encoders whose losses are of other tokens than those of the encoder as it was.
+
+    Where that was not evaluated, of other tokens than most.
+    """
+    known = {title: [result.vocabulary for result in results] for title, results in evaluations.items()}
+    if not known:
+        return set()
+    usual = known[START][0] if START in known else statistics.mode(chain.from_iterable(known.values()))
+    return {title for title, vocabularies in known.items() if set(vocabularies) != {usual}}
