@@ -14,6 +14,7 @@ import textwrap
 import traceback
 from collections.abc import Iterator
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 from types import ModuleType
 
@@ -22,6 +23,7 @@ from hf_domain.registration import register_classes
 
 # Packages whose ValueErrors speak to users; those of others, such as torch's of shapes, are bugs of ours.
 SPEAKING = ("hf_domain", "transformers", "datasets", "huggingface_hub", "tokenizers", "accelerate", "peft", "evaluate")
+NUMBERS = {"int": (int, "a whole number"), "float": (float, "a number")}
 USAGE = """usage: hf-domain <command> [options]
 
 {commands}
@@ -75,43 +77,50 @@ def parse_source(module: str) -> ast.Module:
     return ast.parse(Path(paths[0], f"{name}.py").read_text(encoding="utf-8") if paths else "")
 
 
-def find_fields(module: str, class_name: str) -> Iterator[str]:
-    """Find the fields of a dataclass and of what it inherits, in the module that defines or imports it."""
+def find_fields(module: str, class_name: str) -> Iterator[tuple[str, str]]:
+    """Find the fields of a dataclass and of what it inherits, with their types, in the module that has the class."""
     for node in parse_source(module).body:
         if isinstance(node, ast.ClassDef) and node.name == class_name:
-            yield from (item.target.id for item in node.body if isinstance(item, ast.AnnAssign))  # type: ignore[union-attr]
             for base in node.bases:
                 yield from find_fields(module, ast.unparse(base))
+            items = [item for item in node.body if isinstance(item, ast.AnnAssign)]
+            yield from ((ast.unparse(item.target), ast.unparse(item.annotation)) for item in items)
         elif isinstance(node, ast.ImportFrom) and class_name in [alias.name for alias in node.names]:
             source = "transformers.training_args" if node.module == "transformers" else str(node.module)
             yield from find_fields(source, class_name)
 
 
-def find_flags(script: str) -> set[str]:
-    """Find the names of the options of a script in its source: classes of arguments, by name, or argparse's."""
+def find_flags(script: str) -> dict[str, str]:
+    """Find the options of a script and their types in its source: classes of arguments, by name, or argparse's."""
     nodes = list(ast.walk(parse_source(script)))
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
     names |= {node.name for node in nodes if isinstance(node, ast.ClassDef)}
-    fields = {field for name in names if name.endswith("Arguments") for field in find_fields(script, name)}
-    constants = (node.value for node in nodes if isinstance(node, ast.Constant))
-    return fields | {
-        text[2:] for text in constants if isinstance(text, str) and text.startswith("--") and " " not in text
-    }
+    fields = [field for name in sorted(names) if name.endswith("Arguments") for field in find_fields(script, name)]
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return {text[2:]: "" for text in texts if text.startswith("--") and " " not in text} | dict(fields)
 
 
 def check_flags(script: str, arguments: list[str]) -> None:
-    """Refuse a flag that the script does not have.
+    """Refuse a flag that the script does not have, and a value that is not a number where one is needed.
 
     Raises:
-        ValueError: There is no such flag; names the nearest ones.
+        ValueError: There is no such flag, or it does not take this value.
     """
-    known = {"help", *find_flags(script)}
-    for argument in arguments:
-        name = argument.removeprefix("--").partition("=")[0].replace("-", "_")
-        if argument.startswith("--") and not {name, name.removeprefix("no_")} & known:
-            near = difflib.get_close_matches(name, known, n=3)
+    types = {"help": "", **find_flags(script)}
+    for argument, following in zip_longest(arguments, arguments[1:], fillvalue="--"):
+        name, sign, value = argument.removeprefix("--").partition("=")
+        name = name.replace("-", "_")
+        if argument.startswith("--") and not {name, name.removeprefix("no_")} & types.keys():
+            near = difflib.get_close_matches(name, types, n=3)
             advice = f"did you mean {' or '.join(f'--{each}' for each in near)}?" if near else "--help lists them"
             raise ValueError(f"there is no option --{name}: {advice}")
+        value = value if sign else following
+        number, needed = NUMBERS.get(types.get(name, "").removesuffix(" | None"), (str, ""))
+        if argument.startswith("--") and not value.startswith("--"):
+            try:
+                number(value)
+            except ValueError:
+                raise ValueError(f"--{name} must be {needed}, but is {value}") from None
 
 
 def main() -> None:

@@ -1,29 +1,16 @@
-"""Continued pre-training with LoRA, the cheap way that most people use today; peft does the work.
-
-Importing this module tells peft which linear layers of our models a `LoraConfig` without `target_modules` means.
-"""
+"""Continued pre-training with LoRA, the cheap way that most people use today; peft does the work."""
 
 import re
 from pathlib import Path
 from typing import Any
 
 from peft import LoraConfig, PeftModel, get_peft_model
-from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
 from transformers import PreTrainedModel
 
 from hf_domain.files import write_folder
-from hf_domain.methods import OWN_TYPES
+from hf_domain.lora_targets import SECOND_ENCODERS
 from hf_domain.modeling.backbone import get_module_name
 from hf_domain.tokenization import VocabularyDelta
-
-# The memory of G-MAP and the frozen passage encoder of RADA, which their methods never train.
-SECOND_ENCODERS = r"(.*\.)?(memory|passage_backbone)\..*"
-# Queries and values, as peft takes of the stock encoders of all families, also of exBERT's side modules. RADA's
-# interface is taken whole: its output starts at zero, and without that it would add nothing.
-DEFAULT_TARGETS = (
-    rf"(?!{SECOND_ENCODERS})"
-    r"(.*\.(query|value|query_proj|value_proj|q_lin|v_lin|Wqkv|query_key_value)|(.*\.)?interface\.(key|output))"
-)
 
 
 def add_lora(model: PreTrainedModel, delta: VocabularyDelta | None = None, rank: int = 16) -> PeftModel:
@@ -69,7 +56,3 @@ def merge_lora(model: PeftModel, output_dir: str | Path) -> PreTrainedModel:
     with write_folder(output_dir, replaced=("adapter_*", "README.md")) as folder:
         merged.save_pretrained(folder)
     return merged
-
-
-for _model_type in OWN_TYPES:
-    TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING[_model_type] = DEFAULT_TARGETS

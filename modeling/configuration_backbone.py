@@ -114,7 +114,12 @@ class BackboneConfig(PreTrainedConfig):
     initializer_range: float = 0.02
     head_initializer_range: float | None = None
 
+    @staticmethod
+    def prepare_models() -> None:
+        """Do nothing. `import hf_domain` registers its models here: importing them at once would take seconds."""
+
     def __post_init__(self, **kwargs) -> None:
+        self.prepare_models()
         self.backbone_config = build_backbone_config(self.backbone_config)
         for name in [name for name in kwargs if has_encoder_field(self.backbone_config, name)]:
             setattr(self.backbone_config, name, kwargs.pop(name))
