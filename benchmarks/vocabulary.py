@@ -17,7 +17,7 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM
 from transformers.utils import logging
 
-from hf_domain.examples.run_expand_vocab import read_texts
+from hf_domain.data.corpora import read_texts
 from hf_domain.new_rows import apply_delta
 from hf_domain.tokenization import VocabularyDelta, batch_texts, count_words, expand_vocabulary
 

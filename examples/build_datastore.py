@@ -14,9 +14,6 @@ An interrupted build goes on when it is started again. With `--engine elasticsea
 by ELASTICSEARCH_URL or OPENSEARCH_URL. docs/datastore.md tells more.
 """
 
-import filecmp
-import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -25,8 +22,8 @@ from datasets import load_dataset
 from transformers import AutoTokenizer
 
 from hf_domain.data.loading import load_files
-from hf_domain.data.text_columns import find_document_columns
 from hf_domain.datastore import Datastore, build_datastore, push_to_hub
+from hf_domain.datastore.documents import choose_columns, hold_out_every_tenth
 from hf_domain.training.arguments import parse_arguments
 
 
@@ -83,37 +80,6 @@ def read_documents(data_args: DataArguments):
     )
 
 
-def choose_column(data_args: DataArguments, documents) -> str:
-    """Return the column of the texts."""
-    columns = find_document_columns(documents, data_args.text_column_name)
-    if len(columns) > 1:
-        raise ValueError(
-            f"A document of a datastore must be one text, but there are {' and '.join(columns)}. Name one by "
-            f"--text_column_name {columns[0]}; then the same command with --add and --text_column_name {columns[1]} "
-            "adds the other."
-        )
-    return columns[0]
-
-
-def hold_out(documents, column: str, file: str):
-    """Write every tenth document to a file and return the others; the file may be there, of a run that was killed."""
-    if not file.endswith(".jsonl"):
-        raise ValueError(f"the file of what is held out ends in .jsonl; got {file}.")
-    held, others = (
-        documents.filter(lambda _, number, is_held=is_held: (number % 10 == 9) == is_held, with_indices=True)
-        for is_held in (True, False)
-    )
-    unfinished = f"{file}.unfinished"
-    with open(unfinished, "w", encoding="utf-8") as lines:
-        for row in held:
-            lines.write(json.dumps({"text": row[column]}, ensure_ascii=False) + "\n")
-    if Path(file).exists() and not filecmp.cmp(unfinished, file, shallow=False):
-        os.remove(unfinished)
-        raise ValueError(f"what is held out goes to a new file; {file} holds something else. Name another.")
-    os.replace(unfinished, file)
-    return others
-
-
 def main() -> None:
     data_args, args = parse_arguments(*ARGUMENTS, description=__doc__)
     exists = Path(args.output_dir).exists()
@@ -130,12 +96,9 @@ def main() -> None:
         datastore = Datastore.load(args.output_dir, **options)
     if has_documents or not exists:
         documents = read_documents(data_args)
-        columns = {"text_column": choose_column(data_args, documents), "id_column": data_args.id_column_name}
-        names = next(iter(documents), {})
-        if (name := data_args.id_column_name) and name not in names:
-            raise ValueError(f"--id_column_name must be a column of the documents, {', '.join(names)}, but is {name}")
+        columns = choose_columns(documents, data_args.text_column_name, data_args.id_column_name)
         if data_args.held_out_file:
-            documents = hold_out(documents, columns["text_column"], data_args.held_out_file)
+            documents = hold_out_every_tenth(documents, columns["text_column"], data_args.held_out_file)
         if exists:
             print(f"{datastore.add(documents, **columns):,} passages are new")
         else:

@@ -30,9 +30,9 @@ from hf_domain.comparison.runner import run_comparison
 from hf_domain.comparison.task_files import check_task_files, find_kind
 from hf_domain.data.corpora import check_length, load_corpus
 from hf_domain.files import fingerprint_files, read_json, write_text
+from hf_domain.methods import BASELINE, RECIPES
 from hf_domain.training.arguments import parse_arguments
 
-SPLITS = ("train", "validation", "test")
 DATA = Path(__file__).parent / "quickstart_data"
 
 
@@ -42,19 +42,13 @@ class Arguments:
 
     model_name_or_path: str = field(default=str(DATA / "encoder"), metadata={"help": "Encoder to adapt."})
     corpus: str = field(default=str(DATA / "corpus.txt.gz"), metadata={"help": "Text of the domain."})
-    task: str = field(
-        default=str(DATA / "acl_arc"),
-        metadata={"help": "Folder with a task."},
-    )
+    task: str = field(default=str(DATA / "acl_arc"), metadata={"help": "Folder with a task."})
     output_dir: str = field(default="quickstart", metadata={"help": "Where everything is written."})
     num_tokens: int = field(default=400_000, metadata={"help": "Tokens of pre-training, the same for each method."})
     num_train_epochs: int = field(default=2, metadata={"help": "Epochs of fine-tuning."})
-    learning_rate: str | None = field(
-        default=None, metadata={"help": "Of fine-tuning, the same for each method; default by the encoder's width."}
-    )
+    learning_rate: str | None = field(default=None, metadata={"help": "Of fine-tuning; default by the encoder's size."})
     pretraining_learning_rate: str | None = field(
-        default=None,
-        metadata={"help": "Of masked LM (DAPT, AdaLM); default 3e-4, for a small encoder: 1e-4 for BERT base."},
+        default=None, metadata={"help": "Of masked LM (DAPT, AdaLM); default 3e-4, for a small encoder: 1e-4 for BERT."}
     )
     num_seeds: int = field(default=3, metadata={"help": "Fine-tuning runs of each encoder."})
     max_seq_length: int = field(default=128, metadata={"help": "Tokens of an example of pre-training."})
@@ -63,38 +57,26 @@ class Arguments:
 
 
 def write_plan(args: Arguments, output_dir: Path) -> Path:
-    """Write the plan of the comparison, and the corpus in two parts: one is held out.
-
-    Raises:
-        FileExistsError: The folder holds another plan.
-    """
-    is_local = Path(args.model_name_or_path).is_dir()
+    """Write the plan of the comparison, and the corpus in two parts: one is held out."""
     # The name tells the text: another one makes another plan, which is refused before anything is replaced.
     digest = fingerprint_files([Path(args.corpus)])[:8]
     files = {split: f"corpus_{digest}_{split}.jsonl" for split in ("train", "validation")}
-    rate = args.pretraining_learning_rate
-    methods = ["fine_tune", "dapt", "varmae", *(["adalm"] if args.expand_vocabulary else [])]
     kind = find_kind(Path(args.task) / "train.jsonl")
-    if problems := check_task_files(kind, {split: f"{split}.jsonl" for split in SPLITS}, Path(args.task)):
+    splits = {split: f"{split}.jsonl" for split in ("train", "validation", "test")}
+    if problems := check_task_files(kind, splits, Path(args.task)):
         raise ValueError("; ".join([f"--task {args.task} cannot be used as {kind}: {problems[0]}", *problems[1:]]))
-    options = {"max_seq_length": args.task_max_seq_length}
-    if kind == "qa":  # windows of a context, which overlap
-        options = {"max_seq_length": args.max_seq_length, "doc_stride": args.max_seq_length // 4}
+    windows = {"max_seq_length": args.max_seq_length, "doc_stride": args.max_seq_length // 4}  # which overlap
+    options = windows if kind == "qa" else {"max_seq_length": args.task_max_seq_length}
+    encoder, task = (Path(path).resolve() for path in (args.model_name_or_path, args.task))
+    methods: dict = dict.fromkeys(["fine_tune", "dapt", "varmae", *["adalm"] * args.expand_vocabulary])
+    masked_lm = [name for name in methods if RECIPES[name].method == BASELINE]
+    if rate := args.pretraining_learning_rate:
+        methods |= {name: {"pretraining": {"learning_rate": rate}} for name in masked_lm}
     content = {
-        "encoder": str(Path(args.model_name_or_path).resolve()) if is_local else args.model_name_or_path,
+        "encoder": str(encoder) if encoder.is_dir() else args.model_name_or_path,
         "corpora": {"domain": {f"{split}_file": file for split, file in files.items()}},
-        "tasks": {
-            Path(args.task).resolve().name: {
-                "kind": kind,
-                "folder": str(Path(args.task).resolve()),
-                "corpus": "domain",
-                "options": options,
-            }
-        },
-        "methods": {
-            name: {"pretraining": {"learning_rate": rate}} if rate and name in ("dapt", "adalm") else None
-            for name in methods
-        },
+        "tasks": {task.name: {"kind": kind, "folder": str(task), "corpus": "domain", "options": options}},
+        "methods": methods,
         "seeds": list(range(args.num_seeds)),
         "budget": {"tokens": args.num_tokens},
         "pretraining": {"max_seq_length": args.max_seq_length},
@@ -106,12 +88,10 @@ def write_plan(args: Arguments, output_dir: Path) -> Path:
     path, text = output_dir / "plan.yaml", yaml.safe_dump(content, sort_keys=False)
     if path.is_file() and path.read_text(encoding="utf-8") != text:
         raise FileExistsError(
-            f"{path} is not the plan that these options make; choose another --output_dir, or run that plan by "
-            f"hf-domain compare {path}"
+            f"{path} is not the plan of these options; choose another --output_dir, or run hf-domain compare {path}"
         )
-    splits = load_corpus(args.corpus, validation_split_percentage=5)
-    for split, file in files.items():
-        splits[split].to_json(output_dir / file)
+    for split, documents in load_corpus(args.corpus, validation_split_percentage=5).items():
+        documents.to_json(output_dir / files[split])
     write_text(path, text)
     return path
 
@@ -120,21 +100,18 @@ def main() -> None:
     (args,) = parse_arguments(Arguments, description=__doc__)
     for name, path in (("corpus", args.corpus), ("task", f"{args.task}/train.jsonl")):
         if not Path(path).is_file():
-            raise FileNotFoundError(
-                f"--{name}: there is no {path}; the demo's own data are in a clone of the repository"
-            )
-    check_length(AutoTokenizer.from_pretrained(args.model_name_or_path), args.max_seq_length)
+            raise FileNotFoundError(f"--{name}: there is no {path}; the demo's data are in a clone of the repository")
+    tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
+    check_length(tokenizer, args.max_seq_length)
     AutoConfig.from_pretrained(args.model_name_or_path)  # a wrong name is told before anything is trained
-    output_dir, encoder = Path(args.output_dir), Path(args.model_name_or_path)
+    started, output_dir, encoder = time.perf_counter(), Path(args.output_dir), Path(args.model_name_or_path)
     is_demo = Path(args.corpus).parent == DATA and encoder.parent == DATA
-    started = time.perf_counter()
     plan = load_plan(write_plan(args, output_dir))
     print(f"Comparing {', '.join(plan.methods)} on {', '.join(plan.tasks)}; the plan: {plan.path}", flush=True)
     run_comparison(plan, output_dir / "plan")
     report = write_report(output_dir / "plan")
     for name, error in report.failed.items():
         raise RuntimeError(f"{name} failed: {error}")
-    mask = AutoTokenizer.from_pretrained(args.model_name_or_path).mask_token
     folder = make_publication(
         output_dir / "plan",
         "varmae",
@@ -146,7 +123,7 @@ def main() -> None:
         if is_demo
         else "Not stated yet: name the licenses of the base model and of the corpus here before you publish.",
         limits="Made by the quickstart of hf-domain with a small budget: a demonstration, not a model for production.",
-        example=f"We train a language {mask} on a large corpus.",
+        example=f"We train a language {tokenizer.mask_token} on a large corpus.",
     )
     print((output_dir / "plan" / "report.md").read_text(encoding="utf-8"))
     told = (folder / "README.md").read_text(encoding="utf-8").split("```text\n")[1].split("```")[0]

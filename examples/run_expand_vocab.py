@@ -13,17 +13,13 @@ The output directory holds a checkpoint that `AutoModelForMaskedLM` and `AutoTok
 """
 
 import os
-from collections.abc import Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from transformers import AutoModelForMaskedLM, AutoTokenizer, set_seed
 
-from hf_domain.data.loading import load_files
-from hf_domain.data.text_columns import find_document_columns
+from hf_domain.data.corpora import read_texts
 from hf_domain.files import write_folder
 from hf_domain.new_rows import apply_delta
 from hf_domain.tokenization import (
@@ -32,6 +28,7 @@ from hf_domain.tokenization import (
     compare_lengths,
     count_words,
     expand_vocabulary,
+    open_executor,
     plot_curve,
     plot_lengths,
 )
@@ -90,31 +87,6 @@ class ExpansionArguments:
 ARGUMENTS = (ModelArguments, DataArguments, ExpansionArguments)
 
 
-def read_texts(path: str) -> Iterator[str]:
-    """Yield the texts of a corpus or of a task: both of a pair, or the words of `tokens`."""
-    rows = load_files(path, streaming=True)
-    first = next(iter(rows))
-    columns = ["tokens"] if "tokens" in first and "text" not in first else find_document_columns(rows)
-    for row in rows:
-        for value in map(row.get, columns):
-            yield " ".join(value) if isinstance(value, list) else value or ""
-
-
-@contextmanager
-def open_executor(data_args: DataArguments) -> Iterator[Executor | None]:
-    """The pool or cluster that counts; None counts in this process."""
-    if data_args.dask_scheduler:
-        from dask.distributed import Client
-
-        with Client(data_args.dask_scheduler) as client, client.get_executor() as executor:
-            yield executor
-    elif data_args.num_workers > 1:
-        with ProcessPoolExecutor(data_args.num_workers) as executor:
-            yield executor
-    else:
-        yield None
-
-
 def main() -> None:
     run_in_folder(run, *parse_arguments(*ARGUMENTS, description=__doc__))
 
@@ -127,7 +99,7 @@ def run(model_args: ModelArguments, data_args: DataArguments, expansion_args: Ex
         counts = WordCounts.load(data_args.counts_file)
     else:
         texts = (text for path in data_args.train_file for text in read_texts(path))
-        with open_executor(data_args) as executor:
+        with open_executor(data_args.num_workers, data_args.dask_scheduler) as executor:
             counts = count_words(batch_texts(texts), tokenizer.backend_tokenizer, executor)
         if data_args.counts_file:
             counts.save(data_args.counts_file)

@@ -8,11 +8,11 @@ words too, and texts become longer. Here they stand in the model, and the tokeni
 import itertools
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -99,12 +99,9 @@ def expand_vocabulary(
     _check_exposures(training_tokens, min_exposures)
     state = read_tokenizer(tokenizer)
     kind = KINDS[state["model"]["type"]]
-    if method == "exbert" and kind is not wordpiece:
-        raise ValueError(f"exBERT's extension is made of WordPieces, but the model is a {state['model']['type']}.")
     original_size = max(read_vocabulary(state["model"]).values()) + 1
-    last = size if method == "adalm" and size is not None else max_size
-    if last is not None and last < original_size:
-        raise ValueError(f"The tokenizer has {original_size:,} entries already: it cannot be expanded to {last:,}.")
+    algorithm = ALGORITHMS[method]
+    algorithm.check(kind, original_size, size, max_size)
     if not isinstance(corpus, WordCounts):
         corpus = count_words(batch_texts(corpus), tokenizer.backend_tokenizer, executor, progress)
     _check_counts(corpus, tokenizer.backend_tokenizer)
@@ -113,20 +110,8 @@ def expand_vocabulary(
         raise ValueError(_explain_unspaced(unspaced, state["model"]["type"]))
     domain = Domain(kind, state["model"], original_size, corpus, min_frequency, max_word_length)
 
-    if method == "exbert":
-        learned = wordpiece.learn_entries(domain.model, domain.words, domain.counts, size or domain.size)
-        history = [domain.try_entries([]), domain.settle(domain.try_entries(learned))]
-        chosen, stopped_by = 1, "size"
-    else:
-        sizes = _list_sizes(domain.size, step, last)
-        sizes = tqdm(sizes, desc="Trying sizes", unit="size", disable=not progress)
-        history, failed = _follow_curve(domain, sizes, threshold, stop=last is None)
-        if failed is not None and size is None:
-            chosen, stopped_by = failed - (select == "last_accepted"), "threshold"
-        elif last is None or history[-1].size < (1 - TOLERANCE) * last:
-            chosen, stopped_by = len(history) - 1, "corpus"
-        else:
-            chosen, stopped_by = len(history) - 1, "max_size" if size is None else "size"
+    options = Options(size, max_size, step, threshold, select, progress)
+    history, chosen, stopped_by = algorithm.choose(domain, options)
     best = _rank_entries(domain, domain.limit_exposure(history[chosen], training_tokens, min_exposures))
     new_tokenizer = replace_model(tokenizer, state, best.model) if best.entries else tokenizer
     delta = VocabularyDelta(domain.size, kind.spell_entries(domain.model, best.entries))
@@ -260,6 +245,43 @@ class Domain:
         return vocabulary
 
 
+# ------------------------------------------------------------------------------------------------ the algorithms
+
+
+class Options(NamedTuple):
+    """Those of `expand_vocabulary` that say how the size is chosen."""
+
+    size: int | None
+    max_size: int | None
+    step: int
+    threshold: float
+    select: str
+    progress: bool
+
+
+def _check_growth(kind: ModuleType, original_size: int, size: int | None, max_size: int | None) -> None:
+    last = max_size if size is None else size
+    if last is not None and last < original_size:
+        raise ValueError(f"The tokenizer has {original_size:,} entries already: it cannot be expanded to {last:,}.")
+
+
+def _grow_by_steps(domain: Domain, options: Options) -> tuple[list[Vocabulary], int, str]:
+    """AdaLM's Algorithm 1: the entries that would be used most, step by step.
+
+    Returns:
+        The vocabularies that were tried, the position of the chosen one, and what stopped the search.
+    """
+    last = options.max_size if options.size is None else options.size
+    sizes = _list_sizes(domain.size, options.step, last)
+    bar = tqdm(sizes, desc="Trying sizes", unit="size", disable=not options.progress)
+    history, failed = _follow_curve(domain, bar, options.threshold, stop=last is None)
+    if failed is not None and options.size is None:
+        return history, failed - (options.select == "last_accepted"), "threshold"
+    if last is None or history[-1].size < (1 - TOLERANCE) * last:
+        return history, len(history) - 1, "corpus"
+    return history, len(history) - 1, "max_size" if options.size is None else "size"
+
+
 def _list_sizes(original: int, step: int, last: int | None) -> Iterator[int]:
     """Round sizes above the original one, up to `last`.
 
@@ -294,6 +316,40 @@ def _follow_curve(
         if (stop and failed) or history[-1].size < (1 - TOLERANCE) * size:
             break
     return history, failed
+
+
+def _check_word_pieces(kind: ModuleType, original_size: int, size: int | None, max_size: int | None) -> None:
+    if kind is not wordpiece:
+        name = next(name for name, each in KINDS.items() if each is kind)
+        raise ValueError(f"exBERT's extension is made of WordPieces, but the model is a {name}.")
+    _check_growth(kind, original_size, None, max_size)
+
+
+def _learn_word_pieces(domain: Domain, options: Options) -> tuple[list[Vocabulary], int, str]:
+    """exBERT: the entries of a WordPiece vocabulary learned on the corpus that the tokenizer does not have.
+
+    Returns:
+        As `_grow_by_steps`.
+    """
+    learned = wordpiece.learn_entries(domain.model, domain.words, domain.counts, options.size or domain.size)
+    return [domain.try_entries([]), domain.settle(domain.try_entries(learned))], 1, "size"
+
+
+class Algorithm(NamedTuple):
+    """A way to choose new entries."""
+
+    check: Callable[[ModuleType, int, int | None, int | None], None]
+    """Refuses a kind of model or a size before the corpus is counted."""
+    choose: Callable[[Domain, Options], tuple[list[Vocabulary], int, str]]
+
+
+ALGORITHMS = {
+    "adalm": Algorithm(_check_growth, _grow_by_steps),
+    "exbert": Algorithm(_check_word_pieces, _learn_word_pieces),
+}
+
+
+# ------------------------------------------------------------------------------------------------ the report
 
 
 def _improve(before: Vocabulary, after: Vocabulary) -> float:
@@ -333,8 +389,8 @@ def _rank_entries(domain: Domain, vocabulary: Vocabulary) -> Vocabulary:
 def _check_options(
     method: str, size: int | None, step: int, threshold: float, select: str, max_size: int | None, min_frequency: int
 ) -> None:
-    if method not in ("adalm", "exbert"):
-        raise ValueError(f"`method` must be 'adalm' or 'exbert', but is {method!r}.")
+    if method not in ALGORITHMS:
+        raise ValueError(f"`method` must be {' or '.join(map(repr, ALGORITHMS))}, but is {method!r}.")
     if select not in ("algorithm", "last_accepted"):
         raise ValueError(f"`select` must be 'algorithm' or 'last_accepted', but is {select!r}.")
     if step < 1:

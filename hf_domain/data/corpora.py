@@ -1,5 +1,6 @@
 """Corpora for masked-language modeling: from files or the Hub to examples of token ids."""
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ from datasets import (
 )
 from transformers import PreTrainedTokenizerBase
 
-from hf_domain.data.loading import load_rows
+from hf_domain.data.loading import load_files, load_rows
 from hf_domain.data.masking import check_mask_token
 from hf_domain.data.objects import Rows
 from hf_domain.data.text_columns import find_document_columns
@@ -86,6 +87,16 @@ def load_corpus(
         corpus = _hold_out(corpus["train"], validation_split_percentage, num_validation_examples)
     is_stream = any(isinstance(documents, IterableDataset) for documents in corpus.values())
     return IterableDatasetDict(corpus) if is_stream else DatasetDict(corpus)
+
+
+def read_texts(path: str) -> Iterator[str]:
+    """Yield the texts of a file of a corpus or of a task: both of a pair, or the words of `tokens`."""
+    rows = load_files(path, streaming=True)
+    first = next(iter(rows))
+    columns = ["tokens"] if "tokens" in first and "text" not in first else find_document_columns(rows)
+    for row in rows:
+        for value in map(row.get, columns):
+            yield " ".join(value) if isinstance(value, list) else value or ""
 
 
 def tokenize_corpus(
