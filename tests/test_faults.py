@@ -33,8 +33,7 @@ FEW = [
     r"^replace [^/]*(/[^/]*)?model.safetensors$",
     r"^write .*all_results.json$",
     r"^write .*predict.*\.txt",
-    r"^flush ",
-    r"cache.json",
+    r"^(write|replace) .*states",
 ]
 
 

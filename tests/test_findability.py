@@ -41,7 +41,7 @@ QUESTIONS = [
     ("Where does AdaLM decide how many words to add?", "tokenization/expansion.py", "expand_vocabulary"),
     ("Where is a LoRA put on an encoder for pre-training?", "hf_domain/lora.py", "add_lora"),
     ("Where is exBERT as a PEFT adapter?", "hf_domain/exbert/adapter.py", "ExBertAdapterModel"),
-    ("Where are the states of G-MAP's memory kept on disk?", "hf_domain/gmap/memory.py", "cache_memory_states"),
+    ("Where are the states of G-MAP's memory kept on disk?", "hf_domain/state_store.py", "fill_store"),
     ("Where are passages added to a batch?", "hf_domain/rada/collator.py", "DataCollatorWithPassages"),
     ("Where is a document cut into passages?", "hf_domain/datastore/splitting.py", "split_texts"),
     ("Where is a file written whole or not at all?", "hf_domain/files.py", "write_whole"),

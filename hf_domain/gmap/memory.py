@@ -1,12 +1,11 @@
 """What a G-MAP needs around it: inputs of a memory with its own tokenizer, and memory states kept on disk.
 
-A frozen memory gives the same states in every epoch. `cache_memory_states` computes those of a dataset once and writes
-them to a memory-mapped file; `DatasetWithMemory` adds them to the examples, and the memory encoder is not run again.
+A frozen memory gives the same states in every epoch. `cache_memory_states` computes those of a dataset once and keeps
+them on disk; `DatasetWithMemory` adds them to the examples, and the memory encoder is not run again.
 """
 
 import hashlib
 import json
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -16,18 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
-from filelock import FileLock
 from torch.nn.utils.rnn import pad_sequence
-from tqdm.auto import tqdm
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_domain.files import read_json, remove_unfinished, write_json
 from hf_domain.modeling.backbone import find_encoder
 from hf_domain.modeling.pretrained_gmap import fingerprint_weights, read_same_ids
+from hf_domain.state_store import StateSource, StateStore, fill_store
 
-logger = logging.getLogger(__name__)
-
-RECORD, STATES, STARTS, LOCK = "memory_cache.json", "states.npy", "starts.npy", "memory_cache.lock"
 # What a configuration says that changes no state: the weights are compared themselves.
 COSMETIC_KEYS = frozenset(
     {"_name_or_path", "architectures", "dtype", "id2label", "label2id", "problem_type", "transformers_version"}
@@ -132,42 +126,18 @@ class DataCollatorWithMemory:
 # ------------------------------------------------------------------------------------------------- the cache
 
 
-@dataclass
-class MemoryCache:
-    """The memory states of a dataset, memory-mapped.
-
-    The states of all tokens follow each other, padding left out: an example of n tokens takes
-    n x states x hidden_size x 2 bytes.
-    """
-
-    states: np.ndarray
-    """`[tokens, states, hidden_size]`, bfloat16 read as int16, for which numpy has a type."""
-    starts: np.ndarray
-    """`[examples + 1]`, the first token of each example, and the end."""
-
-    def __len__(self) -> int:
-        return len(self.starts) - 1
-
-    def __getitem__(self, row: int) -> torch.Tensor:
-        """Return the states of an example, `[tokens, states, hidden_size]`, bfloat16."""
-        if not 0 <= row < len(self):
-            raise IndexError(row)
-        rows = np.array(self.states[self.starts[row] : self.starts[row + 1]])  # read from disk here, and only these
-        return torch.from_numpy(rows).view(torch.bfloat16)
-
-
 class DatasetWithMemory(torch.utils.data.Dataset):
     """A dataset whose examples hold their `memory_states`.
 
     Args:
         dataset: Tokenized examples.
-        cache: Their states, in the same order.
+        cache: Their states, in the same order, see `cache_memory_states`.
 
     Raises:
         ValueError: There are more or fewer states than examples; on reading, an example has other tokens than states.
     """
 
-    def __init__(self, dataset: Dataset, cache: MemoryCache):
+    def __init__(self, dataset: Dataset, cache: StateStore):
         if len(dataset) != len(cache):
             raise ValueError(f"a cache holds the states of each example; {len(cache)} of {len(dataset)} are there")
         self.dataset, self.cache = dataset, cache
@@ -190,11 +160,11 @@ class DatasetWithMemory(torch.utils.data.Dataset):
 
 def cache_memory_states(
     model: PreTrainedModel, dataset: Dataset, folder: str | Path, *, batch_size: int = 32
-) -> MemoryCache:
+) -> StateStore:
     """Compute the memory states of a dataset, unless the folder has them.
 
-    A run that was interrupted goes on where it stopped. Where the memory encoder, the strategy or the token ids (text
-    or tokenizer) have changed since, the states are computed anew, and the log says why.
+    A run that was interrupted continues where it stopped. Where the memory encoder, the strategy or the token ids (text
+    or tokenizer) have changed since, the states are computed again, and the log says why.
 
     Args:
         model: A G-MAP with a frozen memory, with or without a head, on the device that is to compute.
@@ -204,90 +174,44 @@ def cache_memory_states(
         batch_size: Examples at once.
 
     Returns:
-        The states, in the order of the examples. They stay as they are where the folder is used for others later.
+        The states, in the order of the examples: of each token `[states, hidden_size]`, bfloat16, without padding.
 
     Raises:
-        ValueError: The memory is trained, or there is none; or the files in the folder are damaged.
+        OSError: The disk has not enough room.
+        ValueError: The memory is trained, or there is none.
     """
-    folder, expected = Path(folder), describe_states(model, dataset)
-    folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / LOCK):
-        remove_unfinished(folder)
-        return fill_cache(model, dataset, folder, expected, batch_size)
-
-
-def fill_cache(
-    model: PreTrainedModel, dataset: Dataset, folder: Path, expected: dict[str, Any], batch_size: int
-) -> MemoryCache:
-    """Compute what the files of a cache lack, as `cache_memory_states` says, and open them."""
-    record = read_json(folder / RECORD) if (folder / RECORD).exists() else None
-    if record is not None and record["made_of"] != expected:
-        logger.warning(f"the memory states of {folder} are computed anew: {name_changes(record, expected)} changed")
-        record = None
-    lengths = [len(row["input_ids"]) for row in iterate_memory_inputs(dataset)]
-    starts = np.cumsum([0, *lengths])
     base: Any = model.base_model
-    shape = (int(starts[-1]), len(base.state_indices) or 1, model.config.memory_config.hidden_size)
-    if record is None:
-        # The record goes first: beside states that a full disk cut off it would call them finished. The files are made
-        # anew, as those who still read the old ones would see them change.
-        for name in (RECORD, STATES, STARTS):
-            (folder / name).unlink(missing_ok=True)
-        record = {"made_of": expected, "examples": len(dataset), "finished": 0}
-        np.lib.format.open_memmap(folder / STATES, mode="w+", dtype=np.int16, shape=shape).flush()
-        np.save(folder / STARTS, starts, allow_pickle=False)
-        write_json(folder / RECORD, record)
-        logger.info(f"memory states of {len(dataset)} examples take {np.prod(shape) * 2 / 2**30:.2f} GiB in {folder}")
-    if record["finished"] < len(dataset):
-        states = np.lib.format.open_memmap(folder / STATES, mode="r+")
-        compute_states(base, dataset, states, starts, folder, record, batch_size)
-    return read_states(folder)
+    made_of = describe_states(model, dataset)
+
+    def encode(rows: list[dict[str, list[int]]]) -> list[torch.Tensor]:
+        mask = [torch.ones(len(row["input_ids"]), dtype=torch.long) for row in rows]
+        columns = {name: [torch.tensor(row[name]) for row in rows] for name in rows[0]} | {"attention_mask": mask}
+        inputs = {name: pad_sequence(each, batch_first=True).to(model.device) for name, each in columns.items()}
+        return [states[: len(real)] for states, real in zip(base.encode_memory(**inputs), mask, strict=True)]
+
+    source = StateSource(
+        made_of,
+        read=lambda rows: list(iterate_memory_inputs(dataset.select(rows))),
+        encode=encode,
+        shape=(len(base.state_indices) or 1, model.config.memory_config.hidden_size),
+    )
+    fill_store(folder, source, range(len(dataset)), batch_size=batch_size)
+    return StateStore(folder, made_of)
 
 
-def open_memory_cache(folder: str | Path, model: PreTrainedModel, dataset: Dataset) -> MemoryCache:
-    """Open the memory states of a dataset.
+def open_memory_cache(folder: str | Path, model: PreTrainedModel, dataset: Dataset) -> StateStore:
+    """Open what `cache_memory_states` computed.
 
     Args:
-        folder: What `cache_memory_states` wrote.
+        folder: Where the states are kept.
         model: The G-MAP that is to read them.
         dataset: The examples they belong to.
 
-    Returns:
-        The states, in the order of the examples.
-
     Raises:
-        FileNotFoundError: There are none.
-        ValueError: They are of another memory encoder, strategy or text, or not all are there.
+        FileNotFoundError: There are none, or their computation was interrupted.
+        ValueError: They are of another memory encoder, strategy or text.
     """
-    folder, expected = Path(folder), describe_states(model, dataset)
-    record = read_json(folder / RECORD)
-    if record["made_of"] != expected:
-        raise ValueError(
-            f"the memory states in {folder} are not those of this model and dataset: {name_changes(record, expected)} "
-            "changed since they were computed. Compute them anew with cache_memory_states"
-        )
-    if record["finished"] < record["examples"]:
-        raise ValueError(
-            f"the memory states in {folder} are those of {record['finished']} of {record['examples']} examples; "
-            "let cache_memory_states go on"
-        )
-    return read_states(folder)
-
-
-def read_states(folder: Path) -> MemoryCache:
-    """Open the files of a cache.
-
-    Raises:
-        ValueError: They are damaged.
-    """
-    try:
-        starts = np.load(folder / STARTS, allow_pickle=False)
-        states = np.lib.format.open_memmap(folder / STATES, mode="r")
-    except (OSError, ValueError, EOFError) as error:
-        raise ValueError(
-            f"the memory states in {folder} cannot be read ({error}); delete the folder to compute them anew"
-        ) from error
-    return MemoryCache(states, starts)
+    return StateStore(folder, describe_states(model, dataset))
 
 
 def describe_states(model: PreTrainedModel, dataset: Dataset) -> dict[str, Any]:
@@ -318,11 +242,6 @@ def describe_states(model: PreTrainedModel, dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def name_changes(record: dict[str, Any], expected: dict[str, Any]) -> str:
-    """Name the entries of `describe_states` in which a record differs."""
-    return ", ".join(f"the {name}" for name in expected if record["made_of"].get(name) != expected[name])
-
-
 def iterate_memory_inputs(dataset: Dataset) -> Iterator[dict[str, list[int]]]:
     """Yield for each example the lists that the memory encoder reads, `input_ids` first, without padding."""
     prefix = "memory_" if "memory_input_ids" in dataset.column_names else ""
@@ -334,40 +253,3 @@ def iterate_memory_inputs(dataset: Dataset) -> Iterator[dict[str, list[int]]]:
         yield {
             name: [value for value, keep in zip(row[f"{prefix}{name}"], real, strict=True) if keep] for name in names
         }
-
-
-def compute_states(
-    model: Any,
-    dataset: Dataset,
-    states: np.ndarray,
-    starts: np.ndarray,
-    folder: Path,
-    record: dict[str, Any],
-    batch_size: int,
-) -> None:
-    """Fill `states` from the first example that is not finished, and keep the record of how many are."""
-    rows: list[dict[str, list[int]]] = []
-    first, last = record["finished"], len(dataset)
-    remaining = iterate_memory_inputs(dataset.select(range(first, last)))
-    with tqdm(total=last, initial=first, desc="Computing memory states", unit="examples") as progress:
-        for number, row in enumerate(remaining, first + 1):
-            rows.append(row)
-            if len(rows) < batch_size and number < last:
-                continue
-            inputs = {
-                name: pad_sequence([torch.tensor(row[name]) for row in rows], batch_first=True).to(model.device)
-                for name in row
-            }
-            inputs["attention_mask"] = pad_sequence(
-                [torch.ones(len(row["input_ids"]), dtype=torch.long) for row in rows], batch_first=True
-            ).to(model.device)
-            with torch.inference_mode():
-                computed = model.encode_memory(**inputs)[inputs["attention_mask"].bool()]
-            values = computed.to(torch.bfloat16).cpu().view(torch.int16).numpy()
-            states[starts[number - len(rows)] : starts[number]] = values
-            progress.update(len(rows))
-            rows = []
-            if number == last or number // batch_size % 100 == 0:
-                states.flush()  # type: ignore[attr-defined]
-                record["finished"] = number
-                write_json(folder / RECORD, record)

@@ -1,9 +1,7 @@
 """Inputs and states of a memory: two tokenizers, the collator, the cache."""
 
-import json
 import logging
 
-import numpy as np
 import pytest
 import torch
 from datasets import Dataset
@@ -12,7 +10,7 @@ from tiny_models import make_batch, make_config, make_masked_lm
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer, make_roberta_tokenizer
 from transformers import AutoModelForMaskedLM, DataCollatorWithPadding, Trainer, TrainingArguments
 
-from hf_domain import GMapConfig, GMapForSequenceClassification, GMapModel, VarMAEConfig
+from hf_domain import GMapConfig, GMapForSequenceClassification, GMapModel, VarMAEConfig, state_store
 from hf_domain.gmap.memory import (
     DataCollatorWithMemory,
     DatasetWithMemory,
@@ -112,9 +110,10 @@ def test_cached_states_are_those_of_the_memory(own, tokenizer, tmp_path):
             expected = model.encode_memory(torch.tensor([dataset[f"{prefix}input_ids"][row]]))[0]
         assert states.dtype == torch.bfloat16
         torch.testing.assert_close(states.float(), expected, rtol=1e-2, atol=2e-2)
-    assert {file.suffix for file in (tmp_path / "cache").iterdir()} <= {".json", ".npy", ".lock"}
+    assert {file.suffix for file in (tmp_path / "cache").iterdir()} <= {".json", ".safetensors", ".lock"}
     total = sum(len(ids) for ids in dataset[f"{prefix}input_ids"])
-    assert (tmp_path / "cache" / "states.npy").stat().st_size == total * 2 * 32 * 2 + 128
+    (shard,) = (tmp_path / "cache").glob("*.safetensors")
+    assert 0 < shard.stat().st_size - total * 2 * 32 * 2 < 600  # ids, places and a header
     with pytest.raises(IndexError):
         cache[len(dataset)]
 
@@ -124,7 +123,7 @@ def test_padding_is_not_kept(tokenizer, tmp_path):
     padded = tokenize(tokenizer, padding="max_length", max_length=40, truncation=True)
     cache = cache_memory_states(model, padded, tmp_path / "padded")
     plain = cache_memory_states(model, tokenize(tokenizer), tmp_path / "plain")
-    assert np.array_equal(cache.starts, plain.starts)
+    assert len(cache) == len(plain)
     assert all(torch.equal(one, other) for one, other in zip(cache, plain, strict=True))
 
 
@@ -174,19 +173,19 @@ def test_cache_is_computed_once_and_anew_when_something_changed(tokenizer, tmp_p
     with torch.no_grad():
         # Not a sum: a number added to all features is what the LayerNorm behind the embeddings removes.
         next(model.memory.parameters()).copy_(next(model.memory.parameters()).flip(-1))
-    with pytest.raises(ValueError, match="not those of this model and dataset: the memory encoder changed"):
+    with pytest.raises(ValueError, match="are of another memory encoder"):
         open_memory_cache(tmp_path, model, dataset)
     assert not torch.equal(cache_memory_states(model, dataset, tmp_path)[0], first)
     other_text = tokenize(tokenizer, texts=SENTENCES[:3])
-    with pytest.raises(ValueError, match="the token ids changed"):
+    with pytest.raises(ValueError, match="are of another token ids"):
         open_memory_cache(tmp_path, model, other_text)
     assert len(cache_memory_states(model, other_text, tmp_path)) == 3
     other_tokenizer = tokenize(make_bert_tokenizer(SENTENCES[::-1]), texts=SENTENCES[:3])
-    with pytest.raises(ValueError, match="the token ids changed"):
+    with pytest.raises(ValueError, match="are of another token ids"):
         open_memory_cache(tmp_path, model, other_tokenizer)
     single = make_gmap(tokenizer, strategy="single_layer")
     single.memory.load_state_dict(model.memory.state_dict())
-    with pytest.raises(ValueError, match="the choice of states changed"):
+    with pytest.raises(ValueError, match="are of another choice of states"):
         open_memory_cache(tmp_path, single, other_text)
     assert cache_memory_states(single, other_text, tmp_path)[0].shape[1:] == (1, 32)
     assert [record.message.partition(": ")[2] for record in caplog.records] == [
@@ -205,14 +204,13 @@ def test_interrupted_computation_over_an_old_cache(tokenizer, tmp_path, monkeypa
     def fail(*_, **__):
         raise KeyboardInterrupt
 
-    for step in ("flush", "save"):
-        with monkeypatch.context() as patch:
-            patch.setattr(*((np.memmap, "flush", fail) if step == "flush" else (np, "save", fail)))
-            with pytest.raises(KeyboardInterrupt):
-                cache_memory_states(other, dataset, tmp_path)
-        for each in (model, other):  # half-written states are nobody's
-            with pytest.raises((FileNotFoundError, ValueError)):
-                open_memory_cache(tmp_path, each, dataset)
+    for name in ("save_file", "write_json"):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(state_store, name, fail)
+            cache_memory_states(other, dataset, tmp_path)
+        assert len(open_memory_cache(tmp_path, model, dataset)) == len(dataset)  # the old states are still whole
+        with pytest.raises(ValueError, match="are of another memory encoder"):
+            open_memory_cache(tmp_path, other, dataset)
     new = cache_memory_states(other, dataset, tmp_path)
     assert not torch.equal(new[0], before[0])
     assert all(torch.equal(states, kept) for states, kept in zip(old, before, strict=True))  # who reads goes on reading
@@ -220,10 +218,14 @@ def test_interrupted_computation_over_an_old_cache(tokenizer, tmp_path, monkeypa
 
 def test_damaged_files(tokenizer, tmp_path):
     model, dataset = make_gmap(tokenizer), tokenize(tokenizer)
-    cache_memory_states(model, dataset, tmp_path)
-    (tmp_path / "starts.npy").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"cannot be read .*delete the folder to compute them anew"):
-        cache_memory_states(model, dataset, tmp_path)
+    first = cache_memory_states(model, dataset, tmp_path)[0].clone()
+    (shard,) = tmp_path.glob("*.safetensors")
+    content = shard.read_bytes()
+    shard.unlink()  # what is mapped is not cut off
+    shard.write_bytes(content[:-10])
+    with pytest.raises(ValueError, match=r"must be whole; .* is not .*Compute them again"):
+        open_memory_cache(tmp_path, model, dataset)
+    assert torch.equal(cache_memory_states(model, dataset, tmp_path)[0], first)
 
 
 def test_one_process_computes_at_a_time(tokenizer, tmp_path, monkeypatch):
@@ -231,13 +233,13 @@ def test_one_process_computes_at_a_time(tokenizer, tmp_path, monkeypatch):
     locked = []
 
     def look(*_, **__):
-        with pytest.raises(Timeout), FileLock(tmp_path / "memory_cache.lock", timeout=0, is_singleton=False):
+        with pytest.raises(Timeout), FileLock(tmp_path / "states.lock", timeout=0, is_singleton=False):
             pass
         locked.append(True)
-        return "states"
+        return []
 
-    monkeypatch.setattr("hf_domain.gmap.memory.fill_cache", look)
-    assert cache_memory_states(model, dataset, tmp_path) == "states" and locked == [True]
+    monkeypatch.setattr("hf_domain.state_store.compute_shards", look)
+    assert len(cache_memory_states(model, dataset, tmp_path)) == 0 and locked == [True]
 
 
 def test_cache_of_a_model_that_was_saved(tokenizer, tmp_path):
@@ -285,7 +287,8 @@ def test_collator_without_the_tokenizer_of_the_memory(tokenizer):
 
 def test_interrupted_computation_goes_on(tokenizer, tmp_path, monkeypatch):
     model = make_gmap(tokenizer)
-    dataset = tokenize(tokenizer, texts=SENTENCES * 81)  # 405 examples; the record is written every hundred batches
+    dataset = tokenize(tokenizer, texts=SENTENCES * 81)  # 405 examples
+    monkeypatch.setattr(state_store, "SHARD_SEQUENCES", 100)
     encode = model.encode_memory
     runs = []
 
@@ -298,13 +301,13 @@ def test_interrupted_computation_goes_on(tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr(model, "encode_memory", fail_late)
     with pytest.raises(KeyboardInterrupt):
         cache_memory_states(model, dataset, tmp_path / "parts", batch_size=1)
-    assert json.loads((tmp_path / "parts" / "memory_cache.json").read_text())["finished"] == 200
-    with pytest.raises(ValueError, match="those of 200 of 405 examples; let cache_memory_states go on"):
+    assert len(list((tmp_path / "parts").glob("states-*.safetensors"))) == 2
+    with pytest.raises(FileNotFoundError, match="Compute the states first"):
         open_memory_cache(tmp_path / "parts", model, dataset)
     parts = cache_memory_states(model, dataset, tmp_path / "parts", batch_size=1)
     assert len(runs) == 250 + 205
     whole = cache_memory_states(model, dataset, tmp_path / "whole", batch_size=1)
-    assert np.array_equal(parts.states, whole.states)
+    assert all(torch.equal(one, other) for one, other in zip(parts, whole, strict=True))
 
 
 def test_what_has_no_states_to_keep(tokenizer, tmp_path):

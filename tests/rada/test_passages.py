@@ -84,7 +84,7 @@ def test_classification_learns_from_passages_alone(run, topics, tmp_path):
     results = run(run_classification, splits, config_overrides="passage_encoder=frozen,num_heads=1", **flags)
     assert results["eval_accuracy"] > 0.75
     retrieved = {row["text"] for rows in splits.values() for row in rows}
-    assert json.loads((tmp_path / "states" / "cache.json").read_text())["passages"] == len(retrieved)
+    assert json.loads((tmp_path / "states" / "states.json").read_text())["sequences"] == len(retrieved)
     loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path / "output")
     assert isinstance(loaded, RadaForSequenceClassification)
     assert loaded.config.passage_encoder == "frozen"

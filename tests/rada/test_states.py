@@ -13,9 +13,10 @@ from safetensors import safe_open
 from tiny_models import VOCAB_SIZE, make_batch, make_masked_lm
 from tiny_tokenizers import make_bert_tokenizer
 
+from hf_domain import state_store
 from hf_domain.modeling.modeling_rada import RadaForSequenceClassification
-from hf_domain.rada import states as passage_cache
-from hf_domain.rada.states import PassageCache, build_passage_cache, describe_source, estimate_bytes, list_retrieved
+from hf_domain.rada.states import PassageCache, build_passage_cache, describe_source, list_retrieved
+from hf_domain.state_store import StateSource
 
 LENGTHS = [5, 2, 9, 4, 7, 3, 8]
 PASSAGE_IDS = [0, 1, 2, 4, 5, 6]  # 3 was never retrieved
@@ -24,7 +25,7 @@ INDEX = torch.tensor([[4, 0, 6], [1, -1, -1], [2, 5, -1], [-1, -1, -1]])
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch):
-    monkeypatch.setattr(passage_cache, "SHARD_PASSAGES", 4)
+    monkeypatch.setattr(state_store, "SHARD_SEQUENCES", 4)
 
 
 @pytest.fixture
@@ -123,16 +124,16 @@ def test_evaluation_reads_one_passage_and_training_each_once(tmp_path, tokenizer
 def test_size_is_told_before(tmp_path, tokenizer, passages, monkeypatch, capsys):
     model = make_model()
     tokens = sum(LENGTHS[number] for number in PASSAGE_IDS)
-    needed = estimate_bytes(tokens, 6, 32)
+    needed = StateSource({}, list, list, shape=(32,), keeps_means=True).estimate_bytes(tokens, 6)
     assert needed == tokens * 32 * 2 + 6 * (32 * 4 + 8 + 8)
     usage = namedtuple("usage", "free")
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(needed - 1))
-    with pytest.raises(OSError, match=r"6 passages take .* GB.*Name another folder"):
+    with pytest.raises(OSError, match=r"6 sequences take .* GB.*Name another folder"):
         build(tmp_path, model, tokenizer, passages)
     assert not list(tmp_path.glob("*.*s*"))  # neither states nor a manifest
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(needed))
     build(tmp_path, model, tokenizer, passages)
-    assert "6 passages of 34 tokens, 0.0 MB" in capsys.readouterr().out
+    assert "6 sequences of 34 tokens: 0.0 MB" in capsys.readouterr().out
     written = 0
     for file in tmp_path.glob("*.safetensors"):
         with safe_open(file, "pt") as shard:
@@ -158,7 +159,7 @@ def test_a_cache_is_of_one_encoder_tokenizer_and_datastore(tmp_path, tokenizer, 
     for part, other in others.items():
         changed = source | {part: describe_source(*other)[part]}
         assert changed != source
-        with pytest.raises(ValueError, match=f"have another {part}: .* instead of .*Build the cache again"):
+        with pytest.raises(ValueError, match=f"are of another {part}: .* instead of .*Compute them again"):
             PassageCache(tmp_path, changed)
 
 
@@ -186,12 +187,12 @@ def test_what_is_there_is_not_encoded_again(tmp_path, tokenizer, passages, monke
     assert sum(encoded) == 6
     before = {file: file.stat().st_mtime_ns for file in tmp_path.glob("*.safetensors")}
     cache = build(tmp_path, model, tokenizer, passages, [3])
-    assert sum(encoded) == 7 and cache.passage_ids.tolist() == list(range(7))
+    assert sum(encoded) == 7 and cache.ids.tolist() == list(range(7))
     assert len(before) == 2 and all(file.stat().st_mtime_ns == time for file, time in before.items())
 
 
 def check_same(cache, fresh):
-    ids = torch.as_tensor(fresh.passage_ids)
+    ids = torch.as_tensor(fresh.ids)
     for one, other in zip(cache.read_states(ids), fresh.read_states(ids), strict=True):
         assert torch.equal(one, other)
     assert torch.equal(cache.read_vectors(ids), fresh.read_vectors(ids))
@@ -205,7 +206,7 @@ def test_what_a_larger_datastore_still_holds_stays(tmp_path, tokenizer, passages
     def build_again(rows, fingerprint, wanted):
         encoded.clear()
         cache = build_passage_cache(folders[0], model, tokenizer, rows, fingerprint, wanted, batch_size=1)
-        count, ids = sum(encoded), cache.passage_ids.tolist()
+        count, ids = sum(encoded), cache.ids.tolist()
         assert len(PassageCache(folders[0], describe_source(model, tokenizer, fingerprint))) == len(ids)
         shutil.rmtree(folders[1], ignore_errors=True)
         check_same(cache, build_passage_cache(folders[1], model, tokenizer, rows, fingerprint, ids, batch_size=1))
@@ -225,7 +226,7 @@ def test_rows_are_where_they_were_written(tmp_path, tokenizer, passages, monkeyp
     model = make_model()
     build(tmp_path / "cache", model, tokenizer, passages, batch_size=1)
     fresh = build(tmp_path / "fresh", model, tokenizer, passages, batch_size=1)
-    monkeypatch.setattr(passage_cache, "SHARD_PASSAGES", 3)
+    monkeypatch.setattr(state_store, "SHARD_SEQUENCES", 3)
     check_same(PassageCache(tmp_path / "cache"), fresh)
     check_same(build(tmp_path / "smaller", model, tokenizer, passages, batch_size=1), fresh)
     monkeypatch.setattr(model.model, "encode_passages", None)
@@ -252,7 +253,7 @@ def test_processes_wait_for_each_other(tmp_path, tokenizer, passages, monkeypatc
 
     def watch(ids, mask):
         with pytest.raises(Timeout):
-            FileLock(tmp_path / "cache.lock").acquire(timeout=0)
+            FileLock(tmp_path / "states.lock").acquire(timeout=0)
         return encode(ids, mask)
 
     monkeypatch.setattr(model.model, "encode_passages", watch)
@@ -261,14 +262,14 @@ def test_processes_wait_for_each_other(tmp_path, tokenizer, passages, monkeypatc
     build(tmp_path, model, tokenizer, passages)
     unfinished = [name for name in seen if name.endswith(".unfinished") and "states-" in name]
     assert len(unfinished) == 2 and all(f".{os.getpid()}." in name for name in unfinished)
-    with FileLock(tmp_path / "cache.lock", timeout=0):
+    with FileLock(tmp_path / "states.lock", timeout=0):
         pass
 
 
 def test_an_interrupted_build_goes_on_and_hurts_nothing(tmp_path, tokenizer, passages, monkeypatch):
     model = make_model()
     build(tmp_path, model, tokenizer, passages, [2, 4], batch_size=1)
-    before = (tmp_path / "cache.json").read_text()
+    before = (tmp_path / "states.json").read_text()
     replace, finished = os.replace, []
 
     def die_at_the_second_shard(source, target):
@@ -280,7 +281,7 @@ def test_an_interrupted_build_goes_on_and_hurts_nothing(tmp_path, tokenizer, pas
     monkeypatch.setattr(os, "replace", die_at_the_second_shard)
     with pytest.raises(KeyboardInterrupt):
         build(tmp_path, model, tokenizer, passages, range(7), batch_size=1)
-    assert (tmp_path / "cache.json").read_text() == before
+    assert (tmp_path / "states.json").read_text() == before
     assert len(PassageCache(tmp_path)) == 2  # still the old one
     monkeypatch.setattr(os, "replace", replace)
     encoded = count_encoded(model, monkeypatch)
@@ -293,19 +294,29 @@ def test_an_interrupted_build_goes_on_and_hurts_nothing(tmp_path, tokenizer, pas
 
 def test_damaged_and_missing_files(tmp_path, tokenizer, passages):
     model = make_model()
-    with pytest.raises(FileNotFoundError, match=r"has none\. Build the cache first"):
+    with pytest.raises(FileNotFoundError, match=r"has none\. Compute the states first"):
         PassageCache(tmp_path)
     cache = build(tmp_path, model, tokenizer, passages)
     with pytest.raises(ValueError, match="3 is not among the 6 of"):
         cache.read_vectors(torch.tensor([0, 3]))
-    file = tmp_path / json.loads((tmp_path / "cache.json").read_text())["shards"][1]
+    file = tmp_path / json.loads((tmp_path / "states.json").read_text())["shards"][1]
     file.write_bytes(file.read_bytes()[:-10])
-    with pytest.raises(ValueError, match=rf"are whole; .*{file.name} is not"):
+    with pytest.raises(ValueError, match=rf"must be whole; .*{file.name} is not"):
         PassageCache(tmp_path)
     assert len(build(tmp_path, model, tokenizer, passages)) == 6  # the damaged shard is made again
-    (tmp_path / "cache.json").write_text("{")
+    (tmp_path / "states.json").write_text("{")
     assert len(build(tmp_path, model, tokenizer, passages)) == 6
-    assert set(json.loads((tmp_path / "cache.json").read_text())) == {"source", "shards", "passages"}
+    assert set(json.loads((tmp_path / "states.json").read_text())) == {"source", "shards", "sequences"}
+
+
+def test_shards_are_cut_by_bytes_too(tmp_path, tokenizer, passages, monkeypatch):
+    model = make_model()
+    whole = build(tmp_path / "whole", model, tokenizer, passages, range(7), batch_size=1)
+    monkeypatch.setattr(state_store, "SHARD_BYTES", 10 * 32 * 2)  # of ten tokens
+    cut = build(tmp_path / "cut", model, tokenizer, passages, range(7), batch_size=1)
+    check_same(cut, whole)
+    counts = [len(list((tmp_path / name).glob("states-*"))) for name in ("whole", "cut")]
+    assert counts[0] == 2 and counts[1] > 3
 
 
 def test_what_was_retrieved():

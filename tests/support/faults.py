@@ -17,8 +17,6 @@ import signal
 import sys
 from pathlib import Path
 
-import numpy as np
-
 PRELOADED = [
     "hf_domain.examples.run_mlm",
     "hf_domain.examples.run_classification",
@@ -78,7 +76,6 @@ class Watch:
         lost = RuntimeError("[enforce fail] . PytorchStreamWriter failed writing file data/0: file write failed")
         torch.save = self.watch_writer(torch.save, lost)
         TokenizersBackend._save_pretrained = self.watch_tokenizer(TokenizersBackend._save_pretrained)
-        np.memmap.flush = self.watch_flush(np.memmap.flush)
 
     def watch_open(self, opened):
         def watched(file, mode="r", *args, **kwargs):
@@ -102,14 +99,6 @@ class Watch:
             if stops:
                 self.halve(file)
             return names
-
-        return watched
-
-    def watch_flush(self, flush):
-        def watched(array):
-            if array.filename is not None and self.is_inside(array.filename) and self.reach("flush", array.filename):
-                self.kill()
-            return flush(array)
 
         return watched
 
