@@ -53,7 +53,7 @@ from hf_domain.datastore.splitting import (
 )
 from hf_domain.datastore.tantivy_index import TantivyIndex, import_tantivy, write_index
 from hf_domain.datastore.verification import check_inside, check_rows, find_analyzer, load_tokenizer
-from hf_domain.files import write_json
+from hf_domain.files import is_disk_full, write_json
 
 LOCK = ".lock"
 LOST = "client"  # in the place of one that cannot be pickled
@@ -335,7 +335,7 @@ class Datastore:
                 yield
             except BaseException as error:
                 self._remove_leftovers()
-                if _is_disk_full(error):
+                if is_disk_full(error):
                     raise OSError(
                         errno.ENOSPC,
                         (
@@ -497,8 +497,3 @@ def lock_folder(folder: Path) -> Iterator[None]:
         raise ValueError(
             f"only one process may write at a time, and another one is writing to {folder}. Wait for it."
         ) from error
-
-
-def _is_disk_full(error: BaseException) -> bool:
-    """Also where a library lost the number of the error on the way."""
-    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
