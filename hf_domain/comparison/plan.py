@@ -105,6 +105,8 @@ class Plan:
     """Of fine-tuning."""
     pretraining_seeds: list[int] = field(default_factory=lambda: [42])
     """Each encoder is trained with each of them, and fine-tuned with each of `seeds`."""
+    learning_rates: list[float] = field(default_factory=list)
+    """Of fine-tuning: each method takes the one that is best on the validation set of a task, with the first seed."""
     pretraining: dict[str, Any] = field(default_factory=dict)
     fine_tuning: dict[str, Any] = field(default_factory=dict)
     vocabulary: dict[str, Any] = field(default_factory=dict)
@@ -261,6 +263,17 @@ def _check_costs(plan: Plan) -> list[str]:
         if not seeds or len(set(seeds)) < len(seeds):
             problems.append(f"{name} must be different numbers, got {seeds}")
         problems += [problem.removeprefix("--") for seed in seeds for problem in find_wrong_values({"seed": seed})]
+    problems += [
+        problem.removeprefix("--")
+        for rate in plan.learning_rates
+        for problem in find_wrong_values({"learning_rate": rate})
+    ]
+    if len(set(plan.learning_rates)) < len(plan.learning_rates) or len(plan.learning_rates) == 1:
+        problems.append(f"learning_rates must be two different ones or more, got {plan.learning_rates}")
+    given = [plan.fine_tuning, *(entry.options for entry in plan.tasks.values())]
+    given += [method.fine_tuning for method in plan.methods.values()]
+    if plan.learning_rates and any("learning_rate" in flags for flags in given):
+        problems.append("learning_rates are chosen from for all methods: leave learning_rate out of fine_tuning")
     trainings = [plan.pretraining, *(method.pretraining for method in plan.methods.values())]
     if plan.budget.tokens is not None and any(flags.get("line_by_line") not in (None, False) for flags in trainings):
         problems.append("a budget of tokens counts full blocks, lines are shorter: drop line_by_line, or give minutes")

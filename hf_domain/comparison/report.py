@@ -149,6 +149,9 @@ def explain(report: Report) -> str:
         "task draws the tasks as well: it is what to expect of a task like these."
         if any(report.decisions.values())
         else "",
+        f"Learning rates of fine-tuning were chosen on the validation sets, among {', '.join(map(str, rates))}."
+        if (rates := report.plan["learning_rates"])
+        else "",
         "" if pretrained > 1 else "Each encoder was trained once: another seed of pre-training may change the order.",
         "Inference that is (cached) read states of the memory or of the passages that were computed before. "
         "Preparation is expanding a vocabulary or building a datastore. Masked-LM losses compare between encoders with "

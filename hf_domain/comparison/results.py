@@ -82,7 +82,7 @@ class Result:
     score: float | None = None
     """On the test set, in percent."""
     floors: dict[str, float] = field(default_factory=dict)
-    """What is scored without any training, see `scores.predict_floors`."""
+    """What is scored without any training, see `score_floors`."""
     predictions: Predictions | None = None
     milliseconds_per_text: float | None = None
 

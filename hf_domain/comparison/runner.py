@@ -25,6 +25,7 @@ from tqdm.auto import tqdm
 from transformers import AutoTokenizer
 
 from hf_domain import command_line
+from hf_domain.comparison.floors import score_floors
 from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.results import (
     Description,
@@ -37,7 +38,7 @@ from hf_domain.comparison.results import (
     read_results,
     write_result,
 )
-from hf_domain.comparison.scores import MAJORITY, predict_majority, read_predictions
+from hf_domain.comparison.scores import read_predictions
 from hf_domain.comparison.steps import Step, check_encoders, check_flags, count_tokens, list_steps
 from hf_domain.comparison.task_files import write_task_text
 from hf_domain.environment import describe_environment
@@ -205,7 +206,9 @@ def get_result(
         return result
     # Until its output is whole again, a step has no result: one that is killed now would be taken for done.
     path.unlink(missing_ok=True)
-    if failed := [name for name in step.needs if not results[name].is_done]:
+    # A learning rate that makes training fail is not chosen.
+    needed = [results[name] for name in step.needs if results[name].step.kind != "tuning"]
+    if failed := [other.step.name for other in needed if not other.is_done]:
         result = Result(description, "failed", f"it needs {', '.join(failed)}, which failed")
     else:
         result = run_step(step, plan, output_dir, results, description, execute)
@@ -254,7 +257,7 @@ def run_step(
     attempt.write(folder)
     started = time.perf_counter()
     try:
-        step = fit_to_minutes(step, plan, results)
+        step = choose_learning_rate(fit_to_minutes(step, plan, results), plan, results)
         if step.task is not None and step.kind in ("pretraining", "probe", "datastore"):
             task = plan.tasks[step.task]
             file, names = plan.folder / task.get_file("train"), task.options.get("text_column_names")
@@ -348,10 +351,10 @@ def read_output(step: Step, plan: Plan, folder: Path) -> dict[str, Any]:
         assert step.task is not None
         task = plan.tasks[step.task]
         predictions = read_predictions(task, step.flags, plan.folder, folder)
-        scores, majority = predictions.score(), predict_majority(task, step.flags, plan.folder).score()
-        output |= {"score": scores.compute(), "floors": {MAJORITY: majority.compute()}, "predictions": predictions}
+        scores, floors = predictions.score(), score_floors(task, step.flags, plan.folder)
+        output |= {"score": scores.compute(), "floors": floors, "predictions": predictions}
         output["milliseconds_per_text"] = 1000 * metrics["predict_runtime"] / len(scores.right)  # of QA: a question
-    if step.kind in ("fine_tuning", "probe", "evaluation"):
+    if step.kind in ("fine_tuning", "tuning", "probe", "evaluation"):
         for file in folder.glob("*.safetensors"):
             file.unlink()
     return output
@@ -379,6 +382,24 @@ def fit_to_minutes(step: Step, plan: Plan, results: Mapping[str, Result]) -> Ste
         return step
     per_second = results[f"{step.name}-probe"].metrics["train_warm_steps_per_second"]
     return replace(step, flags={**step.flags, "max_steps": max(1, round(60 * plan.budget.minutes * per_second))})
+
+
+def choose_learning_rate(step: Step, plan: Plan, results: Mapping[str, Result]) -> Step:
+    """Return a fine-tuning with the learning rate that is best on the validation set; the test set is not read.
+
+    Raises:
+        RuntimeError: Training failed at every learning rate.
+    """
+    tried = [results[name] for name in step.needs if results[name].step.kind == "tuning"]
+    if not tried:
+        return step
+    metric = plan.tasks[str(step.task)].metric
+    name = f"eval_{'f1' if metric == 'entity_f1' else metric}"  # as the commands call it
+    done = [result for result in tried if result.is_done]
+    if not done:
+        raise RuntimeError(f"training failed at every learning rate, the first time with: {tried[0].error}")
+    best = max(done, key=lambda result: result.metrics[name])
+    return replace(step, flags={**step.flags, "learning_rate": best.step.flags["learning_rate"]})
 
 
 def choose_part(plan: Plan, steps: list[Step], shard: tuple[int, int]) -> list[Step]:

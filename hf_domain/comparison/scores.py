@@ -4,7 +4,6 @@ Every F1 of the papers is a function of three counts for each class: how often i
 """
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -122,40 +121,23 @@ def read_predictions(task: Task, flags: Mapping[str, Any], folder: Path, output_
         folder: Of the plan.
         output_dir: Of the command.
     """
-    examples = _read_examples(folder / task.get_file("test"), flags.get("max_predict_samples"))
+    examples = read_examples(folder / task.get_file("test"), flags.get("max_predict_samples"))
     if task.kind == "classification":
-        return _join_labels(read_labels(output_dir), examples, task)
+        return join_labels(read_labels(output_dir), examples, task)
     if task.kind == "ner":
         return Predictions.of_names(read_tags(output_dir), [example["tags"] for example in examples], task.metric)
-    return _join_answers(read_answers(output_dir), examples, task.metric)
+    return join_answers(read_answers(output_dir), examples, task.metric)
 
 
-def predict_majority(task: Task, flags: Mapping[str, Any], folder: Path) -> Predictions:
-    """Predict what a model predicts that learned nothing: the most frequent training label, only O, or no answer.
-
-    Args:
-        task: Whose test set is predicted.
-        flags: Of the command.
-        folder: Of the plan.
-    """
-    examples = _read_examples(folder / task.get_file("test"), flags.get("max_predict_samples"))
-    if task.kind == "classification":
-        known = _read_examples(folder / task.get_file("train"), flags.get("max_train_samples"))
-        majority = Counter(str(example["label"]) for example in known).most_common(1)[0][0]
-        return _join_labels([majority] * len(examples), examples, task)
-    if task.kind == "ner":
-        tags = [example["tags"] for example in examples]
-        return Predictions.of_names([["O"] * len(sentence) for sentence in tags], tags, task.metric)
-    return _join_answers({str(example["id"]): "" for example in examples}, examples, task.metric)
-
-
-def _join_labels(labels: Sequence[str], examples: list[dict[str, Any]], task: Task) -> Predictions:
+def join_labels(labels: Sequence[str], examples: list[dict[str, Any]], task: Task) -> Predictions:
+    """Set the predicted label of each example beside the gold one."""
     ignored = str(task.options["negative_labels"]).split(",") if task.metric == "positive_micro_f1" else []
     gold = [[str(example["label"])] for example in examples]
     return Predictions.of_names([[label] for label in labels], gold, task.metric, ignored)
 
 
-def _join_answers(answers: dict[str, str], examples: list[dict[str, Any]], metric: str) -> Predictions:
+def join_answers(answers: dict[str, str], examples: list[dict[str, Any]], metric: str) -> Predictions:
+    """Score the answer to each question as SQuAD does."""
     accepted = {str(example["id"]): example["answers"]["text"] for example in examples}
     scores = [compute_squad_metrics({i: answers[i]}, {i: texts})[metric] / 100 for i, texts in accepted.items()]
     return Predictions(metric, [], [], [], scores=scores)
@@ -164,10 +146,11 @@ def _join_answers(answers: dict[str, str], examples: list[dict[str, Any]], metri
 def count_examples(task: Task, plan: Plan) -> int:
     """Return how many test examples of a task are scored."""
     limit = (plan.fine_tuning | task.options).get("max_predict_samples")
-    return len(_read_examples(plan.folder / task.get_file("test"), limit))
+    return len(read_examples(plan.folder / task.get_file("test"), limit))
 
 
-def _read_examples(file: Path, limit: Any) -> list[dict[str, Any]]:
+def read_examples(file: Path, limit: Any = None) -> list[dict[str, Any]]:
+    """Read the examples of a split, or the first of them."""
     examples = [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line.strip()]
     return examples if limit is None else examples[: int(limit)]
 

@@ -3,8 +3,8 @@
 import math
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
@@ -54,7 +54,7 @@ class Step:
 
     name: str
     """Of its folder and of its result."""
-    kind: Literal["vocabulary", "datastore", "probe", "pretraining", "average", "evaluation", "fine_tuning"]
+    kind: Literal["vocabulary", "datastore", "probe", "pretraining", "average", "evaluation", "tuning", "fine_tuning"]
     command: str
     """Of `hf-domain`."""
     flags: Mapping[str, Any]
@@ -106,7 +106,10 @@ def list_steps(plan: Plan, output_dir: Path) -> list[Step]:
                 add(step)
     for lister, task, seed in product(listers, plan.tasks, plan.seeds):
         for method in plan.list_methods(task):
-            add(lister.fine_tune(method, task, seed, list(steps)))
+            tuning = listers[0].tune(method, task, list(steps))
+            for step in tuning:
+                add(step)
+            add(lister.fine_tune(method, task, seed, [*steps], [step.name for step in tuning]))
     return list(steps.values())
 
 
@@ -307,7 +310,18 @@ class StepLister:
         flags |= {"do_eval": True, "output_dir": self.get_folder(name)}
         return Step(name, "evaluation", "mlm", flags, [encoder] if encoder else [], method, corpus)
 
-    def fine_tune(self, method: str, task_name: str, seed: int, known: list[str]) -> Step:
+    def tune(self, method: str, task: str, known: list[str]) -> list[Step]:
+        """Make the steps that try the learning rates, with the first seed, and score the validation set alone."""
+        steps = []
+        for rate in self.plan.learning_rates:
+            step = self.fine_tune(method, task, self.plan.seeds[0], known)
+            name = f"{method}-{task}-rate{rate:g}"
+            flags = {**step.flags, "learning_rate": rate, "do_eval": True, "output_dir": self.get_folder(name)}
+            del flags["do_predict"]
+            steps.append(replace(step, name=name, kind="tuning", flags=flags))
+        return steps
+
+    def fine_tune(self, method: str, task_name: str, seed: int, known: list[str], tuning: Sequence[str] = ()) -> Step:
         """Make the step that fine-tunes an encoder and tests it."""
         plan, task, encoder = self.plan, self.plan.tasks[task_name], self.name_encoder(method, task_name)
         name = f"{method}-{task_name}{self.suffix if encoder else ''}-seed{seed}"
@@ -316,7 +330,7 @@ class StepLister:
         recipe = plan.get_recipe(method)
         flags |= TRAINER_OPTIONS | FINE_TUNING | plan.fine_tuning | task.options
         flags |= recipe.fine_tuning | plan.methods[method].fine_tuning
-        needs = [encoder] if encoder in known else []
+        needs = [*([encoder] if encoder in known else []), *tuning]
         reader = METHODS.get(str(flags.get("method")))
         if reader is not None and reader.reads_memory:
             flags["memory_name_or_path"] = plan.encoder

@@ -126,21 +126,23 @@ def compare_tasks(own: Draws, baseline: Draws) -> dict[str, Difference]:
 
 def list_command(method: str, plan: dict[str, Any], done: list[Result]) -> list[str]:
     """Return the command of a method, with what says how it trains; empty if none is there yet."""
-    steps = [r.step for r in done if r.step.method == method and r.step.kind in ("pretraining", "average")]
-    steps += [r.step for r in done if r.step.method == method and r.step.kind == "fine_tuning"]
-    if not steps:
+    made = [r for r in done if r.step.method == method and r.step.kind in ("pretraining", "average", "fine_tuning")]
+    if not made:
         return []
-    steps.sort(key=lambda step: (step.kind == "fine_tuning", len(step.name)))  # the first seed has the plain name
-    arguments = ["hf-domain", steps[0].command]
+    # The encoder, if the method makes one; the first seed has the plain name.
+    result = min(made, key=lambda result: (result.step.kind == "fine_tuning", len(result.step.name)))
+    step, arguments = result.step, ["hf-domain", result.step.command]
     left_out = {*TRAINER_OPTIONS, *CHECKPOINTS, "output_dir", "max_eval_samples", "memory_cache", "passage_cache"}
-    for name, value in steps[0].flags.items():
+    for name, value in step.flags.items():
         if name not in left_out:
             values = map(str, value if isinstance(value, list) else [value])
-            made = ("steps/", "texts/")
+            local = ("steps/", "texts/")
             arguments += [
                 f"--{name}",
-                *(f"{Path(plan['path']).stem}/{item}" if item.startswith(made) else item for item in values),
+                *(f"{Path(plan['path']).stem}/{item}" if item.startswith(local) else item for item in values),
             ]
+    if step.kind == "fine_tuning" and plan["learning_rates"]:
+        arguments += ["--learning_rate", str(result.metrics["learning_rate"])]
     return [*arguments, "--output_dir", method]
 
 

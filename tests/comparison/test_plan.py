@@ -284,3 +284,36 @@ def test_a_passage_is_not_appended_to_a_pair(content, tmp_path):
     content["methods"]["fine_tune"] = {"fine_tuning": {"text_column_names": "text"}}
     with pytest.raises(ValueError, match="fine_tuning: text_column_names is of a task: give it in the options"):
         load_plan(write_plan(content, tmp_path))
+
+
+def test_learning_rates_and_counterparts_that_a_plan_cannot_have(content, tmp_path):
+    content["learning_rates"], content["pretraining_seeds"] = [1e-4], [1, 1]
+    content["fine_tuning"]["learning_rate"] = 1e-4
+    content["methods"] = {"dapt": {"counterpart": "nobody"}}
+    content["pretraining"]["seed"] = 2
+    with pytest.raises(ValueError, match=r"^5 thing.* nothing was run") as error:
+        load_plan(write_plan(content, tmp_path))
+    for part in (
+        "learning_rates must be two different ones or more, got [0.0001]",
+        "leave learning_rate out of fine_tuning",
+        "pretraining_seeds must be different numbers, got [1, 1]",
+        "counterpart must be one of the methods, but is nobody",
+        "pretraining: a comparison sets seed itself",
+    ):
+        assert part in str(error.value)
+
+
+def test_counterparts_have_equal_pretraining(content, tmp_path):
+    content["methods"] |= {"again": {"recipe": "varmae", "counterpart": "slow"}, "rada_of_dapt": {"recipe": "rada"}}
+    content["methods"]["rada_of_dapt"]["after"] = "dapt"
+    content["methods"]["more"] = {"recipe": "varmae", "after": "dapt"}
+    content["methods"]["theirs"] = {"recipe": "varmae", "encoder": "theirs"}
+    plan = load_plan(write_plan(content, tmp_path))
+    counterparts = {method: plan.find_counterpart(method) for method in plan.methods}
+    expected = dict.fromkeys(("tapt", "lora", "varmae", "adalm", "exbert", "exbert_adapter"), "dapt")
+    expected |= dict.fromkeys(("average", "gmap", "logits_fusion", "rada_of_dapt"), "dapt")
+    expected |= {"dapt": "control", "slow": "control", "again": "slow", "rada": "fine_tune", "tuned_after_tapt": "tapt"}
+    assert {method: other for method, other in counterparts.items() if other is not None} == expected
+    pairs = plan.list_pairs()
+    assert len(set(pairs)) == len(pairs) and ("dapt", "dapt") not in pairs
+    assert {("again", "slow"), ("again", "dapt"), ("more", "dapt"), ("fine_tune", "dapt")} <= {*pairs}

@@ -21,7 +21,8 @@ from hf_domain.comparison.report import write_report
 from hf_domain.comparison.results import Result, describe_steps
 from hf_domain.comparison.runner import digest_vocabulary, run_comparison
 from hf_domain.comparison.steps import list_steps
-from hf_domain.files import read_json
+from hf_domain.files import read_json, write_json
+from hf_domain.training.run_files import METRICS
 from hf_domain.training.run_folders import find_checkpoint
 
 
@@ -366,3 +367,50 @@ def test_budget_of_minutes(content, tmp_path):
     write_report(tmp_path / "output")
     expected = "the same budget: 0.5 minutes (measured, with loading and saving: 0.4 to 0.6)"
     assert expected in (tmp_path / "output" / "report.md").read_text()
+
+
+def test_learning_rates_are_chosen_on_validation(content, tmp_path):
+    """DAPT is best at 0.1, fine-tuning only at 0.01; what is best on the test set is not read, nor what failed."""
+    content["methods"] = {"dapt": None, "fine_tune": None}
+    content["learning_rates"], content["pretraining_seeds"] = [0.1, 0.01, 10.0], [1, 2]
+    best, used = {"dapt": 0.1, "fine_tune": 0.01}, {}
+
+    def run(step, plan, folder):
+        pretend(step, plan, folder)
+        rate = step.flags.get("learning_rate")
+        if step.kind == "tuning":
+            assert step.flags["do_eval"] and "do_predict" not in step.flags and step.seed == 1
+            if rate == 10.0:
+                raise RuntimeError("the loss is nan")
+            score = float(rate == best[step.method])
+            write_json(folder / METRICS, {"eval_macro_f1": score, "eval_f1": score, "predict_macro_f1": -score})
+        if step.kind == "fine_tuning":
+            used.setdefault((step.method, step.task), set()).add(rate)
+            write_json(folder / METRICS, read_json(folder / METRICS) | {"learning_rate": rate})
+
+    plan = load_plan(write_plan(content, tmp_path))
+    results = run_comparison(plan, tmp_path / "plan", execute=run)
+    tuned = [result for result in results if result.step.kind == "tuning"]
+    assert len(tuned) == 2 * 2 * 3 and {result.is_done for result in tuned if "rate10" in result.step.name} == {False}
+    assert used == {(method, task): {rate} for method, rate in best.items() for task in ("animals", "entities")}
+    report = write_report(tmp_path / "plan")
+    assert len(report.scores["dapt"]["animals"]) == 4 and "among 0.1, 0.01, 10.0" in read_text(tmp_path / "plan")
+    command = report.commands["fine_tune"]
+    assert command[command.index("--learning_rate") + 1] == "0.01"
+
+
+def read_text(output_dir):
+    return (output_dir / "report.md").read_text()
+
+
+def test_no_learning_rate_at_which_training_ends(content, tmp_path):
+    content["methods"], content["learning_rates"] = {"fine_tune": None}, [1.0, 2.0]
+
+    def run(step, plan, folder):
+        if step.kind == "tuning":
+            raise RuntimeError("the loss is nan")
+        pretend(step, plan, folder)
+
+    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", execute=run)
+    failed = write_report(tmp_path / "plan").failed["fine_tune-animals-seed1"]
+    assert failed == "training failed at every learning rate, the first time with: the loss is nan"

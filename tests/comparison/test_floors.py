@@ -1,0 +1,61 @@
+"""What is scored without any training."""
+
+import pytest
+from script_runs import write_jsonl
+from sklearn.metrics import f1_score
+
+from hf_domain.comparison.floors import MAJORITY, NEAREST, score_floors
+from hf_domain.comparison.plan import Task
+
+TOPICS = {"pets": ["cat", "dog", "hamster"], "cars": ["engine", "wheel", "brake"], "food": ["bread", "soup", "rice"]}
+
+
+@pytest.fixture
+def task(tmp_path):
+    """Texts whose label stands in a rare word; most of the training texts are of pets."""
+    rows = [
+        {"text": f"we saw some {word} here {number}", "label": label}
+        for label, words in TOPICS.items()
+        for word in words
+        for number in range(6 if label == "pets" else 3)
+    ]
+    for split in ("train", "validation", "test"):
+        write_jsonl(tmp_path / f"{split}.jsonl", rows)
+    return Task("classification", str(tmp_path), "", "macro_f1")
+
+
+def test_majority_and_nearest_texts(task, tmp_path):
+    gold = [label for label in TOPICS for _ in range(18 if label == "pets" else 9)]
+    floors = score_floors(task, {}, tmp_path)
+    assert floors[MAJORITY] == pytest.approx(100 * f1_score(gold, ["pets"] * len(gold), average="macro"))
+    assert floors[NEAREST] == 100
+
+
+def test_number_of_voters_is_chosen_on_validation(task, tmp_path):
+    """Training labels are wrong for one text in three: the nearest text alone would be wrong as often."""
+    words = [word for words in TOPICS.values() for word in words]
+    gold = {word: label for label, words in TOPICS.items() for word in words}
+    other = {"pets": "cars", "cars": "food", "food": "pets"}
+
+    def make(count, noisy):
+        return [
+            {"text": f"{word} {word} {number}", "label": other[gold[word]] if noisy and not number % 3 else gold[word]}
+            for word in words
+            for number in range(count)
+        ]
+
+    for split, rows in (("train", make(9, True)), ("validation", make(9, False)), ("test", make(9, False))):
+        write_jsonl(tmp_path / f"{split}.jsonl", rows)
+    assert score_floors(task, {}, tmp_path)[NEAREST] == 100
+
+
+def test_floors_of_other_kinds(tmp_path):
+    rows = {
+        "ner": {"tokens": ["a", "cat"], "tags": ["O", "B-cat"]},
+        "qa": {"id": "1", "context": "a cat", "question": "who?", "answers": {"text": [], "answer_start": []}},
+    }
+    for kind, expected in (("ner", 0.0), ("qa", 100.0)):
+        for split in ("train", "validation", "test"):
+            write_jsonl(tmp_path / f"{split}.jsonl", [rows[kind]])
+        metric = {"ner": "entity_f1", "qa": "f1"}[kind]
+        assert score_floors(Task(kind, str(tmp_path), "", metric), {}, tmp_path) == {MAJORITY: expected}
