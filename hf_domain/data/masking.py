@@ -15,9 +15,10 @@ word, so there whole-word masking is token masking; byte-level BPE takes a run o
 Unigram everything between two spaces, which may be a sentence. Use token masking for such a pair.
 """
 
+import itertools
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -110,6 +111,8 @@ class DataCollatorForWholeWordMask:
         random_replace_prob: Share of the predicted words that become random tokens; the others stay. Default: ibid.
         pad_to_multiple_of: Pad to a multiple of this many tokens.
         seed: Of the masks.
+        weights: The pieces of words -> how much likelier than others they are predicted, see `weigh_words`. The share
+            of all words of a batch that are predicted stays the same.
 
     Raises:
         ValueError: The tokenizer has no mask token, or a probability is out of range.
@@ -121,6 +124,7 @@ class DataCollatorForWholeWordMask:
     random_replace_prob: float = 0.1
     pad_to_multiple_of: int | None = None
     seed: int = 0
+    weights: Mapping[tuple[int, ...], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_mask_token(self.tokenizer)
@@ -178,7 +182,9 @@ class DataCollatorForWholeWordMask:
         draws = torch.rand(input_ids.shape, generator=generator).gather(1, is_start.cumsum(1) - 1)
         # A text may spell a special token out, and an unknown piece can stand inside a word: neither is ever predicted.
         special = torch.isin(input_ids, torch.tensor(self.tokenizer.all_special_ids))
-        draws = draws.masked_fill((word_ids < 0) | special, 1.0)
+        if self.weights:
+            draws = draws / self._weigh(input_ids, word_ids, is_start)
+        draws = draws.masked_fill((word_ids < 0) | special, torch.inf)
 
         labels = input_ids.masked_fill(draws >= self.mlm_probability, -100)
         to_mask = self.mlm_probability * self.mask_replace_prob
@@ -186,6 +192,16 @@ class DataCollatorForWholeWordMask:
         random_ids = torch.randint(len(self.tokenizer), input_ids.shape, generator=generator)
         masked_ids = torch.where(draws < to_random, random_ids, input_ids)
         return masked_ids.masked_fill(draws < to_mask, self.tokenizer.mask_token_id), labels
+
+    def _weigh(self, input_ids: torch.Tensor, word_ids: torch.Tensor, is_start: torch.Tensor) -> torch.Tensor:
+        """Return the weight of the word of every token, in the mean 1 over the tokens of words."""
+        weights = torch.ones(input_ids.shape)
+        for row, ids, words, starts in zip(weights, input_ids, word_ids, is_start, strict=True):
+            bounds = [*starts.nonzero().flatten().tolist(), len(ids)]
+            for first, end in itertools.pairwise(bounds):
+                if words[first] >= 0:
+                    row[first:end] = self.weights.get(tuple(ids[first:end].tolist()), 1.0)
+        return weights / weights[word_ids >= 0].mean()
 
     def _pad_word_ids(self, examples: Sequence[dict[str, Any]], length: int) -> torch.Tensor:
         padded = torch.full((len(examples), length), -1)

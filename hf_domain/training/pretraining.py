@@ -1,11 +1,13 @@
 """Continued pre-training by masked LM: its arguments, the model of a method, and the examples of a corpus."""
 
+import logging
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from datasets import IterableDataset, concatenate_datasets, interleave_datasets
 from transformers import (
     MODEL_FOR_MASKED_LM_MAPPING,
     AutoModelForMaskedLM,
@@ -16,18 +18,22 @@ from transformers import (
     TrainingArguments,
 )
 
+from hf_domain.data.causal import DataCollatorForNextToken, check_causal
 from hf_domain.data.corpora import load_corpus, tokenize_corpus
 from hf_domain.data.loading import check_held_out
 from hf_domain.data.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask, check_mask_token
+from hf_domain.data.word_weights import weigh_words
 from hf_domain.methods import BASELINE, METHODS, PRETRAINING_METHODS, find_methods
 from hf_domain.new_rows import NewRowsFirst, RowDistances, apply_delta, check_not_expanded
-from hf_domain.tokenization import VocabularyDelta
+from hf_domain.tokenization import VocabularyDelta, WordCounts
 from hf_domain.training.arguments import ModelArguments, check_work
 from hf_domain.training.finiteness import check_weights
 from hf_domain.training.overrides import load_config
 from hf_domain.training.runs import save_metrics
 from hf_domain.training.stock_models import autocast_as_trained, check_tokenizer_fits
 from hf_domain.training.terminal import hide_load_report, report_new_weights, show_progress
+
+logger = logging.getLogger(__name__)
 
 # Batches on which a start is measured: a running average of torch's momentum remembers as many.
 PREPARING_BATCHES = 10
@@ -62,8 +68,22 @@ class CorpusArguments:
     streaming: bool = field(default=False, metadata={"help": "Read while training; needs --max_steps."})
     max_seq_length: int = field(default=128, metadata={"help": "Tokens of an example."})
     line_by_line: bool = field(default=False, metadata={"help": "One example a document instead of packed blocks."})
+    mix: str | None = field(
+        default=None,
+        metadata={"help": "Replay: other text and its share of the training, as general.txt:0.1."},
+    )
+    objective: Literal["mlm", "clm"] = field(
+        default="mlm", metadata={"help": "clm predicts next tokens, with causal attention; go on with mlm after it."}
+    )
     mlm_probability: float = field(default=0.15, metadata={"help": "Share of tokens (or words) to predict."})
     whole_word_mask: bool = field(default=False, metadata={"help": "Mask all pieces of a word together."})
+    word_counts: list[str] | None = field(
+        default=None,
+        metadata={"help": "Mask words of the domain more: the --counts_file of the domain and that of general text."},
+    )
+    word_rule: Literal["ratio", "keyword", "random"] = field(
+        default="ratio", metadata={"help": "With --word_counts: which words are masked more."}
+    )
     max_train_samples: int | None = field(default=None, metadata={"help": "Train on so many examples only."})
     max_eval_samples: int | None = field(default=None, metadata={"help": "Evaluate on so many examples only."})
     preprocessing_num_workers: int | None = field(
@@ -83,6 +103,21 @@ def check_options(
     check_work(training_args, "do_train", "do_eval")
     if training_args.do_train:
         check_held_out(data_args.train_file, {"validation_file": data_args.validation_file})
+    if data_args.word_counts is not None and (len(data_args.word_counts) != 2 or not data_args.whole_word_mask):
+        raise ValueError(
+            "--word_counts must name two files, of the domain and of general text, beside --whole_word_mask, but names "
+            f"{', '.join(data_args.word_counts)} with whole_word_mask={data_args.whole_word_mask}"
+        )
+    if data_args.objective == "clm" and (data_args.whole_word_mask or not METHODS[model_args.method].keeps_encoder):
+        raise ValueError(
+            "--objective clm trains the encoder itself (--method dapt or lora) and masks nothing, but got --method "
+            f"{model_args.method} with whole_word_mask={data_args.whole_word_mask}"
+        )
+    if data_args.objective == "clm":
+        check_causal(load_config(model_args)[0].model_type)
+    if data_args.mix is not None:
+        path, _ = split_mix(data_args.mix)
+        check_held_out([path], {"validation_file": data_args.validation_file})
     if data_args.streaming and training_args.do_train and training_args.max_steps <= 0:
         raise ValueError("the length of a stream is not known: --streaming needs --max_steps, got none")
     if METHODS[model_args.method].finish and training_args.push_to_hub and not training_args.do_train:
@@ -170,15 +205,21 @@ def load_examples(args: CorpusArguments, model_args: ModelArguments, do_eval: bo
         streaming=args.streaming,
         cache_dir=model_args.cache_dir,
     )
-    examples = tokenize_corpus(
-        corpus,
-        tokenizer,
-        max_seq_length=args.max_seq_length,
-        line_by_line=args.line_by_line,
-        whole_words=args.whole_word_mask,
-        num_proc=args.preprocessing_num_workers,
-        overwrite_cache=args.overwrite_cache,
-    )
+    options: dict[str, Any] = {
+        "max_seq_length": args.max_seq_length,
+        "line_by_line": args.line_by_line,
+        "whole_words": args.whole_word_mask,
+        "num_proc": args.preprocessing_num_workers,
+        "overwrite_cache": args.overwrite_cache,
+    }
+    examples = tokenize_corpus(corpus, tokenizer, **options)
+    if args.mix is not None:
+        path, share = split_mix(args.mix)
+        other = load_corpus(
+            path, validation_split_percentage=0, streaming=args.streaming, cache_dir=model_args.cache_dir
+        )
+        other = tokenize_corpus(other, tokenizer, **options)
+        examples["train"] = mix_examples(examples["train"], other["train"], share)
     for split, limit in (("train", args.max_train_samples), ("validation", args.max_eval_samples)):
         if limit is not None and split in examples:
             count = limit if args.streaming else min(limit, len(examples[split]))
@@ -186,11 +227,51 @@ def load_examples(args: CorpusArguments, model_args: ModelArguments, do_eval: bo
     return examples
 
 
+def split_mix(mix: str) -> tuple[str, float]:
+    """Split `general.txt:0.1` into a path or glob and a share.
+
+    Raises:
+        ValueError: It has no such form.
+    """
+    path, _, share = mix.rpartition(":")
+    try:
+        number = float(share)
+    except ValueError:
+        number = 0.0
+    if not path or not 0 < number < 1:
+        raise ValueError(f"--mix must be a file and its share of the training, as general.txt:0.1, but is {mix}")
+    return path, number
+
+
+def mix_examples(examples: Any, others: Any, share: float) -> Any:
+    """Add examples of other text to those of a corpus, as the given share of all of them.
+
+    Args:
+        examples: Of the corpus; all of them stay.
+        others: Of the other text; drawn at random, repeated if there are too few.
+        share: Of the others, above 0 and below 1.
+    """
+    if isinstance(examples, IterableDataset):
+        return interleave_datasets(
+            [examples, others], probabilities=[1 - share, share], seed=0, stopping_strategy="all_exhausted"
+        )
+    count = max(1, round(len(examples) * share / (1 - share)))
+    others = others.shuffle(seed=0).select([number % len(others) for number in range(count)])
+    return concatenate_datasets([examples, others])
+
+
 def make_collator(tokenizer: PreTrainedTokenizerBase, args: CorpusArguments, training_args: TrainingArguments) -> Any:
-    """Return the collator that masks tokens, or whole words."""
+    """Return the collator that masks tokens or whole words, or asks for next tokens."""
+    if args.objective == "clm":
+        return DataCollatorForNextToken(tokenizer, args.mlm_probability, training_args.seed)
     training_args.remove_unused_columns = not args.whole_word_mask  # the collator reads and drops word_ids
     collator_class = DataCollatorForWholeWordMask if args.whole_word_mask else DataCollatorForTokenMask
-    return collator_class(tokenizer, mlm_probability=args.mlm_probability, seed=training_args.seed)
+    collator = collator_class(tokenizer, mlm_probability=args.mlm_probability, seed=training_args.seed)
+    if args.word_counts is not None:
+        domain, general = map(WordCounts.load, args.word_counts)
+        collator.weights = weigh_words(tokenizer, domain, general, args.word_rule, training_args.seed)
+        logger.info(f"masks {len(collator.weights):,} words more than others")
+    return collator
 
 
 def prepare_start(trainer: Trainer, args: PretrainingArguments) -> None:

@@ -20,6 +20,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, GPT2Config, GPT2LM
 from hf_domain.datastore import build_datastore
 from hf_domain.examples import run_mlm
 from hf_domain.tokenization import VocabularyDelta, WordCounts, count_shard, expand_vocabulary
+from hf_domain.training.pretraining import mix_examples
 
 
 @pytest.fixture
@@ -63,7 +64,8 @@ def run(monkeypatch, tmp_path, encoder, corpus):
         arguments = ["run_mlm.py"]
         for name, value in {**defaults, **options}.items():
             if value is not None:
-                arguments += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+                values = value if isinstance(value, list) else [value]
+                arguments += [f"--{name}"] if value is True else [f"--{name}", *map(str, values)]
         monkeypatch.setattr(sys, "argv", arguments)
         run_mlm.main()
         return json.loads((tmp_path / output / "all_results.json").read_text())
@@ -313,6 +315,51 @@ def test_ways_to_cut_and_mask(run, options):
     if "streaming" in options:
         options = {**options, "do_eval": None}
     assert run(**options)["train_loss"] > 0
+
+
+def test_replay_mixes_other_text_in(run, tmp_path, corpus):
+    """Every text of the corpus stays; the other's examples are the share of all."""
+    (tmp_path / "general.txt").write_text("\n".join(reversed(SENTENCES * 10)), encoding="utf-8")
+    alone = run(output="alone", line_by_line=True)
+    mixed = run(output="mixed", line_by_line=True, mix=f"{tmp_path / 'general.txt'}:0.2")
+    assert mixed["train_samples"] == pytest.approx(alone["train_samples"] / 0.8, abs=1)
+    assert mixed["eval_samples"] == alone["eval_samples"]
+    run(output="stream", do_eval=None, streaming=True, mix=f"{tmp_path / 'general.txt'}:0.2")
+    for wrong in ("general.txt", "general.txt:2", ":0.1"):
+        with pytest.raises(ValueError, match="a file and its share of the training"):
+            run(output="wrong", mix=wrong)
+
+
+def test_share_of_the_replay():
+    examples, others = (Dataset.from_dict({"number": [*range(first, last)]}) for first, last in ((0, 90), (100, 103)))
+    mixed = mix_examples(examples, others, 0.1)["number"][:]
+    assert sorted(mixed[:90]) == [*range(90)]
+    assert len(mixed) == 100 and {*mixed[90:]} == {100, 101, 102}  # too few of them are repeated
+    stream = mix_examples(examples.to_iterable_dataset(), others.to_iterable_dataset(), 0.1)
+    assert {*range(90)} <= {row["number"] for row in stream}
+
+
+def test_domain_words_are_masked_more(run, tmp_path, encoder, caplog):
+    tokenizer = AutoTokenizer.from_pretrained(encoder)
+    for name, texts in (("domain", SENTENCES * 10), ("general", [SENTENCES[0]] * 50)):
+        count_shard(texts, tokenizer.backend_tokenizer).save(tmp_path / f"{name}.parquet")
+    counts = [tmp_path / "domain.parquet", tmp_path / "general.parquet"]
+    with pytest.raises(ValueError, match="two files, of the domain and of general text, beside --whole_word_mask"):
+        run(word_counts=counts[0], whole_word_mask=True)
+    plain = run(output="plain", whole_word_mask=True)["train_loss"]
+    weighted = {
+        rule: run(output=rule, whole_word_mask=True, word_rule=rule, word_counts=counts)["train_loss"]
+        for rule in ("ratio", "random")
+    }
+    assert len({plain, *weighted.values()}) == 3
+
+
+def test_a_causal_stage(run, tmp_path):
+    run(output="causal", objective="clm")
+    results = run(output="masked", model_name_or_path=tmp_path / "causal")
+    assert results["perplexity"] > 1
+    with pytest.raises(ValueError, match="trains the encoder itself"):
+        run(output="wrong", objective="clm", method="varmae")
 
 
 def test_bfloat16(run):

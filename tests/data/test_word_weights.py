@@ -1,0 +1,93 @@
+"""Which words masking prefers, and that it does."""
+
+from collections import Counter, defaultdict
+
+import numpy as np
+import pytest
+import torch
+from tiny_tokenizers import SENTENCES, make_bert_tokenizer, make_roberta_tokenizer
+
+from hf_domain.data import word_weights
+from hf_domain.data.masking import DataCollatorForWholeWordMask
+from hf_domain.data.word_weights import measure_log_likelihood, weigh_words
+from hf_domain.tokenization import WordCounts, count_words
+
+GENERAL = ["the court of the state has a view of the matter and the people"] * 40
+DOMAIN = ["the patient has a lymphoma of the liver and the people"] * 40
+
+
+def count(texts, tokenizer):
+    return count_words([texts], tokenizer.backend_tokenizer, progress=False)
+
+
+@pytest.fixture(params=[make_bert_tokenizer, make_roberta_tokenizer])
+def tokenizer(request):
+    return request.param([*GENERAL, *DOMAIN, *SENTENCES])
+
+
+def spell(tokenizer, weights):
+    return {tokenizer.decode(list(pieces)).strip() for pieces in weights}
+
+
+def test_words_of_the_domain_alone_weigh_more(tokenizer):
+    counts = count(DOMAIN, tokenizer), count(GENERAL, tokenizer)
+    for rule in ("ratio", "keyword"):
+        weights = weigh_words(tokenizer, *counts, rule)
+        assert {"patient", "lymphoma", "liver"} <= spell(tokenizer, weights)
+        assert not {"of", "state", "court"} & spell(tokenizer, weights)
+        assert set(weights.values()) == {4.0}
+
+
+def test_rules_rank_by_ratio_or_by_evidence(monkeypatch):
+    monkeypatch.setattr(word_weights, "WORDS", 1)
+    tokenizer = make_bert_tokenizer()
+    splitter = count(["the"], tokenizer).splitter
+    domain = WordCounts(splitter, Counter({"the": 1000, "lesion": 10, "patient": 400, "rest": 1000}))
+    general = WordCounts(splitter, Counter({"the": 1000, "lesion": 0, "patient": 40, "rest": 5000}))
+    lesion, patient = map(tuple, tokenizer(["lesion", "patient"], add_special_tokens=False)["input_ids"])
+    assert list(weigh_words(tokenizer, domain, general, "ratio")) == [lesion]
+    assert list(weigh_words(tokenizer, domain, general, "keyword")) == [patient]
+    drawn = [list(weigh_words(tokenizer, domain, general, "random", seed)) for seed in range(20)]
+    assert all(len(words) == 1 for words in drawn) and len({*map(tuple, drawn)}) > 1
+
+
+def test_log_likelihood():
+    """Against the G2 statistic of scipy over each word's table."""
+    from scipy.stats import chi2_contingency
+
+    counts, totals = np.array([[30.0, 5.0], [3.0, 40.0]]), np.array([1000, 4000])
+    for (domain, general), value in zip(counts, measure_log_likelihood(counts, totals), strict=True):
+        expected = np.array([domain + general] * 2) * totals / totals.sum()
+        by_hand = 2 * (domain * np.log(domain / expected[0]) + general * np.log(general / expected[1]))
+        assert value == pytest.approx(by_hand)
+        table = [[domain, general], [totals[0] - domain, totals[1] - general]]
+        assert value == pytest.approx(chi2_contingency(table, False, "log-likelihood").statistic, rel=0.05)
+
+
+def test_other_counts_are_refused(tokenizer):
+    counts = count(DOMAIN, tokenizer)
+    with pytest.raises(ValueError, match="those of general are not"):
+        weigh_words(tokenizer, counts, WordCounts("another"))
+    with pytest.raises(ValueError, match="these counts have none"):
+        weigh_words(tokenizer, counts, counts)
+
+
+def test_preferred_words_are_masked_as_often_as_they_weigh(tokenizer):
+    weights = weigh_words(tokenizer, count(DOMAIN, tokenizer), count(GENERAL, tokenizer))
+    encodings = tokenizer(DOMAIN)
+    examples = [
+        {"input_ids": ids, "word_ids": encodings.word_ids(row)} for row, ids in enumerate(encodings["input_ids"])
+    ]
+    is_preferred, is_masked = [], []
+    for seed in range(100):
+        batch = DataCollatorForWholeWordMask(tokenizer, seed=seed, weights=weights)(examples)
+        for row, example in enumerate(examples):
+            places = defaultdict(list)
+            for place, word in enumerate(example["word_ids"]):
+                places[word].append(place)
+            del places[None]
+            for word in places.values():
+                is_preferred.append(tuple(example["input_ids"][place] for place in word) in weights)
+                is_masked.append(batch["labels"][row, word[0]].item() != -100)
+    preferred, masked = torch.tensor(is_preferred), torch.tensor(is_masked, dtype=torch.float)
+    assert masked[preferred].mean() / masked[~preferred].mean() == pytest.approx(4, rel=0.1)
