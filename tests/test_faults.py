@@ -225,7 +225,8 @@ def fill_everywhere(command, tmp_path, name, patterns):
 def test_full_disk(command, tmp_path, request, name):
     if "rada" in name or name == "build_datastore":
         request.getfixturevalue("datastore")
-    fill_everywhere(command, tmp_path, name, None if name == "run_mlm dapt" else [r"model.safetensors", *FEW])
+    every = name in ("run_mlm dapt", "build_datastore")
+    fill_everywhere(command, tmp_path, name, None if every else [r"model.safetensors", *FEW])
 
 
 def test_two_runs_in_one_folder(command, tmp_path):
