@@ -13,6 +13,9 @@ from hf_domain.network import limit_network
 from hf_domain.registration import register_classes
 
 if TYPE_CHECKING:
+    from hf_domain.adaptation import adapt
+    from hf_domain.data.corpora import load_corpus
+    from hf_domain.datastore import build_datastore
     from hf_domain.exbert.adapter import ExBertAdapterConfig
     from hf_domain.modeling.modeling_exbert import (
         ExBertConfig,
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
         VarMAEModel,
     )
     from hf_domain.prediction import predict
+    from hf_domain.tokenization import expand_vocabulary
 
 __version__ = "0.1.0"
 __all__ = [
@@ -75,15 +79,27 @@ __all__ = [
     "VarMAEForSequenceClassification",
     "VarMAEForTokenClassification",
     "VarMAEModel",
+    "adapt",
+    "build_datastore",
+    "expand_vocabulary",
+    "load_corpus",
     "predict",
 ]
+# What most people call, and where it is.
+FUNCTIONS = {
+    "adapt": "adaptation",
+    "build_datastore": "datastore",
+    "expand_vocabulary": "tokenization",
+    "load_corpus": "data.corpora",
+    "predict": "prediction",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == "predict":
-        return importlib.import_module("hf_domain.prediction").predict
+    if name in FUNCTIONS:
+        return getattr(importlib.import_module(f"hf_domain.{FUNCTIONS[name]}"), name)
     method = name.partition("Adapter")[0].partition("For")[0].removesuffix("Config").removesuffix("Model").lower()
     module = "exbert.adapter" if "Adapter" in name else f"modeling.modeling_{method}"
     return getattr(importlib.import_module(f"hf_domain.{module}"), name)

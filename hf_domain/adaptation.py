@@ -1,0 +1,123 @@
+"""Adapt an encoder to a domain in Python: what `hf-domain mlm` does, with objects."""
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from datasets import DatasetDict, IterableDatasetDict
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
+
+from hf_domain.data.corpora import check_batch, load_corpus, tokenize_corpus
+from hf_domain.data.objects import Rows
+from hf_domain.files import lock_folder
+from hf_domain.methods import BASELINE, METHODS, RECIPES
+from hf_domain.training.callbacks import log_auxiliary_losses
+from hf_domain.training.pretraining import (
+    CorpusArguments,
+    PretrainingArguments,
+    check_options,
+    evaluate_masked_lm,
+    load_delta,
+    load_model,
+    make_collator,
+    prepare_start,
+    watch_new_rows,
+)
+from hf_domain.training.runs import load_tokenizer, run_training, start_run
+
+
+def adapt(
+    encoder: str | os.PathLike,
+    corpus: Rows | DatasetDict | IterableDatasetDict,
+    method: str = BASELINE,
+    *,
+    output_dir: str | os.PathLike,
+    num_tokens: int = 1_000_000,
+    validation_data: Rows | None = None,
+    learning_rate: float | None = None,
+    batch_size: int = 32,
+    max_seq_length: int = 128,
+    expanded_vocabulary: str | os.PathLike | None = None,
+    memory: str | None = None,
+    start: Literal["recommended", "paper"] = "recommended",
+    seed: int = 42,
+    **training_options: Any,
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Continue the pre-training of an encoder on text of a domain.
+
+    Args:
+        encoder: A folder or a name on the Hub.
+        corpus: Documents, see `load_corpus`.
+        method: `dapt`, `lora`, `varmae`, `exbert`, `exbert_adapter` or `gmap`. RADA needs a datastore: train it by
+            `hf-domain mlm`.
+        output_dir: A new folder for model, tokenizer, metrics and checkpoints.
+        num_tokens: Tokens that are trained on, at least one batch.
+        validation_data: Documents to evaluate on. Default: a twentieth of the corpus.
+        learning_rate: Default: that of the method's row in `RECIPES`, for small encoders; 1e-4 suits BERT base.
+        batch_size: Examples of a step.
+        max_seq_length: Tokens of an example.
+        expanded_vocabulary: A folder that `hf-domain expand_vocab` wrote.
+        memory: The general encoder of G-MAP.
+        start: How a new module starts, see `hf-domain mlm --start`.
+        seed: Of everything that is drawn.
+        training_options: Other fields of `TrainingArguments`.
+
+    Returns:
+        The trained model with its masked-LM head, ready to predict, and its tokenizer. Both are saved.
+
+    Raises:
+        FileExistsError: The folder holds something.
+        FileNotFoundError: A file is missing.
+        ValueError: The method, the corpus or the encoder cannot be used.
+    """
+    methods = [name for name, row in METHODS.items() if row.build is not None and not row.reads_passages]
+    if method not in methods:
+        raise ValueError(f"method must be one of {', '.join(methods)}, but is {method}")
+    folder = Path(output_dir)
+    if folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(f"output_dir must be a new or empty folder, but {folder} holds something: name another")
+    rates = RECIPES[method].pretraining if method in RECIPES else {}
+    model_args = PretrainingArguments(
+        model_name_or_path=os.fspath(encoder),
+        method=method,
+        expanded_vocabulary=None if expanded_vocabulary is None else os.fspath(expanded_vocabulary),
+        memory_name_or_path=memory,
+        config_overrides=rates.get("config_overrides"),
+        start=start,
+    )
+    data_args = CorpusArguments(max_seq_length=max_seq_length)
+    training_args = TrainingArguments(
+        str(folder),
+        do_train=True,
+        do_eval=True,
+        max_steps=max(1, num_tokens // (batch_size * max_seq_length)),
+        per_device_train_batch_size=batch_size,
+        learning_rate=learning_rate or rates.get("learning_rate", 3e-4),
+        seed=seed,
+        **{"report_to": "none", "save_strategy": "no", "logging_steps": 0.1, **training_options},
+    )
+    check_options(model_args, data_args, training_args)
+    start_run(training_args)
+    with lock_folder(folder):
+        delta = load_delta(model_args)
+        tokenizer = load_tokenizer(model_args, max_seq_length)
+        model = load_model(model_args, tokenizer, delta)
+        examples = tokenize_corpus(load_corpus(corpus, validation_data), tokenizer, max_seq_length=max_seq_length)
+        check_batch(examples["train"], batch_size)
+        trainer = Trainer(
+            model=model,
+            args=training_args,
+            train_dataset=examples["train"],
+            eval_dataset=examples["validation"],
+            processing_class=tokenizer,
+            data_collator=make_collator(tokenizer, data_args, training_args),
+        )
+        log_auxiliary_losses(trainer)
+        watch_new_rows(trainer, delta, model_args)
+        prepare_start(trainer, model_args)
+        run_training(trainer)
+        evaluate_masked_lm(trainer)
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        if (finish := METHODS[method].finish) is not None:
+            model = finish(model, str(folder))
+    return model.eval(), tokenizer
