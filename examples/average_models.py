@@ -6,7 +6,7 @@
 
     python examples/average_models.py --model_name_or_path bert-base-uncased adapted --output_dir averaged
 
-It needs no training and forgets less than the adapted encoder alone; the simplest rival of G-MAP.
+Averaging needs no training and forgets less than the adapted encoder alone. It is the simplest rival of G-MAP.
 """
 
 from dataclasses import dataclass, field
@@ -24,9 +24,11 @@ from hf_domain.training.run_folders import run_in_folder
 class Arguments:
     """Which models, and how much of each."""
 
-    model_name_or_path: list[str] = field(metadata={"help": "Two or more; tokenizer and config are the first one's."})
+    model_name_or_path: list[str] = field(
+        metadata={"help": "Two or more models; the average keeps the tokenizer and config of the first."}
+    )
     output_dir: str = field(metadata={"help": "Where the average is written."})
-    weights: list[float] | None = field(default=None, metadata={"help": "How much each counts; default equally."})
+    weights: list[float] | None = field(default=None, metadata={"help": "Weight of each model. Default: all equal."})
 
 
 ARGUMENTS = (Arguments,)

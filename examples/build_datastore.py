@@ -7,11 +7,11 @@
     python examples/build_datastore.py \
         --model_name_or_path bert-base-uncased --train_file corpus.txt.gz --output_dir datastore
 
-RADA is trained on text that is not in its datastore: `--held_out_file rest.jsonl` writes every tenth document there
-instead, for `run_mlm.py --method rada --datastore datastore --train_file rest.jsonl`.
+Train RADA on text that is not in its datastore: `--held_out_file rest.jsonl` leaves every tenth document out and writes
+it there, for `run_mlm.py --method rada --datastore datastore --train_file rest.jsonl`.
 
-An interrupted build goes on when it is started again. With `--engine elasticsearch` or `opensearch` the server is named
-by ELASTICSEARCH_URL or OPENSEARCH_URL. docs/datastore.md tells more.
+Repeat the command to continue an interrupted build. With `--engine elasticsearch` or `opensearch`, set
+ELASTICSEARCH_URL or OPENSEARCH_URL. docs/datastore.md has the details.
 """
 
 from dataclasses import dataclass, field
@@ -34,11 +34,11 @@ class DataArguments:
     train_file: list[str] = field(
         default_factory=list, metadata={"help": "Documents: .txt (one a line) .jsonl .json .csv (.gz) .parquet."}
     )
-    dataset_name: str | None = field(default=None, metadata={"help": "A dataset of the Hub, instead of files."})
-    dataset_config_name: str | None = field(default=None, metadata={"help": "Its configuration."})
-    split: str = field(default="train", metadata={"help": "Its split."})
-    text_column_name: str | None = field(default=None, metadata={"help": "Default: text, or the only one with text."})
-    id_column_name: str | None = field(default=None, metadata={"help": "Default: the number of the row."})
+    dataset_name: str | None = field(default=None, metadata={"help": "A dataset of the Hub instead of files."})
+    dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of the dataset."})
+    split: str = field(default="train", metadata={"help": "Split of the dataset."})
+    text_column_name: str | None = field(default=None, metadata={"help": "Default: `text`, or the only one of text."})
+    id_column_name: str | None = field(default=None, metadata={"help": "Default: the row number is the id."})
     streaming: bool = field(default=False, metadata={"help": "Read while building, without a copy in the cache."})
     held_out_file: str | None = field(
         default=None, metadata={"help": "Write every tenth document to this .jsonl instead, to pre-train RADA on."}
@@ -53,18 +53,18 @@ class DatastoreArguments:
     model_name_or_path: str | None = field(
         default=None, metadata={"help": "Encoder whose tokenizer cuts the passages; needed for a new datastore."}
     )
-    max_length: int = field(default=256, metadata={"help": "Tokens of a passage at most."})
+    max_length: int = field(default=256, metadata={"help": "Maximum number of tokens of a passage."})
     analyzer: Literal["english", "standard", "cjk"] | None = field(
-        default=None, metadata={"help": "What words are. Default: cjk for Chinese, Japanese and Korean, else english."}
+        default=None, metadata={"help": "What a word is. Default: cjk for Chinese, Japanese and Korean, else english."}
     )
     engine: Literal["tantivy", "elasticsearch", "opensearch"] = field(
-        default="tantivy", metadata={"help": "What searches: this process or a server."}
+        default="tantivy", metadata={"help": "What searches: this process (tantivy) or a server."}
     )
-    add: bool = field(default=False, metadata={"help": "Add the documents to the datastore that is there."})
+    add: bool = field(default=False, metadata={"help": "Add the documents to an existing datastore."})
     rebuild_index: bool = field(
-        default=False, metadata={"help": "Make the index of the datastore again, with this analyzer."}
+        default=False, metadata={"help": "Rebuild the index of an existing datastore, with --analyzer."}
     )
-    push_to_hub_id: str | None = field(default=None, metadata={"help": "Publish the datastore as this dataset."})
+    push_to_hub_id: str | None = field(default=None, metadata={"help": "Push the datastore to this dataset."})
 
 
 ARGUMENTS = (DataArguments, DatastoreArguments)
@@ -72,7 +72,7 @@ ARGUMENTS = (DataArguments, DatastoreArguments)
 
 def read_documents(data_args: DataArguments):
     if bool(data_args.train_file) == bool(data_args.dataset_name):
-        raise ValueError("documents are files or a dataset: give either train_file or dataset_name.")
+        raise ValueError("the documents must be either files or a dataset. Give --train_file or --dataset_name.")
     if data_args.train_file:
         return load_files(data_args.train_file, streaming=data_args.streaming)
     return load_dataset(
@@ -85,11 +85,11 @@ def main() -> None:
     exists = Path(args.output_dir).exists()
     has_documents = bool(data_args.train_file or data_args.dataset_name)
     if exists and has_documents and not args.add:
-        raise ValueError(f"{args.output_dir} exists. Use --add to add to it, or name another output_dir.")
+        raise ValueError(f"--output_dir must be new, but {args.output_dir} exists. Use --add, or name another folder.")
     if not exists and (args.add or args.rebuild_index):
-        raise ValueError(f"--add and --rebuild_index change a datastore; {args.output_dir} does not exist.")
+        raise ValueError(f"--add and --rebuild_index need an existing datastore, but {args.output_dir} does not exist")
     if not exists and args.model_name_or_path is None:
-        raise ValueError("a new datastore is cut by the tokenizer of an encoder: give model_name_or_path.")
+        raise ValueError("a new datastore needs an encoder's tokenizer to cut the passages. Give --model_name_or_path.")
 
     if exists:
         options = {"analyzer": args.analyzer, "rebuild_index": True} if args.rebuild_index else {}

@@ -24,17 +24,23 @@ from hf_domain.training.arguments import parse_arguments
 class Arguments:
     """Which model, and what its card cannot know by itself."""
 
-    comparison: str = field(metadata={"help": "Output folder of compare.py."})
+    comparison: str = field(metadata={"help": "Output folder of the comparison."})
     method: str = field(metadata={"help": "A method of the plan."})
-    corpus: str = field(metadata={"help": "A corpus of the plan; of a TAPT the task."})
-    output_dir: str = field(metadata={"help": "Where the publication is gathered."})
+    corpus: str = field(metadata={"help": "A corpus of the plan; for TAPT the task."})
+    output_dir: str = field(metadata={"help": "Folder of the publication."})
     license_note: str = field(metadata={"help": "Licenses of the base model and of the corpus."})
     limits: str = field(metadata={"help": "What the model was not tested for."})
     example: str = field(metadata={"help": "A sentence with the tokenizer's mask token."})
-    license: str | None = field(default=None, metadata={"help": "Of the weights, as the Hub writes it."})
+    license: str | None = field(
+        default=None, metadata={"help": "License of the weights, as the Hub writes it, such as apache-2.0."}
+    )
     language: str = field(default="en", metadata={"help": "Code of the language of the corpus."})
-    repo_id: str | None = field(default=None, metadata={"help": "Where it is published: user/name."})
-    private: bool = field(default=False, metadata={"help": "Make a new repository private; else as its owner has set."})
+    repo_id: str | None = field(
+        default=None, metadata={"help": "Repository to push to, user/name. Default: push nothing."}
+    )
+    private: bool = field(
+        default=False, metadata={"help": "Make a new repository private. Default: the owner's setting."}
+    )
 
 
 def main() -> None:

@@ -10,9 +10,9 @@
 
 It writes a plan, and compares: the encoder as it is, DAPT, and VarMAE on equally many tokens, each fine-tuned on a
 task (a folder with train, validation and test .jsonl, of classification, NER or QA) over several seeds. Then it writes
-a folder that is ready for the Hub and loads it in a process that cannot import this package. Steps whose results are
-there are skipped: a killed run goes on where it was. The plan is yours to extend: `hf-domain compare
-quickstart/plan.yaml`. The budget is that of a demonstration: raise --num_tokens for an answer.
+a folder that is ready for the Hub and loads it in a process that cannot import this package. Repeat the
+command to continue a killed run. Extend the plan and run it with `hf-domain compare quickstart/plan.yaml`. The default
+budget is only for a demonstration: raise --num_tokens for an answer.
 """
 
 import time
@@ -44,21 +44,21 @@ class Arguments:
     corpus: str = field(default=str(DATA / "corpus.txt.gz"), metadata={"help": "Text of the domain."})
     task: str = field(default=str(DATA / "acl_arc"), metadata={"help": "Folder with a task."})
     output_dir: str = field(default="quickstart", metadata={"help": "Where everything is written."})
-    num_tokens: int = field(default=400_000, metadata={"help": "Tokens of pre-training, the same for each method."})
+    num_tokens: int = field(default=400_000, metadata={"help": "Tokens to pre-train on, for each method."})
     num_train_epochs: int = field(default=2, metadata={"help": "Epochs of fine-tuning."})
     learning_rate: str | None = field(default=None, metadata={"help": "Of fine-tuning; default by the encoder's size."})
     pretraining_learning_rate: str | None = field(
-        default=None, metadata={"help": "Of masked LM (DAPT, AdaLM); default 3e-4, for a small encoder: 1e-4 for BERT."}
+        default=None, metadata={"help": "Learning rate of DAPT and AdaLM. Default: 3e-4; use 1e-4 for BERT base."}
     )
     num_seeds: int = field(default=3, metadata={"help": "Fine-tuning runs of each encoder."})
-    max_seq_length: int = field(default=128, metadata={"help": "Tokens of an example of pre-training."})
+    max_seq_length: int = field(default=128, metadata={"help": "Tokens in an example of pre-training."})
     expand_vocabulary: bool = field(default=False, metadata={"help": "Also expand the vocabulary first (AdaLM)."})
-    task_max_seq_length: int = field(default=64, metadata={"help": "Tokens of a text of the task at most."})
+    task_max_seq_length: int = field(default=64, metadata={"help": "Maximum number of tokens of a task's text."})
 
 
 def write_plan(args: Arguments, output_dir: Path) -> Path:
     """Write the plan of the comparison, and the corpus in two parts: one is held out."""
-    # The name tells the text: another one makes another plan, which is refused before anything is replaced.
+    # The name contains a digest, so other text makes another plan, which is refused before anything is replaced.
     digest = fingerprint_files([Path(args.corpus)])[:8]
     files = {split: f"corpus_{digest}_{split}.jsonl" for split in ("train", "validation")}
     kind = find_kind(Path(args.task) / "train.jsonl")
@@ -100,10 +100,10 @@ def main() -> None:
     (args,) = parse_arguments(Arguments, description=__doc__)
     for name, path in (("corpus", args.corpus), ("task", f"{args.task}/train.jsonl")):
         if not Path(path).is_file():
-            raise FileNotFoundError(f"--{name}: there is no {path}; the demo's data are in a clone of the repository")
+            raise FileNotFoundError(f"--{name} must be a file, but there is no {path}")
     tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
     check_length(tokenizer, args.max_seq_length)
-    AutoConfig.from_pretrained(args.model_name_or_path)  # a wrong name is told before anything is trained
+    AutoConfig.from_pretrained(args.model_name_or_path)  # a wrong name fails before anything is trained
     started, output_dir, encoder = time.perf_counter(), Path(args.output_dir), Path(args.model_name_or_path)
     is_demo = Path(args.corpus).parent == DATA and encoder.parent == DATA
     plan = load_plan(write_plan(args, output_dir))
@@ -126,10 +126,10 @@ def main() -> None:
         example=f"We train a language {tokenizer.mask_token} on a large corpus.",
     )
     print((output_dir / "plan" / "report.md").read_text(encoding="utf-8"))
-    told = (folder / "README.md").read_text(encoding="utf-8").split("```text\n")[1].split("```")[0]
+    printed = (folder / "README.md").read_text(encoding="utf-8").split("```text\n")[1].split("```")[0]
     print(*answer(report), sep="\n")  # again: the end of a long report is what a terminal shows
     print(
-        f"{read_json(folder / 'config.json')['architectures'][0]} from {folder}, without hf_domain:\n{told}\n"
+        f"{read_json(folder / 'config.json')['architectures'][0]} from {folder}, without hf_domain:\n{printed}\n"
         f"The report: {output_dir / 'plan' / 'report.html'}\n"
         f"Ready for the Hub: {folder} (hf upload <user>/<name> {folder})\n"
         f"{time.perf_counter() - started:.0f} seconds in all"

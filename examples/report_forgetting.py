@@ -2,13 +2,13 @@
 # requires-python = ">=3.11"
 # dependencies = ["hf-domain"]
 # ///
-"""Report what adapting an encoder made it forget: its masked-LM loss on general and on domain text, beside others'.
+"""Report what adapting an encoder made it forget: masked-LM losses of several models on general and domain text.
 
     python examples/report_forgetting.py \
         --models general=bert-base-uncased dapt=adapted gmap=adapted-with-memory \
         --corpora general=wikipedia.txt.gz cs=abstracts.txt.gz --output_dir forgetting
 
-All models have one tokenizer, or their losses would be those of different tokens. The output folder holds
+All models must have the same tokenizer: losses are comparable under one tokenizer only. The output folder holds
 forgetting.json and forgetting.png.
 """
 
@@ -35,18 +35,18 @@ class ReportArguments:
     models: list[str] = field(metadata={"help": "name=folder or name=name on the Hub, of masked LMs."})
     corpora: list[str] = field(metadata={"help": "name=file: .txt .jsonl .json .csv (.gz) .parquet, held-out text."})
     output_dir: str = field(metadata={"help": "Where the report is written."})
-    max_seq_length: int = field(default=128, metadata={"help": "Tokens of an example."})
-    max_samples: int | None = field(default=None, metadata={"help": "Measure on so many examples of each corpus."})
+    max_seq_length: int = field(default=128, metadata={"help": "Number of tokens in an example."})
+    max_samples: int | None = field(default=None, metadata={"help": "Use only this many examples of each corpus."})
     mlm_probability: float = field(default=0.15, metadata={"help": "Share of tokens to predict."})
     per_device_eval_batch_size: int = field(default=16, metadata={"help": "Examples at once."})
-    seed: int = field(default=42, metadata={"help": "Of the masks."})
-    use_cpu: bool = field(default=False, metadata={"help": "Leave an accelerator alone."})
+    seed: int = field(default=42, metadata={"help": "Seed of the masks."})
+    use_cpu: bool = field(default=False, metadata={"help": "Do not use an accelerator."})
 
 
 def parse_names(pairs: list[str], option: str) -> dict[str, str]:
     """Parse name=value pairs."""
     if broken := [pair for pair in pairs if not all(pair.partition("="))]:
-        raise ValueError(f"--{option} takes name=value pairs; got {', '.join(broken)}")
+        raise ValueError(f"--{option} must be name=value pairs, but has {', '.join(broken)}")
     names = dict(pair.split("=", 1) for pair in pairs)
     if len(names) < len(pairs):
         raise ValueError(f"--{option} must have different names, but are {', '.join(pairs)}")
@@ -66,8 +66,8 @@ def main() -> None:
     for other in others:
         if not read_same_ids(tokenizer, other):
             raise ValueError(
-                "losses compare where the tokens are the same; the tokenizers of "
-                f"{tokenizer.name_or_path} and {other.name_or_path} differ. Report them apart."
+                "the models must have the same tokenizer for their losses to be comparable, but those of "
+                f"{tokenizer.name_or_path} and {other.name_or_path} differ. Report them separately."
             )
     corpora = {}
     for name, file in files.items():
@@ -75,8 +75,8 @@ def main() -> None:
         examples = tokenize_corpus(corpus, tokenizer, max_seq_length=args.max_seq_length)["train"]
         if not len(examples):
             raise ValueError(
-                f"a loss needs an example of --max_seq_length {args.max_seq_length} tokens; the text of {name}, "
-                f"{file}, is shorter. Use more text or shorter examples."
+                f"each text must fill an example of --max_seq_length {args.max_seq_length} tokens, but that of "
+                f"{name}, {file}, is shorter. Use more text or shorter examples."
             )
         corpora[name] = examples.take(min(args.max_samples or len(examples), len(examples)))
 

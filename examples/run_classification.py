@@ -72,8 +72,8 @@ def run(model_args, data_args, passage_args, training_args):
     text_columns = choose_text_columns(splits, label_column, data_args.text_column_names, locate)
     if data_args.append_passage and len(text_columns) > 1:
         raise ValueError(
-            f"--append_passage makes a pair of one text and its passage; got {', '.join(text_columns)}. "
-            "Name one column by --text_column_names, or read passages by --method rada."
+            "--append_passage must have one column of text, to which it appends the passage, but there are "
+            f"{', '.join(text_columns)}. Name one column with --text_column_names, or use --method rada."
         )
     problem_type, label_names, label_ids = read_labels(
         splits, label_column, data_args.do_regression, data_args.multi_label, locate

@@ -8,10 +8,10 @@
         --train_file corpus.txt.gz --general_file general.txt.gz --num_hidden_layers 6 --hidden_size 384 \
         --intermediate_size 1536 --teacher_steps 10000 --student_steps 30000 --output_dir distilled --dry_run
 
-`--dry_run` prints the steps. Each step leaves a checkpoint below the output directory; what is done is skipped when the
-command is given again, and a killed step goes on from its last checkpoint. The strategies share the output directory
-and its adapted teacher. The batch size, `--learning_rate` (distillation) and all other options of Trainer hold for
-every step; masked LM has a rate of its own.
+`--dry_run` prints the steps. Each step leaves a checkpoint below the output directory. Repeat the command to continue:
+finished steps are skipped, and a killed one continues from its last checkpoint. The strategies share the output
+directory and its adapted teacher. The batch size, `--learning_rate` (distillation) and all other options of Trainer
+hold for every step; `--mlm_learning_rate` is for masked LM.
 
 The student is fresh, of the shape named above; or `--student_layers 1 3 5` picks layers of the teacher; or
 `--student_name_or_path` names one. With `--expanded_vocabulary` teacher and student get the same new rows.

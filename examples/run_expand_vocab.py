@@ -56,10 +56,10 @@ class DataArguments:
         default_factory=list, metadata={"help": "Held-out texts and task files on which lengths are compared."}
     )
     counts_file: str | None = field(
-        default=None, metadata={"help": "Parquet file of the counts: read if it exists, else written."}
+        default=None, metadata={"help": "Parquet file of word counts: read if it exists, otherwise written."}
     )
-    num_workers: int = field(default=2, metadata={"help": "Processes that count."})
-    dask_scheduler: str | None = field(default=None, metadata={"help": "Count on this Dask cluster instead."})
+    num_workers: int = field(default=2, metadata={"help": "Number of processes that count words."})
+    dask_scheduler: str | None = field(default=None, metadata={"help": "Dask cluster that counts instead."})
 
 
 @dataclass
@@ -67,21 +67,23 @@ class ExpansionArguments:
     """The options of expand_vocabulary, and where the result goes."""
 
     output_dir: str = field(metadata={"help": "Where the new checkpoint and the report are written."})
-    method: Literal["adalm", "exbert"] = field(default="adalm", metadata={"help": "See expand_vocabulary."})
-    size: int | None = field(default=None, metadata={"help": "Fixed size instead of the automatic choice."})
-    step: int = field(default=10_000, metadata={"help": "Entries per step of Algorithm 1."})
-    threshold: float = field(default=0.01, metadata={"help": "Relative rise of P(D) below which it stops."})
-    select: Literal["algorithm", "last_accepted"] = field(default="algorithm", metadata={"help": "Which step counts."})
-    max_size: int | None = field(default=None, metadata={"help": "Follow the curve up to here."})
-    min_frequency: int = field(default=5, metadata={"help": "Least occurrences of a new entry."})
-    max_word_length: int = field(default=50, metadata={"help": "Longer words lend nothing to new entries."})
+    method: Literal["adalm", "exbert"] = field(default="adalm", metadata={"help": "exbert is for WordPiece only."})
+    size: int | None = field(default=None, metadata={"help": "Fixed size. Default: Algorithm 1 chooses."})
+    step: int = field(default=10_000, metadata={"help": "Number of entries that each step of Algorithm 1 adds."})
+    threshold: float = field(default=0.01, metadata={"help": "Stop when the relative rise of P(D) falls below this."})
+    select: Literal["algorithm", "last_accepted"] = field(
+        default="algorithm", metadata={"help": "Take the step that fell below the threshold, or the one before."}
+    )
+    max_size: int | None = field(default=None, metadata={"help": "Measure sizes up to this one."})
+    min_frequency: int = field(default=5, metadata={"help": "How often a new entry must occur in the corpus."})
+    max_word_length: int = field(default=50, metadata={"help": "Ignore words with more characters than this."})
     training_tokens: int | None = field(
-        default=None, metadata={"help": "Tokens of the planned training: keep only entries that it shows often enough."}
+        default=None, metadata={"help": "Tokens of the planned training. Keep only entries that it shows often enough."}
     )
     min_exposures: float = field(
-        default=5.0, metadata={"help": "Least expected occurrences of an entry in --training_tokens."}
+        default=5.0, metadata={"help": "How often --training_tokens must be expected to show an entry."}
     )
-    seed: int = field(default=42, metadata={"help": "For embedding_init random."})
+    seed: int = field(default=42, metadata={"help": "Seed of --embedding_init random."})
 
 
 ARGUMENTS = (ModelArguments, DataArguments, ExpansionArguments)

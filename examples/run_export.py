@@ -49,12 +49,16 @@ class ExportArguments:
     model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of the model."})
     token: str | None = field(default=None, metadata={"help": "Token of the Hub, if not the stored one."})
     trust_remote_code: bool = field(default=False, metadata={"help": "Run code that comes with the model."})
-    output_dir: str = field(default="exported", metadata={"help": "Where it goes."})
+    output_dir: str = field(default="exported", metadata={"help": "Folder of the export."})
     head: Literal[
         "auto", "encoder", "masked_lm", "sequence_classification", "token_classification", "question_answering"
-    ] = field(default="auto", metadata={"help": "What to export of the checkpoint; auto is what was saved."})
-    export_format: Literal["onnx", "dynamo"] = field(default="onnx", metadata={"help": "For which runtime."})
-    int8: bool = field(default=False, metadata={"help": "8-bit weights and arithmetic for CPU; ONNX only."})
+    ] = field(default="auto", metadata={"help": "Head to export. Default: the one that was saved."})
+    export_format: Literal["onnx", "dynamo"] = field(
+        default="onnx", metadata={"help": "onnx for ONNX Runtime, dynamo for torch.export."}
+    )
+    int8: bool = field(
+        default=False, metadata={"help": "Quantize weights and arithmetic to 8 bits for CPU; ONNX only."}
+    )
 
 
 def load_trained(auto_class, name: str, **options):
@@ -65,8 +69,8 @@ def load_trained(auto_class, name: str, **options):
         model.pooler = None  # a masked LM has none: what it would give is noise
     elif missing:
         raise ValueError(
-            f"an export is of what was trained; {name} has no weights of {', '.join(sorted(missing))}: fine-tune it "
-            "first, or name another --head"
+            f"an export needs a trained model, but {name} has no weights of {', '.join(sorted(missing))}. "
+            "Fine-tune it first, or name another --head."
         )
     check_weights(model, name)
     return model
@@ -78,7 +82,7 @@ def find_auto_class(head: str, config):
     for name, (suffix, auto_class) in HEADS.items():
         if name == head or (head == "auto" and architecture.endswith(suffix)):
             return getattr(transformers, auto_class)
-    raise ValueError(f"the checkpoint was saved as {architecture}, which has no export; name one by --head")
+    raise ValueError(f"the checkpoint was saved as {architecture}, which cannot be exported. Choose another --head.")
 
 
 def main() -> None:
@@ -91,7 +95,7 @@ def run(args: ExportArguments) -> None:
     options["trust_remote_code"] = args.trust_remote_code
     config = AutoConfig.from_pretrained(args.model_name_or_path, **options)
     if type(config) not in MODEL_FOR_MASKED_LM_MAPPING and not args.trust_remote_code:
-        raise ValueError(f"an export must be of an encoder such as BERT, but this is a {config.model_type}")
+        raise ValueError(f"the model must be an encoder such as BERT, but is a {config.model_type}")
     model = load_trained(find_auto_class(args.head, config), args.model_name_or_path, **options)
     tokenizer = AutoTokenizer.from_pretrained(args.tokenizer_name or args.model_name_or_path, **options)
     report = export_model(model, tokenizer, args.output_dir, export_format=args.export_format, int8=args.int8)

@@ -33,16 +33,21 @@ class SearchArguments:
     datastore_dir: str = field(metadata={"help": "Folder that build_datastore wrote."})
     text: list[str] = field(default_factory=list, metadata={"help": "One or several texts."})
     text_pair: list[str] = field(default_factory=list, metadata={"help": "The second text of each, for pairs."})
-    text_file: str | None = field(default=None, metadata={"help": "More texts: .txt .jsonl .json .csv (.gz) .parquet."})
+    text_file: str | None = field(
+        default=None, metadata={"help": "File with more texts: .txt .jsonl .json .csv (.gz) .parquet."}
+    )
     text_column_name: str | None = field(
-        default=None, metadata={"help": "Its column, or two as first,second. Default: a pair, text, or the only one."}
+        default=None,
+        metadata={
+            "help": "Column of the file, or two as first,second. Default: a known pair, `text`, or the only one."
+        },
     )
-    model_name_or_path: str | None = field(default=None, metadata={"help": "A RADA that reads the passages."})
-    k: int = field(default=10, metadata={"help": "Passages for each text."})
+    model_name_or_path: str | None = field(default=None, metadata={"help": "A RADA, to show which passage it chooses."})
+    k: int = field(default=10, metadata={"help": "Number of passages for each text."})
     max_query_terms: int | None = field(
-        default=None, metadata={"help": "Search with the rarest terms only; faster, and finds others."}
+        default=None, metadata={"help": "Use only this many of the rarest terms of a query: faster, different results."}
     )
-    html_file: str | None = field(default=None, metadata={"help": "Write a page of HTML instead of the terminal."})
+    html_file: str | None = field(default=None, metadata={"help": "Write an HTML page instead of printing."})
 
 
 def read_texts(args: SearchArguments):
@@ -56,7 +61,9 @@ def read_texts(args: SearchArguments):
         texts = tuple(row.get(column) for column in columns)
         if not all(isinstance(text, str) for text in texts):
             place = locate_row(args.text_file, number)
-            raise ValueError(f"a text is a string; {place} has {texts} as {', '.join(columns)}. Fill in the text.")
+            raise ValueError(
+                f"a text must be a string, but {place} has {texts} as {', '.join(columns)}. Fill in the text."
+            )
         yield texts
 
 
@@ -72,7 +79,7 @@ def main() -> None:
     texts = [*zip(args.text, args.text_pair, strict=True)] if args.text_pair else [(text,) for text in args.text]
     texts += read_texts(args)
     if not texts:
-        raise ValueError("there is nothing to search for: give text or text_file.")
+        raise ValueError("a search needs a text. Give --text or --text_file.")
     options = {"max_query_terms": args.max_query_terms}
     if not args.model_name_or_path:
         datastore = Datastore.load(args.datastore_dir)
@@ -80,7 +87,9 @@ def main() -> None:
     else:
         config = AutoConfig.from_pretrained(args.model_name_or_path)
         if not isinstance(config, RadaConfig):
-            raise ValueError(f"a RADA reads passages; {args.model_name_or_path} is a {config.model_type}")
+            raise ValueError(
+                f"--model_name_or_path must be a RADA, but {args.model_name_or_path} is a {config.model_type}"
+            )
         is_classifier = (config.architectures or [""])[0].endswith("ForSequenceClassification")
         head = AutoModelForSequenceClassification if is_classifier else AutoModel
         model = head.from_pretrained(args.model_name_or_path)

@@ -1,4 +1,4 @@
-"""The weight average of models: what people use today against forgetting, without any training."""
+"""The weight average of models: the usual remedy against forgetting that needs no training."""
 
 import math
 from collections.abc import Sequence

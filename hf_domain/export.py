@@ -19,7 +19,7 @@ from hf_domain.modeling.backbone import BackbonePreTrainedModel
 
 TEXT_INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds"})
 TARGETS = frozenset({"labels", "start_positions", "end_positions", "num_items_in_batch"})
-# Two shapes, neither that of the trace: an axis that was fixed by mistake fails on one of them.
+# Two shapes besides that of the trace: an axis that was fixed by mistake fails on one of them.
 SHAPES = ((1, 7), (3, 40))
 TRACED_SHAPE = (2, 16)
 # float32 kernels of different libraries; the tests measure up to 4e-6 on logits around 1.
@@ -110,7 +110,6 @@ def export_model(
     Args:
         model: Any encoder or head that `check_exportable` lets pass; put into evaluation mode, hidden states and
             attentions switched off.
-        tokenizer: Its tokenizer.
         output_dir: Where `model.onnx` (with `model.onnx.data`) or `model.pt2`, the configuration, the tokenizer and
             `export_report.json` go.
         export_format: "onnx" for ONNX Runtime, "dynamo" for `torch.export`.
@@ -137,7 +136,7 @@ def export_model(
     if int8:
         options["quantizer"] = exporters.OnnxRuntimeQuantizer(exporters.OnnxRuntimeDynamicConfig())
     sample: dict[str, Any] = make_inputs(model, tokenizer, TRACED_SHAPE)
-    # DYNAMIC, not AUTO: an axis that the trace would fix is an error and no program of one length.
+    # DYNAMIC, not AUTO: an axis that the trace would fix must fail instead of giving a program for one length.
     axes = {name: {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC} for name in sample}
     exporter, config_class = {
         "onnx": (exporters.OnnxExporter, exporters.OnnxConfig),
@@ -159,7 +158,7 @@ def export_model(
             f"the export must give the model's outputs, but differs by up to {largest:.2g} ({differences}); "
             "nothing was written. Try the other export_format."
         )
-    # The programs of another export go: one report tells of one program.
+    # Programs of an earlier export are deleted: the report describes one program.
     with write_folder(output_dir, replaced=("model.onnx*", "model.pt2")) as folder:
         exported.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
@@ -203,7 +202,6 @@ def make_inputs(
     Args:
         model: Says by its `forward` which inputs it takes.
         tokenizer: Says which inputs it gives.
-        shape: Batch and length.
 
     Returns:
         The inputs, each of that shape; always the same.

@@ -26,7 +26,6 @@ def write_text(file: str | Path, text: str) -> None:
 
     Args:
         file: Where to; replaced if it exists.
-        text: What.
     """
     with write_whole(file) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
@@ -39,7 +38,7 @@ def write_whole(file: str | Path) -> Iterator[Path]:
     Args:
         file: Replaced if it exists, and left as it is where writing fails.
     """
-    # Of this writer alone: two that write the same file at once would move each other's away.
+    # One name per writer: two writers of the same file would move each other's file away.
     unfinished = Path(f"{file}.{uuid.uuid4().hex}.unfinished")
     try:
         yield unfinished
@@ -93,7 +92,7 @@ def finish_writing(folder: str | Path) -> None:
         names = json.loads((finished / LIST).read_text(encoding="utf-8"))
         for name in names["old"]:
             (folder / name).unlink(missing_ok=True)
-        # The configuration last: until it is there, nothing loads a model that is half in its place.
+        # The configuration comes last: without it nothing loads a half-moved model.
         for name in sorted(names["new"], key=lambda name: name == "config.json"):
             if (finished / name).exists():  # else a process moved it, which was killed then
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)

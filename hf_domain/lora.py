@@ -46,13 +46,12 @@ def merge_lora(model: PeftModel, output_dir: str | Path) -> PreTrainedModel:
 
     Args:
         model: Made by `add_lora`.
-        output_dir: Folder of the run.
 
     Returns:
         The ordinary model.
     """
     merged: Any = model.merge_and_unload()
-    # The card goes as well: Trainer reads from it that the folder holds an adapter.
+    # The card is replaced too: Trainer reads from it that the folder holds an adapter.
     with write_folder(output_dir, replaced=("adapter_*", "README.md")) as folder:
         merged.save_pretrained(folder)
     return merged

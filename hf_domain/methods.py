@@ -69,8 +69,9 @@ def build_exbert_adapter(model: Any, tokenizer: Any, delta: Any, args: Any, opti
 
     if model.config.model_type == "exbert" or {"freeze_backbone", "backbone_dropout"} & {*options}:
         raise ValueError(
-            "an exBERT adapter stands beside an encoder that stays as it is, and trains with its dropout; --method "
-            f"exbert trains an exBERT further, or its base as well. Got {args.model_name_or_path} and {options}"
+            "an exBERT adapter needs a plain encoder, which stays as it is, and takes neither freeze_backbone "
+            f"nor backbone_dropout, but got {args.model_name_or_path} and {options}. Use --method exbert to train "
+            "an exBERT further, or its base as well."
         )
     exbert = build_exbert(model, tokenizer, delta, args, options)
     return convert_to_adapter(exbert, decode_labeled_rows_only(model))
@@ -164,7 +165,7 @@ class Method:
     prepare: Callable[[Any, Any], None] | None = None
     """Measures what the recommended start needs on batches of the training text, before the first step."""
     keeps_encoder: bool = False
-    """Trains the weights of the encoder itself, so it goes on from any checkpoint and has no options."""
+    """Trains the weights of the encoder itself, so it continues from any checkpoint and has no options."""
     extends_vocabulary: bool = False
     """Keeps the entries of an expanded vocabulary beside the encoder's table."""
     trains_rows_apart: bool = False
@@ -302,7 +303,7 @@ METHODS: dict[str, Method] = {
         reads_passages=True,
     ),
 }
-# It is published as the exBERT that it makes of its base; what training starts from is a stock model.
+# Training starts from a stock model; the result is published as the exBERT that it makes of its base.
 METHODS["exbert_adapter"] = replace(
     METHODS["exbert"],
     title="exBERT as an adapter",
@@ -318,8 +319,7 @@ PRETRAINING_METHODS = tuple(name for name, method in METHODS.items() if method.b
 # `hf-domain classification --method`, and of the other tasks; the first is the encoder as it is.
 PLAIN = "plain"
 TASK_METHODS = (PLAIN, *(name for name, method in METHODS.items() if method.build_for_task is not None))
-# Model types whose code lies in the repository of a checkpoint; all others are of transformers, whatever their
-# configurations say.
+# Model types whose code travels with a checkpoint; all others belong to transformers, whatever their configs say.
 OWN_TYPES = tuple(dict.fromkeys(method.model_type for method in METHODS.values() if method.model_type is not None))
 
 
@@ -439,7 +439,6 @@ def check_start(name: str, earlier: Sequence[str]) -> list[str]:
     """Say why a recipe cannot start from the encoder that other recipes make; empty if it can.
 
     Args:
-        name: Of the recipe.
         earlier: Names of the recipes that made the encoder, the last one first.
     """
     recipe, before = RECIPES[name], {other: RECIPES[other] for other in earlier if other in RECIPES}

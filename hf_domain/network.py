@@ -13,14 +13,14 @@ def limit_network() -> None:
     Raises:
         RuntimeError: `HF_DOMAIN_OFFLINE` is set, and a library was imported before that may use the network.
     """
-    # Every load of a local file would be counted on a server.
+    # Otherwise a server would count every load of a local file.
     os.environ.setdefault("HF_UPDATE_DOWNLOAD_COUNTS", "0")
     if os.environ.get("HF_DOMAIN_OFFLINE", "").upper() not in TRUE:
         return
     late = "huggingface_hub" in sys.modules and os.environ.get("HF_HUB_OFFLINE", "").upper() not in TRUE
     if late:
         raise RuntimeError(
-            "HF_DOMAIN_OFFLINE=1 must be known before huggingface_hub is imported, and it is imported already: import "
-            "hf_domain first, or set HF_HUB_OFFLINE=1 as well"
+            "HF_DOMAIN_OFFLINE=1 must take effect before huggingface_hub is imported, but it is imported "
+            "already. Import hf_domain first, or set HF_HUB_OFFLINE=1 as well."
         )
     os.environ |= dict.fromkeys(SWITCHES, "1") | {"HF_HUB_DISABLE_TELEMETRY": "1", "WANDB_MODE": "offline"}

@@ -74,15 +74,14 @@ def check_not_expanded(tokenizer: PreTrainedTokenizerBase, delta: VocabularyDelt
 
     Args:
         tokenizer: Of the checkpoint, before it is expanded.
-        delta: What is to be applied.
 
     Raises:
         ValueError: The tokenizer has the entries.
     """
     if delta.pieces and max(tokenizer.get_vocab().values(), default=0) + 1 >= delta.new_size:
         raise ValueError(
-            f"a vocabulary is expanded once, and the tokenizer of {tokenizer.name_or_path} has {delta.new_size:,} "
-            "entries already: leave out --expanded_vocabulary to train it further"
+            f"a vocabulary must be expanded only once, but the tokenizer of {tokenizer.name_or_path} already has "
+            f"{delta.new_size:,} entries. Leave out --expanded_vocabulary to train it further."
         )
 
 
@@ -94,7 +93,6 @@ def measure_row_distances(
     Args:
         before: Embedding right after `apply_delta`, shape [rows, hidden]; a copy, since training works in place.
         after: Embedding after training, same shape.
-        delta: What was applied.
 
     Returns:
         The L2 distances of the old rows, shape [old_size], and of the new rows, shape [new entries].
@@ -120,7 +118,6 @@ class RowDistances(TrainerCallback):
     """Measures how far training moved the rows, and writes `row_distances.json` and `.png` (Figure 5 of AdaLM).
 
     Args:
-        delta: What was applied to the model.
         model: As it is before training; a run that continues from a checkpoint loads that later.
     """
 
@@ -150,7 +147,6 @@ class NewRowsFirst(TrainerCallback):
     wrapper, which waits for the gradient of each parameter that it was built with.
 
     Args:
-        delta: What was applied to the model.
         num_steps: Optimizer steps that train the new rows alone.
     """
 

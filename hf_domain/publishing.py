@@ -19,7 +19,7 @@ from transformers.dynamic_module_utils import get_relative_imports
 from hf_domain.methods import METHODS, OWN_TYPES
 from hf_domain.modeling.configuration_gmap import check_memory_reference
 
-# Of a saved model: what it takes to load it. Metrics, logs and the state of the trainer stay at home.
+# The files that loading a saved model needs. Metrics, logs and the trainer's state are not uploaded.
 MODEL_FILES = (
     "config.json",
     "generation_config.json",
@@ -37,13 +37,13 @@ MODEL_FILES = (
     "spm.model",
     "sentencepiece.bpe.model",
 )
-# What a publication holds beside them.
+# What a publication holds besides.
 OTHER_FILES = ("README.md", "report.json", "*.png", "LICENSE*")
 # Files that may run code when they are loaded, packed ones too.
 PICKLE = re.compile(
     r"\.(bin|pt|pth|pkl|pickle|ckpt|joblib|dill|npy|npz)(\.(gz|bz2|xz|zip|zst|bak|old))?$", re.IGNORECASE
 )
-# Between attempts: a Hub that restarts is back within these.
+# Pauses between attempts; a Hub that restarts is back within them.
 RETRY_SECONDS = (1, 4)
 
 
@@ -102,7 +102,7 @@ def looks_up_words(folder: str | Path) -> bool:
 
 
 def format_cell(value: Any) -> str:
-    """Format a setting for a table; of an absolute path the last name is told."""
+    """Format a setting for a table; an absolute path is cut to its last name."""
     text = re.sub(r"(?<![\w.:/])/(?:[^\s/,;=]+/)*([^\s/,;=]+)", r"\1", str(value))
     return " ".join(text.split()).replace("|", "\\|")
 
@@ -129,10 +129,9 @@ def write_model_card(
     """Write README.md into the folder of a masked LM.
 
     Args:
-        folder: Folder of the saved model.
         method: A key of `METHODS`.
         model_name: Name of the model, as its users will write it.
-        base_model: The encoder it was made from: a name on the Hub, or a folder, of which the card tells the name.
+        base_model: The encoder it was made from: a name on the Hub, or a folder, which the card calls by its name.
         corpus: The text it was trained on.
         settings: Hyper-parameters and costs, name to value.
         limits: What it was not tested for.
@@ -153,7 +152,7 @@ def write_model_card(
         ValueError: The method is not known.
     """
     if method not in METHODS:
-        raise ValueError(f"a model card is of one of {', '.join(METHODS)}; got {method}")
+        raise ValueError(f"the method of a model card must be one of {', '.join(METHODS)}, but is {method}")
     about, config = METHODS[method], read_config(folder)
     base_name = base_model if is_hub_id(base_model) else Path(base_model).resolve().name
     start = f"{base_name} (after {', then '.join(stages)})" if stages else base_name
@@ -197,7 +196,6 @@ def is_hub_id(name: str, folder: str | Path = "") -> bool:
     """Return whether a name is that of a repository of the Hub, rather than a path.
 
     Args:
-        name: What a user gave.
         folder: Where a relative path would start.
     """
     return re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) is not None and not Path(folder, name).exists()
@@ -216,12 +214,9 @@ def commit_files(
     """Push files of a folder in one commit; `upload_folder` may make several of what takes it long.
 
     Args:
-        api: With the token.
         repo_id: Repository, which exists.
-        folder: Of the files.
         names: Paths in the folder, and in the repository.
         replaced: Pattern of the files that the commit deletes, unless it brings them.
-        message: Of the commit.
         revision: Branch; None is the main one.
 
     Returns:
@@ -249,19 +244,25 @@ def check_publication(folder: Path) -> list[str]:
     paths = sorted(file.relative_to(folder).as_posix() for file in files)
     names = [path for path in paths if any(fnmatch(path, p) for p in (*MODEL_FILES, *OTHER_FILES)) and "/" not in path]
     if missing := sorted({"config.json", "tokenizer_config.json", "README.md"} - {*names}):
-        raise ValueError(f"a publication holds model, tokenizer and card; {folder} lacks {', '.join(missing)}")
-    # Trainer's own stay at home unasked, as everything does that nobody needs to load the model.
+        raise ValueError(f"a publication must hold model, tokenizer and card, but {folder} lacks {', '.join(missing)}")
+    # Trainer's own pickles are never uploaded, like everything that loading the model does not need.
     left = ("training_args.bin", "checkpoint-*/*")
     if pickles := [path for path in paths if PICKLE.search(path) and not any(fnmatch(path, p) for p in left)]:
-        raise ValueError(f"a publication holds safetensors only; {folder} has {', '.join(pickles)}: remove them")
+        raise ValueError(
+            f"a publication must hold safetensors only, but {folder} has {', '.join(pickles)}. Remove them."
+        )
     check_code(folder)
     code = list_code(folder)
     if lost := [name for name in [*list_weights(folder), *code] if name not in names]:
-        raise ValueError(f"a publication holds all of a model; {folder} lacks {', '.join(lost)}: save the model anew")
+        raise ValueError(
+            f"a publication must hold the whole model, but {folder} lacks {', '.join(lost)}. Save the model again."
+        )
     check_memory_reference(read_config(folder))
     tokenizer = AutoTokenizer.from_pretrained(folder)
     if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
-        raise ValueError(f"a publication has its vocabulary; the tokenizer of {folder} has none: save it anew")
+        raise ValueError(
+            f"a publication must hold a vocabulary, but the tokenizer of {folder} has none. Save it again."
+        )
     names += [name for name in tokenizer.vocab_files_names.values() if name in paths and name not in names]
     return [name for name in names if name in code or not name.endswith(".py")]
 
@@ -277,8 +278,8 @@ def check_code(folder: Path) -> None:
         named = json.loads((folder / name).read_text(encoding="utf-8")).get("auto_map") or {}
         if named and ("--" in json.dumps(named) or not is_ours or name != "config.json"):
             raise ValueError(
-                f"a publication runs no code of others; {folder / name} names {', '.join(map(str, named.values()))} in "
-                "auto_map: remove the entry"
+                f"a publication must not run other people's code, but auto_map of {folder / name} names "
+                f"{', '.join(map(str, named.values()))}. Remove the entry."
             )
 
 
@@ -298,7 +299,7 @@ def list_weights(folder: Path) -> list[str]:
                 safe_open(folder / name, framework="pt")
             except SafetensorError as error:
                 raise ValueError(
-                    f"{folder / name} is no whole file of weights ({error}): save the model anew"
+                    f"{folder / name} must hold whole weights, but cannot be read ({error}). Save the model again."
                 ) from error
     return names
 
@@ -321,7 +322,7 @@ def list_code(folder: Path) -> list[str]:
 def publish(folder: str | Path, repo_id: str, *, private: bool | None = None, token: str | None = None) -> str:
     """Push a model (weights, tokenizer, code, card and pictures) to the Hub in one commit.
 
-    The repository then holds these alone: files of earlier commits go, and other files of the folder stay at home.
+    The repository then contains only these files; leftovers of earlier commits are deleted. Nothing else is uploaded.
 
     Args:
         folder: A saved model with its README.md.
@@ -351,7 +352,6 @@ def retry_on_the_hub(push: Callable[[], str], repo_id: str) -> str:
 
     Args:
         push: Makes one commit and returns its address.
-        repo_id: Where.
 
     Returns:
         The address.
@@ -379,7 +379,7 @@ def retry_on_the_hub(push: Callable[[], str], repo_id: str) -> str:
                 ) from error
             passes = status is None or status == 429 or status >= 500
             if wait is None or not passes:
-                # A commit may have been made whose answer did not come: it is whole, or it is not there.
+                # The commit may exist although its answer was lost; it is complete or absent.
                 advice = "no half of it was published; try again later" if passes else "nothing was published; why"
                 raise ConnectionError(
                     f"{repo_id} could not be written ({status or type(error).__name__}); {advice}: {reason}"

@@ -43,6 +43,6 @@ def test_local_files_are_counted_nowhere(tmp_path):
 
 def test_switch_that_comes_too_late(tmp_path):
     late = run("import huggingface_hub, hf_domain", tmp_path, HF_DOMAIN_OFFLINE="1")
-    assert late.returncode != 0 and "import hf_domain first" in late.stderr
+    assert late.returncode != 0 and "Import hf_domain first" in late.stderr
     fine = run("import huggingface_hub, hf_domain", tmp_path, HF_DOMAIN_OFFLINE="1", HF_HUB_OFFLINE="1")
     assert fine.returncode == 0, fine.stderr

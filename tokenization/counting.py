@@ -60,7 +60,9 @@ class WordCounts:
             raise ValueError(f"{path} must be a Parquet file of word counts, but cannot be read: {error}") from None
         metadata = table.schema.metadata or {}
         if b"splitter" not in metadata or b"documents" not in metadata:
-            raise ValueError(f"{path} is not a file of word counts: its schema does not name splitter and documents.")
+            raise ValueError(
+                f"{path} must be a file of word counts, but its schema does not name splitter and documents."
+            )
         words = Counter(dict(zip(table["word"].to_pylist(), table["count"].to_pylist(), strict=True)))
         return cls(metadata[b"splitter"].decode(), words, int(metadata[b"documents"]))
 
@@ -152,7 +154,6 @@ def batch_texts(texts: Iterable[str], characters: int = 16_000_000) -> Iterator[
     """Cut a stream of documents into shards.
 
     Args:
-        texts: Documents.
         characters: Least size of a shard. 16 million is our choice: few distinct chunks are split twice, and two
             cores stay busy from 32 MB of text on.
     """

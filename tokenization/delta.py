@@ -1,4 +1,4 @@
-"""What an expansion changed: the one value that the edit of a tokenizer hands to the edit of a model."""
+"""What an expansion changed: the value that the tokenizer's edit passes to the model's edit."""
 
 import json
 import os

@@ -84,7 +84,6 @@ def expand_vocabulary(
             least `min_exposures` times; the report's `exposure` says how many, and what they save.
         min_exposures: 5 is our choice. With masked language modeling at 15 % an entry is predicted 0.75 times then.
         executor: Where the corpus is counted, see `count_words`.
-        progress: Whether bars are shown.
 
     Returns:
         The new tokenizer (a plain one; the very same object if there is nothing to add), what to tell a model, and how
@@ -191,16 +190,15 @@ class Domain:
         old = Segmentation(renumbered[before.segmentation.ids], before.segmentation.starts)
         touched = np.logical_or.reduceat(old.ids == GONE, old.starts[:-1])
         if not set(before.entries).issuperset(entries):
-            # A word that is one known piece already cannot gain from a further entry.
+            # A word that is already one known piece cannot gain from another entry.
             touched |= (old.lengths > 1) | (old.ids[old.starts[:-1]] == read_unknown(model))
         numbers = np.flatnonzero(touched)
         return old.replace(numbers, segment_words(model, [self.words[number] for number in numbers]))
 
     def settle(self, vocabulary: Vocabulary, least_use: float | None = None) -> Vocabulary:
-        """Drop entries that others leave without work, until each occurs at least `least_use` times.
+        """Drop entries that other entries replace, until each occurs at least `least_use` times.
 
         Args:
-            vocabulary: What to drop entries from.
             least_use: In the corpus; None is `min_frequency`.
         """
         least_use = self.min_frequency if least_use is None else least_use
@@ -262,7 +260,10 @@ class Options(NamedTuple):
 def _check_growth(kind: ModuleType, original_size: int, size: int | None, max_size: int | None) -> None:
     last = max_size if size is None else size
     if last is not None and last < original_size:
-        raise ValueError(f"The tokenizer has {original_size:,} entries already: it cannot be expanded to {last:,}.")
+        raise ValueError(
+            f"The new vocabulary must be larger than the tokenizer's {original_size:,} entries, but its size is "
+            f"{last:,}."
+        )
 
 
 def _grow_by_steps(domain: Domain, options: Options) -> tuple[list[Vocabulary], int, str]:
@@ -321,7 +322,9 @@ def _follow_curve(
 def _check_word_pieces(kind: ModuleType, original_size: int, size: int | None, max_size: int | None) -> None:
     if kind is not wordpiece:
         name = next(name for name, each in KINDS.items() if each is kind)
-        raise ValueError(f"exBERT's extension is made of WordPieces, but the model is a {name}.")
+        raise ValueError(
+            f"exBERT's algorithm needs a WordPiece tokenizer, but this one's model is a {name}. Use method='adalm'."
+        )
     _check_growth(kind, original_size, None, max_size)
 
 
@@ -404,7 +407,9 @@ def _check_options(
     if min_frequency < 1:
         raise ValueError(f"`min_frequency` must be at least 1, but is {min_frequency}.")
     if size is not None and max_size is not None:
-        raise ValueError(f"`size` fixes what `max_size` bounds: give one of them, not {size} and {max_size}.")
+        raise ValueError(
+            f"`size` and `max_size` must not be given together, but are {size:,} and {max_size:,}. Give one."
+        )
 
 
 def _check_exposures(training_tokens: int | None, min_exposures: float) -> None:

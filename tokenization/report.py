@@ -1,4 +1,4 @@
-"""What an expansion did, as JSON and as plots."""
+"""The report of an expansion, as JSON and plots."""
 
 import json
 import os
@@ -69,7 +69,7 @@ class ExposureLimit:
 
 @dataclass
 class ExpansionReport:
-    """How the size was chosen and what came of it."""
+    """How the size was chosen, and the result."""
 
     method: str
     documents: int

@@ -1,4 +1,4 @@
-"""How a tokenizer model cuts words into pieces, and what that says of a vocabulary."""
+"""How a tokenizer model cuts words into pieces, and the log-probability of a vocabulary."""
 
 import itertools
 from dataclasses import dataclass
@@ -34,7 +34,6 @@ class Segmentation:
 
         Args:
             words: Numbers of the words, ascending.
-            new: Their pieces.
         """
         lengths = self.lengths
         lengths[words] = new.lengths
@@ -60,7 +59,7 @@ def segment_words(model: Model, words: list[str]) -> Segmentation:
 
 def make_bare_tokenizer(model: Model) -> Tokenizer:
     """Build a tokenizer that takes each text for one word."""
-    # Built from its arguments and not from JSON, which costs more than cutting the words of a small corpus.
+    # Built from arguments: parsing JSON takes longer than cutting the words of a small corpus.
     arguments = {name: value for name, value in model.items() if name != "type" and value is not None}
     for name in ("vocab", "merges"):
         if isinstance(arguments.get(name), list):
@@ -76,7 +75,7 @@ def read_vocabulary(model: Model) -> dict[str, int]:
 
 
 def read_unknown(model: Model) -> int | None:
-    """Find the id of the piece that stands for what a model cannot write, if it has one."""
+    """Find the id of the unknown piece, if the model has one."""
     return model["unk_id"] if model["type"] == "Unigram" else model["vocab"].get(model["unk_token"])
 
 

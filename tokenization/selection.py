@@ -1,4 +1,4 @@
-"""Which strings would be used most, were they in the vocabulary.
+"""Selection of the strings that would be used most if they were in the vocabulary.
 
 The rule is that of tensor2tensor's SubwordTextBuilder, to which AdaLM refers: a string's count is the number of places
 where it would be the longest match, so accepting a string takes its count from all its beginnings.
@@ -29,7 +29,7 @@ class Level:
 
 
 class PrefixTree:
-    """The beginnings of many tails; a tail is what is left of a word at a place where the model starts a piece.
+    """The beginnings of many tails; a tail is the rest of a word from a place where the model starts a piece.
 
     Args:
         tails: Strings, one character a symbol, shape [tails].

@@ -1,4 +1,4 @@
-"""The texts of a corpus, and what is none."""
+"""The texts of a corpus, and errors for everything else."""
 
 import os
 from collections.abc import Iterable, Iterator

@@ -40,15 +40,13 @@ def replace_model(tokenizer: PreTrainedTokenizerBase, state: dict[str, Any], mod
     """Make a tokenizer that differs in its model: put it into the saved files and load them as anybody would.
 
     Args:
-        tokenizer: The original.
         state: What `read_tokenizer` read of it.
-        model: The new model.
     """
     with TemporaryDirectory() as directory:
         tokenizer.save_pretrained(directory)
         Path(directory, "tokenizer.json").write_text(json.dumps({**state, "model": model}), encoding="utf-8")
         if model["type"] == "BPE":
-            # RobertaTokenizer and its like build their backend anew from vocabulary and merges and lose ignore_merges.
+            # RobertaTokenizer and others rebuild their backend from vocabulary and merges, and lose ignore_merges.
             path = Path(directory, "tokenizer_config.json")
             config = json.loads(path.read_text(encoding="utf-8"))
             config |= {"tokenizer_class": "TokenizersBackend", "model_input_names": tokenizer.model_input_names}
@@ -59,7 +57,7 @@ def replace_model(tokenizer: PreTrainedTokenizerBase, state: dict[str, Any], mod
 
 
 def _check_model(state: dict[str, Any]) -> None:
-    """Refuse the models whose words or pieces mean something else."""
+    """Refuse models that cannot be expanded."""
     kind = state["model"]["type"]
     if kind not in ("WordPiece", "BPE", "Unigram"):
         raise ValueError(

@@ -30,7 +30,7 @@ def propose_entries(
     min_frequency: int,
     max_word_length: int,
 ) -> list[str]:
-    """Rank runs of pieces: only what starts and ends where pieces do can win over them; see `wordpiece`.
+    """Rank runs of pieces: only strings that start and end where pieces do can win over them; see `wordpiece`.
 
     The words of these models are what stands between blanks, punctuation and all, and whole sentences of a language
     without blanks. So a run ends at a piece with a character that is no letter, mark or digit, and at an unknown one:

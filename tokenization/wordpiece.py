@@ -80,7 +80,7 @@ def learn_entries(model: Model, words: list[str], counts: np.ndarray, size: int)
     learner = Tokenizer(WordPiece(unk_token=model["unk_token"]))
     learner.pre_tokenizer = WhitespaceSplit()
     prefix = model["continuing_subword_prefix"]
-    # Left to itself the learner numbers characters in the order of a hash table, and breaks ties by these numbers.
+    # By default the learner numbers characters in hash order, and breaks ties by these numbers.
     characters = sorted(set().union(*words))
     trainer = WordPieceTrainer(
         vocab_size=size,

@@ -1,4 +1,4 @@
-"""Sequence classification: what kind a task is, and labels and texts as the model takes and gives them."""
+"""Sequence classification: the kind of a task, and conversion of labels and texts for the model."""
 
 import math
 import re
@@ -17,11 +17,10 @@ FRACTION = re.compile(r"[-+]?\d+\.\d+")
 def read_labels(
     splits: DatasetDict, column: str, do_regression: bool | None, multi_label: bool | None, locate: Locate
 ) -> tuple[str, list[str], dict[Any, int]]:
-    """Return what kind of classification a task is, the names of its labels, and the id of every value.
+    """Return the problem type of a task, the names of its labels, and the id of every value.
 
     Args:
         splits: The splits of the task; the first one, train, decides.
-        column: The column of labels.
         do_regression: See `find_problem_type`.
         multi_label: See `find_problem_type`.
         locate: Says where an example stands, for messages.
@@ -46,8 +45,6 @@ def find_problem_type(
     """Find out what kind of classification a task is, and check that the labels fit.
 
     Args:
-        dataset: The training data.
-        column: The column of labels.
         do_regression: Whether labels are values. Default: if they are fractions.
         multi_label: Whether an example has any number of labels. Default: if it has a list of them.
         locate: Says where an example stands, for messages.
@@ -68,7 +65,9 @@ def find_problem_type(
         )
     if multi_label and not holds_lists:
         raise ValueError(
-            f"multi-label data must have lists of labels, but {column} holds {label!r}. Put the labels into lists."
+            f"multi-label data must have lists of labels, but {column} holds {label!r} and the settings are "
+            f"do_regression={do_regression}, multi_label={multi_label}. Put the labels into lists, or drop the "
+            "setting."
         )
     if isinstance(label, str):
         _check_numbers(dataset, column, do_regression, locate)
@@ -80,7 +79,7 @@ def find_problem_type(
 
 
 def _check_numbers(dataset: Dataset, column: str, do_regression: bool | None, locate: Locate) -> None:
-    """Raise if labels that are texts should be numbers: one wrong cell makes texts of a whole column of fractions."""
+    """Raise if labels read as texts should be numbers: one wrong cell turns a whole column of fractions into texts."""
     labels = ["" if label is None else str(label) for label in dataset[column]]
     if do_regression or (do_regression is None and any(map(FRACTION.fullmatch, labels))):
         row = next((row for row, label in enumerate(labels) if not _is_finite(label)), 0)
@@ -109,7 +108,6 @@ def tokenize_texts(
 
     Args:
         texts: One column or two; None, as an empty cell of a table is read, is an empty text.
-        tokenizer: The tokenizer of the model.
         max_seq_length: Tokens at most; of a pair, the longer one is cut first.
         pad_to_max_length: Pad here rather than batch by batch.
 
@@ -176,7 +174,7 @@ def decode_logits(logits: np.ndarray | tuple[np.ndarray, ...], problem_type: str
 
 
 def name_predictions(predictions: np.ndarray, problem_type: str, label_names: list[str]) -> list[Any]:
-    """Turn predictions into what a reader understands.
+    """Turn predictions into values or label names.
 
     Args:
         predictions: See `decode_logits`.

@@ -41,7 +41,6 @@ def load_corpus(
             `validation`.
         validation_data: See `load_rows`. Default: a part of the training documents.
         dataset_name: A dataset of the Hub (or a folder that holds one), instead of data.
-        dataset_config_name: Its configuration.
         text_column: The column to read, or two as first,second. Default: see `find_document_columns`.
         validation_split_percentage: Share of the documents held out when there is no validation split: drawn at
             random, since corpora are often sorted by source, and always the same. 0: none. Default: as in run_mlm.py
@@ -113,7 +112,6 @@ def tokenize_corpus(
 
     Args:
         corpus: Splits with the column `text`; of anything else that `load_corpus` reads, `train` is made.
-        tokenizer: The tokenizer of the model.
         max_seq_length: Tokens of an example at most, special tokens included. Default: the papers' phase of short
             sequences, and what a CPU can train.
         line_by_line: One example per document, truncated, as long as it is. Otherwise documents are joined by the
@@ -187,7 +185,6 @@ def check_batch(examples: Dataset | IterableDataset, batch_size: int) -> None:
     """Raise unless there is at least one full batch.
 
     Args:
-        examples: What is trained on.
         batch_size: Examples of one optimizer step, over all devices.
 
     Raises:

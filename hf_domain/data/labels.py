@@ -1,4 +1,4 @@
-"""Labels of a task: which there are, whether all splits agree, and where they go when words become tokens."""
+"""Labels of a task: collecting them, checking the splits, and moving them from words to tokens."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ Locate = Callable[[str, int], str]
 
 
 def name_example(split: str, row: int) -> str:
-    """Say where a row of a split stands if nothing else is known of it."""
+    """Name a row of a split when its file and line are unknown."""
     return f"example {row} of {split}"
 
 
@@ -88,7 +88,6 @@ def check_values(splits: DatasetDict, column: str, locate: Locate = name_example
 
     Args:
         splits: The splits of the task; another one than the first may have no labels.
-        column: The column of labels.
         locate: Says where an example stands, for messages.
 
     Raises:
@@ -108,9 +107,6 @@ def check_words(splits: DatasetDict, word_column: str, tag_column: str, locate: 
     """Raise unless every word of every sentence is a text and has a tag.
 
     Args:
-        splits: The splits of the task.
-        word_column: The column of lists of words.
-        tag_column: The column of lists of tags.
         locate: Says where an example stands, for messages.
 
     Raises:
@@ -143,7 +139,6 @@ def check_variety(labels: Iterable[Any], column: str) -> None:
 
     Args:
         labels: What the examples of train have; a list stands for a set of labels.
-        column: Its name, for the message.
 
     Raises:
         ValueError: All labels are the same.
@@ -192,7 +187,7 @@ def prepare_for_words(tokenizer: PreTrainedTokenizerBase) -> None:
     pre_tokenizer = tokenizer.backend_tokenizer.pre_tokenizer
     if isinstance(pre_tokenizer, ByteLevel):
         pre_tokenizer.add_prefix_space = True
-        # RobertaTokenizer builds its pre-tokenizer anew from this setting when it is loaded.
+        # RobertaTokenizer rebuilds its pre-tokenizer from this setting when it is loaded.
         tokenizer.add_prefix_space = tokenizer.init_kwargs["add_prefix_space"] = True
 
 
@@ -208,8 +203,6 @@ def tokenize_words(
     """Tokenize sentences given as words, and carry the labels of words over to tokens.
 
     Args:
-        words: The words of every sentence.
-        labels: A label id per word.
         tokenizer: See `prepare_for_words`.
         max_seq_length: Tokens of a sentence at most, special tokens included; words beyond are neither learned nor
             scored. Default: as many as the model takes.
@@ -237,7 +230,7 @@ def tokenize_words(
     encodings = tokenizer(words, **options)
     seen = [{word for word in encodings.word_ids(row) if word is not None} for row in range(len(words))]
     if any(found and len(found) <= max(found) for found in seen):
-        # A word of which the tokenizer leaves nothing (a zero-width space) would shift the tags of all words after it.
+        # A word that the tokenizer drops (a zero-width space) would shift the tags of all later words.
         words = [
             [tokenizer.unk_token if word < max(found, default=0) and word not in found else text for word, text in row]
             for row, found in ((enumerate(sentence), found) for sentence, found in zip(words, seen, strict=True))

@@ -61,9 +61,7 @@ def load_rows(
     Args:
         data: A path, a glob or a list of `Path` objects, see `load_files`; or texts, rows, a table, a dataset or a
             function, see `make_dataset`. A list of strings holds texts.
-        name: What the data is, for messages.
         streaming: For files.
-        load_options: Likewise.
 
     Returns:
         One dataset.
@@ -109,11 +107,11 @@ def load_files(
         for file in files:
             _check_file(file, progress, content)
     if builder == "csv":
-        # pandas takes "None", "NA" and "null" for missing: they are labels and texts. Only an empty cell is missing.
+        # pandas would read "None", "NA" and "null" as missing, but they are labels and texts.
         load_options = {"keep_default_na": False, "na_values": [""], **load_options}
     if content is not None:
-        # The cache of datasets knows a file by its path and its time alone: one that was replaced together with its
-        # time, as by `cp -p` or `rsync -t`, would be read as it was.
+        # datasets caches a file by path and time only: after `cp -p` or `rsync -t`, which keep the time, it would
+        # return the old content.
         load_options = {"name": f"content_{content.hexdigest()}", **load_options}
     try:
         return load_dataset(builder, data_files=files, split="train", streaming=streaming, **load_options)

@@ -1,4 +1,4 @@
-"""Majority baselines: what a run scores that predicts the same for every example, and the mark of one no better."""
+"""Majority baselines: the scores of constant predictions, and the mark of a run that does not beat them."""
 
 import logging
 import re
@@ -14,10 +14,10 @@ from hf_domain.training.finiteness import check_predictions
 logger = logging.getLogger(__name__)
 
 Metrics = dict[str, Any]
-# Of a metric from elsewhere nobody knows which way is better: such a run is not judged.
+# A metric from elsewhere may be better high or low: such a run is not judged.
 BETTER = dict.fromkeys(("accuracy", "micro_f1", "macro_f1", "positive_micro_f1", "pearson", "spearman", "f1"), 1)
 BETTER |= {"mse": -1}
-# By which a run is judged. Regression: by the error, because a constant has no correlation.
+# The metric that judges a run. For regression it is the error, because a constant has no correlation.
 DECIDING = {"single_label_classification": "macro_f1", "multi_label_classification": "macro_f1", "regression": "mse"}
 ADVICE = "Train longer, choose another learning rate, or give more examples."
 
@@ -28,7 +28,6 @@ def add_baseline(
     """Return `compute_metrics` that also scores constant predictions.
 
     Args:
-        compute_metrics: Of a Trainer.
         constants: Logits `[labels]` of constant predictions, see `make_constants`. Of several the best on the training
             labels is taken, metric by metric.
         labels: Label ids of the training data, read where there are several constants.
@@ -57,7 +56,6 @@ def compare_with_baseline(metrics: Metrics, baseline: Metrics, deciding: str) ->
     """Return metrics with those of the baseline as `baseline_*`, and `beats_baseline`.
 
     Args:
-        metrics: Of a run.
         baseline: The same of constant predictions.
         deciding: The metric that must be better than the baseline's.
     """
@@ -73,7 +71,6 @@ def make_constants(problem_type: str, labels: Any, num_labels: int) -> list[np.n
     Args:
         problem_type: As in the model's config.
         labels: Label ids of the training data: `[examples]`, or 0 and 1 `[examples, labels]` for several labels.
-        num_labels: How many there are.
 
     Returns:
         One: the most frequent label, or the mean for regression. Three for several labels: all of them (the best for
@@ -94,7 +91,7 @@ def make_constants(problem_type: str, labels: Any, num_labels: int) -> list[np.n
 
 
 def describe_unlearned(metrics: Metrics, split: str) -> str | None:
-    """Return the sentence on a run that is no better than the majority baseline; None if it is better.
+    """Return a sentence that says that a run does not beat the majority baseline; None if it does.
 
     Args:
         metrics: With the prefix of the split.
@@ -116,16 +113,15 @@ def describe_unlearned(metrics: Metrics, split: str) -> str | None:
 
 
 def warn_if_unlearned(metrics: Metrics, split: str) -> None:
-    """Log a warning for a run that is no better than the majority baseline."""
+    """Warn if a run does not beat the majority baseline."""
     if (sentence := describe_unlearned(metrics, split)) is not None:
         logger.warning(f"{sentence} {ADVICE}")
 
 
 def mark_card(card: str, metrics: Metrics) -> str:
-    """Return a model card with the sentence on a model that did not learn, right below its title.
+    """Return a model card that says below its title if the model did not learn.
 
     Args:
-        card: Text in Markdown.
         metrics: What all_results.json holds.
     """
     sentences = filter(None, (describe_unlearned(metrics, split) for split in ("predict", "eval")))

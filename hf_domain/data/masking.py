@@ -2,7 +2,7 @@
 
 Both collators draw the masks of a batch from a seed and from the batch alone. A killed run that resumes thus draws the
 masks of the whole run: batches are collated ahead of the step that uses them, and skipped ones are not collated at all,
-so the state of a generator at a checkpoint says nothing of the next batch. Batches are shuffled anew every epoch, so
+so the state of a generator at a checkpoint says nothing of the next batch. Batches are shuffled again every epoch, so
 the masks are as well.
 
 Token masking is transformers' `DataCollatorForLanguageModeling`. Whole-word masking is here, because the stock one
@@ -61,7 +61,6 @@ def make_generator(examples: Sequence[dict[str, Any]], seed: int) -> torch.Gener
 
     Args:
         examples: Dicts with `input_ids`.
-        seed: Of the run.
 
     Returns:
         A generator whose state depends on the seed and the token ids, in their order.
@@ -74,11 +73,7 @@ def make_generator(examples: Sequence[dict[str, Any]], seed: int) -> torch.Gener
 
 @dataclass
 class DataCollatorForTokenMask(DataCollatorForLanguageModeling):
-    """Transformers' collator, whose masks depend on `seed` and the batch alone.
-
-    Args:
-        seed: Of the masks.
-    """
+    """Transformers' collator, with masks that depend only on `seed` and the batch."""
 
     seed: int = 0
 
@@ -172,7 +167,6 @@ class DataCollatorForWholeWordMask:
         Args:
             input_ids: Token ids [batch, length].
             word_ids: The word of every token [batch, length], -1 where it is of no word.
-            generator: Source of the draws.
 
         Returns:
             The masked ids and the labels, both [batch, length].
@@ -180,7 +174,7 @@ class DataCollatorForWholeWordMask:
         is_start = torch.ones_like(word_ids, dtype=torch.bool)
         is_start[:, 1:] = word_ids[:, 1:] != word_ids[:, :-1]
         draws = torch.rand(input_ids.shape, generator=generator).gather(1, is_start.cumsum(1) - 1)
-        # A text may spell a special token out, and an unknown piece can stand inside a word: neither is ever predicted.
+        # A text may contain a special token, and a word an unknown piece: neither is ever predicted.
         special = torch.isin(input_ids, torch.tensor(self.tokenizer.all_special_ids))
         if self.weights:
             draws = draws / self._weigh(input_ids, word_ids, is_start)

@@ -54,14 +54,13 @@ def compute_multi_label_metrics(predictions: np.ndarray, references: np.ndarray)
 
     Args:
         predictions: 1 where a label is predicted, else 0 [examples, labels].
-        references: Likewise.
 
     Returns:
         `micro_f1`, `macro_f1` over all labels, `accuracy`: share of the examples with every label right.
     """
     from sklearn.metrics import accuracy_score, f1_score
 
-    # A single label is a binary task for scikit-learn, which would score its absence, too.
+    # scikit-learn takes a single label for a binary task and would also score its absence.
     options: dict[str, Any] = {"labels": [1] if references.shape[1] == 1 else None, "zero_division": 0}
     return {
         "micro_f1": float(f1_score(references, predictions, average="micro", **options)),
@@ -75,7 +74,6 @@ def compute_regression_metrics(predictions: ArrayLike, references: ArrayLike) ->
 
     Args:
         predictions: Predicted values [examples], at least two.
-        references: Gold values [examples].
 
     Returns:
         `pearson` and `spearman` correlation, 0 where all predictions are equal, and the mean squared error `mse`.
@@ -103,11 +101,10 @@ def compute_regression_metrics(predictions: ArrayLike, references: ArrayLike) ->
 def compute_entity_metrics(
     predictions: list[list[str]], references: list[list[str]], per_type: bool = False
 ) -> dict[str, float]:
-    """Score named entities: one is found when its type and both its ends are right (seqeval, as conlleval).
+    """Score named entities: an entity is found if its type and both ends are right (seqeval, as conlleval).
 
     Args:
         predictions: Predicted tags of each sentence, e.g. B-Disease, I-Disease, O.
-        references: Gold tags.
         per_type: Add `<type>_precision`, `<type>_recall` and `<type>_f1` for each type.
 
     Returns:
@@ -137,11 +134,10 @@ def strip_prefix(tag: str) -> str:
 
 
 def compute_token_f1(predictions: list[list[str]], references: list[list[str]]) -> float:
-    """Score tags token by token, as for PICO: the mean over the classes but O of the F1 of their tokens.
+    """Score tags token by token, as for PICO: the mean token F1 of the classes other than O.
 
     Args:
         predictions: Predicted tags of each sentence; B- and I- of a type are one class.
-        references: Gold tags.
 
     Returns:
         The mean over the classes of the references and predictions; 0 for a class without a right token (AdaLM's
@@ -187,9 +183,6 @@ def compute_squad_metrics(predictions: dict[str, str], references: dict[str, Seq
 def normalize_answer(text: str) -> str:
     """Lower the case, drop punctuation and English articles, and collapse white space.
 
-    Args:
-        text: An answer.
-
     Returns:
         What SQuAD compares.
     """
@@ -211,7 +204,7 @@ def choose_metrics(
     metric_name: str | None = None,
     trust_remote_code: bool = False,
 ) -> Callable[[EvalPrediction], dict[str, Any]]:
-    """Choose what is computed for a sequence classifier.
+    """Return the metric function of a sequence classifier.
 
     Args:
         problem_type: As in the model's config.

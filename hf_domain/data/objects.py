@@ -25,7 +25,7 @@ Rows: TypeAlias = Union[
 
 
 def find_paths(data: Any) -> list[str] | None:
-    """Return the paths or globs that data is; None if it is the data itself.
+    """Return data that is paths or globs as a list; None if it is the data itself.
 
     A list of strings holds texts; one of `Path` objects holds files.
     """
@@ -42,7 +42,6 @@ def make_dataset(data: Any, name: str = "data") -> Dataset | IterableDataset:
     Args:
         data: Texts, rows, a `DataFrame`, or a generator of texts or rows: all of them end up in memory. A function
             without arguments that yields them is read into datasets' cache on the disk. A dataset is returned as it is.
-        name: What the data is, for messages.
 
     Returns:
         The dataset; texts are its column `text`.

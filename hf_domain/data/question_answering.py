@@ -108,7 +108,7 @@ def cut_windows(examples: dict[str, list], features: BatchEncoding) -> list[list
 def check_questions(
     splits: Mapping[str, Iterable[dict[str, Any]]], locate: Locate = name_example, needs_answer: bool = False
 ) -> None:
-    """Raise unless every question has an id of its own and every answer stands in its context where the data say.
+    """Raise unless every question has its own id and every context contains the answer where the data say.
 
     Args:
         splits: Rows with `id`, `question`, `context` and, if known, `answers`.
@@ -178,7 +178,7 @@ def find_answers(
     with_no_answer: bool = False,
     null_score_diff_threshold: float = 0.0,
 ) -> list[dict[str, Any]]:
-    """Choose the answers of highest score, the sum of the logits of their first and last token.
+    """Choose the answers with the highest score: the sum of the logits of first and last token.
 
     Args:
         examples: Rows with `id` and `context`.

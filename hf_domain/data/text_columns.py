@@ -25,7 +25,7 @@ PAIRS = (
     ("question", "context"),
     ("text1", "text2"),
 )
-# Columns of text that nobody reads: gold_label, label_text; id, doc_id, guid, pairID.
+# Columns of text that no task reads: gold_label, label_text; id, doc_id, guid, pairID.
 LABEL_OR_ID = re.compile(r"(?i:label|(?:^|[_ -])(?:id|idx|guid|uid|uuid|index|key)$)|[a-z](?:ID|Id)$")
 
 
@@ -65,8 +65,6 @@ def check_texts(splits: Mapping[str, Dataset], columns: Sequence[str], locate: L
     """Check that every example has a text; of a pair, one of both may be empty.
 
     Args:
-        splits: The splits of the task.
-        columns: What is read.
         locate: Says where an example stands, for messages.
 
     Raises:
@@ -85,9 +83,7 @@ def find_document_columns(dataset: Data, names: str | None = None, *, option: st
     """Find the columns that hold the text of a corpus; further columns, such as a title or a URL, may stay unread.
 
     Args:
-        dataset: The corpus.
         names: See `find_text_columns`.
-        option: Likewise.
 
     Returns:
         One column, or two whose texts are documents of their own.
@@ -136,10 +132,7 @@ def check_text_columns(dataset: Data, names: str, option: str) -> list[str]:
 
 
 def choose_text_columns(candidates: Sequence[str]) -> list[str]:
-    """Choose the columns to read by their names; none where the names do not decide.
-
-    Args:
-        candidates: The columns of text.
+    """Choose the columns to read by their names; return none if the names do not decide.
 
     Returns:
         A pair of `PAIRS`, `text`, or the only column.

@@ -1,4 +1,4 @@
-"""What an index sees of a text: the analyzers that Lucene and Elasticsearch call `english`, `standard` and `cjk`.
+"""Text analyzers equal to Lucene's `english`, `standard` and `cjk`.
 
 Which passages are found depends on the analyzer far more than on the engine: a tenth of the ten best change between
 two English stemmers, four tenths between Chinese characters and pairs of them. So the terms are made here, the same
@@ -48,7 +48,7 @@ ENGLISH_STOP_WORDS = frozenset((
 CJK_STOP_WORDS = ENGLISH_STOP_WORDS - {"an"} | {"s", "t", "www"}
 POSSESSIVES = tuple(f"{quote}{letter}" for quote in "'\u2019\uff07" for letter in "sS")
 
-# What every analyzer is told apart by: change the terms of any of these words and the fingerprint changes.
+# The fingerprint of an analyzer is computed from the terms that it makes of these words.
 PROBE = (
     "The methodologies of BERT's 3.14 cats' wi-fi x_y, U.S. O\u2019Neil naïve hopping relational 1,000 généralité "
     "不是一个好的モデル、ﾃﾞｰﾀと한국어 \uff26\uff35\uff2c\uff2c ไทย 😀"
@@ -90,7 +90,7 @@ class Analyzer:
 
     @property
     def fingerprint(self) -> str:
-        """Changes with what the analyzer does, whatever it is called."""
+        """Change with what the analyzer does, whatever its name."""
         return hashlib.sha256(json.dumps(self(PROBE)).encode()).hexdigest()[:16]
 
     def __call__(self, text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Build a datastore from documents, from where the last attempt stopped."""
+"""Build a datastore from documents, or continue an interrupted build."""
 
 import itertools
 import logging
@@ -66,7 +66,7 @@ def build_datastore(
     Raises:
         FileExistsError: The folder exists.
         ValueError: The documents, the tokenizer or the options cannot be used, or do not continue what was begun.
-        OSError: The disk is full; the same call goes on when there is room.
+        OSError: The disk is full; make room and repeat the call to continue.
     """
     folder = Path(folder).absolute()
     if folder.exists():
@@ -112,7 +112,7 @@ def build_datastore(
 
 
 def _find_analyzer(analyzer: str | Callable[[str], list[str]] | None, texts: list[str]) -> str | Callable:
-    """Return the analyzer that was asked for, or the one for these texts; warn where both differ much."""
+    """Return the requested analyzer, or the one that fits these texts; warn if the two differ much."""
     fitting = choose_analyzer(texts)
     if analyzer is None:
         logger.info(f"Using the analyzer {fitting}, chosen by the letters of the first {len(texts)} documents.")
@@ -145,7 +145,7 @@ def _begin(folder: Path, begun: Manifest, analyzer: Analyzer, tokenizer: PreTrai
 
 
 def _skip(rows: Iterator[tuple[str, str]], manifest: Manifest) -> None:
-    """Go past the documents that an interrupted build has committed, if they are the same."""
+    """Skip the documents that an interrupted build has committed; raise if they changed."""
     documents_hash = ""
     for document_id, text in itertools.islice(rows, manifest.num_documents):
         documents_hash = chain_hashes(documents_hash, document_id, text)

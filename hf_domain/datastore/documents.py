@@ -44,7 +44,7 @@ def hold_out_every_tenth(documents: Any, text_column: str, file: str) -> Any:
         ValueError: The file has another ending or other content.
     """
     if not file.endswith(".jsonl"):
-        raise ValueError(f"the file of what is held out ends in .jsonl; got {file}.")
+        raise ValueError(f"--held_out_file must end in .jsonl, but is {file}")
     held, others = (
         documents.filter(lambda _, number, is_held=is_held: (number % 10 == 9) == is_held, with_indices=True)
         for is_held in (True, False)
@@ -55,6 +55,6 @@ def hold_out_every_tenth(documents: Any, text_column: str, file: str) -> Any:
             lines.write(json.dumps({"text": row[text_column]}, ensure_ascii=False) + "\n")
     if Path(file).exists() and not filecmp.cmp(unfinished, file, shallow=False):
         os.remove(unfinished)
-        raise ValueError(f"what is held out goes to a new file; {file} holds something else. Name another.")
+        raise ValueError(f"--held_out_file must be a new file, but {file} holds something else. Name another.")
     os.replace(unfinished, file)
     return others

@@ -8,7 +8,7 @@ The server is named by the environment: ELASTICSEARCH_URL and, as the server wan
 ELASTICSEARCH_USERNAME and ELASTICSEARCH_PASSWORD, or ELASTICSEARCH_BEARER_TOKEN, and ELASTICSEARCH_CA_CERTS; the same
 with OPENSEARCH_. Nothing of it is ever saved.
 
-A server that restarts or is overloaded is waited for, up to PATIENCE seconds; then the same call goes on later.
+Calls wait up to PATIENCE seconds for a server that restarts or is overloaded; repeat the call later to continue.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 PREFIX = "hf-domain"
 PASSAGES_PER_SHARD = 20_000_000  # some 5 GB of index; a shard is searched by one thread at a time
-CHECKPOINT = 10_000  # passages after which an interrupted build goes on
+CHECKPOINT = 10_000  # an interrupted build continues after the last multiple of so many passages
 QUERIES_PER_REQUEST = 32
 LAYOUT = 2  # of what the server holds; 1 had no field to sort equal scores by
 RETRIES = 5  # of the client, after a timeout
@@ -89,16 +89,14 @@ def connect(engine: str, client: Any = None) -> Any:
 
 
 def build_index(manifest: Manifest, analyzer: Analyzer, passages: Iterator[tuple[int, str]], client: Any) -> None:
-    """Index passages on a server, or go on where an interrupted build stopped.
+    """Index passages on a server, or continue an interrupted build.
 
     Args:
         manifest: Says what is indexed.
-        analyzer: Makes the terms.
         passages: Ids and texts of all passages that can be found.
-        client: Of the server.
 
     Raises:
-        ConnectionError: The server is down or overloaded; the same call goes on later.
+        ConnectionError: The server is down or overloaded; repeat the call later to continue.
         PermissionError: It does not let us in.
         ValueError: It is of another kind or version, or refuses a passage.
     """
@@ -128,7 +126,7 @@ def build_index(manifest: Manifest, analyzer: Analyzer, passages: Iterator[tuple
 
 
 def name_index(manifest: Manifest, analyzer: Analyzer) -> str:
-    """Name the index of a datastore by what is in it."""
+    """Name the index of a datastore by its content."""
     content = f"{manifest.fingerprint} {analyzer.fingerprint} {LAYOUT}"
     return f"{PREFIX}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
@@ -139,7 +137,6 @@ class ElasticsearchIndex:
     Args:
         manifest: Of the datastore that was indexed there with `build_index`.
         analyzer: The one it was indexed with.
-        client: Of the server.
 
     Raises:
         FileNotFoundError: The server has no such index.
@@ -160,7 +157,7 @@ class ElasticsearchIndex:
                 f"{meta['num_indexed']} of {manifest.num_findable}. Continue with Datastore.load(..., "
                 "rebuild_index=True)."
             )
-        # Each shard counts document frequencies by itself otherwise.
+        # Otherwise each shard would use its own document frequencies.
         self.options = {"search_type": "dfs_query_then_fetch"} if meta["shards"] > 1 else {}
 
     def search(
@@ -171,7 +168,7 @@ class ElasticsearchIndex:
         With `max_query_terms` the server chooses the terms (`more_like_this`), among the first 5,000 different ones of
         a query, and counts each of them once.
         """
-        # Otherwise equal scores rank by shard, and the last of the k is any of them.
+        # Otherwise equal scores would rank by shard, and the last of the k would be arbitrary.
         options = {"size": k, "_source": False, "sort": [{"_score": "desc"}, {"id": "asc"}]}
         queries = [options | {"query": _make_query(text, self.analyzer, max_query_terms)} for text in texts]
         results = []
@@ -181,7 +178,7 @@ class ElasticsearchIndex:
         return results
 
     def _search(self, queries: list[dict[str, Any]]) -> list[tuple[list[int], list[float]]]:
-        """Search for a few; those that an overloaded server did not answer are asked again, alone."""
+        """Search for a few queries; repeat those that an overloaded server did not answer."""
         results: dict[int, tuple[list[int], list[float]]] = {}
         failure = ""
         for _ in _wait():
@@ -199,7 +196,7 @@ class ElasticsearchIndex:
 
 
 def _describe_index(analyzer: Analyzer, meta: dict[str, Any]) -> dict[str, Any]:
-    # What a function makes of a text is sent as words.
+    # The terms of a custom analyzer are sent as words.
     name = analyzer.name if analyzer.function is None else "whitespace"
     properties = {"id": {"type": "long"}, "text": {"type": "text", "analyzer": name, "index_options": "freqs"}}
     return {
@@ -225,7 +222,7 @@ def _make_action(name: str, number: int, text: str, analyzer: Analyzer) -> dict[
 def _make_query(text: str, analyzer: Analyzer, max_query_terms: int | None) -> dict[str, Any]:
     if max_query_terms is None:
         return {"match": {"text": {"query": _make_text(text, analyzer)}}}
-    # One place of every term: repetitions would use up the tokens that the server looks at.
+    # Each term once: repetitions would use up the tokens that the server reads.
     words: dict[str, str] = {}
     if analyzer.function is None:
         for term in analyzer.find_terms(text):
@@ -238,7 +235,7 @@ def _make_query(text: str, analyzer: Analyzer, max_query_terms: int | None) -> d
 
 
 def _open_index(client: Any, name: str, manifest: Manifest, analyzer: Analyzer) -> dict[str, Any]:
-    """Return how far an index is, a new one if there is none."""
+    """Return how far an index is; create it if there is none."""
     if client.indices.exists(index=name):
         return _read_meta(client, name)
     shards = max(1, -(-manifest.num_findable // PASSAGES_PER_SHARD))
@@ -265,7 +262,7 @@ def _read_meta(client: Any, name: str) -> dict[str, Any]:
 
 
 def _send(client: Any, actions: list[dict[str, Any]]) -> None:
-    """Index passages; those that an overloaded server refused are sent again, alone."""
+    """Index passages; send again those that an overloaded server refused."""
     helpers = importlib.import_module(f"{type(client).__module__.partition('.')[0]}.helpers")
     pending = {action["_id"]: action for action in actions}
     failure = None
@@ -293,7 +290,7 @@ def _collect(function: Callable, client: Any, actions: Iterable[dict[str, Any]],
 
 
 def _ask(call: Callable[[], Any], is_known: bool = True) -> Any:
-    """Return the answer to a call; wait for a server that is overloaded or, once it has answered, that restarts."""
+    """Return the answer to a call; wait for an overloaded server, and for a restarting one if it answered before."""
     failure: Exception | None = None
     for _ in _wait():
         try:
@@ -308,7 +305,7 @@ def _ask(call: Callable[[], Any], is_known: bool = True) -> Any:
 
 
 def _wait() -> Iterator[None]:
-    """Yield for every attempt, with ever longer pauses of random length between, so that clients spread."""
+    """Yield for every attempt, with growing random pauses between, so that clients spread."""
     waited, pause = 0.0, BACKOFF
     yield
     while waited < PATIENCE:
@@ -321,7 +318,7 @@ def _wait() -> Iterator[None]:
 
 
 def _find_failure(answer: dict[str, Any], name: str) -> str:
-    """Return why an answer does not hold; raise if asking again cannot help. Partial results do not hold."""
+    """Return why an answer is not valid, such as partial results; raise if asking again cannot help."""
     if "error" in answer:
         if answer["status"] not in OVERLOADED:
             raise _explain(answer["status"], str(answer["error"]), name)

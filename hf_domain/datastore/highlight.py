@@ -1,4 +1,4 @@
-"""What a model reads for a text: the passages that are found, with the words that decide marked."""
+"""What a model reads for a text: the passages found, with the decisive words marked."""
 
 import html
 from collections.abc import Mapping, Sequence
@@ -79,8 +79,6 @@ def read_passages(
     """Find the passages of a text and mark what matters in them.
 
     Args:
-        datastore: The passages.
-        text: The query.
         k: Passages at most. Default: RADA, section 4.1.
         max_query_terms: See `Datastore.search`.
         weights: For ids of passages, (start, end, weight) of characters, e.g. the words that a model weighs. Passages
@@ -171,7 +169,7 @@ def _describe_predictions(reading: Reading) -> str:
 
 
 def _join_spans(spans: list[Span]) -> list[Span]:
-    """Make one of spans that overlap, as pairs of characters do."""
+    """Merge spans that overlap, as pairs of characters do."""
     joined: list[Span] = []
     for span in sorted(spans):
         if joined and span.start < joined[-1].end:
@@ -183,7 +181,7 @@ def _join_spans(spans: list[Span]) -> list[Span]:
 
 
 def _cut_at_spans(passage: ReadPassage) -> list[tuple[str, float]]:
-    """Cut the text into parts with their shades from 0 to 1: 0 outside of spans.
+    """Cut the text into parts, each with a shade from 0 (outside of spans) to 1.
 
     What a model weighs is shaded by how far it is above the average word, at twice that fully: a model that reads all
     words alike marks none.

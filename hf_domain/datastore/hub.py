@@ -66,11 +66,9 @@ def push_to_hub(
     """Publish the passages as a dataset, in one commit. The text of deleted passages is left out.
 
     Args:
-        datastore: What is published.
         repo_id: Where to; made if it does not exist.
         private: Whether a new repository is private. Default: what the account says.
         token: Of the Hub, if not the stored one.
-        revision: Branch.
         license: Of the texts, as the Hub writes it; yours to know.
 
     Returns:
@@ -100,14 +98,12 @@ def load_from_hub(
     cache_dir: str | os.PathLike | None = None,
     analyzer: str | Callable[[str], list[str]] | None = None,
 ) -> Datastore:
-    """Make a datastore of a published one.
+    """Download a published datastore and build its index.
 
     Args:
         repo_id: A dataset of the Hub that `push_to_hub` made, or a folder that `export_datastore` wrote.
         folder: Where the datastore will be; must not exist.
-        revision: Branch, tag or commit.
         token: Of the Hub, if not the stored one.
-        cache_dir: Where the download is kept.
         analyzer: For the index. Default: the one it had.
 
     Returns:
@@ -129,7 +125,7 @@ def load_from_hub(
         options: dict[str, Any] = {"revision": revision, "token": token, "cache_dir": cache_dir}
         source = Path(snapshot_download(repo_id, repo_type="dataset", allow_patterns=patterns, **options))
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # A folder of its own, not `FOLDER.unfinished`: there may be a build in it that was interrupted and will go on.
+    # Not `FOLDER.unfinished`, which may hold an interrupted build that will continue.
     with tempfile.TemporaryDirectory(prefix=f"{folder.name}.", dir=folder.parent) as work:
         unfinished = Path(work, folder.name)
         unfinished.mkdir()
@@ -144,7 +140,6 @@ def export_datastore(
     """Write what `push_to_hub` publishes: passages as Parquet, manifest, tokenizer, card.
 
     Args:
-        datastore: What is published.
         folder: Where to; made if it does not exist.
         name: Of the repository, for the card.
         license: Of the texts, for the card.
@@ -181,7 +176,7 @@ def export_datastore(
 def _copy_datastore(
     source: Path, folder: Path, repo_id: str, analyzer: str | Callable[[str], list[str]] | None
 ) -> Datastore:
-    """Make a datastore in an empty folder of what was published."""
+    """Make a datastore from a published one, in an empty folder."""
     published = read_manifest(source)
     expected = read_json(source / MANIFEST).get("fingerprint")
     if expected is None:
@@ -244,7 +239,7 @@ def _copy_part(
 
 
 def _read_rows(file: Path, num_passages: int, published: Manifest) -> Iterator[dict[str, list]]:
-    """Yield the passages of a file in batches, in little memory whatever the file holds.
+    """Yield the passages of a file in batches, in bounded memory.
 
     A few bytes of Parquet can stand for gigabytes. Texts are therefore read as a dictionary and counted before they are
     unpacked; counts and sizes in the file's footer are checked before it is read.

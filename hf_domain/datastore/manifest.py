@@ -102,7 +102,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _check_content(file: Path, content: Any) -> Manifest:
-    """Return the manifest that a file holds; raise if a field is missing, unknown or not what it must be."""
+    """Return the manifest in a file; raise if a field is missing, unknown or invalid."""
 
     def fail(name: str, expected: str) -> ValueError:
         found = f"is {str(content[name])[:80]}" if name in content else "is missing"

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 VOWELS = frozenset("aeiou")
 
-# Longest suffix first where one ends with another.
+# If one suffix ends with another, the longer comes first.
 STEP_2 = (
     ("ational", "ate"), ("tional", "tion"), ("enci", "ence"), ("anci", "ance"), ("izer", "ize"), ("bli", "ble"),
     ("alli", "al"), ("entli", "ent"), ("eli", "e"), ("ousli", "ous"), ("ization", "ize"), ("ation", "ate"),

@@ -44,11 +44,9 @@ def add_passages(
 
     Args:
         dataset: Rows with texts, see `load_rows`, or several splits of them.
-        datastore: The passages.
         text_columns: Columns that make up the query, joined by a blank; lists of words are texts as well.
         k: Passages of a row at most. Default: RADA, section 4.1.
         max_query_terms: See `Datastore.search`.
-        num_proc: Processes.
 
     Returns:
         The dataset, or its splits, with the columns `passage_ids` (list of int64, best first, at most k, perhaps none)
@@ -70,7 +68,7 @@ def add_passages(
 
 
 def join_words(words: str | Sequence[str]) -> str:
-    """Make a text of words; no blank comes between Chinese, Japanese or Korean characters."""
+    """Join words to a text, without blanks between Chinese, Japanese or Korean characters."""
     if isinstance(words, str):
         return words
     text = ""
@@ -145,13 +143,13 @@ def _retrieve(*columns: list[Any], datastore: Datastore, k: int, max_query_terms
             results["passage_scores"][row] = [score for _, score in kept]
             if len(kept) < k and len(ids) == limit:
                 short.append(row)
-        # What a block of several documents finds first is itself: the passages to read come after it.
+        # A block of several documents finds its own passages first; the passages to read come after them.
         waiting, limit = short, 2 * limit
     return results | {IS_HELD: is_held}
 
 
 def _find_own(rows: list[list[str]], texts: list[str], datastore: Datastore) -> list[set[int]]:
-    """Ids of the passages that each row is, whether the datastore got the columns joined or one by one."""
+    """Return the ids of the passages that equal each row, whether its columns were stored joined or one by one."""
     variants = [{text, *row} for text, row in zip(texts, rows, strict=True)]
     flat = [(number, variant) for number, group in enumerate(variants) for variant in sorted(group)]
     documents = split_texts([text for _, text in flat], datastore.tokenizer, datastore.manifest.max_length)
@@ -166,14 +164,14 @@ def _find_own(rows: list[list[str]], texts: list[str], datastore: Datastore) -> 
 
 
 def _read_words(passage_ids: Iterable[int], datastore: Datastore) -> dict[int, str]:
-    """Read passages as `_squeeze` makes them: of all rows at once, most of the time goes into the reading."""
+    """Read the passages of all rows at once, squeezed; reading takes most of the time."""
     numbers = sorted(passage_ids)
     texts = datastore.passages.select_columns("text")[numbers]["text"] if numbers else []
     return {number: _squeeze(text) for number, text in zip(numbers, texts, strict=True)}
 
 
 def _compare(text: str, ids: list[int], passages: dict[int, str], datastore: Datastore) -> tuple[set[int], bool]:
-    """Return which of the passages that a text finds stand in it, and whether it stands in one of them."""
+    """Return which of the passages found are part of the text, and whether the text is part of one of them."""
     words = _squeeze(text)
     contained = {number for number in ids if passages[number] in words}
     contained = {number for number in contained if _is_long(datastore.passages[number]["text"], datastore)}
@@ -185,7 +183,7 @@ def _is_long(text: str, datastore: Datastore) -> bool:
 
 
 def _squeeze(text: str) -> str:
-    """Return the letters and digits alone, without accents: what is left of a text that a tokenizer decodes again."""
+    """Keep only letters and digits, without accents: they survive encoding and decoding by a tokenizer."""
     if text.isascii():
         return text.lower().translate(APART_ASCII)  # a tenth of the time, and ten passages a row are read
     return APART.sub("", unicodedata.normalize("NFKD", text).lower())

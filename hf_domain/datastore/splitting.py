@@ -1,4 +1,4 @@
-"""Passages: documents cut to what the encoder reads at once."""
+"""Passages: pieces of documents that fit the encoder."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 FEATURES = Features(
     {"id": Value("int64"), "document_id": Value("string"), "text": Value("string"), "input_ids": List(Value("int32"))}
 )
-# A full stop ends a sentence before white space only; theirs in Chinese and Japanese need none.
+# A full stop ends a sentence only before white space; Chinese and Japanese full stops need none.
 TERMINATORS = (".", "!", "?")
 FULLWIDTH_TERMINATORS = ("。", "\N{FULLWIDTH EXCLAMATION MARK}", "\N{FULLWIDTH QUESTION MARK}")
 MIN_LENGTH = 32  # one character of Arabic becomes 18 tokens and cannot be cut
@@ -31,7 +31,6 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, max_length: int) -> None
     """Raise unless passages of that length can be made for the model.
 
     Args:
-        tokenizer: Of the encoder.
         max_length: Tokens of a passage at most.
 
     Raises:
@@ -50,7 +49,7 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, max_length: int) -> None
 
 
 def fingerprint_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Name what a tokenizer makes of text.
+    """Return a digest of what a tokenizer makes of text.
 
     Padding and truncation, which calls change, do not count; nor does the blank that a byte-level tokenizer of words
     puts before the first one: passages keep the tokens they were cut into.
@@ -89,7 +88,6 @@ def split_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_le
     end of a sentence if there is one near, else between words.
 
     Args:
-        texts: Documents.
         tokenizer: Of the encoder, see `check_tokenizer`.
         max_length: Tokens of a passage at most, special tokens included. Default: RADA, section 4.1.
 
@@ -111,8 +109,8 @@ def split_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_le
         else:
             has_tokens = not all(encoding.special_tokens_mask)
             documents.append([Passage(text, encoding.ids)] if has_tokens else [])
-    # A piece is tokenized again: at its beginning a byte-level or Unigram tokenizer sees other words, and one that
-    # became too long that way is cut again.
+    # Pieces are tokenized again, because byte-level and Unigram tokenizers see another word at the beginning; a piece
+    # that became too long is cut again.
     passages = split_texts([piece for _, piece in cut], tokenizer, max_length)
     for (number, _), parts in zip(cut, passages, strict=True):
         documents[number] += parts
@@ -120,7 +118,7 @@ def split_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_le
 
 
 def hash_text(text: str) -> int:
-    """Tell texts apart by a signed 64-bit number.
+    """Hash a text to a signed 64-bit number.
 
     Two of 5 million passages meet with a chance of 1 in a million, two of 100 million with 1 in 4,000; the cost would
     be one passage.
@@ -131,7 +129,7 @@ def hash_text(text: str) -> int:
 def _cut(text: str, encoding: Encoding, budget: int) -> list[str]:
     """Cut a text of more than `budget` tokens, all special tokens aside."""
     kept = [number for number, special in enumerate(encoding.special_tokens_mask) if not special]
-    offsets, word_ids = encoding.offsets, encoding.word_ids  # made anew whenever they are asked for
+    offsets, word_ids = encoding.offsets, encoding.word_ids  # computed again on every access
     starts = [offsets[number][0] for number in kept]
     words = [word_ids[number] for number in kept]
     pieces, first = [], 0

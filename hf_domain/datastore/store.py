@@ -5,9 +5,9 @@
     index-000001/           the index of tantivy; none if a server searches
     tokenizer/              the tokenizer that cut the passages
 
-A file is written once and never changed. What is new is written beside what is there, and replacing the manifest makes
-it valid: a process that is killed, or a disk that is full, leaves the datastore as it was, and what it left behind is
-removed by the next one that writes. Files of other names are not ours and stay.
+A file is written once and never changed. New files are written beside the old ones, and replacing the manifest makes
+them valid. A killed process or a full disk leaves the datastore as it was; the next writer removes the leftovers. Files
+with other names are not ours and stay.
 """
 
 import errno
@@ -57,7 +57,7 @@ from hf_domain.files import is_disk_full, write_json
 
 LOCK = ".lock"
 LOST = "client"  # in the place of one that cannot be pickled
-# All that may be left behind.
+# Files that a failed writer may leave behind.
 WRITTEN = re.compile(rf"{PART.pattern}|{INDEX.pattern}|datastore\.json\.(\w+\.)?unfinished")
 BATCH_SIZE = 1000  # documents that are tokenized at once
 
@@ -68,9 +68,7 @@ class Datastore:
     `build_datastore` makes one, `Datastore.load` opens one. It may be pickled, and opens its folder again.
 
     Attributes:
-        folder: Where it is.
         manifest: What it consists of.
-        analyzer: Makes the terms of the index.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, analyzer: Analyzer, client: Any = None):
@@ -92,7 +90,6 @@ class Datastore:
         """Open a datastore. Passages are memory-mapped; the files of the index are read once to compare checksums.
 
         Args:
-            folder: Where it is.
             tokenizer: The one of the model that will read the passages; checked if given.
             analyzer: The function the index was made with, if it is not one of ours. With `rebuild_index`, any.
             rebuild_index: Make the index again from the passages: if it is damaged, of another version, or to be of
@@ -105,7 +102,6 @@ class Datastore:
             The datastore.
 
         Raises:
-            FileNotFoundError: There is none.
             ValueError: It cannot be used: another tokenizer, analyzer or version; a file is damaged or leads out of
                 the folder.
         """
@@ -189,7 +185,6 @@ class Datastore:
         """Find passages by BM25 (k1 = 1.2, b = 0.75).
 
         Args:
-            texts: Queries.
             k: Passages for each at most. Default: RADA, section 4.1.
             max_query_terms: Search with the so many rarest terms only; faster, and finds other passages.
 
@@ -233,8 +228,7 @@ class Datastore:
 
         Args:
             documents: As for `build_datastore`.
-            text_column: Likewise.
-            id_column: Likewise. Default: numbers that go on where the last ones ended.
+            id_column: Likewise. Default: numbers that continue from the last ones.
 
         Returns:
             How many passages are new; what the datastore holds already is left out.
@@ -248,10 +242,9 @@ class Datastore:
         return self.manifest.num_passages - before
 
     def delete(self, passage_ids: Iterable[int] = (), document_ids: Iterable[str] = ()) -> int:
-        """Take passages out of the index. Their rows stay, so that ids stay; only building anew removes the text.
+        """Take passages out of the index. Their rows and ids stay; only a new build removes the text from the disk.
 
         Args:
-            passage_ids: Ids of passages.
             document_ids: Documents all of whose passages are deleted.
 
         Returns:
@@ -466,7 +459,7 @@ class Datastore:
         self._check_sizes(names)
         for name in names:
             self._check_sum(name)
-        _ = self.index  # what cannot be opened is told here, not at the first search
+        _ = self.index  # fails here, not at the first search
 
     def _check_sizes(self, names: list[str]) -> None:
         for name in names:
@@ -481,7 +474,7 @@ class Datastore:
             self._tell_damage(name, "does not have the checksum that it was written with")
 
     def _tell_damage(self, name: str, damage: str) -> None:
-        remedy = "Build the datastore anew."
+        remedy = "Build the datastore again."
         if name not in self.manifest.parts:
             remedy = "Make the index again from the passages: Datastore.load(..., rebuild_index=True)."
         raise ValueError(f"{self.folder / name} {damage}. {remedy}")

@@ -48,7 +48,6 @@ def write_index(
 
     Args:
         folder: Must not exist.
-        analyzer: Makes the terms.
         passages: Ids and texts to add, in rising order.
         deleted: Ids to delete.
         base: The index to start from. Default: an empty one.
@@ -72,7 +71,7 @@ def write_index(
             writer.add_document(document)
         writer.commit()
     finally:
-        # Its threads go on writing otherwise, into a folder that may be removed by now.
+        # Otherwise its threads keep writing into a folder that may be gone.
         writer.wait_merging_threads()
     for file in folder.glob("*.lock"):
         file.unlink()
@@ -126,7 +125,7 @@ class TantivyIndex:
         query = self.tantivy.Query.boolean_query(
             [(self.tantivy.Occur.Should, self._make_query(term, count)) for term, count in terms.items()]
         )
-        # Of equal scores the engine keeps those of the first segment; all of them are needed to keep the lowest ids.
+        # The engine breaks ties by segment; keeping the lowest ids takes all passages of equal score.
         limit = k + 1
         while True:
             hits = self.searcher.search(query, limit, count=False).hits
@@ -159,7 +158,7 @@ def _check_terms(terms: list[str]) -> list[str]:
 
 
 def _link(source: Path, target: Path) -> None:
-    # tantivy replaces meta.json by renaming, like every file; where links are refused a copy does the same.
+    # tantivy replaces every file by renaming, so links are safe; where links are refused, copy.
     try:
         os.link(source, target)
     except OSError:

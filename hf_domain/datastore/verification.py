@@ -15,9 +15,6 @@ def check_inside(folder: Path, paths: Iterable[Path]) -> None:
     Args:
         folder: May itself be a link.
         paths: Files and folders in it; all that lies in a folder is checked, too.
-
-    Raises:
-        ValueError: One leads elsewhere.
     """
     root = folder.resolve()
     for path in paths:
@@ -33,7 +30,6 @@ def load_tokenizer(folder: Path, root: Path | None = None) -> PreTrainedTokenize
     """Load the tokenizer of a datastore. Code that comes with it is never run, nor is anybody asked to run it.
 
     Args:
-        folder: Of the datastore.
         root: Links must not lead out of it. Default: the folder.
 
     Raises:
@@ -72,8 +68,6 @@ def check_rows(
 
     Args:
         rows: Columns of passages that follow those in `found`.
-        found: Counts them.
-        tokenizer: That of the datastore.
         deleted: Ids of passages that are deleted; only they may be blank.
 
     Raises:

@@ -14,7 +14,7 @@ from transformers.models.modernbert.modeling_modernbert import apply_rotary_pos_
 from hf_domain.modeling.backbone import find_encoder, find_layers
 from hf_domain.modeling.layers_exbert import get_boolean_mask
 
-# The linear layers of Q, K and V in each family; one that makes all three stands alone.
+# The linear layers of Q, K and V in each family; a single name is a layer that makes all three.
 PROJECTIONS = (
     ("query", "key", "value"),  # BERT, RoBERTa, XLM-R, ELECTRA
     ("q_lin", "k_lin", "v_lin"),  # DistilBERT
@@ -45,9 +45,7 @@ class AttentionStates:
     Args:
         query: `[batch, length, width]`, heads side by side; with rotary positions (ModernBERT) after the rotation, so
             that the products are those of the model. MiniLMv2 relates the rotated states as well: one rule for all.
-        key: Likewise.
         value: Likewise, never rotated.
-        num_heads: Attention heads.
         score_scale: What the scaled products of queries and keys are multiplied with.
         score_bias: `[batch, num_heads, length, length]`, what is added to them: DeBERTa-v2's position terms, which are
             part of its attention distribution and of no other relation.
@@ -99,7 +97,7 @@ class AttentionStates:
 
 
 class LayerReached(Exception):
-    """Ends the forward pass of a model whose further output nobody reads."""
+    """Ends a forward pass early: the rest of the model's output is not needed."""
 
 
 @contextmanager

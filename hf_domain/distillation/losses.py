@@ -12,7 +12,7 @@ from hf_domain.distillation.attention import AttentionStates
 RELATIONS = {"minilm": ("attention", "value"), "minilmv2": ("query", "key", "value")}
 
 
-# Elements of one relation map at once, 8 MB: benchmarks/distillation.py measures what more would cost.
+# Elements of a relation map that are computed at once, 8 MB; benchmarks/distillation.py measures larger chunks.
 CHUNK_ELEMENTS = 2**21
 
 
@@ -86,10 +86,7 @@ def compute_distillation_losses(
     they would take more memory than the student's whole forward pass.
 
     Args:
-        teacher: Of the layer that teaches.
-        student: Of the layer that learns.
         attention_mask: `[batch, length]`, 0 at padding.
-        config: Which terms.
 
     Returns:
         The terms by the names of `DistillationOutput`.

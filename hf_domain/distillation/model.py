@@ -12,7 +12,7 @@ Symbols of the papers, and what they are called here:
     A_T, A_S             attention distributions, softmax(QK'/sqrt(d_k))
     VR_T, VR_S           value relations, softmax(VV'/sqrt(d_k))
     L_AT, L_VR           `attention_loss`, `value_loss`, summed without weights
-    Q-Q, K-K, V-V        relations of MiniLMv2: `query_loss`, `key_loss`, `value_loss`, likewise
+    Q-Q, K-K, V-V        relations of MiniLMv2: `query_loss`, `key_loss`, `value_loss`, also summed
 
 Every loss is KL(teacher || student), without temperature, averaged over heads, real positions and sequences.
 
@@ -86,7 +86,7 @@ class DistillationModel(PreTrainedModel):
     ):
         distillation_config = distillation_config or DistillationConfig()
         check_pair(student, teacher, distillation_config)
-        # A copy: it is told which outputs are auxiliary losses, and the student is saved without that.
+        # A copy: it lists which outputs are auxiliary losses, and the student is saved without that list.
         super().__init__(copy.deepcopy(student.config))
         self.config.keys_to_ignore_at_inference = [
             name for name in DistillationOutput.__annotations__ if name != "loss"
@@ -136,7 +136,7 @@ class DistillationModel(PreTrainedModel):
             )
         real = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         layer = self.distillation_config.teacher_layer or 0
-        # The loss reads no output: what follows the projections of the layer would run for nobody.
+        # The loss reads no output, so nothing after the projections of the layer has to run.
         with torch.no_grad():
             teacher = run_to_layer(self.teacher, layer - 1, input_ids, attention_mask, stop=True)
         student = run_to_layer(self.student, -1, input_ids, attention_mask, stop=True)

@@ -58,7 +58,7 @@ SHAPE = (
     "num_attention_heads",
     "intermediate_size",
 )
-# What of the text changes a checkpoint.
+# Options of the text that change a checkpoint.
 TEXT_OPTIONS = (
     "dataset_name",
     "dataset_config_name",
@@ -70,7 +70,7 @@ TEXT_OPTIONS = (
     "do_eval",
     "validation_split_percentage",
 )
-# What a step sets itself, or does not read.
+# Options that a step sets itself or does not read.
 SET_BY_STEP = ("max_steps", "learning_rate", "do_train", "do_predict")
 
 
@@ -78,25 +78,37 @@ SET_BY_STEP = ("max_steps", "learning_rate", "do_train", "do_predict")
 class DistillationArguments(ModelArguments):
     """The teacher (`model_name_or_path`), the student, and the way from one to the other."""
 
-    strategy: Strategy = field(default="adapt_and_distill", metadata={"help": "See hf_domain.distillation.strategies."})
+    strategy: Strategy = field(
+        default="adapt_and_distill", metadata={"help": "Order of the training steps, see docs/distillation.md."}
+    )
     teacher_steps: int = field(default=0, metadata={"help": "Steps that adapt the teacher."})
-    student_steps: int = field(default=0, metadata={"help": "Steps of the student, divided among its own."})
+    student_steps: int = field(
+        default=0, metadata={"help": "Steps of the student in all, divided evenly among its stages."}
+    )
     masked_lm_steps: int = field(default=0, metadata={"help": "Steps of masked LM after the last distillation."})
-    mlm_learning_rate: float = field(default=1e-4, metadata={"help": "Of every step of masked LM."})
+    mlm_learning_rate: float = field(default=1e-4, metadata={"help": "Learning rate of masked LM."})
     dry_run: bool = field(default=False, metadata={"help": "Print the steps and stop."})
-    student_name_or_path: str | None = field(default=None, metadata={"help": "Student that exists."})
-    student_layers: list[int] | None = field(default=None, metadata={"help": "Layers of the teacher, 1 is the first."})
+    student_name_or_path: str | None = field(default=None, metadata={"help": "An existing student."})
+    student_layers: list[int] | None = field(
+        default=None, metadata={"help": "Build the student from these layers of the teacher; 1 is the first."}
+    )
     num_hidden_layers: int | None = field(default=None, metadata={"help": "Layers of a fresh student."})
     hidden_size: int | None = field(default=None, metadata={"help": "Its width, if not the teacher's."})
     num_attention_heads: int | None = field(default=None, metadata={"help": "Its heads, if not the teacher's."})
-    intermediate_size: int | None = field(default=None, metadata={"help": "Its feed-forward width, likewise."})
-    method: Literal["minilm", "minilmv2"] = field(default="minilm", metadata={"help": "See DistillationConfig."})
-    num_relation_heads: int | None = field(default=None, metadata={"help": "Of minilmv2."})
+    intermediate_size: int | None = field(
+        default=None, metadata={"help": "Its feed-forward width, if not the teacher's."}
+    )
+    method: Literal["minilm", "minilmv2"] = field(
+        default="minilm", metadata={"help": "Loss: MiniLM needs equally many heads, MiniLMv2 does not."}
+    )
+    num_relation_heads: int | None = field(
+        default=None, metadata={"help": "Relation heads of minilmv2. Default: four times the teacher's heads."}
+    )
     teacher_layer: int | None = field(default=None, metadata={"help": "The layer that teaches, if not the last."})
     teacher_dtype: Literal["auto", "float32", "bfloat16"] = field(
-        default="float32", metadata={"help": "Type of the weights of a teacher that teaches."}
+        default="float32", metadata={"help": "Data type of the teacher's weights during distillation."}
     )
-    expanded_vocabulary: str | None = field(default=None, metadata={"help": "Folder written by run_expand_vocab.py."})
+    expanded_vocabulary: str | None = field(default=None, metadata={"help": "Folder written by expand_vocab."})
 
     def __post_init__(self) -> None:
         ways = {name: getattr(self, name) for name in SHAPE[:3]}
@@ -118,7 +130,8 @@ class DistillationCorpusArguments(CorpusArguments):
     """The text of the domain (`train_file`), and general text for the general teacher."""
 
     general_file: list[str] | None = field(
-        default=None, metadata={"help": "Text for the general teacher's distillation, if not that of the domain."}
+        default=None,
+        metadata={"help": "General text for distilling the general teacher. Default: the text of the domain."},
     )
 
 

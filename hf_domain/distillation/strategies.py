@@ -1,4 +1,4 @@
-"""The strategies of Adapt-and-Distill as plans: which training runs follow each other, and which are done.
+"""The strategies of Adapt-and-Distill as plans: the order of training runs, and which of them are finished.
 
 Section 3.1 of AdaLM (Yao et al., Findings of ACL 2021) compares four ways from a large general encoder to a small one
 of a domain. Each is a list of steps here, and each step leaves a checkpoint that AutoModel loads.
@@ -25,8 +25,6 @@ class Step:
         model: Checkpoint that the step starts from; None: the student is made from `teacher`.
         output_dir: Where the step leaves its checkpoint.
         teacher: Checkpoint that the student is made from or learns from.
-        corpus: Text that it trains on.
-        steps: Optimizer steps.
         expand: Whether the step gives its model the rows of the expanded vocabulary.
         why: What it is for, one line.
     """
@@ -99,7 +97,7 @@ def make_plan(
     early = strategy in ("distill_then_adapt", "adapt_and_distill")  # the student first learns general language
     model = str(folder / "student")
     source = adapted_teacher if strategy == "adapt_then_distill" else teacher
-    # A student made from the adapted teacher has its vocabulary already; one that exists needs the rows.
+    # A student made from the adapted teacher already has its vocabulary; an existing student needs the rows.
     needs_rows = expand and strategy == "adapt_then_distill" and student is not None
     steps.append(Step("make", model, "the student before training", student, source, expand=needs_rows))
 
@@ -144,7 +142,7 @@ def describe_plan(steps: list[Step]) -> str:
 
 
 def fingerprint_checkpoint(path: str) -> str:
-    """Return what tells one checkpoint from another: a digest of configuration and weights, or the name on the Hub.
+    """Return a digest of a checkpoint's configuration and weights, or its name on the Hub.
 
     Raises:
         ValueError: The folder holds no checkpoint.
@@ -154,7 +152,7 @@ def fingerprint_checkpoint(path: str) -> str:
         return path
     weights = sorted(folder.glob("*.safetensors"))
     if not weights or not (folder / "config.json").is_file():
-        # Only what a step made can be made again: nobody is told to delete a teacher of theirs.
+        # Only what a step made can be made again; never advise a user to delete their own teacher.
         is_ours = (folder / RECORD).is_file()
         advice = "Delete the folder to run the step that makes it again." if is_ours else "Save it by save_pretrained."
         raise ValueError(

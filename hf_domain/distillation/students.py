@@ -32,7 +32,7 @@ def check_pair(student: PreTrainedModel, teacher: PreTrainedModel, config: Disti
         )
     ours, theirs = find_encoder(student).config, find_encoder(teacher).config
     for owner, encoder_config in (("student", ours), ("teacher", theirs)):
-        # Flash and flex attention hand on no mask that tells which positions a local layer attends to.
+        # Flash and flex attention pass on no mask that shows which positions a local layer attends to.
         if (attention := str(encoder_config._attn_implementation)).startswith(("flash", "flex")):
             raise ValueError(
                 f"the attention must be sdpa or eager, but the {owner} has {attention}. Load it with "
@@ -101,7 +101,6 @@ def make_student(
 
     Args:
         teacher: Any of the seven families or of ours; only its configuration is read.
-        num_hidden_layers: Layers.
         hidden_size: Width; None is the teacher's, as with the following.
         num_attention_heads: Heads; MiniLM needs the teacher's number.
         intermediate_size: Width of the feed-forward networks.

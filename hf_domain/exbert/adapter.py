@@ -43,9 +43,9 @@ from hf_domain.modeling.layers_exbert import (
     restore,
 )
 
-# What an adapter remembers of its base: enough to tell when it is put on another one.
+# Fields of the base that an adapter records, to notice when it is loaded on another base.
 BASE_FIELDS = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
-# The fields an adapter shares with the model of its own.
+# The fields that an adapter shares with `ExBertConfig`.
 OPTIONS = (
     "extension_vocab_size",
     "base_vocab_size",
@@ -167,7 +167,7 @@ class ExBertAdapterLayer(nn.Module, BaseTunerLayer):
     def __init__(self, base: nn.Module):
         super().__init__()
         self.exbert_adapters = nn.ModuleDict()
-        # In a tuple: it is the base's, and must not be saved with the adapter.
+        # A tuple hides the module: it belongs to the base and must not be saved with the adapter.
         self.base_weights = (next(base.parameters()),)
 
     def get_base_layer(self) -> Any:
@@ -182,8 +182,8 @@ class ExBertAdapterLayer(nn.Module, BaseTunerLayer):
         """
         if not isinstance(adapter_names, str) and len(adapter_names) > 1:
             raise ValueError(
-                f"one exBERT adapter must be active at a time, since ids beyond the base's mean another word in each, "
-                f"but {', '.join(adapter_names)} are to be; call set_adapter with one name"
+                "one exBERT adapter must be active at a time, because ids beyond the base's mean different words "
+                f"in each, but these are to be: {', '.join(adapter_names)}. Call set_adapter with one name."
             )
         super().set_adapter(adapter_names, *args, **kwargs)
 
@@ -313,7 +313,10 @@ class ExBertAdapterModel(BaseTuner):
             side_names = SideLayer(ExBertConfig()).state_dict()
         names = [*model.state_dict(), *side_names, "side", "extension", "adapters.base_bias.extension_bias"]
         if adapter_name in {part for name in names for part in name.split(".")}:
-            raise ValueError(f"an adapter cannot be named {adapter_name!r}: modules of the model are named so")
+            raise ValueError(
+                f"the name of an adapter must not be that of a module of the model, but {adapter_name!r} is. "
+                "Choose another name."
+            )
         super().inject_adapter(model, adapter_name, *args, **kwargs)
 
     @contextmanager
@@ -366,12 +369,14 @@ class ExBertAdapterModel(BaseTuner):
             adapters = target.extension
             if target.extension_start != start:
                 raise ValueError(
-                    f"the extension of adapter {adapter_name!r} begins at id {start}, that of another adapter already "
-                    f"at {target.extension_start}; adapters on one base share its vocabulary"
+                    f"adapters on one base must begin their extension at the same id, but {adapter_name!r} begins "
+                    f"at {start} and another adapter at {target.extension_start}. Use adapters of one vocabulary."
                 )
         elif target is self.model.get_output_embeddings():
             if target.bias is None:
-                raise ValueError("an exBERT adapter adds to the decoder's bias, and the decoder of this base has none")
+                raise ValueError(
+                    "the decoder of the base must have a bias, to which an exBERT adapter adds, but has none"
+                )
             part = DecoderBias(start, config.extension_vocab_size)
             if not isinstance(target, AdaptedDecoder):
                 extend(target, AdaptedDecoder, adapters=DecoderAdapters(target, self.model))
@@ -390,7 +395,7 @@ class ExBertAdapterModel(BaseTuner):
         adapters._move_adapter_to_device_of_base_layer(adapter_name)
 
     def _check_merge_allowed(self) -> None:
-        raise ValueError("an exBERT adapter cannot be merged: its gates depend on the token; use unload()")
+        raise ValueError("an exBERT adapter cannot be merged, because its gates depend on the token. Use unload().")
 
     def _unload_and_optionally_merge(self, merge: bool = True, *args, **kwargs) -> Any:
         if merge:
@@ -406,7 +411,7 @@ class ExBertAdapterModel(BaseTuner):
         return super()._unload_and_optionally_merge(False, *args, **kwargs)
 
     def _replace_module(self, parent: nn.Module, child_name: str, new_module: nn.Module, child: nn.Module) -> None:
-        # Only unloading comes here, for `modules_to_save`; peft's own would leave the trained module in the base.
+        # Only unloading calls this, for `modules_to_save`; peft's own would leave the trained module in the base.
         setattr(parent, child_name, child.original_module)
 
     @classmethod
@@ -433,13 +438,15 @@ def check_base(config: ExBertAdapterConfig, model: PreTrainedModel) -> None:
     sizes = (expected["vocab_size"], (config.base_vocab_size or expected["vocab_size"]) + config.extension_vocab_size)
     if shape | {"vocab_size": 0} != expected | {"vocab_size": 0} or shape["vocab_size"] not in sizes:
         raise ValueError(
-            f"this adapter belongs to {trained_on or 'a base'} with {expected}, got {name or 'a base'} with {shape}; "
-            "load it on the base it was trained on"
+            f"an adapter must be loaded on the base it was trained on, {trained_on or 'a base'} with {expected}; got "
+            f"{name or 'a base'} with {shape}"
         )
     if name and trained_on and os.path.basename(name) != os.path.basename(trained_on):
         warnings.warn(
-            f"this adapter was trained on {trained_on} and is put on {name}, which has the same shape; unless it is a "
-            "copy, the predictions mean nothing",
+            (
+                f"this adapter was trained on {trained_on} and is loaded on {name}, which has the same shape; its "
+                f"predictions mean nothing unless {name} is a copy"
+            ),
             stacklevel=2,
         )
 

@@ -49,12 +49,16 @@ def convert_to_adapter(model: ExBertPreTrainedModel, base: PreTrainedModel) -> P
     encoder, expected = find_encoder(base).state_dict(), find_encoder(model).state_dict()
     if changed := [key for key, value in expected.items() if key in encoder and not torch.equal(value, encoder[key])]:
         raise ValueError(
-            f"the base inside the exBERT differs from {base.name_or_path or 'the given one'} in {changed[0]}: it was "
-            "trained as well (stage 2), or is another one; an adapter holds only what stands beside its base"
+            f"the base inside the exBERT must equal {base.name_or_path or 'the given one'}, but differs in "
+            f"{changed[0]}: it was trained as well (stage 2), or it is another base. An adapter holds only what "
+            "stands beside its base."
         )
     masked_lm = isinstance(model, ExBertForMaskedLM)
     if masked_lm and not model.config.tie_word_embeddings:
-        raise ValueError("an adapter's decoder reads its embedding table; this exBERT has tie_word_embeddings=False")
+        raise ValueError(
+            "the exBERT must have tie_word_embeddings=True to become an adapter, whose decoder shares its "
+            "embedding table, but has False"
+        )
     config = ExBertAdapterConfig(
         **{name: getattr(model.config, name) for name in OPTIONS},
         modules_to_save=list_head_modules(base) if masked_lm else None,
@@ -102,16 +106,12 @@ def convert_to_model(adapter: PeftModel) -> ExBertModel | ExBertForMaskedLM:
 def save_as_model(adapter: PeftModel, output_dir: str | Path) -> ExBertModel | ExBertForMaskedLM:
     """Save adapter and base as a model of its own where the adapter was saved, which moves into `adapter/`.
 
-    Args:
-        adapter: Trained and saved.
-        output_dir: Folder of the run.
-
     Returns:
         The model.
     """
     model = convert_to_model(adapter)
     saved = [*Path(output_dir).glob("adapter_*"), Path(output_dir, "README.md")]
-    # The card goes as well: Trainer reads from it that the folder holds an adapter.
+    # The card is replaced too: Trainer reads from it that the folder holds an adapter.
     with write_folder(output_dir, replaced=("adapter_*", "README.md")) as folder:
         model.save_pretrained(folder)
         (folder / "adapter").mkdir()

@@ -87,7 +87,10 @@ def convert_released_checkpoint(
     weights = rename_released_weights(state_dict)
     side = [name for name in weights if ".layer.0.side." in name]
     if not side and NEW_WORDS not in weights:
-        raise ValueError("the checkpoint has neither an extension vocabulary nor side modules; load it as a BERT")
+        raise ValueError(
+            "an exBERT checkpoint must have an extension vocabulary or side modules, but this one has neither. "
+            "Load it as a BERT."
+        )
     prefix = "model.backbone.encoder.layer.0.side"
     vocabulary = weights.get(NEW_WORDS)
     config = ExBertConfig(

@@ -23,7 +23,6 @@ def measure_masked_lm_loss(
         model: A masked LM, on the device that is to compute; it is switched to evaluation mode.
         examples: With `input_ids`, as `tokenize_corpus` makes them.
         collator: Masks them. With a `DataCollatorForTokenMask` every model sees the same masks.
-        batch_size: Examples at once.
 
     Returns:
         `loss`, the mean cross-entropy of the masked tokens in nats, and their number, `masked_tokens`.
@@ -59,8 +58,6 @@ def compare_losses(
         models: Names and masked LMs; a generator may load them one after another.
         corpora: By name, examples of `tokenizer`.
         tokenizer: That of all models: a loss is one of a token, and other tokens have other losses.
-        mlm_probability: Share of tokens to predict.
-        batch_size: Examples at once.
         seed: Of the masks, which are the same for every model.
 
     Returns:
@@ -85,7 +82,6 @@ def plot_losses(losses: Mapping[str, Mapping[str, Mapping[str, float]]], path: s
 
     Args:
         losses: As `compare_losses` returns them.
-        path: Of the image.
     """
     from matplotlib.figure import Figure
 

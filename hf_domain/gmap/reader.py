@@ -42,10 +42,8 @@ class MemoryReader:
 
         Args:
             tokenized: What the domain encoder reads.
-            splits: The texts.
             tokenize: Takes a batch and a tokenizer, see `map_splits`.
             training_args: Say on which device states are computed, and which process goes first.
-            data_args: Those of `map_splits`.
         """
         inputs: dict[str, Any] = dict(tokenized)
         if self.tokenizer is not None:

@@ -22,7 +22,6 @@ def read_token_ids(passages: Dataset | Mapping[int, Sequence[int]], passage_ids:
     Args:
         passages: A dataset with the columns `id` and `input_ids` in which the row of a passage is its id, or a mapping
             of ids to token ids.
-        passage_ids: Which.
 
     Returns:
         Their token ids.
@@ -77,7 +76,10 @@ class DataCollatorWithPassages:
 
     def __post_init__(self) -> None:
         if self.num_passages < 1:
-            raise ValueError(f"num_passages is at least 1; got {self.num_passages}. Without passages, no collator.")
+            raise ValueError(
+                f"num_passages must be at least 1, but is {self.num_passages}. To read no passages, leave out "
+                "this collator."
+            )
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> Any:
         """Make a batch.
@@ -95,14 +97,13 @@ class DataCollatorWithPassages:
         """
         if "passage_ids" not in examples[0]:
             raise ValueError(
-                f"reading passages needs the column passage_ids; got {sorted(examples[0])}. "
-                "Look the texts up in the datastore first."
+                f"examples must have the column passage_ids, but have {sorted(examples[0])}. Call add_passages first."
             )
         chosen = [[int(number) for number in example["passage_ids"][: self.num_passages]] for example in examples]
         batch = self.collator(
             [{name: value for name, value in example.items() if name not in PASSAGE_COLUMNS} for example in examples]
         )
-        # Always the same width: with fewer passages on some processes or steps a compiled model would be compiled anew.
+        # Always the same width: a compiled model would compile again for steps or processes with fewer passages.
         ids = torch.tensor([row + [-1] * (self.num_passages - len(row)) for row in chosen])
         if self.passages is None:
             batch["passage_ids"] = ids
@@ -119,10 +120,10 @@ class DataCollatorWithPassages:
         longest = max(map(len, tokens), default=0)
         if longest > self.tokenizer.model_max_length:
             raise ValueError(
-                f"passages are no longer than the {self.tokenizer.model_max_length} tokens the model takes; one has "
-                f"{longest}. Build the datastore with this tokenizer and shorter passages."
+                f"passages must have at most {self.tokenizer.model_max_length} tokens, the encoder's limit, but "
+                f"one has {longest}. Build the datastore with this tokenizer and shorter passages."
             )
-        # One row of padding where nothing was found, so that the model takes the same way through every batch.
+        # One row of padding if nothing was found, so that every batch takes the same path through the model.
         shape = (max(len(tokens), 1), max(longest, 1))
         input_ids = torch.full(shape, self.tokenizer.pad_token_id)
         mask = torch.zeros(shape, dtype=torch.long)

@@ -36,10 +36,8 @@ def explain(
 
     Args:
         model: Any head, or none.
-        tokenizer: Its tokenizer.
         datastore: See `load_datastore`.
         texts: One text, or both of a pair; passages are looked up for them together.
-        num_passages: How many are retrieved.
         max_query_terms: See `Datastore.search`.
     """
     ((ids, _),) = datastore.search([" ".join(texts)], num_passages, max_query_terms)
@@ -52,7 +50,7 @@ def explain(
     if not ids:
         return Explanation(predictions=predictions)
     chosen = int(ids[int(output.selected_passages[0])])
-    # Of the datastore: the model's may put a blank before the first word, see `prepare_for_words`.
+    # The datastore's tokenizer: the model's may put a blank before the first word, see `prepare_for_words`.
     offsets = datastore.tokenizer(passages[chosen]["text"], return_offsets_mapping=True)["offset_mapping"]
     weights = output.word_weights[0].mean(dim=0).tolist()
     spans = [(start, end, weight) for (start, end), weight in zip(offsets, weights, strict=False) if end > start]

@@ -42,11 +42,6 @@ class PassageReader:
     def look_up(self, splits: DatasetDict, text_columns: list[str], num_proc: int | None = None) -> DatasetDict:
         """Look up the texts of every split.
 
-        Args:
-            splits: The data.
-            text_columns: What is looked up, together.
-            num_proc: Processes that search.
-
         Returns:
             The splits with `passage_ids` and `passage_scores`.
         """
@@ -60,16 +55,15 @@ class PassageReader:
 
         Args:
             examples: With the column `input_ids`.
-            num_proc: Processes that decode and search.
 
         Returns:
             The examples with `passage_ids` and `passage_scores`.
-
-        Raises:
-            ValueError: They are a stream.
         """
         if not isinstance(examples, DatasetDict):
-            raise ValueError("texts are looked up before training; got a stream. Leave out --streaming.")
+            raise ValueError(
+                "RADA looks up the passages of all texts before training, but the corpus is a stream. Leave out "
+                "--streaming."
+            )
         tokenizer = self.tokenizer
         texts = examples.map(
             lambda batch: {"text": tokenizer.batch_decode(batch["input_ids"], skip_special_tokens=True)},
@@ -94,8 +88,9 @@ class PassageReader:
             return
         if training_args.do_train and model.config.passage_encoder != "frozen":
             raise ValueError(
-                "cached passages go stale while the encoder that made them trains; got passage_encoder="
-                f"{model.config.passage_encoder}. Add --config_overrides passage_encoder=frozen or drop the cache."
+                "--passage_cache needs passage_encoder=frozen, because a trained encoder changes the states of "
+                f"passages, but passage_encoder is {model.config.passage_encoder}. Add --config_overrides "
+                "passage_encoder=frozen, or drop the cache."
             )
         # Imported here: only a run with a cache hashes and maps files.
         from hf_domain.rada.states import build_passage_cache, list_retrieved
@@ -140,10 +135,6 @@ def load_datastore(
     """Load the datastore that a run reads.
 
     Args:
-        args: Say the folder.
-        model: That of the run.
-        tokenizer: Its tokenizer.
-        method: What the run asked for.
         appends_passage: Whether the run appends a passage to the text, for an encoder that reads none by itself.
 
     Returns:
@@ -155,18 +146,21 @@ def load_datastore(
     """
     reads = isinstance(model, RadaPreTrainedModel)
     if appends_passage and (reads or args.datastore is None):
-        raise ValueError("--append_passage is for an encoder that reads no passages by itself, and needs a --datastore")
+        raise ValueError("--append_passage needs a --datastore and an encoder that reads no passages itself")
     if args.datastore is None:
         if method in METHODS and METHODS[method].reads_passages:
-            raise ValueError("--method rada reads passages; got no --datastore. Build one with build_datastore.py.")
+            raise ValueError(
+                "--method rada needs a --datastore, but none is given. Build one with hf-domain build_datastore."
+            )
         if args.passage_cache is not None:
-            raise ValueError(f"--passage_cache holds passages of a --datastore; got {args.passage_cache} alone.")
+            raise ValueError(f"--passage_cache needs a --datastore, but {args.passage_cache} is given alone")
         if reads:
-            logger.warning("this model reads passages and there is no --datastore: it works as its encoder alone")
+            logger.warning("this model reads passages, but no --datastore is given: it works as its encoder alone")
         return None
     if not (reads or appends_passage):
         raise ValueError(
-            f"a --datastore is read by rada; {type(model).__name__} reads no passages. Add --method rada or drop it."
+            f"--datastore needs a model that reads passages, but {type(model).__name__} reads none. Add --method "
+            "rada, or drop the datastore."
         )
     # Imported here: a run without passages needs no engine that searches.
     from hf_domain.datastore import Datastore
@@ -175,8 +169,8 @@ def load_datastore(
     positions, longest = count_positions(model) if reads else None, datastore.manifest.max_length
     if positions is not None and longest > positions:
         raise ValueError(
-            f"passages are no longer than the {positions} tokens the model takes; those of {args.datastore} have up to "
-            f"{longest}. Build it again with --max_length {positions} or less."
+            f"passages must have at most {positions} tokens, the encoder's limit, but those of {args.datastore} "
+            f"have up to {longest}. Build it again with --max_length {positions} or less."
         )
     return datastore
 
@@ -198,7 +192,6 @@ def append_passages(
 
     Args:
         splits: With `passage_ids`.
-        datastore: Has the `passages`.
         text_column: What the passage is appended to.
         tokenizer: A fast one, as datastores need.
         max_seq_length: Tokens of text and passage at most, with special tokens.
@@ -238,11 +231,7 @@ def weigh_words(
 
     Args:
         model: Any head, or none.
-        tokenizer: Its tokenizer.
-        datastore: What is searched, a `Datastore`.
-        text: What is read for.
         text_pair: The second text of a pair; passages are looked up for both together.
-        num_passages: How many are retrieved.
         max_query_terms: See `Datastore.search`.
 
     Returns:

@@ -24,11 +24,11 @@ class ModelArguments:
     """Which model is fine-tuned."""
 
     model_name_or_path: str = field(metadata={"help": "Encoder: a folder or a name on the Hub."})
-    config_name: str | None = field(default=None, metadata={"help": "Config, if not that of the model."})
-    tokenizer_name: str | None = field(default=None, metadata={"help": "Tokenizer, if not that of the model."})
+    config_name: str | None = field(default=None, metadata={"help": "Config to use instead of the model's."})
+    tokenizer_name: str | None = field(default=None, metadata={"help": "Tokenizer to use instead of the model's."})
     cache_dir: str | None = field(default=None, metadata={"help": "Where downloads are kept."})
     model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of the model."})
-    token: str | None = field(default=None, metadata={"help": "Token of the Hub, if not the stored one."})
+    token: str | None = field(default=None, metadata={"help": "Hub token to use instead of the stored one."})
     trust_remote_code: bool = field(default=False, metadata={"help": "Run code that comes with the model."})
     ignore_mismatched_sizes: bool = field(
         default=False, metadata={"help": "Replace the head of a model that was fine-tuned for other labels."}
@@ -36,7 +36,7 @@ class ModelArguments:
     method: str = field(
         default=PLAIN,
         metadata={
-            "help": "The encoder as it is, with a memory (gmap), or reading passages (rada).",
+            "help": "What to fine-tune: the encoder alone (plain), with a memory (gmap) or with passages (rada).",
             "choices": TASK_METHODS,
         },
     )
@@ -49,7 +49,7 @@ class ModelArguments:
     )
     overwrite_output_dir: bool = field(
         default=False,
-        metadata={"help": "Start over and replace what output_dir holds; by default a killed run continues."},
+        metadata={"help": "Start over and replace the content of output_dir. Default: continue a killed run."},
     )
     verbose: bool = field(
         default=False, metadata={"help": "Show all arguments and the messages of transformers and datasets."}
@@ -97,20 +97,23 @@ class DataArguments:
     """Which data a task has. Every task adds its own."""
 
     dataset_name: str | None = field(default=None, metadata={"help": "Dataset of the Hub, instead of files."})
-    dataset_config_name: str | None = field(default=None, metadata={"help": "Its configuration."})
+    dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of the dataset."})
     train_file: str | None = field(default=None, metadata={"help": "Training data: .jsonl, .json, .csv or .parquet."})
-    validation_file: str | None = field(default=None, metadata={"help": "Validation data, likewise."})
-    test_file: str | None = field(default=None, metadata={"help": "Test data, likewise."})
-    max_train_samples: int | None = field(default=None, metadata={"help": "Use the first so many training examples."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Likewise for validation."})
-    max_predict_samples: int | None = field(default=None, metadata={"help": "Likewise for test."})
+    validation_file: str | None = field(default=None, metadata={"help": "Validation data, in the same formats."})
+    test_file: str | None = field(default=None, metadata={"help": "Test data, in the same formats."})
+    max_train_samples: int | None = field(
+        default=None, metadata={"help": "Use only this many training examples, from the first."}
+    )
+    max_eval_samples: int | None = field(default=None, metadata={"help": "Use only this many validation examples."})
+    max_predict_samples: int | None = field(default=None, metadata={"help": "Use only this many test examples."})
     pad_to_max_length: bool = field(default=False, metadata={"help": "Pad to max_seq_length, not batch by batch."})
-    overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again although a cached result exists."})
+    overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again, even if a cached result exists."})
     preprocessing_num_workers: int | None = field(
-        default=None, metadata={"help": "Processes that tokenize, and search."}
+        default=None, metadata={"help": "Number of processes that tokenize, and search for passages."}
     )
     memory_cache: str | None = field(
-        default=None, metadata={"help": "With a frozen memory (gmap): folder that keeps its states of all examples."}
+        default=None,
+        metadata={"help": "With gmap and a frozen memory: folder that caches its states for all examples."},
     )
 
 
@@ -123,23 +126,24 @@ class ClassificationArguments(DataArguments):
         metadata={"help": "Column of text, or two as first,second. Default: a known pair, `text`, or the only one."},
     )
     label_column_name: str = field(default="label", metadata={"help": "Column of labels."})
-    max_seq_length: int = field(default=128, metadata={"help": "Tokens of an example at most."})
+    max_seq_length: int = field(default=128, metadata={"help": "Maximum number of tokens of an example."})
     do_regression: bool | None = field(
-        default=None, metadata={"help": "Labels are values. Default: if they are fractions."}
+        default=None, metadata={"help": "Treat labels as values. Default: if they are fractions."}
     )
     multi_label: bool | None = field(
-        default=None, metadata={"help": "An example has any number of labels. Default: if it has a list of them."}
+        default=None, metadata={"help": "Allow any number of labels for an example. Default: if labels are lists."}
     )
     negative_labels: str | None = field(
-        default=None, metadata={"help": "Labels that mean none of these, as a,b; adds positive_micro_f1 without them."}
+        default=None,
+        metadata={"help": "Labels that mean 'none of these', as a,b; adds positive_micro_f1, which leaves them out."},
     )
     metric_name: str | None = field(
         default=None,
-        metadata={"help": "One metric instead of all; one of evaluate needs --trust_remote_code."},
+        metadata={"help": "Compute one metric instead of all; a metric of evaluate needs --trust_remote_code."},
     )
     append_passage: bool = field(
         default=False,
-        metadata={"help": "Append the best passage of a --datastore, as far as it fits behind the text."},
+        metadata={"help": "Append the best passage of a --datastore to the text, cut to the room that is left."},
     )
 
 
@@ -150,22 +154,24 @@ class NerArguments(DataArguments):
     text_column_name: str = field(default="tokens", metadata={"help": "Column of words."})
     label_column_name: str = field(default="tags", metadata={"help": "Column of tags; often ner_tags on the Hub."})
     max_seq_length: int | None = field(
-        default=None, metadata={"help": "Tokens of a sentence at most. Default: as many as the model takes."}
+        default=None, metadata={"help": "Maximum number of tokens of a sentence. Default: the model's limit."}
     )
-    label_all_tokens: bool = field(
-        default=False, metadata={"help": "Label all tokens of a word, not the first one alone."}
+    label_all_tokens: bool = field(default=False, metadata={"help": "Label all tokens of a word, not only the first."})
+    return_entity_level_metrics: bool = field(
+        default=False, metadata={"help": "Also compute metrics for each entity type."}
     )
-    return_entity_level_metrics: bool = field(default=False, metadata={"help": "Metrics of every entity type as well."})
 
 
 @dataclass
 class QuestionAnsweringArguments(DataArguments):
     """What to answer and how."""
 
-    max_seq_length: int = field(default=384, metadata={"help": "Tokens of question and window at most."})
-    doc_stride: int = field(default=128, metadata={"help": "Tokens that two windows of a context share."})
-    n_best_size: int = field(default=20, metadata={"help": "Answers that are kept for a question."})
-    max_answer_length: int = field(default=30, metadata={"help": "Tokens of an answer at most."})
+    max_seq_length: int = field(default=384, metadata={"help": "Maximum number of tokens of question and window."})
+    doc_stride: int = field(
+        default=128, metadata={"help": "Number of tokens that neighboring windows of a context share."}
+    )
+    n_best_size: int = field(default=20, metadata={"help": "Number of candidate answers to keep for each question."})
+    max_answer_length: int = field(default=30, metadata={"help": "Maximum number of tokens of an answer."})
     version_2_with_negative: bool = field(default=False, metadata={"help": "Some questions have no answer."})
     null_score_diff_threshold: float = field(
         default=0.0, metadata={"help": "Choose no answer when it leads the best answer by more than this."}
@@ -186,27 +192,26 @@ def check_method(model_args: ModelArguments, is_method: bool) -> None:
     row = METHODS.get(method)
     if model_args.config_overrides and (row is None or row.keeps_encoder):
         raise ValueError(
-            f"--config_overrides are options of a method and {method} has none; got {model_args.config_overrides}"
+            f"--config_overrides sets options of a method, but {method} has none; got {model_args.config_overrides}"
         )
     if (memory is not None) != (row is not None and row.reads_memory and not is_method):
         raise ValueError(
-            "--memory_name_or_path names the memory that --method gmap joins to an encoder that has none yet; "
-            f"got {memory} with --method {method}"
+            f"--memory_name_or_path must be given exactly when --method gmap builds a new G-MAP, but is {memory} "
+            f"with --method {method}"
         )
 
 
 def check_work(training_args: TrainingArguments, *names: str) -> None:
-    """Raise unless a run is told to do something.
+    """Raise unless a run has something to do.
 
     Args:
-        training_args: Those of the run.
         names: What it can do, such as `do_train`.
     """
     if not any(getattr(training_args, name) for name in names):
-        raise ValueError(f"a run must be told what to do: add {' or '.join(f'--{name}' for name in names)}")
+        raise ValueError(f"a run needs something to do. Add {' or '.join(f'--{name}' for name in names)}.")
 
 
-# What a number must be, by the name of its flag in any script. A NaN is in no range.
+# The range of each number, by the name of its flag in any script. A NaN is in no range.
 _RULES: dict[str, Callable[[float], bool]] = {
     "at least 1": lambda value: 1 <= value < math.inf,
     "at least 0": lambda value: 0 <= value < math.inf,
@@ -373,7 +378,6 @@ def parse_arguments(*classes: Any, description: str | None = None) -> tuple[Any,
     """Read the command line, or the JSON or YAML file that it begins with; flags after the file replace its values.
 
     Args:
-        classes: Dataclasses of arguments.
         description: What `--help` begins with, such as the docstring of the script.
 
     Returns:

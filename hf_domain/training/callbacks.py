@@ -87,7 +87,7 @@ def log_auxiliary_losses(trainer: Trainer) -> None:
         return
     callback = AuxiliaryLossCallback()
     model.register_forward_hook(callback.collect, with_kwargs=True)
-    # In front: reporters read the line that this callback completes.
+    # First, because reporters read the line that this callback completes.
     trainer.callback_handler.callbacks.insert(0, callback)
 
 
@@ -114,7 +114,7 @@ class PushCodeCallback(TrainerCallback):
             save_nested_code(model.config, folder)
             for file in Path(folder).iterdir():
                 copy = Path(str(args.output_dir), file.name)
-                # An earlier push may still be reading: what is there already is not cut off to be written again.
+                # An earlier push may still be reading: do not truncate a file that is already right.
                 if not (copy.is_file() and copy.read_bytes() == file.read_bytes()):
                     shutil.copy(file, copy)
 

@@ -61,7 +61,6 @@ def load_splits(
     """Load the data of a task.
 
     Args:
-        model_args: For the Hub.
         data_args: Files or a dataset of the Hub.
         training_args: Say by `do_train`, `do_eval` and `do_predict` which splits are needed.
         needs_train: The training data are needed in any case, because they say which labels there are.
@@ -84,8 +83,8 @@ def load_splits(
     options: dict[str, Any] = {"cache_dir": model_args.cache_dir}
     if (data_args.dataset_name is None) == (not any(files.values())):
         raise ValueError(
-            f"data are files or a dataset name; got {files} and dataset_name={data_args.dataset_name}. "
-            "Name one of the two."
+            f"the data must be either files or a dataset of the Hub, but are files={files} and "
+            f"dataset_name={data_args.dataset_name}. Give one of the two."
         )
     available: Any = files
     if data_args.dataset_name is not None:
@@ -97,7 +96,7 @@ def load_splits(
         if not is_needed:
             continue
         if not available.get(split):
-            raise ValueError(f"this run needs the split {split}, which is missing or empty. Give --{split}_file.")
+            raise ValueError(f"this run needs the split {split}, but it is missing or empty. Give --{split}_file.")
         splits[split] = available[split] if data_args.dataset_name else load_files(available[split], **options)
     return splits
 
@@ -115,7 +114,6 @@ def choose_text_columns(
 
     Args:
         splits: The data; the first one, train, decides.
-        label_column: Is not read.
         names: See `find_text_columns`.
         locate: Says where an example stands, for messages.
 
@@ -144,8 +142,6 @@ def check_columns(splits: DatasetDict, columns: list[str], optional_in_test: str
     """Raise unless every split has the columns.
 
     Args:
-        splits: The data.
-        columns: What they need.
         optional_in_test: A column that the test split may lack: the labels.
 
     Raises:
@@ -155,8 +151,8 @@ def check_columns(splits: DatasetDict, columns: list[str], optional_in_test: str
         for column in columns:
             if column not in dataset.column_names and not (split == "test" and column == optional_in_test):
                 raise ValueError(
-                    f"the split {split} needs the column {column}; it has {', '.join(dataset.column_names)}. "
-                    "Rename a column or name the right one on the command line."
+                    f"the split {split} must have the column {column}, but has {', '.join(dataset.column_names)}. "
+                    "Rename a column, or name the right one on the command line."
                 )
 
 
@@ -170,7 +166,6 @@ def map_splits(
     """Tokenize every split.
 
     Args:
-        splits: The data.
         tokenize: Takes a batch of columns and returns the columns that replace them; `passage_ids` stay.
         training_args: Say which process goes first, so that the others find its cache.
         data_args: Say how many processes tokenize, and whether a cached result is used.
@@ -198,10 +193,6 @@ def map_splits(
 
 def limit_splits(splits: DatasetDict, data_args: DataArguments) -> DatasetDict:
     """Keep the first examples of every split.
-
-    Args:
-        splits: The data.
-        data_args: Say how many.
 
     Returns:
         The shortened splits.
@@ -242,8 +233,6 @@ def load_model(
 
     Args:
         auto_class: `AutoModelFor*` of the task.
-        model_args: Which model.
-        tokenizer: Its tokenizer.
         label_names: The labels in the order of their ids. Default: the task has none.
         options: Other fields of the configuration that the task sets.
 

@@ -14,7 +14,6 @@ def check_weights(model: torch.nn.Module, name: str, advice: str = "Use another 
     """Raise unless every weight and every saved buffer of a model is finite.
 
     Args:
-        model: Of any kind.
         name: How the message calls the model.
         advice: What to do, in a sentence.
 
@@ -67,8 +66,8 @@ def check_predictions(predictions: Any) -> None:
 class NonFiniteStop(TrainerCallback):
     """Stops training before an optimizer step that would write nan or inf into the weights, and before saving such.
 
-    Trainer goes on: it clips gradients by a norm of nan, and its `logging_nan_inf_filter` logs the mean of the other
-    losses instead. The filter stays on for evaluations: a batch in which nothing is masked has a loss of 0 / 0.
+    Trainer alone would continue: it clips gradients by a norm of nan, and its `logging_nan_inf_filter` logs the mean of
+    the other losses instead. The filter stays on for evaluations: a batch without a masked token has a loss of 0 / 0.
     """
 
     def on_pre_optimizer_step(

@@ -53,9 +53,9 @@ def parse_overrides(overrides: str | None) -> dict[str, Any]:
     for part in re.split(r",(?![^\[]*\])", overrides) if overrides else []:  # a comma inside brackets is the list's
         name, separator, value = part.partition("=")
         if not (name and separator):
-            raise ValueError(f"overrides have the form name=value,name=value, got {part!r}")
+            raise ValueError(f"--config_overrides must have the form name=value,name=value, but has the part {part!r}")
         if name.strip() in options:
-            raise ValueError(f"overrides must name an option once, but {name.strip()} stands there twice")
+            raise ValueError(f"--config_overrides must name an option once, but {name.strip()} occurs twice")
         try:
             options[name.strip()] = json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
         except json.JSONDecodeError:
@@ -64,11 +64,7 @@ def parse_overrides(overrides: str | None) -> dict[str, Any]:
 
 
 def check_names(overrides: dict[str, Any], config: Any) -> None:
-    """Raise unless the options are fields of a configuration: transformers would set any other name as well.
-
-    Raises:
-        ValueError: One is not.
-    """
+    """Raise unless the options are fields of a configuration: transformers would set any other name as well."""
     known = {item.name for item in fields(config)}
     if isinstance(config, BackboneConfig):  # it has the fields of its encoder too
         known |= {name for name in overrides if has_encoder_field(config, name)}

@@ -43,11 +43,19 @@ PREPARING_BATCHES = 10
 class PretrainingArguments(ModelArguments):
     """Which encoder, and what is made of it."""
 
-    method: str = field(default=BASELINE, metadata={"help": "What is trained.", "choices": PRETRAINING_METHODS})
-    expanded_vocabulary: str | None = field(default=None, metadata={"help": "Folder written by run_expand_vocab.py."})
-    new_rows_first_steps: int = field(default=0, metadata={"help": "Train the new rows alone for so many steps."})
+    method: str = field(
+        default=BASELINE,
+        metadata={
+            "help": "What to train: the encoder (dapt), low-rank changes (lora), or a method of this package.",
+            "choices": PRETRAINING_METHODS,
+        },
+    )
+    expanded_vocabulary: str | None = field(default=None, metadata={"help": "Folder written by expand_vocab."})
+    new_rows_first_steps: int = field(
+        default=0, metadata={"help": "Train only the new rows for this many steps, then everything."}
+    )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = field(
-        default="float32", metadata={"help": "Type of the weights; use --bf16 for mixed precision."}
+        default="float32", metadata={"help": "Data type of the weights; use --bf16 for mixed precision."}
     )
 
     def __post_init__(self) -> None:
@@ -89,7 +97,22 @@ class CorpusArguments:
     preprocessing_num_workers: int | None = field(
         default=None, metadata={"help": "Processes that tokenize, and search."}
     )
-    overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again."})
+    validation_split_percentage: int = field(
+        default=5, metadata={"help": "Percentage to hold out if no validation text is given."}
+    )
+    streaming: bool = field(default=False, metadata={"help": "Read the data while training; needs --max_steps."})
+    max_seq_length: int = field(default=128, metadata={"help": "Number of tokens in an example."})
+    line_by_line: bool = field(
+        default=False, metadata={"help": "Make one example of each document instead of packing documents into blocks."}
+    )
+    mlm_probability: float = field(default=0.15, metadata={"help": "Share of tokens (or words) to mask."})
+    whole_word_mask: bool = field(default=False, metadata={"help": "Mask all pieces of a word together."})
+    max_train_samples: int | None = field(default=None, metadata={"help": "Use only this many training examples."})
+    max_eval_samples: int | None = field(default=None, metadata={"help": "Use only this many validation examples."})
+    preprocessing_num_workers: int | None = field(
+        default=None, metadata={"help": "Number of processes that tokenize, and search for passages."}
+    )
+    overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again, even if a cached result exists."})
 
 
 def check_options(
@@ -119,16 +142,20 @@ def check_options(
         path, _ = split_mix(data_args.mix)
         check_held_out([path], {"validation_file": data_args.validation_file})
     if data_args.streaming and training_args.do_train and training_args.max_steps <= 0:
-        raise ValueError("the length of a stream is not known: --streaming needs --max_steps, got none")
+        raise ValueError(
+            "--streaming needs --max_steps, because the length of a stream is not known, but none is given"
+        )
     if METHODS[model_args.method].finish and training_args.push_to_hub and not training_args.do_train:
-        raise ValueError(f"--method {model_args.method} pushes the model that training ends with: add --do_train")
+        raise ValueError(
+            f"--method {model_args.method} pushes the trained model, so --push_to_hub needs --do_train. Add it."
+        )
     method = METHODS[model_args.method]
     if model_args.new_rows_first_steps and model_args.expanded_vocabulary is None:
-        raise ValueError("--new_rows_first_steps needs the new rows of an --expanded_vocabulary, got none")
+        raise ValueError("--new_rows_first_steps needs an --expanded_vocabulary, but none is given")
     if model_args.new_rows_first_steps and method.trains_rows_apart:
         raise ValueError(
-            "--new_rows_first_steps trains the new rows of the encoder's own table alone; the encoder of "
-            f"{model_args.method} is frozen, and its new rows are apart: leave the flag out"
+            f"--new_rows_first_steps must not be used with {model_args.method}, which freezes the encoder and "
+            "trains the new rows separately. Leave the flag out."
         )
 
 
@@ -142,11 +169,6 @@ def load_model(
 ) -> PreTrainedModel:
     """Load the model to train: the encoder itself, or the method's model around it.
 
-    Args:
-        args: Which encoder, method and options.
-        tokenizer: That of the run.
-        delta: What an expanded vocabulary adds.
-
     Raises:
         ValueError: The checkpoint is no masked LM, cannot take new entries, or has weights that are not finite; the
             tokenizer has no mask token or does not fit; see also `load_config`.
@@ -155,18 +177,18 @@ def load_model(
     config, overrides = load_config(args)
     if type(config) not in MODEL_FOR_MASKED_LM_MAPPING and not args.trust_remote_code:
         raise ValueError(
-            f"masked language modeling needs an encoder such as BERT or RoBERTa, got a {config.model_type}"
+            f"masked language modeling needs an encoder such as BERT or RoBERTa, but this is a {config.model_type}"
         )
     extends = any(method.extends_vocabulary for method in find_methods(config.model_type))
     if delta is not None and (extends or hasattr(config, "memory_config")):
         raise ValueError(
-            f"the vocabulary of an {config.model_type} is expanded when the model is made, since a part of it cannot "
-            f"read new words; leave out --expanded_vocabulary, got {args.expanded_vocabulary}"
+            f"the vocabulary of an {config.model_type} must be expanded before the model is built, because a part "
+            f"of it cannot read new words. Leave out --expanded_vocabulary {args.expanded_vocabulary}."
         )
     if getattr(config, "memory_tokenizer", "same") != "same":
         raise ValueError(
-            "in masked-LM training the memory reads the masked text, so both encoders need one tokenizer; the memory "
-            f"of {args.model_name_or_path} has its own"
+            "in masked-LM training both encoders must have one tokenizer, because the memory reads the masked "
+            f"text, but the memory of {args.model_name_or_path} has its own"
         )
     with hide_load_report():
         model, info = AutoModelForMaskedLM.from_pretrained(

@@ -26,7 +26,7 @@ from hf_domain.training.run_files import STATE
 logger = logging.getLogger(__name__)
 
 RECORD = "_run.json"
-# What a command makes in its folder. Another run would overwrite it.
+# Files that a command makes in its folder and another run would overwrite.
 MADE = (
     "config.json",
     "*.safetensors",
@@ -53,14 +53,14 @@ FREE = {
     "enable_jit_checkpoint", "restore_callback_states_from_checkpoint", "prediction_loss_only", "debug",
 }  # fmt: skip
 FREE_PREFIXES = ("_", "log_", "logging_", "save_", "hub_", "ddp_", "dataloader_", "trackio_")
-# The place of a cache is free, whether there is one is not: cached states are rounded.
+# A cache may move, but must not come or go: cached states are rounded.
 CACHES = ("memory_cache", "passage_cache")
 # Beside `*_file` and `*_or_path`.
 PATHS = ("tokenizer_name", "config_name", "expanded_vocabulary", "datastore", "dataset_name")
 
 
 def run_in_folder(run: Callable[..., None], *arguments: Any) -> None:
-    """Run a command in its output folder: continue it where it was killed, and leave it where it is finished.
+    """Run a command in its output folder: continue it if it was killed, skip it if it is finished.
 
     Args:
         run: Takes the arguments; is not called where the same run is finished.
@@ -104,9 +104,7 @@ def begin_run(folder: Path, options: dict[str, Any], description: dict[str, Any]
     """Record that a run begins, unless the folder holds it, finished.
 
     Args:
-        folder: Where it writes.
-        options: All of the command.
-        description: What tells the run from others, see `describe_run`.
+        description: Identifies the run, see `describe_run`.
 
     Returns:
         Whether there is anything to do.
@@ -118,14 +116,15 @@ def begin_run(folder: Path, options: dict[str, Any], description: dict[str, Any]
     check_inputs(folder, options)
     record, overwrites = read_record(folder), bool(options.get("overwrite_output_dir"))
     chosen = options.get("resume_from_checkpoint")
-    # Who names a checkpoint of the folder says by it that the run goes on from there.
+    # Whoever names a checkpoint of this folder wants the run to continue from it.
     if not overwrites and not (chosen and Path(chosen).resolve().is_relative_to(folder.resolve())):
         check_same_run(folder, record, description, can_overwrite="overwrite_output_dir" in options)
         if record.get("finished"):
             if options.get("push_to_hub") and not record.get("pushed"):
                 raise ValueError(
-                    f"a run pushes what it trains; {folder} holds this run, finished and not pushed. Push the folder "
-                    f"with hf upload REPOSITORY {folder}, or train again with --overwrite_output_dir."
+                    f"a run can push only what it trains, and {folder} holds this run finished and not pushed. "
+                    f"Push the folder with hf upload REPOSITORY {folder}, or train again with "
+                    "--overwrite_output_dir."
                 )
             again = "" if "overwrite_output_dir" not in options else " --overwrite_output_dir runs it again."
             sys.stdout.write(f"{folder} holds this run, finished; nothing to do.{again}\n")
@@ -139,7 +138,6 @@ def clear_folder(folder: Path, *, checkpoints: bool = False) -> None:
     """Delete what a killed process left half-written.
 
     Args:
-        folder: Of a run.
         checkpoints: Delete the whole checkpoints as well.
     """
     finish_writing(folder)
@@ -152,11 +150,7 @@ def clear_folder(folder: Path, *, checkpoints: bool = False) -> None:
 
 
 def check_inputs(folder: Path, options: dict[str, Any]) -> None:
-    """Check that a run does not write over what it reads.
-
-    Raises:
-        ValueError: It does.
-    """
+    """Check that a run does not write over what it reads."""
     own = folder.resolve()
     for name, value in options.items():
         if not name.endswith("_or_path") and name not in PATHS:
@@ -191,34 +185,30 @@ def check_same_run(folder: Path, record: dict[str, Any], description: dict[str, 
         state = "finished" if record["finished"] else "unfinished"
         more = f" and {len(changes) - 5} more" if len(changes) > 5 else ""
         raise ValueError(
-            f"an output folder is of one run; {folder} holds another one, {state}, with "
+            f"an output folder must belong to one run, but {folder} holds another one, {state}, with "
             f"{'; '.join(sorted(changes)[:5])}{more}. {remedy}"
         )
 
 
 def check_free(folder: Path, remedy: str) -> None:
-    """Check that a folder holds nothing that a run would overwrite.
-
-    Raises:
-        ValueError: It does.
-    """
+    """Check that a folder holds nothing that a run would overwrite."""
     if held := list_made(folder):
         listed = ", ".join(held[:5]) + (f" and {len(held) - 5} more" if len(held) > 5 else "")
         raise ValueError(f"an output folder must be free for what the run makes, but {folder} holds {listed}. {remedy}")
 
 
 def list_made(folder: Path) -> list[str]:
-    """List what a folder holds of what a run makes."""
+    """List the files in a folder that a run would overwrite."""
     return sorted({path.name for pattern in MADE for path in folder.glob(pattern)})
 
 
 def is_digest(*values: Any) -> bool:
-    """Return whether values are digests, which tell a reader nothing."""
+    """Return whether values are digests, which mean nothing to a reader."""
     return all("sha256" in str(value) for value in values)
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """Return what a folder says of its run; empty if it says nothing."""
+    """Return the record of the run in a folder; empty if there is none."""
     file = folder / RECORD
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
@@ -227,11 +217,7 @@ def read_record(folder: Path) -> dict[str, Any]:
 
 
 def describe_run(arguments: Sequence[Any]) -> dict[str, Any]:
-    """Return what tells a run from others: its options, and digests instead of local paths.
-
-    Args:
-        arguments: Dataclasses.
-    """
+    """Return what identifies a run: its options, with digests instead of local paths."""
     options: dict[str, Any] = {}
     for group in arguments:
         for item in fields(group):
@@ -251,7 +237,7 @@ def describe_option(name: str, value: Any) -> Any:
     if isinstance(value, str) and name.endswith("_file"):
         try:
             return [digest_path(Path(file)) for file in find_files([value])]
-        except FileNotFoundError:  # told by who reads it
+        except FileNotFoundError:  # whoever reads it reports it
             return value
     is_path = isinstance(value, str) and (name.endswith("_or_path") or name in PATHS)
     return digest_path(Path(value)) if is_path and Path(value).exists() else value
@@ -284,7 +270,6 @@ def choose_checkpoint(folder: Path, chosen: str | None) -> str | None:
     """Return the checkpoint from which training continues, and log it; None starts from the beginning.
 
     Args:
-        folder: Of the run.
         chosen: What `--resume_from_checkpoint` names.
 
     Raises:
@@ -292,8 +277,9 @@ def choose_checkpoint(folder: Path, chosen: str | None) -> str | None:
     """
     if chosen is not None and not is_resumable(Path(chosen)):
         raise ValueError(
-            f"training continues from a whole checkpoint: weights, optimizer, scheduler, random state and trainer "
-            f"state; {chosen} lacks some of them. Leave out --resume_from_checkpoint or name another one."
+            "training must continue from a whole checkpoint (weights, optimizer, scheduler, random state and "
+            f"trainer state), but {chosen} lacks some of them. Leave out --resume_from_checkpoint, or name "
+            "another one."
         )
     checkpoint = chosen or find_checkpoint(folder)
     if checkpoint is not None:

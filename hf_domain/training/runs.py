@@ -59,8 +59,8 @@ def start_run(training_args: TrainingArguments, verbose: bool = False) -> None:
         # Trainer would split every batch by threads (`nn.DataParallel`): what a method adds to a model, and passages
         # that a whole batch shares, would be on the wrong GPU.
         raise ValueError(
-            f"a process trains on one GPU, got {training_args.n_gpu}: start one for each by torchrun --nproc_per_node "
-            f"{training_args.n_gpu}, or choose one by CUDA_VISIBLE_DEVICES=0"
+            f"each process must train on one GPU, but sees {training_args.n_gpu}. Start one process for each with "
+            f"torchrun --nproc_per_node {training_args.n_gpu}, or choose one with CUDA_VISIBLE_DEVICES=0."
         )
     start_logging(training_args, verbose)
     warn_of_slow_bfloat16(training_args)
@@ -85,11 +85,11 @@ def keep_private(training_args: TrainingArguments) -> None:
     """Keep the token of the Hub, and the file in which Trainer pickles its arguments, out of what a run pushes.
 
     Args:
-        training_args: Lose their `hub_token`; the client of the Hub takes it from the environment.
+        training_args: `hub_token` is cleared and exported as HF_TOKEN.
     """
     if training_args.hub_token is not None:
         os.environ["HF_TOKEN"], training_args.hub_token = training_args.hub_token, None
-    # Trainer writes and pushes it in one method, with patterns of its own; the client adds these to any.
+    # Trainer writes and pushes the file in one method with its own patterns; the client adds these to any patterns.
     if (pattern := f"*{TRAINING_ARGS_NAME}") not in DEFAULT_IGNORE_PATTERNS:
         DEFAULT_IGNORE_PATTERNS.append(pattern)
 
@@ -107,10 +107,6 @@ def leave_process_group() -> None:
 def load_tokenizer(model_args: ModelArguments, max_seq_length: int | None) -> PreTrainedTokenizerBase:
     """Load the tokenizer.
 
-    Args:
-        model_args: Which model.
-        max_seq_length: Tokens that the run asks for.
-
     Returns:
         The tokenizer.
 
@@ -119,9 +115,11 @@ def load_tokenizer(model_args: ModelArguments, max_seq_length: int | None) -> Pr
     """
     name = model_args.tokenizer_name or model_args.model_name_or_path
     tokenizer = AutoTokenizer.from_pretrained(name, **model_args.hub_options)
-    # Without files transformers makes one of special tokens alone, and every word would be unknown.
+    # Without files transformers makes a tokenizer of special tokens only, for which every word is unknown.
     if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
-        raise ValueError(f"the tokenizer lies beside the model, and {name} has none; name one by --tokenizer_name")
+        raise ValueError(
+            f"the model must have a tokenizer beside it, but {name} has none. Name one with --tokenizer_name."
+        )
     if max_seq_length is not None:
         check_length(tokenizer, max_seq_length)
     return tokenizer
@@ -129,9 +127,6 @@ def load_tokenizer(model_args: ModelArguments, max_seq_length: int | None) -> Pr
 
 def run_training(trainer: Trainer) -> None:
     """Train, from `resume_from_checkpoint` if there is one, and save model, tokenizer, metrics and state.
-
-    Args:
-        trainer: Ready to train.
 
     Raises:
         ValueError: The model is to be pushed and needs a folder of this machine.
@@ -158,10 +153,9 @@ def run_training(trainer: Trainer) -> None:
 
 
 def train(trainer: Trainer, checkpoint: str | None) -> dict[str, float]:
-    """Train, or continue from a checkpoint, and return the metrics; `train_loss` is that of all steps.
+    """Train, or continue from a checkpoint, and return the metrics; `train_loss` covers all steps.
 
     Args:
-        trainer: Ready to train.
         checkpoint: Folder of a whole checkpoint.
     """
     if checkpoint is None:
@@ -190,13 +184,13 @@ def add_losses(state: TrainerState) -> tuple[float, int]:
 
 
 def load_trained(trainer: Trainer, checkpoint: str, state: TrainerState) -> dict[str, float]:
-    """Put a checkpoint of the last step into the trainer: told to continue, Trainer would train one step more."""
+    """Load a checkpoint of the last step; Trainer would train one more step if it resumed from it."""
     trainer._load_from_checkpoint(checkpoint)
     trainer.state = state
     if trainer.args.load_best_model_at_end and state.best_model_checkpoint is not None:
         trainer._load_best_model()
     model: Any = trainer.model
-    # Else the evaluation prepares it, and reports the time of that as a result.
+    # Otherwise the evaluation would prepare the model and count that time.
     trainer.callback_handler.model = trainer.accelerator.prepare_model(model, evaluation_mode=True)
     metrics = {"train_runtime": 0.0, "train_loss": 0.0, "total_flos": state.total_flos}
     trainer.log(dict(metrics))
@@ -253,10 +247,6 @@ def train_and_evaluate(trainer: Trainer) -> None:
 def run_prediction(trainer: Trainer, dataset: Dataset) -> PredictionOutput:
     """Predict and save the metrics, if there are labels.
 
-    Args:
-        trainer: Has a model.
-        dataset: The examples.
-
     Returns:
         Predictions and labels, in the order of the examples.
     """
@@ -271,9 +261,7 @@ def save_metrics(trainer: Trainer, split: str, metrics: dict[str, float], datase
     """Print the metrics of a split and add them to all_results.json.
 
     Args:
-        trainer: Knows the folder.
         split: `train`, `eval` or `predict`.
-        metrics: What was measured.
         dataset: On what; a stream has no number of samples.
     """
     if hasattr(dataset, "__len__"):
@@ -286,13 +274,7 @@ def save_metrics(trainer: Trainer, split: str, metrics: dict[str, float], datase
 
 
 def save_output(trainer: Trainer, name: str, text: str) -> None:
-    """Write a file into the output folder, from one process.
-
-    Args:
-        trainer: Knows the folder.
-        name: Of the file.
-        text: What stands in it.
-    """
+    """Write a file into the output folder, from one process."""
     if trainer.is_world_process_zero():
         assert trainer.args.output_dir is not None
         write_text(Path(trainer.args.output_dir, name), text)
@@ -302,9 +284,7 @@ def finish_run(trainer: Trainer, task: str, model_args: ModelArguments, data_arg
     """Write the card, push if the run asks for it, and say where the model is and what may come next.
 
     Args:
-        trainer: Has a trained model.
         task: As the Hub names it.
-        model_args: Say what it was trained from.
         data_args: Say what it was trained on.
         passage_args: Name the datastore, if there is one.
     """
@@ -324,18 +304,15 @@ def write_card(
     dataset_config_name: str | None = None,
     tags: list[str] | None = None,
 ) -> None:
-    """Write the model card, and push the folder as it is then, in one commit, if the run asks for it.
+    """Write the model card, then push the folder in one commit if the run asks for it.
 
     Args:
-        trainer: Has a trained model.
-        model_args: Say what it was trained from.
         task: As the Hub names it.
         dataset_name: The dataset of the Hub it was trained on.
-        dataset_config_name: Its configuration.
         tags: Tags beside those of the task.
     """
     name = model_args.model_name_or_path
-    # Trainer writes an empty name into the text alone, and guesses where there is none.
+    # Trainer writes an empty name into the text only, and guesses a name where none is given.
     card: dict[str, Any] = {"finetuned_from": name if is_hub_id(name) else "", "tasks": task, "tags": tags}
     if dataset_name is not None:
         card |= {"dataset_tags": dataset_name, "dataset": dataset_name, "dataset_args": dataset_config_name}
@@ -354,11 +331,10 @@ def write_card(
 
 
 def create_card(trainer: Trainer, card: dict[str, Any], name: str) -> None:
-    """Let Trainer write the card; a local encoder is called by its folder's name there, the path is nobody's business.
+    """Let Trainer write the card; a local encoder appears by folder name, so that the card leaks no path.
 
     Args:
-        trainer: Has a trained model.
-        card: What Trainer is told; `finetuned_from` is empty for a local encoder.
+        card: Arguments of `create_model_card`; `finetuned_from` is empty for a local encoder.
         name: The encoder, as the run was given it.
     """
     args, folder = trainer.args, trainer.args.output_dir
@@ -381,7 +357,7 @@ def create_card(trainer: Trainer, card: dict[str, Any], name: str) -> None:
 
 
 def push_run(trainer: Trainer, name: str) -> None:
-    """Push the folder of a run in one commit; files of a peft adapter that lie at the top of the repository go.
+    """Push the folder of a run in one commit, which deletes files of a peft adapter at the top of the repository.
 
     transformers puts such an adapter on any weights beside it: on those that hold it already, too.
 
@@ -393,7 +369,7 @@ def push_run(trainer: Trainer, name: str) -> None:
     assert args.output_dir is not None
     folder, ignored = Path(args.output_dir), ["_*", "checkpoint-*", *DEFAULT_IGNORE_PATTERNS]
     if not is_hub_id(name):
-        ignored.append("adapter/*")  # it names its base by a path of this machine: nobody else could load it
+        ignored.append("adapter/*")  # its base is a local path, so others could not load it
     files = [file.relative_to(folder).as_posix() for file in sorted(folder.rglob("*")) if file.is_file()]
     names, repo_id = list(filter_repo_objects(files, ignore_patterns=ignored)), str(trainer.hub_model_id)
     options: Any = {"replaced": "adapter_*", "message": "End of training", "revision": args.hub_revision}

@@ -11,7 +11,7 @@ import yaml
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads YAML 1.2's numbers and truth values, and takes a key once.
+    """Reads YAML 1.2's numbers and truth values, and refuses duplicate keys.
 
     PyYAML follows YAML 1.1, where `1e-4` is a text and `save_strategy: no` is false, and keeps the last of two keys.
     """
@@ -21,7 +21,7 @@ class _Loader(yaml.SafeLoader):
         seen = set()
         for key, _ in node.value:
             if key.value in seen:
-                raise yaml.MarkedYAMLError(problem=f"{key.value} stands there twice", problem_mark=key.start_mark)
+                raise yaml.MarkedYAMLError(problem=f"{key.value} occurs twice", problem_mark=key.start_mark)
             if isinstance(key, yaml.ScalarNode):
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
@@ -32,7 +32,7 @@ class _TextLoader(_Loader):
 
 
 def _list_resolvers(*tags: str) -> dict[str, list]:
-    """List the patterns by which PyYAML tells the types of these tags."""
+    """List the patterns by which PyYAML recognizes these tags."""
     prefix = "tag:yaml.org,2002:"
     return {
         first: kept
@@ -63,7 +63,7 @@ def read_settings(file: str | Path, *, as_text: bool = False) -> dict[Any, Any]:
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: It is not UTF-8, not YAML or JSON, or not a mapping; or a key stands there twice.
+        ValueError: It is not UTF-8, not YAML or JSON, or not a mapping; or a key occurs twice.
     """
     read = _read_json if Path(file).suffix == ".json" else _read_yaml
     try:
@@ -71,13 +71,17 @@ def read_settings(file: str | Path, *, as_text: bool = False) -> dict[Any, Any]:
     except UnicodeDecodeError as error:
         raise ValueError(f"{file} must be text in UTF-8, but its byte {error.start} is not. Convert it.") from None
     except json.JSONDecodeError as error:
-        raise ValueError(f"{file}, line {error.lineno} is not JSON: {error.msg} at column {error.colno}.") from None
+        raise ValueError(
+            f"{file}, line {error.lineno} must be JSON, but is not: {error.msg} at column {error.colno}."
+        ) from None
     except yaml.MarkedYAMLError as error:
         mark, problem = error.problem_mark, " ".join(str(error.problem).split())
         where = file if mark is None else f"{file}, line {mark.line + 1}"
         raise ValueError(f"{where}: {problem}. Correct the YAML, which is indented by spaces.") from None
     except yaml.YAMLError as error:
-        raise ValueError(f"{file} is not YAML in UTF-8: {' '.join(str(error).split())}. Convert it.") from None
+        raise ValueError(
+            f"{file} must be YAML in UTF-8, but is not: {' '.join(str(error).split())}. Convert it."
+        ) from None
     except RecursionError:
         raise ValueError(f"{file} must be a mapping of names to values, but is nested too deep to read.") from None
     if not isinstance(settings, dict):
@@ -87,7 +91,7 @@ def read_settings(file: str | Path, *, as_text: bool = False) -> dict[Any, Any]:
 
 
 def has_type(value: Any, hint: Any) -> bool:
-    """Return whether a value of a settings file is of a type; unlike Python's, True is no number, and 1 is a float."""
+    """Return whether a value of a settings file has a type; unlike in Python, True is no number and 1 is a float."""
     origin, arguments = get_origin(hint), get_args(hint)
     if hint is Any:
         return True
@@ -116,5 +120,5 @@ def _make_mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(mapping) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise json.JSONDecodeError(f"{twice} stands there twice", "", 0)
+        raise json.JSONDecodeError(f"{twice} occurs twice", "", 0)
     return mapping

@@ -38,8 +38,9 @@ def check_tokenizer_fits(tokenizer: PreTrainedTokenizerBase, model: PreTrainedMo
     rows = base.config.vocab_size  # an exBERT has two tables
     if len(tokenizer) > rows:
         raise ValueError(
-            f"the tokenizer has {len(tokenizer)} entries but the embedding table of the model has {rows} rows; "
-            "use the tokenizer the model was trained with, or expand the model together with the tokenizer"
+            f"the embedding table must have a row for every entry of the tokenizer, but has {rows:,} rows for "
+            f"{len(tokenizer):,} entries. Use the tokenizer that the model was trained with, or expand the model "
+            "together with the tokenizer."
         )
 
 
@@ -72,7 +73,7 @@ def decode_labeled_rows_only(model: PreTrainedModel) -> PreTrainedModel:
     encoder = model.base_model_prefix
 
     def decode(hidden_states: torch.Tensor) -> torch.Tensor:
-        # A shallow view made anew each time: a replaced decoder (a resized vocabulary, say) is seen at once.
+        # A shallow view, made on each call so that a replaced decoder (after a resize, say) is used at once.
         head = model.__class__.__new__(model.__class__)
         head.__dict__ = {**model.__dict__, "_modules": {**model._modules, encoder: EncoderPassthrough()}}
         return model.__class__.forward(head, hidden_states).logits

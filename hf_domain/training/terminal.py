@@ -338,7 +338,6 @@ def log_end(training_args: TrainingArguments, repository: str | None, command: s
     """Log where the results are, and what a user may do next.
 
     Args:
-        training_args: Of the run.
         repository: Address on the Hub, if the run pushed.
         command: See `suggest_command`.
     """

@@ -169,7 +169,7 @@ def test_a_pair_is_found_read_and_named_in_the_log(tmp_path, files, run, caplog)
 def test_a_passage_is_not_appended_to_a_pair(tmp_path, files, run, monkeypatch):
     monkeypatch.setattr("hf_domain.examples.run_classification.load_model", lambda *_: pytest.fail("a model is loaded"))
     flags = files(lambda topic, rng: topic, train=make_pairs(8), validation=make_pairs(8))
-    with pytest.raises(ValueError, match=r"--append_passage .* got text, text_pair. Name one column"):
+    with pytest.raises(ValueError, match=r"--append_passage .* but there are text, text_pair. Name one column"):
         run(**flags, append_passage=True, datastore="none")
 
 
@@ -209,7 +209,9 @@ def test_model_without_a_tokenizer(tmp_path, files, run, model):
     for file in (tmp_path / "bare").glob("*token*"):
         file.unlink()
     flags = files(lambda topic, rng: topic) | {"model_name_or_path": tmp_path / "bare"}
-    with pytest.raises(ValueError, match=r"lies beside the model, and .*bare has none; name one by --tokenizer_name"):
+    with pytest.raises(
+        ValueError, match=r"must have a tokenizer beside it, but .*bare has none. Name one with --tokenizer_name"
+    ):
         run(**flags)
     assert run(**flags, tokenizer_name=model, num_train_epochs=1)["train_samples"]
 
@@ -255,8 +257,8 @@ def test_memory_states_are_kept(tmp_path, files, run, model, strategy, monkeypat
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"method": "gmap"}, "--memory_name_or_path names the memory .*got None with --method gmap"),
-        ({"memory_name_or_path": "general"}, "got general with --method plain"),
+        ({"method": "gmap"}, "--memory_name_or_path must be given .*is None with --method gmap"),
+        ({"memory_name_or_path": "general"}, "but is general with --method plain"),
         ({"config_overrides": "strategy=gated"}, "plain has none; got strategy=gated"),
         ({"memory_cache": "states"}, "states of a frozen memory, but a BertForSequenceClassification has no memory"),
     ],
@@ -297,7 +299,7 @@ def test_options_that_gmap_does_not_have(tmp_path, files, run, general):
             {},
             "must occur in train, which has biology, finance, law, but new does not",
         ),
-        (str, {"validation": [{"text": "x"}]}, {}, "split validation needs the column label; it has text"),
+        (str, {"validation": [{"text": "x"}]}, {}, "split validation must have the column label, but has text"),
         (
             str,
             {"train": [{"text": "x", "label": None}, {"text": "x", "label": "a"}]},
@@ -336,7 +338,7 @@ def test_options_that_gmap_does_not_have(tmp_path, files, run, general):
         (str, {}, {"negative_labels": "none"}, "biology, finance, law, but there is no label none"),
         (str, {}, {"metric_name": "no_such_metric"}, "got no_such_metric"),
         (str, {}, {"max_seq_length": 129}, "the encoder's limit, but is 129"),
-        (str, {}, {"dataset_name": "name"}, "files or a dataset name"),
+        (str, {}, {"dataset_name": "name"}, "files or a dataset of the Hub"),
     ],
 )
 def test_bad_input_is_told_before_anything_is_written(tmp_path, files, run, make_label, change, flags, message):

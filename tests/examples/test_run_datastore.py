@@ -101,8 +101,8 @@ def test_every_tenth_document_is_held_out(folder, monkeypatch, capsys, streaming
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"output_dir": "new", "train_file": ["corpus.txt"]}, "give model_name_or_path"),
-        ({"output_dir": "new", "model_name_or_path": "encoder"}, "either train_file or dataset_name"),
+        ({"output_dir": "new", "train_file": ["corpus.txt"]}, "Give --model_name_or_path"),
+        ({"output_dir": "new", "model_name_or_path": "encoder"}, "Give --train_file or --dataset_name"),
         ({"output_dir": "new", "add": True}, "new does not exist"),
         (
             {
@@ -111,7 +111,7 @@ def test_every_tenth_document_is_held_out(folder, monkeypatch, capsys, streaming
                 "train_file": ["corpus.txt"],
                 "held_out_file": "a.txt",
             },
-            r"ends in \.jsonl; got a.txt",
+            r"must end in \.jsonl, but is a\.txt",
         ),
         (
             {
@@ -120,7 +120,7 @@ def test_every_tenth_document_is_held_out(folder, monkeypatch, capsys, streaming
                 "train_file": ["there.jsonl"],
                 "held_out_file": "there.jsonl",
             },
-            r"goes to a new file; there.jsonl holds something else",
+            r"must be a new file, but there.jsonl holds something else",
         ),
         ({"output_dir": "encoder", "train_file": ["corpus.txt"]}, "encoder exists. Use --add"),
         ({"output_dir": "encoder", "add": True, "train_file": ["corpus.txt"]}, "encoder must be a datastore"),

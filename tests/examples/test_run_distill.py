@@ -135,7 +135,7 @@ def test_expanded_teacher_is_not_expanded_again(run, tmp_path, teacher):
     tokenizer = AutoTokenizer.from_pretrained(teacher)
     VocabularyDelta(len(tokenizer) - 2, {"cat": [5], "dog": [6]}).save(tmp_path / "vocabulary")
     tokenizer.save_pretrained(tmp_path / "vocabulary")
-    with pytest.raises(ValueError, match="a vocabulary is expanded once"):
+    with pytest.raises(ValueError, match="a vocabulary must be expanded only once"):
         run(expanded_vocabulary=tmp_path / "vocabulary")
 
 
@@ -215,10 +215,10 @@ def test_bad_input(run, tmp_path):
         r"exactly one of student_name_or_path, student_layers and num_hidden_layers",
         num_hidden_layers=None,
     )
-    refuse(run, tmp_path, "divides student_steps among 3 steps; got 1", student_steps=1)
+    refuse(run, tmp_path, "divides them among 3 steps, but is 1", student_steps=1)
     refuse(run, tmp_path, "student has 4 and the teacher 2", num_attention_heads=4)
-    refuse(run, tmp_path, "5 do not divide 16", method="minilmv2", num_relation_heads=5)
-    refuse(run, tmp_path, "which has 2; got 9", teacher_layer=9)
+    refuse(run, tmp_path, "5 does not divide 16", method="minilmv2", num_relation_heads=5)
+    refuse(run, tmp_path, "at most 2, the layers of the teacher, but is 9", teacher_layer=9)
     tokenizer = make_bert_tokenizer([*SENTENCES, "entirely other words"])
     BertForMaskedLM(
         BertConfig(

@@ -81,8 +81,8 @@ def test_entities_are_learned_saved_and_predicted(tmp_path, run):
         ({"tokens": ["the", "gene"], "tags": ["O"]}, r"1 tags for 2 words in line 1 of .*validation.jsonl"),
         ({"tokens": ["the"], "tags": [None]}, r"tags is empty in line 1 of .*validation.jsonl"),
         ({"tokens": ["the", None], "tags": ["O", "O"]}, r"tokens is \['the', None\] in line 1 of"),
-        ({"words": ["the"], "tags": ["O"]}, "split validation needs the column tokens; it has words, tags"),
-        ({"tokens": ["the"]}, "split validation needs the column tags; it has tokens"),
+        ({"words": ["the"], "tags": ["O"]}, "split validation must have the column tokens, but has words, tags"),
+        ({"tokens": ["the"]}, "split validation must have the column tags, but has tokens"),
     ],
 )
 def test_bad_input_is_told_before_anything_is_written(tmp_path, run, row, message):

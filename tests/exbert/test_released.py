@@ -131,7 +131,7 @@ def test_older_names_of_weights():
 
 
 def test_what_is_not_such_a_checkpoint():
-    with pytest.raises(ValueError, match="neither an extension vocabulary nor side modules"):
+    with pytest.raises(ValueError, match="must have an extension vocabulary or side modules"):
         convert_released_checkpoint(make_released_state_dict(False, False), make_config("bert"))
     weights = make_released_state_dict()
     del weights["bert.encoder.layer.1.gate_ADD.bias"]

@@ -156,10 +156,10 @@ def test_deleted_passage(passages):
 
 def test_bad_input(tokenizer, passages):
     inner = DataCollatorWithPadding(tokenizer)
-    with pytest.raises(ValueError, match="num_passages is at least 1; got 0"):
+    with pytest.raises(ValueError, match="num_passages must be at least 1, but is 0"):
         DataCollatorWithPassages(inner, tokenizer, passages, num_passages=0)
-    with pytest.raises(ValueError, match=r"needs the column passage_ids; got \['input_ids'\]"):
+    with pytest.raises(ValueError, match=r"must have the column passage_ids, but have \['input_ids'\]"):
         DataCollatorWithPassages(inner, tokenizer, passages)([{"input_ids": [1]}])
     tokenizer.model_max_length = 6
-    with pytest.raises(ValueError, match="no longer than the 6 tokens the model takes; one has"):
+    with pytest.raises(ValueError, match="at most 6 tokens, the encoder's limit, but one has"):
         DataCollatorWithPassages(inner, tokenizer, passages)(make_examples(tokenizer))

@@ -159,13 +159,13 @@ def test_questions_of_several_windows(run, topics, tmp_path):
 
 def test_what_a_run_may_not_ask_for(run, topics, tmp_path):
     splits = {"train": make_texts(topics, NAMES, 16), "validation": make_texts(topics, NAMES, 8)}
-    with pytest.raises(ValueError, match="got no --datastore"):
+    with pytest.raises(ValueError, match="needs a --datastore, but none is given"):
         run(run_classification, splits, datastore=None)
-    with pytest.raises(ValueError, match=r"BertForSequenceClassification reads no passages\. Add --method rada"):
+    with pytest.raises(ValueError, match=r"BertForSequenceClassification reads none\. Add --method rada"):
         run(run_classification, splits, method=None)
-    with pytest.raises(ValueError, match=f"passages of a --datastore; got {tmp_path} alone"):
+    with pytest.raises(ValueError, match=f"needs a --datastore, but {tmp_path} is given alone"):
         load_datastore(PassageArguments(passage_cache=str(tmp_path)), make_masked_lm("bert"), None, None)
-    with pytest.raises(ValueError, match=r"go stale.*passage_encoder=shared"):
+    with pytest.raises(ValueError, match=r"passage_encoder is shared"):
         run(run_classification, splits, passage_cache=tmp_path / "states", max_steps=1)
     with pytest.raises(ValueError, match="RadaConfig has no option selectoin"):
         run(run_classification, splits, config_overrides="selectoin=top1")
@@ -174,7 +174,7 @@ def test_what_a_run_may_not_ask_for(run, topics, tmp_path):
 def test_a_reader_without_datastore_is_its_encoder(caplog):
     model = RadaForMaskedLM.from_backbone(make_masked_lm("bert"))
     assert load_passage_reader(PassageArguments(), model, None, PLAIN) is None
-    assert "there is no --datastore" in caplog.text
+    assert "no --datastore is given" in caplog.text
 
 
 def test_a_stream_is_not_looked_up():
@@ -203,7 +203,9 @@ def test_best_passage_is_appended_for_any_encoder(run, topics, tmp_path):
     results = run(run_classification, splits, num_train_epochs=10, **flags)
     assert results["eval_accuracy"] > 0.75  # the topic stands in the passage alone
     assert AutoModelForSequenceClassification.from_pretrained(tmp_path / "output").config.model_type == "bert"
-    with pytest.raises(ValueError, match="--append_passage is for an encoder that reads no passages by itself"):
+    with pytest.raises(
+        ValueError, match="--append_passage needs a --datastore and an encoder that reads no passages itself"
+    ):
         run(run_classification, splits, "other", append_passage=True)
     with pytest.raises(ValueError, match="needs a --datastore"):
         run(run_classification, splits, "other", datastore=None, **flags)
@@ -299,7 +301,7 @@ def test_what_a_model_reads_is_shown(datastore, model, topics, tmp_path, monkeyp
     AutoTokenizer.from_pretrained(tmp_path / "other").save_pretrained(tmp_path / "rada")
     with pytest.raises(ValueError, match="with the tokenizer that cut it"):
         search("--model_name_or_path", str(tmp_path / "rada"))
-    with pytest.raises(ValueError, match=r"a RADA reads passages; .* is a bert"):
+    with pytest.raises(ValueError, match=r"must be a RADA, but .* is a bert"):
         search("--model_name_or_path", model)
 
 
@@ -330,6 +332,6 @@ def test_passages_longer_than_the_model_are_told(tmp_path, family, positions):
             store = load_datastore(args, model, tokenizer, None)
             assert weigh_words(model, tokenizer, store, "text")
         else:
-            with pytest.raises(ValueError, match=r"than the 96 tokens .* have up to 97\. .* --max_length 96 or less"):
+            with pytest.raises(ValueError, match=r"at most 96 tokens, .* have up to 97\. .* --max_length 96 or less"):
                 load_datastore(args, model, tokenizer, None)
     assert load_datastore(PassageArguments(folder), encoder, tokenizer, None, appends_passage=True)  # truncates

@@ -178,7 +178,7 @@ def test_tokenizer_larger_than_the_embedding():
     tokenizer = make_bert_tokenizer()
     check_tokenizer_fits(tokenizer, model)
     tokenizer.add_tokens([f"new{number}" for number in range(20)])
-    with pytest.raises(ValueError, match=rf"{len(tokenizer)} entries .* {VOCAB_SIZE} rows"):
+    with pytest.raises(ValueError, match=f"{VOCAB_SIZE} rows for {len(tokenizer)} entries"):
         check_tokenizer_fits(tokenizer, model)
 
 
@@ -195,7 +195,7 @@ def test_overrides():
         "special_token_ids": [],
     }
     assert parse_overrides(None) == {}
-    with pytest.raises(ValueError, match=r"name=value.*got 'kl_weight'"):
+    with pytest.raises(ValueError, match=r"name=value.*has the part 'kl_weight'"):
         parse_overrides("kl_weight")
     assert json.dumps(parse_overrides("a=1")) == '{"a": 1}'
 
