@@ -70,11 +70,15 @@ class CorpusArguments:
     train_file: list[str] | None = field(default=None, metadata={"help": ".txt .jsonl .json .csv (.gz) .parquet."})
     validation_file: list[str] | None = field(default=None, metadata={"help": "Text to evaluate on."})
     dataset_name: str | None = field(default=None, metadata={"help": "A dataset of the Hub instead of files."})
-    dataset_config_name: str | None = field(default=None, metadata={"help": "Its configuration."})
-    text_column_name: str | None = field(default=None, metadata={"help": "Column with the text, if not `text`."})
-    validation_split_percentage: int = field(default=5, metadata={"help": "Held out if no validation text is given."})
+    dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of the dataset."})
+    text_column_name: str | None = field(
+        default=None, metadata={"help": "Column of text. Default: `text`, or the only one."}
+    )
+    validation_split_percentage: int = field(
+        default=5, metadata={"help": "Percentage held out without validation text."}
+    )
     streaming: bool = field(default=False, metadata={"help": "Read while training; needs --max_steps."})
-    max_seq_length: int = field(default=128, metadata={"help": "Tokens of an example."})
+    max_seq_length: int = field(default=128, metadata={"help": "Number of tokens in an example."})
     line_by_line: bool = field(default=False, metadata={"help": "One example a document instead of packed blocks."})
     mix: str | None = field(
         default=None,
@@ -83,7 +87,7 @@ class CorpusArguments:
     objective: Literal["mlm", "clm"] = field(
         default="mlm", metadata={"help": "clm predicts next tokens, with causal attention; go on with mlm after it."}
     )
-    mlm_probability: float = field(default=0.15, metadata={"help": "Share of tokens (or words) to predict."})
+    mlm_probability: float = field(default=0.15, metadata={"help": "Share of tokens (or words) to mask."})
     whole_word_mask: bool = field(default=False, metadata={"help": "Mask all pieces of a word together."})
     word_counts: list[str] | None = field(
         default=None,
@@ -92,25 +96,10 @@ class CorpusArguments:
     word_rule: Literal["ratio", "keyword", "random"] = field(
         default="ratio", metadata={"help": "With --word_counts: which words are masked more."}
     )
-    max_train_samples: int | None = field(default=None, metadata={"help": "Train on so many examples only."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Evaluate on so many examples only."})
-    preprocessing_num_workers: int | None = field(
-        default=None, metadata={"help": "Processes that tokenize, and search."}
-    )
-    validation_split_percentage: int = field(
-        default=5, metadata={"help": "Percentage to hold out if no validation text is given."}
-    )
-    streaming: bool = field(default=False, metadata={"help": "Read the data while training; needs --max_steps."})
-    max_seq_length: int = field(default=128, metadata={"help": "Number of tokens in an example."})
-    line_by_line: bool = field(
-        default=False, metadata={"help": "Make one example of each document instead of packing documents into blocks."}
-    )
-    mlm_probability: float = field(default=0.15, metadata={"help": "Share of tokens (or words) to mask."})
-    whole_word_mask: bool = field(default=False, metadata={"help": "Mask all pieces of a word together."})
     max_train_samples: int | None = field(default=None, metadata={"help": "Use only this many training examples."})
     max_eval_samples: int | None = field(default=None, metadata={"help": "Use only this many validation examples."})
     preprocessing_num_workers: int | None = field(
-        default=None, metadata={"help": "Number of processes that tokenize, and search for passages."}
+        default=None, metadata={"help": "Processes that tokenize, and search."}
     )
     overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again, even if a cached result exists."})
 
