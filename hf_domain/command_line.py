@@ -43,6 +43,7 @@ COMMANDS = {
     "ner": ("run_ner", "Fine-tune an encoder to find named entities."),
     "qa": ("run_qa", "Fine-tune an encoder to find the answers to questions in a text."),
     "predict": ("predict", "Label raw data with a fine-tuned model, with probabilities."),
+    "probe": ("run_probe", "Score a frozen encoder on a task by a logistic regression, in minutes and without a seed."),
     "compare": ("compare", "Compare methods at equal cost, by a plan."),
     "report_forgetting": ("report_forgetting", "Measure what adapted encoders forgot of general text."),
     "publish": ("publish", "Publish a model of a comparison, with a card that shows what was measured."),

@@ -76,6 +76,8 @@ def describe_largest(rivals: dict[str, Difference], report: Report) -> str:
     text = f"The largest difference to {report.titles[BASELINE]} is that of {report.titles[own]}: "
     text += f"{describe(rivals[own], report)}. "
     several = len(report.plan["pretraining_seeds"]) > 1
+    if report.plan["evaluation"] == "probe" and not several:
+        return f"{text}A probe has no seeds: take larger test sets or more tasks."
     seeds = report.plan["pretraining_seeds" if several else "seeds"]
     kind = "seeds of pre-training" if several else "seeds"
     if rivals[own].p is None:
@@ -126,7 +128,8 @@ def foresee_power(plan: Plan) -> str:
     """Say before the first run which difference a plan can see, by simulation."""
     sizes = [count_examples(task, plan) for task in plan.tasks.values()]
     pretrained, comparisons = len(plan.pretraining_seeds), len(plan.list_pairs())
-    points = find_visible_difference(sizes, len(plan.seeds), pretrained, comparisons, rows=max(2, len(plan.methods)))
+    seeds = None if plan.evaluation == "probe" else len(plan.seeds)
+    points = find_visible_difference(sizes, seeds, pretrained, comparisons, rows=max(2, len(plan.methods)))
     if not comparisons:
         return ""
     if points is None:

@@ -101,6 +101,8 @@ class Plan:
     methods: dict[str, Method]
     budget: Budget
     general: str | None = None
+    evaluation: Literal["fine_tune", "probe"] = "fine_tune"
+    """How encoders are scored: fine-tuned with each seed, or frozen, by a logistic regression on their states."""
     seeds: list[int] = field(default_factory=lambda: [1, 2, 3])
     """Of fine-tuning."""
     pretraining_seeds: list[int] = field(default_factory=lambda: [42])
@@ -268,6 +270,10 @@ def _check_costs(plan: Plan) -> list[str]:
         for rate in plan.learning_rates
         for problem in find_wrong_values({"learning_rate": rate})
     ]
+    if plan.evaluation not in get_args(get_type_hints(Plan)["evaluation"]):
+        problems.append(f"evaluation must be fine_tune or probe, but is {plan.evaluation}")
+    if plan.evaluation == "probe" and plan.learning_rates:
+        problems.append("learning_rates are of fine-tuning, a probe has none: leave them out")
     if len(set(plan.learning_rates)) < len(plan.learning_rates) or len(plan.learning_rates) == 1:
         problems.append(f"learning_rates must be two different ones or more, got {plan.learning_rates}")
     given = [plan.fine_tuning, *(entry.options for entry in plan.tasks.values())]
@@ -335,6 +341,8 @@ def _check_task(task: Task, plan: Plan) -> list[str]:
         problems.append(f"metric of {task.kind} is one of {', '.join(METRICS[task.kind])}, got {task.metric}")
     if task.metric == "positive_micro_f1" and "negative_labels" not in task.options:
         problems.append("positive_micro_f1 needs options: {negative_labels: ...}")
+    if plan.evaluation == "probe" and task.kind == "qa":
+        problems.append("a probe classifies texts and words, it answers no questions: leave the task out")
     files = {split: task.get_file(split) for split in ("train", "validation", "test")}
     names = task.options.get("text_column_names")
     if not isinstance(names, str | None):
@@ -361,6 +369,8 @@ def _check_method(method: Method, plan: Plan) -> list[str]:
     if unknown := [task for task in tasks if task not in plan.tasks]:
         problems.append(f"tasks are of {', '.join(plan.tasks)}, got {', '.join(unknown)}")
     kinds = {plan.tasks[task].kind for task in tasks if task in plan.tasks}
+    if plan.evaluation == "probe" and recipe.fine_tuning:
+        problems.append(f"{method.recipe} changes fine-tuning, a probe has none: leave it out, or take fine_tune")
     if unfit := sorted(kinds - {*recipe.kinds}):
         problems.append(
             f"{method.recipe} works for {', '.join(recipe.kinds)} alone, got {', '.join(unfit)}: name other `tasks`"

@@ -127,8 +127,10 @@ def format_cell(report: Report, method: str, task: str) -> str:
 
 def count_expected_runs(report: Report, method: str, task: str) -> int:
     """Return how many runs a row has on a task once all are there."""
-    is_pretrained = any(name.count("-") for name in report.scores[method][task])
-    return len(report.plan["seeds"]) * (len(report.plan["pretraining_seeds"]) if is_pretrained else 1)
+    is_probe = report.plan["evaluation"] == "probe"
+    is_pretrained = any("-" in name or (is_probe and name) for name in report.scores[method][task])
+    seeds = 1 if is_probe else len(report.plan["seeds"])
+    return seeds * (len(report.plan["pretraining_seeds"]) if is_pretrained else 1)
 
 
 def explain(report: Report) -> str:
@@ -141,7 +143,10 @@ def explain(report: Report) -> str:
     pretrained = len(report.plan["pretraining_seeds"])
     parts = [
         f"Every pre-training had the same budget: {cost}. A method that starts from another's encoder pays for both.",
-        f"Scores are in percent, on the test sets: the mean over {seeds} seed{'s' * (seeds > 1)} of fine-tuning"
+        "Scores are in percent, on the test sets, of a logistic regression on the states of frozen encoders, which has "
+        "no seed."
+        if report.plan["evaluation"] == "probe"
+        else f"Scores are in percent, on the test sets: the mean over {seeds} seed{'s' * (seeds > 1)} of fine-tuning"
         f"{f' and {pretrained} of pre-training' if pretrained > 1 else ''} ± half the 95 % t interval.",
         "Differences stand with their 95 % interval, in which test examples and seeds are drawn. The p values are "
         "corrected by Holm's method for all comparisons of the plan. Only the means over tasks decide; single tasks "

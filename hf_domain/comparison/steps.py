@@ -46,6 +46,11 @@ FINE_TUNING: dict[str, Any] = {
     "warmup_steps": 0.1,
     "train_sampling_strategy": "group_by_length",
 }
+# What a probe takes of the flags of fine-tuning.
+PROBE_FLAGS = {
+    *("model_name_or_path", "train_file", "test_file", "text_column_names", "max_seq_length", "use_cpu"),
+    *("max_train_samples", "max_predict_samples", "per_device_eval_batch_size"),
+}
 
 
 @dataclass(frozen=True)
@@ -104,12 +109,10 @@ def list_steps(plan: Plan, output_dir: Path) -> list[Step]:
         for method in plan.list_methods(task):
             for step in lister.make_encoder(method, task):
                 add(step)
-    for lister, task, seed in product(listers, plan.tasks, plan.seeds):
+    for lister, task, seed in product(listers, plan.tasks, [None] if plan.evaluation == "probe" else plan.seeds):
         for method in plan.list_methods(task):
-            tuning = listers[0].tune(method, task, list(steps))
-            for step in tuning:
+            for step in lister.score(method, task, seed, list(steps), listers[0]):
                 add(step)
-            add(lister.fine_tune(method, task, seed, [*steps], [step.name for step in tuning]))
     return list(steps.values())
 
 
@@ -309,6 +312,30 @@ class StepLister:
         }
         flags |= {"do_eval": True, "output_dir": self.get_folder(name)}
         return Step(name, "evaluation", "mlm", flags, [encoder] if encoder else [], method, corpus)
+
+    def score(self, method: str, task: str, seed: int | None, known: list[str], first: "StepLister") -> Iterator[Step]:
+        """Make the steps that score an encoder on a task.
+
+        Args:
+            method: Whose encoder.
+            task: On which it is tested.
+            seed: Of fine-tuning; None: the encoder is probed.
+            known: The steps before.
+            first: Makes the encoder with which the learning rates are tried.
+        """
+        if seed is None:
+            yield self.probe(method, task, known)
+            return
+        tuning = first.tune(method, task, known)
+        yield from tuning
+        yield self.fine_tune(method, task, seed, known, [step.name for step in tuning])
+
+    def probe(self, method: str, task_name: str, known: list[str]) -> Step:
+        """Make the step that scores a frozen encoder."""
+        step = self.fine_tune(method, task_name, 0, known)
+        name = step.name.removesuffix("-seed0") + "-frozen"
+        flags = {flag: value for flag, value in step.flags.items() if flag in PROBE_FLAGS}
+        return replace(step, name=name, command="probe", seed=None, flags=flags | {"output_dir": self.get_folder(name)})
 
     def tune(self, method: str, task: str, known: list[str]) -> list[Step]:
         """Make the steps that try the learning rates, with the first seed, and score the validation set alone."""

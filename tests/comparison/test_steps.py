@@ -1,6 +1,6 @@
 """The steps that a plan needs."""
 
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 
 import pytest
 from pretended_runs import METHODS, pretend, write_plan
@@ -8,7 +8,7 @@ from pretended_runs import METHODS, pretend, write_plan
 from hf_domain.comparison.plan import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.runner import run_comparison
-from hf_domain.comparison.steps import list_steps
+from hf_domain.comparison.steps import check_flags, list_steps
 from hf_domain.files import read_json
 
 
@@ -185,3 +185,58 @@ def test_nothing_changes_the_flags_of_a_step(plan, tmp_path):
         step.flags["max_steps"] = 1
     with pytest.raises(FrozenInstanceError):
         step.flags = {}
+
+
+def test_frozen_encoders_are_probed_once(content, tmp_path):
+    content["methods"] = {"fine_tune": None, "dapt": None, "tapt": None}
+    content |= {"evaluation": "probe", "pretraining_seeds": [1, 2]}
+    content["tasks"]["animals"]["options"] = {"max_seq_length": 32, "max_predict_samples": 9}
+    plan = load_plan(write_plan(content, tmp_path))
+    steps = [step for step in list_steps(plan, tmp_path / "plan") if step.kind == "fine_tuning"]
+    check_flags(steps)
+    names = [
+        f"{row}-{task}{p}" for task in ("animals", "entities") for row in ("dapt", "tapt") for p in ("", "-pretrained2")
+    ]
+    names += ["fine_tune-animals", "fine_tune-entities"]
+    assert sorted(step.name for step in steps) == sorted(f"{name}-frozen" for name in names)
+    by_name = {step.name: step for step in steps}
+    probe = by_name["dapt-animals-pretrained2-frozen"]
+    assert (probe.command, probe.seed, probe.pretraining_seed) == ("probe", None, 2)
+    assert probe.flags == {
+        "model_name_or_path": "plan/steps/dapt-pets-pretrained2",
+        "train_file": "animals/train.jsonl",
+        "test_file": "animals/test.jsonl",
+        "max_seq_length": 32,
+        "max_predict_samples": 9,
+        "use_cpu": True,
+        "output_dir": "plan/steps/dapt-animals-pretrained2-frozen",
+    }
+
+
+def test_report_of_a_probe_tests_without_seeds(content, tmp_path):
+    def run(step, plan, folder):
+        pretend(step, plan, folder)
+        if step.command == "probe":
+            pretend(replace(step, command=plan.tasks[step.task].kind), plan, folder)
+
+    content |= {"evaluation": "probe", "methods": {"fine_tune": None, "dapt": None}}
+    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", execute=run)
+    report = write_report(tmp_path / "plan")
+    assert report.failed == {} and report.scores["dapt"]["animals"].keys() == {"42"}
+    difference = report.decisions["fine_tune", "dapt"]
+    assert difference.p is not None and difference.freedom == float("inf")
+    text = (tmp_path / "plan" / "report.md").read_text()
+    assert "of a logistic regression on the states of frozen encoders" in text and "runs]" not in text
+
+
+def test_what_a_probe_cannot_do(content, tmp_path):
+    content |= {"evaluation": "probe", "learning_rates": [1e-4, 2e-4], "methods": {"rada": None, "dapt": None}}
+    content["tasks"]["entities"]["kind"] = "qa"
+    with pytest.raises(ValueError, match="nothing was run") as error:
+        load_plan(write_plan(content, tmp_path))
+    for part in (
+        "rada changes fine-tuning, a probe has none",
+        "it answers no questions",
+        "learning_rates are of fine-tuning",
+    ):
+        assert part in str(error.value)

@@ -1,0 +1,83 @@
+"""A probe finds a label that stands in the states of an encoder."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from script_runs import save_tiny_bert, write_jsonl
+from transformers import AutoModel, AutoTokenizer
+
+from hf_domain.data.labels import prepare_for_words
+from hf_domain.examples import run_probe
+from hf_domain.training.probe import choose_layers, encode_texts, encode_words, fit_probe
+
+ANIMALS = ["cat", "dog", "bird"]
+SENTENCES = [f"the {animal} sat on the {place}" for animal in ANIMALS for place in ("mat", "hill", "roof")]
+
+
+@pytest.fixture
+def encoder(tmp_path):
+    folder = save_tiny_bert(tmp_path / "encoder", SENTENCES)
+    return AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+
+
+def test_states_are_means_of_two_layers(encoder):
+    """Padding and the order of batches change nothing."""
+    model, tokenizer = encoder
+    texts = ["the cat sat on the mat", "the dog", "the bird sat", "a"]
+    states = encode_texts(model, tokenizer, [texts], 64, batch_size=2)
+    for text, state in zip(texts, states, strict=True):
+        with torch.no_grad():
+            hidden = model(**tokenizer(text, return_tensors="pt"), output_hidden_states=True).hidden_states
+        expected = np.concatenate([hidden[layer][0].mean(0).numpy() for layer in choose_layers(2)])
+        np.testing.assert_allclose(state, expected, atol=1e-5)
+    assert [choose_layers(number) for number in (2, 6, 12, 24)] == [(2, 2), (4, 6), (8, 12), (16, 24)]
+
+
+def test_states_of_words_are_those_of_their_first_tokens(encoder):
+    model, tokenizer = encoder
+    prepare_for_words(tokenizer)
+    sentences = [["the", "cat"], ["the", "dog", "sat", "on"]]
+    states = encode_words(model, tokenizer, sentences, 64)
+    assert [len(words) for words in states] == [2, 4]
+    with torch.no_grad():
+        hidden = model(**tokenizer("the cat", return_tensors="pt"), output_hidden_states=True).hidden_states[-1]
+    np.testing.assert_allclose(states[0][:, -32:], hidden[0, 1:3].numpy(), atol=1e-5)
+    assert [len(words) for words in encode_words(model, tokenizer, sentences, 4)] == [2, 2]  # with two special tokens
+
+
+def test_classes_weigh_the_same():
+    """Nine in ten examples are of one class, and the other is found as often."""
+    generator = np.random.default_rng(0)
+    labels = ["rare"] * 30 + ["common"] * 270
+    states = generator.normal(size=(300, 20)) + np.array([[3.0 * (label == "rare")] * 20 for label in labels])
+    predicted = fit_probe(states, labels).predict(states)
+    assert (predicted == labels).mean() > 0.98
+
+
+def run(monkeypatch, folder, rows):
+    for split in ("train", "test"):
+        write_jsonl(folder / f"{split}.jsonl", [row | {"id": f"{split}{n}"} for n, row in enumerate(rows)])
+    arguments = {"model_name_or_path": "encoder", "train_file": "train.jsonl", "test_file": "test.jsonl"}
+    arguments["output_dir"] = "output"
+    argv = ["run_probe.py", *(part for name, value in arguments.items() for part in (f"--{name}", value))]
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("sys.argv", argv)
+    run_probe.main()
+    return json.loads((folder / "output" / "all_results.json").read_text())
+
+
+@pytest.mark.parametrize("kind", ["texts", "pairs", "words"])
+def test_label_that_stands_in_the_states_is_found(monkeypatch, tmp_path, encoder, kind):
+    """The label is a word of the text, so a frozen encoder of random weights shows it."""
+    texts = [text for text in SENTENCES for _ in range(6)]
+    if kind == "words":
+        rows = [{"tokens": t.split(), "tags": ["B-X" if w in ANIMALS else "O" for w in t.split()]} for t in texts]
+    else:
+        columns = ("text",) if kind == "texts" else ("sentence1", "sentence2")
+        rows = [dict(zip(columns, (text, "the mat"), strict=False)) | {"label": text.split()[1]} for text in texts]
+    metrics = run(monkeypatch, tmp_path, rows)
+    assert metrics["predict_f1" if kind == "words" else "predict_macro_f1"] == 1
+    lines = (tmp_path / "output" / ("predictions.txt" if kind == "words" else "predict_results.txt")).read_text()
+    assert "O B-X O" in lines if kind == "words" else "\tbird\n" in lines
