@@ -1,19 +1,14 @@
-"""exBERT: the layer of section 3.2 computed a second time, its sizes, and the ten proofs every method carries."""
+"""exBERT: the layer of section 3.2 computed a second time, and its sizes; further proofs are in test_proofs.py."""
 
 import copy
-import json
 import math
-import os
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
-from datasets import Dataset
-from proofs import check_activation_checkpointing, check_bfloat16, train
+from method_models import METHODS, NUM_NEW, VOCABULARY, make_exbert, make_extended_batch
+from proofs import check_activation_checkpointing, get_changed, train
 from safetensors import safe_open
-from safetensors.torch import load_file
 from tiny_models import VOCAB_SIZE, make_batch, make_config, make_masked_lm
 from torch.nn import functional as F
 from transformers import BertConfig, Trainer, TrainingArguments
@@ -21,12 +16,8 @@ from transformers import BertConfig, Trainer, TrainingArguments
 from hf_domain import (
     ExBertConfig,
     ExBertForMaskedLM,
-    ExBertForQuestionAnswering,
-    ExBertForSequenceClassification,
     ExBertForTokenClassification,
-    ExBertModel,
     VarMAEForMaskedLM,
-    VarMAEForTokenClassification,
 )
 from hf_domain.modeling.configuration_exbert import EXTENSION_SIZES
 from hf_domain.modeling.layers_exbert import read_extension_vocabulary
@@ -34,45 +25,6 @@ from hf_domain.new_rows import apply_delta
 from hf_domain.tokenization import VocabularyDelta
 from hf_domain.training.callbacks import log_auxiliary_losses
 from hf_domain.training.stock_models import check_tokenizer_fits
-
-NUM_NEW = 10
-VOCABULARY = {VOCAB_SIZE + i: [i + 5, i + 20] for i in range(NUM_NEW)}
-HEADS = {
-    "AutoModel": ExBertModel,
-    "AutoModelForMaskedLM": ExBertForMaskedLM,
-    "AutoModelForSequenceClassification": ExBertForSequenceClassification,
-    "AutoModelForTokenClassification": ExBertForTokenClassification,
-    "AutoModelForQuestionAnswering": ExBertForQuestionAnswering,
-}
-
-
-def make_exbert(family="bert", dropout=0.1, head=ExBertForMaskedLM, **options):
-    """An exBERT with side modules and extension whose biases and norms are not at their defaults."""
-    options = {"extension_vocabulary": VOCABULARY, **options}
-    model = head.from_backbone(make_masked_lm(family, dropout), **options)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if (".side." in name or "extension" in name) and parameter.dim() == 1:
-                parameter.add_(0.2 * torch.randn_like(parameter))
-    return model.eval()
-
-
-def make_extended_batch(masked=True):
-    """A batch in which every third token is of the extension."""
-    batch = make_batch(masked=masked)
-    new = torch.randint(VOCAB_SIZE, VOCAB_SIZE + NUM_NEW, batch["input_ids"].shape)
-    for name in ("input_ids", "labels"):
-        if name in batch:
-            chosen = (torch.arange(12) % 3 == 1) & (batch["attention_mask"] == 1)
-            if name == "labels":
-                chosen &= batch["labels"] != -100
-            batch[name] = torch.where(chosen, new, batch[name])
-    return batch
-
-
-def is_extension(name):
-    return ".side." in name or ".extension." in name
-
 
 # ---------------------------------------------------------------------------------------- 1: the equations
 
@@ -302,31 +254,11 @@ def test_open_gate_is_the_base(family):
 # ----------------------------------------------------------- 3, 5: what trains, and with what gradient
 
 
-def make_dataset(size=8):
-    torch.manual_seed(0)
-    batches = [make_extended_batch() for _ in range(size // 4)]
-    rows = {key: torch.cat([batch[key] for batch in batches]) for key in batches[0]}
-    return Dataset.from_dict({key: value.tolist() for key, value in rows.items()})
-
-
-def get_changed(model, before):
-    return {name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])}
-
-
-def test_first_stage_leaves_the_base(family, tmp_path):
-    model = make_exbert(family)
-    before = copy.deepcopy(dict(model.named_parameters()))
-    train(model, make_dataset(), tmp_path)
-    changed = get_changed(model, before)
-    assert changed == {name for name in before if is_extension(name) or name.startswith("lm_head.")}
-    assert all(parameter.grad is None for name, parameter in model.named_parameters() if name not in changed)
-
-
 def test_second_stage_trains_everything(family, tmp_path):
     make_exbert(family).save_pretrained(tmp_path / "first")
     model = ExBertForMaskedLM.from_pretrained(tmp_path / "first", freeze_backbone=False)
     before = copy.deepcopy(dict(model.named_parameters()))
-    train(model, make_dataset(), tmp_path)
+    train(model, METHODS["exbert"].make_dataset(), tmp_path)
     assert get_changed(model, before) == before.keys()
 
 
@@ -352,30 +284,7 @@ def test_fine_tuning_of_everything_and_of_the_top(family, tmp_path):
     assert id(layer.side.gate.weight) in chosen
 
 
-def test_accumulation_gives_the_same_loss_and_gradient(tmp_path):
-    model = make_exbert(dropout=0.0)
-    whole = train(copy.deepcopy(model), make_dataset(), tmp_path, 8, 1)
-    parts = train(copy.deepcopy(model), make_dataset(), tmp_path, 2, 4)
-    torch.testing.assert_close(torch.tensor(whole), torch.tensor(parts), rtol=1e-3, atol=2e-4)
-
-
 # --------------------------------------------------------------------------- 4: saving, loading, heads
-
-
-def test_saved_and_loaded_bit_equal(family, tmp_path):
-    model = make_exbert(family)
-    model.save_pretrained(tmp_path)
-    loaded, info = ExBertForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
-    assert not any(info.values())
-    batch = make_extended_batch(masked=False)
-    with torch.no_grad():
-        assert torch.equal(loaded(**batch).logits, model(**batch).logits)
-    assert loaded.state_dict().keys() == model.state_dict().keys()
-    for key, value in model.state_dict().items():
-        assert torch.equal(value, loaded.state_dict()[key]), key
-    assert {n for n, p in loaded.named_parameters() if p.requires_grad} == {
-        n for n, p in model.named_parameters() if p.requires_grad
-    }
 
 
 def test_missing_weights_are_initialized(tmp_path):
@@ -388,84 +297,7 @@ def test_missing_weights_are_initialized(tmp_path):
         assert torch.equal(layer.side.output_norm.weight, torch.ones(32))
 
 
-@pytest.mark.parametrize("head", [head for head in HEADS.values() if head is not ExBertForMaskedLM])
-def test_every_head_loads_from_every_other(head, tmp_path):
-    masked_lm = make_exbert()
-    masked_lm.save_pretrained(tmp_path / "mlm")
-    model, info = head.from_pretrained(tmp_path / "mlm", output_loading_info=True)
-    assert all(key.startswith(("classifier.", "qa_outputs.")) for key in info["missing_keys"])
-    batch = make_extended_batch(masked=False)
-    with torch.no_grad():
-        expected = masked_lm.model(**batch).last_hidden_state
-        assert torch.equal(model.base_model(**batch).last_hidden_state, expected)
-        model.save_pretrained(tmp_path / "head")
-        assert torch.equal(ExBertModel.from_pretrained(tmp_path / "head")(**batch).last_hidden_state, expected)
-
-
-LOAD_WITHOUT_THE_PACKAGE = """
-import json, sys
-sys.modules["hf_domain"] = None  # the package cannot be imported
-import torch, transformers
-from safetensors.torch import save_file
-tensors, batch = {}, {key: torch.tensor(value) for key, value in json.loads(sys.argv[1]).items()}
-for name in sys.argv[2:]:
-    auto_class, _, folder = name.partition("=")
-    model = getattr(transformers, auto_class).from_pretrained(folder, trust_remote_code=True).eval()
-    model.save_pretrained(folder + "-again")
-    model = getattr(transformers, auto_class).from_pretrained(folder + "-again", trust_remote_code=True).eval()
-    with torch.no_grad():
-        tensors[name] = model(**batch)[0].contiguous()
-save_file(tensors, "outputs.safetensors")
-"""
-
-
-def test_every_head_loads_without_the_package(tmp_path):
-    batch = make_extended_batch(masked=False)
-    expected = {}
-    for family in ("bert", "deberta-v2"):
-        for auto_class, head in HEADS.items():
-            model = make_exbert(family, head=head)
-            model.save_pretrained(tmp_path / f"{family}-{auto_class}")
-            with torch.no_grad():
-                expected[f"{auto_class}={family}-{auto_class}"] = model(**batch)[0]
-    composed = make_exbert(head=ExBertModel)
-    composed = VarMAEForTokenClassification.from_backbone(composed)
-    composed.eval().save_pretrained(tmp_path / "composed")
-    with torch.no_grad():
-        expected["AutoModelForTokenClassification=composed"] = composed(**batch)[0]
-    lists = json.dumps({key: value.tolist() for key, value in batch.items()})
-    environment = {**os.environ, "PYTHONPATH": "", "HF_MODULES_CACHE": str(tmp_path / "modules")}
-    command = [sys.executable, "-c", LOAD_WITHOUT_THE_PACKAGE, lists, *expected]
-    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
-    outputs = load_file(tmp_path / "outputs.safetensors")
-    for name, value in expected.items():
-        assert torch.equal(outputs[name], value), name
-
-
 # ----------------------------------------------------------- 6-8, 10: padding, evaluation, compilation
-
-
-def test_padding_never_leaks(family):
-    model = make_exbert(family)
-    batch = make_extended_batch(masked=False)
-    # Only where positions do not count padding may it stand on the left as well.
-    for shift in (0, 3) if family in ("roberta", "xlm-roberta", "modernbert") else (0,):
-        shifted = {key: value.roll(shift, dims=1) for key, value in batch.items()}
-        kept = slice(shift, shift + 9)
-        with torch.no_grad():
-            padded = model(**shifted).logits
-            alone = model(input_ids=shifted["input_ids"][:1, kept]).logits
-        torch.testing.assert_close(padded[:1, kept], alone, rtol=1e-4, atol=1e-4)
-
-
-def test_evaluation_is_deterministic_and_training_is_not(family):
-    model = make_exbert(family)
-    batch = make_extended_batch()
-    with torch.no_grad():
-        assert torch.equal(model(**batch).loss, model(**batch).loss)
-        model.train()
-        assert not torch.equal(model(**batch).loss, model(**batch).loss)
-        assert model(**batch).logits is None
 
 
 def test_side_modules_have_the_dropout_of_the_base(family):
@@ -510,35 +342,12 @@ def test_frozen_base_runs_without_dropout(family, freeze_backbone, backbone_drop
     assert not any(module.training for module in model.eval().modules())
 
 
-def test_loss_is_the_cross_entropy_over_both_vocabularies(family):
-    model = make_exbert(family)
-    batch = make_extended_batch()
-    assert (batch["labels"] >= VOCAB_SIZE).any()
-    output = model(**batch)
-    torch.testing.assert_close(output.loss, F.cross_entropy(output.logits.flatten(0, 1), batch["labels"].flatten()))
-
-
-def test_compiled_whole(family):
-    model = make_exbert(family)
-    batch = make_extended_batch(masked=False)
-    torch._dynamo.reset()
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    with torch.no_grad():
-        torch.testing.assert_close(compiled(**batch).logits, model(**batch).logits, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("freeze_backbone", [True, False])
-def test_activation_checkpointing_gives_the_same_gradient(family, freeze_backbone):
-    model = make_exbert(family, dropout=0.0, freeze_backbone=freeze_backbone)
+def test_activation_checkpointing_computes_the_side_modules_again(family):
+    model = make_exbert(family, dropout=0.0)
     runs = []
     model.get_base_layers()[0].side.gate.register_forward_hook(lambda *_: runs.append(1))
     check_activation_checkpointing(model, make_extended_batch())
     assert len(runs) == 3  # without: forward; with: forward, and once more for the backward pass
-
-
-def test_bfloat16(family):
-    mixed, pure = check_bfloat16(make_exbert(family), make_extended_batch())
-    torch.testing.assert_close(pure, mixed, rtol=0.2, atol=0.2)
 
 
 def test_hidden_states_are_the_mixed_ones_also_on_a_second_call(family):
@@ -565,6 +374,10 @@ def test_what_the_script_puts_beside_the_trainer(tmp_path):
     check_tokenizer_fits(range(VOCAB_SIZE + NUM_NEW), model)
     with pytest.raises(ValueError, match=f"has {VOCAB_SIZE + NUM_NEW + 1} entries but .* has {VOCAB_SIZE + NUM_NEW}"):
         check_tokenizer_fits(range(VOCAB_SIZE + NUM_NEW + 1), model)
-    trainer = Trainer(model, TrainingArguments(str(tmp_path), max_steps=1, use_cpu=True), train_dataset=make_dataset())
+    trainer = Trainer(
+        model,
+        TrainingArguments(str(tmp_path), max_steps=1, use_cpu=True),
+        train_dataset=METHODS["exbert"].make_dataset(),
+    )
     log_auxiliary_losses(trainer)  # there are none, and no list of them in the configuration
     assert math.isfinite(trainer.train().training_loss)

@@ -1,23 +1,18 @@
-"""G-MAP: memory attention and the memory of every strategy computed a second time, and the ten proofs."""
+"""G-MAP: the memory of every strategy computed a second time; further proofs are in test_proofs.py."""
 
 import copy
 import json
 import math
-import os
 import shutil
-import subprocess
-import sys
 from inspect import signature
 
 import pytest
 import torch
-from datasets import Dataset
-from proofs import check_activation_checkpointing, check_bfloat16, train
+from method_models import METHODS, READERS, make_gmap
+from proofs import check_compiled, get_changed, train
 from safetensors import safe_open
-from safetensors.torch import load_file
-from tiny_models import FAMILIES, VOCAB_SIZE, make_batch, make_config, make_masked_lm
+from tiny_models import VOCAB_SIZE, make_batch, make_config, make_masked_lm
 from tiny_tokenizers import MAKERS, make_bert_tokenizer
-from torch.nn import functional as F
 from transformers import (
     AlbertConfig,
     AlbertModel,
@@ -42,15 +37,7 @@ from hf_domain.modeling.attention_gmap import find_self_attention
 from hf_domain.modeling.configuration_gmap import assign_states, choose_memory_layers
 from hf_domain.modeling.pretrained_gmap import read_same_ids
 
-READERS = [family for family in FAMILIES if family != "deberta-v2"]  # of a memory; DeBERTa-v2 can only be one
 STRATEGIES = ["single_layer", "multiple_layer", "gated", "chunk_gated"]
-HEADS = {
-    "AutoModel": GMapModel,
-    "AutoModelForMaskedLM": GMapForMaskedLM,
-    "AutoModelForSequenceClassification": GMapForSequenceClassification,
-    "AutoModelForTokenClassification": GMapForTokenClassification,
-    "AutoModelForQuestionAnswering": GMapForQuestionAnswering,
-}
 
 
 @pytest.fixture(params=READERS)
@@ -70,16 +57,6 @@ def make_bert(layers=2, width=32, vocab_size=VOCAB_SIZE):
         for parameter in model.parameters():
             if parameter.dim() == 1:
                 parameter.add_(0.2 * torch.randn_like(parameter))
-    return model
-
-
-def make_gmap(family="bert", dropout=0.1, head=GMapForMaskedLM, **options):
-    """A G-MAP of two encoders of a family, whose gates are large enough to matter."""
-    model = head.from_backbones(make_masked_lm(family, dropout), make_masked_lm(family, dropout), **options)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "gates." in name:
-                parameter.add_(torch.randn_like(parameter))
     return model
 
 
@@ -335,40 +312,26 @@ def test_masked_memory_is_the_plain_domain_encoder(family, fusion, attention):
 # ----------------------------------------------------------- 3, 5: what trains, and with what gradient
 
 
-def make_dataset(size=8):
-    torch.manual_seed(0)
-    batches = [make_batch() for _ in range(size // 4)]
-    rows = {key: torch.cat([batch[key] for batch in batches]) for key in batches[0]}
-    return Dataset.from_dict({key: value.tolist() for key, value in rows.items()})
-
-
-def get_changed(model, before):
-    return {name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])}
-
-
-def test_training_leaves_the_memory(family, tmp_path):
+def test_memory_runs_without_gradient_and_dropout(family, tmp_path):
     make_gmap(family, fusion="gate").save_pretrained(tmp_path / "model")
     model = GMapForMaskedLM.from_pretrained(tmp_path / "model")  # loading makes everything trainable
-    before = copy.deepcopy(dict(model.named_parameters()))
     seen = []
 
     def look(module, args, output):
         seen.append((output.last_hidden_state.requires_grad, torch.is_grad_enabled(), module.training))
 
     model.get_memory().register_forward_hook(look)
-    train(model, make_dataset(), tmp_path)
-    frozen = {name for name in before if name.startswith("model.memory.")}
-    gates = {name for name in before if "memory_gates." in name}  # a chunk of one layer leaves them no choice
-    assert get_changed(model, before) - gates == before.keys() - frozen - gates
-    assert all(parameter.grad is None for name, parameter in model.named_parameters() if name in frozen)
+    train(model, METHODS["gmap"].make_dataset(), tmp_path)
     assert seen == [(False, False, False)] * 3
     assert model.training and model.model.backbone.training
+    ids = make_batch()["input_ids"]
+    assert torch.equal(model.model.encode_memory(ids), model.model.encode_memory(ids))
 
 
 def test_gates_train(tmp_path):
     model = make_gmap(strategy="gated")
     before = copy.deepcopy(dict(model.named_parameters()))
-    train(model, make_dataset(), tmp_path)
+    train(model, METHODS["gmap"].make_dataset(), tmp_path)
     assert "model.memory_gates.0.weight" in get_changed(model, before)
     batch = make_batch(masked=False)
     with torch.no_grad():
@@ -380,7 +343,7 @@ def test_gates_train(tmp_path):
 def test_trained_memory(tmp_path):
     model = make_gmap(freeze_memory=False, dropout=0.0)
     before = copy.deepcopy(dict(model.named_parameters()))
-    train(model, make_dataset(), tmp_path)
+    train(model, METHODS["gmap"].make_dataset(), tmp_path)
     assert any(name.startswith("model.memory.") for name in get_changed(model, before))
     assert model.get_memory().training
     batch = make_batch(masked=False)
@@ -390,43 +353,7 @@ def test_trained_memory(tmp_path):
         model(**batch, memory_states=states)
 
 
-@pytest.mark.parametrize("strategy", ["chunk_gated", "multiple_layer"])
-def test_accumulation_gives_the_same_loss_and_gradient(strategy, tmp_path):
-    model = make_gmap(dropout=0.0, strategy=strategy)
-    whole = train(copy.deepcopy(model), make_dataset(), tmp_path, 8, 1)
-    parts = train(copy.deepcopy(model), make_dataset(), tmp_path, 2, 4)
-    torch.testing.assert_close(torch.tensor(whole), torch.tensor(parts), rtol=1e-3, atol=2e-4)
-
-
 # --------------------------------------------------------------------------- 4: saving, loading, heads
-
-
-def test_saved_and_loaded_bit_equal(family, tmp_path):
-    model = make_gmap(family, fusion="gate")
-    model.save_pretrained(tmp_path)
-    loaded, info = GMapForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
-    assert not any(info.values())
-    batch = make_batch(masked=False)
-    with torch.no_grad():
-        assert torch.equal(loaded(**batch).logits, model(**batch).logits)
-    assert loaded.state_dict().keys() == model.state_dict().keys()
-    trainable = [{n for n, p in each.named_parameters() if p.requires_grad} for each in (loaded, model)]
-    assert trainable[0] == trainable[1]
-    assert not any(name.startswith("model.memory.") for name in trainable[0])
-
-
-@pytest.mark.parametrize("head", [head for head in HEADS.values() if head is not GMapForMaskedLM])
-def test_every_head_loads_from_every_other(head, tmp_path):
-    masked_lm = make_gmap()
-    masked_lm.save_pretrained(tmp_path / "mlm")
-    model, info = head.from_pretrained(tmp_path / "mlm", output_loading_info=True)
-    assert all(key.startswith(("classifier.", "qa_outputs.")) for key in info["missing_keys"])
-    batch = make_batch(masked=False)
-    with torch.no_grad():
-        expected = masked_lm.model(**batch).last_hidden_state
-        assert torch.equal(model.base_model(**batch).last_hidden_state, expected)
-        model.save_pretrained(tmp_path / "head")
-        assert torch.equal(GMapModel.from_pretrained(tmp_path / "head")(**batch).last_hidden_state, expected)
 
 
 @pytest.fixture
@@ -518,45 +445,6 @@ def test_reference_runs_no_code(general, tmp_path):
         assert torch.equal(loaded(**batch)[0], model(**batch)[0])
 
 
-LOAD_WITHOUT_THE_PACKAGE = """
-import json, sys
-sys.modules["hf_domain"] = None  # the package cannot be imported
-import torch, transformers
-from safetensors.torch import save_file
-tensors, batch = {}, {key: torch.tensor(value) for key, value in json.loads(sys.argv[1]).items()}
-for name in sys.argv[2:]:
-    auto_class, _, folder = name.partition("=")
-    model = getattr(transformers, auto_class).from_pretrained(folder, trust_remote_code=True).eval()
-    model.save_pretrained(folder + "-again")
-    model = getattr(transformers, auto_class).from_pretrained(folder + "-again", trust_remote_code=True).eval()
-    with torch.no_grad():
-        tensors[name] = model(**batch)[0].contiguous()
-save_file(tensors, "outputs.safetensors")
-"""
-
-
-def test_every_head_loads_without_the_package(general, tmp_path):
-    batch = make_batch(masked=False)
-    models = {f"{auto_class}={auto_class}": make_gmap(head=head) for auto_class, head in HEADS.items()}
-    models["AutoModel=modernbert"] = make_gmap("modernbert", head=GMapModel)
-    models["AutoModel=reference"] = GMapModel.from_backbones(make_bert(), general, save_memory=False)
-    models["AutoModelForTokenClassification=composed"] = VarMAEForTokenClassification.from_backbone(
-        make_gmap(head=GMapModel)
-    ).eval()
-    expected = {}
-    for name, model in models.items():
-        model.save_pretrained(tmp_path / name.partition("=")[2])
-        with torch.no_grad():
-            expected[name] = model(**batch)[0]
-    lists = json.dumps({key: value.tolist() for key, value in batch.items()})
-    environment = {**os.environ, "PYTHONPATH": "", "HF_MODULES_CACHE": str(tmp_path / "modules")}
-    command = [sys.executable, "-c", LOAD_WITHOUT_THE_PACKAGE, lists, *expected]
-    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
-    outputs = load_file(tmp_path / "outputs.safetensors")
-    for name, value in expected.items():
-        assert torch.equal(outputs[name], value), name
-
-
 def test_as_backbone_of_another_method(tmp_path):
     inner = make_gmap(head=GMapModel)
     outer = VarMAEForTokenClassification.from_backbone(inner, residual=True, batch_norm=False)
@@ -570,23 +458,6 @@ def test_as_backbone_of_another_method(tmp_path):
 
 
 # ----------------------------------------------------------- 6-8, 10: padding, evaluation, compilation
-
-
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("fusion", ["memory", "cross", "gate"])
-def test_padding_of_either_part_never_leaks(family, fusion, attention):
-    """The released code multiplies additive masks: in its memory layers padding is attended to."""
-    model = make_gmap(family, fusion=fusion)
-    model.set_attn_implementation(attention)
-    batch = make_batch(masked=False)
-    # Only where positions do not count padding may it stand on the left as well.
-    for shift in (0, 3) if family in ("roberta", "xlm-roberta", "modernbert") else (0,):
-        shifted = {key: value.roll(shift, dims=1) for key, value in batch.items()}
-        kept = slice(shift, shift + 9)
-        with torch.no_grad():
-            padded = model(**shifted).logits
-            alone = model(input_ids=shifted["input_ids"][:1, kept]).logits
-        torch.testing.assert_close(padded[:1, kept], alone, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -617,48 +488,10 @@ def test_place_of_a_memory_with_its_own_tokenizer():
     torch.testing.assert_close(places[1, 3:], torch.tensor([1.0, 2.5, 4.0]))
 
 
-def test_evaluation_is_deterministic_and_training_is_not(family):
-    model = make_gmap(family)
-    batch = make_batch()
-    with torch.no_grad():
-        assert torch.equal(model(**batch).loss, model(**batch).loss)
-        model.train()
-        assert not torch.equal(model(**batch).loss, model(**batch).loss)
-        assert model(**batch).logits is None
-        states = [model.model.encode_memory(batch["input_ids"]) for _ in range(2)]
-    assert torch.equal(*states)
-
-
-@pytest.mark.parametrize(("family", "fusion"), [*((family, "memory") for family in READERS), ("bert", "gate")])
-def test_compiled_whole(family, fusion):
-    model = make_gmap(family, fusion=fusion)
+def test_compiled_gate():
     batch = make_batch(masked=False)
-    torch._dynamo.reset()
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     nothing = torch.zeros_like(batch["input_ids"])
-    with torch.no_grad():
-        for options in ({}, {"memory_attention_mask": nothing}):
-            real = batch["attention_mask"].bool()
-            actual, expected = compiled(**batch, **options).logits, model(**batch, **options).logits
-            torch.testing.assert_close(actual[real], expected[real], rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("fusion", ["memory", "gate"])
-def test_activation_checkpointing_gives_the_same_gradient(family, fusion):
-    model = make_gmap(family, dropout=0.0, fusion=fusion, strategy="gated")
-    check_activation_checkpointing(model, make_batch())
-
-
-def test_bfloat16(family):
-    mixed, pure = check_bfloat16(make_gmap(family), make_batch())
-    torch.testing.assert_close(pure, mixed, rtol=0.2, atol=0.2)
-
-
-def test_loss_is_the_cross_entropy(family):
-    model = make_gmap(family)
-    batch = make_batch()
-    output = model(**batch)
-    torch.testing.assert_close(output.loss, F.cross_entropy(output.logits.flatten(0, 1), batch["labels"].flatten()))
+    check_compiled(make_gmap(fusion="gate"), batch, memory_attention_mask=nothing)
 
 
 def test_hidden_states_also_on_a_second_call_and_in_a_copy():
@@ -771,7 +604,7 @@ def test_memory_without_a_tokenizer_is_told(general, tmp_path, caplog):
 
 
 def test_signature_names_what_the_memory_reads():
-    for head in HEADS.values():
+    for head in METHODS["gmap"].get_heads().values():
         names = list(signature(head.forward).parameters)
         assert {"memory_input_ids", "memory_attention_mask", "memory_token_type_ids", "memory_states"} < set(names)
         assert names[-1] == "kwargs"

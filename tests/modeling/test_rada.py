@@ -1,17 +1,11 @@
-"""RADA: the equations of section 3.3 computed a second time, and the ten proofs every method carries."""
+"""RADA: the equations of section 3.3 computed a second time; further proofs are in test_proofs.py."""
 
 import copy
-import json
 import math
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
-from datasets import Dataset
-from proofs import check_activation_checkpointing, check_bfloat16, train
-from safetensors.torch import load_file
+from method_models import METHODS, make_batch_with_passages, make_passages, make_rada
 from tiny_models import VOCAB_SIZE, make_batch, make_masked_lm
 from torch.nn import functional as F
 from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments
@@ -19,24 +13,13 @@ from transformers import AutoModelForSequenceClassification, Trainer, TrainingAr
 from hf_domain import (
     RadaConfig,
     RadaForMaskedLM,
-    RadaForQuestionAnswering,
     RadaForSequenceClassification,
-    RadaForTokenClassification,
     RadaModel,
-    VarMAEForMaskedLM,
     VarMAEForTokenClassification,
 )
 from hf_domain.modeling import interface_rada
 from hf_domain.modeling.interface_rada import RetrievalInterface, average_states, sample_gumbel
 from hf_domain.training.callbacks import log_auxiliary_losses
-
-HEADS = {
-    "AutoModel": RadaModel,
-    "AutoModelForMaskedLM": RadaForMaskedLM,
-    "AutoModelForSequenceClassification": RadaForSequenceClassification,
-    "AutoModelForTokenClassification": RadaForTokenClassification,
-    "AutoModelForQuestionAnswering": RadaForQuestionAnswering,
-}
 
 
 def make_interface(hidden_size=8, num_heads=2, deviation=0.5, **options) -> RetrievalInterface:
@@ -58,31 +41,6 @@ def make_states(batch_size=4, length=5, passages=3, passage_length=4, hidden_siz
     mask[2, 1:] = 0
     mask[-1] = 0
     return hidden_states, states, attention_mask, mask
-
-
-def make_rada(family="bert", dropout=0.1, head=RadaForMaskedLM, **options):
-    """A RADA whose interface is large enough to matter."""
-    model = head.from_backbone(make_masked_lm(family, dropout), **options)
-    with torch.no_grad():
-        for parameter in model.base_model.interface.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
-        if model.config.scores == "pooled":
-            model.base_model.interface.scale.fill_(1.0)  # scores of the size of the noise
-    return model.eval()
-
-
-def make_passages(batch_size=4, passages=3, length=7):
-    """Passages of token ids with padding; the last row has none."""
-    ids = torch.randint(5, VOCAB_SIZE, (batch_size, passages, length))
-    mask = torch.ones_like(ids)
-    mask[0, 0, 4:] = 0
-    mask[1, 1:] = 0
-    mask[-1] = 0
-    return {"passage_input_ids": ids.masked_fill(mask == 0, 1), "passage_attention_mask": mask}
-
-
-def make_batch_with_passages(masked=True, batch_size=4):
-    return make_batch(batch_size, masked=masked) | make_passages(batch_size)
 
 
 # ---------------------------------------------------------------------------------------- 1: the equations
@@ -405,20 +363,6 @@ def test_fresh_interface_adds_nothing_and_learns_to(family):
 # ----------------------------------------------------------- 3, 5: what trains, and with what gradient
 
 
-def make_dataset(size=8):
-    torch.manual_seed(0)
-    rows = make_batch_with_passages(batch_size=size)
-    return Dataset.from_dict({key: value.tolist() for key, value in rows.items()})
-
-
-def test_frozen_passage_encoder_and_trained_rest(family, tmp_path):
-    model = make_rada(family, passage_encoder="frozen")
-    before = copy.deepcopy(dict(model.named_parameters()))
-    train(model, make_dataset(), tmp_path)
-    for name, parameter in model.named_parameters():
-        assert torch.equal(parameter, before[name]) == ("passage_backbone" in name), name
-
-
 def test_frozen_passages_are_encoded_without_dropout_and_gradient():
     model = make_rada(head=RadaModel, dropout=0.5, passage_encoder="frozen").train()
     for key, value in model.backbone.state_dict().items():
@@ -442,71 +386,20 @@ def test_gradient_through_passages(passage_gradient):
     assert (gradient[7:9].abs().max() > 0) == passage_gradient
 
 
-def test_everything_trains(family):
-    batch = make_batch_with_passages(masked=False)
-    for head, labels in ((RadaForSequenceClassification, torch.arange(4)), (RadaForTokenClassification, None)):
-        model = make_rada(family, head=head, num_labels=4).train()
-        labels = torch.randint(0, 4, (4, 12)) if labels is None else labels
-        model(**batch, labels=labels).loss.backward()
-        assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
-
-
-@pytest.mark.parametrize("head", [RadaForMaskedLM, RadaForSequenceClassification, RadaForTokenClassification])
-def test_accumulation_gives_the_same_loss_and_gradient(head, tmp_path):
-    options = {} if head is RadaForMaskedLM else {"num_labels": VOCAB_SIZE, "classifier_dropout": 0.0}
-    model = make_rada(dropout=0.0, head=head, selection="all", passage_gradient=True, **options)  # without noise
-    dataset = make_dataset()
-    if head is RadaForSequenceClassification:
-        dataset = dataset.map(lambda row: {"labels": row["input_ids"][0]})
-    whole = train(copy.deepcopy(model), dataset, tmp_path, 8, 1)
-    parts = train(copy.deepcopy(model), dataset, tmp_path, 2, 4)
-    torch.testing.assert_close(torch.tensor(whole), torch.tensor(parts), rtol=1e-3, atol=2e-4)
-
-
 def test_what_was_read_is_neither_logged_nor_gathered(tmp_path):
     model = make_rada()
     trainer = Trainer(
         model,
         TrainingArguments(str(tmp_path), max_steps=1, use_cpu=True, report_to="none", disable_tqdm=True),
-        train_dataset=make_dataset(),
-        eval_dataset=make_dataset(),
+        train_dataset=METHODS["rada"].make_dataset(),
+        eval_dataset=METHODS["rada"].make_dataset(),
     )
     log_auxiliary_losses(trainer)
     assert math.isfinite(trainer.train().training_loss)
-    assert trainer.predict(make_dataset()).predictions.shape == (8, 12, VOCAB_SIZE)
-
-
-def test_losses_are_those_of_the_logits():
-    batch = make_batch_with_passages()
-    output = make_rada()(**batch)
-    torch.testing.assert_close(output.loss, F.cross_entropy(output.logits.flatten(0, 1), batch.pop("labels").flatten()))
-    start, end = torch.tensor([1, 2, 3, 50]), torch.tensor([2, 2, 5, 50])
-    output = make_rada(head=RadaForQuestionAnswering)(**batch, start_positions=start, end_positions=end)
-    expected = sum(
-        F.cross_entropy(logits[:3], positions[:3])
-        for logits, positions in ((output.start_logits, start), (output.end_logits, end))
-    )
-    torch.testing.assert_close(output.loss, expected / 2)
+    assert trainer.predict(METHODS["rada"].make_dataset()).predictions.shape == (8, 12, VOCAB_SIZE)
 
 
 # --------------------------------------------------------------------------- 4: saving, loading, heads
-
-
-@pytest.mark.parametrize("passage_encoder", ["shared", "frozen"])
-def test_saved_and_loaded_bit_equal(family, passage_encoder, tmp_path):
-    model = make_rada(family, passage_encoder=passage_encoder)
-    if passage_encoder == "frozen":
-        torch.nn.init.normal_(model.get_input_embeddings().weight)  # as if trained: the two encoders differ
-    model.save_pretrained(tmp_path)
-    loaded, info = RadaForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
-    assert not any(info.values())
-    batch = make_batch_with_passages(masked=False)
-    with torch.no_grad():
-        assert torch.equal(loaded(**batch).logits, model(**batch).logits)
-    for key, value in model.state_dict().items():
-        assert torch.equal(value, loaded.state_dict()[key]), key
-    frozen = {name for name, parameter in loaded.named_parameters() if not parameter.requires_grad}
-    assert frozen == {name for name, _ in loaded.named_parameters() if "passage_backbone" in name}
 
 
 def test_frozen_passage_encoder_of_a_shared_checkpoint(tmp_path):
@@ -516,20 +409,6 @@ def test_frozen_passage_encoder_of_a_shared_checkpoint(tmp_path):
     for key, value in model.model.backbone.state_dict().items():
         assert torch.equal(model.model.passage_backbone.state_dict()[key], value)
     assert not any(parameter.requires_grad for parameter in model.model.passage_backbone.parameters())
-
-
-@pytest.mark.parametrize("head", [head for head in HEADS.values() if head is not RadaForMaskedLM])
-def test_every_head_loads_from_every_other(head, tmp_path):
-    masked_lm = make_rada()
-    masked_lm.save_pretrained(tmp_path / "mlm")
-    model, info = head.from_pretrained(tmp_path / "mlm", output_loading_info=True)
-    assert all(key.startswith(("classifier.", "qa_outputs.")) for key in info["missing_keys"])
-    batch = make_batch_with_passages(masked=False)
-    with torch.no_grad():
-        expected = masked_lm.model(**batch).last_hidden_state
-        assert torch.equal(model.base_model(**batch).last_hidden_state, expected)
-        model.save_pretrained(tmp_path / "head")
-        assert torch.equal(RadaModel.from_pretrained(tmp_path / "head")(**batch).last_hidden_state, expected)
 
 
 def test_missing_weights_are_initialized(tmp_path):
@@ -552,48 +431,20 @@ def test_with_the_package_no_trust_is_needed(tmp_path):
     assert not torch.allclose(with_passages[0], without[0])
 
 
-LOAD_WITHOUT_THE_PACKAGE = """
-import json, sys
-sys.modules["hf_domain"] = None  # the package cannot be imported
-import torch, transformers
-from safetensors.torch import save_file
-tensors, batch = {}, {key: torch.tensor(value) for key, value in json.loads(sys.argv[1]).items()}
-for name in sys.argv[2:]:
-    auto_class, _, folder = name.partition("=")
-    model = getattr(transformers, auto_class).from_pretrained(folder, trust_remote_code=True).eval()
-    model.save_pretrained(folder + "-again")
-    model = getattr(transformers, auto_class).from_pretrained(folder + "-again", trust_remote_code=True).eval()
-    with torch.no_grad():
-        tensors[name] = model(**batch)[0].contiguous()
-save_file(tensors, "outputs.safetensors")
-"""
-
-
-def test_every_head_loads_without_the_package(tmp_path):
-    batch = make_batch_with_passages(masked=False)
-    expected = {}
-    models = {(auto_class, auto_class): make_rada(head=head) for auto_class, head in HEADS.items()}
-    models["AutoModelForMaskedLM", "frozen"] = make_rada("deberta-v2", passage_encoder="frozen")
-    composed = VarMAEForMaskedLM.from_backbone(make_masked_lm("roberta"))
-    models["AutoModelForMaskedLM", "composed"] = RadaForMaskedLM.from_backbone(composed)
-    for (auto_class, folder), model in models.items():
-        model.save_pretrained(tmp_path / folder)
-        with torch.no_grad():
-            expected[f"{auto_class}={folder}"] = model(**batch)[0]
-    lists = json.dumps({key: value.tolist() for key, value in batch.items()})
-    environment = {**os.environ, "PYTHONPATH": "", "HF_MODULES_CACHE": str(tmp_path / "modules")}
-    command = [sys.executable, "-c", LOAD_WITHOUT_THE_PACKAGE, lists, *expected]
-    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
-    outputs = load_file(tmp_path / "outputs.safetensors")
-    for name, value in expected.items():
-        assert torch.equal(outputs[name], value), name
-
-
 # ----------------------------------------------------------- 6-8, 10: padding, evaluation, compilation
 
 
+def test_passages_are_chosen_at_random_in_training_alone(family):
+    model = make_rada(family, dropout=0.0)
+    batch = make_batch_with_passages()
+    with torch.no_grad():
+        for training in (False, True):
+            once, again = (model.train(training)(**batch).passage_weights for _ in range(2))
+            assert torch.equal(once, again) is not training
+
+
 @pytest.mark.parametrize("scores", ["pooled", "joint"])
-def test_padding_never_leaks(family, scores):
+def test_padding_of_passages_never_leaks(family, scores):
     model = make_rada(family, scores=scores)
     batch = make_batch_with_passages(masked=False)
     alone = {
@@ -615,37 +466,6 @@ def test_padding_never_leaks(family, scores):
         among = {**alone, "passage_attention_mask": alone["passage_attention_mask"].clone()}
         among["passage_attention_mask"][:, 1:] = 0
         torch.testing.assert_close(model(**among).logits, model(**one).logits, rtol=1e-4, atol=1e-4)
-
-
-def test_evaluation_is_deterministic_and_training_is_not(family):
-    model = make_rada(family, dropout=0.0)
-    batch = make_batch_with_passages()
-    with torch.no_grad():
-        assert torch.equal(model(**batch).loss, model(**batch).loss)
-        assert torch.equal(model(**batch).passage_weights, model(**batch).passage_weights)
-        model.train()
-        outputs = [model(**batch) for _ in range(5)]
-    assert len({output.loss.item() for output in outputs}) > 1
-    assert outputs[0].logits is None
-    assert not torch.equal(outputs[0].passage_weights, outputs[1].passage_weights)
-
-
-def test_compiled_whole(family):
-    model = make_rada(family, passage_encoder="frozen" if family == "bert" else "shared")
-    batch = make_batch_with_passages(masked=False)
-    torch._dynamo.reset()
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    with torch.no_grad():
-        torch.testing.assert_close(compiled(**batch).logits, model(**batch).logits, rtol=1e-4, atol=1e-4)
-
-
-def test_activation_checkpointing_gives_the_same_gradient(family):
-    model = make_rada(family, dropout=0.0, selection="all", passage_gradient=True)
-    check_activation_checkpointing(model, make_batch_with_passages())
-
-
-def test_bfloat16(family):
-    check_bfloat16(make_rada(family), make_batch_with_passages())
 
 
 # ------------------------------------------------------------------------------------------- bad input

@@ -1,12 +1,12 @@
-"""VarMAE: the ten proofs every method carries, and the equations of the paper computed a second time."""
+"""VarMAE: the equations of the paper computed a second time; further proofs are in test_proofs.py."""
 
 import copy
 import math
 
 import pytest
 import torch
-from datasets import Dataset
-from proofs import check_bfloat16, train
+from method_models import METHODS, make_varmae
+from proofs import train
 from safetensors.torch import load_file, save_file
 from tiny_models import VOCAB_SIZE, make_batch, make_masked_lm
 from torch import distributed, multiprocessing
@@ -16,24 +16,11 @@ from torch.nn import functional as F
 from hf_domain import (
     VarMAEConfig,
     VarMAEForMaskedLM,
-    VarMAEForQuestionAnswering,
-    VarMAEForSequenceClassification,
-    VarMAEForTokenClassification,
 )
 from hf_domain.modeling.layers_varmae import MeanNetwork
-from hf_domain.modeling.modeling_varmae import VarMAEModel, compute_kl, sample_tokens
+from hf_domain.modeling.modeling_varmae import compute_kl, sample_tokens
 
 PLAIN = {"residual": True, "batch_norm": False}
-
-
-def make_varmae(family="bert", dropout=0.1, **options) -> VarMAEForMaskedLM:
-    """A VarMAE whose own weights are large enough to matter and whose statistics are not at their defaults."""
-    model = VarMAEForMaskedLM.from_backbone(make_masked_lm(family, dropout), **options)
-    with torch.no_grad():
-        for name, tensor in model.state_dict().items():
-            if tensor.is_floating_point() and ("mean_network" in name or "log_variance" in name):
-                tensor.add_(0.2 * torch.rand_like(tensor))
-    return model
 
 
 # ------------------------------------------------------------------------------------ 1: the equations
@@ -276,25 +263,6 @@ def test_fresh_residual_module_is_the_encoder(family):
 # ----------------------------------------------------------- 3, 5: what trains, and with what gradient
 
 
-def make_dataset(size=8):
-    torch.manual_seed(0)
-    rows = make_batch(size, 12)
-    rows["attention_mask"][0] = 1
-    return Dataset.from_dict({key: value.tolist() for key, value in rows.items()})
-
-
-def test_frozen_encoder_and_trained_rest(family, tmp_path):
-    model = make_varmae(family)
-    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
-    train(model, make_dataset(), tmp_path, 8, 1)
-    for name, parameter in model.named_parameters():
-        if name.startswith("model.backbone."):
-            assert torch.equal(parameter, before[name]), name
-            assert parameter.grad is None
-        else:
-            assert not torch.equal(parameter, before[name]), name
-
-
 def test_frozen_encoder_runs_without_graph_and_with_its_own_dropout():
     batch = make_batch()
     for backbone_dropout in (True, False):
@@ -308,120 +276,10 @@ def test_frozen_encoder_runs_without_graph_and_with_its_own_dropout():
     assert model.get_input_embeddings().weight.grad.abs().sum() > 0
 
 
-def test_fine_tuning_trains_everything(family):
-    pretrained = make_varmae(family)
-    model = VarMAEForTokenClassification(VarMAEConfig(backbone_config=pretrained.config.backbone_config, num_labels=3))
-    batch = make_batch(masked=False)
-    model.train()(**batch, labels=torch.randint(0, 3, batch["input_ids"].shape)).loss.backward()
-    without = [name for name, parameter in model.named_parameters() if parameter.grad is None]
-    assert without == []
-
-
-def test_accumulation_gives_the_same_loss_and_gradient(tmp_path, monkeypatch):
-    # Batch normalization and the noise are per micro-batch by nature; everything else must add up exactly.
-    monkeypatch.setattr(torch, "randn_like", torch.zeros_like)
-    model = make_varmae(dropout=0.0, batch_norm=False)
-    whole = train(copy.deepcopy(model), make_dataset(), tmp_path, 8, 1)
-    parts = train(copy.deepcopy(model), make_dataset(), tmp_path, 2, 4)
-    torch.testing.assert_close(torch.tensor(whole), torch.tensor(parts), rtol=1e-3, atol=2e-4)
-
-
-@pytest.mark.parametrize("head", [VarMAEForSequenceClassification, VarMAEForTokenClassification])
-def test_heads_accumulate_exactly(head, tmp_path, monkeypatch):
-    model = head.from_backbone(make_masked_lm("bert", dropout=0.0), num_labels=VOCAB_SIZE, classifier_dropout=0.0)
-    dataset = make_dataset()
-    if head is VarMAEForSequenceClassification:
-        dataset = dataset.map(lambda row: {"labels": row["input_ids"][0]})
-    monkeypatch.setitem(globals(), "make_dataset", lambda: dataset)
-    whole = train(copy.deepcopy(model), make_dataset(), tmp_path, 8, 1)
-    parts = train(copy.deepcopy(model), make_dataset(), tmp_path, 2, 4)
-    torch.testing.assert_close(torch.tensor(whole), torch.tensor(parts), rtol=1e-3, atol=2e-4)
-
-
 # --------------------------------------------------------------------------- 4: saving, loading, heads
 
 
-def test_saved_and_loaded_bit_equal(family, tmp_path):
-    model = make_varmae(family).eval()
-    model.save_pretrained(tmp_path)
-    loaded, info = VarMAEForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
-    assert not any(info.values())
-    batch = make_batch(masked=False)
-    with torch.no_grad():
-        assert torch.equal(loaded(**batch).logits, model(**batch).logits)
-    for key, value in model.state_dict().items():
-        assert torch.equal(value, loaded.state_dict()[key]), key
-    assert {n for n, p in loaded.named_parameters() if p.requires_grad} == {
-        n for n, p in model.named_parameters() if p.requires_grad
-    }
-
-
-@pytest.mark.parametrize(
-    "head", [VarMAEForSequenceClassification, VarMAEForTokenClassification, VarMAEForQuestionAnswering, VarMAEModel]
-)
-def test_every_head_loads_from_every_other(head, tmp_path):
-    masked_lm = make_varmae().eval()
-    masked_lm.save_pretrained(tmp_path / "mlm")
-    model, info = head.from_pretrained(tmp_path / "mlm", output_loading_info=True)
-    new = ("classifier.", "qa_outputs.")
-    assert all(key.startswith(new) for key in info["missing_keys"])
-    batch = make_batch(masked=False)
-    with torch.no_grad():
-        expected = masked_lm.model(**batch).last_hidden_state
-        assert torch.equal(model.base_model(**batch).last_hidden_state, expected)
-        model.save_pretrained(tmp_path / "head")
-        back = VarMAEModel.from_pretrained(tmp_path / "head")
-        assert torch.equal(back(**batch).last_hidden_state, expected)
-
-
-def test_question_answering_loss():
-    model = VarMAEForQuestionAnswering.from_backbone(make_masked_lm("bert"))
-    batch = make_batch(masked=False)
-    start, end = torch.tensor([1, 2, 3, 50]), torch.tensor([2, 2, 5, 50])
-    output = model(**batch, start_positions=start, end_positions=end)
-    expected = sum(
-        F.cross_entropy(logits[:3], positions[:3])
-        for logits, positions in ((output.start_logits, start), (output.end_logits, end))
-    )
-    torch.testing.assert_close(output.loss, expected / 2)
-
-
 # ----------------------------------------------------------- 6-8, 10: padding, evaluation, compilation
-
-
-def test_padding_never_leaks(family):
-    model = make_varmae(family).eval()
-    batch = make_batch(masked=False)
-    with torch.no_grad():
-        padded = model(**batch).logits
-        alone = model(input_ids=batch["input_ids"][:1, :9], attention_mask=batch["attention_mask"][:1, :9]).logits
-        torch.testing.assert_close(padded[:1, :9], alone, rtol=1e-4, atol=1e-4)
-        batch = make_batch()
-        loss = model(**batch).loss
-        batch["input_ids"][0, -3:] = 50
-        assert torch.equal(model(**batch).loss, loss)
-
-
-def test_evaluation_is_deterministic_and_training_is_not():
-    model = make_varmae(dropout=0.0)
-    batch = make_batch()
-    model.eval()
-    with torch.no_grad():
-        assert torch.equal(model(**batch).loss, model(**batch).loss)
-        assert torch.equal(model(**batch).logits, model(**batch).logits)
-        model.train()
-        assert not torch.equal(model(**batch).loss, model(**batch).loss)
-        assert model(**batch).logits is None
-
-
-@pytest.mark.parametrize("head", [VarMAEForMaskedLM, VarMAEForSequenceClassification, VarMAEForTokenClassification])
-def test_compiled_whole(family, head):
-    model = head.from_backbone(make_masked_lm(family), **PLAIN).eval()
-    batch = make_batch(masked=False)
-    torch._dynamo.reset()
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    with torch.no_grad():
-        torch.testing.assert_close(compiled(**batch).logits, model(**batch).logits, rtol=1e-4, atol=1e-4)
 
 
 def test_compiled_objective():
@@ -433,26 +291,6 @@ def test_compiled_objective():
         torch.testing.assert_close(loss, model(**batch).loss)
 
 
-def test_activation_checkpointing_gives_the_same_gradient(family):
-    batch = make_batch()
-    gradients = []
-    for checkpointed in (False, True):
-        torch.manual_seed(0)
-        model = make_varmae(family, dropout=0.0, freeze_backbone=False, log_variance_range=0.0).train()
-        if checkpointed:
-            enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-            enable()
-        torch.manual_seed(1)
-        model(**batch).loss.backward()
-        gradients.append([parameter.grad for parameter in model.parameters()])
-    for plain, checkpointed in zip(*gradients, strict=True):
-        torch.testing.assert_close(plain, checkpointed, rtol=1e-3, atol=1e-6)
-
-
-def test_bfloat16(family):
-    check_bfloat16(make_varmae(family), make_batch())
-
-
 # ---------------------------------------------------------------------------------- posterior collapse
 
 
@@ -460,7 +298,7 @@ def test_normalization_prevents_collapse(tmp_path):
     def train_and_measure(batch_norm):
         torch.manual_seed(0)
         model = make_varmae(dropout=0.0, batch_norm=batch_norm)
-        train(model, make_dataset(), tmp_path, 8, 1, max_steps=40)
+        train(model, METHODS["varmae"].make_dataset(), tmp_path, max_steps=40)
         output = model.train()(**make_batch())
         return output.masked_kl.item(), output.active_latent_share.item()
 

@@ -24,6 +24,11 @@ def train(model, dataset, output_dir, batch_size=8, accumulation=1, max_steps=3,
     return [(log["loss"], log["grad_norm"]) for log in trainer.state.log_history if "grad_norm" in log]
 
 
+def get_changed(model, before):
+    """Name the parameters that are no longer what they were."""
+    return {name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])}
+
+
 def check_activation_checkpointing(model, batch):
     """Computing the activations again gives the same gradient; the model must not draw random numbers."""
     model.train()
@@ -50,3 +55,15 @@ def check_bfloat16(model, batch):
     assert torch.isfinite(torch.stack([mixed, loss.float()])).all()
     assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
     return mixed.float(), loss.float()
+
+
+def check_compiled(model, batch, **more):
+    """A whole graph gives the same numbers; `more` arguments go beside the batch a second time."""
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        for options in ({}, more) if more else ({},):
+            actual, expected = (each(**batch, **options).logits for each in (compiled, model))
+            if actual.dim() == 3:
+                actual, expected = (logits[batch["attention_mask"].bool()] for logits in (actual, expected))
+            torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
