@@ -88,6 +88,14 @@ COMMANDS: dict[str, dict[str, Any]] = {
         "use_cpu": True,
     },
     "predict": {"": ["classifier", "heldout.txt"], "output_file": "labels.jsonl"},
+    "probe": {
+        "model_name_or_path": "encoder",
+        "train_file": "task/train.jsonl",
+        "test_file": "task/test.jsonl",
+        "max_seq_length": 16,
+        "use_cpu": True,
+        "output_dir": "out",
+    },
     "compare": {"": "plan.yaml", "output_dir": "out", "dry_run": True},
     "publish": {
         "comparison": "comparison",
