@@ -15,8 +15,9 @@ from hf_domain.lora_targets import LORA_TARGETS
 from hf_domain.methods import OWN_TYPES
 
 
+@cache
 def register_classes() -> None:
-    """Register every configuration, model and adapter; `import hf_domain` does it."""
+    """Register every configuration, model and adapter, once; `import hf_domain` does it."""
     from transformers import AutoConfig
 
     from hf_domain.modeling.configuration_backbone import BackboneConfig
@@ -65,7 +66,7 @@ class CallAfterImport(MetaPathFinder):
         """Return the spec that the others find for the module; looking for it alone calls nothing."""
         if name != self.name:
             return None
-        others = (each.find_spec(name, path, target) for each in sys.meta_path if each is not self)
+        others = (each.find_spec(name, path, target) for each in sys.meta_path if not isinstance(each, CallAfterImport))
         spec = next(filter(None, others), None)
         if spec is not None and spec.loader is not None:
             spec.loader.exec_module = self.wrap(spec.loader.exec_module)  # type: ignore[method-assign]

@@ -152,6 +152,7 @@ IMPORTS = {
     "peft looked for": "import hf_domain, importlib.util; assert importlib.util.find_spec('peft')",
     "adapter": "import hf_domain; from hf_domain import ExBertAdapterConfig",
     "lora": "import hf_domain; from hf_domain.lora import add_lora",
+    "twice": "import hf_domain; from hf_domain.registration import register_classes; register_classes()",
 }
 
 
