@@ -25,7 +25,7 @@ def register_classes() -> None:
 
     for model_type in OWN_TYPES:
         AutoConfig.register(model_type, find_config_class(model_type), exist_ok=True)
-    BackboneConfig.prepare_models = staticmethod(register_models)  # type: ignore[method-assign,assignment]
+    BackboneConfig.prepare_models = staticmethod(register_models)  # type: ignore[method-assign]
     if "peft" in sys.modules:
         register_adapters()
     else:
@@ -69,7 +69,8 @@ class CallAfterImport(MetaPathFinder):
         others = (each.find_spec(name, path, target) for each in sys.meta_path if not isinstance(each, CallAfterImport))
         spec = next(filter(None, others), None)
         if spec is not None and spec.loader is not None:
-            spec.loader.exec_module = self.wrap(spec.loader.exec_module)  # type: ignore[method-assign]
+            loader: Any = spec.loader
+            loader.exec_module = self.wrap(loader.exec_module)
         return spec
 
     def wrap(self, execute: Callable[[Any], None]) -> Callable[[Any], None]:

@@ -6,6 +6,7 @@ its name, and only a checkpoint that nests a method gets the lines that name it.
 """
 
 import importlib
+import os
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,7 +44,7 @@ def list_nested_types(config: Any) -> set[str]:
     return {each.model_type for each in own}.union(*map(list_nested_types, own))
 
 
-def save_nested_code(config: Any, folder: str | Path) -> None:
+def save_nested_code(config: Any, folder: str | os.PathLike) -> None:
     """Save the code of the methods inside a model of another method, beside the code that transformers saves.
 
     Args:

@@ -26,7 +26,7 @@ def choose_columns(
             f"--text_column_name {columns[0]}; then the same command with --add and --text_column_name {columns[1]} "
             "adds the other."
         )
-    names = next(iter(documents), {})
+    names: dict[str, Any] = next(iter(documents), {})
     if id_column and id_column not in names:
         raise ValueError(f"--id_column_name must be a column of the documents, {', '.join(names)}, but is {id_column}")
     return {"text_column": columns[0], "id_column": id_column}
