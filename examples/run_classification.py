@@ -22,8 +22,8 @@ from functools import partial
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
 
 import hf_domain  # noqa: F401  the Auto classes then know its models
-from hf_domain.data.classification import decode_logits, encode_labels, name_predictions, read_labels, tokenize_texts
-from hf_domain.data.labels import check_variety, find_ids
+from hf_domain.data.classification import decode_logits, encode_labels, name_predictions, tokenize_texts
+from hf_domain.data.labels import check_variety, find_ids, read_labels
 from hf_domain.data.majority import DECIDING, add_baseline, make_constants
 from hf_domain.data.metrics import choose_metrics
 from hf_domain.gmap.reader import load_memory_reader

@@ -19,9 +19,10 @@ import numpy as np
 from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification
 
 import hf_domain  # noqa: F401  the Auto classes then know its models
-from hf_domain.data.labels import check_variety, check_words, find_labels, prepare_for_words, read_tags, tokenize_words
+from hf_domain.data.labels import check_variety, find_labels
 from hf_domain.data.majority import add_baseline
 from hf_domain.data.metrics import compute_entity_metrics
+from hf_domain.data.named_entities import check_words, prepare_for_words, read_tags, tokenize_words
 from hf_domain.gmap.reader import load_memory_reader
 from hf_domain.rada.passages import PassageArguments, load_passage_reader
 from hf_domain.training.arguments import FineTunerArguments, FineTuningArguments, NerArguments, parse_arguments

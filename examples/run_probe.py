@@ -21,9 +21,9 @@ from transformers import AutoModel, AutoTokenizer
 
 import hf_domain  # noqa: F401  the Auto classes then know its models
 from hf_domain.data.corpora import check_length
-from hf_domain.data.labels import prepare_for_words
-from hf_domain.data.loading import check_held_out, load_files
+from hf_domain.data.file_loading import check_held_out, load_files
 from hf_domain.data.metrics import compute_entity_metrics
+from hf_domain.data.named_entities import prepare_for_words
 from hf_domain.data.text_columns import find_text_columns
 from hf_domain.files import write_json, write_text
 from hf_domain.training.arguments import parse_arguments

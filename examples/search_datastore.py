@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from hf_domain import RadaConfig
-from hf_domain.data.loading import load_files, locate_row
+from hf_domain.data.file_loading import load_files, locate_row
 from hf_domain.data.text_columns import find_text_columns
 from hf_domain.datastore import Datastore
 from hf_domain.datastore.highlight import format_html, format_text, read_passages

@@ -27,8 +27,8 @@ from transformers import (
 )
 
 from hf_domain.data.classification import decode_logits, name_predictions, tokenize_texts
-from hf_domain.data.labels import prepare_for_words, tokenize_words
-from hf_domain.data.loading import load_rows
+from hf_domain.data.file_loading import load_rows
+from hf_domain.data.named_entities import prepare_for_words, tokenize_words
 from hf_domain.data.objects import Rows
 from hf_domain.data.question_answering import check_questions, cut_windows, find_answers, tokenize_questions
 from hf_domain.data.text_columns import find_text_columns

@@ -1,4 +1,4 @@
-"""The layers of VarMAE: its perceptrons, and the mean network with its batch normalization."""
+"""The layers of VarMAE: its perceptrons, the mean network with its batch normalization, and the KL divergence."""
 
 import math
 from typing import Any
@@ -162,3 +162,9 @@ class MeanNetwork(nn.Module):
         if f"{prefix}running_mean" in state_dict and name not in state_dict:
             state_dict[name] = torch.tensor(self.enough_batches)
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def compute_kl(mean: torch.Tensor, log_variance: torch.Tensor) -> torch.Tensor:
+    """KL of N(mean, exp(log_variance)) from N(0, 1) in each dimension (Eq. 5), nats; float32."""
+    mean, log_variance = mean.float(), log_variance.float()
+    return -0.5 * (1 + log_variance - mean.square() - log_variance.exp())

@@ -39,7 +39,7 @@ from .heads import (
     BackboneForTokenClassification,
     accept_inputs,
 )
-from .interface_rada import PassageReading, RadaModelOutput, RetrievalInterface, add_zero_gradients, average_states
+from .selection_rada import PassageReading, RadaModelOutput, RetrievalInterface, add_zero_gradients, average_states
 
 # Passages encoded at once: with 10 of them an input, a batch of 16 would otherwise be a batch of 160.
 ENCODED_AT_ONCE = 64

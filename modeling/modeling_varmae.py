@@ -33,7 +33,7 @@ from .heads import (
     BackboneForTokenClassification,
     compute_vocabulary_losses,
 )
-from .layers_varmae import LogVarianceLinear, MeanNetwork, Perceptron, ZeroLinear
+from .layers_varmae import LogVarianceLinear, MeanNetwork, Perceptron, ZeroLinear, compute_kl
 
 # A latent dimension is active when its mean varies over the data by more than this (Burda et al. 2016, section 5.2).
 ACTIVE_VARIANCE = 0.01
@@ -56,12 +56,6 @@ class VarMAEMaskedLMOutput(MaskedLMOutput):
     masked_kl: torch.FloatTensor | None = None
     unmasked_kl: torch.FloatTensor | None = None
     active_latent_share: torch.FloatTensor | None = None
-
-
-def compute_kl(mean: torch.Tensor, log_variance: torch.Tensor) -> torch.Tensor:
-    """KL of N(mean, exp(log_variance)) from N(0, 1) in each dimension (Eq. 5), nats; float32."""
-    mean, log_variance = mean.float(), log_variance.float()
-    return -0.5 * (1 + log_variance - mean.square() - log_variance.exp())
 
 
 def sample_tokens(tokens: torch.Tensor, ratio: float) -> torch.Tensor:

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from .prefix_tree import PrefixTree, select_entries
 from .segmentation import Model, Segmentation, read_unknown, read_vocabulary, segment_words
-from .selection import PrefixTree, select_entries
 
 BONUS = 1e-6
 """What a piece is given for each token it saves: far above the rounding of a sum of scores, far below a difference

@@ -8,8 +8,8 @@ from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.trainers import WordPieceTrainer
 
+from .prefix_tree import PrefixTree, select_entries
 from .segmentation import Model, Segmentation, read_unknown, read_vocabulary, segment_words
-from .selection import PrefixTree, select_entries
 
 LEARNED_WORDS = 20_000_000  # words of text that `learn_entries` makes the learner read at most, some seconds of work
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from hf_domain.comparison.task_files import check_task_files, find_texts
-from hf_domain.data.loading import BUILDERS, check_held_out
+from hf_domain.data.file_loading import BUILDERS, check_held_out
 from hf_domain.methods import BASELINE, RECIPES, Recipe, check_start
 from hf_domain.publishing import is_hub_id
 from hf_domain.training.arguments import find_damage, find_wrong_values

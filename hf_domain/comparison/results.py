@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.scores import MAJORITY, Predictions
 from hf_domain.comparison.steps import Step, find_root, list_steps
-from hf_domain.data.loading import find_files
+from hf_domain.data.file_loading import find_files
 from hf_domain.environment import describe_environment
 from hf_domain.files import fingerprint_files, read_json, write_json
 

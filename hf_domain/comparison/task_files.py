@@ -6,7 +6,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from hf_domain.data.loading import check_held_out
+from hf_domain.data.file_loading import check_held_out
 from hf_domain.data.text_columns import find_text_columns
 from hf_domain.files import write_text
 

@@ -16,7 +16,7 @@ from datasets import (
 )
 from transformers import PreTrainedTokenizerBase
 
-from hf_domain.data.loading import load_files, load_rows
+from hf_domain.data.file_loading import load_files, load_rows
 from hf_domain.data.masking import check_mask_token
 from hf_domain.data.objects import Rows
 from hf_domain.data.text_columns import find_document_columns

@@ -1,14 +1,13 @@
-"""Labels of a task: collecting them, checking the splits, and moving them from words to tokens."""
+"""Labels of a task: which kind they are of, which there are, and whether every split keeps to them."""
 
 import math
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from datasets import ClassLabel, Dataset, DatasetDict, List
-from tokenizers.pre_tokenizers import ByteLevel
-from transformers import BatchEncoding, EvalPrediction, PreTrainedTokenizerBase
-from transformers.trainer_utils import PredictionOutput
 
+FRACTION = re.compile(r"[-+]?\d+\.\d+")
 Locate = Callable[[str, int], str]
 """Says where a row of a split stands, for a message."""
 
@@ -16,6 +15,89 @@ Locate = Callable[[str, int], str]
 def name_example(split: str, row: int) -> str:
     """Name a row of a split when its file and line are unknown."""
     return f"example {row} of {split}"
+
+
+def read_labels(
+    splits: DatasetDict, column: str, do_regression: bool | None, multi_label: bool | None, locate: Locate
+) -> tuple[str, list[str], dict[Any, int]]:
+    """Return the problem type of a task, the names of its labels, and the id of every value.
+
+    Args:
+        splits: The splits of the task; the first one, train, decides.
+        do_regression: See `find_problem_type`.
+        multi_label: See `find_problem_type`.
+        locate: Says where an example stands, for messages.
+
+    Raises:
+        ValueError: See `find_problem_type`, `find_labels` and `check_values`.
+    """
+    problem_type = find_problem_type(splits["train"], column, do_regression, multi_label, locate)
+    if problem_type != "regression":
+        return problem_type, *find_labels(splits, column, locate)
+    check_values(splits, column, locate)
+    return problem_type, ["value"], {}
+
+
+def find_problem_type(
+    dataset: Dataset,
+    column: str,
+    do_regression: bool | None,
+    multi_label: bool | None,
+    locate: Locate = name_example,
+) -> str:
+    """Find out what kind of classification a task is, and check that the labels fit.
+
+    Args:
+        do_regression: Whether labels are values. Default: if they are fractions.
+        multi_label: Whether an example has any number of labels. Default: if it has a list of them.
+        locate: Says where an example stands, for messages.
+
+    Returns:
+        The problem type, as transformers' configs name it.
+
+    Raises:
+        ValueError: The labels do not fit the settings.
+    """
+    label = next((label for label in dataset[column] if label is not None), None)
+    holds_lists = isinstance(label, list)
+    if holds_lists and (do_regression or multi_label is False):
+        raise ValueError(
+            f"lists of labels must be read as multi-label, but {column} holds {label} and the settings are "
+            f"do_regression={do_regression}, multi_label={multi_label}. Drop the setting, or give each example "
+            "one label."
+        )
+    if multi_label and not holds_lists:
+        raise ValueError(
+            f"multi-label data must have lists of labels, but {column} holds {label!r} and the settings are "
+            f"do_regression={do_regression}, multi_label={multi_label}. Put the labels into lists, or drop the "
+            "setting."
+        )
+    if isinstance(label, str):
+        _check_numbers(dataset, column, do_regression, locate)
+    if holds_lists:
+        return "multi_label_classification"
+    if do_regression or (do_regression is None and isinstance(label, float)):
+        return "regression"
+    return "single_label_classification"
+
+
+def _check_numbers(dataset: Dataset, column: str, do_regression: bool | None, locate: Locate) -> None:
+    """Raise if labels read as texts should be numbers: one wrong cell turns a whole column of fractions into texts."""
+    labels = ["" if label is None else str(label) for label in dataset[column]]
+    if do_regression or (do_regression is None and any(map(FRACTION.fullmatch, labels))):
+        row = next((row for row, label in enumerate(labels) if not _is_finite(label)), 0)
+        raise ValueError(
+            f"Regression needs numbers, but {column} is {labels[row]!r} in {locate('train', row)}. "
+            f"Correct the labels, or {'drop' if do_regression else 'set'} --do_regression "
+            f"{'' if do_regression else 'false '}to take them for names."
+        )
+
+
+def _is_finite(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def find_labels(splits: DatasetDict, column: str, locate: Locate = name_example) -> tuple[list[str], dict[Any, int]]:
@@ -103,37 +185,6 @@ def check_values(splits: DatasetDict, column: str, locate: Locate = name_example
                 )
 
 
-def check_words(splits: DatasetDict, word_column: str, tag_column: str, locate: Locate = name_example) -> None:
-    """Raise unless every word of every sentence is a text and has a tag.
-
-    Args:
-        locate: Says where an example stands, for messages.
-
-    Raises:
-        ValueError: A column holds no lists, or a sentence has an empty word or more or fewer tags than words.
-    """
-    for split, dataset in splits.items():
-        for column in (word_column, tag_column):
-            if not isinstance(feature := dataset.features[column], List):
-                raise ValueError(
-                    f"Words and tags must be lists, one tag for each word, but {column} of {split} holds {feature}. "
-                    "Split the texts into words, or name another column."
-                )
-        sentences = dataset.select_columns([word_column, tag_column])
-        for row, sentence in enumerate(sentences):
-            words, tags = sentence[word_column], sentence[tag_column]
-            if words is None or not all(isinstance(word, str) for word in words):
-                raise ValueError(
-                    f"Words must be a list of texts, but {word_column} is {words} in {locate(split, row)}. "
-                    "Correct the sentence or drop it."
-                )
-            if tags is not None and len(tags) != len(words):
-                raise ValueError(
-                    f"Every word must have a tag, but there are {len(tags)} tags for {len(words)} words in "
-                    f"{locate(split, row)}. Correct the sentence or drop it."
-                )
-
-
 def check_variety(labels: Iterable[Any], column: str) -> None:
     """Raise if there is nothing to learn: all labels are the same.
 
@@ -174,96 +225,3 @@ def find_ids(names: str | None, label_names: list[str]) -> list[int]:
                 f"label {name}"
             )
     return [label_names.index(name) for name in named]
-
-
-def prepare_for_words(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Let a byte-level tokenizer put a space before every word of a list, as in running text.
-
-    Without it RoBERTa's refuses lists of words, and ModernBERT's takes every word for the beginning of a text.
-
-    Args:
-        tokenizer: Changed in place, and saved so; others than byte-level ones stay as they are.
-    """
-    pre_tokenizer = tokenizer.backend_tokenizer.pre_tokenizer
-    if isinstance(pre_tokenizer, ByteLevel):
-        pre_tokenizer.add_prefix_space = True
-        # RobertaTokenizer rebuilds its pre-tokenizer from this setting when it is loaded.
-        tokenizer.add_prefix_space = tokenizer.init_kwargs["add_prefix_space"] = True
-
-
-def tokenize_words(
-    words: list[list[str]],
-    labels: list[list[int]],
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    max_seq_length: int | None = None,
-    pad_to_max_length: bool = False,
-    label_all_tokens: bool = False,
-) -> BatchEncoding:
-    """Tokenize sentences given as words, and carry the labels of words over to tokens.
-
-    Args:
-        tokenizer: See `prepare_for_words`.
-        max_seq_length: Tokens of a sentence at most, special tokens included; words beyond are neither learned nor
-            scored. Default: as many as the model takes.
-        pad_to_max_length: Pad here rather than batch by batch.
-        label_all_tokens: Label every token of a word. Default: the first one alone (Devlin et al. 2019, section 5.3).
-
-    Returns:
-        The model's inputs and `labels`, -100 for tokens that are not scored.
-
-    Raises:
-        ValueError: A sentence has more or fewer labels than words.
-    """
-    for sentence, word_labels in zip(words, labels, strict=True):
-        if len(sentence) != len(word_labels):
-            raise ValueError(
-                f"every word must have a label, but there are {len(word_labels)} labels for {len(sentence)} "
-                f"words: {' '.join(sentence[:10])} ... Correct this sentence."
-            )
-    options: dict[str, Any] = {
-        "is_split_into_words": True,
-        "truncation": True,
-        "max_length": max_seq_length,
-        "padding": "max_length" if pad_to_max_length else False,
-    }
-    encodings = tokenizer(words, **options)
-    seen = [{word for word in encodings.word_ids(row) if word is not None} for row in range(len(words))]
-    if any(found and len(found) <= max(found) for found in seen):
-        # A word that the tokenizer drops (a zero-width space) would shift the tags of all later words.
-        words = [
-            [tokenizer.unk_token if word < max(found, default=0) and word not in found else text for word, text in row]
-            for row, found in ((enumerate(sentence), found) for sentence, found in zip(words, seen, strict=True))
-        ]
-        encodings = tokenizer(words, **options)
-    encodings["labels"] = []
-    for row, word_labels in enumerate(labels):
-        token_labels, previous = [], None
-        for word in encodings.word_ids(row):
-            scored = word is not None and (label_all_tokens or word != previous)
-            token_labels.append(word_labels[word] if scored else -100)
-            previous = word
-        encodings["labels"].append(token_labels)
-    return encodings
-
-
-def read_tags(
-    output: EvalPrediction | PredictionOutput, label_names: list[str]
-) -> tuple[list[list[str]], list[list[str]]]:
-    """Turn the output of a token classifier into tags of words.
-
-    Args:
-        output: Logits [sentences, length, labels] and label ids [sentences, length], -100 for tokens that are not
-            scored.
-        label_names: In the order of their ids.
-
-    Returns:
-        Predicted and gold tags of the scored tokens of every sentence.
-    """
-    logits: Any = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
-    labels: Any = output.label_ids
-    predicted, gold = (
-        [[label_names[label] for label in row[mask]] for row, mask in zip(ids, labels != -100, strict=True)]
-        for ids in (logits.argmax(-1), labels)
-    )
-    return predicted, gold

@@ -12,7 +12,7 @@ from datasets import Dataset
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from hf_domain.data.loading import load_rows
+from hf_domain.data.file_loading import load_rows
 from hf_domain.data.objects import Rows
 from hf_domain.datastore.analysis import Analyzer, choose_analyzer
 from hf_domain.datastore.elasticsearch_index import connect

@@ -12,7 +12,7 @@ from typing import Any
 
 from datasets import Dataset, DatasetDict, Features, List, Value
 
-from hf_domain.data.loading import load_rows
+from hf_domain.data.file_loading import load_rows
 from hf_domain.data.objects import Rows
 from hf_domain.datastore.splitting import split_texts
 from hf_domain.datastore.store import Datastore

@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from hf_domain.data.corpora import check_batch
-from hf_domain.data.loading import check_held_out, find_files, load_files
+from hf_domain.data.file_loading import check_held_out, find_files, load_files
 from hf_domain.distillation.losses import DistillationConfig
 from hf_domain.distillation.model import DistillationModel
 from hf_domain.distillation.strategies import (

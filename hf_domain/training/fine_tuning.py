@@ -8,8 +8,8 @@ import torch
 from datasets import Dataset, DatasetDict, load_dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
 
+from hf_domain.data.file_loading import check_held_out, load_files, locate_row
 from hf_domain.data.labels import Locate, name_example
-from hf_domain.data.loading import check_held_out, load_files, locate_row
 from hf_domain.data.text_columns import check_texts, find_text_columns, list_text_columns
 from hf_domain.methods import METHODS, find_methods
 from hf_domain.modeling.backbone import get_native_config, train_top_layers

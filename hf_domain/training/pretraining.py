@@ -20,7 +20,7 @@ from transformers import (
 
 from hf_domain.data.causal import DataCollatorForNextToken, check_causal
 from hf_domain.data.corpora import load_corpus, tokenize_corpus
-from hf_domain.data.loading import check_held_out
+from hf_domain.data.file_loading import check_held_out
 from hf_domain.data.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask, check_mask_token
 from hf_domain.data.word_weights import weigh_words
 from hf_domain.methods import BASELINE, METHODS, PRETRAINING_METHODS, find_methods

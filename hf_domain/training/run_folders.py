@@ -19,7 +19,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from transformers import TrainingArguments
 
-from hf_domain.data.loading import find_files
+from hf_domain.data.file_loading import find_files
 from hf_domain.files import finish_writing, lock_folder, write_text
 from hf_domain.training.run_files import STATE
 

@@ -972,7 +972,7 @@ PYTHON = [
         call("hf_domain.data.corpora:load_corpus", "corpus.txt", validation_split_percentage=-5),
     ),
     python("corpus: no text", ("data", "empty"), call("hf_domain.data.corpora:load_corpus", [])),
-    python("files: no pattern", ("file",), call("hf_domain.data.loading:load_files", [])),
+    python("files: no pattern", ("file",), call("hf_domain.data.file_loading:load_files", [])),
     python(
         "tokenize: length of nothing",
         ("max_seq_length", "0"),

@@ -8,10 +8,10 @@ from tiny_tokenizers import make_bert_tokenizer
 from hf_domain.data.classification import (
     decode_logits,
     encode_labels,
-    find_problem_type,
     name_predictions,
     tokenize_texts,
 )
+from hf_domain.data.labels import find_problem_type
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 from tiny_tokenizers import MAKERS, make_tokenizer
 from transformers import AutoTokenizer, EvalPrediction
 
-from hf_domain.data.labels import find_ids, find_labels, prepare_for_words, read_tags, tokenize_words
+from hf_domain.data.labels import find_ids, find_labels
+from hf_domain.data.named_entities import prepare_for_words, read_tags, tokenize_words
 
 
 def make_splits(**columns):

@@ -8,7 +8,7 @@ from datasets import Dataset, DatasetDict
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer
 
 from hf_domain.data.corpora import load_corpus, tokenize_corpus
-from hf_domain.data.loading import load_rows
+from hf_domain.data.file_loading import load_rows
 
 
 @pytest.fixture(autouse=True)

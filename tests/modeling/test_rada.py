@@ -17,8 +17,8 @@ from hf_domain import (
     RadaModel,
     VarMAEForTokenClassification,
 )
-from hf_domain.modeling import interface_rada
-from hf_domain.modeling.interface_rada import RetrievalInterface, average_states, sample_gumbel
+from hf_domain.modeling import selection_rada
+from hf_domain.modeling.selection_rada import RetrievalInterface, average_states, sample_gumbel
 from hf_domain.training.callbacks import log_auxiliary_losses
 
 
@@ -109,7 +109,7 @@ def test_interface_equals_the_equations(scores, selection, training, monkeypatch
     expected_interface = copy.deepcopy(interface)
     hidden_states, states, attention_mask, mask = make_states()
     noise = sample_gumbel(torch.empty(4, 3))
-    monkeypatch.setattr(interface_rada, "sample_gumbel", lambda like: noise[:, : like.shape[1]])
+    monkeypatch.setattr(selection_rada, "sample_gumbel", lambda like: noise[:, : like.shape[1]])
     states.requires_grad_()
     output = interface(hidden_states, states, attention_mask, mask)
     probe = torch.randn_like(hidden_states)
@@ -301,7 +301,7 @@ def test_evaluation_encodes_one_passage_alone(family):
 def test_passages_by_row_are_encoded_once(scores, training, monkeypatch):
     model = make_rada(dropout=0.0, head=RadaModel, scores=scores).train(training)
     noise = sample_gumbel(torch.empty(4, 3))
-    monkeypatch.setattr(interface_rada, "sample_gumbel", lambda like: noise)
+    monkeypatch.setattr(selection_rada, "sample_gumbel", lambda like: noise)
     rows = torch.randint(5, VOCAB_SIZE, (5, 7))
     mask = torch.ones_like(rows)
     mask[1, 3:] = 0

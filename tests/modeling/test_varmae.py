@@ -17,8 +17,8 @@ from hf_domain import (
     VarMAEConfig,
     VarMAEForMaskedLM,
 )
-from hf_domain.modeling.layers_varmae import MeanNetwork
-from hf_domain.modeling.modeling_varmae import compute_kl, sample_tokens
+from hf_domain.modeling.layers_varmae import MeanNetwork, compute_kl
+from hf_domain.modeling.modeling_varmae import sample_tokens
 
 PLAIN = {"residual": True, "batch_norm": False}
 

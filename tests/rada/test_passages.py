@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hf_domain import RadaForMaskedLM, RadaForQuestionAnswering, RadaForSequenceClassification, RadaModel
 from hf_domain.data.classification import tokenize_texts
-from hf_domain.data.labels import prepare_for_words
+from hf_domain.data.named_entities import prepare_for_words
 from hf_domain.datastore import Datastore, build_datastore
 from hf_domain.examples import run_classification, run_mlm, run_ner, run_qa, search_datastore
 from hf_domain.methods import PLAIN

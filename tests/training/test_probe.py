@@ -8,7 +8,7 @@ import torch
 from script_runs import save_tiny_bert, write_jsonl
 from transformers import AutoModel, AutoTokenizer
 
-from hf_domain.data.labels import prepare_for_words
+from hf_domain.data.named_entities import prepare_for_words
 from hf_domain.examples import run_probe
 from hf_domain.training.probe import choose_layers, encode_texts, encode_words, fit_probe
 

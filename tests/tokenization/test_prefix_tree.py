@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from hf_domain.tokenization.selection import PrefixTree, select_entries
+from hf_domain.tokenization.prefix_tree import PrefixTree, select_entries
 
 
 def select_slowly(tails, counts, vocabulary, threshold, mark=""):
