@@ -99,24 +99,25 @@ def predict(
         raise ValueError(
             f"max_seq_length must be at least 3, two special tokens and one of text, but is {max_seq_length}"
         )
+    network: Any = model
     if not isinstance(model, PreTrainedModel):
         name = os.fspath(model)
         task = find_task(AutoConfig.from_pretrained(name, **hub_options).architectures, name)
         tokenizer = tokenizer or AutoTokenizer.from_pretrained(name, **hub_options)
-        model = task.auto_class.from_pretrained(name, **hub_options)
+        network = task.auto_class.from_pretrained(name, **hub_options)
     else:
         task = find_task([type(model).__name__], type(model).__name__)
         tokenizer = tokenizer or AutoTokenizer.from_pretrained(model.name_or_path, **hub_options)
-    check_tokenizer_fits(tokenizer, model)
+    check_tokenizer_fits(tokenizer, network)
     rows = load_rows(data)
     rows = rows if isinstance(rows, Dataset) else Dataset.from_list(list(rows))
-    length = min(max_seq_length or LONGEST, tokenizer.model_max_length, count_positions(model) or LONGEST)
+    length = min(max_seq_length or LONGEST, tokenizer.model_max_length, count_positions(network) or LONGEST)
     rows, columns = task.prepare(rows, text_columns)
     tokenize = partial(task.tokenize, columns=columns, own_tokenizer=tokenizer, max_seq_length=length)
 
     passage_args = PassageArguments(datastore=datastore, num_passages=num_passages)
-    passages = load_passage_reader(passage_args, model, tokenizer, PLAIN)
-    memory = load_memory_reader(model, None, token=hub_options.get("token"))
+    passages = load_passage_reader(passage_args, network, tokenizer, PLAIN)
+    memory = load_memory_reader(network, None, token=hub_options.get("token"))
     splits = DatasetDict(test=rows)
     if passages is not None:
         splits = passages.look_up(splits, columns)
@@ -129,8 +130,8 @@ def predict(
             collator = memory.collate(collator)
         if passages is not None:
             collator = passages.collate(collator)
-        output = Trainer(model, args, data_collator=collator).predict(inputs["test"])
-    labels = task.decode(output, read["test"], rows, model.config)
+        output = Trainer(network, args, data_collator=collator).predict(inputs["test"])
+    labels = task.decode(output, read["test"], rows, network.config)
     return Dataset.from_list([{**row, **label} for row, label in zip(rows, labels, strict=True)])
 
 
@@ -244,7 +245,8 @@ def tokenize_windows(batch: Any, tokenizer: Any, columns: list[str], own_tokeniz
     )
     if tokenizer is own_tokenizer:
         return windows
-    return tokenize_texts(cut_windows(batch, windows), tokenizer, max_seq_length=max_seq_length)
+    texts: Any = cut_windows(batch, windows)
+    return tokenize_texts(texts, tokenizer, max_seq_length=max_seq_length)
 
 
 def decode_answers(output: Any, read: Dataset, rows: Dataset, config: Any) -> list[dict[str, Any]]:

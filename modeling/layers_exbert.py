@@ -253,9 +253,9 @@ class SideLayer(nn.Module):
             self.cut_feed_forward(intermediate, output)
         for own, part in ((self.attention_output, attention_output), (self.output, output)):
             copy_bias(own, part)
-        for own, norm in zip((self.output_norm, self.attention_norm), reversed(norms), strict=False):
-            own.weight.copy_(norm.weight)
-            copy_bias(own, norm)
+        for own_norm, norm in zip((self.output_norm, self.attention_norm), reversed(norms), strict=False):
+            own_norm.weight.copy_(norm.weight)
+            copy_bias(own_norm, norm)
 
     def cut_attention(self, projections: list[nn.Linear], attention_output: nn.Linear) -> None:
         """Take of each head the best approximation of its products, query with key and output with value.

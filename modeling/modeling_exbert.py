@@ -83,7 +83,7 @@ class ExBertPreTrainedModel(BackbonePreTrainedModel):
         """
         if extension_init not in ("normal", "pieces"):
             raise ValueError(f"extension_init must be 'normal' or 'pieces', got {extension_init!r}")
-        start, pieces = 0, []
+        start, pieces = 0, list[list[int]]()
         if extension_vocabulary is not None:
             start, pieces = read_extension_vocabulary(extension_vocabulary)
             options["extension_vocab_size"] = len(pieces)

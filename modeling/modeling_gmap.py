@@ -388,7 +388,8 @@ class GMapTaskHead(GMapPreTrainedModel):
 
     def build_head(self, hidden_size: int) -> nn.Module:
         """Build the head, or both heads of a baseline."""
-        config, build = self.config, super().build_head  # type: ignore[misc]
+        config: Any = self.config
+        build = super().build_head  # type: ignore[misc]
         if config.strategy not in BASELINES:
             return build(hidden_size)
         return TwoHeads(config, build(hidden_size), build(config.memory_config.hidden_size), self.choices_dim)

@@ -84,18 +84,20 @@ class Predictions:
         """Give ids to the names of labels."""
         labels = sorted({label for rows in (predicted, gold) for row in rows for label in row})
         ids = {label: number for number, label in enumerate(labels)}
-        rows = [[[ids[label] for label in row] for row in rows] for rows in (gold, predicted)]
-        return cls(metric, labels, *rows, ignored=list(ignored))
+        gold_ids, predicted_ids = ([[ids[label] for label in row] for row in rows] for rows in (gold, predicted))
+        return cls(metric, labels, gold_ids, predicted_ids, list(ignored))
 
     def score(self) -> ExampleScores:
         """Return what each example adds to the score."""
         if self.metric in METRICS["qa"]:
             column = np.array(self.scores)[:, None]
             return ExampleScores(column, np.zeros_like(column), np.zeros_like(column), "mean")
-        names = [[[self.labels[number] for number in row] for row in rows] for rows in (self.predicted, self.gold)]
+        predicted, gold = (
+            [[self.labels[number] for number in row] for row in rows] for rows in (self.predicted, self.gold)
+        )
         if self.metric in METRICS["ner"]:
-            return score_tags(*names, self.metric)
-        return score_labels(*([row[0] for row in rows] for rows in names), self.metric, self.ignored)
+            return score_tags(predicted, gold, self.metric)
+        return score_labels([row[0] for row in predicted], [row[0] for row in gold], self.metric, self.ignored)
 
     def to_json(self) -> dict[str, Any]:
         """Return a form that is short in a JSON file: all examples in one line."""

@@ -18,6 +18,7 @@ examples, and examples below seeds, are neither. `benchmarks/p_values.py` measur
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -134,7 +135,7 @@ def compare(own: Draws, other: Draws, pool: Iterable[Draws] = ()) -> Difference 
         return Difference(tasks, mean)
     variance = examples + sum(part.beside_examples for part in seeds)
     of_seeds = sum(part.beside_examples + part.in_both for part in seeds)
-    known = {"of_examples": max(0.0, variance - of_seeds), "of_seeds": of_seeds}
+    known: dict[str, Any] = {"of_examples": max(0.0, variance - of_seeds), "of_seeds": of_seeds}
     if variance == 0:  # the same predictions, or a difference that nothing varies
         return Difference(tasks, mean, mean, mean, 1.0 if mean == 0 else 0.0, **known)
     freedom = _count_freedom(variance, seeds)
@@ -236,11 +237,12 @@ def correct(differences: Mapping[tuple[str, str], Difference | None]) -> dict[tu
         differences: By the two rows. One that has no p, since it has no results yet or failed, counts as well: whoever
             leaves out what did not work finds more by chance.
     """
-    ranked = sorted((d.p, pair) for pair, d in differences.items() if d is not None and d.p is not None)
+    known = {pair: found for pair, found in differences.items() if found is not None}
+    ranked = sorted((found.p, pair) for pair, found in known.items() if found.p is not None)
     corrected, result = 0.0, dict(differences)
     for rank, (p, pair) in enumerate(ranked):
         corrected = min(1.0, max(corrected, (len(differences) - rank) * p))
-        result[pair] = replace(differences[pair], corrected=corrected)
+        result[pair] = replace(known[pair], corrected=corrected)
     return result
 
 

@@ -61,7 +61,7 @@ class Report:
 def read_report(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
     """Gather what the results say."""
     done = [result for result in results.values() if result.is_done]
-    runs = {(r.step.method, r.step.task, name_run(r.step)): r for r in done if r.step.kind == "fine_tuning"}
+    runs = {(str(r.step.method), str(r.step.task), name_run(r.step)): r for r in done if r.step.kind == "fine_tuning"}
     runs = dict(sorted(runs.items()))
     scores: dict[str, dict[str, dict[str, float]]] = {
         method: {t: {} for t in plan["tasks"]} for method in plan["titles"]
@@ -69,6 +69,7 @@ def read_report(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
     unlearned: dict[str, dict[str, list[str]]] = {method: defaultdict(list) for method in plan["titles"]}
     floors: dict[str, dict[str, float]] = defaultdict(dict)
     for (method, task, seeds), run in runs.items():
+        assert run.score is not None
         scores[method][task][seeds] = run.score
         for name, score in run.floors.items():
             floors[name][task] = score
@@ -94,7 +95,7 @@ def read_report(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
         {method: list_command(method, plan, done) for method in plan["titles"]},
         {name: result.error for name, result in results.items() if not result.is_done},
         dict(codes),
-        [r.seconds / 60 for r in done if r.step.kind == "pretraining"],
+        [r.seconds / 60 for r in done if r.step.kind == "pretraining" and r.seconds is not None],
     )
 
 
@@ -109,7 +110,7 @@ def draw_runs(runs: list[Result], tasks: list[str]) -> dict[str, Draws]:
     for number, task in enumerate(tasks):
         scores: dict[str, dict[Run, Any]] = defaultdict(dict)
         for run in runs:
-            if run.step.task == task:
+            if run.step.task == task and run.predictions is not None:
                 scores[str(run.step.method)][run.step.pretraining_seed, run.step.seed] = run.predictions.score()
         for method, drawn in (draw_scores(scores, seed=number) if scores else {}).items():
             draws[method][task] = drawn
@@ -199,7 +200,9 @@ def read_losses(evaluations: dict[str, list[Result]]) -> dict[str, dict[str, flo
     """Return the masked-LM loss of every encoder on every corpus; the mean where several encoders have one title."""
     return {
         title: {
-            corpus: statistics.mean(r.masked_lm_loss for r in results if r.step.corpus == corpus)
+            corpus: statistics.mean(
+                r.masked_lm_loss for r in results if r.step.corpus == corpus and r.masked_lm_loss is not None
+            )
             for corpus in sorted({str(r.step.corpus) for r in results})
         }
         for title, results in evaluations.items()

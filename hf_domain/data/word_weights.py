@@ -40,8 +40,8 @@ def weigh_words(
         ValueError: The counts are another tokenizer's, or no word is more frequent in the domain.
     """
     splitter = fingerprint_splitter(tokenizer.backend_tokenizer)
-    for name, counts in (("domain", domain), ("general", general)):
-        if counts.splitter != splitter:
+    for name, counted in (("domain", domain), ("general", general)):
+        if counted.splitter != splitter:
             raise ValueError(f"counts of words must be made with the model's tokenizer, but those of {name} are not")
     words = [word for word, count in domain.words.items() if count >= MIN_COUNT and any(map(str.isalpha, word))]
     counts = np.array([[domain.words[word], general.words[word]] for word in words], dtype=float).reshape(-1, 2)

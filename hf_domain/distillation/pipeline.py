@@ -159,6 +159,7 @@ def build_student(args: DistillationArguments, teacher: str) -> PreTrainedModel:
     teacher_model = AutoModelForMaskedLM.from_pretrained(teacher, **args.hub_options)
     if args.student_layers is not None:
         return pick_layers(teacher_model, args.student_layers)
+    assert args.num_hidden_layers is not None  # one of the three is given
     return make_student(
         teacher_model,
         num_hidden_layers=args.num_hidden_layers,
@@ -197,6 +198,7 @@ def check_before_work(args: DistillationArguments, plan: list[Step], max_seq_len
 
 def make(step: Step, args: DistillationArguments) -> None:
     """Save the student before training, with its tokenizer."""
+    assert step.teacher is not None
     student = build_student(args, step.teacher)
     tokenizer, options = step.model or step.teacher, args.hub_options
     if tokenizer == args.student_name_or_path:
@@ -204,6 +206,7 @@ def make(step: Step, args: DistillationArguments) -> None:
     elif tokenizer == args.model_name_or_path:
         tokenizer = args.tokenizer_name or tokenizer
     if step.expand:
+        assert args.expanded_vocabulary is not None
         apply_delta(student, VocabularyDelta.load(args.expanded_vocabulary))
         tokenizer = args.expanded_vocabulary
     with write_folder(step.output_dir, replaced=MADE) as folder:
@@ -268,6 +271,7 @@ def distill(
     step: Step, args: DistillationArguments, data_args: DistillationCorpusArguments, training_args: TrainingArguments
 ) -> None:
     """Let the student learn from the teacher."""
+    assert step.teacher is not None and step.model is not None
     teacher = AutoModelForMaskedLM.from_pretrained(step.teacher, dtype=args.teacher_dtype, **args.hub_options)
     student = AutoModelForMaskedLM.from_pretrained(step.model, dtype="float32")
     check_weights(teacher, str(step.teacher))

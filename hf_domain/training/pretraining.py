@@ -276,7 +276,7 @@ def make_collator(tokenizer: PreTrainedTokenizerBase, args: CorpusArguments, tra
     if args.objective == "clm":
         return DataCollatorForNextToken(tokenizer, args.mlm_probability, training_args.seed)
     training_args.remove_unused_columns = not args.whole_word_mask  # the collator reads and drops word_ids
-    collator_class = DataCollatorForWholeWordMask if args.whole_word_mask else DataCollatorForTokenMask
+    collator_class: Any = DataCollatorForWholeWordMask if args.whole_word_mask else DataCollatorForTokenMask
     collator = collator_class(tokenizer, mlm_probability=args.mlm_probability, seed=training_args.seed)
     if args.word_counts is not None:
         domain, general = map(WordCounts.load, args.word_counts)
@@ -311,7 +311,8 @@ def watch_new_rows(trainer: Trainer, delta: VocabularyDelta | None, args: Pretra
     """Log how far new rows move, and train them alone at first if the run asks for it."""
     if delta is None or METHODS[args.method].trains_rows_apart:
         return
-    trainer.add_callback(RowDistances(delta, trainer.model))
+    model: Any = trainer.model
+    trainer.add_callback(RowDistances(delta, model))
     if args.new_rows_first_steps:
         trainer.add_callback(NewRowsFirst(delta, args.new_rows_first_steps))
 

@@ -200,13 +200,14 @@ class Progress(TrainerCallback):
         self._begin_interval(state)
 
     def on_prediction_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, eval_dataloader: Any, **kwargs
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Move the bar of an evaluation; it leaves no line."""
         if not (state.is_world_process_zero and shows_bar(args)):
             return
         if self.evaluation_bar is None:
-            total = len(eval_dataloader) if hasattr(eval_dataloader, "__len__") else None
+            batches = kwargs["eval_dataloader"]
+            total = len(batches) if hasattr(batches, "__len__") else None
             self.evaluation_bar = tqdm(total=total, desc="evaluating", leave=False, dynamic_ncols=True, unit="batch")
         self.evaluation_bar.update(1)
 
