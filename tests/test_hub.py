@@ -143,6 +143,7 @@ def connect(hub, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.get_environment("")["HF_ENDPOINT"])
+    monkeypatch.setattr("transformers.utils.hub._hf_api", None, raising=False)  # a shared client keeps its address
     close_session()  # the open one was made to be offline
     yield
     close_session()

@@ -254,7 +254,7 @@ def test_rebuilt_index_leaves_out_what_was_deleted(datastore):
 def test_damaged_passages_are_told(datastore):
     part = datastore.folder / "passages-00000.arrow"
     damage_file(part)
-    with pytest.raises(ValueError, match=r"arrow does not have the checksum .* Build the datastore anew"):
+    with pytest.raises(ValueError, match=r"arrow does not have the checksum .* Build the datastore again"):
         Datastore.load(datastore.folder).verify()
     replace_file(part, part.read_bytes()[:-8])
     with pytest.raises(ValueError, match=r"arrow has \d+ bytes instead of"):

@@ -79,7 +79,7 @@ def test_a_file_of_something_else_is_refused(tmp_path):
     import pyarrow.parquet as pq
 
     pq.write_table(pa.table({"word": ["a"], "count": [1]}), tmp_path / "other.parquet")
-    with pytest.raises(ValueError, match="not a file of word counts"):
+    with pytest.raises(ValueError, match="must be a file of word counts"):
         WordCounts.load(tmp_path / "other.parquet")
 
 
