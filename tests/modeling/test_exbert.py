@@ -372,7 +372,7 @@ def test_hidden_states_are_the_mixed_ones_also_on_a_second_call(family):
 def test_what_the_script_puts_beside_the_trainer(tmp_path):
     model = make_exbert()
     check_tokenizer_fits(range(VOCAB_SIZE + NUM_NEW), model)
-    with pytest.raises(ValueError, match=f"has 130 rows for 131 entries"):
+    with pytest.raises(ValueError, match="has 130 rows for 131 entries"):
         check_tokenizer_fits(range(VOCAB_SIZE + NUM_NEW + 1), model)
     trainer = Trainer(
         model,
