@@ -45,6 +45,7 @@ from hf_domain.training.pretraining import (
     PretrainingArguments,
     check_options,
     evaluate_masked_lm,
+    evaluate_start,
     load_delta,
     load_examples,
     load_model,
@@ -71,7 +72,7 @@ def run(model_args, data_args, passage_args, training_args):
     model = load_model(model_args, tokenizer, delta)
     passages = load_passage_reader(passage_args, model, tokenizer, model_args.method)
     with training_args.main_process_first(desc="loading and tokenizing the corpus"):
-        examples = load_examples(data_args, model_args, training_args.do_eval, tokenizer)
+        examples, documents = load_examples(data_args, model_args, training_args.do_eval, tokenizer)
         if passages is not None:
             examples = passages.look_up_blocks(examples, data_args.preprocessing_num_workers)
     if training_args.do_train:
@@ -97,13 +98,14 @@ def run(model_args, data_args, passage_args, training_args):
 
     if training_args.do_train:
         prepare_start(trainer, model_args)
+        evaluate_start(trainer)
         run_training(trainer)
     if training_args.do_eval:
         evaluate_masked_lm(trainer)
     if method.finish and training_args.do_train and training_args.should_save:
         trainer.model = method.finish(trainer.accelerator.unwrap_model(trainer.model), training_args.output_dir)
     training_args.push_to_hub = pushes
-    finish_run(trainer, "fill-mask", model_args, data_args, passage_args)
+    finish_run(trainer, "fill-mask", model_args, data_args, passage_args, documents)
 
 
 def _mp_fn(index):

@@ -1,22 +1,21 @@
-"""Model cards, and publishing a folder in one commit."""
+"""Publishing a folder in one commit, and what a publication must hold."""
 
 import json
 import re
 import time
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatch
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard, ModelCardData
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 from huggingface_hub.errors import HFValidationError, HTTPError  # HTTPError: of whatever library speaks HTTP
 from huggingface_hub.utils import filter_repo_objects
 from safetensors import SafetensorError, safe_open
 from transformers import AutoTokenizer
 from transformers.dynamic_module_utils import get_relative_imports
 
-from hf_domain.methods import METHODS, OWN_TYPES
+from hf_domain.methods import OWN_TYPES
 from hf_domain.modeling.configuration_gmap import check_memory_reference
 
 # The files that loading a saved model needs. Metrics, logs and the trainer's state are not uploaded.
@@ -47,17 +46,6 @@ PICKLE = re.compile(
 RETRY_SECONDS = (1, 4)
 
 
-def describe_training(config: dict[str, Any]) -> dict[str, str]:
-    """Say by its saved configuration which parts a model has and which of them were trained."""
-    parts = {"extension_vocab_size": "an extension vocabulary", "extension_hidden_size": "a side module in every layer"}
-    state = {True: "frozen", False: "trained as well"}
-    return {
-        "encoder": state[bool(config.get("freeze_backbone"))],
-        "memory": state[bool(config.get("freeze_memory"))],
-        "extension": " and ".join(part for name, part in parts.items() if config.get(name)),
-    }
-
-
 def read_config(folder: str | Path) -> dict[str, Any]:
     """Read the configuration of a saved model."""
     return json.loads(Path(folder, "config.json").read_text(encoding="utf-8"))
@@ -70,126 +58,6 @@ def has_own_code(config: dict[str, Any]) -> bool:
     would run the code it names.
     """
     return config.get("model_type") in OWN_TYPES
-
-
-def make_usage(folder: str | Path, model_name: str, example: str) -> str:
-    """Return the snippet that shows how to use a masked LM.
-
-    Args:
-        folder: Folder of the saved model, which says whether code of ours computes it.
-        model_name: A name on the Hub, or a folder.
-        example: A sentence with the tokenizer's mask token.
-    """
-    trust = ", trust_remote_code=True" if has_own_code(read_config(folder)) else ""
-    model, text = (json.dumps(each, ensure_ascii=False) for each in (model_name, example))  # quoted as Python does
-    lines = [
-        "from transformers import pipeline",
-        "",
-        f'fill_mask = pipeline("fill-mask", model={model}{trust})',
-        f"for answer in fill_mask({text}, top_k=3):",
-        "    print(f\"{answer['score']:.3f}  {answer['sequence']}\")",
-    ]
-    return "\n".join(lines)
-
-
-def looks_up_words(folder: str | Path) -> bool:
-    """Return whether the tokenizer is a BPE that looks up words before it merges, as an expanded one does."""
-    path = Path(folder, "tokenizer.json")
-    if not path.is_file():
-        return False
-    model = json.loads(path.read_text(encoding="utf-8"))["model"]
-    return model["type"] == "BPE" and model.get("ignore_merges", False)
-
-
-def format_cell(value: Any) -> str:
-    """Format a setting for a table; an absolute path is cut to its last name."""
-    text = re.sub(r"(?<![\w.:/])/(?:[^\s/,;=]+/)*([^\s/,;=]+)", r"\1", str(value))
-    return " ".join(text.split()).replace("|", "\\|")
-
-
-def write_model_card(
-    folder: str | Path,
-    *,
-    method: str,
-    model_name: str,
-    base_model: str,
-    corpus: str,
-    settings: dict[str, Any],
-    limits: str,
-    license: str | None,
-    license_note: str,
-    example: str,
-    usage_output: str = "",
-    language: str = "en",
-    results_table: str | None = None,
-    results_note: str = "",
-    pictures: Sequence[str] = (),
-    stages: Sequence[str] = (),
-) -> Path:
-    """Write README.md into the folder of a masked LM.
-
-    Args:
-        method: A key of `METHODS`.
-        model_name: Name of the model, as its users will write it.
-        base_model: The encoder it was made from: a name on the Hub, or a folder, which the card calls by its name.
-        corpus: The text it was trained on.
-        settings: Hyper-parameters and costs, name to value.
-        limits: What it was not tested for.
-        license: Identifier of the license of the weights, as the Hub writes it; None if it is not settled.
-        license_note: Licenses of base model and data.
-        example: A sentence with the tokenizer's mask token, for the usage snippet.
-        usage_output: What the snippet printed when it was run.
-        language: Code of the language of the corpus.
-        results_table: A Markdown table of measured results.
-        results_note: What it was measured on.
-        pictures: File names of plots in the folder.
-        stages: What the encoder was trained by before, in order.
-
-    Returns:
-        The path of the card.
-
-    Raises:
-        ValueError: The method is not known.
-    """
-    if method not in METHODS:
-        raise ValueError(f"the method of a model card must be one of {', '.join(METHODS)}, but is {method}")
-    about, config = METHODS[method], read_config(folder)
-    base_name = base_model if is_hub_id(base_model) else Path(base_model).resolve().name
-    start = f"{base_name} (after {', then '.join(stages)})" if stages else base_name
-    usage = make_usage(folder, model_name, example)
-    runs = re.findall("`+", usage + usage_output)
-    card = ModelCard.from_template(
-        ModelCardData(
-            language=language,
-            license=license,
-            library_name="transformers",
-            pipeline_tag="fill-mask",
-            tags=["hf-domain", method],
-            base_model=base_name if is_hub_id(base_model) else None,
-        ),
-        template_str=(files("hf_domain") / "model_card.md").read_text(encoding="utf-8"),
-        model_name=model_name,
-        summary=about.summary.format(base_model=start, **describe_training(config)),
-        base_model=start,
-        corpus=corpus,
-        method_name=about.title,
-        paper=about.paper,
-        usage=usage,
-        usage_output=usage_output,
-        fence="`" * max([3, *(len(run) + 1 for run in runs)]),  # longer than any inside it
-        trust=has_own_code(config),
-        only_auto_tokenizer=looks_up_words(folder),
-        results_table=results_table,
-        results_note=results_note,
-        pictures=pictures,
-        settings={name: format_cell(value) for name, value in settings.items()},
-        limits=limits,
-        license_note=license_note,
-        citation=about.citation,
-    )
-    path = Path(folder) / "README.md"
-    card.save(path)
-    return path
 
 
 def is_hub_id(name: str, folder: str | Path = "") -> bool:

@@ -15,8 +15,9 @@ from script_runs import save_tiny_bert
 from transformers import AutoTokenizer
 
 from hf_domain import RadaForMaskedLM, VarMAEForMaskedLM
+from hf_domain.cards import write_model_card
 from hf_domain.examples import run_mlm
-from hf_domain.publishing import publish, write_model_card
+from hf_domain.publishing import publish
 
 SENTENCES = ["the small cat sat on the mat", "a dog ran over the hill"] * 40
 LOAD = """
@@ -104,7 +105,10 @@ def run_training(hub, tmp_path, **flags):
 def test_every_commit_of_a_run_loads_without_the_package(hub, tmp_path):
     repository = run_training(hub, tmp_path, method="varmae", hub_strategy="checkpoint")
     assert {"last-checkpoint/optimizer.pt", "model.safetensors", "README.md"} <= repository.commits[-1][1].keys()
-    assert "fine-tuned version of encoder on" in repository.commits[-1][1]["README.md"].decode()
+    card = repository.commits[-1][1]["README.md"].decode()
+    assert "- **Base model:** encoder" in card and 'model="tester/cats"' in card
+    cards = [text for _, files in repository.commits for name, text in files.items() if name.endswith("README.md")]
+    assert not any("more information needed" in text.decode().lower() for text in cards)
     revisions = [sha for sha, files in repository.commits if "config.json" in files]
     assert len(revisions) >= 3
     loaded = load_everywhere(hub, tmp_path, "tester/cats", revisions)

@@ -13,6 +13,7 @@ from tiny_models import make_config, make_masked_lm
 from tiny_tokenizers import make_bert_tokenizer
 
 from hf_domain import GMapConfig, GMapForMaskedLM, VarMAEForMaskedLM, publishing
+from hf_domain.cards import write_model_card
 from hf_domain.comparison import publication
 from hf_domain.comparison.plan import Budget, Corpus, Method, Plan, Task
 from hf_domain.comparison.publication import make_publication
@@ -22,7 +23,7 @@ from hf_domain.comparison.summary import read_report
 from hf_domain.environment import describe_environment
 from hf_domain.files import read_json, write_json
 from hf_domain.methods import METHODS, OWN_TYPES, RECIPES
-from hf_domain.publishing import check_publication, publish, write_model_card
+from hf_domain.publishing import check_publication, publish
 from hf_domain.training.runs import run_training
 
 FOREIGN = {"AutoConfig": "somebody/else--configuration.Config"}

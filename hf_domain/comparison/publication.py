@@ -11,6 +11,7 @@ from typing import Any
 
 from transformers import AutoTokenizer
 
+from hf_domain.cards import make_usage, write_model_card
 from hf_domain.comparison.answer import describe_unlearned
 from hf_domain.comparison.figures import draw
 from hf_domain.comparison.report import explain, format_markdown_table, make_tables, write_report
@@ -19,7 +20,7 @@ from hf_domain.comparison.steps import CHECKPOINTS, TRAINER_OPTIONS
 from hf_domain.comparison.summary import Report
 from hf_domain.files import name_replaced, read_json, replace_folder, restore_folder, write_json
 from hf_domain.methods import METHODS, RECIPES
-from hf_domain.publishing import MODEL_FILES, has_own_code, make_usage, read_config, write_model_card
+from hf_domain.publishing import MODEL_FILES, has_own_code, read_config
 from hf_domain.training.run_files import STATE
 
 # What a publication has beside the model; a license in its folder is somebody's own.

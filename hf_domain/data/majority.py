@@ -1,7 +1,6 @@
 """Majority baselines: the scores of constant predictions, and the mark of a run that does not beat them."""
 
 import logging
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -116,15 +115,3 @@ def warn_if_unlearned(metrics: Metrics, split: str) -> None:
     """Warn if a run does not beat the majority baseline."""
     if (sentence := describe_unlearned(metrics, split)) is not None:
         logger.warning(f"{sentence} {ADVICE}")
-
-
-def mark_card(card: str, metrics: Metrics) -> str:
-    """Return a model card that says below its title if the model did not learn.
-
-    Args:
-        metrics: What all_results.json holds.
-    """
-    sentences = filter(None, (describe_unlearned(metrics, split) for split in ("predict", "eval")))
-    if (sentence := next(sentences, None)) is None:
-        return card
-    return re.sub(r"(?m)^# .*$", lambda title: f"{title[0]}\n\n**{sentence}**", card, count=1)

@@ -40,6 +40,7 @@ from hf_domain.training.pretraining import (
     PretrainingArguments,
     check_options,
     evaluate_masked_lm,
+    evaluate_start,
     load_delta,
     load_examples,
     load_model,
@@ -236,11 +237,11 @@ def adapt(
     collator = make_collator(tokenizer, data_args, training_args)
     trainer = make_trainer(model, tokenizer, collator, model_args, data_args, training_args)
     watch_new_rows(trainer, delta, model_args)
+    evaluate_start(trainer)
     run_training(trainer)
     if training_args.do_eval:
         evaluate_masked_lm(trainer)
-    source = (data_args.dataset_name, data_args.dataset_config_name)
-    write_card(trainer, model_args, "fill-mask", *source, tags=["hf-domain", model_args.method])
+    write_card(trainer, "fill-mask", model_args, data_args)
 
 
 def make_trainer(
@@ -253,7 +254,7 @@ def make_trainer(
 ) -> Trainer:
     """Load the text of a step, and return the trainer that trains on it."""
     with training_args.main_process_first(desc="loading and tokenizing the corpus"):
-        examples = load_examples(data_args, model_args, training_args.do_eval, tokenizer)
+        examples, _ = load_examples(data_args, model_args, training_args.do_eval, tokenizer)
     check_batch(examples["train"], training_args.train_batch_size * training_args.gradient_accumulation_steps)
     trainer = Trainer(
         model=model,
@@ -289,7 +290,7 @@ def distill(
     run_training(trainer)
     if training_args.do_eval:
         run_evaluation(trainer)
-    write_card(trainer, args, "feature-extraction", tags=["hf-domain", "distillation", args.method])
+    write_card(trainer, "feature-extraction", args, data_args)
 
 
 def list_settings(

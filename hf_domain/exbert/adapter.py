@@ -147,12 +147,14 @@ class ExBertAdapterConfig(PeftConfig):
         return ExBertConfig(backbone_config=find_encoder(model).config, **self.get_options())
 
     def save_pretrained(self, save_directory: str, **kwargs) -> None:
-        """Save as peft does, and begin the card with how to load the adapter."""
+        """Save as peft does; the card says how to load the adapter."""
         super().save_pretrained(save_directory, **kwargs)
         path = Path(save_directory, "README.md")
         card = ModelCard.load(path) if path.exists() else ModelCard("---\nlibrary_name: peft\n---\n")
         if "import hf_domain" not in card.text:
-            card.text = USAGE.format(base=self.base_model_name_or_path or "<the base>") + card.text
+            # peft's template has 30 headings with nothing below them.
+            own = "" if "More Information Needed" in card.text else card.text
+            card.text = USAGE.format(base=self.base_model_name_or_path or "<the base>") + own
             card.save(path)
 
 

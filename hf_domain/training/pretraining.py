@@ -204,8 +204,10 @@ def load_own_tokenizer(args: PretrainingArguments) -> PreTrainedTokenizerBase | 
         return None
 
 
-def load_examples(args: CorpusArguments, model_args: ModelArguments, do_eval: bool, tokenizer: Any) -> Any:
-    """Load, tokenize and cut the corpus; return its splits, or streams."""
+def load_examples(
+    args: CorpusArguments, model_args: ModelArguments, do_eval: bool, tokenizer: Any
+) -> tuple[Any, int | None]:
+    """Load, tokenize and cut the corpus; return its splits, or streams, and the number of training documents."""
     corpus = load_corpus(
         args.train_file and [Path(file) for file in args.train_file],
         args.validation_file and [Path(file) for file in args.validation_file],
@@ -235,7 +237,7 @@ def load_examples(args: CorpusArguments, model_args: ModelArguments, do_eval: bo
         if limit is not None and split in examples:
             count = limit if args.streaming else min(limit, len(examples[split]))
             examples[split] = examples[split].take(count) if args.streaming else examples[split].select(range(count))
-    return examples
+    return examples, None if args.streaming else len(corpus["train"])
 
 
 def split_mix(mix: str) -> tuple[str, float]:
@@ -305,6 +307,21 @@ def prepare_start(trainer: Trainer, args: PretrainingArguments) -> None:
     # A resumed run does not come here: what it draws must be what this run draws.
     with torch.random.fork_rng(devices), autocast_as_trained(train_args):
         method.prepare(model, ({name: value.to(model.device) for name, value in batch.items()} for batch in batches))
+
+
+def evaluate_start(trainer: Trainer) -> None:
+    """Measure the held-out loss before the first step, for the card, where the run evaluates anyway."""
+    args = trainer.args
+    if not args.do_eval or args.resume_from_checkpoint is not None or args.deepspeed or args.fsdp:
+        return
+    show_progress(trainer)
+    devices = [args.device] if args.device.type == "cuda" else []
+    with torch.random.fork_rng(devices):  # training draws what it would draw without this
+        loss = trainer.evaluate()["eval_loss"]
+    if trainer.is_world_process_zero():
+        logger.info(f"Validation before the first step: loss {loss:.4g}")
+    if math.isfinite(loss):
+        trainer.save_metrics("start", {"start_loss": loss}, combined=False)
 
 
 def watch_new_rows(trainer: Trainer, delta: VocabularyDelta | None, args: PretrainingArguments) -> None:

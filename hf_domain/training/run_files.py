@@ -6,6 +6,8 @@ from pathlib import Path
 
 # Written by Trainer.
 METRICS, STATE = "all_results.json", "trainer_state.json"
+# The held-out loss before the first step, until training is over.
+START = "start_results.json"
 # What was predicted for the test set: a label or the tags of a sentence in each line. Answers by question, as the
 # scripts of transformers name them: with the prefix of the split.
 LABELS, TAGS, ANSWERS = "predict_results.txt", "predictions.txt", "predictions.json"

@@ -3,7 +3,6 @@
 import atexit
 import logging
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,13 +24,14 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import PredictionOutput
 
 from hf_domain.data.corpora import check_length
-from hf_domain.data.majority import mark_card, warn_if_unlearned
-from hf_domain.files import UNFINISHED, begin_writing, end_writing, read_json, write_folder, write_text
+from hf_domain.data.majority import warn_if_unlearned
+from hf_domain.files import UNFINISHED, begin_writing, end_writing, read_json, write_text
 from hf_domain.publishing import check_memory_reference, commit_files, is_hub_id, retry_on_the_hub
 from hf_domain.training.arguments import ModelArguments
 from hf_domain.training.callbacks import PushCodeCallback, StepTimer
 from hf_domain.training.finiteness import NonFiniteStop, check_metrics, check_predictions
-from hf_domain.training.run_files import METRICS, STATE
+from hf_domain.training.run_cards import make_run_card
+from hf_domain.training.run_files import START, STATE
 from hf_domain.training.run_folders import MADE
 from hf_domain.training.terminal import (
     describe_metrics,
@@ -134,17 +134,20 @@ def run_training(trainer: Trainer) -> None:
     timer = StepTimer()
     for callback in (PushCodeCallback(), NonFiniteStop(), timer):
         trainer.add_callback(callback)
-    show_progress(trainer)
     assert trainer.model is not None
-    forget_truncation(trainer.processing_class)  # checkpoints hold the tokenizer, too
     if trainer.args.push_to_hub:
         config: Any = trainer.model.config
         check_memory_reference(config.to_dict())
+    forget_truncation(trainer.processing_class)  # checkpoints hold the tokenizer, too
+    show_progress(trainer)
     trainable_parameters = sum(weight.numel() for weight in trainer.model.parameters() if weight.requires_grad)
     metrics = train(trainer, trainer.args.resume_from_checkpoint)
     metrics |= {"trainable_parameters": trainable_parameters, "learning_rate": trainer.args.learning_rate}
     if (steps_per_second := timer.compute()) is not None:
         metrics["train_warm_steps_per_second"] = round(steps_per_second, 3)
+    start = Path(str(trainer.args.output_dir), START)
+    if trainer.args.do_eval and start.is_file():  # maybe of a process that was killed
+        metrics |= read_json(start)
     save_model(trainer, replaced=MADE)
     save_metrics(trainer, "train", metrics, trainer.train_dataset)
     if trainer.is_world_process_zero():
@@ -280,16 +283,23 @@ def save_output(trainer: Trainer, name: str, text: str) -> None:
         write_text(Path(trainer.args.output_dir, name), text)
 
 
-def finish_run(trainer: Trainer, task: str, model_args: ModelArguments, data_args: Any, passage_args: Any) -> None:
+def finish_run(
+    trainer: Trainer,
+    task: str,
+    model_args: ModelArguments,
+    data_args: Any,
+    passage_args: Any,
+    documents: int | None = None,
+) -> None:
     """Write the card, push if the run asks for it, and say where the model is and what may come next.
 
     Args:
         task: As the Hub names it.
         data_args: Say what it was trained on.
         passage_args: Name the datastore, if there is one.
+        documents: How many documents a corpus has; None if nobody counted them.
     """
-    tags = ["hf-domain", model_args.method] if task == "fill-mask" else None
-    write_card(trainer, model_args, task, data_args.dataset_name, data_args.dataset_config_name, tags=tags)
+    write_card(trainer, task, model_args, data_args, passage_args, documents)
     if trainer.is_world_process_zero():
         repository = f"{ENDPOINT}/{trainer.hub_model_id}" if trainer.args.push_to_hub else None
         command = suggest_command(task, str(trainer.args.output_dir), data_args, passage_args)
@@ -298,62 +308,30 @@ def finish_run(trainer: Trainer, task: str, model_args: ModelArguments, data_arg
 
 def write_card(
     trainer: Trainer,
-    model_args: ModelArguments,
     task: str,
-    dataset_name: str | None = None,
-    dataset_config_name: str | None = None,
-    tags: list[str] | None = None,
+    model_args: ModelArguments,
+    data_args: Any,
+    passage_args: Any = None,
+    documents: int | None = None,
 ) -> None:
     """Write the model card, then push the folder in one commit if the run asks for it.
 
-    Args:
-        task: As the Hub names it.
-        dataset_name: The dataset of the Hub it was trained on.
-        tags: Tags beside those of the task.
+    A run that trains nothing has no model to describe, unless it pushes one. See `finish_run` for the arguments.
     """
-    name = model_args.model_name_or_path
-    # Trainer writes an empty name into the text only, and guesses a name where none is given.
-    card: dict[str, Any] = {"finetuned_from": name if is_hub_id(name) else "", "tasks": task, "tags": tags}
-    if dataset_name is not None:
-        card |= {"dataset_tags": dataset_name, "dataset": dataset_name, "dataset_args": dataset_config_name}
-    if not trainer.args.push_to_hub:
-        create_card(trainer, card, name)
+    args = trainer.args
+    if args.push_to_hub:
+        model: Any = trainer.model
+        check_memory_reference(model.config.to_dict())
+        if trainer.hub_model_id is None:
+            trainer.init_hf_repo()
+        save_model(trainer)
+    if not trainer.is_world_process_zero() or not (args.do_train or args.push_to_hub):
         return
-    model: Any = trainer.model
-    check_memory_reference(model.config.to_dict())
-    if trainer.hub_model_id is None:
-        trainer.init_hf_repo()
-    save_model(trainer)
-    create_card(trainer, card, name)
-    if trainer.is_world_process_zero():
+    card = make_run_card(trainer, task, model_args, data_args, passage_args, documents)
+    write_text(Path(str(args.output_dir), "README.md"), str(card))
+    if args.push_to_hub:
         trainer._finish_current_push()
-        push_run(trainer, name)
-
-
-def create_card(trainer: Trainer, card: dict[str, Any], name: str) -> None:
-    """Let Trainer write the card; a local encoder appears by folder name, so that the card leaks no path.
-
-    Args:
-        card: Arguments of `create_model_card`; `finetuned_from` is empty for a local encoder.
-        name: The encoder, as the run was given it.
-    """
-    args, folder = trainer.args, trainer.args.output_dir
-    if not trainer.is_world_process_zero():
-        return
-    with write_folder(str(folder)) as unfinished:
-        if (readme := Path(str(folder), "README.md")).is_file():  # by which Trainer knows an adapter of peft
-            shutil.copy(readme, unfinished)
-        args.output_dir = str(unfinished)
-        try:
-            trainer.create_model_card(model_name=Path(str(folder)).name, **card)
-        finally:
-            args.output_dir = folder
-        text = (unfinished / "README.md").read_text(encoding="utf-8")
-        if not card["finetuned_from"]:
-            text = text.replace("[](https://huggingface.co/)", Path(name).resolve().name)
-        if (results := Path(str(folder), METRICS)).is_file():
-            text = mark_card(text, read_json(results))
-        write_text(unfinished / "README.md", text)
+        push_run(trainer, model_args.model_name_or_path)
 
 
 def push_run(trainer: Trainer, name: str) -> None:

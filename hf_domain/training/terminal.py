@@ -4,9 +4,8 @@ import logging
 import shlex
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
@@ -32,12 +31,7 @@ LEAST_LOGS = 10
 # What all_results.json holds and nobody reads while a run works.
 UNSAID = ("runtime", "model_preparation_time", "samples", "samples_per_second", "steps_per_second", "beats_baseline")
 ALSO_UNSAID = ("epoch", "grad_norm", "learning_rate", "total_flos", "step", "num_input_tokens_seen")
-TASK_COMMANDS = {"text-classification": "classification", "token-classification": "ner", "question-answering": "qa"}
-# What a run with other texts does not repeat.
-NOT_FOR_PREDICTION = {
-    "validation_file", "test_file", "max_train_samples", "max_eval_samples", "max_predict_samples", "overwrite_cache",
-    "memory_cache", "passage_cache",
-}  # fmt: skip
+FINE_TUNING = ("text-classification", "token-classification", "question-answering")
 PLACES = {"eval": "Validation", "predict": "Test"}
 WORDS = {
     "masked_reconstruction_loss": "reconstruction loss of masked tokens",
@@ -299,40 +293,24 @@ def format_seconds(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
 
 
-def list_given(*groups: Any, leave_out: Collection[str] = ()) -> list[str]:
-    """Return the options that are not at their defaults, as a command line gives them.
-
-    Args:
-        groups: Dataclasses of arguments; None has none.
-        leave_out: Names.
-    """
-    arguments = []
-    for group in filter(None, groups):
-        for item in fields(group):
-            value = getattr(group, item.name)
-            if item.name not in leave_out and value is not None and value != item.default:
-                arguments += [f"--{item.name}", *map(str, value if isinstance(value, list) else [value])]
-    return arguments
-
-
 def suggest_command(task: str, folder: str, data_args: Any = None, passage_args: Any = None) -> str:
     """Return the command that usually follows a run: fine-tuning after masked LM, predictions after fine-tuning.
 
     Args:
         task: Of the run, as the Hub names it.
         folder: Of the trained model.
-        data_args: Of the run; a prediction reads its data as the training did.
+        data_args: Of the run; a prediction reads the same columns of text.
         passage_args: Name the datastore, if there is one.
     """
-    arguments = ["--model_name_or_path", folder]
-    if task not in TASK_COMMANDS:
-        arguments += ["--train_file", "train.jsonl", "--validation_file", "validation.jsonl", "--do_train", "--do_eval"]
-        arguments += list_given(passage_args, leave_out=NOT_FOR_PREDICTION)
-        return shlex.join(["hf-domain", "classification", *arguments, "--output_dir", f"{folder}-classifier"])
-    is_read = {"train_file"} if task == "question-answering" else set()  # elsewhere it says which labels there are
-    arguments += list_given(data_args, passage_args, leave_out=NOT_FOR_PREDICTION | is_read)
-    arguments += ["--test_file", "texts.jsonl", "--do_predict", "--output_dir", f"{folder}-predictions"]
-    return shlex.join(["hf-domain", TASK_COMMANDS[task], *arguments])
+    command, own = ["hf-domain", "predict", folder, "texts.jsonl"], {"text_column_names": data_args}
+    if task not in FINE_TUNING:
+        command, own = ["hf-domain", "classification", "--model_name_or_path", folder], {}
+        command += ["--train_file", "train.jsonl", "--validation_file", "validation.jsonl", "--do_train", "--do_eval"]
+        command += ["--output_dir", f"{folder}-classifier"]
+    for name, group in (own | {"datastore": passage_args}).items():
+        if (value := getattr(group, name, None)) is not None:
+            command += [f"--{name}", value]
+    return shlex.join(command)
 
 
 def log_end(training_args: TrainingArguments, repository: str | None, command: str) -> None:

@@ -1,5 +1,6 @@
 """What a run says in the terminal, in a process of its own as a user starts it."""
 
+import json
 import logging
 import os
 import re
@@ -11,10 +12,12 @@ import datasets
 import pytest
 import transformers
 from safetensors.torch import load_file, save_file
-from script_runs import save_tiny_bert, write_jsonl
+from script_runs import run_script, save_tiny_bert, write_jsonl
 from tiny_tokenizers import SENTENCES
 from transformers import TrainingArguments
 
+from hf_domain.examples import run_classification
+from hf_domain.rada.passages import PassageArguments
 from hf_domain.training.arguments import ClassificationArguments
 from hf_domain.training.terminal import describe_metrics, start_logging, suggest_command
 
@@ -75,7 +78,7 @@ def test_masked_lm_is_quiet(call, tmp_path):
     assert command.startswith("Next: hf-domain classification --model_name_or_path adapted ")
 
 
-def test_classification_is_quiet_and_its_next_command_runs_verbosely(call, tmp_path):
+def test_classification_is_quiet_and_its_next_command_runs(call, tmp_path):
     process = call("classification", *CLASSIFICATION)
     lines = list_lines(process)
     assert len(lines) <= 20, lines
@@ -85,12 +88,23 @@ def test_classification_is_quiet_and_its_next_command_runs_verbosely(call, tmp_p
     assert where == "Model and card: classifier"
     name, *arguments = shlex.split(command.removeprefix("Next: hf-domain "))
     write_jsonl(tmp_path / "texts.jsonl", [{"words": row["words"]} for row in ROWS])
-    verbose = call(name, *arguments, "--report_to", "none", "--use_cpu", "--verbose")
-    for text in ("Training/evaluation parameters FineTunerArguments(", "Model config BertConfig", "learning_rate="):
-        assert text in verbose.stdout + verbose.stderr
-    assert verbose.stdout.splitlines()[-1].endswith("Results: classifier-predictions")
-    predictions = (tmp_path / "classifier-predictions" / "predict_results.txt").read_text().splitlines()
-    assert len(predictions) == 1 + len(ROWS)
+    predicted = call(name, *arguments)
+    assert [json.loads(line)["prediction"] in ("a", "b") for line in predicted.stdout.splitlines()] == [True] * 24
+
+
+def test_verbose_brings_back_arguments_and_configurations(tmp_path, monkeypatch, caplog, capsys):
+    encoder = save_tiny_bert(tmp_path / "encoder", SENTENCES)
+    files = {f"{split}_file": write_jsonl(tmp_path / f"{split}.jsonl", ROWS) for split in ("train", "validation")}
+    options = {"model_name_or_path": encoder, "do_eval": True, "max_seq_length": 16, **files}
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    try:
+        run_script(run_classification.main, monkeypatch, tmp_path / "output", verbose=True, **options)
+    finally:
+        transformers.utils.logging.set_verbosity_warning()
+        datasets.utils.logging.set_verbosity_warning()
+    for text in ("Training/evaluation parameters FineTunerArguments(", "Caching processed dataset", "LOAD REPORT"):
+        assert text in caplog.text
+    assert capsys.readouterr().out.splitlines()[-1].endswith(f"Results: {tmp_path / 'output'}")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a pseudo-terminal is one of Unix")
@@ -144,9 +158,8 @@ def test_scores_stand_beside_the_baseline():
 
 
 def test_next_command_reads_the_texts_as_the_run_did():
-    args = ClassificationArguments(train_file="a b.jsonl", validation_file="v.jsonl", label_column_name="kind")
-    command = shlex.split(suggest_command("text-classification", "out", args))
-    assert command[:2] == ["hf-domain", "classification"]
-    for pair in (["--train_file", "a b.jsonl"], ["--label_column_name", "kind"], ["--model_name_or_path", "out"]):
-        assert command[command.index(pair[0]) + 1] == pair[1]
-    assert "v.jsonl" not in command
+    args = ClassificationArguments(text_column_names="a,b", train_file="train.jsonl")
+    command = suggest_command("text-classification", "my model", args, PassageArguments(datastore="store"))
+    expected = "hf-domain predict 'my model' texts.jsonl --text_column_names a,b --datastore store"
+    assert command == expected
+    assert suggest_command("fill-mask", "out", args).endswith("--do_train --do_eval --output_dir out-classifier")

@@ -1,0 +1,283 @@
+"""Model cards: one builder for what a run trains and for what a comparison publishes."""
+
+import json
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+
+from hf_domain.files import write_text
+from hf_domain.methods import METHODS
+from hf_domain.publishing import has_own_code, is_hub_id, read_config
+
+# How a model is loaded without this package, by task: `{model}` and `{text}` are quoted, `{trust}` is empty for stock
+# models. A pipeline wherever transformers has one.
+USAGE = {
+    "fill-mask": """from transformers import pipeline
+
+fill_mask = pipeline("fill-mask", model={model}{trust})
+for answer in fill_mask({text}, top_k=3):
+    print(f"{{answer['score']:.3f}}  {{answer['sequence']}}")""",
+    "text-classification": """from transformers import pipeline
+
+classify = pipeline("text-classification", model={model}{trust})
+print(classify({text}))""",
+    "token-classification": """from transformers import pipeline
+
+find_entities = pipeline("token-classification", model={model}, aggregation_strategy="simple"{trust})
+print(find_entities({text}))""",
+    "question-answering": """from transformers import AutoModelForQuestionAnswering, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained({model})
+model = AutoModelForQuestionAnswering.from_pretrained({model}{trust})""",
+    "feature-extraction": """from transformers import AutoModel, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained({model})
+model = AutoModel.from_pretrained({model}{trust})""",
+}
+# With the package, for all tasks but masked LM; it also retrieves passages and feeds a memory.
+PREDICT = """import hf_domain
+
+print(hf_domain.predict({model}, {rows}{options})[0])"""
+TASK_NAMES = {
+    "text-classification": "text classification",
+    "token-classification": "token classification",
+    "question-answering": "question answering",
+    "feature-extraction": "encoding texts",
+}
+# What the Hub calls the metrics that a macro average or a correlation has in front.
+METRIC_TYPES = {"macro_f1": "f1", "micro_f1": "f1", "pearson": "pearsonr", "spearman": "spearmanr"}
+
+
+@cache
+def list_licenses() -> tuple[str, ...]:
+    """Return the identifiers of licenses that the Hub takes (hub-docs, repositories-licenses)."""
+    return tuple((files("hf_domain") / "hub_licenses.txt").read_text(encoding="utf-8").split())
+
+
+def check_license(license: str | None) -> None:
+    """Check that the Hub takes a license.
+
+    Raises:
+        ValueError: It refuses a card that names it.
+    """
+    if license is not None and license not in list_licenses():
+        near = get_close_matches(license.lower(), list_licenses(), n=1)
+        raise ValueError(
+            f"A license must be an identifier of the Hub, such as apache-2.0, but is {license!r}. "
+            f"{f'Did you mean {near[0]}?' if near else 'Use other, and put the text into a LICENSE file.'}"
+        )
+
+
+def describe_parts(config: dict[str, Any]) -> dict[str, str]:
+    """Say by its saved configuration which parts a model has and which of them were trained."""
+    parts = {"extension_vocab_size": "an extension vocabulary", "extension_hidden_size": "a side module in every layer"}
+    state = {True: "frozen", False: "trained as well"}
+    return {
+        "encoder": state[bool(config.get("freeze_backbone"))],
+        "memory": state[bool(config.get("freeze_memory"))],
+        "extension": " and ".join(part for name, part in parts.items() if config.get(name)),
+    }
+
+
+def make_usage(folder: str | Path, model_name: str, example: str, task: str = "fill-mask") -> str:
+    """Return the snippet that loads a model without this package.
+
+    Args:
+        folder: Folder of the saved model, which says whether code of ours computes it.
+        model_name: A name on the Hub, or a folder.
+        example: A text; for a masked LM with the tokenizer's mask token.
+        task: As the Hub names it.
+    """
+    trust = ", trust_remote_code=True" if has_own_code(read_config(folder)) else ""
+    return USAGE[task].format(model=quote(model_name), text=quote(example), trust=trust)
+
+
+def make_usage_with_package(folder: str | Path, model_name: str, example: str, task: str) -> str:
+    """Return the snippet that uses a model with this package; empty where `make_usage` says it already."""
+    config = read_config(folder)
+    if task in ("fill-mask", "feature-extraction"):
+        usage = USAGE[task].format(model=quote(model_name), text=quote(example), trust="")
+        return f"import hf_domain\n{usage}" if has_own_code(config) else ""
+    row: Any = {"question": "Who wrote it?", "context": example} if task == "question-answering" else example
+    options = ', datastore="datastore"' if reads_passages(config) else ""
+    return PREDICT.format(model=quote(model_name), rows=f"[{quote(row)}]", options=options)
+
+
+def reads_passages(config: dict[str, Any]) -> bool:
+    """Return whether a model reads passages of a datastore, by its saved configuration."""
+    return has_own_code(config) and METHODS[config["model_type"]].reads_passages
+
+
+def quote(value: Any) -> str:
+    """Return a text, or a mapping of texts, as Python writes it."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def looks_up_words(folder: str | Path) -> bool:
+    """Return whether the tokenizer is a BPE that looks up words before it merges, as an expanded one does."""
+    path = Path(folder, "tokenizer.json")
+    if not path.is_file():
+        return False
+    model = json.loads(path.read_text(encoding="utf-8"))["model"]
+    return model["type"] == "BPE" and model.get("ignore_merges", False)
+
+
+def hide_folders(text: str) -> str:
+    """Return a text whose absolute paths are cut to their last names, so that a card leaks no path."""
+    return re.sub(r"(?<![\w.:/])/(?:[^\s/,;='\"]+/)*([^\s/,;='\"]+)", r"\1", text)
+
+
+def format_cell(value: Any) -> str:
+    """Format a setting for a table; an absolute path is cut to its last name."""
+    return " ".join(hide_folders(str(value)).split()).replace("|", "\\|")
+
+
+def make_score(
+    task: str, data: str, split: str, metric: str, value: float, *, config_name: str | None = None
+) -> EvalResult:
+    """Return a score for the metadata of a card.
+
+    Args:
+        task: As the Hub names it.
+        data: A dataset of the Hub, or the name of a file.
+        split: Of the data.
+        metric: Name in `all_results.json`.
+        value: The score.
+        config_name: Configuration of the dataset.
+    """
+    # The Hub takes letters, digits and these marks in the identifier of a dataset.
+    identifier = data if is_hub_id(data) else re.sub(r"[^\w.-]+", "-", data).strip("-.") or "data"
+    return EvalResult(
+        task_type=task,
+        dataset_type=identifier,
+        dataset_name=data,
+        dataset_config=config_name,
+        dataset_split=split,
+        metric_type=METRIC_TYPES.get(metric, metric),
+        metric_name=metric.replace("_", " ").replace("f1", "F1"),
+        metric_value=float(value),
+    )
+
+
+def write_model_card(folder: str | Path, **options: Any) -> Path:
+    """Write README.md into the folder of a saved model; see `make_model_card`."""
+    path = Path(folder) / "README.md"
+    write_text(path, str(make_model_card(folder, **options)))
+    return path
+
+
+def make_model_card(
+    folder: str | Path,
+    *,
+    method: str | None,
+    model_name: str,
+    base_model: str,
+    corpus: str,
+    settings: dict[str, Any],
+    limits: str,
+    license: str | None,
+    license_note: str,
+    example: str,
+    task: str = "fill-mask",
+    origin: str | None = None,
+    usage_output: str = "",
+    language: str | None = "en",
+    results_table: str | None = None,
+    results_note: str = "",
+    scores: Sequence[EvalResult] = (),
+    datasets: Sequence[str] = (),
+    pictures: Sequence[str] = (),
+    stages: Sequence[str] = (),
+    command: str = "",
+    warning: str | None = None,
+) -> ModelCard:
+    """Return the card of a saved model.
+
+    Args:
+        method: A key of `METHODS`; None: fine-tuning of a stock encoder.
+        model_name: Name of the model, as its users will write it.
+        base_model: The encoder it was made from: a name on the Hub, or a folder, which the card calls by its name.
+        corpus: The text or the data it was trained on.
+        settings: Hyper-parameters and costs, name to value.
+        limits: What it was not tested for.
+        license: Identifier of the license of the weights, as the Hub writes it; None if it is not settled.
+        license_note: Licenses of base model and data.
+        example: A text for the usage snippet; for a masked LM with the tokenizer's mask token.
+        task: As the Hub names it.
+        origin: Name on the Hub of the model that a local encoder was made from, if there is one.
+        usage_output: What the snippet printed when it was run.
+        language: Code of the language of the corpus; None if it is not known.
+        results_table: A Markdown table of measured results.
+        results_note: What it was measured on.
+        scores: The metrics that count, for the metadata.
+        datasets: Datasets of the Hub that it was trained on.
+        pictures: File names of plots in the folder.
+        stages: What the encoder was trained by before, in order.
+        command: That trained it.
+        warning: A sentence that a reader must not miss.
+
+    Raises:
+        ValueError: The method is not known, or the Hub does not take the license.
+    """
+    if method is not None and method not in METHODS:
+        raise ValueError(f"the method of a model card must be one of {', '.join(METHODS)}, but is {method}")
+    check_license(license)
+    about, config = METHODS[method] if method else None, read_config(folder)
+    base_name = base_model if is_hub_id(base_model) else Path(base_model).resolve().name
+    start = f"{base_name} (after {', then '.join(stages)})" if stages else base_name
+    if origin is not None and origin != base_name:
+        start += f", made from {origin}"
+    known_base = base_name if is_hub_id(base_model) else origin
+    usage = make_usage(folder, model_name, example, task)
+    with_package = make_usage_with_package(folder, model_name, example, task)
+    runs = re.findall("`+", usage + usage_output + with_package + command)
+    if about is not None and task == "fill-mask":
+        summary = about.summary.format(base_model=start, **describe_parts(config))
+    elif task == "fill-mask":
+        summary = f"{start}, trained further with masked language modeling."
+    else:
+        around = f" with {about.title}" if about is not None else ""
+        summary = f"{start}{around}, trained for {TASK_NAMES[task]}."
+    return ModelCard.from_template(
+        ModelCardData(
+            language=language,
+            license=license,
+            library_name="transformers",
+            pipeline_tag=task,
+            tags=["hf-domain", *([method] if method else [])],
+            datasets=list(datasets) or None,
+            base_model=known_base,
+            base_model_relation="finetune" if known_base else None,
+            model_name=model_name if scores else None,
+            eval_results=list(scores) or None,
+        ),
+        template_str=(files("hf_domain") / "model_card.md").read_text(encoding="utf-8"),
+        model_name=model_name,
+        warning=warning,
+        summary=summary,
+        base_model=start,
+        corpus=corpus,
+        is_masked_lm=task == "fill-mask",
+        method_name=about.title if about is not None else "fine-tuning",
+        paper=about.paper if about is not None else "",
+        usage=usage,
+        usage_output=usage_output,
+        usage_with_package=with_package,
+        fence="`" * max([3, *(len(run) + 1 for run in runs)]),  # longer than any inside it
+        trust=has_own_code(config),
+        only_auto_tokenizer=looks_up_words(folder),
+        results_table=results_table,
+        results_note=results_note,
+        pictures=pictures,
+        settings={name: format_cell(value) for name, value in settings.items()},
+        command=hide_folders(command),
+        limits=limits,
+        license_note=license_note,
+        citation=about.citation if about is not None else "",
+    )

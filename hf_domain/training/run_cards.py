@@ -1,0 +1,292 @@
+"""The model card of a run: what its arguments, its metrics and its files say."""
+
+import logging
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from huggingface_hub import HfApi, ModelCard
+from huggingface_hub.constants import HF_HUB_OFFLINE
+from transformers import Trainer
+
+from hf_domain.cards import hide_folders, list_licenses, make_model_card, make_score, reads_passages
+from hf_domain.data.file_loading import find_files
+from hf_domain.data.majority import describe_unlearned
+from hf_domain.environment import describe_environment
+from hf_domain.files import fingerprint_files, read_json
+from hf_domain.methods import BASELINE, METHODS
+from hf_domain.publishing import has_own_code, is_hub_id, read_config
+from hf_domain.training.arguments import ModelArguments
+from hf_domain.training.run_files import METRICS
+from hf_domain.training.settings import read_settings
+
+logger = logging.getLogger(__name__)
+
+# The metric by which a task is judged, the first that was measured; of several labels macro F1.
+DECIDING = ("macro_f1", "f1", "mse")
+SECRETS = ("--token", "--hub_token")
+COMMANDS = {f"run_{name}": f"hf-domain {name}" for name in ("mlm", "classification", "ner", "qa", "distill")}
+SETTINGS = (
+    "config_overrides", "expanded_vocabulary", "memory_name_or_path", "datastore",
+    "max_seq_length", "objective", "mix", "mlm_probability", "whole_word_mask", "learning_rate", "lr_scheduler_type",
+    "warmup_steps", "weight_decay", "seed", "bf16", "fp16",
+)  # fmt: skip
+SPLITS = {"predict": "test", "eval": "validation"}
+NOT_SCORES = ("runtime", "samples", "samples_per_second", "steps_per_second", "model_preparation_time", "loss")
+
+
+def make_run_card(
+    trainer: Trainer, task: str, model_args: ModelArguments, data_args: Any, passage_args: Any, documents: int | None
+) -> ModelCard:
+    """Return the card of what a run trained.
+
+    Args:
+        trainer: Has saved its model and its metrics.
+        task: As the Hub names it.
+        model_args: Say what it was trained from.
+        data_args: Say what it was trained on.
+        passage_args: Name the datastore, if there is one.
+        documents: How many documents a corpus has; None if nobody counted them.
+    """
+    folder, encoder = Path(str(trainer.args.output_dir)), model_args.model_name_or_path
+    metrics = read_json(folder / METRICS) if (folder / METRICS).is_file() else {}
+    origin, license = find_origin(encoder, model_args.token)
+    tokenizer: Any = trainer.processing_class
+    example = "This is a text."
+    if task == "fill-mask":
+        example = f"This is a {tokenizer.mask_token}."
+    data = name_data(data_args)
+    is_scored = {name: name == "eval" if task == "fill-mask" else bool(list_scores(metrics, name)) for name in SPLITS}
+    split = next((name for name in SPLITS if is_scored[name] and f"{name}_samples" in metrics), None)
+    if task == "feature-extraction":
+        split = None  # the terms of a distillation are no scores of a model
+    table, note, scores = "", "", []
+    if split is not None:
+        held_out = f"the {SPLITS[split]} set"
+        if task == "fill-mask":
+            table, names = tabulate_losses(metrics), ["loss"]
+            predicted = "next" if data_args.objective == "clm" else "masked"
+            note = f"Loss is the mean cross-entropy of {predicted} tokens, in nats, on text that was not trained on."
+        else:
+            table, names = tabulate_scores(metrics, split), [name for name in DECIDING if f"{split}_{name}" in metrics]
+            names = names or list_scores(metrics, split)
+            note = f"Measured on {held_out} ({metrics.get(f'{split}_samples', 0):,} examples); the majority baseline "
+            note += "predicts the same for every example."
+        config_name = data_args.dataset_config_name if data_args.dataset_name else None
+        scores = [
+            make_score(task, data, SPLITS[split], name, metrics[f"{split}_{name}"], config_name=config_name)
+            for name in names[:1]
+        ]
+    return make_model_card(
+        folder,
+        task=task,
+        method=find_method(folder, task, model_args),
+        model_name=trainer.hub_model_id if trainer.args.push_to_hub and trainer.hub_model_id else folder.resolve().name,
+        base_model=encoder,
+        origin=origin,
+        corpus=describe_data(trainer, task, data_args, metrics, documents),
+        settings=list_settings(trainer, metrics, model_args, data_args, passage_args),
+        limits=describe_limits(folder, task, bool(split)),
+        license=license if license in list_licenses() else None,
+        license_note=describe_licenses(encoder, origin, license, data_args),
+        example=example,
+        language=None,
+        results_table=table or None,
+        results_note=note,
+        scores=scores,
+        datasets=[data_args.dataset_name] if data_args.dataset_name and is_hub_id(data_args.dataset_name) else [],
+        command=describe_command(),
+        warning=next(filter(None, (describe_unlearned(metrics, each) for each in SPLITS)), None),
+    )
+
+
+def find_method(folder: Path, task: str, model_args: ModelArguments) -> str | None:
+    """Return the method of a model: its type says it, or else how a stock encoder was trained further."""
+    config = read_config(folder)
+    if has_own_code(config):
+        return config["model_type"]
+    if task != "fill-mask" or model_args.method not in METHODS:
+        return "adalm" if task == "feature-extraction" else None
+    expands = METHODS[model_args.method].keeps_encoder and getattr(model_args, "expanded_vocabulary", None)
+    return "adalm" if expands and model_args.method == BASELINE else model_args.method
+
+
+def find_origin(encoder: str, token: str | None) -> tuple[str | None, str | None]:
+    """Return the name on the Hub and the license of what an encoder is or was made from, as far as known.
+
+    A local encoder says both on its own card.
+    """
+    data: Any = None
+    if Path(encoder, "README.md").is_file():
+        data = ModelCard.load(Path(encoder, "README.md"), ignore_metadata_errors=True).data
+    elif is_hub_id(encoder) and not HF_HUB_OFFLINE:
+        try:
+            data = HfApi(token=token).model_info(encoder, timeout=10).card_data
+        except Exception as error:  # of whatever library speaks HTTP; a card without a license is a card
+            logger.debug(f"the license of {encoder} is not known: {error}")
+    base, license = getattr(data, "base_model", None), getattr(data, "license", None)
+    name = encoder if is_hub_id(encoder) else base
+    return name if isinstance(name, str) else None, license if isinstance(license, str) else None
+
+
+def describe_licenses(encoder: str, origin: str | None, license: str | None, data_args: Any) -> str:
+    """Say which licenses are known, and where the others are to be found."""
+    base = origin or Path(encoder).resolve().name
+    known = f"{base} is under the license {license}." if license else f"The run does not know the license of {base}."
+    if data_args.dataset_name and is_hub_id(data_args.dataset_name):
+        address = f"https://huggingface.co/datasets/{data_args.dataset_name}"
+        return f"{known} The license of the data is on the page of [{data_args.dataset_name}]({address})."
+    return f"{known} The data are files of the author; the run does not know their license."
+
+
+def name_data(data_args: Any) -> str:
+    """Return a short name of the training data: the dataset, or the file or its folder."""
+    if data_args.dataset_name:
+        return str(data_args.dataset_name) if is_hub_id(data_args.dataset_name) else Path(data_args.dataset_name).name
+    files = list_files(data_args)
+    if not files:
+        return "data"
+    file = files[0].resolve()
+    name = file.name.partition(".")[0]
+    return file.parent.name if name in ("train", "training") and file.parent.name else name
+
+
+def list_files(data_args: Any) -> list[Path]:
+    """Return the files of the training data."""
+    given = data_args.train_file
+    return [Path(file) for file in find_files([given] if isinstance(given, str) else given)] if given else []
+
+
+def describe_data(trainer: Trainer, task: str, data_args: Any, metrics: dict[str, Any], documents: int | None) -> str:
+    """Say how much was trained on what, with a digest of local files."""
+    files, facts = list_files(data_args), []
+    if documents is not None:
+        facts.append(f"{documents:,} documents")
+    if "train_samples" in metrics:
+        facts.append(f"{metrics['train_samples']:,} examples")
+    if task in ("fill-mask", "feature-extraction") and (tokens := count_tokens(trainer.train_dataset)):
+        facts.append(f"{tokens:,} tokens")
+    if files:
+        facts.append(f"sha256 {fingerprint_files(files)}")
+        names = ", ".join(file.name for file in files[:5]) + (f" and {len(files) - 5} more" if len(files) > 5 else "")
+    else:
+        names = name_data(data_args)
+        if data_args.dataset_config_name:
+            names += f", {data_args.dataset_config_name}"
+    return f"{names} ({', '.join(facts)})" if facts else names
+
+
+def count_tokens(dataset: Any) -> int:
+    """Return how many tokens a dataset has, special ones too; 0 for a stream."""
+    if not isinstance(dataset, Dataset):
+        return 0
+    batches = dataset.select_columns(["input_ids"]).with_format("arrow").iter(10_000)
+    return sum(len(batch["input_ids"].combine_chunks().flatten()) for batch in batches)
+
+
+def list_scores(metrics: dict[str, Any], split: str) -> list[str]:
+    """List the scores of a split: numbers that are neither times nor the baseline's."""
+    names = [name.removeprefix(f"{split}_") for name in metrics if name.startswith(f"{split}_")]
+    numbers = [name for name in names if type(metrics[f"{split}_{name}"]) in (int, float)]
+    return [name for name in numbers if name not in NOT_SCORES and not name.startswith("baseline_")]
+
+
+def tabulate_scores(metrics: dict[str, Any], split: str) -> str:
+    """Return the table of a task's scores, beside those of the majority baseline; the one that counts is bold."""
+    names = list_scores(metrics, split)
+    counts = next((name for name in DECIDING if name in names), None)
+    lines = [f"| metric | {SPLITS[split]} set | majority baseline |", "| --- | --- | --- |"]
+    for name in names:
+        cells = [name.replace("_", " ").replace("f1", "F1"), f"{metrics[f'{split}_{name}']:.4g}"]
+        baseline = metrics.get(f"{split}_baseline_{name}")
+        cells = [f"**{cell}**" if name == counts else cell for cell in cells]
+        lines.append(f"| {' | '.join(cells)} | {'' if baseline is None else f'{baseline:.4g}'} |")
+    return "\n".join(lines)
+
+
+def tabulate_losses(metrics: dict[str, Any]) -> str:
+    """Return the table of the held-out loss of masked tokens, before the first step and after the last one."""
+    before = metrics.get("start_loss")
+    lines = ["| held-out text | loss | perplexity |", "| --- | --- | --- |"]
+    if before is not None:
+        lines.append(f"| before the first step | {before:.4f} | {2.718281828459045**before:.4g} |")
+    lines.append(f"| after training | {metrics['eval_loss']:.4f} | {metrics.get('perplexity', float('nan')):.4g} |")
+    return "\n".join(lines)
+
+
+def list_settings(trainer: Trainer, metrics: dict[str, Any], *groups: Any) -> dict[str, Any]:
+    """List how a model was trained, and what it cost."""
+    args, state = trainer.args, trainer.state
+    values = {item.name: getattr(group, item.name) for group in (*groups, args) if group for item in fields(group)}
+    settings = {name.replace("_", " "): format_value(values[name]) for name in SETTINGS if values.get(name)}
+    if values.get("datastore"):
+        settings["passages"] = values["num_passages"]
+    if values.get("start") == "paper":
+        settings["start"] = "that of the paper"
+    settings["steps"] = f"{state.global_step:,}"
+    settings["examples a step"] = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+    for name, metric in (
+        ("trained parameters", "trainable_parameters"),
+        ("tokens trained on", "num_input_tokens_seen"),
+    ):
+        if metric in metrics:
+            settings[name] = f"{metrics[metric]:,}"
+    if "train_runtime" in metrics:
+        settings["seconds"] = f"{metrics['train_runtime']:.0f}"
+    settings["versions"] = ", ".join(
+        f"{name} {version}" for name, version in describe_environment()["versions"].items()
+    )
+    return settings
+
+
+def format_value(value: Any) -> str:
+    """Write the value of an option."""
+    return f"{value:.4g}" if isinstance(value, float) else str(getattr(value, "value", value))
+
+
+def describe_limits(folder: Path, task: str, is_evaluated: bool) -> str:
+    """Say what a reader must not expect."""
+    config, sentences = read_config(folder), []
+    if is_evaluated:
+        sentences.append("The results are those of one run with one seed, on the data above alone.")
+    else:
+        sentences.append("The card has no results on held-out data.")
+    if reads_passages(config):
+        sentences.append("Without passages of its datastore the model is its encoder alone.")
+    if config.get("memory_tokenizer", "same") != "same":
+        sentences.append(
+            "Its memory has a tokenizer of its own and needs `memory_input_ids`; hf_domain.predict makes them."
+        )
+    if task == "feature-extraction":
+        sentences.append("It is for fine-tuning: distillation trains neither the end of its last layer nor an LM head.")
+    return " ".join(sentences)
+
+
+def describe_command(arguments: Sequence[str] | None = None) -> str:
+    """Return the command of this process, without secrets and folders; a file of settings is written as flags."""
+    program, *flags = arguments if arguments is not None else sys.argv
+    if flags and flags[0].endswith((".json", ".yaml", ".yml")):
+        flags = [*list_file_flags(flags[0]), *flags[1:]]
+    kept: list[str] = []
+    for flag in flags:
+        if kept and kept[-1] in SECRETS:
+            kept.pop()
+        elif flag.partition("=")[0] not in SECRETS or "=" not in flag:
+            kept.append(flag)
+    if kept and kept[-1] in SECRETS:
+        kept.pop()
+    name = program if program.startswith("hf-domain ") else COMMANDS.get(Path(program).stem, Path(program).name)
+    return f"{name} {shlex.join(map(hide_folders, kept))}".strip()
+
+
+def list_file_flags(file: str) -> list[str]:
+    """Return what a file of settings says, as flags."""
+    flags = []
+    for name, value in read_settings(file, as_text=True).items():
+        if value is not None:
+            flags += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+    return flags

@@ -1,0 +1,138 @@
+"""The card of a run: metadata that the Hub takes, what was measured, and nothing that somebody still has to fill in."""
+
+import hashlib
+import math
+import sys
+from pathlib import Path
+
+import pytest
+from huggingface_hub import ModelCard
+from script_runs import run_script, save_tiny_bert, write_jsonl
+from tiny_tokenizers import SENTENCES
+
+from hf_domain.cards import check_license, list_licenses
+from hf_domain.examples import run_classification, run_mlm
+from hf_domain.training.run_cards import describe_command, find_origin
+
+TEMPLATES = ("more information needed", "none of", "generated automatically", "unknown dataset", "{{", "{%", "nan")
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Run a script on a tiny encoder; returns its metrics and its card, which the Hub's client has read."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    encoder = save_tiny_bert(tmp_path / "encoder", SENTENCES)
+
+    def call(script, **flags):
+        output = tmp_path / "output"
+        options = {"model_name_or_path": encoder, "do_train": True, "do_eval": True, "max_steps": 4, **flags}
+        metrics = run_script(script.main, monkeypatch, output, **options)
+        card = ModelCard.load(output / "README.md")
+        assert not any(text in card.content.lower() for text in TEMPLATES)
+        assert str(tmp_path) not in card.content
+        assert card.data.library_name == "transformers" and "hf-domain" in card.data.tags
+        return metrics, card
+
+    return call
+
+
+@pytest.mark.parametrize("method", ["dapt", "varmae"])
+def test_masked_lm(run, tmp_path, method):
+    (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES * 40), encoding="utf-8")
+    flags = {"max_seq_length": 16, "token": "hf_secret", "learning_rate": "1e-3"}
+    metrics, card = run(run_mlm, method=method, train_file=tmp_path / "corpus.txt", **flags)
+    assert card.data.pipeline_tag == "fill-mask" and method in card.data.tags
+    (score,) = card.data.eval_results
+    assert (score.task_type, score.metric_type, score.dataset_type) == ("fill-mask", "loss", "corpus")
+    assert score.metric_value == metrics["eval_loss"]
+    for line in (
+        f"| before the first step | {metrics['start_loss']:.4f} | {math.exp(metrics['start_loss']):.4g} |",
+        f"| after training | {metrics['eval_loss']:.4f} | {metrics['perplexity']:.4g} |",
+    ):
+        assert line in card.text
+    assert metrics["start_loss"] != metrics["eval_loss"]
+    digest = hashlib.sha256((tmp_path / "corpus.txt").read_bytes()).hexdigest()
+    tokens = metrics["train_samples"] * 16
+    assert (
+        f"corpus.txt (190 documents, {metrics['train_samples']} examples, {tokens:,} tokens, sha256 {digest})"
+        in card.text
+    )
+    title = {"dapt": "DAPT (Gururangan et al. 2020", "varmae": "VarMAE (Hu et al. 2022"}[method]
+    assert f"- **Method:** {title}" in card.text and "@inproceedings" in card.text
+    assert f"--method {method} --train_file corpus.txt" in card.text and "hf_secret" not in card.text
+    assert ("trust_remote_code=True" in card.text) is ("import hf_domain\n" in card.text) is (method == "varmae")
+
+
+def test_card_of_a_causal_stage_names_its_loss(run, tmp_path):
+    (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES * 40), encoding="utf-8")
+    _, card = run(run_mlm, objective="clm", train_file=tmp_path / "corpus.txt", max_seq_length=16)
+    assert "cross-entropy of next tokens" in card.text and "masked tokens" not in card.text
+    assert "| objective | clm |" in card.text
+
+
+ONE = [{"text": SENTENCES[number % 5], "label": "ab"[number % 3 == 0]} for number in range(24)]
+SEVERAL = [{"text": row["text"], "label": ["a", "b"] if number % 2 else ["a"]} for number, row in enumerate(ONE)]
+
+
+@pytest.mark.parametrize("rows", [ONE, SEVERAL], ids=["one", "several"])
+def test_classification(run, tmp_path, rows):
+    files = {
+        f"{split}_file": write_jsonl(tmp_path / f"{split}.jsonl", rows) for split in ("train", "validation", "test")
+    }
+    metrics, card = run(run_classification, max_seq_length=16, do_predict=True, **files)
+    assert card.data.pipeline_tag == "text-classification"
+    (score,) = card.data.eval_results
+    assert (score.metric_type, score.metric_name, score.dataset_split) == ("f1", "macro F1", "test")
+    assert score.metric_value == metrics["predict_macro_f1"]
+    value, baseline = metrics["predict_macro_f1"], metrics["predict_baseline_macro_f1"]
+    assert f"| **macro F1** | **{value:.4g}** | {baseline:.4g} |" in card.text
+    assert ("did not learn" in card.text) is not metrics["predict_beats_baseline"]
+    assert "- **Method:** fine-tuning\n" in card.text and "## Citation" not in card.text
+    assert "hf_domain.predict(" in card.text
+
+
+def test_run_that_did_not_learn_says_so(run, tmp_path):
+    rows = [{**row, "text": "the same"} for row in ONE]
+    files = {f"{split}_file": write_jsonl(tmp_path / f"{split}.jsonl", rows) for split in ("train", "validation")}
+    _, card = run(run_classification, max_seq_length=16, **files)
+    sentence = "This model did not learn its task: on the validation set it is no better than the majority baseline"
+    assert sentence in card.text.partition("## ")[0]
+
+
+def test_what_a_local_encoder_was_made_from(run, tmp_path):
+    """Its own card says so, and its license."""
+    header = "---\nbase_model: google-bert/bert-base-uncased\nlicense: apache-2.0\n---\n"
+    (tmp_path / "encoder" / "README.md").write_text(header)
+    files = {f"{split}_file": write_jsonl(tmp_path / f"{split}.jsonl", ONE) for split in ("train", "validation")}
+    _, card = run(run_classification, max_seq_length=16, **files)
+    assert (card.data.base_model, card.data.base_model_relation) == ("google-bert/bert-base-uncased", "finetune")
+    assert card.data.license == "apache-2.0"
+    assert "encoder, made from google-bert/bert-base-uncased" in card.text
+    assert find_origin("google-bert/bert-base-uncased", None) == ("google-bert/bert-base-uncased", None)  # offline
+
+
+def test_licenses_are_those_of_the_hub():
+    assert {"apache-2.0", "mit", "cc-by-nc-sa-4.0", "other"} <= {*list_licenses()}
+    check_license(None)
+    check_license("cc-by-4.0")
+    with pytest.raises(ValueError, match=r"but is 'Apache-2'. Did you mean apache-2.0\?"):
+        check_license("Apache-2")
+
+
+def test_command_tells_neither_secrets_nor_folders(tmp_path, monkeypatch):
+    arguments = [
+        "hf-domain ner",
+        "--token",
+        "hf_a",
+        "--hub_token=hf_b",
+        "--train_file",
+        "/home/someone/a b.jsonl",
+        "--do_eval",
+    ]
+    assert describe_command(arguments) == "hf-domain ner --train_file 'a b.jsonl' --do_eval"
+    (tmp_path / "run.yaml").write_text("train_file: [a.txt, b.txt]\ntoken: hf_c\nlearning_rate: 1e-4\n")
+    command = describe_command(["examples/run_mlm.py", str(tmp_path / "run.yaml"), "--seed", "2"])
+    assert command == "hf-domain mlm --train_file a.txt b.txt --learning_rate 1e-4 --seed 2"
+    monkeypatch.setattr(sys, "argv", ["hf-domain qa", "--do_eval", "--token"])
+    assert describe_command() == "hf-domain qa --do_eval"
+    assert Path("/home/someone").name not in command
