@@ -124,7 +124,7 @@ def run(model_args, data_args, passage_args, training_args):
         data_collator=collator,
         compute_metrics=add_baseline(compute_metrics, constants, train_labels, deciding),
     )
-    train_and_evaluate(trainer)
+    train_and_evaluate(trainer, deciding, model_args.early_stopping_patience)
     if training_args.do_predict:
         predictions = decode_logits(run_prediction(trainer, examples["test"]).predictions, problem_type)
         names = name_predictions(predictions, problem_type, label_names)

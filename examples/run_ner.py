@@ -104,7 +104,7 @@ def run(model_args, data_args, passage_args, training_args):
         data_collator=collator,
         compute_metrics=add_baseline(compute_metrics, [outside], None, "f1"),
     )
-    train_and_evaluate(trainer)
+    train_and_evaluate(trainer, "f1", model_args.early_stopping_patience)
     if training_args.do_predict:
         predicted, _ = read_tags(run_prediction(trainer, examples["test"]), label_names)
         save_output(trainer, TAGS, format_tags(predicted))

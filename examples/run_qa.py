@@ -121,7 +121,7 @@ def run(model_args, data_args, passage_args, training_args):
         data_collator=collator,
         compute_metrics=partial(compute_metrics, split="validation", prefix="eval"),
     )
-    train_and_evaluate(trainer)
+    train_and_evaluate(trainer, "f1", model_args.early_stopping_patience)
     if training_args.do_predict:
         trainer.compute_metrics = partial(compute_metrics, split="test", prefix="predict")
         output = run_prediction(trainer, inputs["test"])

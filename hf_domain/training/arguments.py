@@ -81,6 +81,10 @@ class FineTuningArguments(ModelArguments):
             "exBERT, else 0."
         },
     )
+    early_stopping_patience: int | None = field(
+        default=None,
+        metadata={"help": "Stop after so many evaluations (epochs) without a better score, and keep the best weights."},
+    )
 
 
 @dataclass
@@ -230,7 +234,7 @@ RANGES = {
         "max_train_samples max_eval_samples max_predict_samples max_samples preprocessing_num_workers num_workers "
         "num_passages k max_query_terms n_best_size max_answer_length max_length num_hidden_layers hidden_size "
         "num_attention_heads intermediate_size num_relation_heads student_layers teacher_layer num_tokens num_seeds "
-        "size step max_size min_frequency max_word_length num_processes",
+        "early_stopping_patience size step max_size min_frequency max_word_length num_processes",
         "at least 0": "weight_decay warmup_steps max_grad_norm threshold weights new_rows_first_steps teacher_steps "
         "student_steps masked_lm_steps train_top_layers doc_stride",
         "above 0": "learning_rate pretraining_learning_rate mlm_learning_rate num_train_epochs",

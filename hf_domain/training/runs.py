@@ -14,6 +14,7 @@ from huggingface_hub.constants import ENDPOINT
 from huggingface_hub.utils import DEFAULT_IGNORE_PATTERNS, filter_repo_objects
 from transformers import (
     AutoTokenizer,
+    EarlyStoppingCallback,
     PreTrainedTokenizerBase,
     Trainer,
     TrainerState,
@@ -21,10 +22,10 @@ from transformers import (
     set_seed,
 )
 from transformers.trainer import TRAINING_ARGS_NAME
-from transformers.trainer_utils import PredictionOutput
+from transformers.trainer_utils import IntervalStrategy, PredictionOutput, SaveStrategy
 
 from hf_domain.data.corpora import check_length
-from hf_domain.data.majority import warn_if_unlearned
+from hf_domain.data.majority import BETTER, warn_if_unlearned
 from hf_domain.files import UNFINISHED, begin_writing, end_writing, read_json, write_text
 from hf_domain.publishing import check_memory_reference, commit_files, is_hub_id, retry_on_the_hub
 from hf_domain.training.arguments import ModelArguments
@@ -239,12 +240,47 @@ def run_evaluation(trainer: Trainer) -> None:
     save_metrics(trainer, "eval", trainer.evaluate(), trainer.eval_dataset)
 
 
-def train_and_evaluate(trainer: Trainer) -> None:
-    """Train and evaluate, as far as `--do_train` and `--do_eval` ask for it."""
+def train_and_evaluate(trainer: Trainer, deciding: str, patience: int | None = None) -> None:
+    """Train and evaluate, as far as `--do_train` and `--do_eval` ask for it.
+
+    Args:
+        deciding: The metric that counts.
+        patience: Stop after this many evaluations without a better score; None: never.
+    """
+    if patience is not None:
+        stop_early(trainer, deciding, patience)
     if trainer.args.do_train:
         run_training(trainer)
     if trainer.args.do_eval:
         run_evaluation(trainer)
+
+
+def stop_early(trainer: Trainer, deciding: str, patience: int) -> None:
+    """Let training stop when the score stops improving, and keep the best weights.
+
+    Each epoch is evaluated unless `--eval_strategy` says otherwise.
+
+    Args:
+        deciding: The metric that counts.
+        patience: Evaluations without a better score.
+
+    Raises:
+        ValueError: The run does not evaluate.
+    """
+    args = trainer.args
+    if not (args.do_train and args.do_eval):
+        raise ValueError(
+            "--early_stopping_patience must have --do_train, --do_eval and validation data, but got "
+            f"do_train={args.do_train}, do_eval={args.do_eval}. Add them, or leave the flag out."
+        )
+    if args.eval_strategy == "no":
+        args.eval_strategy = IntervalStrategy.EPOCH
+    args.save_strategy, args.save_steps = SaveStrategy(args.eval_strategy), args.eval_steps or args.save_steps
+    args.save_total_limit = args.save_total_limit or 1
+    args.load_best_model_at_end = True
+    if args.metric_for_best_model is None:
+        args.metric_for_best_model, args.greater_is_better = deciding, BETTER.get(deciding, 1) > 0
+    trainer.add_callback(EarlyStoppingCallback(patience))
 
 
 def run_prediction(trainer: Trainer, dataset: Dataset) -> PredictionOutput:

@@ -1,0 +1,50 @@
+"""Training stops when the score that counts does not improve any more, and keeps the best weights."""
+
+import json
+
+import pytest
+from script_runs import run_script, save_tiny_bert, write_jsonl
+from tiny_tokenizers import SENTENCES
+
+from hf_domain.examples import run_classification
+
+ROWS = [{"text": SENTENCES[number % 5], "label": "ab"[number % 3 == 0]} for number in range(24)]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Fine-tune a tiny encoder; returns the metrics and the log."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    encoder = save_tiny_bert(tmp_path / "encoder", SENTENCES)
+    files = {f"{split}_file": write_jsonl(tmp_path / f"{split}.jsonl", ROWS) for split in ("train", "validation")}
+
+    def call(**flags):
+        options = {"model_name_or_path": encoder, "do_train": True, "do_eval": True, "max_seq_length": 16, **files}
+        metrics = run_script(run_classification.main, monkeypatch, tmp_path / "output", **options | flags)
+        return metrics, json.loads((tmp_path / "output" / "trainer_state.json").read_text())
+
+    return call
+
+
+def test_stops_after_so_many_epochs_without_a_better_score(run, tmp_path):
+    """At this rate nothing changes: the first epoch is the best, and the second and the third are no better."""
+    metrics, state = run(early_stopping_patience=2, num_train_epochs=20, learning_rate="1e-12")
+    assert (state["epoch"], state["global_step"]) == (3, 9)
+    assert state["best_global_step"] == 3
+    assert metrics["eval_macro_f1"] == state["best_metric"]
+
+
+def test_evaluates_as_often_as_the_run_asks(run):
+    flags = {"eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "accuracy", "learning_rate": "1e-12"}
+    _, state = run(early_stopping_patience=1, num_train_epochs=20, **flags)
+    assert state["global_step"] == 4
+    assert state["best_metric"] == next(
+        line["eval_accuracy"] for line in state["log_history"] if "eval_accuracy" in line
+    )
+
+
+def test_needs_an_evaluation(run):
+    with pytest.raises(
+        ValueError, match="must have --do_train, --do_eval and validation data, but got do_train=True, do_eval=False"
+    ):
+        run(early_stopping_patience=1, do_eval=False)
