@@ -44,7 +44,7 @@ class Arguments:
     corpus: str = field(default=str(DATA / "corpus.txt.gz"), metadata={"help": "Text of the domain."})
     task: str = field(default=str(DATA / "acl_arc"), metadata={"help": "Folder with a task."})
     output_dir: str = field(default="quickstart", metadata={"help": "Where everything is written."})
-    num_tokens: int = field(default=400_000, metadata={"help": "Tokens to pre-train on, for each method."})
+    num_tokens: int = field(default=300_000, metadata={"help": "Tokens to pre-train on, for each method."})
     num_train_epochs: int = field(default=2, metadata={"help": "Epochs of fine-tuning."})
     learning_rate: str | None = field(default=None, metadata={"help": "Of fine-tuning; default by the encoder's size."})
     pretraining_learning_rate: str | None = field(
