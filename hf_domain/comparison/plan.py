@@ -73,6 +73,8 @@ class Method:
     """Another method whose encoder this one starts from, instead of the plan's."""
     encoder: str | None = None
     """A checkpoint made elsewhere that this one starts from, instead of the plan's."""
+    share: float = 0.5
+    """Of the tokens of a rung, where the method trains on after another one: the other has the rest."""
     tasks: list[str] | None = None
     """The tasks that it is tested on; default all."""
     counterpart: str | None = None
@@ -87,8 +89,14 @@ class Method:
 class Budget:
     """What pre-training of each method may cost: one of the two."""
 
-    tokens: int | None = None
+    tokens: int | list[int] | None = None
+    """A list trains each encoder once, up to the largest number, and scores it at each of them."""
     minutes: float | None = None
+
+    @property
+    def rungs(self) -> list[int]:
+        """The numbers of tokens at which encoders are scored, in order; empty where there is a single one."""
+        return sorted(self.tokens) if isinstance(self.tokens, list) else []
 
 
 @dataclass
@@ -256,11 +264,7 @@ def _is_missing_folder(encoder: str, plan: Plan) -> bool:
 
 
 def _check_costs(plan: Plan) -> list[str]:
-    problems = []
-    if (plan.budget.tokens is None) == (plan.budget.minutes is None):
-        problems.append(f"budget is either tokens or minutes, got {plan.budget}")
-    elif not 0 < (plan.budget.tokens or plan.budget.minutes or 0) < math.inf:
-        problems.append(f"budget must be above 0 and finite, got {plan.budget}")
+    problems = _check_budget(plan)
     for name, seeds in (("seeds", plan.seeds), ("pretraining_seeds", plan.pretraining_seeds)):
         if not seeds or len(set(seeds)) < len(seeds):
             problems.append(f"{name} must be different numbers, got {seeds}")
@@ -284,6 +288,33 @@ def _check_costs(plan: Plan) -> list[str]:
     if plan.budget.tokens is not None and any(flags.get("line_by_line") not in (None, False) for flags in trainings):
         problems.append("a budget of tokens counts full blocks, lines are shorter: drop line_by_line, or give minutes")
     return problems + _check_flags(plan)
+
+
+def _check_budget(plan: Plan) -> list[str]:
+    if (plan.budget.tokens is None) == (plan.budget.minutes is None):
+        return [f"budget is either tokens or minutes, got {plan.budget}"]
+    if isinstance(plan.budget.tokens, list):
+        return _check_rungs(plan)
+    if not 0 < (plan.budget.tokens or plan.budget.minutes or 0) < math.inf:
+        return [f"budget must be above 0 and finite, got {plan.budget}"]
+    return []
+
+
+def _check_rungs(plan: Plan) -> list[str]:
+    """Note what a list of tokens cannot have."""
+    rungs, problems = plan.budget.rungs, []
+    if len(set(rungs)) < max(2, len(rungs)) or rungs[0] <= 0:
+        problems.append(f"budget: a list of tokens must be two different numbers above 0 or more, but is {rungs}")
+    for name, flags in (
+        ("pretraining", plan.pretraining),
+        *((name, m.pretraining) for name, m in plan.methods.items()),
+    ):
+        if given := sorted({"lr_scheduler_type", "lr_scheduler_kwargs"} & flags.keys()):
+            problems.append(f"{name}: a list of tokens needs a schedule of its own: leave out {', '.join(given)}")
+    for name, method in plan.methods.items():
+        if not 0 < method.share < 1:
+            problems.append(f"methods: {name}: share must be between 0 and 1, but is {method.share}")
+    return problems
 
 
 def _check_flags(plan: Plan) -> list[str]:

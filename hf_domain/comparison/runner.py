@@ -39,7 +39,8 @@ from hf_domain.comparison.results import (
     write_result,
 )
 from hf_domain.comparison.scores import read_predictions
-from hf_domain.comparison.steps import Step, check_encoders, check_flags, count_tokens, list_steps
+from hf_domain.comparison.step_checks import check_encoders, check_flags
+from hf_domain.comparison.steps import Step, count_tokens, list_steps
 from hf_domain.comparison.task_files import write_task_text
 from hf_domain.environment import describe_environment
 from hf_domain.files import read_json, write_json

@@ -1,22 +1,17 @@
 """The steps of a comparison: what has to be run, in which order, by which command."""
 
+import json
 import math
 import os
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
-from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, AutoTokenizer
-
-from hf_domain.command_line import import_command
 from hf_domain.comparison.plan import Plan
-from hf_domain.data.corpora import check_length
 from hf_domain.methods import BASELINE, METHODS
-from hf_domain.training.arguments import ScriptParser, find_wrong_values
 from hf_domain.training.overrides import parse_overrides
 
 # Steps of training from which the time of one is read, where the budget is a time; the first five are not timed.
@@ -35,6 +30,8 @@ CHECKPOINTS: dict[str, Any] = {
     "save_total_limit": 1,
     "logging_steps": 20,
 }
+# The part of its tokens in which the learning rate of a rung goes down to 0; the pilots of WSD take 10 to 20 %.
+DECAY = 0.15
 PRETRAINING: dict[str, Any] = {
     "per_device_train_batch_size": 32,
     "max_seq_length": 128,
@@ -59,7 +56,9 @@ class Step:
 
     name: str
     """Of its folder and of its result."""
-    kind: Literal["vocabulary", "datastore", "probe", "pretraining", "average", "evaluation", "tuning", "fine_tuning"]
+    kind: Literal[
+        "vocabulary", "datastore", "probe", "trunk", "pretraining", "average", "evaluation", "tuning", "fine_tuning"
+    ]
     command: str
     """Of `hf-domain`."""
     flags: Mapping[str, Any]
@@ -72,9 +71,15 @@ class Step:
     seed: int | None = None
     pretraining_seed: int | None = None
     """Of the encoder; None where none is trained."""
+    rung: int | None = None
+    """The tokens of its encoder, where the budget has several numbers of them."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "flags", MappingProxyType({**self.flags}))
+
+    def change(self, **flags: Any) -> "Step":
+        """Return the step with other flags."""
+        return replace(self, flags={**self.flags, **flags})
 
     def list_arguments(self, *names: str) -> list[str]:
         """Return the command line after the name of the command, or the part of it that gives some flags."""
@@ -95,7 +100,10 @@ def list_steps(plan: Plan, output_dir: Path) -> list[Step]:
     Raises:
         ValueError: Two different steps have the same name.
     """
-    listers = [StepLister(plan, find_root(plan, output_dir), seed) for seed in plan.pretraining_seeds]
+    root, rungs = find_root(plan, output_dir), plan.budget.rungs or [None]
+    listers = [StepLister(plan, root, seed, rung) for rung in rungs for seed in plan.pretraining_seeds]
+    # With a learning rate of its own at each number of tokens, a curve would not show the tokens alone.
+    first = listers[-len(plan.pretraining_seeds)]
     steps: dict[str, Step] = {}
 
     def add(step: Step) -> None:
@@ -111,7 +119,7 @@ def list_steps(plan: Plan, output_dir: Path) -> list[Step]:
                 add(step)
     for lister, task, seed in product(listers, plan.tasks, [None] if plan.evaluation == "probe" else plan.seeds):
         for method in plan.list_methods(task):
-            for step in lister.score(method, task, seed, list(steps), listers[0]):
+            for step in lister.score(method, task, seed, list(steps), first):
                 add(step)
     return list(steps.values())
 
@@ -133,11 +141,19 @@ class StepLister:
     plan: Plan
     root: str
     pretraining_seed: int
+    rung: int | None = None
 
     @property
     def suffix(self) -> str:
         """What the names of encoders end in."""
-        return list_suffixes(self.plan.pretraining_seeds)[self.pretraining_seed]
+        rung = "" if self.rung is None else f"-{self.rung}"
+        return rung + list_suffixes(self.plan.pretraining_seeds)[self.pretraining_seed]
+
+    def step_back(self, method: str) -> "StepLister":
+        """Return the lister of the method that a method starts from: of a rung, each of the two has a share."""
+        if self.rung is None or self.plan.get_recipe(method).method is None:
+            return self
+        return replace(self, rung=round(self.rung * (1 - self.plan.methods[method].share)))
 
     def get_folder(self, step: str) -> str:
         """Return where a step writes."""
@@ -147,7 +163,7 @@ class StepLister:
         """Return the encoder that a method starts from."""
         start = self.plan.methods[method]
         if start.after is not None:
-            return self.find_encoder(start.after, task)
+            return self.step_back(method).find_encoder(start.after, task)
         return start.encoder or self.plan.encoder
 
     def find_encoder(self, method: str, task: str) -> str:
@@ -162,7 +178,7 @@ class StepLister:
             return None
         recipe, after = self.plan.get_recipe(method), self.plan.methods[method].after
         if recipe.method is None and not recipe.averages:
-            return self.name_encoder(after, task)
+            return self.name_encoder(after, task)  # it trains nothing, so the whole rung is that of the other
         if recipe.text == "general" and after is None:
             return f"{method}-{self.plan.general}{self.suffix}"  # once for the tasks of all corpora
         return f"{method}-{task if self.is_made_of_task(method) else self.plan.tasks[task].corpus}{self.suffix}"
@@ -204,15 +220,15 @@ class StepLister:
         plan, corpus = self.plan, self.plan.tasks[task].corpus
         recipe, after = plan.get_recipe(method), plan.methods[method].after
         if after is not None:
-            yield from self.make_encoder(after, task)
-        name, start = self.name_encoder(method, task), self.name_encoder(after, task)
+            yield from self.step_back(method).make_encoder(after, task)
+        name, start = self.name_encoder(method, task), self.step_back(method).name_encoder(after, task)
         needs = [] if start is None else [start]
         if recipe.reads_datastore:
             yield self.build_datastore(method, task)
         if recipe.averages:
             sources = [self.find_start(method, task), plan.encoder]
             flags = {"model_name_or_path": sources, "output_dir": self.get_folder(str(name))}
-            yield Step(str(name), "average", "average_models", flags, needs, method, corpus)
+            yield Step(str(name), "average", "average_models", flags, needs, method, corpus, rung=self.rung)
         elif recipe.method is not None:
             yield from self.pretrain(method, task, str(name), needs)
         texts = {corpus, plan.general} - {None}
@@ -243,21 +259,63 @@ class StepLister:
         flags |= plan.pretraining | plan.methods[method].pretraining | {"seed": self.pretraining_seed}
         if recipe.reads_datastore and self.has_frozen_passages(method, flags):
             flags["passage_cache"] = f"{self.root}/passages/{name}"
-        flags |= {"do_train": True, "max_steps": PROBE_STEPS}
-        if plan.budget.tokens is not None:
-            if plan.budget.tokens < (tokens := count_tokens(flags)):
-                raise ValueError(
-                    f"budget: tokens must be at least those of one step, {tokens} with the batch and the length of "
-                    f"{name}, but is {plan.budget.tokens}. Raise the budget, or lower per_device_train_batch_size."
-                )
-            flags["max_steps"] = math.ceil(plan.budget.tokens / tokens)
+        flags |= {"do_train": True, "output_dir": self.get_folder(name)}
+        step = Step(name, "pretraining", "mlm", flags, needs, method, text, None if text else task, rung=self.rung)
+        if self.rung is not None and plan.methods[method].after is None:
+            yield from self.branch(step, task)
+        elif plan.budget.tokens is None:
+            probe = replace(step, name=f"{name}-probe", kind="probe").change(
+                max_steps=PROBE_STEPS, save_strategy="no", output_dir=self.get_folder(f"{name}-probe")
+            )
+            yield probe
+            yield replace(step, needs=[*needs, probe.name]).change(max_steps=PROBE_STEPS)
         else:
-            probe = f"{name}-probe"
-            own = flags | {"save_strategy": "no", "output_dir": self.get_folder(probe)}
-            yield Step(probe, "probe", "mlm", own, needs, method, text, None if text else task)
-            needs = [*needs, probe]
-        flags["output_dir"] = self.get_folder(name)
-        yield Step(name, "pretraining", "mlm", flags, needs, method, text, None if text else task)
+            tokens = round(self.rung * plan.methods[method].share) if self.rung else plan.budget.tokens
+            assert isinstance(tokens, int)
+            yield step.change(max_steps=count_steps(tokens, step))
+
+    def branch(self, step: Step, task: str) -> Iterator[Step]:
+        """Make the steps that train an encoder up to a rung: a trunk that all rungs share, and the end of this one.
+
+        The trunk keeps its learning rate. At `1 - DECAY` of each rung a copy branches off, and its learning rate falls
+        to 0 at the rung: the schedule is warm-up, stable, decay. Several budgets so cost little more than the largest
+        one, and each gets the training that it would get alone.
+        """
+        ends = {rung: count_steps(rung, step) for rung in self.list_rungs(str(step.method))}
+        starts = {rung: math.ceil((1 - DECAY) * count) for rung, count in ends.items()}
+        given = float(step.flags["warmup_steps"])
+        warmup = math.ceil(given * min(ends.values()) if given < 1 else given)
+        if len({warmup, *starts.values()}) <= len(starts) or any(starts[rung] == ends[rung] for rung in ends):
+            raise ValueError(
+                f"budget: the tokens of a list must be some steps apart, but those of {step.method} are "
+                f"{', '.join(map(str, ends.values()))} steps. Raise them, or lower per_device_train_batch_size."
+            )
+        shared = {"warmup_steps": warmup, "save_strategy": "steps"}
+        before: Step | None = None
+        for rung in [rung for rung in ends if rung <= int(self.rung or 0)]:
+            own = replace(self, rung=rung)
+            name = f"{own.name_encoder(step.method, task)}-trunk"
+            resumed = {} if before is None else {"resume_from_checkpoint": find_end(before)}
+            needs = step.needs if before is None else [*step.needs, before.name]
+            before = replace(step, name=name, kind="trunk", needs=needs, rung=rung).change(
+                **shared, **resumed, lr_scheduler_type="constant_with_warmup", max_steps=starts[rung],
+                output_dir=self.get_folder(name),
+            )  # fmt: skip
+            yield before
+        assert before is not None and self.rung is not None
+        schedule = {"num_decay_steps": ends[self.rung] - starts[self.rung], "decay_type": "linear"}
+        yield replace(step, needs=[*step.needs, before.name]).change(
+            **shared, lr_scheduler_type="warmup_stable_decay", lr_scheduler_kwargs=json.dumps(schedule),
+            max_steps=ends[self.rung], resume_from_checkpoint=find_end(before),
+        )  # fmt: skip
+
+    def list_rungs(self, method: str) -> list[int]:
+        """List the numbers of tokens at which the encoder of a method is needed: to be scored, and to start from."""
+        rungs = {*self.plan.budget.rungs}
+        for name, other in self.plan.methods.items():
+            if other.after == method:
+                rungs |= {int(replace(self, rung=rung).step_back(name).rung or 0) for rung in self.list_rungs(name)}
+        return sorted(rungs)
 
     def expand_vocabulary(self, corpus: str) -> Step:
         """Make the step that expands the vocabulary of the plan's encoder by words of a corpus."""
@@ -311,7 +369,8 @@ class StepLister:
             **self.plan.pretraining,
         }
         flags |= {"do_eval": True, "output_dir": self.get_folder(name)}
-        return Step(name, "evaluation", "mlm", flags, [encoder] if encoder else [], method, corpus)
+        rung = self.rung if encoder else None
+        return Step(name, "evaluation", "mlm", flags, [encoder] if encoder else [], method, corpus, rung=rung)
 
     def score(self, method: str, task: str, seed: int | None, known: list[str], first: "StepLister") -> Iterator[Step]:
         """Make the steps that score an encoder on a task.
@@ -372,76 +431,28 @@ class StepLister:
                 f"{self.root}/passages/{self.label_encoder(method, task_name)}-{needs[-1]}-{task_name}"
             )
         flags |= {"seed": seed, "do_train": True, "do_predict": True, "output_dir": self.get_folder(name)}
-        pretraining_seed = self.pretraining_seed if encoder else None
-        return Step(name, "fine_tuning", task.kind, flags, needs, method, None, task_name, seed, pretraining_seed)
+        # What trains no encoder has neither of the two.
+        of_encoder = (self.pretraining_seed, self.rung) if encoder else (None, None)
+        return Step(name, "fine_tuning", task.kind, flags, needs, method, None, task_name, seed, *of_encoder)
 
 
-class _FlagParser(ScriptParser):
-    def find_wrong(self, values: Mapping[str, Any]) -> list[str]:
-        return find_wrong_values(values)  # paths are relative to the plan, and some are made by earlier steps
-
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(message)
-
-
-def check_flags(steps: Iterable[Step]) -> None:
-    """Check that the commands take the flags of their steps, before the first of them runs.
+def count_steps(tokens: int, step: Step) -> int:
+    """Return how many steps of pre-training read so many tokens.
 
     Raises:
-        ValueError: One is unknown, or its value of another kind; all of them in one message.
+        ValueError: They are fewer than those of one step.
     """
-    given: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for step in steps:
-        for name in step.flags:  # each by itself: a parser tells the first of its problems
-            given[step.command, *step.list_arguments(name)].append(step.name)
-    parsers: dict[str, _FlagParser] = {}
-    problems: dict[str, list[str]] = {}
-    for (command, *arguments), names in given.items():
-        if command not in parsers:
-            parsers[command] = _FlagParser(import_command(command).ARGUMENTS)
-            for action in parsers[command]._actions:
-                action.required = False
-        try:
-            parsers[command].parse_args(arguments)
-        except ValueError as error:
-            problems[f"{command}: {error}"] = names
-    if problems:
-        lines = "".join(
-            f"\n- {problem} ({names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''})"
-            for problem, names in problems.items()
+    if tokens < (of_step := count_tokens(step.flags)):
+        raise ValueError(
+            f"budget: tokens must be at least those of one step, {of_step} with the batch and the length of "
+            f"{step.name}, but is {tokens}. Raise the budget, or lower per_device_train_batch_size."
         )
-        raise ValueError(f"{len(problems)} thing(s) are wrong with the flags of the plan; nothing was run:{lines}")
+    return math.ceil(tokens / of_step)
 
 
-def check_encoders(plan: Plan, steps: Iterable[Step]) -> None:
-    """Check that the encoders have a masked LM and take texts as long as the steps ask for, before the first one runs.
-
-    Raises:
-        ValueError: Some do not; all of them in one message.
-    """
-    problems = []
-    lengths: dict[str, int] = {}
-    for step in steps:
-        if step.method is not None and "max_seq_length" in step.flags:
-            encoder = plan.methods[plan.get_root(step.method)].encoder or plan.encoder
-            lengths[encoder] = max(lengths.get(encoder, 0), int(step.flags["max_seq_length"]))
-    for encoder, length in lengths.items():
-        folder = plan.folder / encoder
-        name = folder if folder.is_dir() else encoder
-        try:
-            config, tokenizer = AutoConfig.from_pretrained(name), AutoTokenizer.from_pretrained(name)
-        except (OSError, ValueError):  # the first step that reads it says what is wrong with it
-            continue
-        if type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
-            problems.append(f"{encoder}: it must be an encoder such as BERT or RoBERTa, but is a {config.model_type}")
-            continue
-        try:
-            check_length(tokenizer, length)
-        except ValueError as error:
-            problems.append(f"{encoder}: {error}")
-    if problems:
-        lines = "".join(f"\n- {problem}" for problem in problems)
-        raise ValueError(f"{len(problems)} encoder(s) cannot do what the plan asks for; nothing was run:{lines}")
+def find_end(trunk: Step) -> str:
+    """Return the checkpoint that a part of a trunk ends with."""
+    return f"{trunk.flags['output_dir']}/checkpoint-{trunk.flags['max_steps']}"
 
 
 def count_tokens(flags: Mapping[str, Any]) -> int:

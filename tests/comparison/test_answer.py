@@ -88,7 +88,8 @@ def test_single_tasks_decide_nothing(answer):
 
 def test_command_of_the_answer_is_one(answer, monkeypatch):
     """It parses: what made an encoder is in the folder of the comparison."""
-    from hf_domain.comparison.steps import Step, check_flags
+    from hf_domain.comparison.step_checks import check_flags
+    from hf_domain.comparison.steps import Step
 
     report, _ = answer(varmae=0.85)
     for command in report.commands.values():

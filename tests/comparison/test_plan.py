@@ -11,7 +11,8 @@ from script_runs import save_tiny_bert, write_jsonl
 from hf_domain.comparison.plan import load_plan
 from hf_domain.comparison.results import describe_steps
 from hf_domain.comparison.runner import run_comparison
-from hf_domain.comparison.steps import check_flags, list_steps
+from hf_domain.comparison.step_checks import check_flags
+from hf_domain.comparison.steps import list_steps
 from hf_domain.examples import compare as compare_script
 
 
@@ -118,7 +119,7 @@ def test_unknown_and_missing_fields_of_a_plan(content, tmp_path):
         ("seeds", 3, "the plan: seeds is a list[int], got 3"),
         ("seeds", [1, "a"], "the plan: seeds is a list[int], got [1, 'a']"),
         ("methods", {"dapt": {"tasks": [1]}}, "methods: dapt: tasks is a list[str] | None, got [1]"),
-        ("budget", {"tokens": "1e7"}, "budget: tokens is a int | None, got 10000000.0"),
+        ("budget", {"tokens": "1e7"}, "budget: tokens is a int | list[int] | None, got 10000000.0"),
         ("general", ["general"], r"the plan: general is a str | None, got ['general']"),
         ("methods", {"dapt": {"tasks": "animals"}}, "methods: dapt: tasks is a list[str] | None, got 'animals'"),
         ("corpora", {"pets": {"train_file": ["a"], "validation_file": "b"}}, "corpora: pets: train_file is a str"),

@@ -8,7 +8,8 @@ from pretended_runs import METHODS, pretend, write_plan
 from hf_domain.comparison.plan import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.runner import run_comparison
-from hf_domain.comparison.steps import check_flags, list_steps
+from hf_domain.comparison.step_checks import check_flags
+from hf_domain.comparison.steps import list_steps
 from hf_domain.files import read_json
 
 

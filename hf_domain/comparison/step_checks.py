@@ -1,0 +1,81 @@
+"""What is checked about the steps of a comparison before the first of them runs."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+
+from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, AutoTokenizer
+
+from hf_domain.command_line import import_command
+from hf_domain.comparison.plan import Plan
+from hf_domain.comparison.steps import Step
+from hf_domain.data.corpora import check_length
+from hf_domain.training.arguments import ScriptParser, find_wrong_values
+
+
+class _FlagParser(ScriptParser):
+    def find_wrong(self, values: Mapping[str, Any]) -> list[str]:
+        return find_wrong_values(values)  # paths are relative to the plan, and some are made by earlier steps
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+def check_flags(steps: Iterable[Step]) -> None:
+    """Check that the commands take the flags of their steps, before the first of them runs.
+
+    Raises:
+        ValueError: One is unknown, or its value of another kind; all of them in one message.
+    """
+    given: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for step in steps:
+        for name in step.flags:  # each by itself: a parser tells the first of its problems
+            given[step.command, *step.list_arguments(name)].append(step.name)
+    parsers: dict[str, _FlagParser] = {}
+    problems: dict[str, list[str]] = {}
+    for (command, *arguments), names in given.items():
+        if command not in parsers:
+            parsers[command] = _FlagParser(import_command(command).ARGUMENTS)
+            for action in parsers[command]._actions:
+                action.required = False
+        try:
+            parsers[command].parse_args(arguments)
+        except ValueError as error:
+            problems[f"{command}: {error}"] = names
+    if problems:
+        lines = "".join(
+            f"\n- {problem} ({names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''})"
+            for problem, names in problems.items()
+        )
+        raise ValueError(f"{len(problems)} thing(s) are wrong with the flags of the plan; nothing was run:{lines}")
+
+
+def check_encoders(plan: Plan, steps: Iterable[Step]) -> None:
+    """Check that the encoders have a masked LM and take texts as long as the steps ask for, before the first one runs.
+
+    Raises:
+        ValueError: Some do not; all of them in one message.
+    """
+    problems = []
+    lengths: dict[str, int] = {}
+    for step in steps:
+        if step.method is not None and "max_seq_length" in step.flags:
+            encoder = plan.methods[plan.get_root(step.method)].encoder or plan.encoder
+            lengths[encoder] = max(lengths.get(encoder, 0), int(step.flags["max_seq_length"]))
+    for encoder, length in lengths.items():
+        folder = plan.folder / encoder
+        name = folder if folder.is_dir() else encoder
+        try:
+            config, tokenizer = AutoConfig.from_pretrained(name), AutoTokenizer.from_pretrained(name)
+        except (OSError, ValueError):  # the first step that reads it says what is wrong with it
+            continue
+        if type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
+            problems.append(f"{encoder}: it must be an encoder such as BERT or RoBERTa, but is a {config.model_type}")
+            continue
+        try:
+            check_length(tokenizer, length)
+        except ValueError as error:
+            problems.append(f"{encoder}: {error}")
+    if problems:
+        lines = "".join(f"\n- {problem}" for problem in problems)
+        raise ValueError(f"{len(problems)} encoder(s) cannot do what the plan asks for; nothing was run:{lines}")
