@@ -314,6 +314,7 @@ METHODS["exbert_adapter"] = replace(
 
 # The baseline: every other method is compared with it.
 BASELINE = "dapt"
+NO_ADAPTATION = "fine_tune"
 # `hf-domain mlm --method`
 PRETRAINING_METHODS = tuple(name for name, method in METHODS.items() if method.build is not None)
 # `hf-domain classification --method`, and of the other tasks; the first is the encoder as it is.

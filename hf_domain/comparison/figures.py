@@ -4,6 +4,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from hf_domain.comparison.curves import draw_curves
 from hf_domain.comparison.summary import START, Report
 from hf_domain.files import write_whole
 from hf_domain.methods import BASELINE
@@ -18,6 +19,7 @@ def draw(report: Report, output_dir: Path) -> list[str]:
 
     pictures = []
     for name, draw_picture in (
+        ("curves.png", draw_curves),
         ("differences.png", _draw_differences),
         ("cost.png", _draw_costs),
         ("forgetting.png", _draw_losses),

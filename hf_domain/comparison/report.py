@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from hf_domain.comparison.answer import answer, format_p
+from hf_domain.comparison.curves import make_curve_table
 from hf_domain.comparison.figures import draw
 from hf_domain.comparison.results import read_results
 from hf_domain.comparison.statistics import Difference, compute_interval
@@ -76,7 +77,13 @@ def make_tables(report: Report) -> dict[str, pd.DataFrame]:
     losses = losses.map(lambda value: "" if pd.isna(value) else f"{value:.3f}")
     of_others = losses.index.isin(report.other_tokens)
     losses[of_others] = losses[of_others].map(lambda cell: cell and f"{cell} (own tokens)")
-    return {"Means over the tasks": means, "Scores": scores, "Costs": costs, "Masked-LM loss on held-out text": losses}
+    tables = {
+        "Means over the tasks": means,
+        "Scores": scores,
+        "Costs": costs,
+        "Masked-LM loss on held-out text": losses,
+    }
+    return tables | ({"Means by the budget": make_curve_table(report)} if report.smaller else {})
 
 
 def format_means(report: Report, method: str) -> dict[str, str]:
@@ -142,7 +149,10 @@ def explain(report: Report) -> str:
     seeds = len(report.plan["seeds"])
     pretrained = len(report.plan["pretraining_seeds"])
     parts = [
-        f"Every pre-training had the same budget: {cost}. A method that starts from another's encoder pays for both.",
+        f"Every pre-training had the same budget: {cost}. A method that starts from another's encoder pays for both."
+        if not report.smaller
+        else f"Every row has spent {cost}; a method that trains on after another shares them with it. The means by the "
+        "budget are of fewer tokens, too; their gains are over no adaptation, with intervals of single comparisons.",
         "Scores are in percent, on the test sets, of a logistic regression on the states of frozen encoders, which has "
         "no seed."
         if report.plan["evaluation"] == "probe"

@@ -39,6 +39,8 @@ class Description:
     task: str | None = None
     seed: int | None = None
     pretraining_seed: int | None = None
+    rung: int | None = None
+    """The tokens of its encoder, where the budget has several numbers of them."""
     needs: list[str] = field(default_factory=list)
     metric: str | None = None
     """Of a fine-tuning."""
@@ -178,6 +180,7 @@ def describe_steps(plan: Plan, output_dir: Path) -> dict[str, Description]:
             task=step.task,
             seed=step.seed,
             pretraining_seed=step.pretraining_seed,
+            rung=step.rung,
             needs=step.needs,
             metric=plan.tasks[step.task].metric if step.task is not None and step.kind == "fine_tuning" else None,
             minutes=plan.budget.minutes if step.kind == "pretraining" else None,

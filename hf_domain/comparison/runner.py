@@ -214,7 +214,7 @@ def get_result(
     else:
         result = run_step(step, plan, output_dir, results, description, execute)
     write_result(output_dir, result)
-    if result.is_done:
+    if result.is_done and step.kind != "trunk":
         for checkpoint in (output_dir / "steps" / step.name).glob("checkpoint-*"):
             drop_checkpoint(checkpoint)
     return result
@@ -224,6 +224,8 @@ def has_output(step: Step, folder: Path) -> bool:
     """Return whether the output of a step is whole in its folder."""
     attempt = Attempt.read(folder)
     is_there = step.kind not in ("pretraining", "average") or any(folder.glob("*.safetensors"))
+    if step.kind == "trunk":
+        is_there = find_checkpoint(folder) is not None
     return is_there and attempt is not None and attempt.done
 
 
@@ -355,7 +357,7 @@ def read_output(step: Step, plan: Plan, folder: Path) -> dict[str, Any]:
         scores, floors = predictions.score(), score_floors(task, step.flags, plan.folder)
         output |= {"score": scores.compute(), "floors": floors, "predictions": predictions}
         output["milliseconds_per_text"] = 1000 * metrics["predict_runtime"] / len(scores.right)  # of QA: a question
-    if step.kind in ("fine_tuning", "tuning", "probe", "evaluation"):
+    if step.kind in ("fine_tuning", "tuning", "probe", "evaluation", "trunk"):
         for file in folder.glob("*.safetensors"):
             file.unlink()
     return output

@@ -3,7 +3,7 @@
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from hf_domain.comparison.results import Description, Result
 from hf_domain.comparison.statistics import Difference, Draws, Run, compare, compare_rows, draw_scores
 from hf_domain.comparison.steps import CHECKPOINTS, TRAINER_OPTIONS, list_suffixes
-from hf_domain.methods import BASELINE
+from hf_domain.methods import BASELINE, NO_ADAPTATION
 
 START = "the encoder as it was"
 
@@ -27,6 +27,7 @@ class Report:
         unlearned: The seeds whose score is no better than the majority baseline, by method and task.
         decisions: The differences of the means over tasks, by the pairs of the plan.
         differences: To the baseline by method and task.
+        gains: The difference of the means over tasks to the encoder without adaptation, by method.
         costs: By method: what its encoder and its use cost.
         losses: Masked-LM losses by the title of the encoder and the corpus they were measured on.
         other_tokens: The titles of encoders with another vocabulary than the plan's: their losses are of other tokens.
@@ -35,6 +36,7 @@ class Report:
         failed: Steps without a result and why.
         codes: The results by the digest of the code that made them.
         minutes: That every pre-training took.
+        smaller: The same at the smaller budgets, in order.
     """
 
     plan: dict[str, Any]
@@ -43,6 +45,7 @@ class Report:
     unlearned: dict[str, dict[str, list[str]]]
     decisions: dict[tuple[str, str], Difference | None]
     differences: dict[str, dict[str, Difference]]
+    gains: dict[str, Difference]
     costs: dict[str, dict[str, float]]
     losses: dict[str, dict[str, float]]
     other_tokens: set[str]
@@ -51,6 +54,7 @@ class Report:
     failed: dict[str, str]
     codes: dict[str, list[str]]
     minutes: list[float]
+    smaller: list["Report"] = field(default_factory=list)
 
     @property
     def titles(self) -> dict[str, str]:
@@ -59,7 +63,25 @@ class Report:
 
 
 def read_report(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
-    """Gather what the results say."""
+    """Gather what the results say; of a budget of several numbers of tokens, at the largest."""
+    tokens = plan["budget"]["tokens"]
+    if not isinstance(tokens, list):
+        return read_budget(plan, results)
+    reports = []
+    for rung in sorted(tokens):
+        own = {name: result for name, result in results.items() if is_of_rung(result, rung)}
+        reports.append(read_budget(plan | {"budget": plan["budget"] | {"tokens": rung}}, own))
+    return replace(reports[-1], smaller=reports[:-1])
+
+
+def is_of_rung(result: Result, rung: int) -> bool:
+    """Return whether a result counts at a number of tokens; a trunk counts at all that come after it."""
+    own = result.step.rung
+    return own is None or own == rung or (result.step.kind == "trunk" and own <= rung)
+
+
+def read_budget(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
+    """Gather what the results of one budget say."""
     done = [result for result in results.values() if result.is_done]
     runs = {(str(r.step.method), str(r.step.task), name_run(r.step)): r for r in done if r.step.kind == "fine_tuning"}
     runs = dict(sorted(runs.items()))
@@ -88,6 +110,7 @@ def read_report(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
         unlearned,
         compare_rows(draws, [(own, other) for own, other in plan["pairs"]], stable),
         {method: compare_tasks(draws.get(method, {}), draws.get(BASELINE, {})) for method in plan["titles"]},
+        compare_with_start(draws),
         {method: read_costs(method, plan, done) for method in plan["titles"]},
         read_losses(evaluations),
         find_other_tokens(evaluations),
@@ -125,6 +148,13 @@ def compare_tasks(own: Draws, baseline: Draws) -> dict[str, Difference]:
     return {task: difference for task, difference in pairs.items() if difference is not None}
 
 
+def compare_with_start(draws: Mapping[str, Draws]) -> dict[str, Difference]:
+    """Return what each row gains over the encoder as it was; the intervals are those of single comparisons."""
+    start = draws.get(NO_ADAPTATION, {})
+    gains = {method: compare(own, start, draws.values()) for method, own in draws.items() if own is not start}
+    return {method: gain for method, gain in gains.items() if gain is not None}
+
+
 def list_command(method: str, plan: dict[str, Any], done: list[Result]) -> list[str]:
     """Return the command of a method, with what says how it trains; empty if none is there yet."""
     made = [r for r in done if r.step.method == method and r.step.kind in ("pretraining", "average", "fine_tuning")]
@@ -153,7 +183,7 @@ def read_costs(method: str, plan: dict[str, Any], done: list[Result]) -> dict[st
     runs = [r for r in done if r.step.method == method and r.step.kind == "fine_tuning"]
     costs = {}
     prepared = find_preparation(method, done)
-    for name, source, field in (
+    for name, source, key in (
         ("preparation s", prepared, "seconds"),
         ("pre-training s", encoders, "seconds"),
         ("tokens", encoders, "tokens"),
@@ -162,15 +192,30 @@ def read_costs(method: str, plan: dict[str, Any], done: list[Result]) -> dict[st
         ("fine-tuning s", runs, "seconds"),
         ("inference ms", runs, "milliseconds_per_text"),
     ):
-        if values := [value for result in source if (value := getattr(result, field)) is not None]:
-            costs[name] = statistics.mean(values) / (1e6 if field == "checkpoint_bytes" else 1)
+        if values := [value for result in source if (value := getattr(result, key)) is not None]:
+            costs[name] = statistics.mean(values) / (1e6 if key == "checkpoint_bytes" else 1)
     after = plan["methods"][method]["after"]
+    trunks = find_trunks(encoders, done)
+    if trunks and encoders:
+        costs["pre-training s"] += sum(trunk.seconds or 0 for trunk in trunks) / len(encoders)
     if after is not None:
         before = read_costs(after, plan, done)
         for name in ("preparation s", "pre-training s", "tokens"):
             if name in before:
                 costs[name] = costs.get(name, 0) + before[name]
     return costs
+
+
+def find_trunks(encoders: list[Result], done: list[Result]) -> list[Result]:
+    """Return the parts of trunks that encoders branch off, down to the first."""
+    by_name = {result.step.name: result for result in done if result.step.kind == "trunk"}
+    found: dict[str, Result] = {}
+    needed = [name for result in encoders for name in result.step.needs]
+    while needed:
+        if (name := needed.pop()) in by_name and name not in found:
+            found[name] = by_name[name]
+            needed += by_name[name].step.needs
+    return [*found.values()]
 
 
 def find_preparation(method: str, done: list[Result]) -> list[Result]:
@@ -192,7 +237,8 @@ def read_evaluations(plan: dict[str, Any], done: list[Result]) -> dict[str, list
     evaluations: dict[str, list[Result]] = {title: [] for title in titles.values()}
     for result in done:
         if result.step.kind == "evaluation":
-            evaluations[titles[result.step.name.removesuffix(f"-on-{result.step.corpus}")]].append(result)
+            encoder = result.step.name.removesuffix(f"-on-{result.step.corpus}")
+            evaluations[titles[encoder.replace(f"-{result.step.rung}", "")]].append(result)
     return {title: results for title, results in evaluations.items() if results}
 
 
