@@ -1,9 +1,9 @@
-"""How a layer of G-MAP's domain encoder reads the memory: the attention functions and the gates.
+"""How a layer of G-MAP's domain encoder reads the memory: attention functions and gates.
 
-An attention function of transformers' interface reads the memory: "memory_sdpa" and "memory_eager" stand for "sdpa" and
-"eager" in the layers that read it. Those layers hold a copy of the encoder's configuration that names the function; all
-other configurations keep the user's choice. Keys and values of padding are masked, in either part: the released code
-masks neither.
+The layers that read the memory use "memory_sdpa" and "memory_eager" instead of "sdpa" and "eager"; both are registered
+in transformers' attention interface. Each of these layers holds a copy of the encoder's configuration that names the
+function; all other configurations keep the user's choice. Padding is masked in both parts, in the released code in
+neither.
 """
 
 import sys
@@ -26,9 +26,9 @@ class Memory(NamedTuple):
     mask: torch.Tensor | None
     """`[batch, 1, 1 or length, memory_length]`, bool, True where to attend; None: everywhere."""
     rotation: tuple[torch.Tensor, torch.Tensor] | None
-    """Cosine and sine `[batch, memory_length, head size]` that rotate the keys, where the family rotates them."""
+    """Cosine and sine `[batch, memory_length, head size]` that rotate the keys; None in families without rotation."""
     head_gate: torch.Tensor | None
-    """`[heads]`, the weight of the memory before its sigmoid; for the fusion "gate"."""
+    """`[heads]`, the memory's weight before the sigmoid; only for the fusion "gate"."""
 
 
 def attend_with_memory(
@@ -40,33 +40,33 @@ def attend_with_memory(
     memories: list[Memory] | None = None,
     **kwargs,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Self-attention of a layer of the domain encoder, which reads its memory if it has one (section 2.2).
+    """Compute the self-attention of a layer of the domain encoder, including its memory if any (section 2.2).
 
     Args:
-        module: The attention module; `memory_index` says which of `memories` is its own.
+        module: The attention module; its `memory_index` is its place in `memories`.
         query: `[batch, heads, length, head size]`.
         key: The same shape.
         value: The same shape.
         attention_mask: As sdpa (bool or None) or eager attention (0 and the lowest float) gets it.
-        memories: One for each layer that reads the memory; None attends without.
-        kwargs: Go to the attention function of transformers.
+        memories: One for each layer that reads the memory; None is plain self-attention.
+        kwargs: Passed to the attention function of transformers.
 
     Returns:
-        Context `[batch, length, heads, head size]`, and the weights if the function gives them: with the fusion
-        "memory" over `length + memory_length` keys, else of the self-attention alone.
+        Context `[batch, length, heads, head size]`, and the attention weights if the function returns them. With the
+        fusion "memory" the weights cover `length + memory_length` keys, otherwise the self-attention only.
     """
     mask_dtype = torch.bool
     if module.config._attn_implementation == "memory_sdpa":
         attend: Callable = ALL_ATTENTION_FUNCTIONS["sdpa"]
     else:
         mask_dtype = query.dtype
-        attend = sys.modules[type(module).__module__].eager_attention_forward  # that of the family
+        attend = sys.modules[type(module).__module__].eager_attention_forward  # the family's own
     index: Any = getattr(module, "memory_index", None)
     if memories is None or index is None:
         return attend(module, query, key, value, attention_mask, **kwargs)
     memory, fusion = memories[index], module.memory_fusion
     memory_key, memory_value = project_memory(module, memory.states.to(key.dtype), key.shape[1])
-    if memory.rotation is not None and fusion != "cross":  # there the query has no position
+    if memory.rotation is not None and fusion != "cross":  # the query of "cross" has no position
         memory_key = rotate(memory_key, *memory.rotation)
     if fusion == "memory":
         mask = join_masks(attention_mask, memory.mask, query, memory_key, mask_dtype)
@@ -88,7 +88,7 @@ def attend_with_memory(
 
 
 def project_memory(module: Any, states: torch.Tensor, heads: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return keys and values `[batch, heads, memory_length, head size]` by the projections of the layer itself."""
+    """Return keys and values `[batch, heads, memory_length, head size]`, projected by the layer's own weights."""
     if hasattr(module, "Wqkv"):
         _, key, value = module.Wqkv(states).chunk(3, dim=-1)
     elif hasattr(module, "k_lin"):
@@ -106,7 +106,7 @@ def rotate(key: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch
 
 
 def convert_mask(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a boolean mask as sdpa takes it, bool, or as eager attention does, 0 and the lowest float."""
+    """Return a boolean mask as `dtype`: bool for sdpa, or 0 and the lowest float for eager attention."""
     if dtype == torch.bool:
         return mask
     return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
@@ -119,16 +119,16 @@ def join_masks(
     memory_key: torch.Tensor,
     dtype: torch.dtype,
 ) -> torch.Tensor | None:
-    """Return the mask of a layer's own keys with that of the memory's keys behind it.
+    """Return the layer's own mask, followed by the memory's along the keys.
 
-    They are joined along the keys: multiplied, as in the released code, additive masks would mask nothing.
+    The released code multiplies the two additive masks, which masks nothing.
 
     Args:
         attention_mask: `[batch, 1 or heads, length, length]`, or None.
         memory_mask: `[batch, 1, 1 or length, memory_length]`, bool, or None.
         query: `[batch, heads, length, head size]`.
         memory_key: `[batch, heads, memory_length, head size]`.
-        dtype: Of the mask where `attention_mask` does not say it; see `convert_mask`.
+        dtype: Type of the mask if `attention_mask` is None; see `convert_mask`.
     """
     if attention_mask is None and memory_mask is None:
         return None
@@ -145,17 +145,17 @@ def join_masks(
 
 
 def find_self_attention(layer: nn.Module) -> nn.Module:
-    """Return the module of a layer that has its key and value projections.
+    """Return the module of a layer that holds its key and value projections.
 
     Raises:
-        ValueError: There is none that is known.
+        ValueError: The family of the layer is not supported.
     """
     for module in layer.modules():
         if any(hasattr(module, name) for name in ("Wqkv", "k_lin", "key")):
             return module
     raise ValueError(
-        f"G-MAP knows the projections of BERT, RoBERTa, XLM-R, ELECTRA, DistilBERT and ModernBERT; a "
-        f"{type(layer).__name__} has none of them. Take another family as the domain encoder"
+        f"the domain encoder must be a BERT, RoBERTa, XLM-R, ELECTRA, DistilBERT or ModernBERT; G-MAP finds no key and "
+        f"value projections in a {type(layer).__name__}. Use another family"
     )
 
 
@@ -164,14 +164,14 @@ AttentionInterface.register("memory_eager", attend_with_memory)
 
 
 def check_attention(implementation: Any) -> None:
-    """Raise unless a domain encoder with this attention implementation reads its memory.
+    """Raise unless the memory is read under this attention implementation.
 
     Raises:
-        ValueError: It does not.
+        ValueError: The implementation is not sdpa or eager.
     """
     if implementation not in (None, *ATTENTION_FUNCTIONS):
         raise ValueError(
-            f"G-MAP reads its memory in sdpa or eager attention, {implementation} would leave it out; "
+            f"G-MAP needs sdpa or eager attention, got {implementation}, which would skip the memory; "
             "use attn_implementation='sdpa'"
         )
 
@@ -182,9 +182,9 @@ def check_attention(implementation: Any) -> None:
 class LayerGate(nn.Linear):
     """g of section 2.3: scores the memory's layers token by token, `[..., layers, hidden_size]` to `[..., layers, 1]`.
 
-    The softmax is left to `mix_layers`: an adapter of peft adds its change to the output of a linear layer, and merges
-    it into the weight, which is the same for a linear map alone. The bias is in the paper's count of parameters and has
-    no effect: it moves the scores of all layers alike.
+    `mix_layers` applies the softmax: peft adds an adapter's change to the output of a linear layer and merges it into
+    the weight, and the two agree for a purely linear module only. The bias is in the paper's parameter count but has no
+    effect, because it moves the scores of all layers alike.
     """
 
     def __init__(self, hidden_size: int):
@@ -198,7 +198,7 @@ def mix_layers(gate: nn.Module, states: torch.Tensor) -> torch.Tensor:
 
 
 class HeadGate(nn.Module):
-    """The learned weight of the memory in each head, for the fusion "gate" (Wu et al. 2022); starts at about a half."""
+    """The learned weight of the memory in each head, for the fusion "gate" (Wu et al. 2022); starts near a half."""
 
     def __init__(self, num_heads: int):
         super().__init__()

@@ -1,7 +1,7 @@
-"""What every model of this package is built from: an encoder inside, and what loading and saving need.
+"""The base class of every model of this package: it wraps an encoder, loads it, and saves it.
 
-A model of ours holds an encoder of transformers (or another model of ours) as `backbone` and adds to it without
-copying any of its code. The heads are in heads.py.
+A model holds an encoder of transformers (or another model of this package) as `backbone` and extends it without copying
+its code. The heads are in heads.py.
 """
 
 from dataclasses import fields
@@ -18,14 +18,14 @@ from .nested_models import find_model_class
 
 
 def build_backbone(config: Any) -> PreTrainedModel:
-    """Build the encoder that `config` describes, with fresh weights and without a pooler.
+    """Build the encoder of `config` with fresh weights and without a pooler.
 
-    Checkpoints with a masked-LM head have no pooler: it would be random, and none of our heads reads it.
+    A checkpoint with a masked-LM head has no pooler. A fresh one would be random, and no head here reads it.
     """
     own_class = find_model_class(config.model_type)
     if own_class is not None:
         if not getattr(config, "save_memory", True):
-            raise ValueError("save_memory=False leaves out a memory that only G-MAP itself finds again; save it whole")
+            raise ValueError("the backbone must be saved whole, but is a G-MAP with save_memory=False; set it to True")
         return own_class(config)
     backbone = AutoModel.from_config(config)
     if getattr(backbone, "pooler", None) is not None:
@@ -34,7 +34,7 @@ def build_backbone(config: Any) -> PreTrainedModel:
 
 
 def get_native_config(config: PreTrainedConfig) -> PreTrainedConfig:
-    """Return the configuration of the stock encoder at the core of nested models of ours."""
+    """Return the configuration of the stock encoder inside any nesting of our models."""
     while hasattr(config, "backbone_config"):
         config = config.backbone_config
     return config
@@ -46,7 +46,7 @@ def get_module_name(root: nn.Module, module: nn.Module) -> str:
 
 
 def find_encoder(model: Any) -> PreTrainedModel:
-    """Return the stock encoder at the core of nested models of ours."""
+    """Return the stock encoder inside any nesting of our models."""
     while isinstance(model, BackbonePreTrainedModel):
         model = model.base_model.backbone
     return model.base_model
@@ -56,25 +56,25 @@ def find_layers(model: nn.Module) -> nn.ModuleList:
     """Return the layers of an encoder of any family.
 
     Raises:
-        ValueError: It has no list of layers.
+        ValueError: The encoder has no list of layers.
     """
     for module in model.modules():
         if isinstance(module, nn.ModuleList) and all(isinstance(layer, GradientCheckpointingLayer) for layer in module):
             return module
-    raise ValueError(f"an encoder is a list of layers; a {type(model).__name__} has none. Take another family")
+    raise ValueError(f"an encoder must have a list of layers; {type(model).__name__} has none. Use another family")
 
 
 def train_top_layers(model: Any, num_layers: int) -> None:
-    """Let a model with a task head train its encoder's top layers alone, and all that stands above the encoder.
+    """Train the top layers of the encoder and everything above it; freeze the rest.
 
-    Loading makes everything trainable again.
+    `from_pretrained` undoes this: it makes every parameter trainable.
 
     Args:
-        model: A stock encoder or one of ours, with a head.
-        num_layers: How many layers.
+        model: A stock encoder or one of ours, with a task head.
+        num_layers: Between 1 and the number of the encoder's layers.
 
     Raises:
-        ValueError: The encoder does not have so many.
+        ValueError: `num_layers` is outside this range.
     """
     encoder = find_encoder(model)
     layers = find_layers(encoder)
@@ -88,9 +88,9 @@ def train_top_layers(model: Any, num_layers: int) -> None:
 
 
 def needs_gradient(module: nn.Module) -> bool:
-    """Return whether any of the parameters of `module` is trained.
+    """Return whether any parameter of `module` is trained.
 
-    The configuration says what a method freezes; an adapter of peft is trained inside it all the same.
+    The configuration cannot answer this: a peft adapter trains inside a module that the method freezes.
     """
     return any(parameter.requires_grad for parameter in module.parameters())
 
@@ -98,16 +98,18 @@ def needs_gradient(module: nn.Module) -> bool:
 def load_matching_weights(
     module: nn.Module, state_dict: dict[str, torch.Tensor], what: str, added_modules: tuple[str, ...] = ()
 ) -> None:
-    """Load `state_dict` into `module`; keys of a pooler or of buffers may be left over, a parameter may not be missing.
+    """Load `state_dict` into `module` and raise if a parameter is missing.
+
+    Superfluous keys, such as those of a pooler, are ignored. So are missing buffers.
 
     Args:
-        module: What is filled.
+        module: The module to fill.
         state_dict: Weights of a checkpoint.
-        what: Names `module` in the error.
-        added_modules: Names of modules inside `module` that the checkpoint does not know; they keep their weights.
+        what: The name of `module` in the error.
+        added_modules: Names of modules inside `module` that the checkpoint cannot have; they keep their weights.
 
     Raises:
-        ValueError: A parameter of `module` is not in `state_dict`; names it.
+        ValueError: `state_dict` lacks a parameter of `module`.
     """
     missing = module.load_state_dict(state_dict, strict=False).missing_keys
     parameters = dict(module.named_parameters(remove_duplicate=False))
@@ -116,10 +118,10 @@ def load_matching_weights(
 
 
 class HeadLinear(nn.Linear):
-    """A layer of a task head: new, it begins with the spread `config.head_initializer_range`.
+    """A layer of a task head, drawn with the standard deviation `config.head_initializer_range`.
 
-    Where that is None, its outputs begin with a standard deviation of `OUTPUT_SPREAD`, if its inputs have one of 1 as
-    those of a LayerNorm have. The scripts measure the inputs instead (hf_domain/training/new_heads.py).
+    If that is None, the layer's outputs start with a standard deviation of `OUTPUT_SPREAD`, assuming inputs with one of
+    1, as a LayerNorm gives. The scripts measure the inputs instead (hf_domain/training/new_heads.py).
     """
 
     OUTPUT_SPREAD = 0.5
@@ -128,10 +130,9 @@ class HeadLinear(nn.Linear):
 class BackbonePreTrainedModel(PreTrainedModel):
     """Base of every model of this package.
 
-    Class attributes a method sets: `config_class`, `base_class` (the model without a head), `added_modules` (names of
-    what it adds inside the encoder or the LM head) and `auto_classes`, the whole `auto_map` of a repository:
-    transformers would record only the head that was saved, and `AutoModel` would then refuse the repository of a
-    masked LM.
+    A method sets four class attributes: `config_class`; `base_class`, the model without a head; `added_modules`, the
+    names of what it adds inside the encoder or the LM head; and `auto_classes`, the whole `auto_map` of a repository.
+    transformers would record only the class that was saved, and `AutoModel` would refuse a masked LM's repository.
     """
 
     config_class: type[BackboneConfig]
@@ -164,18 +165,18 @@ class BackbonePreTrainedModel(PreTrainedModel):
         trust_remote_code: bool = False,
         **options: Any,
     ) -> Self:
-        """Build this model from any pretrained encoder; a masked-LM head is taken over as well.
+        """Build this model from a pretrained encoder, with the encoder's masked-LM head if this model has one.
 
         Args:
             backbone: Name or folder of a checkpoint, or a loaded model (with or without a masked-LM head), whose
                 weights are copied.
             revision: Branch, tag or commit on the Hub.
             token: Hub token.
-            cache_dir: Where downloads are kept.
+            cache_dir: Folder for downloads.
             dtype: Type of the weights when `backbone` is a name. float32 is our choice: transformers would keep the
-                checkpoint's own type, and a bfloat16 checkpoint then trains in bfloat16.
+                checkpoint's type, and a bfloat16 checkpoint would then train in bfloat16.
             trust_remote_code: Whether code of the backbone's repository may run; never read from a configuration.
-            options: Fields of the configuration of this model and of its encoder (`hidden_dropout_prob`), and
+            options: Fields of this model's configuration or of the encoder's (`hidden_dropout_prob`), and
                 `attn_implementation`.
 
         Raises:
@@ -208,21 +209,21 @@ class BackbonePreTrainedModel(PreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, *args, **kwargs) -> Any:
-        """Load as transformers does, and freeze again what the method freezes: loading makes all of it trainable.
+        """Load as transformers does, then freeze what the method freezes, since loading makes everything trainable.
 
-        Weights are safetensors: our models were never saved as pickles, which run code when they are read.
+        Only safetensors are read. A pickle can run code, and none of our models was ever saved as one.
         """
         output = super().from_pretrained(*args, **{"use_safetensors": True, **kwargs})
         for module in (output[0] if isinstance(output, tuple) else output).modules():
-            if isinstance(module, BackbonePreTrainedModel):  # also where it is the backbone of another
+            if isinstance(module, BackbonePreTrainedModel):  # also a backbone inside another model
                 module.freeze_parameters()
         return output
 
     def load_lm_head(self, source: PreTrainedModel) -> None:
-        """Take over what the head of an encoder has learned; only a masked LM has such a head."""
+        """Copy the LM head of `source`. Only masked LMs override this; other models have no LM head."""
 
     def freeze_parameters(self) -> None:
-        """Turn off the gradients of what the method leaves as it is; nothing by default."""
+        """Freeze what the method does not train. The default freezes nothing."""
 
     def get_backbone(self) -> PreTrainedModel:
         """Return the encoder, from the model itself or from a head over it."""
@@ -238,7 +239,7 @@ class BackbonePreTrainedModel(PreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs,
     ) -> Any:
-        """Run the encoder alone and return its output, with what the call or the configuration asks for.
+        """Run the encoder and return its output.
 
         Args:
             input_ids: `[batch, length]`.
@@ -246,16 +247,16 @@ class BackbonePreTrainedModel(PreTrainedModel):
             token_type_ids: `[batch, length]`, for families that have them.
             position_ids: `[batch, length]`.
             inputs_embeds: `[batch, length, hidden_size]` instead of `input_ids`.
-            kwargs: Go to the encoder.
+            kwargs: Passed to the encoder. `output_hidden_states` and `output_attentions` default to the configuration.
         """
         for name in ("output_hidden_states", "output_attentions"):
             if getattr(self.config, name):
-                kwargs.setdefault(name, getattr(self.config, name))  # the encoder reads a configuration of its own
+                kwargs.setdefault(name, getattr(self.config, name))  # the encoder reads only its own configuration
         names = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
         values = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         kwargs |= dict(zip(names, values, strict=True))
         kwargs["return_dict"] = True
-        # A family without token types would hand a None on to its attention function.
+        # Leave out None: a family without token types would pass it on to its attention function.
         return self.get_backbone()(**{name: value for name, value in kwargs.items() if value is not None})
 
     def get_input_embeddings(self) -> nn.Module:
@@ -267,18 +268,18 @@ class BackbonePreTrainedModel(PreTrainedModel):
         self.get_backbone().set_input_embeddings(value)
 
     def resize_token_embeddings(self, *args, **kwargs) -> Any:
-        """Resize as transformers does, or as the backbone does: the table of an exBERT grows by its extension."""
+        """Resize as transformers does, or as the backbone does if it is one of ours: an exBERT grows its extension."""
         backbone = self.get_backbone()
         if isinstance(backbone, BackbonePreTrainedModel) and self.get_output_embeddings() is None:
             return backbone.resize_token_embeddings(*args, **kwargs)
         return super().resize_token_embeddings(*args, **kwargs)
 
     def build_output(self, output_class: Any, outputs: Any, **fields: Any) -> Any:
-        """Return the output of a head; a method whose model gives more hands it on here.
+        """Build the output of a head. A method whose model returns more fields overrides this to keep them.
 
         Args:
             output_class: Class of the output.
-            outputs: What the model gave.
+            outputs: Output of the model.
             fields: `loss`, and the logits.
         """
         return output_class(**fields, hidden_states=outputs.hidden_states, attentions=outputs.attentions)

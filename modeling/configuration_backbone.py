@@ -1,4 +1,4 @@
-"""The configuration that every model of this package extends: an encoder's configuration inside one of ours."""
+"""The configuration that every method extends: it wraps the configuration of an encoder."""
 
 import copy
 import os
@@ -10,11 +10,11 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from .nested_models import find_config_class, save_nested_code
 
-# Keys with which a nested configuration could switch on code that nobody asked for (CVE-2026-5241). The code of a
-# checkpoint is named once, at the top level, and runs only when the caller passes trust_remote_code.
+# A nested configuration with these keys could make transformers run code unasked (CVE-2026-5241). The code of a
+# checkpoint is named at the top level only, and runs only if the caller passes trust_remote_code.
 REMOTE_CODE_KEYS = frozenset({"auto_map", "custom_pipelines", "trust_remote_code"})
 
-# The shape of the encoder as other programs read it from the top level of a config.json.
+# The encoder's shape, saved at the top level of config.json for other programs.
 SHAPE_FIELDS = (
     "vocab_size",
     "hidden_size",
@@ -26,13 +26,13 @@ SHAPE_FIELDS = (
     "pad_token_id",
 )
 
-# Fields that stay in the encoder's configuration: transformers would convert the rotary parameters a second time, and
-# would take the whole model for quantized.
+# Fields that stay in the encoder's configuration. At the top level, transformers would convert the rotary parameters
+# twice and take the whole model for quantized.
 ENCODER_ONLY_FIELDS = frozenset({"rope_parameters", "quantization_config"})
 
 
 def strip_keys(config: dict[str, Any], keys: Collection[str]) -> dict[str, Any]:
-    """Return `config` without some keys, at every depth."""
+    """Return `config` without `keys`, at every depth."""
     return {
         key: strip_keys(value, keys) if isinstance(value, dict) else value
         for key, value in config.items()
@@ -41,26 +41,26 @@ def strip_keys(config: dict[str, Any], keys: Collection[str]) -> dict[str, Any]:
 
 
 def strip_remote_code_keys(config: dict[str, Any]) -> dict[str, Any]:
-    """Return `config` without the keys of `REMOTE_CODE_KEYS`, at every depth."""
+    """Return `config` without `REMOTE_CODE_KEYS`, at every depth."""
     return strip_keys(config, REMOTE_CODE_KEYS)
 
 
 def strip_private_keys(config: dict[str, Any]) -> dict[str, Any]:
-    """Return what is saved of a nested `config`: no key that could run code, and not where an encoder was read from.
+    """Return a nested `config` as it is saved: without keys that could run code, and without local paths.
 
-    transformers leaves that path out at the top level alone, and a saved model may be published.
+    transformers removes the path at the top level only, and a saved model may be published.
     """
     return strip_keys(config, REMOTE_CODE_KEYS | {"_name_or_path"})
 
 
 def build_backbone_config(config: dict[str, Any] | PreTrainedConfig | None) -> PreTrainedConfig:
-    """Turn what a user or a config.json gives as `backbone_config` into a configuration object of its own.
+    """Build a configuration object from a user's `backbone_config` or that of a config.json.
 
     Args:
-        config: A configuration, its dictionary, or None for a BERT of 2 layers, 128 wide (small enough for any test).
+        config: A configuration, its dictionary, or None for a BERT of 2 layers, 128 wide (small enough for tests).
 
     Returns:
-        A copy: changing it (a resized vocabulary, say) never changes the encoder it came from.
+        A copy, so that resizing the vocabulary, for example, never changes the encoder it came from.
     """
     if isinstance(config, PreTrainedConfig):
         config = copy.deepcopy(config)
@@ -79,7 +79,7 @@ def build_backbone_config(config: dict[str, Any] | PreTrainedConfig | None) -> P
 
 
 def has_encoder_field(config: PreTrainedConfig, name: str) -> bool:
-    """Return whether `name` is a field that a model of ours shares with its encoder, by any name of the family."""
+    """Return whether `name` is a field of the encoder that our models share, under any of the family's names."""
     while isinstance(config, BackboneConfig):
         config = config.backbone_config
     if name.startswith("_") or name in ENCODER_ONLY_FIELDS | REMOTE_CODE_KEYS:
@@ -88,21 +88,20 @@ def has_encoder_field(config: PreTrainedConfig, name: str) -> bool:
 
 
 class BackboneConfig(PreTrainedConfig):
-    """A configuration around the configuration of an encoder.
+    """A configuration that wraps the configuration of an encoder.
 
-    Every field of the encoder is a field of this configuration too, by the names of its family: `hidden_size`,
-    `max_position_embeddings`, `hidden_dropout_prob` (`dropout` in DistilBERT). The value lives in `backbone_config`
-    alone; reading and writing go there. `SHAPE_FIELDS` are also saved at the top level, for programs that read no
-    nested configuration.
+    Every field of the encoder is also a field of this configuration, under its family's name: `hidden_size`,
+    `max_position_embeddings`, `hidden_dropout_prob` (`dropout` in DistilBERT). Its value lives in `backbone_config`
+    only; reading and writing go there. `SHAPE_FIELDS` are also saved at the top level, for programs that do not read
+    nested configurations.
 
     Args:
-        backbone_config: Configuration of the encoder, one of transformers' or one of ours, or its dictionary; None is a
-            small BERT.
+        backbone_config: Configuration of the encoder, stock or ours, or its dictionary; None is a small BERT.
         tie_word_embeddings: Whether the decoder of the masked-LM head is the embedding table.
-        classifier_dropout: Dropout probability before the output layer of a task head; None takes the encoder's
-            `hidden_dropout_prob`, as BERT's and RoBERTa's heads do.
+        classifier_dropout: Dropout before the output layer of a task head; None takes the encoder's
+            `hidden_dropout_prob`, as BERT and RoBERTa do.
         initializer_range: Standard deviation of the weights that a method adds to the encoder (BERT's 0.02). The
-            encoder's own is not read: it may have been chosen for a head.
+            encoder's own value is ignored, because it may have been chosen for a head.
         head_initializer_range: Standard deviation of the weights of a new task head. None: see `HeadLinear`.
     """
 
@@ -116,7 +115,7 @@ class BackboneConfig(PreTrainedConfig):
 
     @staticmethod
     def prepare_models() -> None:
-        """Do nothing. `import hf_domain` registers its models here: importing them at once would take seconds."""
+        """Do nothing. `import hf_domain` puts the import of a method's models here, which would take seconds."""
 
     def __post_init__(self, **kwargs) -> None:
         self.prepare_models()
@@ -128,14 +127,14 @@ class BackboneConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        """Return a field of the encoder; only called for what this configuration does not have itself."""
+        """Return a field of the encoder; Python calls this only for names that this configuration does not have."""
         encoder = self.__dict__.get("backbone_config")
         if isinstance(encoder, PreTrainedConfig) and has_encoder_field(encoder, name):
             return getattr(encoder, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set a field of this configuration or, if it has no such field, that of the encoder."""
+        """Set a field of this configuration, or of the encoder if this configuration has no such field."""
         encoder = self.__dict__.get("backbone_config")
         is_own = name in self.__dict__ or hasattr(type(self), name)
         if not is_own and isinstance(encoder, PreTrainedConfig) and has_encoder_field(encoder, name):
@@ -147,10 +146,10 @@ class BackboneConfig(PreTrainedConfig):
     def from_dict(cls, config_dict: dict[str, Any], **kwargs) -> Self:
         """Build from a dictionary and overrides.
 
-        The overrides of our own fields are checked as if they had been saved: transformers would set them afterwards,
-        and a run could train with an option that does not exist and save what nothing can load. A dictionary for a
-        nested configuration changes what it names, as in transformers. An override of a field of the encoder changes
-        `backbone_config`. What a dictionary says of the encoder beside its `backbone_config` is a copy and is left.
+        Overrides of our own fields are validated. transformers would set them after the validation, so that a run could
+        train with an invalid option and save a model that nothing can load. An override of an encoder's field changes
+        `backbone_config`, and a dictionary for a nested configuration changes the fields that it names. Top-level
+        copies of the encoder's fields are ignored.
         """
         inherited = {item.name for item in fields(PreTrainedConfig)}
         own = {item.name for item in fields(cls)} - inherited
@@ -171,18 +170,18 @@ class BackboneConfig(PreTrainedConfig):
         return super().from_dict({**config_dict, **changes}, **kwargs)
 
     def to_dict(self) -> dict[str, Any]:
-        """Serialize, with the shape of the encoder.
+        """Serialize, with the encoder's shape at the top level.
 
-        The nested configuration carries no key that could run code, and no path of this machine.
+        The nested configuration is saved without keys that could run code and without local paths.
         """
         output = super().to_dict()
         output["backbone_config"] = strip_private_keys(output["backbone_config"])
         return output | {name: getattr(self, name) for name in SHAPE_FIELDS if hasattr(self, name)}
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs) -> None:
-        """Save as transformers does, and the code of the methods inside this model with it.
+        """Save as transformers does, together with the code of nested methods.
 
-        The models call this between their own code and their push, so it is where the code is whole.
+        Models call this after they save their own code and before they push, so the code is complete on the Hub.
         """
         super().save_pretrained(save_directory)
         save_nested_code(self, save_directory)

@@ -17,11 +17,11 @@ FUSIONS = ("memory", "cross", "gate")
 
 
 def choose_memory_layers(strategy: str, depth: int) -> list[int]:
-    """Return the layers that section 4.3 found best of 12, scaled to another depth and counted from 1.
+    """Return the layers that section 4.3 found best, scaled to `depth` and counted from 1.
 
     Args:
         strategy: One of `MEMORY_STRATEGIES`.
-        depth: Layers of the domain encoder.
+        depth: Number of layers of the domain encoder.
 
     Returns:
         For 12 layers: 9 (single_layer, gated), 6 and 12 (chunk_gated), all (multiple_layer).
@@ -34,18 +34,18 @@ def choose_memory_layers(strategy: str, depth: int) -> list[int]:
 
 
 def assign_states(strategy: str, memory_layers: list[int], depth: int, memory_depth: int) -> list[list[int]]:
-    """Return for each layer that reads the memory the layers of the memory encoder whose outputs it reads.
+    """Return, for each layer that reads the memory, the layers of the memory encoder that it reads.
 
     Args:
         strategy: One of `MEMORY_STRATEGIES`.
-        memory_layers: Layers of the domain encoder, from 1.
-        depth: Layers of the domain encoder.
-        memory_depth: Layers of the memory encoder.
+        memory_layers: Layers of the domain encoder that read the memory, from 1.
+        depth: Number of layers of the domain encoder.
+        memory_depth: Number of layers of the memory encoder.
 
     Returns:
-        Layers of the memory encoder, from 1, for each entry of `memory_layers`. chunk_gated cuts them into as many
-        chunks as there are entries, the lower ones one larger if they cannot be equal. With multiple_layer, layer i
-        reads layer i or, in a memory of another depth, the one at the same height.
+        Layers of the memory encoder, from 1, for each entry of `memory_layers`. chunk_gated splits them into one chunk
+        for each entry; if they do not divide evenly, the lower chunks are one larger. With multiple_layer, layer i
+        reads layer i, or the layer at the same relative height if the depths differ.
     """
     everything = list(range(1, memory_depth + 1))
     if strategy == "single_layer":
@@ -68,33 +68,33 @@ class GMapConfig(BackboneConfig):
     Args:
         memory_config: Configuration of the general encoder that serves as memory, or its dictionary; None is a small
             BERT.
-        strategy: How the memory is built (section 2.3): "single_layer", its last state; "multiple_layer", the state of
-            layer i for layer i; "gated", all states mixed by a gate for each token; "chunk_gated" (the paper's best),
-            the states of the lower and of the upper layers, mixed apart, for two layers. Two baselines read the memory
-            at the end only, for task heads: "logits_fusion" adds the logits of two encoders with a head each, and
-            "ensemble" their probabilities. Our choice for the latter: both parts are trained together.
+        strategy: How the memory is built (section 2.3). "single_layer" uses its last state. "multiple_layer" gives
+            layer i the state of layer i. "gated" mixes all states by a gate for each token. "chunk_gated" (the paper's
+            best) mixes the lower and the upper layers separately, for two layers. Two baselines for task heads read
+            the memory only at the end, with a head for each encoder: "logits_fusion" adds their logits, "ensemble"
+            their probabilities. Our choice for "ensemble" is to train both parts together.
         memory_layers: Layers of the domain encoder that read the memory, from 1. None: 9 of 12 (single_layer, gated),
             6 and 12 of 12 (chunk_gated), scaled to the depth; all (multiple_layer).
-        fusion: How a layer reads the memory (sections 2.2 and 4.2). "memory": its keys and values are appended to the
-            layer's own. "cross": the output of the self-attention is the query of a second attention, over the memory
-            alone, whose output replaces it. "gate": two attentions with the same query, mixed by a learned weight for
+        fusion: How a layer reads the memory (sections 2.2 and 4.2). "memory" appends the memory's keys and values to
+            the layer's own. "cross" feeds the output of the self-attention as query to a second attention over the
+            memory, whose output replaces it. "gate" mixes two attentions with the same query by a learned weight for
             each head.
-        memory_source: "outputs" of the memory encoder's layers 1 to n (the paper), or their "inputs", the embeddings
-            and the outputs of 1 to n - 1 (the released code).
-        freeze_memory: Whether the memory encoder stays as it is, in evaluation mode and without gradient (section 4.1).
-            None: yes, but for the strategy "ensemble", whose general encoder is fine-tuned (section 3.2).
-        memory_tokenizer: Whether the memory encoder reads the "same" ids as the domain encoder or has its "own"
-            tokenizer and needs `memory_input_ids`. None: the same if both vocabularies have the same size;
+        memory_source: "outputs" of the memory encoder's layers 1 to n (the paper), or their "inputs": the embeddings
+            and the outputs of layers 1 to n - 1 (the released code).
+        freeze_memory: Whether the memory encoder is frozen, in evaluation mode and without gradient (section 4.1).
+            None: yes, except for "ensemble", which fine-tunes the general encoder (section 3.2).
+        memory_tokenizer: Whether the memory encoder reads the "same" ids as the domain encoder, or has its "own"
+            tokenizer and needs `memory_input_ids`. None: the same if the vocabularies have the same size;
             `from_backbones` compares the tokenizers instead.
-        memory_projection: Whether a linear layer maps the memory to the width of the domain encoder. It is needed where
-            the widths differ, and only there: the paper has none.
-        save_memory: Whether a checkpoint holds the memory encoder. Without it `memory_name_or_path` is loaded anew
-            whenever the checkpoint is.
-        memory_name_or_path: Where the memory encoder came from. `from_backbones` leaves a folder out where nothing is
-            read from it again: with `save_memory` and the same tokenizer.
+        memory_projection: Whether a linear layer maps the memory to the width of the domain encoder. It must be True
+            if and only if the widths differ; the paper has no such layer.
+        save_memory: Whether a checkpoint holds the memory encoder. If not, loading the checkpoint also loads
+            `memory_name_or_path`.
+        memory_name_or_path: Where the memory encoder came from. `from_backbones` drops a local folder that nothing will
+            read again: one with `save_memory` and the same tokenizer.
         memory_revision: Its commit, branch or tag on the Hub.
-        memory_fingerprint: With `save_memory=False` a digest of the memory's weights, which the reference must lead to;
-            a checkpoint has it, nobody sets it.
+        memory_fingerprint: Digest of the memory's weights, saved with `save_memory=False` and checked after loading.
+            Set by the code, not by users.
     """
 
     model_type = "gmap"
@@ -131,12 +131,12 @@ class GMapConfig(BackboneConfig):
             self.check_encoders()
         if not self.save_memory and (self.memory_name_or_path is None or not self.freeze_memory):
             raise ValueError(
-                "save_memory=False leaves the memory to where it came from: it needs memory_name_or_path and a frozen "
-                f"memory, got {self.memory_name_or_path} and freeze_memory={self.freeze_memory}"
+                "save_memory=False needs memory_name_or_path and a frozen memory, because the memory is loaded from "
+                f"there, but got {self.memory_name_or_path} and freeze_memory={self.freeze_memory}"
             )
 
     def check_choices(self) -> None:
-        """Raise unless every choice is one of those there are."""
+        """Raise unless every option has one of its allowed values."""
         for name, allowed in (
             ("strategy", MEMORY_STRATEGIES + BASELINES),
             ("fusion", FUSIONS),
@@ -149,19 +149,19 @@ class GMapConfig(BackboneConfig):
             self.memory_layers or self.memory_projection or self.memory_tokenizer == "own"
         ):
             raise ValueError(
-                f"{self.strategy} joins two encoders at the end, token by token: it takes neither memory_layers nor "
-                f"memory_projection and needs one tokenizer, got {self.memory_layers}, {self.memory_projection} and "
-                f"memory_tokenizer={self.memory_tokenizer!r}"
+                f"{self.strategy} joins the outputs of two encoders token by token: it needs one tokenizer and takes "
+                f"no memory_layers or memory_projection, but got memory_tokenizer={self.memory_tokenizer!r}, "
+                f"{self.memory_layers} and {self.memory_projection}"
             )
 
     def check_layers(self) -> None:
-        """Raise unless `memory_layers` are layers of the domain encoder, and as many as the strategy has states for."""
+        """Raise unless `memory_layers` are layers of the domain encoder, in the number that the strategy needs."""
         layers: Any = self.memory_layers
         depth, memory_depth = self.num_hidden_layers, self.memory_config.num_hidden_layers
         if self.strategy == "chunk_gated" and min(depth, memory_depth) < 2:
             raise ValueError(
-                f"chunk_gated fuses two chunks of the memory's layers into two layers; the domain encoder has {depth} "
-                f"and the memory {memory_depth}: use gated"
+                f"chunk_gated needs at least two layers in both encoders, but the domain encoder has {depth} and the "
+                f"memory {memory_depth}: use gated"
             )
         if not isinstance(layers, list | tuple) or not all(isinstance(layer, int) for layer in layers):
             raise ValueError(f"memory_layers must be a list of layer numbers, got {layers!r}")
@@ -171,8 +171,8 @@ class GMapConfig(BackboneConfig):
             raise ValueError(f"{self.strategy} fuses the memory into one layer, got memory_layers={layers}")
         if self.strategy == "chunk_gated" and not 2 <= len(layers) <= memory_depth:
             raise ValueError(
-                f"chunk_gated has a chunk of the memory's {memory_depth} layers for each of two memory_layers or more, "
-                f"got memory_layers={layers}; with one layer use gated"
+                f"chunk_gated splits the memory's {memory_depth} layers into one chunk for each of two or more "
+                f"memory_layers, got memory_layers={layers}; with one layer use gated"
             )
 
     def check_encoders(self) -> None:
@@ -181,14 +181,14 @@ class GMapConfig(BackboneConfig):
         while hasattr(core, "backbone_config"):
             if core.model_type == self.model_type:
                 raise ValueError(
-                    "the domain encoder is a G-MAP already, whose layers would read its memory alone and not the new "
-                    "one; join the memory to the encoder that was adapted to the domain"
+                    "the domain encoder must not be a G-MAP: its layers would read the memory it already has, not the "
+                    "new one. Join the memory to the encoder inside it"
                 )
             core = core.backbone_config
         if core.model_type == "deberta-v2":
             raise ValueError(
-                "the layers of DeBERTa-v2 compute their attention over positions of one sequence and cannot read a "
-                "memory; use it as the memory, or another family as the domain encoder"
+                "the domain encoder must not be a DeBERTa-v2, whose attention takes positions of one sequence only; "
+                "use DeBERTa-v2 as the memory, or another family as the domain encoder"
             )
         widths = self.hidden_size, self.memory_config.hidden_size
         if (widths[0] != widths[1]) != self.memory_projection:
@@ -200,7 +200,7 @@ class GMapConfig(BackboneConfig):
     def plan_memory(self) -> list[tuple[int, list[int]]]:
         """Return each layer that reads the memory, from 1, with the states of the memory encoder that it reads.
 
-        State 0 is that of its embeddings, state i the output of its layer i. A baseline reads none.
+        State 0 is the embeddings' output, state i the output of layer i. The list is empty for a baseline.
         """
         if self.strategy in BASELINES:
             return []
@@ -210,20 +210,20 @@ class GMapConfig(BackboneConfig):
         return [(layer, [state - offset for state in chosen]) for layer, chosen in zip(layers, states, strict=True)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Serialise; the nested configurations carry no key that could run code, and no path of this machine."""
+        """Serialize; nested configurations are saved without keys that could run code and without local paths."""
         output = super().to_dict()
         output["memory_config"] = strip_private_keys(output["memory_config"])
         return output
 
 
 def check_memory_reference(config: dict[str, Any]) -> None:
-    """Check that a model that is published does not lead to a folder of this machine.
+    """Check that a model about to be published does not refer to a local folder.
 
     Args:
-        config: Of any model.
+        config: The saved configuration of any model.
 
     Raises:
-        ValueError: It is a G-MAP that names such a folder for its memory.
+        ValueError: The model is a G-MAP whose memory is a local folder.
     """
     memory = config.get("memory_name_or_path")
     if memory is None or (re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", memory) and not os.path.exists(memory)):
@@ -235,6 +235,6 @@ def check_memory_reference(config: dict[str, Any]) -> None:
     else:
         cure = "use a memory with the same tokenizer"
     raise ValueError(
-        f"a publication names no folder of this machine, which nobody else has; got memory_name_or_path {memory}: "
-        f"build the model with a memory of the Hub, or {cure}"
+        f"a published model must not name a local folder, which nobody else has, but its memory_name_or_path is "
+        f"{memory}: build the model with a memory of the Hub, or {cure}"
     )

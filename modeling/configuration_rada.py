@@ -11,19 +11,19 @@ class RadaConfig(BackboneConfig):
     Args:
         num_heads: Heads of the interface (section 3.3.3: "multi-head attentions", no number); None takes as many as
             the encoder has.
-        scores: How words and passages are scored. "pooled" (our choice): the mean over the positions of the input of
-            q_i . k_j / sqrt(d), a softmax over the words of a passage, and their mean as the score of the passage, by
-            a learned scale, at first the root of the hidden size; its cost is linear. "joint": a softmax over all
-            words of all passages at each position, so that the score of a passage is the attention it gets. "literal":
-            Eqs. 5-12 as printed, whose weights may be negative and not finite and whose noise cancels; for study.
-        selection: How the passage is chosen. "gumbel": straight-through Gumbel-softmax in training, the best passage
-            in evaluation (section 3.3.2). "top1": the best passage, through which the scores of passages get no
-            gradient (table 5). "all": the mean of all passages, weighed by the softmax of their scores (ours).
-        temperature: tau of Eq. 9. 1 is our choice: the paper gives none.
-        passage_encoder: "shared": passages are encoded by the encoder itself (section 4.3.6). "frozen": by a copy of
-            it that is never trained and is saved beside it, so that encoded passages can be cached and reused.
-        passage_gradient: Whether the shared encoder is trained through the passages as well. No is our choice: the
-            paper does not say, and with 10 passages of 256 tokens it costs more memory than all else together.
+        scores: How words and passages are scored. "pooled" (our choice): q_i . k_j / sqrt(d), averaged over the input's
+            positions i; a softmax over the words of a passage; and the words' mean, times a learned scale that starts
+            at the root of the hidden size, as the passage's score. Its cost is linear. "joint": a softmax over all
+            words of all passages at each position; a passage's score is the attention it gets. "literal": Eqs. 5-12 as
+            printed, for study; its weights can be negative or infinite, and its noise cancels.
+        selection: How a passage is chosen. "gumbel": straight-through Gumbel-softmax in training, the best passage in
+            evaluation (section 3.3.2). "top1": the best passage, which gives the passage scores no gradient (table 5).
+            "all" (ours): the mean of all passages, weighted by the softmax of their scores.
+        temperature: tau of Eq. 9. The paper gives no value; 1 is our choice.
+        passage_encoder: "shared" encodes passages with the encoder itself (section 4.3.6). "frozen" uses a copy that is
+            never trained and is saved beside it, so that encoded passages can be cached.
+        passage_gradient: Whether passages train the shared encoder. The paper does not say. Our choice is no: with 10
+            passages of 256 tokens it takes more memory than everything else together.
     """
 
     model_type = "rada"
@@ -52,4 +52,6 @@ class RadaConfig(BackboneConfig):
         if not self.temperature > 0:
             raise ValueError(f"temperature must be above 0, got {self.temperature}; 1 is the default")
         if self.passage_gradient and self.passage_encoder == "frozen":
-            raise ValueError("passage_gradient=True trains the shared encoder, got passage_encoder='frozen'")
+            raise ValueError(
+                "passage_gradient=True needs passage_encoder='shared', got 'frozen', which is never trained"
+            )

@@ -9,41 +9,41 @@ from .configuration_backbone import BackboneConfig
 class VarMAEConfig(BackboneConfig):
     """Configuration of VarMAE (Hu et al., Findings of EMNLP 2022).
 
-    The paper names the parts and leaves most sizes open; every default says where it is from.
+    The paper names the parts and leaves most sizes open. Each default gives its source.
 
     Args:
         latent_intermediate_size: Hidden units of the three perceptrons; None takes the width of the encoder
             (our choice: the paper gives "a fully-connected neural network with a single hidden layer", no size).
-        latent_activation: Their activation (our choice: the encoder families' own).
-        residual: Whether the mean is `c + f_mu(c)` instead of `f_mu(c)` (off as in section 2.2). With it and without
-            `batch_norm` a fresh module returns the encoder's hidden states unchanged; with both,
+        latent_activation: Their activation (our choice: the one that most encoder families use).
+        residual: Whether the mean is `c + f_mu(c)` instead of `f_mu(c)` (off as in section 2.2). A fresh module then
+            returns the encoder's hidden states unchanged if `batch_norm` is off. If it is on,
             `VarMAEForMaskedLM.calibrate` keeps the encoder's predictions.
-        batch_norm: Whether batch normalization is applied to the mean (section 2.2, after Zhu et al. 2020); without it
-            the posterior collapses, which the logged `kl` shows.
-        norm_scale: The fixed scale gamma of that normalization. It bounds the KL of a dimension from below by
-            gamma^2 / 2 (Zhu et al., Eq. 8). 0.5 is the example of Zhu et al.; VarMAE gives no value.
+        batch_norm: Whether the mean is batch-normalized (section 2.2, after Zhu et al. 2020). Without it the posterior
+            collapses, which the logged `kl` shows.
+        norm_scale: Fixed scale gamma of that normalization. The KL of a dimension is then at least gamma^2 / 2 (Zhu et
+            al., Eq. 8). 0.5 is the example of Zhu et al.; VarMAE gives no value.
         norm_momentum: Momentum of its running statistics (torch's default).
-        log_variance_init: Where log sigma^2 starts, give or take what small weights add. 0 is the initial bias of any
-            linear layer, and sigma then starts near 1, twice `norm_scale`. -4 (ours) starts with a noise that leaves
-            the states of the encoder readable.
-        log_variance_range: log-variances are clamped to +- this value (our choice: float32 safety).
+        log_variance_init: Initial log sigma^2, up to what small weights add. 0 is the usual initial bias of a linear
+            layer; sigma then starts near 1, twice `norm_scale`. -4 (ours) starts with noise so small that the encoder's
+            states stay readable.
+        log_variance_range: Log-variances are clamped to +- this value (our choice: float32 safety).
         kl_weight: lambda of the masked tokens (section 3.2: 10).
         unmasked_kl_weight: lambda of the unmasked tokens (section 3.2: 10).
         kl_reduction: "mean" or "sum" of the KL over the latent dimensions. Our choice is the mean: with the sum,
             lambda = 10 outweighs the reconstruction by two orders of magnitude.
         loss_weighting: "sequence" divides both terms by the number of masked / unmasked tokens of the sequence
-            (section 2.3: "normalization factors of masked/unmasked tokens in the current sequence"); "token" by their
+            (section 2.3: "normalization factors of masked/unmasked tokens in the current sequence"), "token" by their
             number in the batch.
-        unmasked_ratio: Share of the unmasked tokens that enter the loss, drawn anew for each sequence and step. 1 is
-            the paper; less is an unbiased and cheaper estimate of the same loss.
-        special_token_ids: Ids that are neither masked nor unmasked tokens ([CLS], [SEP], padding); their
-            reconstruction is trivial. run_mlm.py takes them from the tokenizer.
-        freeze_backbone: Whether embeddings and encoder stay as they are (section 3.2). They then run without gradient.
-        backbone_dropout: Whether the frozen encoder keeps its dropout in training. Our choice is no: the states of a
-            frozen encoder are then the same in every epoch, as they are in fine-tuning, and cheaper. Table 6 of
-            appendix C.2 gives a dropout of 0.1 without saying where.
-        tie_word_embeddings: Whether the decoder is the (frozen) embedding table. Our choice is a trainable copy: the
-            paper optimizes the LM head, which a frozen table would not allow.
+        unmasked_ratio: Share of the unmasked tokens that enter the loss, drawn for each sequence in each step. 1 is
+            the paper's; less is a cheaper, unbiased estimate of the same loss.
+        special_token_ids: Ids that count neither as masked nor as unmasked tokens ([CLS], [SEP], padding), because
+            reconstructing them is trivial. run_mlm.py takes them from the tokenizer.
+        freeze_backbone: Whether embeddings and encoder are frozen (section 3.2) and run without gradient.
+        backbone_dropout: Whether the frozen encoder keeps its dropout in training. Our choice is no: its states are
+            then the same in every epoch and in fine-tuning, and cheaper. Table 6 of appendix C.2 gives a dropout of 0.1
+            without saying where.
+        tie_word_embeddings: Whether the decoder is the frozen embedding table. Our choice is a trainable copy, because
+            the paper trains the LM head.
     """
 
     model_type = "varmae"

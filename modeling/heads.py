@@ -1,6 +1,6 @@
-"""The heads that every model of this package shares: the encoder's own masked-LM head, and those of the tasks.
+"""The heads that all methods share: the family's own masked-LM head, and the task heads.
 
-Heads hold the model as `model`, so that a head loads from the repository of any other head.
+Every head holds its model as `model`, so that a repository saved with one head loads with any other.
 """
 
 from collections.abc import Callable
@@ -24,8 +24,8 @@ from transformers.utils.generic import can_return_tuple
 
 from .backbone import BackbonePreTrainedModel, HeadLinear, get_module_name, get_native_config, load_matching_weights
 
-# Rows projected to the vocabulary at once. Up to DIRECT_ROWS one block is fastest; beyond, checkpointed chunks are both
-# faster and a quarter of the memory (benchmarks/varmae.py measures it).
+# Rows projected to the vocabulary at once. Up to DIRECT_ROWS one block is fastest. Beyond that, checkpointed chunks are
+# faster and take a quarter of the memory (benchmarks/varmae.py).
 CHUNK_ROWS = 512
 DIRECT_ROWS = 2048
 
@@ -33,13 +33,13 @@ NumItems = torch.Tensor | int | None
 
 
 def accept_inputs(forward: Callable, model_forward: Callable) -> Callable:
-    """Return the forward of a head, with the further inputs of its model in the signature.
+    """Return `forward` with the model's extra inputs in its signature.
 
-    They travel to the model in `kwargs` as they are; but Trainer drops dataset columns that a signature does not name.
+    The head passes them on in `kwargs` anyway, but Trainer drops every dataset column that the signature does not name.
 
     Args:
-        forward: Of a head, such as `BackboneForMaskedLM.forward`.
-        model_forward: Of the model inside it.
+        forward: The head's, such as `BackboneForMaskedLM.forward`.
+        model_forward: The model's.
     """
     own = signature(forward)
     *named, others = own.parameters.values()
@@ -61,25 +61,25 @@ def accept_inputs(forward: Callable, model_forward: Callable) -> Callable:
 
 
 class EncoderPassthrough(nn.Module):
-    """Stands where the encoder of a stock masked LM stood and hands on the hidden states it is given."""
+    """Takes the place of the encoder in a stock masked LM and returns the hidden states it is given."""
 
     def forward(self, input_ids: torch.Tensor | None = None, *args, **kwargs) -> BaseModelOutput:
-        """Return `input_ids`, which are hidden states here, as the encoder's output."""
+        """Return `input_ids`, which here are hidden states, as the encoder's output."""
         return BaseModelOutput(last_hidden_state=input_ids)
 
 
 def build_native_lm_head(config: PreTrainedConfig) -> PreTrainedModel:
-    """Build the masked-LM head of the family of `config`: the stock model with its encoder replaced by a pass-through.
+    """Build the family's masked-LM head: the stock model with `EncoderPassthrough` as its encoder.
 
-    Calling it with hidden states `[..., hidden_size]` returns a `MaskedLMOutput` with logits `[..., vocab_size]`. Every
-    family keeps its own transform, activation, normalization and biases, so logits equal the stock model's.
+    Called with hidden states `[..., hidden_size]`, it returns a `MaskedLMOutput` with logits `[..., vocab_size]`. The
+    family's transform, activation, normalization and biases are kept, so the logits equal the stock model's.
 
     Raises:
         ValueError: The family's head reads the encoder's embeddings itself (DeBERTa-v2 with `legacy=False`).
     """
     config = get_native_config(config)
     if config.model_type == "deberta-v2" and not getattr(config, "legacy", True):
-        raise ValueError("a DeBERTa-v2 with legacy=False has a masked-LM head inside its encoder; use legacy=True")
+        raise ValueError("DeBERTa-v2 must have legacy=True, because with False the encoder contains the masked-LM head")
     head = AutoModelForMaskedLM.from_config(config)
     prefix = head.base_model_prefix
     setattr(head, prefix, EncoderPassthrough())
@@ -93,7 +93,7 @@ def build_native_lm_head(config: PreTrainedConfig) -> PreTrainedModel:
 def compute_vocabulary_losses(
     decode: Callable[[torch.Tensor], torch.Tensor], hidden_states: torch.Tensor, labels: torch.Tensor
 ) -> torch.Tensor:
-    """Cross-entropy of each row against its label, without ever holding all logits.
+    """Return the cross-entropy of each row without holding all logits at once.
 
     Args:
         decode: Maps `[rows, hidden_size]` to logits `[rows, vocab_size]`.
@@ -121,16 +121,16 @@ def compute_masked_lm_loss(
     labels: torch.Tensor,
     num_items_in_batch: NumItems = None,
 ) -> torch.Tensor:
-    """Masked-LM loss from the labeled positions alone.
+    """Return the masked-LM loss; only labeled positions are projected to the vocabulary.
 
     Args:
         decode: Maps hidden states to logits.
         hidden_states: `[batch, length, hidden_size]`.
         labels: `[batch, length]`; -100 where nothing is predicted.
-        num_items_in_batch: Labels in the whole accumulation window, as Trainer counts them; None counts them here.
+        num_items_in_batch: Labels in the whole accumulation window, as Trainer counts them; None counts this batch's.
 
     Returns:
-        Sum of the losses over `num_items_in_batch`: batch 8 x 1 and 2 x 4 accumulation give the same.
+        The summed losses divided by `num_items_in_batch`, so that 8 x 1 and 2 x 4 accumulation agree.
     """
     labeled = labels != -100
     losses = compute_vocabulary_losses(decode, hidden_states[labeled], labels[labeled])
@@ -138,18 +138,18 @@ def compute_masked_lm_loss(
 
 
 def count_items(local_count: torch.Tensor, num_items_in_batch: NumItems) -> torch.Tensor | int:
-    """Return what a summed loss is divided by: Trainer's count, or else the batch's own.
+    """Return the divisor of a summed loss: Trainer's count if given, else this batch's.
 
-    At least 1: where nothing is predicted (no token of a short batch is masked) the loss is 0, not 0 / 0.
+    It is at least 1, so that a batch without labels has the loss 0 instead of 0 / 0.
     """
     count = local_count if num_items_in_batch is None else num_items_in_batch
     return count.clamp(min=1) if isinstance(count, torch.Tensor) else max(count, 1)
 
 
 class BackboneForMaskedLM(BackbonePreTrainedModel):
-    """Any model of ours under the masked-LM head of its encoder's family.
+    """A model of ours under its encoder's own masked-LM head.
 
-    In training the logits of a labeled batch are not returned: only the labeled rows are projected.
+    A labeled training batch returns no logits, because only the labeled rows are projected.
     """
 
     accepts_loss_kwargs = True
@@ -157,7 +157,10 @@ class BackboneForMaskedLM(BackbonePreTrainedModel):
     def __init__(self, config: Any):
         super().__init__(config)
         if config.backbone_config.vocab_size != get_native_config(config).vocab_size:
-            raise ValueError("the backbone is an exBERT, and only ExBertForMaskedLM decodes its extension vocabulary")
+            raise ValueError(
+                "the backbone of a masked LM must not be an exBERT, because only ExBertForMaskedLM decodes its "
+                "extension vocabulary; use another backbone"
+            )
         self.model = self.base_class(config)
         self.lm_head = build_native_lm_head(config)
         decoder = get_module_name(self, self.get_output_embeddings())
@@ -168,12 +171,12 @@ class BackboneForMaskedLM(BackbonePreTrainedModel):
         """Copy the masked-LM head of `source`, a stock masked LM or one of ours.
 
         Raises:
-            ValueError: It has none.
+            ValueError: `source` has no masked-LM head.
         """
         if source.get_output_embeddings() is None:
             raise ValueError(
                 f"{type(self).__name__} needs a backbone with a masked-LM head, got {type(source).__name__}; "
-                "pass the checkpoint's name or an AutoModelForMaskedLM"
+                "pass the name of a checkpoint or an AutoModelForMaskedLM"
             )
         if isinstance(source, BackboneForMaskedLM):
             state_dict = source.lm_head.state_dict()
@@ -216,7 +219,7 @@ class BackboneForMaskedLM(BackbonePreTrainedModel):
             inputs_embeds: `[batch, length, hidden_size]` instead of `input_ids`.
             labels: `[batch, length]`, -100 where nothing is predicted.
             num_items_in_batch: Labels in the accumulation window; Trainer passes it.
-            kwargs: Go to the encoder.
+            kwargs: Passed to the encoder.
         """
         kwargs["return_dict"] = True
         outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
@@ -232,9 +235,9 @@ class BackboneForMaskedLM(BackbonePreTrainedModel):
 
 
 class ClassificationHead(nn.Module):
-    """Dense, tanh and output layer on the first token, with dropout before both (RoBERTa's head).
+    """RoBERTa's head on the first token: dense, tanh and output layer, with dropout before both layers.
 
-    Our choice for every family: all of them put a [CLS] or <s> first, and several have no pooler.
+    We use it for every family: all put a [CLS] or <s> first, and several have no pooler.
     """
 
     def __init__(self, config: Any, hidden_size: int):
@@ -250,7 +253,7 @@ class ClassificationHead(nn.Module):
 
 
 def get_classifier_dropout(config: PreTrainedConfig) -> float:
-    """Return the dropout of a task head: the configured one, else the encoder's hidden dropout under any name."""
+    """Return `classifier_dropout`, or the encoder's hidden dropout, which each family names differently."""
     if config.classifier_dropout is not None:
         return config.classifier_dropout
     native = get_native_config(config)
@@ -263,14 +266,13 @@ def get_classifier_dropout(config: PreTrainedConfig) -> float:
 def compute_classification_loss(
     logits: torch.Tensor, labels: torch.Tensor, config: PreTrainedConfig, num_items_in_batch: NumItems = None
 ) -> torch.Tensor:
-    """Loss of a sequence classifier; a regression, single-label or multi-label problem by `config.problem_type`.
+    """Return the loss of a sequence classifier by `config.problem_type`.
 
     Args:
         logits: `[batch, num_labels]`.
         labels: `[batch]` class ids or values, or `[batch, num_labels]` of 0 and 1 or values.
-        config: Its `problem_type` is inferred from `num_labels` and the type of `labels` when it is None, as
-            transformers does.
-        num_items_in_batch: Labels in the accumulation window; None counts them here.
+        config: If its `problem_type` is None, `choose_problem_type` sets it.
+        num_items_in_batch: Labels in the accumulation window; None counts this batch's.
     """
     choose_problem_type(config, labels)
     logits = logits.float()
@@ -286,7 +288,7 @@ def compute_classification_loss(
 
 
 def choose_problem_type(config: PreTrainedConfig, labels: torch.Tensor) -> None:
-    """Set `config.problem_type`, if it is None, from `num_labels` and the type of the labels as transformers does."""
+    """Set `config.problem_type`, if None, from `num_labels` and the type of the labels, as transformers does."""
     if config.problem_type is None:
         if config.num_labels == 1:
             config.problem_type = "regression"
@@ -297,7 +299,7 @@ def choose_problem_type(config: PreTrainedConfig, labels: torch.Tensor) -> None:
 
 
 class BackboneForSequenceClassification(BackbonePreTrainedModel):
-    """Any model of ours with a classification or regression head on the first token."""
+    """A model of ours with a classification or regression head on the first token."""
 
     accepts_loss_kwargs = True
 
@@ -309,7 +311,7 @@ class BackboneForSequenceClassification(BackbonePreTrainedModel):
         self.post_init()
 
     def build_head(self, hidden_size: int) -> nn.Module:
-        """Build what maps `[batch, length, hidden_size]` to logits `[batch, num_labels]`."""
+        """Build the layer that maps `[batch, length, hidden_size]` to logits `[batch, num_labels]`."""
         return ClassificationHead(self.config, hidden_size)
 
     @can_return_tuple
@@ -331,7 +333,7 @@ class BackboneForSequenceClassification(BackbonePreTrainedModel):
         """
         kwargs["return_dict"] = True
         if labels is not None:
-            choose_problem_type(self.config, labels)  # before the head: that of an ensemble depends on it
+            choose_problem_type(self.config, labels)  # first, because an ensemble's head reads it
         outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
         logits = self.classifier(outputs.last_hidden_state)
         loss = None
@@ -341,7 +343,7 @@ class BackboneForSequenceClassification(BackbonePreTrainedModel):
 
 
 class BackboneForTokenClassification(BackbonePreTrainedModel):
-    """Any model of ours with a linear layer on every token."""
+    """A model of ours with a linear layer on every token."""
 
     accepts_loss_kwargs = True
 
@@ -354,7 +356,7 @@ class BackboneForTokenClassification(BackbonePreTrainedModel):
         self.post_init()
 
     def build_head(self, hidden_size: int) -> nn.Module:
-        """Build what maps `[batch, length, hidden_size]` to logits `[batch, length, num_labels]`."""
+        """Build the layer that maps `[batch, length, hidden_size]` to logits `[batch, length, num_labels]`."""
         return HeadLinear(hidden_size, self.num_labels)
 
     @can_return_tuple
@@ -385,7 +387,7 @@ class BackboneForTokenClassification(BackbonePreTrainedModel):
 
 
 class BackboneForQuestionAnswering(BackbonePreTrainedModel):
-    """Any model of ours with start and end scores on every token."""
+    """A model of ours with start and end scores for every token."""
 
     def __init__(self, config: Any):
         super().__init__(config)
@@ -394,7 +396,7 @@ class BackboneForQuestionAnswering(BackbonePreTrainedModel):
         self.post_init()
 
     def build_head(self, hidden_size: int) -> nn.Module:
-        """Build what maps `[batch, length, hidden_size]` to start and end scores `[batch, length, 2]`."""
+        """Build the layer that maps `[batch, length, hidden_size]` to start and end scores `[batch, length, 2]`."""
         return HeadLinear(hidden_size, 2)
 
     def score_tokens(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
@@ -416,7 +418,7 @@ class BackboneForQuestionAnswering(BackbonePreTrainedModel):
         """Find the answer's span; arguments as in `BackboneForMaskedLM.forward`.
 
         Args:
-            start_positions: `[batch]`, index of the answer's first token; beyond the length counts as no label.
+            start_positions: `[batch]`, index of the answer's first token; a position beyond the length is no label.
             end_positions: `[batch]`, index of its last token.
         """
         kwargs["return_dict"] = True

@@ -1,7 +1,7 @@
-"""The layers of exBERT: a table of new entries, side modules with their gates, and how an encoder is extended by them.
+"""The layers of exBERT: the table of new entries, the side modules with their gates, and how they extend an encoder.
 
-Parts of the base are extended by a subclass made from their class: their keys, their place in `hidden_states`, their
-activation checkpointing and the names that sharding looks for stay as they are.
+An extended part of the base gets a subclass of its own class. That keeps its keys, its place in `hidden_states`, its
+activation checkpointing, and the names that sharding looks for.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from .configuration_exbert import ExBertConfig
 
 
 class VocabularyDelta(Protocol):
-    """What an expanded tokenizer adds, as `hf_domain.tokenization.delta.VocabularyDelta` says it."""
+    """What an expanded tokenizer adds: the part of `hf_domain.tokenization.delta.VocabularyDelta` that is used here."""
 
     old_size: int
     """The first new id."""
@@ -32,45 +32,47 @@ class VocabularyDelta(Protocol):
 
 
 def read_extension_vocabulary(vocabulary: VocabularyDelta | Mapping[int, list[int]]) -> tuple[int, list[list[int]]]:
-    """Return the first id of an extension vocabulary and, in the order of the ids, the old ids that spelled each.
+    """Return the first id of an extension vocabulary and, in the order of its ids, the old ids of each entry.
 
     Args:
         vocabulary: A `VocabularyDelta`, or a mapping of each new id to the old ids that spelled it.
 
     Raises:
-        ValueError: There is no entry, the ids have gaps, or an entry is spelled by an id that is new itself.
+        ValueError: There is no entry, the ids have gaps, or an entry is spelled by a new id.
     """
     if isinstance(vocabulary, Mapping):
         start, spellings = min(vocabulary, default=0), dict(vocabulary)
     else:
         start, spellings = vocabulary.old_size, dict(enumerate(vocabulary.pieces.values(), vocabulary.old_size))
     if not spellings:
-        raise ValueError("the extension vocabulary has no entry; use extension_vocab_size=0 for side modules alone")
+        raise ValueError(
+            "the extension vocabulary must have an entry; use extension_vocab_size=0 for side modules only"
+        )
     if missing := sorted(set(range(start, start + len(spellings))) - spellings.keys()):
-        raise ValueError(f"the ids of an extension vocabulary must follow each other, {missing[0]} is missing")
+        raise ValueError(f"the ids of an extension vocabulary must have no gap, but {missing[0]} is missing")
     pieces = [list(spellings[start + i]) for i in range(len(spellings))]
     if max(max(old_ids, default=0) for old_ids in pieces) >= start:
-        raise ValueError(f"the ids that spelled the extension vocabulary must be old, below {start}; one is not")
+        raise ValueError(f"new entries must be spelled by old ids, which lie below {start}; one is spelled by a new id")
     return start, pieces
 
 
 def check_extension_start(start: int, base_vocab_size: int) -> None:
-    """Check that the first id of the extension vocabulary follows the last id of the base.
+    """Check that the extension vocabulary starts where the base's ids end.
 
     Raises:
         ValueError: They overlap, or there are ids between them.
     """
     if start != base_vocab_size:
         raise ValueError(
-            f"the extension vocabulary begins at id {start} but the base has {base_vocab_size} rows: it must begin "
-            "where the base ends. Expand the base's own tokenizer; if the last rows of the table are padding beyond "
-            f"it, pass base_vocab_size={start}"
+            f"the extension vocabulary must start where the base ends, but starts at id {start} and the base has "
+            f"{base_vocab_size} rows. Expand the base's own tokenizer; if the last rows of the table are padding "
+            f"beyond it, pass base_vocab_size={start}"
         )
 
 
 @torch.no_grad()
 def fill_from_pieces(new: torch.Tensor, old: torch.Tensor, pieces: list[list[int]]) -> None:
-    """Make each entry of `new` the mean of the `old` ones that spelled it; of all of them where none did.
+    """Set each entry of `new` to the mean of the `old` entries that spelled it, or of all if none did.
 
     Args:
         new: `[extension_vocab_size, ...]`, written in place.
@@ -82,19 +84,19 @@ def fill_from_pieces(new: torch.Tensor, old: torch.Tensor, pieces: list[list[int
 
 
 class ExtendedEmbedding(nn.Embedding):
-    """Mixed into the class of the base's embedding table: its child `extension` holds the rows of the new ids.
+    """Mixed into the class of the base's embedding table; its child `extension` holds the rows of the new ids.
 
-    An extension of no rows is an adapter that is switched off.
+    An extension without rows is an adapter that is switched off.
     """
 
     extension: nn.Embedding
     extension_start: int
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Look up `[...]`, giving `[..., embedding_dim]`.
+        """Look up ids `[...]` and return `[..., embedding_dim]`.
 
         Raises:
-            IndexError: An id is beyond base and extension (on the CPU; elsewhere the device's own assertion fails).
+            IndexError: An id is beyond base and extension. Checked on the CPU; other devices fail with an assertion.
         """
         if not len(self.extension.weight):
             return super().forward(input_ids)
@@ -115,9 +117,9 @@ class ExtensionTable(nn.Embedding):
 
 
 class ExtensionDecoder(nn.Module):
-    """A linear map `[..., in_features]` to the logits of the new ids, whose weight is the extension's table.
+    """A linear map `[..., in_features]` to the logits of the new ids; its weight is the extension's table.
 
-    No `nn.Linear`, which the target "all-linear" of peft would find: a change of it, merged, would change the table.
+    It is not an `nn.Linear`, so that peft's "all-linear" skips it: merging an adapter would change the shared table.
     """
 
     def __init__(self, in_features: int, extension_vocab_size: int):
@@ -131,7 +133,7 @@ class ExtensionDecoder(nn.Module):
 
 
 class ExtendedDecoder(nn.Linear):
-    """Mixed into the class of the base's decoder: its child `extension` gives the logits of the new ids."""
+    """Mixed into the class of the base's decoder; its child `extension` returns the logits of the new ids."""
 
     extension: ExtensionDecoder
     extension_start: int
@@ -146,15 +148,15 @@ class ExtendedDecoder(nn.Linear):
 
 
 class AddedLinear(nn.Linear):
-    """A layer of a side module; `initialize_added` knows it from those of the base."""
+    """A layer of a side module, which `initialize_added` tells from the base's layers by its class."""
 
 
 class Gate(AddedLinear):
-    """The weighting block of a layer, `[..., hidden_size]` to `[..., 1]`; a sigmoid of it weighs the base.
+    """The weighting block of a layer, `[..., hidden_size]` to `[..., 1]`; its sigmoid is the weight of the base.
 
-    The sigmoid is left to the caller: an adapter of peft adds its change to the output of a linear layer, and merges it
-    into the weight, which is the same for a linear map alone. The bias starts at `bias_init`; `ExtendedModel` sets it.
-    A constant gate starts with weights of zero: drawn ones add to the bias what the size of the states makes of them.
+    The caller applies the sigmoid: peft adds an adapter's change to the output of a linear layer and merges it into the
+    weight, and the two agree for a purely linear module only. `ExtendedModel` sets the bias to `bias_init`. A constant
+    gate starts with zero weights, because drawn weights would shift the gate by the size of the states.
     """
 
     def __init__(self, hidden_size: int, bias_init: float, starts_constant: bool):
@@ -164,17 +166,17 @@ class Gate(AddedLinear):
 
 
 def get_option(config: PreTrainedConfig, *names: str) -> Any:
-    """Return the first of `names` that `config` has; the families call the same option by different names."""
+    """Return the first of `names` that `config` has; families name the same option differently."""
     return next(getattr(config, name) for name in names if hasattr(config, name))
 
 
 class SideLayer(nn.Module):
-    """The extension module of a layer and its gate (section 3.2).
+    """The side module of a layer and its gate (section 3.2).
 
-    A Transformer layer with the residual width of the base and bottlenecks inside, as in the released code; as many
-    heads, the same activation, dropout and epsilon as the base. Our choice for ModernBERT, whose residual stream is not
-    normalized: the norms stand before the sublayers, as in its own layers. Our choice for all: no positions of its own,
-    also where the base adds them in its attention; its input carries what the base's layers have made of them.
+    A Transformer layer with the base's residual width and bottlenecks inside, as in the released code. Heads,
+    activation, dropout and epsilon are the base's. Our choices: for ModernBERT, whose residual stream is not
+    normalized, the norms come before the sublayers, as in its own layers. And no side module adds positions in its
+    attention, even if the base does, since the base's layers have already put them into its input.
     """
 
     def __init__(self, exbert_config: ExBertConfig):
@@ -202,7 +204,7 @@ class SideLayer(nn.Module):
         """Mix the output of this layer with that of the base's layer.
 
         Args:
-            hidden_states: `[batch, length, hidden_size]`, what both layers read.
+            hidden_states: `[batch, length, hidden_size]`, the input of both layers.
             attention_mask: As the base's layer gets it; see `get_boolean_mask`.
             base_output: `[batch, length, hidden_size]`.
         """
@@ -210,8 +212,8 @@ class SideLayer(nn.Module):
         mask = get_boolean_mask(attention_mask)
         attend = self.attend
         if self.training and torch.is_grad_enabled():
-            # Computed again in the backward pass: on CPU the attention keeps its probabilities three times over when it
-            # drops some, a third of all that exBERT would keep, and its narrow heads are cheap.
+            # Recompute in the backward pass. With dropout on CPU, attention keeps its probabilities three times over, a
+            # third of all that exBERT would keep, and the narrow heads are cheap to recompute.
             attend = partial(checkpoint, self.attend, use_reentrant=False)
         if self.norm_first:
             attended = hidden_states + attend(self.attention_norm(hidden_states), mask)
@@ -222,7 +224,7 @@ class SideLayer(nn.Module):
         return base_output * gate + output * (1 - gate)
 
     def attend(self, hidden_states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """Self-attention, without residual and norm."""
+        """Compute self-attention, without residual and norm."""
         query, key, value = (
             states.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
             for states in self.query_key_value(hidden_states).chunk(3, dim=-1)
@@ -232,15 +234,15 @@ class SideLayer(nn.Module):
         return self.dropout(self.attention_output(context.transpose(1, 2).flatten(2)))
 
     def transform(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Feed-forward network, without residual and norm."""
+        """Apply the feed-forward network, without residual and norm."""
         return self.dropout(self.output(self.activation(self.intermediate(hidden_states))))
 
     @torch.no_grad()
     def cut_from_base(self, layer: nn.Module) -> None:
-        """Start as the part of the base's layer that fits in; as large as its base a module is a copy of it.
+        """Start as the part of the base's layer that fits into this module; at the base's full size, as a copy of it.
 
-        Two things cannot be cut: positions inside the attention, and a gated feed-forward network (ModernBERT), without
-        which the module starts.
+        Positions inside the attention cannot be cut, nor can a gated feed-forward network (ModernBERT). The module then
+        starts without them.
 
         Args:
             layer: A layer of the base, extended or not.
@@ -258,15 +260,15 @@ class SideLayer(nn.Module):
             copy_bias(own_norm, norm)
 
     def cut_attention(self, projections: list[nn.Linear], attention_output: nn.Linear) -> None:
-        """Take of each head the best approximation of its products, query with key and output with value.
+        """Approximate each head's two products, query with key and output with value, as closely as the size allows.
 
-        What is wider than the base stays as it was drawn and is multiplied with zeros.
+        Where the module is wider than the base, the surplus stays as drawn and is multiplied by zeros.
         """
         num_heads, size = self.num_heads, self.attention_output.in_features // self.num_heads
         joined = torch.cat([join_bias(part) for part in projections])
         query, key, value = joined.view(3, num_heads, -1, joined.shape[1])
         out = attention_output.weight.float().unflatten(1, (num_heads, -1)).transpose(0, 1)
-        scale = (size / query.shape[1]) ** 0.5  # each attention divides by the root of its own size
+        scale = (size / query.shape[1]) ** 0.5  # each attention divides by the root of its own head size
         query, key = truncate_product(query.mT * scale, key, size)
         out, value = truncate_product(out, value, size)
         new, rank = torch.stack([query.mT, key, value]), query.shape[-1]
@@ -278,7 +280,7 @@ class SideLayer(nn.Module):
         self.attention_output.weight.unflatten(1, (num_heads, size))[:, :, :rank] = out.transpose(0, 1).to(weight)
 
     def cut_feed_forward(self, intermediate: nn.Linear, output: nn.Linear) -> None:
-        """Take the neurons with the largest weights, scaled so that their output has the norm of all."""
+        """Take the neurons with the largest weights, scaled up to the norm of all neurons."""
         joined = join_bias(intermediate)
         strength = joined.norm(dim=1) * output.weight.float().norm(dim=0)
         kept = strength.topk(min(len(strength), self.output.in_features)).indices.sort().values
@@ -289,10 +291,10 @@ class SideLayer(nn.Module):
 
 
 def list_parts(layer: nn.Module) -> tuple[list[nn.Linear], list[Any]]:
-    """List the linear layers and the norms of a layer in their order, which is that of every family.
+    """List the linear layers and the norms of a layer in their order, which all families share.
 
-    The linear ones are query, key and value (one layer in ModernBERT), attention output, intermediate and output.
-    DeBERTa-v2's projections of positions are left out, and what exBERT stands beside.
+    The linear layers are query, key and value (one layer in ModernBERT), attention output, intermediate and output.
+    DeBERTa-v2's projections of positions and exBERT's own side module are left out.
     """
     modules = layer.named_modules()
     parts = [module for name, module in modules if "side" not in name.split(".") and "pos_" not in name]
@@ -301,7 +303,7 @@ def list_parts(layer: nn.Module) -> tuple[list[nn.Linear], list[Any]]:
 
 
 def join_bias(layer: nn.Linear) -> torch.Tensor:
-    """Return weights and, in a last column, biases, `[out_features, in_features + 1]`, float32."""
+    """Return the weights with the biases as last column, `[out_features, in_features + 1]`, float32."""
     bias = layer.weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias
     return torch.cat([layer.weight, bias[:, None]], dim=1).float()
 
@@ -318,7 +320,7 @@ def truncate_product(left: torch.Tensor, right: torch.Tensor, rank: int) -> tupl
     Args:
         left: `[..., m, size]`.
         right: `[..., size, n]`.
-        rank: The factors are `[..., m, rank]` and `[..., rank, n]`, or of `size` where that is less.
+        rank: The factors are `[..., m, rank]` and `[..., rank, n]`; if `size` is smaller, it takes the place of rank.
     """
     left_basis, left = torch.linalg.qr(left)
     right_basis, right = torch.linalg.qr(right.mT)
@@ -328,11 +330,11 @@ def truncate_product(left: torch.Tensor, right: torch.Tensor, rank: int) -> tupl
 
 
 def get_boolean_mask(attention_mask: torch.Tensor | None) -> torch.Tensor | None:
-    """Return the mask of a layer, whatever its form, as `[batch, 1, 1 or length, length]`, True where to attend.
+    """Return a layer's mask of any form as `[batch, 1, 1 or length, length]`, True where to attend.
 
     Layers get None (no padding), bool, integers (DeBERTa-v2), 0 and the lowest float (eager attention), or
-    `[batch, length]` (flash attention). A row that masks everything attends to everything: a softmax over nothing would
-    be NaN, and DeBERTa-v2 masks the rows of padding so.
+    `[batch, length]` (flash attention). A row that masks everything attends to everything, because a softmax over
+    nothing is NaN. DeBERTa-v2 has such rows for padding.
     """
     if attention_mask is None:
         return None
@@ -343,12 +345,12 @@ def get_boolean_mask(attention_mask: torch.Tensor | None) -> torch.Tensor | None
 
 
 class ExtendedLayer(nn.Module):
-    """Mixed into the class of the base's layers: its child `side` reads the same input and mixes the outputs."""
+    """Mixed into the class of the base's layers; its child `side` reads the same input and mixes the two outputs."""
 
     side: nn.Module
 
     def forward(self, hidden_states: torch.Tensor, *args, **kwargs) -> Any:
-        """Run both branches; arguments and output are those of the base's layer."""
+        """Run both branches; arguments and output are the base layer's."""
         outputs = super().forward(hidden_states, *args, **kwargs)
         attention_mask = kwargs["attention_mask"] if "attention_mask" in kwargs else next(iter(args), None)
         if isinstance(outputs, tuple):
@@ -360,15 +362,15 @@ class ExtendedLayer(nn.Module):
 
 
 class ExtendedModel(PreTrainedModel):
-    """Mixed into the class of the base and of its LM head: initializes what was added inside them.
+    """Mixed into the classes of the base and of its LM head, to initialize what exBERT adds inside them.
 
-    With N(0, `added_spread`) and biases of zero as in the released code, whatever the base's own spread is.
+    Weights are drawn from N(0, `added_spread`) and biases are zero, as in the released code.
     """
 
     added_spread: float
 
     def _init_weights(self, module: nn.Module) -> None:
-        # First of all the common initializer: ModernBERT's of transformers 5.10 leaves out modules it does not know.
+        # The common initializer first: ModernBERT's own in transformers 5.10 skips modules that it does not know.
         PreTrainedModel._init_weights(self, module)
         super()._init_weights(module)
         initialize_added(module, self.added_spread)
@@ -376,7 +378,7 @@ class ExtendedModel(PreTrainedModel):
 
 @torch.no_grad()
 def initialize_added(module: nn.Module, spread: float) -> None:
-    """Initialize `module` if exBERT adds it: a layer of a side module, or the extension of a table or decoder."""
+    """Initialize `module` if exBERT added it: a layer of a side module, or the extension of a table or decoder."""
     if isinstance(module, AddedLinear | ExtensionTable | ExtensionDecoder):
         init.normal_(module.weight, std=spread)
     if isinstance(module, ExtensionDecoder):
@@ -389,18 +391,20 @@ def initialize_added(module: nn.Module, spread: float) -> None:
 
 @cache
 def build_extended_class(mixin: type[nn.Module], module_class: type[nn.Module]) -> type[nn.Module]:
-    """Build the subclass of `module_class` with `mixin` in front, under the name of `module_class`."""
+    """Build a subclass of `module_class` with `mixin` in front and the name of `module_class`."""
     return type(module_class.__name__, (mixin, module_class), {"__module__": module_class.__module__})
 
 
 def extend(module: nn.Module, mixin: type[nn.Module], **attributes: Any) -> None:
-    """Give `module` the class that `build_extended_class` builds, and the attributes that `mixin` reads.
+    """Give `module` the class of `build_extended_class` and the attributes that `mixin` reads.
 
     Raises:
-        ValueError: It has that class already.
+        ValueError: `module` is already extended.
     """
     if isinstance(module, mixin):
-        raise ValueError(f"{type(module).__name__} is extended by exBERT already; an exBERT cannot be its base")
+        raise ValueError(
+            f"the base must not be an exBERT, but its {type(module).__name__} is extended already; use another"
+        )
     module.__class__ = build_extended_class(mixin, type(module))  # type: ignore[arg-type]
     for name, value in attributes.items():
         setattr(module, name, value)
@@ -408,7 +412,7 @@ def extend(module: nn.Module, mixin: type[nn.Module], **attributes: Any) -> None
 
 @torch.no_grad()
 def add_extension(module: Any, mixin: Any, extension: nn.Module, start: int | None) -> None:
-    """Give a table or decoder the extension for the ids from `start` on; a larger one takes over what it replaces."""
+    """Give a table or decoder the extension for the ids from `start` on, or replace its extension by a larger one."""
     if not isinstance(module, mixin):
         extend(module, mixin, extension=extension, extension_start=start)
         return

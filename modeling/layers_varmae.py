@@ -1,4 +1,4 @@
-"""The layers of VarMAE: its perceptrons, the mean network with its batch normalization, and the KL divergence."""
+"""The layers of VarMAE: perceptrons, the mean network with its batch normalization, and the KL divergence."""
 
 import math
 from typing import Any
@@ -10,16 +10,16 @@ from transformers.activations import ACT2FN
 
 from .configuration_varmae import VarMAEConfig
 
-# What the batch normalization adds to a variance (torch's default).
+# Added to a variance by the batch normalization (torch's default).
 EPSILON = 1e-5
 
 
 class ZeroLinear(nn.Linear):
-    """A linear layer that starts at zero, so that a residual branch starts as nothing."""
+    """A linear layer that starts at zero, so that a residual branch adds nothing at first."""
 
 
 class LogVarianceLinear(nn.Linear):
-    """The last layer of a variance network, whose outputs start near `config.log_variance_init`."""
+    """The last layer of a variance network; its outputs start near `config.log_variance_init`."""
 
 
 class Perceptron(nn.Module):
@@ -38,18 +38,18 @@ class Perceptron(nn.Module):
 
 
 class SumOverProcesses(torch.autograd.Function):
-    """The sum of a tensor over all processes, whose gradient is the sum of theirs; torch's own is deprecated."""
+    """The sum of a tensor over all processes, with the summed gradient. torch's own function is deprecated."""
 
     @staticmethod
     def forward(context: Any, tensor: torch.Tensor) -> torch.Tensor:
-        """Add up a copy of `tensor`."""
+        """Sum a copy of `tensor` over all processes."""
         total = tensor.clone()
         distributed.all_reduce(total)
         return total
 
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
-        """Add up the gradients of all processes."""
+        """Sum the gradients of all processes."""
         return SumOverProcesses.forward(context, gradient)
 
 
@@ -61,11 +61,11 @@ def count_processes() -> int:
 class MeanNetwork(nn.Module):
     """f_mu and the batch normalization of its output.
 
-    The normalization has a fixed scale and a learned shift: the mean over the data of mu^2 in each dimension is then at
-    least `norm_scale`^2, and the KL cannot vanish. Outside the pre-training objective it uses its running statistics,
-    also while fine-tuning: batch statistics would make a prediction depend on its neighbors in the batch. Statistics
-    are those of the batches of all processes together. Of a network that is not trained they stay as they are: an
-    adapter of peft does not hold them.
+    The normalization has a fixed scale and a learned shift. The mean of mu^2 over the data is therefore at least
+    `norm_scale`^2 in each dimension, and the KL cannot vanish. Batch statistics cover all processes. They are used in
+    pre-training only: elsewhere they would make a prediction depend on its neighbors in the batch, so fine-tuning and
+    inference use the running statistics. The running statistics of an untrained network never change, because a peft
+    adapter does not store them.
     """
 
     running_mean: torch.Tensor
@@ -89,9 +89,9 @@ class MeanNetwork(nn.Module):
         """Return the means.
 
         Args:
-            context: `[..., hidden_size]`; `[tokens, hidden_size]`, real tokens only, for batch statistics.
-            use_batch_statistics: Normalize by this batch and update the running statistics, if the network is trained.
-                Needs two tokens or more; with fewer the running statistics are used.
+            context: `[..., hidden_size]`; with batch statistics `[tokens, hidden_size]`, real tokens only.
+            use_batch_statistics: Normalize by this batch and update the running statistics, if the network is trained
+                and the batch has at least two tokens. Otherwise the running statistics are used.
         """
         mean = self.perceptron(context)
         if self.residual:
@@ -106,17 +106,17 @@ class MeanNetwork(nn.Module):
         return (self.scale * normalized + self.shift).view_as(mean)
 
     def normalize_alone(self, mean: torch.Tensor) -> torch.Tensor | None:
-        """Normalize `[tokens, hidden_size]` by its statistics and track them; None of fewer than two tokens."""
+        """Normalize `[tokens, hidden_size]` by its own statistics and track them; return None below two tokens."""
         if len(mean) < 2:
             return None
         center, variance = torch.zeros_like(self.running_mean), torch.zeros_like(self.running_var)
-        # With a momentum of 1 it writes the statistics of this batch.
+        # A momentum of 1 writes this batch's statistics into the two buffers.
         normalized = F.batch_norm(mean, center, variance, training=True, momentum=1.0, eps=EPSILON)
         self.track(center, variance)
         return normalized
 
     def normalize_together(self, mean: torch.Tensor) -> torch.Tensor | None:
-        """Normalize as `normalize_alone` does, by the statistics of the tokens of all processes."""
+        """Normalize as `normalize_alone` does, by the statistics of all processes' tokens."""
         count = SumOverProcesses.apply(mean.new_tensor(len(mean), dtype=torch.float))
         if count < 2:
             return None
@@ -128,10 +128,10 @@ class MeanNetwork(nn.Module):
 
     @torch.no_grad()
     def track(self, center: torch.Tensor, variance: torch.Tensor) -> None:
-        """Average the statistics of a batch into the running ones.
+        """Average a batch's statistics into the running ones.
 
-        The first batches have equal weights: a mean network starts with a variance of 1e-4 and less, and a running one
-        that starts at 1 would keep predictions small for a hundred batches.
+        The first batches weigh equally. A new mean network has variances of 1e-4 and less; with a fixed momentum, a
+        running variance that starts at 1 would keep predictions small for a hundred batches.
         """
         self.num_batches_tracked += 1
         momentum = (1 / self.num_batches_tracked).clamp(min=self.momentum).to(self.running_mean.dtype)
@@ -140,9 +140,9 @@ class MeanNetwork(nn.Module):
 
     @torch.no_grad()
     def fold_inverse_into(self, layer: nn.Linear) -> None:
-        """Let `layer`, which reads the means, give what it gave for the states before their normalization.
+        """Change `layer`, which reads the means, so that it returns what it returned for the unnormalized states.
 
-        A layer without bias cannot take the center of the states; the learned shift takes it.
+        A layer without bias cannot add the states' center back, so the learned shift does.
         """
         deviation = (self.running_var + EPSILON).sqrt()
         if layer.bias is None:
@@ -153,11 +153,11 @@ class MeanNetwork(nn.Module):
 
     @property
     def enough_batches(self) -> int:
-        """Batches after which the weights of all batches are those of the momentum."""
+        """Number of batches after which all are weighted by the momentum."""
         return math.ceil(1 / max(self.momentum, 1e-6))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args) -> None:
-        """Load as torch does; statistics that were saved without a number of batches are those of many."""
+        """Load as torch does; statistics saved without a number of batches count as those of many."""
         name = f"{prefix}num_batches_tracked"
         if f"{prefix}running_mean" in state_dict and name not in state_dict:
             state_dict[name] = torch.tensor(self.enough_batches)
@@ -165,6 +165,6 @@ class MeanNetwork(nn.Module):
 
 
 def compute_kl(mean: torch.Tensor, log_variance: torch.Tensor) -> torch.Tensor:
-    """KL of N(mean, exp(log_variance)) from N(0, 1) in each dimension (Eq. 5), nats; float32."""
+    """Return the KL of N(mean, exp(log_variance)) from N(0, 1) in each dimension (Eq. 5), in nats, float32."""
     mean, log_variance = mean.float(), log_variance.float()
     return -0.5 * (1 + log_variance - mean.square() - log_variance.exp())

@@ -1,7 +1,7 @@
 """exBERT: an extension vocabulary and side modules over a frozen base (Tai et al., Findings of EMNLP 2020).
 
-Beside every layer of the base stands a smaller one that reads the same input; a gate mixes the two outputs token by
-token. New vocabulary entries have a table of their own beside the base's. The layers are in layers_exbert.py.
+Each layer of the base gets a smaller side module that reads the same input, and a gate mixes the two outputs token by
+token. New vocabulary entries have their own table. The layers are in layers_exbert.py.
 
 Symbols of the paper, and what they are called here:
 
@@ -74,12 +74,12 @@ class ExBertPreTrainedModel(BackbonePreTrainedModel):
         Args:
             backbone: Name or folder of a checkpoint, or a loaded model.
             extension_vocabulary: A `VocabularyDelta`, or a mapping of each new id to the old ids that spelled it.
-            extension_init: "normal" draws the new rows from N(0, `initializer_range`), with biases of zero in the
-                decoder (the paper); "pieces" makes both the means of those that spelled them (AdaLM's initialization).
+            extension_init: "normal" draws the new rows from N(0, `initializer_range`), with zero biases in the decoder
+                (the paper). "pieces" sets rows and biases to the means over their pieces (AdaLM's initialization).
             options: Further arguments, and fields of `ExBertConfig`.
 
         Raises:
-            ValueError: The extension vocabulary does not begin where the base's ends, or an option is wrong.
+            ValueError: The extension vocabulary does not start where the base's ends, or an option is wrong.
         """
         if extension_init not in ("normal", "pieces"):
             raise ValueError(f"extension_init must be 'normal' or 'pieces', got {extension_init!r}")
@@ -100,33 +100,33 @@ class ExBertPreTrainedModel(BackbonePreTrainedModel):
             fill_from_pieces(table.extension.weight, table.weight[:start], pieces)
             decoder: Any = model.get_output_embeddings()
             if decoder is not None and decoder.bias is not None:
-                # Old biases may all lie far below zero: new entries would outbid every old one.
+                # Old biases may all lie far below zero; new entries with zero biases would beat every old one.
                 fill_from_pieces(decoder.extension.bias, decoder.bias[:start], pieces)
         return model
 
     @property
     def embeddings(self) -> nn.Module:
-        """The embeddings of the encoder, where PEFT looks for the table of a prompt.
+        """The embeddings of the encoder, where peft looks for the table of a prompt.
 
-        By its number of rows, the other way, it would not find one with an extension.
+        peft could also search by number of rows, but would not find a table that has an extension.
         """
         encoder: Any = find_encoder(self)
         return encoder.embeddings
 
     def get_base_layers(self) -> nn.ModuleList:
-        """Return the layers, each with both branches."""
+        """Return the layers; each holds both branches."""
         return find_layers(find_encoder(self))
 
     def train_top_layers(self, num_layers: int = 3) -> None:
-        """Let a model with a task head train its head and its top layers alone, both branches of them.
+        """Train the head and both branches of the top layers; freeze the rest.
 
-        Loading makes everything trainable again.
+        `from_pretrained` undoes this: it makes every parameter trainable.
 
         Args:
-            num_layers: How many; 3 as in section 4.1.
+            num_layers: How many layers; 3 as in section 4.1.
 
         Raises:
-            ValueError: The model does not have so many.
+            ValueError: The model has fewer layers.
         """
         train_top_layers(self, num_layers)
 
@@ -136,15 +136,15 @@ class ExBertPreTrainedModel(BackbonePreTrainedModel):
         pad_to_multiple_of: int | None = None,
         mean_resizing: bool = True,
     ) -> Any:
-        """Give the extension rows for tokens that were added; all ids so far keep theirs.
+        """Give the extension rows for added tokens; every existing id keeps its row.
 
         Args:
             new_num_tokens: Ids of base and extension together.
-            pad_to_multiple_of: Rounds them up.
-            mean_resizing: Has no effect: rows are drawn as those of the extension, biases are the mean of the base's.
+            pad_to_multiple_of: Rounds the number up.
+            mean_resizing: No effect: new rows are drawn like the extension's, new biases are the mean of the base's.
 
         Raises:
-            ValueError: They are fewer than now.
+            ValueError: `new_num_tokens` is below the present number.
         """
         config: Any = self.config
         size = new_num_tokens or config.vocab_size
@@ -163,7 +163,7 @@ class ExBertPreTrainedModel(BackbonePreTrainedModel):
 
     @torch.no_grad()
     def grow_extensions(self, spread: float) -> None:
-        """Bring the extensions to the size that the configuration says; new rows are drawn from N(0, spread)."""
+        """Grow the extensions to the configured size; new rows are drawn from N(0, spread)."""
         config: Any = self.config
         table: Any = self.get_input_embeddings()
         extension = ExtensionTable(config.extension_vocab_size, table.embedding_dim).to(table.weight)
@@ -201,25 +201,25 @@ class ExBertModel(ExBertPreTrainedModel):
         """Encode a batch.
 
         Args:
-            input_ids: `[batch, length]`, of the base's or the extended vocabulary.
+            input_ids: `[batch, length]`, ids of base and extension.
             attention_mask: `[batch, length]`, 0 at padding.
             token_type_ids: `[batch, length]`, for families that have them.
             position_ids: `[batch, length]`.
             inputs_embeds: `[batch, length, hidden_size]` instead of `input_ids`.
-            kwargs: Go to the encoder.
+            kwargs: Passed to the encoder.
 
         Returns:
-            The encoder's output; the hidden states are the mixed ones.
+            The encoder's output, whose hidden states are the mixed ones.
         """
         outputs = self.encode(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
         return BaseModelOutput(outputs.last_hidden_state, outputs.hidden_states, outputs.attentions)
 
 
 class ExBertForMaskedLM(ExBertPreTrainedModel, BackboneForMaskedLM):
-    """Masked LM over base and extension vocabulary, the decoder tied to both tables.
+    """Masked LM over base and extension vocabulary; the decoder is tied to both tables.
 
-    With `freeze_backbone` it trains the extension, the side modules with their gates, and of the LM head all but the
-    base's decoder (the transform and the biases, as in the released code).
+    With `freeze_backbone` it trains the extension, the side modules with their gates, and the LM head except for the
+    base's decoder: its transform and its biases, as in the released code.
     """
 
     base_class = ExBertModel
@@ -233,7 +233,7 @@ class ExBertForMaskedLM(ExBertPreTrainedModel, BackboneForMaskedLM):
         self.post_init()
 
     def extend_decoder(self, extension: ExtensionDecoder) -> None:
-        """Give the decoder an extension, tied to that of the table."""
+        """Give the decoder an extension that is tied to the table's."""
         if not isinstance(self.lm_head, ExtendedModel):
             extend(self.lm_head, ExtendedModel, added_spread=self.config.initializer_range)
         add_extension(self.get_output_embeddings(), ExtendedDecoder, extension, self.config.base_vocab_size)
@@ -245,7 +245,7 @@ class ExBertForMaskedLM(ExBertPreTrainedModel, BackboneForMaskedLM):
 
     @torch.no_grad()
     def grow_extensions(self, spread: float) -> None:
-        """Grow the decoder as well; new biases are the mean of the base's, since at zero they could outbid them all."""
+        """Also grow the decoder. New biases are the mean of the base's; zero could beat every old entry."""
         super().grow_extensions(spread)
         config, decoder = self.config, self.get_output_embeddings()
         assert isinstance(decoder, nn.Linear)
@@ -257,7 +257,7 @@ class ExBertForMaskedLM(ExBertPreTrainedModel, BackboneForMaskedLM):
         self.tie_weights()
 
     def freeze_parameters(self) -> None:
-        """Freeze the base, the decoder's table included."""
+        """Freeze the base, including the decoder's table."""
         if self.config.freeze_backbone:
             self.model.backbone.requires_grad_(True)
             for parameter in self.get_base_parameters():
@@ -265,7 +265,7 @@ class ExBertForMaskedLM(ExBertPreTrainedModel, BackboneForMaskedLM):
             self.get_output_embeddings().weight.requires_grad_(False)
 
     def get_base_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of the base; what stands beside it is left out."""
+        """Return the parameters of the base, without those that exBERT adds."""
         return [
             parameter
             for name, parameter in self.model.backbone.named_parameters()
@@ -273,14 +273,14 @@ class ExBertForMaskedLM(ExBertPreTrainedModel, BackboneForMaskedLM):
         ]
 
     def train(self, mode: bool = True) -> "ExBertForMaskedLM":
-        """Switch to training mode; a frozen base follows unless it is to run without dropout."""
+        """Switch the mode; a frozen base without `backbone_dropout` stays in evaluation mode."""
         super().train(mode)
         is_trained = any(parameter.requires_grad for parameter in self.get_base_parameters())
         if self.config.freeze_backbone and not is_trained and not self.config.backbone_dropout:
             self.model.backbone.eval()
             layer: Any
             for layer in self.get_base_layers():
-                layer.training = mode  # the flag of the layer itself: activation checkpointing asks for it
+                layer.training = mode  # the layer's own flag, which activation checkpointing reads
                 if self.config.extension_hidden_size:
                     layer.side.train(mode)
         return self

@@ -6,16 +6,16 @@ value projections, to their keys and values.
 Symbols of the paper, and what they are called here:
 
     theta_general, theta_domain   `memory` and `backbone`
-    M = {M_1, ..., M_l}           the states of `GMapModel.encode_memory`, of the layers of `config.plan_memory`
-    H^(i-1)                       what layer i of the domain encoder reads
-    M~                            `Memory.states`, what a layer reads beside it
+    M = {M_1, ..., M_l}           the states of `GMapModel.encode_memory`, for the layers of `config.plan_memory`
+    H^(i-1)                       the input of layer i of the domain encoder
+    M~                            `Memory.states`, which the layer reads in addition
     g                             `LayerGate`, one for each layer that reads mixed states
     alpha_(t,l)                   its softmax over the memory's layers l, for each token t
 
-ModernBERT, decided here: its layers normalize before their projections, so they normalize the memory as well. A memory
-key stands where its token does: it is rotated by that position, and a local layer sees it from within its window. With
-a tokenizer of its own the memory is stretched to the length of the text it stands beside. As memory of another family
-its states are normalized by its final norm, for they are sums that grow from layer to layer.
+Decided here for ModernBERT: its layers normalize before their projections, so they normalize the memory too. A memory
+key is rotated by the position of its token, and a local layer sees it only within its window. A memory with its own
+tokenizer is stretched to the length of the text. A ModernBERT that is the memory of another family passes its states
+through its final norm, because they are sums that grow from layer to layer.
 """
 
 import copy
@@ -57,7 +57,7 @@ class GMapModel(GMapPreTrainedModel):
         super().__init__(config)
         self.backbone = build_backbone(config.backbone_config)
         self.memory = build_backbone(config.memory_config)
-        maybe_install_capturing_hooks(find_encoder(self.memory))  # left to the first call, it could not be compiled
+        maybe_install_capturing_hooks(find_encoder(self.memory))  # now: the first call may be a compiled one
         self.plan = config.plan_memory()
         self.state_indices = sorted({state for _, states in self.plan for state in states})
         width, has_gates = config.memory_config.hidden_size, config.strategy in GATED_STRATEGIES
@@ -78,8 +78,8 @@ class GMapModel(GMapPreTrainedModel):
         encoder = find_encoder(self.backbone)
         if not encoder._can_set_attn_implementation():
             raise ValueError(
-                f"G-MAP reads its memory in attention that transformers lets one exchange, {encoder.config.model_type} "
-                "has its own; take another family as the domain encoder"
+                f"the domain encoder must use transformers' attention interface, but {encoder.config.model_type} has "
+                "its own attention; use another family"
             )
         self.attention: Any = encoder.config._attn_implementation
         check_attention(self.attention)
@@ -91,7 +91,7 @@ class GMapModel(GMapPreTrainedModel):
             module.memory_index, module.memory_fusion, module.config = index, self.config.fusion, config
 
     def train(self, mode: bool = True) -> "GMapModel":
-        """Switch to training mode; a frozen memory stays in evaluation mode."""
+        """Switch the mode; a frozen memory stays in evaluation mode."""
         super().train(mode)
         if self.config.freeze_memory:
             self.memory.eval()
@@ -119,14 +119,14 @@ class GMapModel(GMapPreTrainedModel):
             token_type_ids: `[batch, length]`, for families that have them.
             position_ids: `[batch, length]`.
             inputs_embeds: `[batch, length, hidden_size]` instead of `input_ids`.
-            memory_input_ids: `[batch, memory_length]`, the same text by the memory's tokenizer; None: `input_ids`,
-                where the tokenizer is the same. In masked-LM training the masked words must be masked here too.
-            memory_attention_mask: `[batch, memory_length]`, 0 at padding; None: `attention_mask` where the tokenizer
-                is the same, else all ones. All zeros leave the plain domain encoder.
+            memory_input_ids: `[batch, memory_length]`, the same text by the memory's tokenizer; None takes `input_ids`
+                if the tokenizer is the same. In masked-LM training they must have the same words masked.
+            memory_attention_mask: `[batch, memory_length]`, 0 at padding; None takes `attention_mask` if the tokenizer
+                is the same, else ones. All zeros give the plain domain encoder.
             memory_token_type_ids: `[batch, memory_length]`.
-            memory_states: `[batch, memory_length, states, memory's hidden_size]` instead of running the memory
-                encoder: what `encode_memory` returned for this text.
-            kwargs: Go to the domain encoder.
+            memory_states: `[batch, memory_length, states, memory's hidden_size]`, what `encode_memory` returned for
+                this text. The memory encoder then does not run.
+            kwargs: Passed to the domain encoder.
 
         Returns:
             The domain encoder's output. For a baseline `last_hidden_state` holds the last states of both encoders side
@@ -141,22 +141,22 @@ class GMapModel(GMapPreTrainedModel):
             if config.memory_tokenizer == "own" or input_ids is None:
                 given = "a tokenizer of its own" if config.memory_tokenizer == "own" else "no input_ids"
                 raise ValueError(
-                    f"the memory encoder reads token ids of its own tokenizer and has {given}; give memory_input_ids "
-                    "and memory_attention_mask"
+                    f"memory_input_ids and memory_attention_mask must be given, as the memory encoder has {given}; "
+                    "tokenize the text for it"
                 )
             memory_input_ids, memory_token_type_ids = input_ids, token_type_ids
         if memory_attention_mask is None and (shared or config.memory_tokenizer == "same"):
             memory_attention_mask = attention_mask
         if memory_attention_mask is not None and memory_attention_mask.dim() != 2:
             raise ValueError(
-                "the memory's padding is masked by a memory_attention_mask [batch, memory_length], got "
-                f"{list(memory_attention_mask.shape)}; give it beside an attention_mask of another shape"
+                "memory_attention_mask must be [batch, memory_length], got "
+                f"{list(memory_attention_mask.shape)}; pass it if attention_mask has another shape"
             )
         length = (memory_states if memory_input_ids is None else memory_input_ids).shape[1]  # type: ignore[union-attr]
         if memory_attention_mask is not None and memory_attention_mask.shape[1] != length:
             raise ValueError(
                 f"memory_attention_mask must have the length of the memory's text, {length}, but has "
-                f"{memory_attention_mask.shape[1]}; give it beside memory_input_ids where attention_mask is of another "
+                f"{memory_attention_mask.shape[1]}; pass it with memory_input_ids if attention_mask has another "
                 "length"
             )
         known_ids = input_ids if memory_input_ids is None else memory_input_ids
@@ -165,8 +165,8 @@ class GMapModel(GMapPreTrainedModel):
             memory_states = self.encode_memory(known_ids, memory_attention_mask, memory_token_type_ids)
         elif not config.freeze_memory or needs_gradient(self.memory):
             raise ValueError(
-                "memory_states must be those of a frozen memory, but this one is trained; use freeze_memory=True, and "
-                "leave the memory out of an adapter by exclude_modules"
+                "memory_states must come from a frozen memory, but this memory is trained; use freeze_memory=True, and "
+                "exclude the memory from an adapter with exclude_modules"
             )
         self.check_memory_is_read(memory_states)
         if self.plan:
@@ -183,14 +183,14 @@ class GMapModel(GMapPreTrainedModel):
     def leave_out_added_tokens(
         self, input_ids: torch.Tensor | None, attention_mask: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Turn ids that the memory has no rows for, which `resize_token_embeddings` adds, into padding.
+        """Turn ids that the memory has no rows for into padding; `resize_token_embeddings` adds such ids.
 
         Args:
             input_ids: `[batch, memory_length]`.
-            attention_mask: `[batch, memory_length]`, 0 at padding; None: nothing is.
+            attention_mask: `[batch, memory_length]`, 0 at padding; None means no padding.
 
         Returns:
-            Ids and mask; the same where both encoders know the same ids, and where the memory has its own tokenizer.
+            Ids and mask, unchanged if both encoders know the same ids or the memory has its own tokenizer.
         """
         config: Any = self.config
         size = config.memory_config.vocab_size
@@ -210,13 +210,13 @@ class GMapModel(GMapPreTrainedModel):
         """Run the memory encoder, without gradient if it is frozen.
 
         Args:
-            input_ids: `[batch, memory_length]`, of its tokenizer.
+            input_ids: `[batch, memory_length]`, of the memory's tokenizer.
             attention_mask: `[batch, memory_length]`, 0 at padding.
-            token_type_ids: `[batch, memory_length]`; left out for families without them.
+            token_type_ids: `[batch, memory_length]`; ignored by families without them.
 
         Returns:
             `[batch, memory_length, states, hidden_size]`, the states that the strategy reads, in the order of
-            `self.state_indices`; for a baseline the last hidden state.
+            `self.state_indices`; the last hidden state for a baseline.
         """
         input_ids, attention_mask = self.leave_out_added_tokens(input_ids, attention_mask)
         inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
@@ -232,12 +232,12 @@ class GMapModel(GMapPreTrainedModel):
             return torch.stack([states[state] for state in self.state_indices], dim=2)
 
     def check_memory_is_read(self, memory_states: torch.Tensor) -> None:
-        """Raise unless the domain encoder's attention reads the memory and the states are those that it needs."""
+        """Raise unless the domain encoder's attention reads the memory and the states have the expected shape."""
         implementation = find_encoder(self.backbone).config._attn_implementation
         if self.plan and implementation != self.attention:
             raise ValueError(
-                f"the domain encoder was switched to {implementation} attention, but its memory is read in "
-                f"{self.attention}; use the set_attn_implementation of the {type(self).__name__}, with sdpa or eager"
+                f"the domain encoder must use {self.attention} attention to read its memory, but was switched to "
+                f"{implementation}; call set_attn_implementation of the {type(self).__name__} with sdpa or eager"
             )
         expected = (len(self.state_indices) or 1, self.config.memory_config.hidden_size)
         if memory_states.shape[2:] != expected:
@@ -254,18 +254,18 @@ class GMapModel(GMapPreTrainedModel):
         attention_mask: torch.Tensor | None,
         position_ids: torch.Tensor | None,
     ) -> list[Memory] | None:
-        """Build what each layer reads.
+        """Build the `Memory` of each layer that reads one.
 
         Args:
             memory_states: As `encode_memory` returns them.
             memory_attention_mask: `[batch, memory_length]`, or None.
-            inputs: `[batch, length, ...]`, what the domain encoder reads.
+            inputs: `[batch, length, ...]`, ids or embeddings of the domain encoder.
             attention_mask: `[batch, length]`, or None.
             position_ids: `[batch, length]`, or None.
 
         Returns:
-            One `Memory` for each layer of the plan; None if all of the memory is masked, so that the domain encoder
-            takes the very path it takes alone.
+            One `Memory` for each layer of the plan. None if the whole memory is masked, so that the domain encoder
+            computes exactly what it computes alone.
         """
         mask = None if memory_attention_mask is None else memory_attention_mask.bool()
         if mask is not None and not torch.compiler.is_compiling():
@@ -324,34 +324,34 @@ class GMapModel(GMapPreTrainedModel):
 
 
 class TwoHeads(nn.Module):
-    """The task heads of a baseline (section 3.2), one on each encoder, whose outputs are added.
+    """The task heads of a baseline (section 3.2): one on each encoder, with their outputs added.
 
-    "logits_fusion" adds logits. "ensemble" adds probabilities: its output is the logarithm of their mean (for
-    multi-label problems that of the odds), so that the loss is that of the mean.
+    "logits_fusion" adds logits. "ensemble" averages probabilities and returns the logarithm of their mean (for
+    multi-label problems, of the mean's odds), so that the usual loss applies to the mean.
     """
 
     def __init__(self, config: GMapConfig, domain_head: nn.Module, memory_head: nn.Module, choices_dim: int = -1):
         super().__init__()
         self.config = config
-        self.choices_dim = choices_dim  # what a probability is spread over: labels, or tokens in question answering
+        self.choices_dim = choices_dim  # the softmax runs over labels, or over tokens in question answering
         self.domain_head = domain_head
         self.memory_head = memory_head
 
     def adds_values(self) -> bool:
-        """Return whether the outputs themselves are added: those of logits_fusion, and of a regression.
+        """Return whether the outputs are added as they are: for logits_fusion and for regression.
 
-        A config without `problem_type` and with one label is one of a regression, as it is for the loss.
+        A config with one label and no `problem_type` counts as regression, as in the loss.
         """
         problem = self.config.problem_type
         is_single = self.choices_dim == -1 and self.config.num_labels == 1
         return self.config.strategy == "logits_fusion" or problem == "regression" or (problem is None and is_single)
 
     def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
-        """Map the states of both encoders side by side, `[batch, length, both widths]`, to the logits of the task.
+        """Map the states of both encoders, `[batch, length, both widths]`, to the logits of the task.
 
         Args:
-            hidden_states: See above.
-            attention_mask: `[batch, length]`, 0 at padding, where probabilities are spread over tokens.
+            hidden_states: The states of domain and memory encoder, side by side.
+            attention_mask: `[batch, length]`, 0 at padding; only for probabilities over tokens.
         """
         config = self.config
         domain, memory = hidden_states.split([config.hidden_size, config.memory_config.hidden_size], dim=-1)
@@ -359,7 +359,7 @@ class TwoHeads(nn.Module):
         if self.adds_values():
             return logits.sum(dim=0)
         if attention_mask is not None:
-            # Each part is normalized alone: what it gives to padding would move its share in the mean.
+            # Leave padding out of each part's softmax; otherwise its share would distort the mean.
             logits = logits.float().masked_fill(attention_mask[..., None] == 0, torch.finfo(torch.float).min)
         if config.problem_type == "multi_label_classification":
             probability = logits.float().sigmoid().mean(dim=0)
@@ -368,26 +368,28 @@ class TwoHeads(nn.Module):
 
 
 class GMapForMaskedLM(GMapPreTrainedModel, BackboneForMaskedLM):
-    """Masked LM of the domain encoder, whose layers read the memory of the masked text (section 4.4)."""
+    """Masked LM of the domain encoder, whose layers read the memory's states of the masked text (section 4.4)."""
 
     base_class = GMapModel
     forward = accept_inputs(BackboneForMaskedLM.forward, GMapModel.forward)
 
     def __init__(self, config: GMapConfig):
         if config.strategy in BASELINES:
-            raise ValueError(f"{config.strategy} is a baseline for task heads, a masked LM needs another strategy")
+            raise ValueError(
+                f"the strategy of a masked LM must read the memory, but {config.strategy} is for task heads"
+            )
         super().__init__(config)
         self.post_init()
 
 
 class GMapTaskHead(GMapPreTrainedModel):
-    """A task head, or that of a baseline: one on each encoder."""
+    """A task head on the domain encoder; a baseline has one on each encoder."""
 
     base_class = GMapModel
     choices_dim = -1
 
     def build_head(self, hidden_size: int) -> nn.Module:
-        """Build the head, or both heads of a baseline."""
+        """Build the head, or the two heads of a baseline."""
         config: Any = self.config
         build = super().build_head  # type: ignore[misc]
         if config.strategy not in BASELINES:
@@ -414,7 +416,7 @@ class GMapForQuestionAnswering(GMapTaskHead, BackboneForQuestionAnswering):
     forward = accept_inputs(BackboneForQuestionAnswering.forward, GMapModel.forward)
 
     def score_tokens(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-        """Return start and end scores; the parts of a baseline compare tokens and leave padding out."""
+        """Return start and end scores; a baseline's softmax over tokens leaves padding out."""
         if self.config.strategy in BASELINES:
             return self.qa_outputs(hidden_states, attention_mask)
         return super().score_tokens(hidden_states, attention_mask)

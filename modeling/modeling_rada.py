@@ -1,13 +1,13 @@
 """RADA: retrieval-augmented domain adaptation (Xu et al., RepL4NLP 2023).
 
-Beside an input the model gets passages that were retrieved for it. An interface on top of the encoder chooses one of
-them, weighs its words, and adds what it read to the state of every token of the input.
+The model gets passages that were retrieved for its input. An interface on top of the encoder chooses one of them,
+weighs its words, and adds what it read to the state of every token of the input.
 
 Symbols of the paper, and what they are called here (one head; d is its size):
 
     h_i^x, h_j^p            `hidden_states`, `passage_states`
     W^Q, W^K, W^V, W        `RetrievalInterface.query`, `.key`, `.value`, `.output`
-    alpha_ij, alpha_j       scores of words: q_i . k_j / sqrt(d), and over all i; `word_scores`
+    alpha_ij, alpha_j       scores of words: q_i . k_j / sqrt(d), and their mean over i; `word_scores`
     alpha^k                 the score of passage k, summed over its words and the heads; `passage_scores`
     g, tau, beta^k          noise, `temperature`, `passage_weights`
     k-hat                   `selected_passages`
@@ -41,12 +41,12 @@ from .heads import (
 )
 from .selection_rada import PassageReading, RadaModelOutput, RetrievalInterface, add_zero_gradients, average_states
 
-# Passages encoded at once: with 10 of them an input, a batch of 16 would otherwise be a batch of 160.
+# Passages encoded at once; a batch of 16 inputs with 10 passages each would otherwise be one of 160.
 ENCODED_AT_ONCE = 64
 
 
 class PassageReader(Protocol):
-    """Encoded passages that are read when they are needed, such as `hf_domain.rada.states.PassageCache`."""
+    """Encoded passages, read on demand; `hf_domain.rada.states.PassageCache` is one."""
 
     def read_vectors(self, passage_ids: torch.Tensor) -> torch.Tensor:
         """Read the mean states of passages, `[...]` to `[..., hidden_size]`, float32."""
@@ -73,8 +73,8 @@ class RadaPreTrainedModel(BackbonePreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, RetrievalInterface):
-            # What a fresh interface reads would be noise on every state: six tenths as large as the first token's of a
-            # small encoder with `initializer_range` 0.05.
+            # Random weights would add noise to every state: at an `initializer_range` of 0.05, six tenths of the size
+            # of a small encoder's first state.
             init.zeros_(module.output.weight)
             if module.scores == "pooled":
                 init.constant_(module.scale, module.query.in_features**0.5)
@@ -89,7 +89,7 @@ class RadaPreTrainedModel(BackbonePreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, *args, output_loading_info: bool = False, **kwargs) -> Any:
-        """Load as transformers does; a frozen passage encoder that the checkpoint lacks is copied from its encoder."""
+        """Load as transformers does; if a frozen passage encoder is not in the checkpoint, copy it from the encoder."""
         model, info = super().from_pretrained(*args, output_loading_info=True, **kwargs)
         missing = {key for key in info["missing_keys"] if "passage_backbone." in key}
         if missing:
@@ -103,7 +103,7 @@ class RadaPreTrainedModel(BackbonePreTrainedModel):
             self.base_model.passage_backbone.requires_grad_(False)
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, *args, **kwargs) -> Any:
-        """Resize as transformers does; a frozen passage encoder gets the new rows as they begin."""
+        """Resize as transformers does; a frozen passage encoder gets the new rows untrained."""
         rows = self.get_input_embeddings().num_embeddings
         table: Any = super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
         if self.config.passage_encoder == "frozen" and table.num_embeddings != rows:
@@ -115,16 +115,16 @@ class RadaPreTrainedModel(BackbonePreTrainedModel):
         return table
 
     def use_passage_cache(self, cache: PassageReader | None) -> None:
-        """Let the model read encoded passages by their ids, which batches then bring as `passage_ids`.
+        """Read encoded passages by their ids, which batches then bring as `passage_ids`.
 
         Args:
-            cache: Of the passage encoder as it is now; None forgets it.
+            cache: Passages encoded by the present passage encoder; None removes the cache.
         """
         rada: Any = self.base_model
         rada.passage_cache = cache
 
     def build_output(self, output_class: Any, outputs: Any, **fields: Any) -> Any:
-        """Return the output of a head with what was read."""
+        """Return the output of a head, with what was read."""
         reading = {name: outputs[name] for name in PassageReading.__dataclass_fields__ if name in outputs}
         return super().build_output(self.reading_output_class, outputs, **fields, **reading)
 
@@ -146,14 +146,14 @@ class RadaModel(RadaPreTrainedModel):
         self.post_init()
 
     def train(self, mode: bool = True) -> "RadaModel":
-        """Switch to training mode; a frozen passage encoder never uses dropout."""
+        """Switch the mode; a frozen passage encoder stays in evaluation mode."""
         super().train(mode)
         if self.config.passage_encoder == "frozen":
             self.passage_backbone.eval()
         return self
 
     def copy_passage_encoder(self) -> None:
-        """Give the frozen passage encoder, if there is one, the weights of the encoder."""
+        """Copy the encoder's weights into the frozen passage encoder, if there is one."""
         if self.config.passage_encoder == "frozen":
             self.passage_backbone.load_state_dict(self.backbone.state_dict())
 
@@ -173,7 +173,7 @@ class RadaModel(RadaPreTrainedModel):
         passage_ids: torch.LongTensor | None = None,
         **kwargs,
     ) -> RadaModelOutput:
-        """Encode a batch and read a passage for each input; without passages this is the encoder.
+        """Encode a batch and read a passage for each input. Without passages the output is the encoder's.
 
         Args:
             input_ids: `[batch, length]`.
@@ -182,23 +182,23 @@ class RadaModel(RadaPreTrainedModel):
             position_ids: `[batch, length]`.
             inputs_embeds: `[batch, length, hidden_size]` instead of `input_ids`.
             passage_input_ids: `[batch, passages, passage_length]`, or `[rows, passage_length]` with `passage_index`.
-            passage_attention_mask: The same shape, 0 at padding; a passage of padding is none.
-            passage_index: `[batch, passages]`, the row of each passage; -1 where there is none. A passage that several
-                inputs have is then encoded once.
+            passage_attention_mask: The same shape, 0 at padding; a passage of only padding counts as none.
+            passage_index: `[batch, passages]`, the row of each passage; -1 for none. A passage that several inputs
+                share is then encoded once.
             passage_states: Encoded passages instead of `passage_input_ids`, with `hidden_size` as last dimension.
             passage_vectors: Mean states of the passages, `[rows, hidden_size]` or `[batch, passages, hidden_size]`.
-                With them only the chosen passage is encoded, where nothing but the chosen one is read (in evaluation,
-                with pooled scores); elsewhere they are not needed.
-            passage_ids: `[batch, passages]`, which passages to read from the cache (see `use_passage_cache`) instead of
-                all the above; -1 where there is none.
-            kwargs: Go to the encoder.
+                With them, only the chosen passage is encoded in evaluation with pooled scores. Otherwise they have no
+                use.
+            passage_ids: `[batch, passages]`, the passages to read from the cache (see `use_passage_cache`) instead of
+                all the above; -1 for none.
+            kwargs: Passed to the encoder.
 
         Returns:
             `last_hidden_state` and what was read; `hidden_states` and `attentions` are the encoder's.
 
         Raises:
-            ValueError: There is no cache to read `passage_ids` from, or it would go stale while a shared encoder
-                trains; or passages that are not in the form above.
+            ValueError: `passage_ids` without a cache, or with one that goes stale because the shared encoder trains; or
+                passages of another shape.
         """
         outputs = self.encode(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
         hidden_states: Any = outputs.last_hidden_state
@@ -222,7 +222,7 @@ class RadaModel(RadaPreTrainedModel):
         return RadaModelOutput(**reading, hidden_states=outputs.hidden_states, attentions=outputs.attentions)
 
     def encode_passages(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Encode passages, with a gradient only if the configuration asks for it.
+        """Encode passages; gradients only with `passage_gradient`.
 
         Args:
             input_ids: `[rows, passage_length]`.
@@ -234,7 +234,7 @@ class RadaModel(RadaPreTrainedModel):
         encoder, is_trained = self.backbone, self.config.passage_gradient
         if self.config.passage_encoder == "frozen":
             encoder, is_trained = self.passage_backbone, needs_gradient(self.passage_backbone)
-        # An encoder that may attend to nothing gives what its attention makes of it; NaN, in some.
+        # Let a row of only padding attend to its first token: some encoders would return NaN.
         first = torch.arange(input_ids.shape[1], device=input_ids.device) == 0
         mask = attention_mask.bool() | (first & ~attention_mask.bool().any(dim=1, keepdim=True))
         mask = mask.to(attention_mask.dtype)
@@ -248,7 +248,7 @@ class RadaModel(RadaPreTrainedModel):
 
     @property
     def chooses_first(self) -> bool:
-        """Whether a passage is chosen by the vectors of all before the states of that one are read."""
+        """Whether to choose a passage by the mean states of all, and only then read its own states."""
         return not self.training and self.config.scores == "pooled" and self.config.selection != "all"
 
     def read_passages(
@@ -261,11 +261,11 @@ class RadaModel(RadaPreTrainedModel):
         states: torch.Tensor | None,
         vectors: torch.Tensor | None,
     ) -> RadaModelOutput:
-        """Read passages that the batch brings; arguments as in `forward`."""
+        """Read the passages of a batch; arguments as in `forward`."""
         shape = input_ids.shape if states is None else states.shape[:-1]  # type: ignore[union-attr]
         if len(shape) != (3 if index is None else 2) or (mask is not None and mask.shape != shape):
             raise ValueError(
-                "passages are [batch, passages, passage_length], or [rows, passage_length] with passage_index; got "
+                "passages must be [batch, passages, passage_length], or [rows, passage_length] with passage_index; got "
                 f"{list(shape)}, {'no' if index is None else 'a'} passage_index, and a passage_attention_mask of "
                 f"{None if mask is None else list(mask.shape)}"
             )
@@ -298,11 +298,11 @@ class RadaModel(RadaPreTrainedModel):
     ) -> RadaModelOutput:
         """Read passages from the cache; arguments as in `forward`."""
         if self.passage_cache is None:
-            raise ValueError("passage_ids are read from a cache and there is none; call use_passage_cache first")
+            raise ValueError("passage_ids need a cache, but the model has none; call use_passage_cache first")
         if self.training and (self.config.passage_encoder == "shared" or needs_gradient(self.passage_backbone)):
             raise ValueError(
-                "cached passages go stale while the encoder that made them trains; use passage_encoder='frozen', and "
-                "leave passage_backbone out of an adapter by exclude_modules"
+                "the encoder of cached passages must be frozen, but it trains, so that the cache goes stale; use "
+                "passage_encoder='frozen', and exclude passage_backbone from an adapter with exclude_modules"
             )
         available = passage_ids >= 0
         if not available.any():
@@ -335,9 +335,9 @@ class RadaModel(RadaPreTrainedModel):
             hidden_states: `[batch, length, hidden_size]`.
             attention_mask: `[batch, length]`.
             states: `[batch, passage_length, hidden_size]`, of the chosen passage.
-            mask: `[batch, passage_length]`; of padding alone where there is none.
+            mask: `[batch, passage_length]`; zeros if the input has no passage.
             selected: `[batch]`, see `RetrievalInterface.select`.
-            weights: `[batch, passages]`, likewise.
+            weights: `[batch, passages]`, see `RetrievalInterface.select`.
         """
         reading = self.interface(hidden_states, states.unsqueeze(1), attention_mask, mask.unsqueeze(1))
         reading.selected_passages = selected.masked_fill(reading.selected_passages < 0, -1)
@@ -369,7 +369,7 @@ class RadaQuestionAnsweringModelOutput(PassageReading, QuestionAnsweringModelOut
 
 
 class RadaForMaskedLM(RadaPreTrainedModel, BackboneForMaskedLM):
-    """Masked LM on what was read."""
+    """Masked LM on the encoder's states and what was read."""
 
     base_class = RadaModel
     reading_output_class = RadaMaskedLMOutput

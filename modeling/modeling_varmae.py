@@ -1,7 +1,7 @@
 """VarMAE: variational masked autoencoding (Hu et al., Findings of EMNLP 2022).
 
-A frozen encoder gives every token a context; a small context-uncertainty module turns the context into a Gaussian, a
-sample of which the LM head decodes. The encoder and the mean network are kept for fine-tuning.
+A frozen encoder gives every token a context. A small context-uncertainty module turns the context into a Gaussian, and
+the LM head decodes a sample from it. Fine-tuning keeps the encoder and the mean network.
 
 Symbols of the paper, and what they are called here:
 
@@ -41,13 +41,13 @@ ACTIVE_VARIANCE = 0.01
 
 @dataclass
 class VarMAEMaskedLMOutput(MaskedLMOutput):
-    """Output of `VarMAEForMaskedLM`; the terms of the loss are set when labels are given, detached.
+    """Output of `VarMAEForMaskedLM`. The terms of the loss are detached and set only if labels are given.
 
     Args:
         masked_reconstruction_loss: Mean cross-entropy of the masked tokens, nats.
         unmasked_reconstruction_loss: Mean cross-entropy of the unmasked tokens, nats.
-        masked_kl: Mean KL of the masked tokens, reduced over dimensions as `kl_reduction` says, nats.
-        unmasked_kl: The same of the unmasked tokens.
+        masked_kl: Mean KL of the masked tokens, reduced over dimensions by `kl_reduction`, nats.
+        unmasked_kl: The same for the unmasked tokens.
         active_latent_share: Share of the latent dimensions whose mean varies over the batch; 0 is full collapse.
     """
 
@@ -99,13 +99,13 @@ class VarMAEPreTrainedModel(BackbonePreTrainedModel):
             init.zeros_(module.shift)
             init.zeros_(module.running_mean)
             init.ones_(module.running_var)
-            # transformers marks what it has loaded. Statistics without a number of batches are those of many.
+            # transformers marks what it has loaded. Statistics without a number of batches count as those of many.
             was_loaded = getattr(module.running_mean, "_is_hf_initialized", False)
             init.constant_(module.num_batches_tracked, module.enough_batches if was_loaded else 0)
 
 
 class VarMAEModel(VarMAEPreTrainedModel):
-    """The encoder and the mean network: what fine-tuning and every head build on (section 2.3, last sentence)."""
+    """The encoder and the mean network, which every head builds on (section 2.3, last sentence)."""
 
     def __init__(self, config: VarMAEConfig):
         super().__init__(config)
@@ -131,7 +131,7 @@ class VarMAEModel(VarMAEPreTrainedModel):
             token_type_ids: `[batch, length]`, for families that have them.
             position_ids: `[batch, length]`.
             inputs_embeds: `[batch, length, hidden_size]` instead of `input_ids`.
-            kwargs: Go to the encoder.
+            kwargs: Passed to the encoder.
 
         Returns:
             `last_hidden_state` holds the means `[batch, length, hidden_size]`; `hidden_states` and `attentions` are the
@@ -152,12 +152,12 @@ class VarMAEForMaskedLM(VarMAEPreTrainedModel, BackboneForMaskedLM):
 
         sum over tau of  w_tau * sum over i in tau of [ -log p(x_i | z_i) + lambda_tau * KL_i ],   w_tau = 1 / |tau|.
 
-    In evaluation z is the mean, all unmasked tokens enter, and the loss is that of any masked LM, the cross-entropy of
-    the masked tokens: so its exponential is a perplexity. The other terms are in the output.
+    In evaluation z is the mean, and the loss is the cross-entropy of the masked tokens, as in any masked LM: its
+    exponential is a perplexity. The output also has the other terms, over all unmasked tokens.
     """
 
     base_class = VarMAEModel
-    # Trainer counts masked tokens, this loss is a mean over sequences: Trainer must divide by the accumulation steps.
+    # Trainer counts masked tokens, but this loss is a mean over sequences: Trainer must divide by accumulation steps.
     accepts_loss_kwargs = False
 
     def __init__(self, config: VarMAEConfig):
@@ -173,7 +173,7 @@ class VarMAEForMaskedLM(VarMAEPreTrainedModel, BackboneForMaskedLM):
             self.model.backbone.requires_grad_(False)
 
     def train(self, mode: bool = True) -> "VarMAEForMaskedLM":
-        """Switch to training mode; a frozen encoder follows unless it is to run without dropout."""
+        """Switch the mode; a frozen encoder without `backbone_dropout` stays in evaluation mode."""
         super().train(mode)
         frozen = self.config.freeze_backbone and not needs_gradient(self.model.backbone)
         if frozen and not self.config.backbone_dropout:
@@ -182,26 +182,25 @@ class VarMAEForMaskedLM(VarMAEPreTrainedModel, BackboneForMaskedLM):
 
     @torch.no_grad()
     def calibrate(self, batches: Iterable[Mapping[str, torch.Tensor]]) -> None:
-        """Let a new model start at the predictions of its encoder, instead of destroying what the LM head can read.
+        """Start a new model at its encoder's predictions; a random mean network would destroy what the LM head reads.
 
-        The running statistics become those of `batches`, and the LM head undoes the normalization: of a mean it makes
-        what the encoder's head made of the state.
+        Sets the running statistics to those of `batches`, and changes the LM head so that it undoes the normalization.
 
         Args:
-            batches: Masked text with labels, as training gets it; ten batches of some hundred tokens are enough.
+            batches: Masked text with labels, as in training; ten batches of a few hundred tokens are enough.
 
         Raises:
-            ValueError: The model is not `residual`, has no batch normalization, or has been trained or calibrated.
+            ValueError: The model is not `residual`, has no batch normalization, or is already trained or calibrated.
         """
         network, decoder = self.model.mean_network, self.get_output_embeddings()
         if not (network.residual and network.batch_norm):
             raise ValueError(
-                "calibrate needs residual=True and batch_norm=True, which keep the states of the encoder and change "
-                f"their scale; got residual={network.residual} and batch_norm={network.batch_norm}"
+                "calibrate needs residual=True and batch_norm=True, which only rescale the encoder's states, but got "
+                f"residual={network.residual} and batch_norm={network.batch_norm}"
             )
         if network.num_batches_tracked > 0:
             raise ValueError(
-                "calibrate starts a new model, but this one has statistics of "
+                "calibrate needs a new model, but this one already has statistics of "
                 f"{int(network.num_batches_tracked)} batches: train it as it is"
             )
         was_training = self.training
@@ -210,7 +209,7 @@ class VarMAEForMaskedLM(VarMAEPreTrainedModel, BackboneForMaskedLM):
             self(**batch)
         self.train(was_training)
         layers = [layer for layer in self.lm_head.modules() if isinstance(layer, nn.Linear) and layer is not decoder]
-        network.fold_inverse_into(layers[0])  # an LM head has one layer before its decoder
+        network.fold_inverse_into(layers[0])  # the one layer of an LM head before its decoder
 
     @can_return_tuple
     def forward(
@@ -226,7 +225,7 @@ class VarMAEForMaskedLM(VarMAEPreTrainedModel, BackboneForMaskedLM):
         """Reconstruct masked and unmasked tokens; arguments as in `BackboneForMaskedLM.forward`.
 
         Raises:
-            ValueError: `labels` without `input_ids`, which are the targets of the unmasked tokens.
+            ValueError: `labels` without `input_ids`: unmasked tokens have their ids as targets.
         """
         is_prompted = inputs_embeds is not None and inputs_embeds.requires_grad
         is_trained = is_prompted or needs_gradient(self.model.backbone)
@@ -238,7 +237,9 @@ class VarMAEForMaskedLM(VarMAEPreTrainedModel, BackboneForMaskedLM):
         terms: dict[str, Any] = {}
         if labels is not None:
             if input_ids is None:
-                raise ValueError("VarMAE reconstructs the unmasked tokens of input_ids, got inputs_embeds alone")
+                raise ValueError(
+                    "labels need input_ids, the targets of VarMAE's unmasked tokens, got only inputs_embeds"
+                )
             real = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
             terms = self.compute_objective(context, input_ids, labels, real)
         logits = None if self.training and labels is not None else self.decode(self.model.mean_network(context))
@@ -249,7 +250,7 @@ class VarMAEForMaskedLM(VarMAEPreTrainedModel, BackboneForMaskedLM):
     def compute_objective(
         self, context: torch.Tensor, input_ids: torch.Tensor, labels: torch.Tensor, real: torch.Tensor
     ) -> dict[str, torch.Tensor]:
-        """Compute the loss, in training that of Eq. 4, and its terms.
+        """Compute the loss and its terms; in training the loss of Eq. 4.
 
         Args:
             context: `[batch, length, hidden_size]`.
@@ -258,7 +259,7 @@ class VarMAEForMaskedLM(VarMAEPreTrainedModel, BackboneForMaskedLM):
             real: `[batch, length]`, bool, False at padding.
 
         Returns:
-            `loss` and the further fields of `VarMAEMaskedLMOutput`.
+            `loss` and the other fields of `VarMAEMaskedLMOutput`.
         """
         config = self.config
         masked = labels != -100
@@ -268,7 +269,7 @@ class VarMAEForMaskedLM(VarMAEPreTrainedModel, BackboneForMaskedLM):
         if self.training and config.unmasked_ratio < 1:
             unmasked = sample_tokens(unmasked, config.unmasked_ratio)
 
-        # One block, masked tokens first: they share the mean network, its normalization and the decoder.
+        # Masked and unmasked tokens in one block, masked first: mean network, normalization and decoder are shared.
         masked_context, unmasked_context = context[masked], context[unmasked]
         num_masked = len(masked_context)
         targets = torch.cat([labels[masked], input_ids[unmasked]])
@@ -307,7 +308,7 @@ class VarMAEForMaskedLM(VarMAEPreTrainedModel, BackboneForMaskedLM):
         }
 
     def weigh_tokens(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the weight of each chosen token: w_tau over the number of sequences, or one over all chosen tokens.
+        """Return each chosen token's weight: w_tau over the number of sequences, or 1 over the number of chosen tokens.
 
         Args:
             tokens: `[batch, length]`, bool.

@@ -1,8 +1,8 @@
-"""Our own models as encoders inside one another: finding their classes, and the code that a checkpoint carries of them.
+"""Models of ours inside one another: how to find their classes, and which code a checkpoint carries.
 
-transformers copies and downloads the files that `from .file import name` lines lead to from the model's own file. Lines
-that named every method here would put the code of all methods into every repository. So a method's file is imported by
-its name, and only a checkpoint that nests a method gets the lines that name it.
+transformers copies the files that `from .file import name` lines in a model's file lead to. Such lines for every method
+would put the code of all methods into every repository. Therefore this module imports a method by the name of its file,
+and a checkpoint gets import lines only for the methods that it nests.
 """
 
 import importlib
@@ -15,13 +15,13 @@ from typing import Any
 from transformers.dynamic_module_utils import get_relative_import_files
 
 NESTED_CODE = (
-    "\n\n# What this checkpoint nests: transformers copies the files that these lines name. Nothing runs them.\n"
+    "\n\n# The models nested in this checkpoint: transformers copies the files that these lines name. They never run.\n"
 )
 
 
 def find_config_class(model_type: str) -> Any:
-    """Return the configuration class of a method; None for the type of a stock encoder."""
-    # Only an identifier can be the end of a file's name: the type may come from a downloaded config.json.
+    """Return the configuration class of a method, or None for a stock encoder."""
+    # The type may come from a downloaded config.json; only an identifier can be part of a module's name.
     if not model_type.isidentifier() or find_spec(f".configuration_{model_type}", __package__) is None:
         return None
     module = importlib.import_module(f".configuration_{model_type}", __package__)
@@ -29,7 +29,7 @@ def find_config_class(model_type: str) -> Any:
 
 
 def find_model_class(model_type: str) -> Any:
-    """Return the class of a method's model without a head; None for the type of a stock encoder."""
+    """Return the class of a method's model without a head, or None for a stock encoder."""
     config_class = find_config_class(model_type)
     if config_class is None:
         return None
@@ -38,18 +38,18 @@ def find_model_class(model_type: str) -> Any:
 
 
 def list_nested_types(config: Any) -> set[str]:
-    """Return the types of our own models inside a model, at every depth."""
+    """Return the types of our models inside a model, at every depth."""
     inner = [getattr(config, name) for name in config.sub_configs]
     own = [each for each in inner if find_config_class(each.model_type)]
     return {each.model_type for each in own}.union(*map(list_nested_types, own))
 
 
 def save_nested_code(config: Any, folder: str | os.PathLike) -> None:
-    """Save the code of the methods inside a model of another method, beside the code that transformers saves.
+    """Save the code of the methods nested in a model, beside the code that transformers saves.
 
     Args:
-        config: Of the outer model.
-        folder: Where its checkpoint is saved.
+        config: Configuration of the outer model.
+        folder: Folder of its checkpoint.
     """
     here, lines = Path(__file__), []
     for model_type in sorted(list_nested_types(config) - {config.model_type}):
@@ -63,7 +63,7 @@ def save_nested_code(config: Any, folder: str | os.PathLike) -> None:
             for copied in (file, *map(Path, get_relative_import_files(file))):
                 shutil.copyfile(copied, Path(folder, copied.name))
     if lines:
-        # A checkpoint that is loaded from the Hub and saved again has its lines already.
+        # A checkpoint that was loaded from the Hub already has these lines.
         code = here.read_text(encoding="utf-8").partition(NESTED_CODE)[0]
         block = f"{NESTED_CODE}from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n{''.join(lines)}"
         Path(folder, here.name).write_text(code + block, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Base of the G-MAP models: building them from two encoders, and a memory that a checkpoint only refers to."""
+"""Base of the G-MAP models: built from two encoders, saved with the memory or with a reference to it."""
 
 import hashlib
 import logging
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def read_same_ids(tokenizer: Any, memory_tokenizer: Any) -> bool:
-    """Return whether two tokenizers make the same ids of any text."""
+    """Return whether two tokenizers give the same ids for every text."""
     if tokenizer.get_vocab() != memory_tokenizer.get_vocab():
         return False
     steps = ("pre_tokenizer", "post_processor", "normalizer")
@@ -30,7 +30,7 @@ def read_same_ids(tokenizer: Any, memory_tokenizer: Any) -> bool:
 def compare_tokenizers(
     domain: str, memory: str, revision: str = "main", memory_revision: str = "main", **hub_options: Any
 ) -> str | None:
-    """Return "same" or "own" for the tokenizers of two checkpoints; None where one comes without."""
+    """Return "same" or "own" for the tokenizers of two checkpoints; None if one has no tokenizer."""
     places = ((domain, revision), (memory, memory_revision))
     tokenizers: list[Any] = []
     for name, each in places:
@@ -38,11 +38,11 @@ def compare_tokenizers(
             tokenizer: Any = AutoTokenizer.from_pretrained(name, revision=each, **hub_options)
         except (OSError, ValueError, KeyError):
             tokenizer = None
-        # Of a known family without files transformers makes a tokenizer of special tokens alone.
+        # For a known family without tokenizer files, transformers makes a tokenizer of special tokens only.
         if tokenizer is None or set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
             logger.warning(
-                f"{name} has no tokenizer beside it: whether the memory reads the same ids is decided by the sizes of "
-                "the vocabularies. Set memory_tokenizer if that is wrong"
+                f"{name} has no tokenizer, so only the sizes of the vocabularies show whether the memory reads the "
+                "same ids. Set memory_tokenizer if the guess is wrong"
             )
             return None
         tokenizers.append(tokenizer)
@@ -50,7 +50,7 @@ def compare_tokenizers(
 
 
 def fingerprint_weights(model: nn.Module, names: Iterable[str]) -> str:
-    """Return a digest of some parameters of a model."""
+    """Return a digest of the parameters `names` of a model."""
     digest = hashlib.sha256()
     parameters = dict(model.named_parameters())
     for name in sorted(names):
@@ -82,12 +82,12 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
 
     @classmethod
     def from_backbone(cls, *args, **kwargs) -> Self:
-        """Refuse: there are two encoders.
+        """Refuse: a G-MAP needs two encoders.
 
         Raises:
             ValueError: Always.
         """
-        raise ValueError(f"{cls.__name__} is made of two encoders: use from_backbones(domain=..., memory=...)")
+        raise ValueError(f"a {cls.__name__} needs two encoders: use from_backbones(domain=..., memory=...)")
 
     @classmethod
     def from_backbones(
@@ -98,18 +98,18 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
         memory_revision: str | None = None,
         **options: Any,
     ) -> Self:
-        """Build a G-MAP of two pretrained encoders; a masked-LM head of the domain encoder is taken over as well.
+        """Build a G-MAP from two pretrained encoders, with the domain encoder's masked-LM head if this model has one.
 
         Args:
             domain: Name or folder of a checkpoint adapted to the domain, or a loaded model, whose weights are copied.
-            memory: The same of a general encoder.
-            memory_revision: Branch, tag or commit of `memory` on the Hub. With `save_memory=False` the commit that was
-                loaded is what the checkpoint refers to.
-            options: Further arguments of `BackbonePreTrainedModel.from_backbone`, which count for both encoders but
+            memory: The same for the general encoder.
+            memory_revision: Branch, tag or commit of `memory` on the Hub. With `save_memory=False` the checkpoint
+                refers to the commit that was loaded.
+            options: Further arguments of `BackbonePreTrainedModel.from_backbone`, which apply to both encoders except
                 for `revision`, and fields of `GMapConfig`.
 
         Raises:
-            ValueError: The two do not fit each other, or an option is wrong; see `GMapConfig`.
+            ValueError: The encoders do not fit together, or an option is wrong; see `GMapConfig`.
         """
         hub_options: Any = {name: options.get(name) for name in ("token", "cache_dir")}
         hub_options["trust_remote_code"] = options.get("trust_remote_code", False)
@@ -119,14 +119,14 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
             source = AutoModel.from_pretrained(memory, revision=memory_revision or "main", dtype=dtype, **hub_options)
         encoder = source.base_model
         names: Any = [model if isinstance(model, str) else model.name_or_path for model in (domain, memory)]
-        # A relative folder may be read from another one, or be taken for a name on the Hub.
+        # Absolute: a relative path would be read from another folder later, or be taken for a name on the Hub.
         place = os.path.abspath(names[1]) if os.path.isdir(names[1] or "") else names[1] or None
         options = {
             "memory_name_or_path": place,
             "memory_revision": getattr(encoder.config, "_commit_hash", None) or memory_revision,
             **options,
         }
-        # One that got new entries since it was loaded writes ids that the memory has no rows for.
+        # A domain model that was resized after loading reads ids that the memory has no rows for.
         rows = 0 if isinstance(domain, str) else domain.config.get_text_config().vocab_size
         if all(names) and "memory_tokenizer" not in options and rows <= encoder.config.vocab_size:
             revision = options.get("revision") or "main"
@@ -137,17 +137,17 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
         load_matching_weights(model.get_memory(), encoder.state_dict(), "the memory")
         config = model.config
         if config.save_memory and config.memory_tokenizer == "same" and os.path.isdir(config.memory_name_or_path or ""):
-            config.memory_name_or_path = None  # nothing is read there again, and a checkpoint tells no path
+            config.memory_name_or_path = None  # never read again, and a checkpoint must not reveal a local path
         return model
 
     @classmethod
     def from_pretrained(cls, *args, **kwargs) -> Any:
-        """Load as transformers does; a memory that the checkpoint only refers to is loaded from where it is.
+        """Load as transformers does, including a memory that the checkpoint only refers to.
 
-        That runs no code of the memory's repository: its architecture is that of `memory_config`.
+        No code of the memory's repository runs, because `memory_config` gives its architecture.
 
         Raises:
-            ValueError: The reference leads to other weights than those of `memory_config`.
+            ValueError: The reference leads to other weights than the checkpoint was saved with.
         """
         output = super().from_pretrained(*args, **kwargs)
         model = output[0] if isinstance(output, tuple) else output
@@ -156,10 +156,10 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
         return output
 
     def load_memory(self, **options: Any) -> None:
-        """Load the memory from `memory_name_or_path`; `options` are those of the Hub.
+        """Load the memory from `memory_name_or_path`; `options` are for the Hub.
 
         Raises:
-            ValueError: It is another encoder than that of `memory_config`.
+            ValueError: `memory_name_or_path` holds another encoder than `memory_config` describes.
         """
         config, memory = self.config, self.get_memory()
         place = f"{config.memory_name_or_path} (revision {config.memory_revision})"
@@ -168,15 +168,15 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
             loaded: Any = type(memory).from_pretrained(
                 config.memory_name_or_path,
                 revision=config.memory_revision or "main",
-                dtype=dtype or memory.dtype,  # that of the digest: rounded weights have another
-                use_safetensors=True,  # a checkpoint must not lead to a pickle
+                dtype=dtype or memory.dtype,  # the digest's type, because rounding changes a digest
+                use_safetensors=True,  # a checkpoint must never make us read a pickle
                 output_loading_info=True,
                 **options,
             )
         except OSError as error:
             raise ValueError(
-                f"the memory of this checkpoint is left to {place}, which cannot be read: {error}. Restore it, or "
-                "build the model anew with from_backbones"
+                f"this checkpoint loads its memory from {place}, which cannot be read: {error}. Restore it, or build "
+                "the model again with from_backbones"
             ) from error
         source, info = loaded
         shapes = {name: parameter.shape for name, parameter in memory.named_parameters()}
@@ -184,8 +184,8 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
         is_same = found == shapes and shapes.keys().isdisjoint(info["missing_keys"])
         if not is_same or (digest and digest != fingerprint_weights(source, shapes)):
             raise ValueError(
-                f"the memory of this checkpoint is left to {place}, which holds another encoder than that it was built "
-                "with; restore it, or build the model anew with from_backbones"
+                f"this checkpoint loads its memory from {place}, which must hold the encoder it was built with, but "
+                "holds another one; restore it, or build the model again with from_backbones"
             )
         memory.load_state_dict(source.state_dict(), strict=False)
 
@@ -202,9 +202,9 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
         self._keys_to_ignore_on_save = left_out
         super().save_pretrained(*args, **kwargs)
 
-    # What mypy reads of it is the wrapper of transformers' docstring, which hides `self`.
+    # mypy sees only transformers' docstring wrapper, which hides `self`.
     def push_to_hub(self, *args, **kwargs) -> Any:  # type: ignore[override]
-        """Push as transformers does, unless the model needs a folder of this machine."""
+        """Push as transformers does, but refuse a model that needs a local folder."""
         check_memory_reference(self.config.to_dict())
         return super().push_to_hub(*args, **kwargs)
 
@@ -214,7 +214,7 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
         return model.memory
 
     def freeze_parameters(self) -> None:
-        """Freeze the memory encoder, which is in evaluation mode then."""
+        """Freeze the memory encoder and switch it to evaluation mode."""
         if self.config.freeze_memory:
             self.get_memory().requires_grad_(False).eval()
 
@@ -222,7 +222,7 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
         """Switch to "sdpa" or "eager".
 
         Raises:
-            ValueError: Another one, which would leave the memory out.
+            ValueError: Another implementation, which would skip the memory.
         """
         check_attention(attn_implementation)
         super().set_attn_implementation(attn_implementation, *args, **kwargs)
@@ -230,16 +230,16 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
         model.use_memory_attention()
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, *args, **kwargs) -> Any:
-        """Resize the domain encoder's table; the memory, which has no rows for added tokens, reads the text without.
+        """Resize the domain encoder's table. The memory gets no new rows and skips the added tokens.
 
-        That serves a few markers. Words of the domain should be added before the model is built: `from_backbones` then
-        sees that the memory needs `memory_input_ids` of its own tokenizer.
+        This is meant for a few marker tokens. Add domain words before you build the model, so that `from_backbones`
+        gives the memory its own tokenizer.
         """
         table = super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
         config: Any = self.config
         added = config.vocab_size - config.memory_config.vocab_size
         if added > 0 and config.memory_tokenizer == "same":
-            logger.warning(f"the memory reads texts without the {added:,} tokens that it has no rows for")
+            logger.warning(f"the memory skips the {added:,} added tokens, because it has no rows for them")
         return table
 
     @torch.no_grad()

@@ -1,9 +1,9 @@
 """The interface of RADA: scores passages, chooses one, and adds its words to the states of the input (section 3.3).
 
-Eqs. 5-8 sum q_i . k_j over i before anything else is done with it, so they need the mean of the queries alone. Put
-through W^K transposed it scores the states themselves, and their weighted sum is put through W^V: the passages are
-never projected. Likewise the score of a passage needs one vector of it, the mean of its states. So where no gradient is
-wanted, a passage is chosen first, and only the states of that one are encoded or read.
+An exact factorization makes reading cheap. Eqs. 5-8 sum q_i . k_j over i first, so they need only the mean query.
+Multiplied by the transpose of W^K, it scores the passage's states as they are, and only their weighted sum is
+multiplied by W^V: no passage is projected. The score of a passage needs one vector of it, the mean of its states.
+Without gradients, a passage is therefore chosen first, and only its states are encoded or read.
 """
 
 import math
@@ -18,12 +18,12 @@ from transformers.modeling_outputs import BaseModelOutput
 
 @dataclass
 class PassageReading:
-    """What was read for each input of a batch; None where the model got no passages. Detached.
+    """What was read for each input of a batch, detached; None if the model got no passages.
 
     Args:
-        selected_passages: `[batch]`, which of its passages was chosen, as an index into them; -1 where there was none.
-        passage_weights: `[batch, passages]`, beta; sums to 1, or to 0 where there was no passage.
-        word_weights: `[batch, num_heads, passage_length]`, of the words of the chosen passage; sums to 1, or to 0.
+        selected_passages: `[batch]`, index of the chosen passage among the input's; -1 if it has none.
+        passage_weights: `[batch, passages]`, beta; sums to 1, or to 0 without passages.
+        word_weights: `[batch, num_heads, passage_length]`, over the words of the chosen passage; sums to 1, or to 0.
     """
 
     selected_passages: torch.Tensor | None = None
@@ -44,16 +44,16 @@ def average_states(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         mask: `[..., length]`, bool.
 
     Returns:
-        `[..., hidden_size]`, float32; zeros where there is no token.
+        `[..., hidden_size]`, float32; zeros if no token is real.
     """
     mask = mask.unsqueeze(-2).float()
     return (mask @ states.float()).squeeze(-2) / mask.sum(dim=-1).clamp(min=1)
 
 
 def sample_gumbel(like: torch.Tensor) -> torch.Tensor:
-    """Sample from Gumbel(0, 1) in the shape of `like` (Eq. 10), as -log of an exponential; always finite.
+    """Sample from Gumbel(0, 1) in the shape of `like` (Eq. 10), as -log of an exponential sample, which is finite.
 
-    Eq. 11 is infinite where the uniform sample is 0 or 1.
+    Eq. 11 is infinite if the uniform sample is 0 or 1.
     """
     return -torch.empty_like(like).exponential_().clamp(min=torch.finfo(like.dtype).tiny).log()
 
@@ -61,7 +61,7 @@ def sample_gumbel(like: torch.Tensor) -> torch.Tensor:
 def read_matrix(linear: nn.Module) -> torch.Tensor:
     """Return the matrix `[out, in]` of a linear map without bias, float32.
 
-    An adapter of peft in its place keeps the matrix of its own: what it does to the unit vectors is the matrix of both.
+    A peft adapter keeps its own matrix beside the original one; applying it to the unit vectors gives both together.
     """
     weight: Any = linear.weight
     if type(linear) is not nn.Linear:
@@ -70,9 +70,9 @@ def read_matrix(linear: nn.Module) -> torch.Tensor:
 
 
 class RetrievalInterface(nn.Module):
-    """The RA-interface (section 3.3): scores, selection and fusion, on the states of any encoder.
+    """The RA-interface (section 3.3): scoring, selection and fusion on the states of any encoder.
 
-    Computes in float32 whatever the states are. The matrices have no biases, as printed; one in W^K would cancel.
+    Computes in float32. The matrices have no biases, as printed; a bias in W^K would cancel.
     """
 
     def __init__(
@@ -94,8 +94,9 @@ class RetrievalInterface(nn.Module):
         self.output = nn.Linear(hidden_size, hidden_size, bias=False)
         self.norm = nn.LayerNorm(hidden_size)
         if scores == "pooled":
-            # The printed sum over both lengths is so large that neither noise nor gradient counts; the mean, of a
-            # fresh interface, so small (they differ by 0.001) that fine-tuning could end before it outgrows the noise.
+            # The printed sum over both lengths is so large that noise and gradient vanish beside it. The mean is so
+            # small in a new interface (passages differ by 0.001) that fine-tuning could end before it outgrows the
+            # noise.
             self.scale = nn.Parameter(torch.full((1,), hidden_size**0.5))
 
     def forward(
@@ -113,12 +114,13 @@ class RetrievalInterface(nn.Module):
             passage_states: `[batch, passages, passage_length, hidden_size]`, or `[rows, passage_length, hidden_size]`
                 with `passage_index`.
             attention_mask: `[batch, length]`, 0 at padding.
-            passage_attention_mask: As `passage_states` without its last dimension; a passage of padding is none.
-            passage_index: `[batch, passages]`, the row of each passage; -1 where there is none.
+            passage_attention_mask: `passage_states` without its last dimension; a passage of only padding counts as
+                none.
+            passage_index: `[batch, passages]`, the row of each passage; -1 for none.
 
         Returns:
-            `last_hidden_state` `[batch, length, hidden_size]`: exactly `hidden_states` where there is no passage; and
-            what was read.
+            `last_hidden_state` `[batch, length, hidden_size]`, exactly `hidden_states` for an input without passages;
+            and what was read.
         """
         mask = passage_attention_mask
         mask = passage_states.new_ones(passage_states.shape[:-1]) if mask is None else mask
@@ -159,9 +161,9 @@ class RetrievalInterface(nn.Module):
         return read_matrix(linear).unflatten(0, (self.num_heads, -1))
 
     def project_query(self, hidden_states: torch.Tensor, token_mask: torch.Tensor) -> torch.Tensor:
-        """Return the mean query of each head, put through W^K transposed and divided by sqrt(d).
+        """Return each head's mean query, multiplied by the transpose of W^K and divided by sqrt(d).
 
-        Its product with a state of a passage is the mean of q_i . k_j / sqrt(d) over the positions i.
+        Its product with a passage's state is the mean of q_i . k_j / sqrt(d) over the positions i.
 
         Args:
             hidden_states: `[batch, length, hidden_size]`.
@@ -186,7 +188,7 @@ class RetrievalInterface(nn.Module):
 
         Returns:
             Scores of words `[batch, heads, passages, passage_length]`, undefined at padding, and of passages
-            `[batch, passages]`. With "joint" both are logarithms of the attention they get.
+            `[batch, passages]`. With "joint" both are logarithms of the attention.
         """
         if self.scores == "joint":
             return self.score_jointly(hidden_states, states, token_mask, mask)
@@ -215,7 +217,7 @@ class RetrievalInterface(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Score by a softmax over all words of all passages at each position; see `score`.
 
-        In logarithms throughout: a passage without attention has a very small weight, not 0 / 0.
+        Computes in logarithms, so that a passage without attention gets a very small weight instead of 0 / 0.
         """
         query = torch.einsum("bld,hed->bhle", hidden_states, self.split_heads(self.query))
         keys = torch.einsum("bkpd,hed->bhkpe", states, self.split_heads(self.key)).flatten(2, 3)
@@ -236,12 +238,12 @@ class RetrievalInterface(nn.Module):
             available: `[batch, passages]`, bool.
 
         Returns:
-            What weighs the values, and beta, both `[batch, passages]`. The former is one-hot unless all are read; with
-            "gumbel" its gradient is that of beta.
+            The weights of the passages' values, and beta, both `[batch, passages]`. The former are one-hot unless
+            `selection` is "all"; with "gumbel" their gradient is beta's.
         """
         logits = passage_scores
         if self.selection == "gumbel" and self.training:
-            # As printed, one sample for all passages, which the softmax cancels.
+            # As printed: one sample for all passages, which the softmax cancels.
             logits = logits + sample_gumbel(logits[:, :1] if self.scores == "literal" else logits)
         logits = (logits / self.temperature).masked_fill(~available, torch.finfo(logits.dtype).min)
         weights = logits.softmax(dim=-1) * available
@@ -277,7 +279,7 @@ class RetrievalInterface(nn.Module):
         available: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Choose a passage by the vectors of the passages alone; needs `scores="pooled"`.
+        """Choose a passage by the passages' mean states; needs `scores="pooled"`.
 
         Args:
             hidden_states: `[batch, length, hidden_size]`.
@@ -286,7 +288,7 @@ class RetrievalInterface(nn.Module):
             attention_mask: `[batch, length]`, 0 at padding.
 
         Returns:
-            The index of the chosen passage `[batch]` (any where none is available) and beta `[batch, passages]`.
+            The index of the chosen passage `[batch]` (arbitrary if none is available) and beta `[batch, passages]`.
         """
         with torch.autocast(hidden_states.device.type, enabled=False):
             query = self.project_query(hidden_states, get_mask(hidden_states, attention_mask))
@@ -295,7 +297,7 @@ class RetrievalInterface(nn.Module):
 
 
 def get_mask(states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-    """Return a mask of tokens as bool; all are real where there is none."""
+    """Return a bool mask of the real tokens; without `attention_mask` all are real."""
     if attention_mask is None:
         return torch.ones(states.shape[:-1], dtype=torch.bool, device=states.device)
     return attention_mask.bool()
@@ -304,8 +306,8 @@ def get_mask(states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch
 def add_zero_gradients(states: torch.Tensor, module: nn.Module) -> torch.Tensor:
     """Return `states` unchanged, in a graph that gives every trainable parameter of `module` at least a zero gradient.
 
-    A batch without passages uses no weight of the interface, and selection="top1" never uses the scale. Processes that
-    train together would wait for the missing gradients forever.
+    Otherwise processes that train together would wait forever for a missing gradient: a batch without passages uses no
+    weight of the interface, and selection="top1" never uses the scale.
     """
     zeros: Any = [0 * parameter.flatten()[0] for parameter in module.parameters() if parameter.requires_grad]
     return states + sum(zeros).to(states.dtype) if zeros else states

@@ -209,7 +209,7 @@ def test_memory_in_a_folder_is_not_pushed(tmp_path, monkeypatch):
     model = GMapForMaskedLM.from_backbones(make_masked_lm("bert"), "bert", save_memory=False)
     assert model.config.memory_name_or_path == str(tmp_path / "bert")  # from wherever it is read
     for push in (model.push_to_hub, partial(model.save_pretrained, push_to_hub=True)):
-        with pytest.raises(ValueError, match=r"names no folder of this machine.*save_memory=True"):
+        with pytest.raises(ValueError, match=r"must not name a local folder.*save_memory=True"):
             push("someone/model")
     assert not (tmp_path / "someone").exists()
 
@@ -218,7 +218,7 @@ def test_publish_refuses_a_memory_on_this_machine(whole):
     config = read_json(whole / "config.json")
     for memory, cure in (("/home/someone/bert", "save_memory=True"), ("../bert", "save_memory=True")):
         write_json(whole / "config.json", config | {"save_memory": False, "memory_name_or_path": memory})
-        with pytest.raises(ValueError, match=f"got memory_name_or_path {memory}: .*{cure}"):
+        with pytest.raises(ValueError, match=f"memory_name_or_path is {memory}: .*{cure}"):
             publish(whole, "someone/model")
     write_json(whole / "config.json", config | {"save_memory": False, "memory_name_or_path": "someone/bert"})
     check_publication(whole)
@@ -234,7 +234,7 @@ def test_run_that_pushes_refuses_a_memory_on_this_machine():
         add_callback=lambda callback: None,
         callback_handler=SimpleNamespace(callbacks=[]),
     )
-    with pytest.raises(ValueError, match=r"got memory_name_or_path /home/someone/bert: .* with the same tokenizer"):
+    with pytest.raises(ValueError, match=r"memory_name_or_path is /home/someone/bert: .* with the same tokenizer"):
         run_training(trainer)
 
 

@@ -317,7 +317,7 @@ def test_wrong_configuration(monkeypatch):
     with pytest.raises(ValueError, match="cannot be merged, because its gates depend on the token"):
         make_adapter(make_stock()).merge_and_unload()
     extended = ExBertForMaskedLM.from_backbone(make_stock(), extension_vocabulary=VOCABULARY)
-    with pytest.raises(ValueError, match="extended by exBERT already"):
+    with pytest.raises(ValueError, match="must not be an exBERT"):
         get_peft_model(extended, ExBertAdapterConfig())
     monkeypatch.delattr(BaseTuner, "_remove_adapter_name_from_key")
     with pytest.raises(ImportError, match=r"needs peft 0.21 or newer, got \d"):

@@ -142,7 +142,7 @@ def test_text_of_another_length_than_the_memory():
     model = GMapForSequenceClassification.from_backbones(stock, stock, num_labels=2)
     batch = make_batch(masked=False)
     prompted = get_peft_model(model, PromptTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=3))
-    with pytest.raises(ValueError, match="give memory_input_ids"):
+    with pytest.raises(ValueError, match="memory_input_ids and memory_attention_mask must be given"):
         prompted(**batch)
     with pytest.raises(ValueError, match="must have the length of the memory's text, 12, but has 15"):
         prompted(**batch, memory_input_ids=batch["input_ids"])

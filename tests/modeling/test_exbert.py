@@ -226,7 +226,7 @@ def test_what_an_exbert_refuses():
     with pytest.raises(ValueError, match="can only grow"):
         model.resize_token_embeddings(VOCAB_SIZE)
     assert model.resize_token_embeddings() is model.get_input_embeddings()
-    with pytest.raises(ValueError, match="extended by exBERT already"):
+    with pytest.raises(ValueError, match="must not be an exBERT"):
         ExBertForTokenClassification.from_backbone(model)
     with pytest.raises(ValueError, match="between 1 and 2, got 3"):
         model.train_top_layers(3)

@@ -479,7 +479,7 @@ def test_padding_of_passages_never_leaks(family, scores):
         ({"selection": "best"}, "selection must be one of gumbel, top1, all, got 'best'"),
         ({"passage_encoder": "other"}, "passage_encoder must be one of shared, frozen, got 'other'"),
         ({"temperature": 0.0}, "temperature must be above 0, got 0.0"),
-        ({"passage_encoder": "frozen", "passage_gradient": True}, "trains the shared encoder"),
+        ({"passage_encoder": "frozen", "passage_gradient": True}, "needs passage_encoder='shared'"),
     ],
 )
 def test_wrong_option(option, message):

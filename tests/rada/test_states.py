@@ -168,7 +168,7 @@ def test_a_shared_encoder_may_read_but_not_train(tmp_path, tokenizer, passages):
     model.use_passage_cache(build(tmp_path, model, tokenizer, passages))
     batch = make_batch(masked=False)
     model(**batch, passage_ids=INDEX)
-    with pytest.raises(ValueError, match=r"go stale.*passage_encoder='frozen'"):
+    with pytest.raises(ValueError, match=r"goes stale.*passage_encoder='frozen'"):
         model.train()(**batch, passage_ids=INDEX)
 
 
