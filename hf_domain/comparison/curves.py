@@ -1,7 +1,6 @@
 """Curves over the budget: what each row scores at each number of tokens, and from which number on it pays."""
 
 import statistics
-from typing import Any
 
 import pandas as pd
 
@@ -61,38 +60,3 @@ def find_first_tokens(report: Report, own: str, other: str) -> int | None:
             break
         first = at.plan["budget"]["tokens"]
     return first
-
-
-def draw_curves(report: Report, pyplot: Any) -> Any:
-    """Draw the gain of each row over no adaptation, against the tokens and against the seconds of pre-training."""
-    methods = [method for method in report.titles if method in report.gains]
-    if not report.smaller or not methods:
-        return None
-    figure, panels = pyplot.subplots(1, 2, figsize=(12, 2.5 + 0.3 * len(methods)), sharey=True)
-    for row, method in enumerate(methods):
-        points = [
-            (at.plan["budget"]["tokens"], at.costs[method].get("pre-training s"), at.gains[method])
-            for at in (*report.smaller, report)
-            if method in at.gains
-        ]
-        for axes, column in zip(panels, (0, 1), strict=True):
-            known = [(point[column], point[2]) for point in points if point[column]]
-            if not known:
-                continue
-            across, gains = zip(*known, strict=True)
-            low, high = ([getattr(g, side) or g.mean for g in gains] for side in ("low", "high"))
-            means = [gain.mean for gain in gains]
-            axes.fill_between(across, low, high, color=f"C{row % 10}", alpha=0.12, linewidth=0)
-            axes.plot(across, means, marker="o", color=f"C{row % 10}")
-            axes.annotate(
-                report.titles[method], (across[-1], means[-1]), xytext=(6, 0), textcoords="offset points",
-                color=f"C{row % 10}", va="center", fontsize=9,
-            )  # fmt: skip
-    for axes, label in zip(panels, ("tokens of pre-training", "seconds of pre-training"), strict=True):
-        axes.axhline(0, color="grey", linewidth=0.8)
-        axes.set_xscale("log")
-        axes.margins(x=0.15)
-        axes.set_xlabel(label)
-        axes.spines[["top", "right"]].set_visible(False)
-    panels[0].set_ylabel("points over no adaptation, mean of tasks")
-    return figure

@@ -1,105 +1,237 @@
-"""The pictures of a report."""
+"""The figures of a report: one description of each, for the page (with values under the pointer) and as a PNG.
+
+Every figure gives a row the same color. Names stand at their points: a legend of thirty rows cannot be read.
+"""
 
 import statistics
 from pathlib import Path
 from typing import Any
 
-from hf_domain.comparison.curves import draw_curves
+import pandas as pd
+
+from hf_domain.comparison.statistics import Difference
 from hf_domain.comparison.summary import START, Report
 from hf_domain.files import write_whole
-from hf_domain.methods import BASELINE
+from hf_domain.methods import BASELINE, NO_ADAPTATION
+
+# Pixels of a PNG for one of the page: text of 12 points is read at half of the size.
+SCALE = 2
+# Names that fit beside points of one figure; the others are under the pointer.
+NAMED = 12
+MEAN = "mean of tasks"
+# The colors of Tableau 10, dark enough for text, then their lighter ones.
+PALETTE = (
+    "#4e79a7", "#e15759", "#59a14f", "#b07aa1", "#f28e2b", "#76b7b2", "#9c755f", "#d37295", "#b6992d", "#499894",
+    "#79706e", "#86bcb6", "#a0cbe8", "#ff9d9a", "#8cd17d", "#d4a6c8", "#ffbe7d", "#fabfd2", "#d7b5a6", "#bab0ac",
+)  # fmt: skip
 
 
 def draw(report: Report, output_dir: Path) -> list[str]:
-    """Draw the pictures for which there is something to show; returns their names."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    pictures = []
-    for name, draw_picture in (
-        ("curves.png", draw_curves),
-        ("differences.png", _draw_differences),
-        ("cost.png", _draw_costs),
-        ("forgetting.png", _draw_losses),
-    ):
-        figure = draw_picture(report, pyplot)
-        if figure is not None:
-            figure.tight_layout()
-            with write_whole(output_dir / name) as unfinished:
-                figure.savefig(unfinished, dpi=120, format="png")
-            pyplot.close(figure)
-            pictures.append(name)
-    return pictures
+    """Write a PNG of each figure for which there is something to show; returns their names."""
+    figures = make_figures(report)
+    for name, figure in figures.items():
+        with write_whole(output_dir / f"{name}.png") as unfinished:
+            figure.save(unfinished, format="png", scale_factor=SCALE)
+    return [f"{name}.png" for name in figures]
 
 
-def _draw_differences(report: Report, pyplot: Any) -> Any:
-    """Differences to the baseline with their intervals, a panel a task."""
-    methods = [method for method, row in report.differences.items() if row]
-    tasks = list(report.plan["tasks"])
-    if not methods:
+def make_figures(report: Report) -> dict[str, Any]:
+    """Return the figures as charts of altair, by name, in the order of a reader."""
+    makers = {
+        "differences": make_differences,
+        "curves": make_curves,
+        "cost": make_costs,
+        "forgetting": make_forgetting,
+    }
+    figures = {name: make(report) for name, make in makers.items()}
+    return {
+        name: figure.configure(font="sans-serif").configure_view(stroke=None).configure_axis(grid=False)
+        for name, figure in figures.items()
+        if figure is not None
+    }
+
+
+def make_differences(report: Report) -> Any:
+    """Differences to the baseline with their intervals: a panel for the mean, and one for each task."""
+    import altair
+
+    means = {own: d for (own, other), d in report.decisions.items() if other == BASELINE and d is not None}
+    panels = {MEAN: means} if len(report.plan["tasks"]) > 1 else {}
+    for task in report.plan["tasks"]:
+        panels[task] = {own: row[task] for own, row in report.differences.items() if task in row}
+    rows = [
+        describe_difference(report, own, difference) | {"panel": panel}
+        for panel, differences in panels.items()
+        for own, difference in differences.items()
+    ]
+    if not rows:
         return None
-    size = (2.2 + 2.2 * len(tasks), 1 + 0.35 * len(methods))
-    figure, panels = pyplot.subplots(1, len(tasks), figsize=size, sharey=True, squeeze=False)
-    for axes, task in zip(panels[0], tasks, strict=True):
-        for row, method in enumerate(methods):
-            if difference := report.differences[method].get(task):
-                if difference.low is not None:
-                    axes.plot([difference.low, difference.high], [row, row], color=f"C{row}")
-                axes.plot(difference.mean, row, "o", color=f"C{row}")
-        axes.axvline(0, color="grey", linewidth=0.8)
-        axes.set_ylim(len(methods) - 0.5, -0.5)
-        axes.set_title(task)
-        axes.set_yticks(range(len(methods)), [report.plan["titles"][method] for method in methods])
-        axes.set_xlabel("points over DAPT")
-        axes.spines[["top", "right"]].set_visible(False)
-    return figure
+    titles = [title for title in report.titles.values() if title in {row["row"] for row in rows}]
+    base = altair.Chart().encode(  # the panels give it its data
+        y=altair.Y("row:N", sort=titles, title=None, axis=altair.Axis(labelLimit=300)),
+        color=choose_colors(report),
+        tooltip=["row:N", "panel:N", altair.Tooltip("difference:Q", format="+.1f"), "interval:N", "p:N"],
+    )
+    across = altair.X("difference:Q", title="points over DAPT")
+    layers = [
+        altair.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color="grey").encode(x="zero:Q"),
+        base.mark_rule(strokeWidth=2).encode(x=altair.X("low:Q", title="points over DAPT"), x2="high:Q"),
+        # A filled point is a difference that decides; a single task never does.
+        base.mark_point(size=70, strokeWidth=2, opacity=1).encode(
+            x=across,
+            fill=choose_colors(report, altair.Fill),
+            fillOpacity=altair.condition("datum.sure", altair.value(1), altair.value(0)),
+        ),
+    ]
+    chart = altair.layer(*layers, data=pd.DataFrame(rows)).properties(width=150, height=18 * len(titles) + 10)
+    return chart.facet(facet=altair.Facet("panel:N", sort=[*panels], title=None), columns=4)
 
 
-def _draw_costs(report: Report, pyplot: Any) -> Any:
-    """Difference to the baseline, mean over the tasks of a method, against the seconds of pre-training."""
-    titles = report.plan["titles"]
-    points = {method: (0.0 if method == BASELINE else None) for method in titles}
-    points |= {m: statistics.mean(d.mean for d in row.values()) for m, row in report.differences.items() if row}
-    if BASELINE not in titles or not any(report.differences.values()):
+def describe_difference(report: Report, own: str, difference: Difference) -> dict[str, Any]:
+    """Return a difference as a figure needs it."""
+    low, high = (difference.mean if side is None else side for side in (difference.low, difference.high))
+    return {
+        "row": report.titles[own],
+        "difference": difference.mean,
+        "low": low,
+        "high": high,
+        "interval": f"{low:+.1f} to {high:+.1f}" if difference.low is not None else "none: one seed",
+        "p": "" if difference.corrected is None else f"{difference.corrected:.3f}",
+        "sure": difference.is_sure,
+    }
+
+
+def make_curves(report: Report) -> Any:
+    """Gain of each row over no adaptation, against the tokens and against the seconds of pre-training."""
+    import altair
+
+    rows = []
+    for at in (*report.smaller, report):
+        for method, gain in at.gains.items():
+            seconds = at.costs[method].get("pre-training s")
+            if seconds:
+                spent = {"tokens": at.plan["budget"]["tokens"], "seconds": seconds}
+                rows.append(describe_difference(at, method, gain) | spent | {"last": at is report})
+    if not report.smaller or not rows:
         return None
-    figure, axes = pyplot.subplots(figsize=(9, 5))
-    for row, (method, difference) in enumerate(points.items()):
-        if difference is not None:
-            seconds = report.costs[method].get("pre-training s", 0.0)
-            axes.plot(seconds, difference, linestyle="", label=titles[method], **_choose_marker(row))
-    axes.axhline(0, color="grey", linewidth=0.8)
-    axes.set_xlabel("seconds of pre-training")
-    axes.set_ylabel("points over DAPT, mean of the method's tasks")
-    return _finish_scatter(figure, axes)
+    place_names([row for row in rows if row["last"]], "difference")
+    panels = []
+    for name in ("tokens", "seconds"):
+        place = "place:Q" if name == "tokens" else "difference:Q"  # rows end at different seconds
+        largest = max(row[name] for row in rows)
+        scale = altair.Scale(type="log", nice=False, domain=[min(row[name] for row in rows) / 1.1, 3 * largest])
+        base = altair.Chart(pd.DataFrame(rows)).encode(
+            x=altair.X(f"{name}:Q", scale=scale, title=f"{name} of pre-training", axis=altair.Axis(format="~s")),
+            color=choose_colors(report),
+            tooltip=["row:N", "tokens:Q", "seconds:Q", altair.Tooltip("difference:Q", format="+.1f"), "interval:N"],
+        )
+        title = f"points over {report.titles[NO_ADAPTATION]}"
+        last = base.transform_filter("datum.last")
+        layers = (
+            altair.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color="grey").encode(y="zero:Q"),
+            base.mark_rule(opacity=0.35).encode(y=altair.Y("low:Q", title=title), y2="high:Q"),
+            base.mark_line(point=True).encode(y=altair.Y("difference:Q", title=title)),
+            last.mark_text(align="left", dx=10, fontSize=12).encode(y=altair.Y(place, title=title), text="row:N"),
+        )
+        panels.append(altair.layer(*layers).properties(width=400, height=320))
+    return altair.hconcat(*panels).resolve_scale(y="shared")
 
 
-def _draw_losses(report: Report, pyplot: Any) -> Any:
-    """Gain on text of the domain against forgetting of general text, from the encoder as it was."""
+def place_names(rows: list[dict[str, Any]], key: str) -> None:
+    """Set where the name of each row stands (`place`): at its value, but no two on each other."""
+    spread = max((row["high"] for row in rows), default=0) - min((row["low"] for row in rows), default=0)
+    above = -float("inf")
+    for row in sorted(rows, key=lambda row: row[key]):
+        above = row["place"] = max(row[key], above + 0.05 * spread)
+
+
+def make_costs(report: Report) -> Any:
+    """Difference to the baseline against the seconds of pre-training, with the rows that no other one beats in both."""
+    import altair
+
+    rows = []
+    for method in report.titles:
+        row = report.differences[method]
+        if method != BASELINE and not row:
+            continue
+        decision = report.decisions.get((method, BASELINE))
+        known = decision or Difference((), statistics.mean(d.mean for d in row.values()) if row else 0.0)
+        rows.append(
+            describe_difference(report, method, known)
+            | {"seconds": report.costs[method].get("pre-training s", 0.0), "is_best": False}
+        )
+    if BASELINE not in report.titles or len(rows) < 2:
+        return None
+    best = -float("inf")
+    for row in sorted(rows, key=lambda row: (row["seconds"], -row["difference"])):
+        row["is_best"], best = row["difference"] > best, max(best, row["difference"])
+    # Room for a name on the right.
+    scale = altair.Scale(domain=[0, 1.2 * max(row["seconds"] for row in rows) or 1.0], nice=False)
+    base = altair.Chart(pd.DataFrame(rows)).encode(
+        x=altair.X("seconds:Q", title="seconds of pre-training", scale=scale),
+        color=choose_colors(report),
+        tooltip=[
+            "row:N",
+            altair.Tooltip("seconds:Q", format=",.0f"),
+            altair.Tooltip("difference:Q", format="+.1f"),
+            "interval:N",
+            "p:N",
+        ],
+    )
+    gain = altair.Y("difference:Q", title="points over DAPT")
+    is_best = base.transform_filter("datum.is_best")
+    named = base if len(rows) <= NAMED else is_best
+    layers = (
+        altair.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color="grey").encode(y="zero:Q"),
+        is_best.mark_line(interpolate="step-after", strokeDash=[4, 3]).encode(y=gain, color=altair.value("grey")),
+        base.mark_rule(opacity=0.5).encode(y=altair.Y("low:Q", title="points over DAPT"), y2="high:Q"),
+        base.mark_point(filled=True, size=80, opacity=1).encode(y=gain),
+        named.mark_text(align="left", dx=8, dy=-8, fontSize=12).encode(y=gain, text="row:N"),
+    )
+    return altair.layer(*layers).properties(width=560, height=320)
+
+
+def make_forgetting(report: Report) -> Any:
+    """Gain on text of the domain against what is lost on general text, from the encoder as it was."""
+    import altair
+
     general, start = report.plan["general"], report.losses.get(START, {})
     if general is None or general not in start:
         return None
-    figure, axes = pyplot.subplots(figsize=(9, 5))
-    for row, (title, losses) in enumerate(report.losses.items()):
+    rows = []
+    for title, losses in report.losses.items():
         corpora = [corpus for corpus in losses if corpus != general and corpus in start]
-        if losses is not start and title not in report.other_tokens and general in losses and corpora:
-            gains = [start[corpus] - losses[corpus] for corpus in corpora]
-            forgotten = [losses[general] - start[general]] * len(corpora)
-            axes.plot(gains, forgotten, linestyle="", label=title, **_choose_marker(row))
-    axes.axhline(0, color="grey", linewidth=0.8)
-    axes.set_xlabel("masked-LM loss gained on text of the domain")
-    axes.set_ylabel("lost on general text")
-    return _finish_scatter(figure, axes)
+        if losses is not start and title not in report.other_tokens and general in losses:
+            forgotten = losses[general] - start[general]
+            gains = [{"corpus": corpus, "gained": start[corpus] - losses[corpus]} for corpus in corpora]
+            rows += [{"row": title, "forgotten": forgotten, **gain} for gain in gains]
+    if not rows:
+        return None
+    # Encoders of several corpora have titles of their own: their colors are those of this figure.
+    base = altair.Chart(pd.DataFrame(rows)).encode(
+        x=altair.X(
+            "gained:Q", title="masked-LM loss gained on text of the domain", axis=altair.Axis(tickCount=8)
+        ),
+        y=altair.Y("forgotten:Q", title="lost on general text"),
+        color=choose_colors(report, titles=list(dict.fromkeys([*report.titles.values(), *report.losses]))),
+        tooltip=[
+            "row:N", "corpus:N", altair.Tooltip("gained:Q", format=".3f"), altair.Tooltip("forgotten:Q", format=".3f")
+        ],
+    )  # fmt: skip
+    names = base.mark_text(align="left", dx=8, fontSize=12).encode(text="row:N")
+    layers = (
+        altair.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color="grey").encode(y="zero:Q"),
+        base.mark_point(filled=True, size=80, opacity=1),
+        *([names] if len(rows) <= NAMED else []),
+    )
+    return altair.layer(*layers).properties(width=560, height=320)
 
 
-def _choose_marker(row: int) -> dict[str, str]:
-    """Return what tells one of many points from the others: ten colors, then another shape."""
-    return {"color": f"C{row % 10}", "marker": "os^D"[row // 10 % 4]}
+def choose_colors(report: Report, channel: Any = None, titles: list[str] | None = None) -> Any:
+    """Return the colors of the rows, which are those of their place in the plan in every figure."""
+    import altair
 
-
-def _finish_scatter(figure: Any, axes: Any) -> Any:
-    """Name the points beside the axes: names at the points would lie on each other."""
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8, frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure
+    names = [*report.titles.values()] if titles is None else titles
+    colors = [PALETTE[number % len(PALETTE)] for number in range(len(names))]
+    scale = altair.Scale(domain=names, range=colors)
+    return (channel or altair.Color)("row:N", scale=scale, legend=None)

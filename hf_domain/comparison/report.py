@@ -1,4 +1,4 @@
-"""The report of a comparison, made from its result files and nothing else: Markdown, HTML and pictures."""
+"""The report of a comparison, made from its result files and nothing else: Markdown with pictures, and a page."""
 
 import html
 import statistics
@@ -9,12 +9,20 @@ import pandas as pd
 
 from hf_domain.comparison.answer import answer, format_p
 from hf_domain.comparison.curves import make_curve_table
-from hf_domain.comparison.figures import draw
+from hf_domain.comparison.figures import draw, make_figures
 from hf_domain.comparison.results import read_results
 from hf_domain.comparison.statistics import Difference, compute_interval
 from hf_domain.comparison.summary import Report, read_report
 from hf_domain.files import read_json, write_json, write_text
 from hf_domain.methods import BASELINE
+
+PAGE = Path(__file__).with_name("report_page.html")
+CAPTIONS = {
+    "differences": "Differences to DAPT, with 95 % intervals; a filled point decides",
+    "curves": "Gain over no adaptation, by the budget",
+    "cost": "Gain against cost; the dashed line joins the rows that no cheaper row beats",
+    "forgetting": "What each encoder gained on the domain, and lost on general text",
+}
 
 
 def write_report(output_dir: Path) -> Report:
@@ -36,7 +44,7 @@ def write_report(output_dir: Path) -> Report:
     pictures = draw(report, output_dir)
     tables = make_tables(report)
     write_text(output_dir / "report.md", make_markdown(report, tables, pictures))
-    write_text(output_dir / "report.html", make_html(report, tables, pictures))
+    write_text(output_dir / "report.html", make_html(report, tables))
     write_json(
         output_dir / "report.json",
         {name: getattr(report, name) for name in ("scores", "floors", "unlearned", "costs", "losses", "failed")}
@@ -77,13 +85,9 @@ def make_tables(report: Report) -> dict[str, pd.DataFrame]:
     losses = losses.map(lambda value: "" if pd.isna(value) else f"{value:.3f}")
     of_others = losses.index.isin(report.other_tokens)
     losses[of_others] = losses[of_others].map(lambda cell: cell and f"{cell} (own tokens)")
-    tables = {
-        "Means over the tasks": means,
-        "Scores": scores,
-        "Costs": costs,
-        "Masked-LM loss on held-out text": losses,
-    }
-    return tables | ({"Means by the budget": make_curve_table(report)} if report.smaller else {})
+    curve = {"Means by the budget": make_curve_table(report)} if report.smaller else {}
+    last = {"Scores": scores, "Costs": costs, "Masked-LM loss on held-out text": losses}
+    return {"Means over the tasks": means.loc[:, (means != "").any()]} | curve | last
 
 
 def format_means(report: Report, method: str) -> dict[str, str]:
@@ -185,7 +189,7 @@ def make_markdown(report: Report, tables: dict[str, pd.DataFrame], pictures: lis
         parts += [f"**{escape_cell(lines[0])}**", *map(escape_cell, lines[1:])]
     parts += [f"## {title}\n\n{format_markdown_table(table)}" for title, table in tables.items()]
     parts.insert(-len(tables) + 1, explain(report))
-    parts += [f"![{name.partition('.')[0]}]({name})" for name in pictures]
+    parts += [f"![{CAPTIONS[Path(name).stem]}]({name})" for name in pictures]
     if report.failed:
         lines = [f"- {name}: {escape_cell(error)}" for name, error in report.failed.items()]
         parts.append("## Runs that failed\n\n" + "\n".join(lines))
@@ -210,23 +214,21 @@ def escape_cell(text: Any) -> str:
     return " ".join(html.escape(str(text), quote=False).replace("|", "\\|").split())
 
 
-def make_html(report: Report, tables: dict[str, pd.DataFrame], pictures: list[str]) -> str:
-    """Write the report as a page; every text is escaped."""
-    title = html.escape(f"Comparison: {name_encoder(report)}")
-    parts = [f"<h1>{title}</h1>"]
-    for number, line in enumerate(answer(report)):
-        text = html.escape(line)
-        parts.append(f"<p>{text if number else f'<strong>{text}</strong>'}</p>")
-    for name, table in tables.items():
-        parts.append(f"<h2>{html.escape(name)}</h2>{table.to_html(escape=True, border=0)}")
-    parts.insert(-len(tables) + 1, f"<p>{html.escape(explain(report))}</p>")
-    parts += [f'<img src="{html.escape(name)}" alt="{html.escape(name)}">' for name in pictures]
-    if report.failed:
-        items = "".join(f"<li>{html.escape(f'{name}: {error}')}</li>" for name, error in report.failed.items())
-        parts.append(f"<h2>Runs that failed</h2><ul>{items}</ul>")
-    style = (
-        "body{font-family:system-ui;max-width:72rem;margin:2rem auto;padding:0 1rem}table{border-collapse:collapse}"
-        "td,th{padding:.3rem .7rem;border-bottom:1px solid #ddd;text-align:left}img{max-width:100%}"
+def make_html(report: Report, tables: dict[str, pd.DataFrame]) -> str:
+    """Write the report as one page that needs no other file and no network; every text is escaped."""
+    import jinja2
+    import vl_convert
+
+    figures = make_figures(report)
+    template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(PAGE.read_text(encoding="utf-8"))
+    page = template.render(
+        title=f"Comparison: {name_encoder(report)}",
+        answer=answer(report),
+        tables={name: table.to_html(escape=True, border=0) for name, table in tables.items()},
+        explanation=explain(report),
+        captions={name: CAPTIONS[name] for name in figures},
+        figures={name: figure.to_dict() for name, figure in figures.items()},
+        failed=report.failed,
+        javascript=vl_convert.javascript_bundle().replace("</script", "<\\/script"),
     )
-    head = f'<meta charset="utf-8"><title>{title}</title><style>{style}</style>'
-    return f"<!doctype html><html><head>{head}</head><body>{''.join(parts)}</body></html>\n"
+    return page + "\n"

@@ -1,11 +1,11 @@
 """The tables and plots made of the results."""
 
+import json
 import re
 
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib import pyplot
 from pretended_runs import pretend, write_plan
 
 from hf_domain.comparison import figures, report
@@ -63,9 +63,46 @@ def test_losses_of_other_tokens_are_marked_and_not_drawn(content, tmp_path, voca
     spent = ["pre-training s", "tokens", "trained parameters", "checkpoint MB", "fine-tuning s", "inference ms"]
     assert list(written.costs["more"]) == [*spent, "preparation s"]
     assert "preparation s" not in written.costs["dapt"]
-    figure = figures._draw_losses(written, pyplot)
-    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["DAPT"]
-    pyplot.close(figure)
+    assert list_rows(figures.make_forgetting(written)) == {"DAPT"}
+
+
+def list_rows(figure):
+    """Return the rows of a comparison that a figure has."""
+    return {row["row"] for rows in figure.to_dict()["datasets"].values() for row in rows if "row" in row}
+
+
+def test_the_page_needs_no_other_file(content, tmp_path):
+    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=pretend)
+    written = write_report(tmp_path / "output")
+    page = (tmp_path / "output" / "report.html").read_text(encoding="utf-8")
+    own = re.sub(r"<script>.*?</script>", "", page, count=1, flags=re.DOTALL)  # without the library of the figures
+    assert len(own) < 50_000 and not re.search(r"<(img|link|iframe)|<script[^>]*src|@import", own)
+    shown = json.loads(re.search(r"const figures = (.*);\n", page)[1])
+    assert sorted(shown) == ["cost", "differences", "forgetting"]
+    assert [f'id="figure-{name}"' in page for name in shown] == [True] * 3
+    rows = {row["row"]: row for data in shown["cost"]["datasets"].values() for row in data if "row" in row}
+    means = {own: d.mean for (own, other), d in written.decisions.items() if other == "dapt"}
+    for method, mean in means.items():
+        assert rows[written.titles[method]]["difference"] == pytest.approx(mean)
+    pixels = (tmp_path / "output" / "cost.png").read_bytes()
+    assert pixels.startswith(b"\x89PNG") and int.from_bytes(pixels[16:20], "big") > 1000
+
+
+def test_the_front_of_the_costs_has_the_rows_that_no_cheaper_one_beats(content, tmp_path):
+    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=pretend)
+    written = write_report(tmp_path / "output")
+    for number, costs in enumerate(written.costs.values()):
+        costs["pre-training s"] = float(number % 5)
+    points = [
+        row for rows in figures.make_costs(written).to_dict()["datasets"].values() for row in rows if "row" in row
+    ]
+    for row in points:
+        beaten = [
+            other
+            for other in points
+            if other is not row and other["seconds"] <= row["seconds"] and other["difference"] >= row["difference"]
+        ]
+        assert row["is_best"] == (not beaten)
 
 
 def test_report_without_dapt_speaks_of_no_difference(content, tmp_path):
