@@ -1,8 +1,8 @@
-"""Hidden states of sequences on disk: computed once, memory-mapped, so that what is not read costs no memory.
+"""Hidden states of sequences on disk: computed once and memory-mapped, so that unread states cost no memory.
 
-A folder holds a manifest and the shards that it names. A shard is written whole or not at all, and is named by what is
-in it; the manifest is written last. So an interrupted computation continues where it stopped, and never replaces a
-store that is complete. More sequences go into new shards.
+A folder holds shards and a manifest that names them. A shard is written whole or not at all, and its name is a digest
+of its content. The manifest is written last. An interrupted computation therefore continues where it stopped and never
+damages a complete store. More sequences go into new shards.
 """
 
 import hashlib
@@ -38,26 +38,26 @@ class StateStore:
     """The states of sequences in a folder.
 
     Args:
-        folder: Filled by `fill_store`. What is open stays as it is when the folder is filled with others later.
-        source: What the states must be made of, see `StateSource`; None takes what is there.
+        folder: Filled by `fill_store`. An open store keeps its content when the folder is filled again.
+        source: The expected source of the states, see `StateSource`; None accepts any.
 
     Raises:
         FileNotFoundError: There is no complete store.
-        ValueError: The states are of another source, or a file is damaged.
+        ValueError: The states have another source, or a file is damaged.
     """
 
     def __init__(self, folder: str | Path, source: Mapping[str, Any] | None = None):
         self.folder = Path(folder)
         if not (self.folder / MANIFEST).is_file():
             raise FileNotFoundError(
-                f"a folder of states has a {MANIFEST}; {folder} has none. Compute the states first."
+                f"a folder of states must have a {MANIFEST}, but {folder} has none. Compute the states first."
             )
         manifest = read_json(self.folder / MANIFEST)
         self.source = manifest["source"]
         for part in find_changes(self.source, source or self.source):
             raise ValueError(
-                f"the states in {folder} are of another {part}: {self.source.get(part)} instead of "
-                f"{source and source[part]}. Compute them again."
+                f"the states in {folder} must come from the {part} {source and source[part]}, but come from "
+                f"{self.source.get(part)}. Compute them again."
             )
         self._shards = [open_shard(self.folder / name) for name in manifest["shards"]]
         ids = [np.empty(0, int), *(shard["ids"].numpy() for shard in self._shards)]
@@ -85,7 +85,7 @@ class StateStore:
         found = self.ids[rows] if len(self) else np.full_like(ids, -1)
         if (found != ids).any():
             raise ValueError(
-                f"every sequence that is read must be in the store; {ids[found != ids][0]} is not among the "
+                f"every sequence must be in the store before it is read, but {ids[found != ids][0]} is not among the "
                 f"{len(self)} of {self.folder}. Compute the states of all."
             )
         places = [(self._shards[shard], row) for shard, row in self._places[rows].tolist()]
@@ -96,29 +96,29 @@ class StateStore:
 
 @dataclass
 class StateSource:
-    """What states are made of, and how."""
+    """What states are made from, and how."""
 
     made_of: dict[str, Any]
-    """What the states depend on, name to digest: where one changed, all are computed again."""
+    """What the states depend on, name -> digest; if one changes, all states are computed again."""
     read: Callable[[list[int]], list[Inputs]]
-    """Returns the inputs of sequences, `input_ids` among them, without padding."""
+    """Returns the inputs of sequences, including `input_ids`, without padding."""
     encode: Callable[[list[Inputs]], list[torch.Tensor]]
     """Computes the states of a batch, each `[tokens, *shape]`."""
     shape: tuple[int, ...]
-    """Of the states of a token."""
+    """Shape of the states of one token."""
     keeps_means: bool = False
-    """Whether the mean of each sequence is kept beside its states, in float32."""
+    """Whether to store the mean state of each sequence too, in float32."""
     grows: str | None = None
-    """The part of `made_of` that may change where the inputs of the sequences did not."""
+    """The part of `made_of` that may change while the inputs of the sequences stay the same."""
 
     def name_shard(self, ids: list[int], inputs: list[Inputs]) -> str:
-        """Name a shard by what is in it, so that one of an interrupted computation is known again."""
+        """Name a shard by its content, so that an interrupted computation finds the shards it wrote."""
         made_of = {name: value for name, value in self.made_of.items() if name != self.grows}
         content = json.dumps([made_of, ids, inputs], sort_keys=True)
         return f"states-{hashlib.sha256(content.encode()).hexdigest()[:16]}.safetensors"
 
     def estimate_bytes(self, num_tokens: int, num_sequences: int) -> int:
-        """Return the size of states on disk, without the headers of the files."""
+        """Return the size of states on disk, without file headers."""
         return 2 * num_tokens * prod(self.shape) + num_sequences * (4 * prod(self.shape) * self.keeps_means + 16)
 
 
@@ -126,13 +126,13 @@ def fill_store(folder: str | Path, source: StateSource, wanted: Iterable[int], *
     """Compute the states that a folder lacks. Processes that share the folder wait for each other.
 
     Args:
-        folder: Made if it does not exist.
-        source: What the states are made of; the log says which part of it changed since.
+        folder: Created if missing.
+        source: What the states are made from; the log names the parts that changed.
         wanted: Ids of sequences.
         batch_size: Sequences encoded at once.
 
     Raises:
-        OSError: The disk has not enough room; told with the size before anything is written.
+        OSError: The disk is too small; raised with the size, before anything is written.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -151,7 +151,7 @@ def fill_store(folder: str | Path, source: StateSource, wanted: Iterable[int], *
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read the manifest of a folder; that of an empty store where there is none, or a damaged one."""
+    """Read the manifest of a folder; if it is missing or damaged, return that of an empty store."""
     try:
         return read_json(folder / MANIFEST)
     except (FileNotFoundError, ValueError):
@@ -159,12 +159,12 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def find_changes(source: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
-    """Return the parts in which a source differs."""
+    """Return the parts in which two sources differ."""
     return [part for part, value in expected.items() if source.get(part) != value]
 
 
 def find_shards(folder: Path, source: StateSource, manifest: dict[str, Any]) -> Iterator[tuple[str, list[int]]]:
-    """Find the shards that stay, with their ids: those of this source, also from before it grew."""
+    """Find the shards to keep, with their ids: all of this source, including those from before it grew."""
     changed = find_changes(manifest["source"], source.made_of)
     if manifest["shards"] and {*changed} - {source.grows}:
         logger.warning(f"the states in {folder} are computed again: the {', the '.join(changed)} changed")
@@ -174,7 +174,7 @@ def find_shards(folder: Path, source: StateSource, manifest: dict[str, Any]) -> 
             ids = open_shard(folder / name)["ids"].tolist()
             if not changed or source.name_shard(ids, source.read(ids)) == name:
                 yield name, ids
-        except ValueError:  # damaged, or of a sequence that is no more
+        except ValueError:  # damaged, or with a sequence that no longer exists
             continue
 
 
@@ -182,7 +182,7 @@ def open_shard(file: Path) -> dict[str, torch.Tensor]:
     """Map a shard into memory.
 
     Raises:
-        ValueError: It is damaged.
+        ValueError: The file is damaged.
     """
     try:
         with safe_open(file, "pt") as shard:
@@ -192,7 +192,7 @@ def open_shard(file: Path) -> dict[str, torch.Tensor]:
 
 
 def is_whole(file: Path) -> bool:
-    """Return whether a shard is there and not damaged."""
+    """Return whether a shard exists and is undamaged."""
     try:
         open_shard(file)
     except ValueError:
@@ -201,7 +201,7 @@ def is_whole(file: Path) -> bool:
 
 
 def compute_shards(folder: Path, source: StateSource, missing: list[int], batch_size: int) -> list[str]:
-    """Write the shards of sequences, but for those that an interrupted computation wrote, and return all names."""
+    """Write the shards that are missing and return the names of all; skip those an interrupted computation wrote."""
     names, new, num_tokens = [], {}, 0
     for ids, inputs in cut_shards(source, missing):
         names.append(source.name_shard(ids, inputs))
@@ -213,7 +213,7 @@ def compute_shards(folder: Path, source: StateSource, missing: list[int], batch_
     with tqdm(total=len(missing), initial=len(missing) - num_sequences, desc="Computing states") as progress:
         for name, ids in new.items():
             tensors = compute_shard(source, ids, batch_size, progress)
-            unfinished = folder / f"{name}.{os.getpid()}.unfinished"  # not every disk of several machines has locks
+            unfinished = folder / f"{name}.{os.getpid()}.unfinished"  # shared disks do not always have locks
             save_file(tensors, unfinished)
             os.replace(unfinished, folder / name)
     return names
@@ -226,24 +226,24 @@ def cut_shards(source: StateSource, missing: list[int]) -> Iterator[tuple[list[i
         part = missing[start : start + SHARD_SEQUENCES]
         inputs = source.read(part)
         ends = np.cumsum([len(each["input_ids"]) for each in inputs])
-        numbers = (ends - 1) // most  # of the shard that holds the last token of each sequence
+        numbers = (ends - 1) // most  # number of the shard that holds each sequence's last token
         for number in dict.fromkeys(numbers.tolist()):
             rows = np.flatnonzero(numbers == number)
             yield [part[row] for row in rows], [inputs[row] for row in rows]
 
 
 def check_room(folder: Path, source: StateSource, num_tokens: int, num_sequences: int) -> None:
-    """Say how large the states become.
+    """Print the size of the states and check that they fit.
 
     Raises:
-        OSError: They are larger than what the disk has left.
+        OSError: They are larger than the free space.
     """
     needed, free = source.estimate_bytes(num_tokens, num_sequences), shutil.disk_usage(folder).free
     tqdm.write(f"States of {num_sequences:,} sequences of {num_tokens:,} tokens: {needed / 1e6:,.1f} MB in {folder}")
     if needed > free:
         raise OSError(
-            f"states need room on the disk: those of {num_sequences:,} sequences take {needed / 1e9:,.2f} GB, and "
-            f"{folder} has {free / 1e9:,.2f} GB. Name another folder or use fewer."
+            f"the states of {num_sequences:,} sequences need {needed / 1e9:,.2f} GB, but {folder} has "
+            f"{free / 1e9:,.2f} GB left. Name another folder or use fewer sequences."
         )
 
 
@@ -253,7 +253,7 @@ def compute_shard(source: StateSource, ids: list[int], batch_size: int, progress
     lengths = [len(each["input_ids"]) for each in inputs]
     offsets = torch.tensor([0, *np.cumsum(lengths)])
     states = torch.empty(int(offsets[-1]), *source.shape, dtype=torch.bfloat16)
-    by_length = sorted(range(len(ids)), key=lengths.__getitem__)  # little padding
+    by_length = sorted(range(len(ids)), key=lengths.__getitem__)  # for little padding
     for start in range(0, len(ids), batch_size):
         rows: Sequence[int] = by_length[start : start + batch_size]
         with torch.inference_mode():
@@ -262,6 +262,6 @@ def compute_shard(source: StateSource, ids: list[int], batch_size: int, progress
         progress.update(len(rows))
     tensors = {"ids": torch.tensor(ids), "offsets": offsets, "states": states}
     if source.keeps_means:
-        # Of the rounded states: a passage is then chosen by what will be read.
+        # Means of the rounded states, so that a passage is chosen by what will be read.
         tensors["means"] = torch.stack([part.float().sum(dim=0) / max(len(part), 1) for part in states.split(lengths)])
     return tensors

@@ -1,11 +1,11 @@
-"""exBERT as an adapter of peft: the domain in a small file, the base as it is, several domains on one base.
+"""exBERT as a peft adapter: a domain in a small file, an unchanged base, and several domains on one base.
 
     base = AutoModelForMaskedLM.from_pretrained("bert-base-uncased")
     config = ExBertAdapterConfig.from_vocabulary(delta, base.config.vocab_size, modules_to_save=list_head_modules(base))
     model = get_peft_model(base, config)
 
-Everything of peft works on it: Trainer, saving, several adapters, switching, disabling, unloading, `modules_to_save`.
-Loading needs `import hf_domain` first, which makes the type known to peft; without it peft says `KeyError: 'EXBERT'`.
+It supports Trainer, saving, several adapters, switching, disabling, unloading and `modules_to_save`. Run
+`import hf_domain` before loading an adapter; otherwise peft does not know its type and raises `KeyError: 'EXBERT'`.
 """
 
 import copy
@@ -43,9 +43,9 @@ from hf_domain.modeling.layers_exbert import (
     restore,
 )
 
-# Fields of the base that an adapter records, to notice when it is loaded on another base.
+# Fields of the base that an adapter records, to detect another base when it is loaded.
 BASE_FIELDS = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
-# The fields that an adapter shares with `ExBertConfig`.
+# Fields that an adapter shares with `ExBertConfig`.
 OPTIONS = (
     "extension_vocab_size",
     "base_vocab_size",
@@ -70,7 +70,7 @@ The package hf-domain must be installed and imported first: without it, peft sto
 
 
 def add_peft_type(name: str) -> None:
-    """Add a member to peft's enumeration of methods, which the registration asks for; once is enough."""
+    """Add a member to peft's enumeration of methods, which registering requires; a second call does nothing."""
     if name in PeftType.__members__:
         return
     member: Any = str.__new__(PeftType, name)
@@ -86,17 +86,17 @@ class ExBertAdapterConfig(PeftConfig):
     """Configuration of exBERT as an adapter; fields and defaults are those of `ExBertConfig`.
 
     Args:
-        extension_vocab_size: Entries of the extension vocabulary; 0 leaves it out.
-        base_vocab_size: Ids below it are the base's; None takes all rows of the base's table.
+        extension_vocab_size: Entries of the extension vocabulary; 0 has none.
+        base_vocab_size: Ids below it belong to the base; None takes all rows of the base's table.
         extension_size: A size of the paper, in percent of the base's layers, scaled to the width of the base.
-        extension_hidden_size: Overrides it; 0 leaves the side modules out.
+        extension_hidden_size: Overrides it; 0 has no side modules.
         extension_intermediate_size: Overrides it.
-        side_init: "normal" draws the side modules (the paper), "base" cuts them out of the layers of the base.
-        gate_bias_init: Initial bias of the gates; 0 is the paper, 6 keeps 99.8 % of the base's function at the start.
-        modules_to_save: Further modules to train and save. The paper trains the LM head's transform and fine-tuning
+        side_init: "normal" draws the side modules (the paper), "base" cuts them out of the base's layers.
+        gate_bias_init: Initial bias of the gates; 0 is the paper's, 6 starts with 99.8 % of the base.
+        modules_to_save: Further modules to train and save. The paper trains the LM head's transform, and fine-tuning
             needs its classifier: `list_head_modules(model)` names them.
-        target_modules: Filled in from the base, as is `base_shape`.
-        base_shape: The base this adapter belongs to.
+        target_modules: Set from the base.
+        base_shape: Set from the base, to detect another one.
 
     Raises:
         ImportError: The installed peft is too old.
@@ -127,60 +127,60 @@ class ExBertAdapterConfig(PeftConfig):
 
         Args:
             vocabulary: A `VocabularyDelta`, or a mapping of each new id to the old ids that spelled it.
-            base_vocab_size: Rows of the base's table (`model.config.vocab_size`); the size of its tokenizer where the
+            base_vocab_size: Rows of the base's table (`model.config.vocab_size`), or the size of its tokenizer if the
                 table is padded beyond it.
             options: Further fields.
 
         Raises:
-            ValueError: The extension vocabulary does not begin where the base's ends.
+            ValueError: The extension vocabulary does not start where the base's ends.
         """
         start, pieces = read_extension_vocabulary(vocabulary)
         check_extension_start(start, base_vocab_size)
         return cls(extension_vocab_size=len(pieces), base_vocab_size=base_vocab_size, **options)
 
     def get_options(self) -> dict[str, Any]:
-        """Return the fields that are also those of `ExBertConfig`."""
+        """Return the fields that `ExBertConfig` has too."""
         return {name: getattr(self, name) for name in OPTIONS}
 
     def build_exbert_config(self, model: PreTrainedModel) -> ExBertConfig:
-        """Return the configuration of a model with the same extension around `model`."""
+        """Return the configuration of an exBERT with the same extension around `model`."""
         return ExBertConfig(backbone_config=find_encoder(model).config, **self.get_options())
 
     def save_pretrained(self, save_directory: str, **kwargs) -> None:
-        """Save as peft does; the card says how to load the adapter."""
+        """Save as peft does, with a card that says how to load the adapter."""
         super().save_pretrained(save_directory, **kwargs)
         path = Path(save_directory, "README.md")
         card = ModelCard.load(path) if path.exists() else ModelCard("---\nlibrary_name: peft\n---\n")
         if "import hf_domain" not in card.text:
-            # peft's template has 30 headings with nothing below them.
+            # peft's template has 30 empty sections.
             own = "" if "More Information Needed" in card.text else card.text
             card.text = USAGE.format(base=self.base_model_name_or_path or "<the base>") + own
             card.save(path)
 
 
-# ------------------------------------------------------------------------- what stands beside the base
+# ------------------------------------------------------------------------- parts beside the base
 
 
 class ExBertAdapterLayer(nn.Module, BaseTunerLayer):
-    """What the adapters add to one module of the base, by adapter name; one of them is active."""
+    """The adapters of one module of the base, by adapter name; one of them is active."""
 
     adapter_layer_names = ("exbert_adapters",)
 
     def __init__(self, base: nn.Module):
         super().__init__()
         self.exbert_adapters = nn.ModuleDict()
-        # A tuple hides the module: it belongs to the base and must not be saved with the adapter.
+        # Registered as a submodule, the base's module would be saved with the adapter. A tuple hides it.
         self.base_weights = (next(base.parameters()),)
 
     def get_base_layer(self) -> Any:
-        """Return what has a weight of the base; peft moves adapters to its device and type."""
+        """Return the base's module with a weight; peft moves adapters to its device and type."""
         return SimpleNamespace(weight=self.base_weights[0])
 
     def set_adapter(self, adapter_names: str | list[str], *args, **kwargs) -> None:
-        """Switch, as every layer of adapters does.
+        """Switch adapters, as every layer of peft does.
 
         Raises:
-            ValueError: Several adapters are to be active.
+            ValueError: More than one name is given.
         """
         if not isinstance(adapter_names, str) and len(adapter_names) > 1:
             raise ValueError(
@@ -190,19 +190,19 @@ class ExBertAdapterLayer(nn.Module, BaseTunerLayer):
         super().set_adapter(adapter_names, *args, **kwargs)
 
     def get_active(self) -> Any:
-        """Return the part of the active adapter; None if adapters are disabled or it has no part here."""
+        """Return the active adapter's part; None if adapters are disabled or it has no part here."""
         if self.disable_adapters:
             return None
         return next((self.exbert_adapters[name] for name in self.active_adapters if name in self.exbert_adapters), None)
 
 
 class SideAdapters(ExBertAdapterLayer):
-    """Stands as `side` in a layer of the base."""
+    """The child `side` of a layer of the base."""
 
     def forward(
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, base_output: torch.Tensor
     ) -> torch.Tensor:
-        """Mix as `SideLayer` does, in the type of the adapter's weights; without adapter return `base_output`."""
+        """Mix as `SideLayer` does, in the type of the adapter's weights; return `base_output` without an adapter."""
         side = self.get_active()
         if side is None:
             return base_output
@@ -211,23 +211,23 @@ class SideAdapters(ExBertAdapterLayer):
 
 
 class TableAdapters(ExBertAdapterLayer):
-    """Stands as `extension` in the embedding table of the base."""
+    """The child `extension` of the base's embedding table."""
 
     @property
     def weight(self) -> torch.Tensor:
-        """The table of the active adapter, of no rows without adapter."""
+        """The table of the active adapter; empty without one."""
         table = self.get_active()
         return self.base_weights[0][:0] if table is None else table.weight
 
     def forward(self, indices: torch.Tensor) -> torch.Tensor:
-        """Look up rows of the active adapter."""
+        """Look up rows in the active adapter's table."""
         return self.get_active()(indices)
 
 
 class DecoderBias(nn.Module):
-    """Biases of the decoder: what is added to the base's, and those of the extension. Its weights are the tables.
+    """Biases of the decoder: a change of the base's, and the extension's own. The tables serve as its weights.
 
-    The paper trains those of the base as well, with or without an extension vocabulary.
+    The paper trains the base's biases with or without an extension vocabulary.
     """
 
     def __init__(self, base_vocab_size: int, extension_vocab_size: int):
@@ -240,7 +240,7 @@ class DecoderBias(nn.Module):
 
 
 class DecoderAdapters(ExBertAdapterLayer):
-    """Stands as `adapters` in the decoder of the base; keeps `vocab_size` of the base's configuration at what it gives.
+    """The child `adapters` of the base's decoder. It keeps `vocab_size` in the base's configuration up to date.
 
     Stock heads reshape their logits by that number.
     """
@@ -252,7 +252,7 @@ class DecoderAdapters(ExBertAdapterLayer):
         self.base_rows = base.out_features
 
     def forward(self, hidden_states: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-        """Return `logits` of the base, `[..., base rows]`, with those of the extension behind them."""
+        """Return the base's `logits`, `[..., base rows]`, followed by the extension's."""
         bias = self.get_active()
         if bias is None:
             return logits
@@ -264,17 +264,17 @@ class DecoderAdapters(ExBertAdapterLayer):
         return torch.cat([base, F.linear(hidden_states, weight, bias.extension_bias.to(dtype))], dim=-1)
 
     def update_vocab_size(self) -> None:
-        """Write the present number of logits into the configuration."""
+        """Write the current number of logits into the configuration."""
         bias = self.get_active()
         self.base_config.vocab_size = self.base_rows if bias is None else len(bias)
 
     def set_adapter(self, *args, **kwargs) -> None:
-        """Switch, as every layer of adapters does."""
+        """Switch adapters, as every layer of peft does."""
         super().set_adapter(*args, **kwargs)
         self.update_vocab_size()
 
     def enable_adapters(self, enabled: bool) -> None:
-        """Switch on or off, as every layer of adapters does."""
+        """Switch adapters on or off, as every layer of peft does."""
         super().enable_adapters(enabled)
         self.update_vocab_size()
 
@@ -285,7 +285,7 @@ class AdaptedDecoder(nn.Linear):
     adapters: nn.Module
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Map `[..., in_features]` to the logits of base and active adapter."""
+        """Map `[..., in_features]` to the logits of the base and the active adapter."""
         return self.adapters(hidden_states, super().forward(hidden_states))
 
 
@@ -293,15 +293,15 @@ class AdaptedDecoder(nn.Linear):
 
 
 class ExBertAdapterModel(BaseTuner):
-    """Puts exBERT adapters beside the modules of a base; peft makes it for an `ExBertAdapterConfig`."""
+    """Puts exBERT adapters beside the modules of a base; peft creates it for an `ExBertAdapterConfig`."""
 
     prefix = "exbert_"
     tuner_layer_cls = ExBertAdapterLayer
     target_module_mapping: dict[str, list[str]] = {}
 
     def _pre_injection_hook(self, model: nn.Module, config: PeftConfig, adapter_name: str) -> None:
-        # peft compares `vocab_size` of this object with the base's to see whether the base was resized, and would then
-        # save the whole table: only the base's own copy follows the active adapter.
+        # peft compares `vocab_size` of this object with the base's. If they differ, it takes the base for resized and
+        # saves the whole table. Therefore only the base's own copy follows the active adapter.
         self.config = model.config
         model.config = copy.deepcopy(model.config)
 
@@ -309,7 +309,7 @@ class ExBertAdapterModel(BaseTuner):
         """Add an adapter, as every tuner does.
 
         Raises:
-            ValueError: Its name is part of the name of a weight; peft drops such weights when it saves another adapter.
+            ValueError: The adapter's name is part of a weight's name; peft drops such weights when it saves another.
         """
         with torch.device("meta"):
             side_names = SideLayer(ExBertConfig()).state_dict()
@@ -325,8 +325,8 @@ class ExBertAdapterModel(BaseTuner):
     def _enable_peft_forward_hooks(self, *args, **kwargs) -> Iterator[None]:
         if kwargs.get("adapter_names") is not None:
             raise ValueError(
-                "one exBERT adapter must serve all rows of a batch, but adapter_names names one for each; run a batch "
-                "for each adapter after set_adapter"
+                "one exBERT adapter must serve all rows of a batch, but adapter_names gives each row its own; run one "
+                "batch for each adapter, after set_adapter"
             )
         yield
 
@@ -345,7 +345,7 @@ class ExBertAdapterModel(BaseTuner):
         return peft_config
 
     def _check_tied_modules(self, model: nn.Module, peft_config: PeftConfig) -> None:
-        """Nothing to check: base tables are not trained, and the extension's decoder reads the extension's table."""
+        """Skip peft's check: base tables are not trained, and the extension's decoder shares the extension's table."""
 
     @staticmethod
     def _check_target_module_exists(peft_config: Any, key: str) -> bool:
@@ -371,14 +371,12 @@ class ExBertAdapterModel(BaseTuner):
             adapters = target.extension
             if target.extension_start != start:
                 raise ValueError(
-                    f"adapters on one base must begin their extension at the same id, but {adapter_name!r} begins "
-                    f"at {start} and another adapter at {target.extension_start}. Use adapters of one vocabulary."
+                    f"adapters on one base must start their extension at the same id, but {adapter_name!r} starts at "
+                    f"{start} and another adapter at {target.extension_start}. Use adapters of one vocabulary."
                 )
         elif target is self.model.get_output_embeddings():
             if target.bias is None:
-                raise ValueError(
-                    "the decoder of the base must have a bias, to which an exBERT adapter adds, but has none"
-                )
+                raise ValueError("the base's decoder must have a bias, which an exBERT adapter changes, but has none")
             part = DecoderBias(start, config.extension_vocab_size)
             if not isinstance(target, AdaptedDecoder):
                 extend(target, AdaptedDecoder, adapters=DecoderAdapters(target, self.model))
@@ -413,20 +411,21 @@ class ExBertAdapterModel(BaseTuner):
         return super()._unload_and_optionally_merge(False, *args, **kwargs)
 
     def _replace_module(self, parent: nn.Module, child_name: str, new_module: nn.Module, child: nn.Module) -> None:
-        # Only unloading calls this, for `modules_to_save`; peft's own would leave the trained module in the base.
+        # Called only by unloading, for `modules_to_save`; peft's own version would leave the trained module in the
+        # base.
         setattr(parent, child_name, child.original_module)
 
     @classmethod
     def _remove_adapter_name_from_key(cls, key: str, adapter_name: str) -> str:
-        # The parts are modules of several levels; peft looks for the name only at the end of the key.
+        # An adapter's parts are nested modules; peft looks for the name only at the end of the key.
         return key.replace(f".exbert_adapters.{adapter_name}.", ".exbert_adapters.", 1)
 
 
 def check_base(config: ExBertAdapterConfig, model: PreTrainedModel) -> None:
-    """Remember the base of a new adapter; check that a loaded one is put on the base it was trained on.
+    """Record the base of a new adapter; check that a loaded adapter is on the base it was trained on.
 
     Raises:
-        ValueError: The base has another shape. Another name is a warning: it may be a copy.
+        ValueError: The base has another shape. Another name only warns, since the base may be a copy.
     """
     native = get_native_config(model.config)
     shape = {name: getattr(native, name) for name in BASE_FIELDS}
@@ -435,28 +434,28 @@ def check_base(config: ExBertAdapterConfig, model: PreTrainedModel) -> None:
     if not config.base_shape:
         config.base_shape = shape
         return
-    # AutoPeftModel resizes the base to the tokenizer it finds beside the adapter; those rows are then not used.
+    # AutoPeftModel resizes the base to the tokenizer beside the adapter; the extra rows are never used.
     expected = config.base_shape
     sizes = (expected["vocab_size"], (config.base_vocab_size or expected["vocab_size"]) + config.extension_vocab_size)
     if shape | {"vocab_size": 0} != expected | {"vocab_size": 0} or shape["vocab_size"] not in sizes:
         raise ValueError(
             f"an adapter must be loaded on the base it was trained on, {trained_on or 'a base'} with {expected}; got "
-            f"{name or 'a base'} with {shape}"
+            f"{name or 'a base'} with {shape}. Load that base"
         )
     if name and trained_on and os.path.basename(name) != os.path.basename(trained_on):
         warnings.warn(
             (
-                f"this adapter was trained on {trained_on} and is loaded on {name}, which has the same shape; its "
-                f"predictions mean nothing unless {name} is a copy"
+                f"this adapter was trained on {trained_on} but is loaded on {name}, which has the same shape; its "
+                f"predictions are meaningless unless {name} is a copy"
             ),
             stacklevel=2,
         )
 
 
 def list_head_modules(model: PreTrainedModel) -> list[str]:
-    """Name what stands between encoder and output: a classifier, or the LM head without its decoder.
+    """List the modules between encoder and output: a classifier, or the LM head without its decoder.
 
-    For `modules_to_save`: stage 1 of the paper trains the LM head's transform, and fine-tuning its classifier.
+    For `modules_to_save`: stage 1 of the paper trains the LM head's transform, and fine-tuning trains its classifier.
     """
     apart = {model.base_model, model.get_output_embeddings()}
 

@@ -1,4 +1,4 @@
-"""Turn an exBERT into an adapter of its base, and an adapter and its base into an exBERT."""
+"""Convert an exBERT to an adapter of its base, and an adapter with its base to an exBERT."""
 
 import copy
 import shutil
@@ -17,7 +17,7 @@ from hf_domain.modeling.modeling_exbert import ExBertForMaskedLM, ExBertModel, E
 
 
 def pair_parts(adapter: PeftModel, adapter_name: str, model: ExBertPreTrainedModel) -> Iterator[tuple[Any, Any]]:
-    """Yield each part of the adapter with the same part of `model`, but for the biases of the decoder."""
+    """Yield each part of the adapter with its counterpart in `model`, except for the decoder's biases."""
     base: Any = adapter.get_base_model()
     config: Any = adapter.peft_config[adapter_name]
     if model.config.extension_hidden_size:
@@ -36,28 +36,28 @@ def pair_parts(adapter: PeftModel, adapter_name: str, model: ExBertPreTrainedMod
 
 @torch.no_grad()
 def convert_to_adapter(model: ExBertPreTrainedModel, base: PreTrainedModel) -> PeftModel:
-    """Turn an exBERT whose base was frozen (stage 1) into an adapter of that base.
+    """Convert an exBERT with a frozen base (stage 1) to an adapter of that base.
 
     Args:
-        model: A masked LM is converted with its LM head; of any other model the encoder alone.
-        base: What it was built from: `AutoModelForMaskedLM` for a masked LM, else `AutoModel`. It is extended in place,
-            as `get_peft_model` does, and then holds the adapter "default".
+        model: A masked LM is converted with its LM head; any other model without its head.
+        base: The model it was built from: `AutoModelForMaskedLM` for a masked LM, else `AutoModel`. It is extended in
+            place, as `get_peft_model` does, and then holds the adapter "default".
 
     Raises:
-        ValueError: The weights of the base are not those inside `model`, or `model` has a decoder of its own.
+        ValueError: The base's weights differ from those inside `model`, or `model` has an untied decoder.
     """
     encoder, expected = find_encoder(base).state_dict(), find_encoder(model).state_dict()
     if changed := [key for key, value in expected.items() if key in encoder and not torch.equal(value, encoder[key])]:
         raise ValueError(
             f"the base inside the exBERT must equal {base.name_or_path or 'the given one'}, but differs in "
-            f"{changed[0]}: it was trained as well (stage 2), or it is another base. An adapter holds only what "
-            "stands beside its base."
+            f"{changed[0]}: it was trained too (stage 2), or it is another base. An adapter cannot hold changes of "
+            "its base; publish the exBERT itself."
         )
     masked_lm = isinstance(model, ExBertForMaskedLM)
     if masked_lm and not model.config.tie_word_embeddings:
         raise ValueError(
-            "the exBERT must have tie_word_embeddings=True to become an adapter, whose decoder shares its "
-            "embedding table, but has False"
+            "the exBERT must have tie_word_embeddings=True, since an adapter's decoder shares its embedding table, but "
+            "has False"
         )
     config = ExBertAdapterConfig(
         **{name: getattr(model.config, name) for name in OPTIONS},
@@ -78,11 +78,11 @@ def convert_to_adapter(model: ExBertPreTrainedModel, base: PreTrainedModel) -> P
 
 @torch.no_grad()
 def convert_to_model(adapter: PeftModel) -> ExBertModel | ExBertForMaskedLM:
-    """Turn the active adapter and a copy of its base into a model that loads without the package.
+    """Convert the active adapter and a copy of its base to a model that loads without this package.
 
     Returns:
-        An `ExBertForMaskedLM` if the base is a masked LM, else an `ExBertModel`; heads in `modules_to_save` other than
-        the LM head stay behind.
+        An `ExBertForMaskedLM` if the base is a masked LM, else an `ExBertModel`. Heads in `modules_to_save` are
+        dropped, except for the LM head.
     """
     name = adapter.active_adapter
     adapter_config: Any = adapter.peft_config[name]
@@ -104,14 +104,10 @@ def convert_to_model(adapter: PeftModel) -> ExBertModel | ExBertForMaskedLM:
 
 
 def save_as_model(adapter: PeftModel, output_dir: str | Path) -> ExBertModel | ExBertForMaskedLM:
-    """Save adapter and base as a model of its own where the adapter was saved, which moves into `adapter/`.
-
-    Returns:
-        The model.
-    """
+    """Save adapter and base as one model in the adapter's folder, and move the adapter to `adapter/`."""
     model = convert_to_model(adapter)
     saved = [*Path(output_dir).glob("adapter_*"), Path(output_dir, "README.md")]
-    # The card is replaced too: Trainer reads from it that the folder holds an adapter.
+    # Replace the card too: Trainer reads from it that the folder holds an adapter.
     with write_folder(output_dir, replaced=("adapter_*", "README.md")) as folder:
         model.save_pretrained(folder)
         (folder / "adapter").mkdir()

@@ -1,4 +1,4 @@
-"""Checkpoints of the exBERT code that was released with the paper (https://github.com/cgmhaicenter/exBERT)."""
+"""Read checkpoints of the exBERT code released with the paper (https://github.com/cgmhaicenter/exBERT)."""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from transformers import BertConfig
 from hf_domain.modeling.backbone import load_matching_weights
 from hf_domain.modeling.modeling_exbert import ExBertConfig, ExBertForMaskedLM
 
-# The released names, after those of old BERT checkpoints; query, key and value are one matrix here.
+# Names in the released code, after old BERT names are modernized; query, key and value are one matrix here.
 RENAMINGS = (
     (r"^module\.", ""),
     (r"\.gamma$", ".weight"),
@@ -34,7 +34,7 @@ DECODER = "lm_head.cls.predictions.decoder"
 
 
 def rename_released_weights(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Give the weights of the released code the names and shapes they have here."""
+    """Rename and reshape weights of the released code for the classes here."""
     renamed: dict[str, torch.Tensor] = {}
     for name, value in state_dict.items():
         for pattern, replacement in RENAMINGS:
@@ -51,10 +51,10 @@ def rename_released_weights(state_dict: Mapping[str, torch.Tensor]) -> dict[str,
 
 
 def reproduce_released_lookup(weights: dict[str, torch.Tensor]) -> None:
-    """Change the input tables in place so that looking up in them gives what the released code looks up.
+    """Change the input tables in place so that a lookup gives what the released code looks up.
 
-    It zeroes the vectors of token type 0 and of [PAD], adds row 0 of the extension to every old token and the row of
-    [PAD] to every new one. The decoder reads the tables as they are stored.
+    The released code zeroes the vectors of token type 0 and of [PAD], adds row 0 of the extension to every old token,
+    and adds the row of [PAD] to every new one. Its decoder reads the unchanged tables.
     """
     weights[TOKEN_TYPES] = weights[TOKEN_TYPES].clone()
     weights[TOKEN_TYPES][0] = 0
@@ -69,20 +69,20 @@ def reproduce_released_lookup(weights: dict[str, torch.Tensor]) -> None:
 def convert_released_checkpoint(
     state_dict: Mapping[str, torch.Tensor], base_config: BertConfig, legacy: bool = True
 ) -> ExBertForMaskedLM:
-    """Build an exBERT from a checkpoint of the released code; pooler and next-sentence head stay behind.
+    """Build an exBERT from a checkpoint of the released code, without its pooler and next-sentence head.
 
     Args:
-        state_dict: As `torch.load(file, weights_only=True)` gives it.
-        base_config: Configuration of the BERT it extends; the sizes of the extension are read off the weights.
-        legacy: Whether to compute what the released code computes, defects of its embedding lookup included (see
-            `reproduce_released_lookup`): such a checkpoint was trained with them. They go into the tables, which the
-            decoder then no longer shares. False keeps the tables, tied, and looks up what they hold.
+        state_dict: As `torch.load(file, weights_only=True)` returns it.
+        base_config: Configuration of the extended BERT; the sizes of the extension are read off the weights.
+        legacy: Whether to compute what the released code computes, including the defects of its lookup (see
+            `reproduce_released_lookup`), with which the checkpoint was trained. They change the tables, so the decoder
+            no longer shares them. False keeps the tables as stored, shared with the decoder.
 
     Returns:
-        In evaluation mode, the base frozen.
+        The model in evaluation mode, with a frozen base.
 
     Raises:
-        ValueError: The weights do not fit `base_config`, or are not of an exBERT.
+        ValueError: The weights do not fit `base_config`, or do not belong to an exBERT.
     """
     weights = rename_released_weights(state_dict)
     side = [name for name in weights if ".layer.0.side." in name]

@@ -1,1 +1,1 @@
-"""G-MAP beside its model: what a memory reads and keeps, and what adaptation forgets."""
+"""What G-MAP needs beside its model: inputs and stored states of the memory, and a measure of forgetting."""

@@ -1,4 +1,4 @@
-"""What an encoder has forgotten: masked-LM losses of several models on several corpora (figures 1 and 5 of G-MAP)."""
+"""Measure what encoders have forgotten: masked-LM losses of models on corpora (figures 1 and 5 of G-MAP)."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -20,12 +20,12 @@ def measure_masked_lm_loss(
     """Measure the masked-LM loss of a model.
 
     Args:
-        model: A masked LM, on the device that is to compute; it is switched to evaluation mode.
+        model: A masked LM on the device to compute on; it is switched to evaluation mode.
         examples: With `input_ids`, as `tokenize_corpus` makes them.
-        collator: Masks them. With a `DataCollatorForTokenMask` every model sees the same masks.
+        collator: Masks the examples. With a `DataCollatorForTokenMask` every model gets the same masks.
 
     Returns:
-        `loss`, the mean cross-entropy of the masked tokens in nats, and their number, `masked_tokens`.
+        `loss`, the mean cross-entropy of the masked tokens in nats, and `masked_tokens`, their number.
     """
     model.eval()
     total, count = 0.0, 0
@@ -39,7 +39,9 @@ def measure_masked_lm_loss(
         total += labeled * float(output.loss)
         count += labeled
     if not count:
-        raise ValueError(f"a loss needs a masked token; {len(examples)} examples have none. Use more text.")
+        raise ValueError(
+            f"the text must have a masked token, but its {len(examples)} examples have none. Use more text."
+        )
     return {"loss": total / count, "masked_tokens": count}
 
 
@@ -56,12 +58,12 @@ def compare_losses(
 
     Args:
         models: Names and masked LMs; a generator may load them one after another.
-        corpora: By name, examples of `tokenizer`.
-        tokenizer: That of all models: a loss is one of a token, and other tokens have other losses.
-        seed: Of the masks, which are the same for every model.
+        corpora: Examples of each corpus, tokenized by `tokenizer`.
+        tokenizer: Shared by all models: per-token losses are comparable under one tokenizer only.
+        seed: Of the masks, which all models share.
 
     Returns:
-        By model and by corpus what `measure_masked_lm_loss` returns.
+        For each model and each corpus, the output of `measure_masked_lm_loss`.
 
     Raises:
         ValueError: The tokenizer has more entries than a model.
@@ -78,7 +80,7 @@ def compare_losses(
 
 
 def plot_losses(losses: Mapping[str, Mapping[str, Mapping[str, float]]], path: str | os.PathLike) -> None:
-    """Draw a group of bars for each corpus, a bar for each model.
+    """Draw a group of bars for each corpus, with a bar for each model.
 
     Args:
         losses: As `compare_losses` returns them.

@@ -1,7 +1,7 @@
-"""What a G-MAP needs around it: inputs of a memory with its own tokenizer, and memory states kept on disk.
+"""Feed a G-MAP's memory: tokenize for a memory with its own tokenizer, and keep memory states on disk.
 
-A frozen memory gives the same states in every epoch. `cache_memory_states` computes those of a dataset once and keeps
-them on disk; `DatasetWithMemory` adds them to the examples, and the memory encoder is not run again.
+A frozen memory gives the same states in every epoch. `cache_memory_states` computes the states of a dataset once and
+keeps them on disk; `DatasetWithMemory` adds them to the examples, and the memory encoder does not run again.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from hf_domain.modeling.backbone import find_encoder
 from hf_domain.modeling.pretrained_gmap import fingerprint_weights, read_same_ids
 from hf_domain.state_store import StateSource, StateStore, fill_store
 
-# What a configuration says that changes no state: the weights are compared themselves.
+# Fields of a configuration that change no state; the weights are compared directly.
 COSMETIC_KEYS = frozenset(
     {"_name_or_path", "architectures", "dtype", "id2label", "label2id", "problem_type", "transformers_version"}
 )
@@ -34,53 +34,53 @@ def load_memory_tokenizer(config: PreTrainedConfig, **hub_options: Any) -> PreTr
     """Load the tokenizer of a memory that has its own.
 
     Args:
-        config: Of any model.
+        config: The configuration of any model.
         hub_options: For `from_pretrained`: `cache_dir`, `token`.
 
     Returns:
-        The tokenizer; None where there is no memory, or it reads the ids of the domain encoder.
+        The tokenizer; None if there is no memory, or it reads the ids of the domain encoder.
 
     Raises:
-        ValueError: The config does not say where the memory came from.
+        ValueError: The configuration does not say where the memory came from.
     """
     if getattr(config, "memory_tokenizer", "same") == "same":
         return None
     if config.memory_name_or_path is None:
         raise ValueError(
-            "the memory of this model has its own tokenizer and the config does not say which; set memory_name_or_path"
+            "a memory with its own tokenizer must have memory_name_or_path in the config, but it is None; set it"
         )
     revision = config.memory_revision or "main"
     return AutoTokenizer.from_pretrained(config.memory_name_or_path, revision=revision, **hub_options)
 
 
 def check_same_ids(tokenizer: PreTrainedTokenizerBase, memory_tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise unless the memory reads the ids of the domain encoder, as masked-LM training needs it.
+    """Raise unless the memory reads the ids of the domain encoder, which masked-LM training needs.
 
     Raises:
-        ValueError: The tokenizers differ. Their tokens are masked apart then, and the memory would read the words that
-            the domain encoder is to predict.
+        ValueError: The tokenizers differ. Each text would be masked twice, independently, and the memory would read the
+            words that the domain encoder has to predict.
     """
     if not read_same_ids(tokenizer, memory_tokenizer):
         raise ValueError(
-            "in masked-LM training the memory reads the masked text, so both encoders need one tokenizer; those of "
-            f"{tokenizer.name_or_path} and {memory_tokenizer.name_or_path} differ. Use another memory, or join the two "
-            "when the model is fine-tuned"
+            "both encoders must have one tokenizer in masked-LM training, where the memory reads the masked text, but "
+            f"those of {tokenizer.name_or_path} and {memory_tokenizer.name_or_path} differ. Use another memory, or "
+            "join the two in fine-tuning"
         )
 
 
 def name_memory_inputs(tokenized: Dataset) -> Dataset:
-    """Return what a memory reads of texts that its own tokenizer tokenized, by the names of a G-MAP's arguments."""
+    """Rename the columns of texts tokenized for the memory to the names of a G-MAP's arguments."""
     names = {"input_ids", "attention_mask", "token_type_ids"} & {*tokenized.column_names}
     return tokenized.select_columns(sorted(names)).rename_columns({name: f"memory_{name}" for name in names})
 
 
 @dataclass
 class DataCollatorWithMemory:
-    """Collate what a memory reads, or its states, beside what another collator collates.
+    """Collate as another collator does, and add the inputs of a memory or its states.
 
     Args:
         collator: For everything else.
-        memory_tokenizer: Pads the memory's inputs; not needed without them.
+        memory_tokenizer: Pads the inputs of a memory with its own tokenizer.
     """
 
     collator: Any
@@ -93,11 +93,11 @@ class DataCollatorWithMemory:
             examples: Dicts; those of a `DatasetWithMemory` hold `memory_states`.
 
         Returns:
-            The batch of `collator` with the arguments of a G-MAP that begin with `memory_`. States stand where their
-            tokens do, those of a memory with its own tokenizer from the left on; its inputs are padded by that.
+            The batch of `collator` with the arguments of a G-MAP that start with `memory_`. States are placed at their
+            tokens; the states of a memory with its own tokenizer start at the left.
 
         Raises:
-            ValueError: There are inputs of a memory and no tokenizer that pads them.
+            ValueError: There are inputs of a memory, but no tokenizer to pad them.
         """
         memory = [{name: value for name, value in row.items() if name.startswith("memory_")} for row in examples]
         batch = self.collator(
@@ -107,7 +107,7 @@ class DataCollatorWithMemory:
             states = [row["memory_states"] for row in memory]
             real = pad_sequence([torch.ones(len(each), dtype=torch.long) for each in states], batch_first=True)
             if self.memory_tokenizer is None:
-                # The same tokens: the text may be padded on the left, or to a length of its own.
+                # The memory shares these tokens; the text may be padded on the left, or to a fixed length.
                 real = batch.get("attention_mask", real)
             batch["memory_states"] = states[0].new_zeros(*real.shape, *states[0].shape[1:])
             batch["memory_states"][real.bool()] = torch.cat(states)
@@ -115,7 +115,7 @@ class DataCollatorWithMemory:
         elif memory[0]:
             if self.memory_tokenizer is None:
                 raise ValueError(
-                    f"a memory_tokenizer pads the inputs of the memory, got None and {', '.join(memory[0])}"
+                    f"inputs of a memory need a memory_tokenizer that pads them, got None and {', '.join(memory[0])}"
                 )
             rows = [{name.removeprefix("memory_"): value for name, value in row.items()} for row in memory]
             padded = self.memory_tokenizer.pad(rows, return_tensors="pt")
@@ -131,15 +131,16 @@ class DatasetWithMemory(torch.utils.data.Dataset):
 
     Args:
         dataset: Tokenized examples.
-        cache: Their states, in the same order, see `cache_memory_states`.
+        cache: Their states, in the same order; see `cache_memory_states`.
 
     Raises:
-        ValueError: There are more or fewer states than examples; on reading, an example has other tokens than states.
+        ValueError: The numbers of states and examples differ. Reading raises it if an example and its states differ in
+            length.
     """
 
     def __init__(self, dataset: Dataset, cache: StateStore):
         if len(dataset) != len(cache):
-            raise ValueError(f"a cache holds the states of each example; {len(cache)} of {len(dataset)} are there")
+            raise ValueError(f"the cache must hold the states of all {len(dataset)} examples, but holds {len(cache)}")
         self.dataset, self.cache = dataset, cache
 
     def __len__(self) -> int:
@@ -151,8 +152,9 @@ class DatasetWithMemory(torch.utils.data.Dataset):
         count = sum(example.get(f"{prefix}attention_mask") or [1] * len(example[f"{prefix}input_ids"]))
         if count != len(states):
             raise ValueError(
-                f"example {row} has {count} tokens and {len(states)} states: the dataset is not in the order in which "
-                "the states were computed. Compute them after it was shuffled or filtered"
+                f"an example must have as many tokens as states, but example {row} has {count} tokens and "
+                f"{len(states)} states: the order of the dataset changed. Compute the states after shuffling or "
+                "filtering"
             )
         example = {name: value for name, value in example.items() if not name.startswith("memory_")}
         return {**example, "memory_states": states}
@@ -161,23 +163,22 @@ class DatasetWithMemory(torch.utils.data.Dataset):
 def cache_memory_states(
     model: PreTrainedModel, dataset: Dataset, folder: str | Path, *, batch_size: int = 32
 ) -> StateStore:
-    """Compute the memory states of a dataset, unless the folder has them.
+    """Compute the memory states of a dataset and keep them in a folder; what the folder already holds is reused.
 
-    A run that was interrupted continues where it stopped. Where the memory encoder, the strategy or the token ids (text
-    or tokenizer) have changed since, the states are computed again, and the log says why.
+    An interrupted computation continues where it stopped. If the memory encoder, the strategy or the token ids changed,
+    the states are computed again, and the log says why.
 
     Args:
-        model: A G-MAP with a frozen memory, with or without a head, on the device that is to compute.
-        dataset: Tokenized examples: the inputs of the memory, `memory_input_ids` and so on, or those that it shares
-            with the domain encoder.
-        folder: Where the states are kept; made if it does not exist.
-        batch_size: Examples at once.
+        model: A G-MAP with a frozen memory, with or without a head, on the device to compute on.
+        dataset: Tokenized examples with `memory_input_ids`, or with `input_ids` that both encoders share.
+        folder: Folder for the states; created if missing.
+        batch_size: Examples encoded at once.
 
     Returns:
-        The states, in the order of the examples: of each token `[states, hidden_size]`, bfloat16, without padding.
+        The states in the order of the examples, `[states, hidden_size]` for each token, bfloat16, without padding.
 
     Raises:
-        OSError: The disk has not enough room.
+        OSError: The disk is too small.
         ValueError: The memory is trained, or there is none.
     """
     base: Any = model.base_model
@@ -203,27 +204,27 @@ def open_memory_cache(folder: str | Path, model: PreTrainedModel, dataset: Datas
     """Open what `cache_memory_states` computed.
 
     Args:
-        folder: Where the states are kept.
-        model: The G-MAP that is to read them.
-        dataset: The examples they belong to.
+        folder: Folder of the states.
+        model: The G-MAP that will read them.
+        dataset: Their examples.
 
     Raises:
-        FileNotFoundError: There are none, or their computation was interrupted.
-        ValueError: They are of another memory encoder, strategy or text.
+        FileNotFoundError: The folder has no states, or their computation was interrupted.
+        ValueError: The states belong to another memory encoder, strategy or text.
     """
     return StateStore(folder, describe_states(model, dataset))
 
 
 def describe_states(model: PreTrainedModel, dataset: Dataset) -> dict[str, Any]:
-    """Return what memory states depend on: fingerprints of the memory's weights and of the token ids, and the states.
+    """Return what memory states depend on: digests of the memory's weights and of the token ids, and the strategy.
 
     Raises:
         ValueError: The memory is trained, or there is none.
     """
     if not getattr(model.config, "freeze_memory", False):
         raise ValueError(
-            f"--memory_cache keeps the states of a frozen memory, but a {type(model).__name__} has no memory or trains "
-            "it. Leave the flag out, or use --method gmap with freeze_memory=true."
+            f"--memory_cache needs a frozen memory, but a {type(model).__name__} has no memory or trains it. Leave the "
+            "flag out, or use --method gmap with freeze_memory=true."
         )
     base: Any = model.base_model
     memory_config = model.config.memory_config.to_dict()
@@ -243,7 +244,7 @@ def describe_states(model: PreTrainedModel, dataset: Dataset) -> dict[str, Any]:
 
 
 def iterate_memory_inputs(dataset: Dataset) -> Iterator[dict[str, list[int]]]:
-    """Yield for each example the lists that the memory encoder reads, `input_ids` first, without padding."""
+    """Yield the inputs of the memory encoder for each example, `input_ids` first, without padding."""
     prefix = "memory_" if "memory_input_ids" in dataset.column_names else ""
     names = [name for name in ("input_ids", "token_type_ids") if f"{prefix}{name}" in dataset.column_names]
     mask = f"{prefix}attention_mask"

@@ -1,4 +1,4 @@
-"""How a run feeds the memory of a G-MAP: the texts by the memory's own tokenizer, or states that are computed once."""
+"""How a run feeds the memory of a G-MAP: with text of the memory's own tokenizer, or with stored states."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,13 +22,13 @@ from hf_domain.training.stock_models import autocast_as_trained
 
 @dataclass
 class MemoryReader:
-    """What a memory reads beside the text of the domain encoder."""
+    """Feeds the memory of a G-MAP in a run."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase | None
-    """The memory's own; None: it reads the ids of the domain encoder."""
+    """The memory's own tokenizer; None if it reads the ids of the domain encoder."""
     cache: str | None
-    """Folder that keeps the memory's states, in a folder for each split."""
+    """Folder for the memory's states, with a subfolder for each split; None stores none."""
 
     def add_inputs(
         self,
@@ -38,12 +38,12 @@ class MemoryReader:
         training_args: TrainingArguments,
         data_args: DataArguments,
     ) -> dict[str, Any]:
-        """Add to every example what the memory reads: the text by its own tokenizer, and its states if they are kept.
+        """Add the memory's inputs to every example: its own tokens, and its states if they are stored.
 
         Args:
-            tokenized: What the domain encoder reads.
-            tokenize: Takes a batch and a tokenizer, see `map_splits`.
-            training_args: Say on which device states are computed, and which process goes first.
+            tokenized: The inputs of the domain encoder.
+            tokenize: Takes a batch and a tokenizer; see `map_splits`.
+            training_args: Give the device that computes states and the process that goes first.
         """
         inputs: dict[str, Any] = dict(tokenized)
         if self.tokenizer is not None:
@@ -65,16 +65,16 @@ class MemoryReader:
             }
 
     def collate(self, collator: Any) -> DataCollatorWithMemory:
-        """Return a collator that brings what the memory reads beside the batch."""
+        """Return a collator that adds the memory's inputs to a batch."""
         return DataCollatorWithMemory(collator, self.tokenizer)
 
 
 def load_memory_reader(model: PreTrainedModel, cache: str | None, **hub_options: Any) -> MemoryReader | None:
-    """Return what feeds the memory of a model; None if its batches need nothing more.
+    """Return the reader of a model's memory; None if its batches need nothing more.
 
     Args:
-        model: Of any kind. The memory of a G-MAP usually reads the ids of the domain encoder.
-        cache: Folder of the memory's states; None keeps none.
+        model: Any model. The memory of most G-MAPs reads the ids of the domain encoder.
+        cache: Folder for the memory's states; None stores none.
         hub_options: For `from_pretrained`: `cache_dir`, `token`.
 
     Raises:

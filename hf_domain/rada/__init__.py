@@ -1,1 +1,1 @@
-"""RADA beside its model: passages in a batch, their states, and what was read."""
+"""What RADA needs beside its model: batches with passages, encoded passages, and explanations."""

@@ -1,8 +1,7 @@
-"""Retrieved passages in the batches of a model that reads them.
+"""Put retrieved passages into the batches of a model that reads them.
 
-A dataset whose texts were looked up has the column `passage_ids`, the ids of at most K passages, best first. The
-collator here brings the tokens of those passages beside any batch: it wraps the collator of the task, for masked LM,
-classification, token classification or question answering.
+A dataset with looked-up texts has the column `passage_ids`: the ids of at most K passages, best first. The collator
+here wraps the collator of any task and adds the tokens of these passages to its batch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,17 +16,14 @@ PASSAGE_COLUMNS = ("passage_ids", "passage_scores")
 
 
 def read_token_ids(passages: Dataset | Mapping[int, Sequence[int]], passage_ids: Sequence[int]) -> list[list[int]]:
-    """Read the tokens of passages.
+    """Read the token ids of passages.
 
     Args:
-        passages: A dataset with the columns `id` and `input_ids` in which the row of a passage is its id, or a mapping
-            of ids to token ids.
-
-    Returns:
-        Their token ids.
+        passages: A dataset with the columns `id` and `input_ids`, whose row numbers are the ids, or a mapping of ids to
+            token ids.
 
     Raises:
-        ValueError: There is no such passage.
+        ValueError: A passage does not exist.
     """
     if not passage_ids:
         return []
@@ -47,8 +43,8 @@ def read_token_ids(passages: Dataset | Mapping[int, Sequence[int]], passage_ids:
 
 def _describe_missing(number: int, known: int) -> str:
     return (
-        f"every retrieved passage is one of the datastore's; {number} is not among its {known}. Retrieve again: the "
-        "passages were looked up in another datastore, or deleted since."
+        f"every retrieved passage must be in the datastore, but {number} is not among its {known}. Retrieve again: the "
+        "passages come from another datastore, or were deleted."
     )
 
 
@@ -56,17 +52,18 @@ def _describe_missing(number: int, known: int) -> str:
 class DataCollatorWithPassages:
     """Make a batch with another collator and add the passages of its examples.
 
-    A passage that several examples have is in the batch once, so it is encoded once.
+    A passage that several examples share is in the batch once, so it is encoded once.
 
     Args:
-        collator: Makes the batch of everything but the passages.
-        tokenizer: That of the model; pads the passages and says how many tokens the model takes.
-        passages: See `read_token_ids`. None: the model reads them from a cache (see `hf_domain.rada.states`), and the
-            batch brings nothing but their ids.
-        num_passages: Passages of an example at most, the best ones. Default: K of the paper (section 4.1).
+        collator: Makes the batch without the passages.
+        tokenizer: The model's; pads passages and limits their length.
+        passages: See `read_token_ids`. With None the batch holds only passage ids, and the model reads the passages
+            from a cache (see `hf_domain.rada.states`).
+        num_passages: Largest number of passages of an example; the best are kept. Default: K of the paper (section
+            4.1).
 
     Raises:
-        ValueError: `num_passages` is not above 0.
+        ValueError: `num_passages` is below 1.
     """
 
     collator: Callable[[list[dict[str, Any]]], Any]
@@ -85,12 +82,12 @@ class DataCollatorWithPassages:
         """Make a batch.
 
         Args:
-            examples: What the inner collator takes, and `passage_ids`; `passage_scores` are dropped.
+            examples: The inner collator's, with `passage_ids`; `passage_scores` are dropped.
 
         Returns:
             The batch of the inner collator with `passage_input_ids` and `passage_attention_mask`
             [passages, passage_length], and `passage_index` [batch, num_passages], the row of each passage of an
-            example, -1 where it has fewer. Or with `passage_ids` [batch, num_passages], see `passages`.
+            example, -1 for none. If `passages` is None, with `passage_ids` [batch, num_passages] instead.
 
         Raises:
             ValueError: The examples have no `passage_ids`; a passage is unknown or too long for the model.
@@ -103,7 +100,7 @@ class DataCollatorWithPassages:
         batch = self.collator(
             [{name: value for name, value in example.items() if name not in PASSAGE_COLUMNS} for example in examples]
         )
-        # Always the same width: a compiled model would compile again for steps or processes with fewer passages.
+        # Always the same width, so that a compiled model does not compile again for fewer passages.
         ids = torch.tensor([row + [-1] * (self.num_passages - len(row)) for row in chosen])
         if self.passages is None:
             batch["passage_ids"] = ids
@@ -123,7 +120,7 @@ class DataCollatorWithPassages:
                 f"passages must have at most {self.tokenizer.model_max_length} tokens, the encoder's limit, but "
                 f"one has {longest}. Build the datastore with this tokenizer and shorter passages."
             )
-        # One row of padding if nothing was found, so that every batch takes the same path through the model.
+        # One row of padding without passages, so that every batch takes the same path through the model.
         shape = (max(len(tokens), 1), max(longest, 1))
         input_ids = torch.full(shape, self.tokenizer.pad_token_id)
         mask = torch.zeros(shape, dtype=torch.long)

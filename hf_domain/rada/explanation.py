@@ -1,4 +1,4 @@
-"""What a RADA reads for a text: how likely it is to choose each passage, how it weighs words, and what it predicts."""
+"""Explain what a RADA does with a text: its probability for each passage, its weights for words, its prediction."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,14 +13,14 @@ from hf_domain.rada.collator import DataCollatorWithPassages
 
 @dataclass
 class Explanation:
-    """What a model does with the passages of a text; empty where none was found."""
+    """What a model does with the passages of a text; empty if none was found."""
 
     probabilities: dict[int, float] = field(default_factory=dict)
-    """For the id of every passage found, how likely the model is to choose it (beta); they sum to 1."""
+    """Passage id -> the probability that the model chooses it (beta); they sum to 1."""
     weights: dict[int, list[tuple[int, int, float]]] = field(default_factory=dict)
-    """For the id of the chosen passage, (start, end, weight) of its tokens' characters, the mean over the heads."""
+    """Id of the chosen passage -> (start, end, weight) of its tokens' characters, averaged over the heads."""
     predictions: list[tuple[str, float]] = field(default_factory=list)
-    """Of a classifier: labels with their probabilities, likeliest first; of regression, values."""
+    """A classifier's labels with their probabilities, likeliest first; a regression's values."""
 
 
 @torch.no_grad()
@@ -32,12 +32,12 @@ def explain(
     num_passages: int = 10,
     max_query_terms: int | None = None,
 ) -> Explanation:
-    """Let a model read for a text, and return how it chose, weighed and predicted.
+    """Run a model on a text and return how it chose a passage, weighed its words, and predicted.
 
     Args:
-        model: Any head, or none.
+        model: A RADA with any head or none.
         datastore: See `load_datastore`.
-        texts: One text, or both of a pair; passages are looked up for them together.
+        texts: One text, or the two texts of a pair, which are looked up together.
         max_query_terms: See `Datastore.search`.
     """
     ((ids, _),) = datastore.search([" ".join(texts)], num_passages, max_query_terms)
@@ -50,7 +50,7 @@ def explain(
     if not ids:
         return Explanation(predictions=predictions)
     chosen = int(ids[int(output.selected_passages[0])])
-    # The datastore's tokenizer: the model's may put a blank before the first word, see `prepare_for_words`.
+    # Not the model's tokenizer, which may put a blank before the first word; see `prepare_for_words`.
     offsets = datastore.tokenizer(passages[chosen]["text"], return_offsets_mapping=True)["offset_mapping"]
     weights = output.word_weights[0].mean(dim=0).tolist()
     spans = [(start, end, weight) for (start, end), weight in zip(offsets, weights, strict=False) if end > start]

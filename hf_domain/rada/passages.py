@@ -1,4 +1,4 @@
-"""What a run does for a model that reads passages: look texts up in a datastore, and encode the passages once."""
+"""What a run does for a model that reads passages: look up texts in a datastore, and encode passages once."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ class PassageArguments:
 
 @dataclass
 class PassageReader:
-    """A model that reads passages, and the datastore that it reads."""
+    """A model that reads passages, and the datastore it reads."""
 
     args: PassageArguments
     model: PreTrainedModel
@@ -51,7 +51,7 @@ class PassageReader:
         return add_passages(splits, self.datastore, text_columns, self.args.num_passages, num_proc=num_proc)
 
     def look_up_blocks(self, examples: DatasetDict, num_proc: int | None = None) -> DatasetDict:
-        """Look up what tokenized examples say: packed blocks of a corpus no longer are a document's text.
+        """Look up tokenized examples, such as packed blocks of a corpus, which no longer have their text.
 
         Args:
             examples: With the column `input_ids`.
@@ -74,14 +74,14 @@ class PassageReader:
         return self.look_up(texts, ["text"], num_proc).remove_columns("text")
 
     def fill_cache(self, splits: Mapping[str, Any], training_args: TrainingArguments) -> None:
-        """Encode the passages that were looked up, and let the model read them from `--passage_cache`, if there is one.
+        """Encode the passages that were looked up into `--passage_cache`, if given, and let the model read them there.
 
         Args:
             splits: With `passage_ids`.
-            training_args: Say the device that encodes, and which process does.
+            training_args: Give the device and the process that encode.
 
         Raises:
-            ValueError: The encoder that makes the states is trained.
+            ValueError: The encoder of the passages is trained.
         """
         model, datastore = self.model, self.datastore
         if self.args.passage_cache is None:
@@ -108,7 +108,7 @@ class PassageReader:
         model.use_passage_cache(cache)  # type: ignore[operator]
 
     def collate(self, collator: Callable[[list[dict[str, Any]]], Any]) -> DataCollatorWithPassages:
-        """Return a collator that brings passages beside the batch; their ids alone where the model has them cached."""
+        """Return a collator that adds passages to a batch, or only their ids if the model reads them from a cache."""
         passages = None if self.args.passage_cache is not None else self.datastore.passages
         return DataCollatorWithPassages(collator, self.tokenizer, passages, self.args.num_passages)
 
@@ -120,7 +120,7 @@ def load_passage_reader(
     method: str,
     appends_passage: bool = False,
 ) -> PassageReader | None:
-    """Load what a run reads in a datastore; None for a run that reads nothing. See `load_datastore`."""
+    """Return the passage reader of a run, or None if the run reads no passages; see `load_datastore`."""
     datastore = load_datastore(args, model, tokenizer, method, appends_passage)
     return None if datastore is None else PassageReader(args, model, tokenizer, datastore)
 
@@ -132,17 +132,17 @@ def load_datastore(
     method: str | None,
     appends_passage: bool = False,
 ) -> Any:
-    """Load the datastore that a run reads.
+    """Load the datastore of a run.
 
     Args:
-        appends_passage: Whether the run appends a passage to the text, for an encoder that reads none by itself.
+        appends_passage: Whether the run appends a passage to the text, for an encoder that does not read passages.
 
     Returns:
-        A `Datastore`; None for a run that reads nothing.
+        A `Datastore`; None if the run reads no passages.
 
     Raises:
-        ValueError: A model that reads has no datastore, or the other way round; its passages are longer than what the
-            model takes; see also `Datastore.load`.
+        ValueError: A model that reads passages has no datastore, or a datastore has no such model; its passages are
+            longer than the model allows; see also `Datastore.load`.
     """
     reads = isinstance(model, RadaPreTrainedModel)
     if appends_passage and (reads or args.datastore is None):
@@ -155,7 +155,7 @@ def load_datastore(
         if args.passage_cache is not None:
             raise ValueError(f"--passage_cache needs a --datastore, but {args.passage_cache} is given alone")
         if reads:
-            logger.warning("this model reads passages, but no --datastore is given: it works as its encoder alone")
+            logger.warning("this model reads passages, but without a --datastore it works like its encoder")
         return None
     if not (reads or appends_passage):
         raise ValueError(
@@ -176,7 +176,7 @@ def load_datastore(
 
 
 def count_positions(model: PreTrainedModel) -> int | None:
-    """Tokens that the encoder takes at most; None without a table of positions. RoBERTa's begin after its padding."""
+    """Return the encoder's longest input in tokens; None without a position table. RoBERTa's starts after padding."""
     tables = (table for name, table in model.base_model.named_modules() if name.endswith(".position_embeddings"))
     sizes = [len(table.weight) - (0 if table.padding_idx is None else table.padding_idx + 1) for table in tables]
     return min(sizes, default=None)
@@ -185,19 +185,19 @@ def count_positions(model: PreTrainedModel) -> int | None:
 def append_passages(
     splits: DatasetDict, datastore: Any, text_column: str, tokenizer: PreTrainedTokenizerBase, max_seq_length: int
 ) -> DatasetDict:
-    """Add the text of the best passage as the column `passage`, cut to what room its text leaves.
+    """Add the column `passage`: the text of the best passage, cut to the room that the example's text leaves.
 
-    Tokenizers cut the longer of two texts first: a passage as it is would cost a text up to half its tokens, and
-    reading it would be compared with a text that is read whole.
+    Tokenizers cut the longer of two texts first. An uncut passage could cost a text half of its tokens, and the
+    comparison with runs that read the whole text would be unfair.
 
     Args:
         splits: With `passage_ids`.
-        text_column: What the passage is appended to.
+        text_column: The text that the passage is appended to.
         tokenizer: A fast one, as datastores need.
-        max_seq_length: Tokens of text and passage at most, with special tokens.
+        max_seq_length: Limit of text and passage together, with special tokens.
 
     Returns:
-        The splits, without the ids; "" where no passage was found or a text leaves no room.
+        The splits without the ids. `passage` is "" if none was found or the text leaves no room.
     """
     passages = datastore.passages
     longest = max_seq_length - tokenizer.num_special_tokens_to_add(pair=True)

@@ -1,7 +1,7 @@
-"""Encoded passages on disk, so that a model with a fixed passage encoder reads them instead of encoding them again.
+"""Encoded passages on disk, which a model with a frozen passage encoder reads instead of encoding passages again.
 
-Only passages that were retrieved are cached: nearly all of a datastore never is. The states of their tokens are kept in
-bfloat16, beside their mean states in float32, by which RADA chooses a passage before it reads that one.
+Only retrieved passages are stored; most of a datastore is never retrieved. The store has the states of their tokens in
+bfloat16 and their mean states in float32. RADA chooses a passage by the means before it reads its states.
 """
 
 import hashlib
@@ -22,15 +22,15 @@ from hf_domain.state_store import StateSource, StateStore, fill_store
 def describe_source(
     model: RadaPreTrainedModel, tokenizer: PreTrainedTokenizerBase, passages_fingerprint: str
 ) -> dict[str, str]:
-    """Say what cached states depend on.
+    """Return what cached states depend on.
 
     Args:
-        model: A RADA; its passage encoder counts, the copy if that is frozen.
+        model: A RADA; its passage encoder counts, which is the copy if `passage_encoder` is "frozen".
         tokenizer: Its tokenizer.
         passages_fingerprint: `datastore.fingerprint`.
 
     Returns:
-        A digest of each, and the precision in which the encoder computes, that of autocast where it is on.
+        A digest of each, and the precision in which the encoder computes (autocast's, if on).
     """
     encoder = hashlib.sha256()
     for name, tensor in sorted(get_passage_encoder(model).state_dict().items()):
@@ -49,20 +49,20 @@ def describe_source(
 
 
 def get_passage_encoder(model: RadaPreTrainedModel) -> torch.nn.Module:
-    """Return what encodes the passages of a RADA."""
+    """Return the module that encodes the passages of a RADA."""
     rada: Any = model.base_model
     return rada.passage_backbone if model.config.passage_encoder == "frozen" else rada.backbone
 
 
 def list_retrieved(datasets: Iterable[Dataset], num_passages: int = 10) -> list[int]:
-    """List the passages that the examples of datasets have.
+    """List the passages of the examples of datasets.
 
     Args:
         datasets: With the column `passage_ids`.
-        num_passages: Passages of an example at most.
+        num_passages: Largest number of passages of an example.
 
     Returns:
-        Their ids, each once, in order.
+        Their ids, each once, in ascending order.
     """
     return sorted({number for dataset in datasets for row in dataset["passage_ids"] for number in row[:num_passages]})
 
@@ -72,11 +72,11 @@ class PassageCache(StateStore):
 
     Args:
         folder: Written by `build_passage_cache`.
-        source: What the states must be of, see `describe_source`; None takes what is there.
+        source: The expected source of the states, see `describe_source`; None accepts any.
 
     Raises:
         FileNotFoundError: There is no complete cache.
-        ValueError: The cache is of another source, or a file is damaged.
+        ValueError: The cache has another source, or a file is damaged.
     """
 
     def read_vectors(self, passage_ids: torch.Tensor) -> torch.Tensor:
@@ -123,25 +123,22 @@ def build_passage_cache(
     *,
     batch_size: int = 32,
 ) -> PassageCache:
-    """Encode the passages whose states are not in the cache yet, keep them, and open it.
+    """Encode the passages that the cache lacks, save them, and open the cache.
 
-    Processes that share a cache wait for each other. Where the encoder, the tokenizer or the precision changed, all is
-    encoded anew; where the datastore did, the passages of every shard in which one is no longer what it was.
+    Processes that share a cache wait for each other. After a change of encoder, tokenizer or precision, all passages
+    are encoded again. After a change of the datastore, only the shards with changed passages are.
 
     Args:
-        folder: Where to; made if it does not exist.
-        model: A RADA; encodes without dropout on its device.
+        folder: Folder of the cache; created if missing.
+        model: A RADA; encodes without dropout, on its device.
         tokenizer: Its tokenizer.
         passages: See `hf_domain.rada.collator.read_token_ids`.
         passages_fingerprint: `datastore.fingerprint`.
-        passage_ids: What was retrieved, see `list_retrieved`.
+        passage_ids: The retrieved passages, see `list_retrieved`.
         batch_size: Passages encoded at once.
 
-    Returns:
-        The cache.
-
     Raises:
-        OSError: The disk has not enough room; told with the size before anything is written.
+        OSError: The disk is too small; raised with the size, before anything is written.
         ValueError: A passage is unknown.
     """
     rada: Any = model.base_model

@@ -260,7 +260,7 @@ def test_memory_states_are_kept(tmp_path, files, run, model, strategy, monkeypat
         ({"method": "gmap"}, "--memory_name_or_path must be given .*is None with --method gmap"),
         ({"memory_name_or_path": "general"}, "but is general with --method plain"),
         ({"config_overrides": "strategy=gated"}, "plain has none; got strategy=gated"),
-        ({"memory_cache": "states"}, "states of a frozen memory, but a BertForSequenceClassification has no memory"),
+        ({"memory_cache": "states"}, "needs a frozen memory, but a BertForSequenceClassification has no memory"),
     ],
 )
 def test_options_of_a_memory_without_one(tmp_path, files, run, flags, message):

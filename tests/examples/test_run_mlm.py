@@ -174,11 +174,11 @@ def test_memory_that_does_not_fit(run, tmp_path, encoder, general, expanded):
     refuse(run, tmp_path, "--memory_name_or_path must be given .* is None with --method gmap", method="gmap")
     refuse(run, tmp_path, "but is .*general with --method dapt", memory_name_or_path=general)
     options = {"method": "gmap", "memory_name_or_path": general}
-    refuse(run, tmp_path, "both encoders need one tokenizer", expanded_vocabulary=expanded, **options)
+    refuse(run, tmp_path, "both encoders must have one tokenizer", expanded_vocabulary=expanded, **options)
     refuse(run, tmp_path, "ascending layers from 1 to 2", config_overrides="memory_layers=[3]", **options)
     refuse(run, tmp_path, "ensemble is a baseline for task heads", config_overrides="strategy=ensemble", **options)
     make_bert_tokenizer(SENTENCES[:3]).save_pretrained(general)
-    refuse(run, tmp_path, "both encoders need one tokenizer", **options)
+    refuse(run, tmp_path, "both encoders must have one tokenizer", **options)
 
 
 @pytest.fixture

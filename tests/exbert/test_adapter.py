@@ -266,7 +266,7 @@ def test_only_one_adapter_at_a_time():
     model = make_adapter(make_stock())
     model.add_adapter("second", ExBertAdapterConfig())
     batch, expected = make_extended_batch(), predict(model, make_extended_batch())
-    with pytest.raises(ValueError, match="must serve all rows of a batch, but adapter_names names one for each"):
+    with pytest.raises(ValueError, match="must serve all rows of a batch, but adapter_names gives each row its own"):
         model(**batch, adapter_names=["default", "second", "default", "second"])
     with pytest.raises(ValueError, match=r"must be active at a time, .* are to be: default, second"):
         model.base_model.set_adapter(["default", "second"])
@@ -276,7 +276,7 @@ def test_only_one_adapter_at_a_time():
 
 def test_another_start_of_the_extension_is_refused():
     model = make_adapter(make_stock())
-    with pytest.raises(ValueError, match=r"begins at 110 and another adapter at 120"):
+    with pytest.raises(ValueError, match=r"starts at 110 and another adapter at 120"):
         model.add_adapter("other", ExBertAdapterConfig(extension_vocab_size=5, base_vocab_size=110))
 
 
@@ -305,12 +305,12 @@ def test_wrong_base_is_detected(tmp_path):
 def test_base_of_another_name_is_a_warning(tmp_path):
     save_on_named_base(tmp_path)
     shutil.copytree(tmp_path / "base", tmp_path / "elsewhere")
-    with pytest.warns(UserWarning, match="has the same shape; its predictions mean nothing unless"):
+    with pytest.warns(UserWarning, match="has the same shape; its predictions are meaningless unless"):
         PeftModel.from_pretrained(AutoModelForMaskedLM.from_pretrained(tmp_path / "elsewhere"), tmp_path / "adapter")
 
 
 def test_wrong_configuration(monkeypatch):
-    with pytest.raises(ValueError, match="begins at id 120 but the base has 110 rows"):
+    with pytest.raises(ValueError, match="starts at id 120 and the base has 110 rows"):
         ExBertAdapterConfig.from_vocabulary(VOCABULARY, 110)
     with pytest.raises(ValueError, match="multiple of the base's 4 attention heads"):
         get_peft_model(make_stock(), ExBertAdapterConfig(extension_hidden_size=30))

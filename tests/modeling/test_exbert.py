@@ -204,11 +204,11 @@ def test_wrong_option(option, message):
 @pytest.mark.parametrize(
     ("vocabulary", "message"),
     [
-        ({}, "no entry"),
+        ({}, "must have an entry"),
         ({120: [1], 122: [2]}, "121 is missing"),
-        ({120: [1], 121: [120]}, "must be old, below 120"),
-        ({119: [1], 120: [2]}, "begins at id 119 but the base has 120 rows"),
-        (SimpleNamespace(old_size=200, pieces={"new": [1]}), "begins at id 200 but the base has 120 rows"),
+        ({120: [1], 121: [120]}, "which lie below 120"),
+        ({119: [1], 120: [2]}, "starts at id 119 and the base has 120 rows"),
+        (SimpleNamespace(old_size=200, pieces={"new": [1]}), "starts at id 200 and the base has 120 rows"),
     ],
 )
 def test_wrong_extension_vocabulary(vocabulary, message):

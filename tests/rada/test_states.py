@@ -128,7 +128,7 @@ def test_size_is_told_before(tmp_path, tokenizer, passages, monkeypatch, capsys)
     assert needed == tokens * 32 * 2 + 6 * (32 * 4 + 8 + 8)
     usage = namedtuple("usage", "free")
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(needed - 1))
-    with pytest.raises(OSError, match=r"6 sequences take .* GB.*Name another folder"):
+    with pytest.raises(OSError, match=r"6 sequences need .* GB.*Name another folder"):
         build(tmp_path, model, tokenizer, passages)
     assert not list(tmp_path.glob("*.*s*"))  # neither states nor a manifest
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(needed))
@@ -159,7 +159,7 @@ def test_a_cache_is_of_one_encoder_tokenizer_and_datastore(tmp_path, tokenizer, 
     for part, other in others.items():
         changed = source | {part: describe_source(*other)[part]}
         assert changed != source
-        with pytest.raises(ValueError, match=f"are of another {part}: .* instead of .*Compute them again"):
+        with pytest.raises(ValueError, match=f"must come from the {part} .*Compute them again"):
             PassageCache(tmp_path, changed)
 
 
