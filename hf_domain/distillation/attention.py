@@ -1,4 +1,4 @@
-"""Queries, keys and values of an attention layer, read by hooks in any family."""
+"""Read queries, keys and values of an attention layer in any family, by hooks."""
 
 import math
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from transformers.models.modernbert.modeling_modernbert import apply_rotary_pos_
 from hf_domain.modeling.backbone import find_encoder, find_layers
 from hf_domain.modeling.layers_exbert import get_boolean_mask
 
-# The linear layers of Q, K and V in each family; a single name is a layer that makes all three.
+# The linear layers of Q, K and V in each family; one name means a single layer for all three.
 PROJECTIONS = (
     ("query", "key", "value"),  # BERT, RoBERTa, XLM-R, ELECTRA
     ("q_lin", "k_lin", "v_lin"),  # DistilBERT
@@ -24,7 +24,7 @@ PROJECTIONS = (
 
 
 def compute_relation_scores(left: torch.Tensor, right: torch.Tensor, num_heads: int) -> torch.Tensor:
-    """Scaled dot products between all positions, head by head.
+    """Compute the scaled dot products between all positions, head by head.
 
     Args:
         left: `[batch, length, width]`, heads side by side.
@@ -40,17 +40,18 @@ def compute_relation_scores(left: torch.Tensor, right: torch.Tensor, num_heads: 
 
 @dataclass
 class AttentionStates:
-    """What the attention of one layer works on, as it multiplies it.
+    """The states that the attention of one layer multiplies.
 
     Args:
-        query: `[batch, length, width]`, heads side by side; with rotary positions (ModernBERT) after the rotation, so
-            that the products are those of the model. MiniLMv2 relates the rotated states as well: one rule for all.
-        value: Likewise, never rotated.
-        score_scale: What the scaled products of queries and keys are multiplied with.
-        score_bias: `[batch, num_heads, length, length]`, what is added to them: DeBERTa-v2's position terms, which are
-            part of its attention distribution and of no other relation.
-        visible: `[batch, 1, 1 or length, length]`, True where a position attends; None: everywhere. Narrower than the
-            padding in the local layers of ModernBERT.
+        query: `[batch, length, width]`, heads side by side. With rotary positions (ModernBERT) they are rotated, so
+            that the products equal the model's. MiniLMv2's relations also use the rotated states, for one rule.
+        key: Like `query`.
+        value: The same shape, never rotated.
+        score_scale: Factor of the scaled products of queries and keys.
+        score_bias: `[batch, num_heads, length, length]`, added to these products: DeBERTa-v2's position terms, which
+            belong to its attention distribution and to no other relation.
+        visible: `[batch, 1, 1 or length, length]`, True where a position attends; None: everywhere. In the local layers
+            of ModernBERT it is narrower than the padding mask.
     """
 
     query: torch.Tensor
@@ -65,12 +66,12 @@ class AttentionStates:
         """Compute a relation before its softmax.
 
         Args:
-            relation: "attention", or "query", "key" or "value" for these with themselves.
-            num_heads: Of the relation; that of the layer for "attention".
+            relation: "attention", or "query", "key" or "value" for the relation of each with itself.
+            num_heads: Heads of the relation; for "attention" the layer's.
             also_visible: A further `visible` for "attention".
 
         Returns:
-            `[batch, num_heads, length, length]`, float32; the lowest float where "attention" sees nothing.
+            `[batch, num_heads, length, length]`, float32; the lowest float where "attention" is masked.
         """
         if relation != "attention":
             states = getattr(self, relation)
@@ -97,19 +98,19 @@ class AttentionStates:
 
 
 class LayerReached(Exception):
-    """Ends a forward pass early: the rest of the model's output is not needed."""
+    """Ends a forward pass early, when everything needed is recorded."""
 
 
 @contextmanager
 def record_attention(layer: nn.Module, stop: bool = False) -> Iterator[dict[str, Any]]:
-    """Record what a layer gets and what its projections of Q, K and V give, by forward hooks.
+    """Record the arguments of a layer and the outputs of its Q, K and V projections, by forward hooks.
 
     Args:
-        layer: Of any of the seven families; of an exBERT both branches, and the base's is recorded.
-        stop: Raise `LayerReached` as soon as all is recorded.
+        layer: Of any of the seven families. In an exBERT the base's branch is recorded.
+        stop: Raise `LayerReached` as soon as everything is recorded.
 
     Yields:
-        A dictionary that the forward pass fills: the layer's arguments by their names and the projections by theirs.
+        A dictionary that the forward pass fills: arguments and projections by name.
     """
     modules = {name.rpartition(".")[2]: module for name, module in layer.named_modules()}
     names = next(names for names in PROJECTIONS if modules.keys() >= set(names))
@@ -119,7 +120,7 @@ def record_attention(layer: nn.Module, stop: bool = False) -> Iterator[dict[str,
         record.update({"attention_mask": arguments[1] if len(arguments) > 1 else None} | options)
 
     def record_projection(name: str, output: torch.Tensor) -> None:
-        # The first call counts: DeBERTa-v2 may send its position embeddings through the same projections.
+        # Only the first call: DeBERTa-v2 may also send its position embeddings through these projections.
         record.setdefault(name, output)
         if stop and record.keys() >= set(names):
             raise LayerReached
@@ -139,7 +140,7 @@ def record_attention(layer: nn.Module, stop: bool = False) -> Iterator[dict[str,
 
 
 def read_attention_states(layer: nn.Module, record: dict[str, Any], num_heads: int) -> AttentionStates:
-    """Make of what `record_attention` recorded what the layer's attention works on."""
+    """Turn what `record_attention` recorded into the states that the layer's attention multiplies."""
     projected = [record[name] for names in PROJECTIONS for name in names if name in record]
     query, key, value = projected if len(projected) == 3 else projected[0].chunk(3, dim=-1)
     states = AttentionStates(query, key, value, num_heads, visible=get_boolean_mask(record["attention_mask"]))
@@ -157,7 +158,7 @@ def read_attention_states(layer: nn.Module, record: dict[str, Any], num_heads: i
     return states
 
 
-@torch.compiler.disable  # the hooks of a traced model record nothing
+@torch.compiler.disable  # hooks of a traced model record nothing
 def run_to_layer(
     model: PreTrainedModel,
     layer: int,
@@ -165,14 +166,14 @@ def run_to_layer(
     attention_mask: torch.Tensor | None = None,
     stop: bool = False,
 ) -> AttentionStates:
-    """Run an encoder and return what the attention of one of its layers works on.
+    """Run an encoder and return the attention states of one of its layers.
 
     Args:
-        model: Any of the seven families or of ours, under any head.
+        model: An encoder of the seven families or one of our models, with any head.
         layer: Index of the layer; -1 is the last.
         input_ids: `[batch, length]`.
         attention_mask: `[batch, length]`, 0 at padding.
-        stop: Leave out all that comes after.
+        stop: Skip everything after this layer's projections.
     """
     encoder = find_encoder(model)
     chosen = find_layers(encoder)[layer]

@@ -12,7 +12,7 @@ from hf_domain.distillation.attention import AttentionStates
 RELATIONS = {"minilm": ("attention", "value"), "minilmv2": ("query", "key", "value")}
 
 
-# Elements of a relation map that are computed at once, 8 MB; benchmarks/distillation.py measures larger chunks.
+# Elements of a relation map computed at once, 8 MB; benchmarks/distillation.py measures larger chunks.
 CHUNK_ELEMENTS = 2**21
 
 
@@ -21,15 +21,15 @@ class DistillationConfig:
     """What the student learns from the teacher.
 
     Args:
-        method: "minilm": attention distributions and value relations, for equally many heads (AdaLM's choice).
-            "minilmv2": query, key and value relations over `num_relation_heads`, for any heads.
-        num_relation_heads: Heads into which MiniLMv2 cuts the states of both models; must divide both widths. None is
-            four times the teacher's heads: 48 for 12 and 64 for 16, as in the paper.
-        teacher_layer: The layer that teaches, 1 is the first; None is the last (MiniLM, and MiniLMv2 for 12 layers; it
-            takes the 21st of 24). The student always learns with its last.
+        method: "minilm" compares attention distributions and value relations, and needs equally many heads (AdaLM's
+            choice). "minilmv2" compares query, key and value relations over `num_relation_heads`, for any heads.
+        num_relation_heads: Heads into which MiniLMv2 splits the states of both models; must divide both widths. None
+            is four times the teacher's heads: 48 for 12 and 64 for 16, as in the paper.
+        teacher_layer: The layer that teaches, counted from 1; None is the last (MiniLM, and MiniLMv2 for 12 layers; it
+            takes the 21st of 24). The student always learns with its last layer.
 
     Raises:
-        ValueError: An option is out of its range, or relation heads are given to MiniLM.
+        ValueError: An option is out of range, or MiniLM gets relation heads.
     """
 
     method: Literal["minilm", "minilmv2"] = "minilm"
@@ -53,7 +53,7 @@ class DistillationConfig:
 def compute_relation_loss(
     teacher_scores: torch.Tensor, student_scores: torch.Tensor, attention_mask: torch.Tensor
 ) -> torch.Tensor:
-    """KL(teacher || student) of the distributions over the real positions.
+    """Return KL(teacher || student) of the distributions over the real positions.
 
     Args:
         teacher_scores: `[batch, heads, length, length]`, before the softmax; no gradient flows into them.
@@ -61,8 +61,8 @@ def compute_relation_loss(
         attention_mask: `[batch, length]`, 0 at padding.
 
     Returns:
-        Mean over heads and real positions of a sequence, then over the sequences; nats. Each sequence weighs the same,
-        as in the paper, so that gradient accumulation over equal batches changes nothing.
+        Mean over a sequence's heads and real positions, then over the sequences, in nats. Each sequence weighs the
+        same, as in the paper, so that gradient accumulation over equal batches changes nothing.
     """
     padding = attention_mask[:, None, None, :] == 0
     lowest = torch.finfo(student_scores.dtype).min
@@ -78,12 +78,12 @@ def compute_distillation_losses(
 ) -> dict[str, torch.Tensor]:
     """Compute the terms of the loss.
 
-    Where the student attends to a part of the text only (the local layers of ModernBERT), the teacher's attention
-    distribution is that over the same part: no student could give weight to what it does not see. Value, query and key
-    relations are over the whole text.
+    In the local layers of ModernBERT a student attends to part of the text. The teacher's attention distribution is
+    then restricted to the same part, because the student cannot weigh what it does not see. Value, query and key
+    relations cover the whole text.
 
-    The maps of a large batch are computed some sequences at a time, and again for the gradient: kept for all sequences
-    they would take more memory than the student's whole forward pass.
+    The maps of a large batch are computed in blocks of sequences, and recomputed for the gradient. Kept for all
+    sequences they would take more memory than the student's whole forward pass.
 
     Args:
         attention_mask: `[batch, length]`, 0 at padding.

@@ -1,7 +1,7 @@
 """Distillation of a small encoder by the attention relations of a large one: MiniLM and MiniLMv2.
 
-MiniLM (Wang et al., NeurIPS 2020) is what AdaLM distills with (Yao et al., Findings of ACL 2021, section 4.2); MiniLMv2
-(Wang et al., Findings of ACL 2021) lifts its demand for equally many heads. The student's last layer learns how one
+AdaLM (Yao et al., Findings of ACL 2021, section 4.2) distills with MiniLM (Wang et al., NeurIPS 2020). MiniLMv2 (Wang
+et al., Findings of ACL 2021) drops MiniLM's demand for equally many heads. The student's last layer learns how one
 layer of the teacher relates the tokens of a text to each other; widths and depths may differ.
 
 Symbols of the papers, and what they are called here:
@@ -17,7 +17,7 @@ Symbols of the papers, and what they are called here:
 Every loss is KL(teacher || student), without temperature, averaged over heads, real positions and sequences.
 
 A distilled student cannot predict masked tokens: the loss reads the projections of its last layer, so the rest of that
-layer and the LM head get no gradient. It is for fine-tuning; a short phase of masked LM makes both usable.
+layer and the LM head get no gradient. Fine-tuning trains the layer; a short phase of masked LM trains both.
 """
 
 import copy
@@ -35,14 +35,14 @@ from hf_domain.distillation.students import check_pair
 
 @dataclass
 class DistillationOutput(ModelOutput):
-    """Output of `DistillationModel`: the loss, with gradient, and its terms, detached; nats.
+    """Output of `DistillationModel`: the loss, with gradient, and its terms, detached; in nats.
 
     Args:
         loss: Sum of the terms.
-        attention_loss: L_AT; of MiniLM.
-        query_loss: Of the Q-Q relations; of MiniLMv2.
-        key_loss: Of the K-K relations; of MiniLMv2.
-        value_loss: Of the V-V relations; of both.
+        attention_loss: L_AT (MiniLM).
+        query_loss: Loss of the Q-Q relations (MiniLMv2).
+        key_loss: Loss of the K-K relations (MiniLMv2).
+        value_loss: Loss of the V-V relations (both).
     """
 
     loss: torch.FloatTensor | None = None
@@ -55,19 +55,18 @@ class DistillationOutput(ModelOutput):
 class DistillationModel(PreTrainedModel):
     """A student and its teacher, for the stock Trainer.
 
-    Only the student trains, and only the student is saved: a checkpoint is a plain one of the student, which
-    `AutoModel` loads and from which Trainer resumes. The teacher stays in evaluation mode, without gradient and in its
-    own type: load it with `dtype=torch.bfloat16` to halve its memory. Inputs are single texts, unmasked, with the
-    default token types.
+    Only the student trains and is saved: a checkpoint is a plain one of the student, which `AutoModel` loads and from
+    which Trainer resumes. The teacher stays in evaluation mode, without gradient and in its own type; load it with
+    `dtype=torch.bfloat16` to halve its memory. Inputs are single, unmasked texts with default token types.
 
     Args:
-        student: Any encoder of the seven families or model of ours, with or without a head; the head is left as it is.
-        teacher: Likewise; all its parameters are frozen.
-        distillation_config: What is learned; None is MiniLM.
+        student: An encoder of the seven families or one of our models, with or without a head; heads do not change.
+        teacher: The same; all its parameters are frozen.
+        distillation_config: What the student learns; None is MiniLM.
 
     Raises:
-        ValueError: The vocabularies, layers, heads, widths or attention implementations do not allow it; says which.
-            Tables of up to 1,024 rows apart may differ by padding alone: `check_same_vocabulary` compares tokenizers.
+        ValueError: Vocabularies, layers, heads, widths or attention implementations do not fit. Tables that differ by
+            at most 1,024 rows pass, since padding may explain it: `check_same_vocabulary` compares tokenizers.
 
     Warns:
         UserWarning: The student has more parameters than the teacher.
@@ -86,7 +85,7 @@ class DistillationModel(PreTrainedModel):
     ):
         distillation_config = distillation_config or DistillationConfig()
         check_pair(student, teacher, distillation_config)
-        # A copy: it lists which outputs are auxiliary losses, and the student is saved without that list.
+        # A copy, because the list of auxiliary losses must not be saved with the student.
         super().__init__(copy.deepcopy(student.config))
         self.config.keys_to_ignore_at_inference = [
             name for name in DistillationOutput.__annotations__ if name != "loss"
@@ -97,13 +96,13 @@ class DistillationModel(PreTrainedModel):
         self.train(student.training)
 
     def train(self, mode: bool = True) -> "DistillationModel":
-        """Switch the student; the teacher stays in evaluation mode."""
+        """Switch the student's mode; the teacher stays in evaluation mode."""
         super().train(mode)
         self.teacher.eval()
         return self
 
     def state_dict(self, *args, **kwargs) -> Any:
-        """Return the student's: the teacher is no part of a checkpoint."""
+        """Return the student's state dict; a checkpoint does not hold the teacher."""
         return self.student.state_dict(*args, **kwargs)
 
     def load_state_dict(self, *args, **kwargs) -> Any:
@@ -125,7 +124,7 @@ class DistillationModel(PreTrainedModel):
         Args:
             input_ids: `[batch, length]`.
             attention_mask: `[batch, length]`, 0 at padding; None: no padding.
-            return_loss: Without meaning; by this name Trainer knows that the loss needs no labels.
+            return_loss: Not used. Trainer takes its name as a sign that the loss needs no labels.
         """
         assert input_ids is not None
         rows = [model.config.vocab_size for model in (self.student, self.teacher)]
@@ -136,7 +135,7 @@ class DistillationModel(PreTrainedModel):
             )
         real = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         layer = self.distillation_config.teacher_layer or 0
-        # The loss reads no output, so nothing after the projections of the layer has to run.
+        # The loss needs no output, so nothing after the layer's projections has to run.
         with torch.no_grad():
             teacher = run_to_layer(self.teacher, layer - 1, input_ids, attention_mask, stop=True)
         student = run_to_layer(self.student, -1, input_ids, attention_mask, stop=True)

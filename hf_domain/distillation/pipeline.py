@@ -1,4 +1,4 @@
-"""The steps of Adapt-and-Distill as they are run: arguments, checks before work, and each kind of step."""
+"""The steps of Adapt-and-Distill: arguments, checks before work, and how each kind of step runs."""
 
 import copy
 from dataclasses import dataclass, field, replace
@@ -77,7 +77,7 @@ SET_BY_STEP = ("max_steps", "learning_rate", "do_train", "do_predict")
 
 @dataclass
 class DistillationArguments(ModelArguments):
-    """The teacher (`model_name_or_path`), the student, and the way from one to the other."""
+    """The teacher (`model_name_or_path`), the student, and how the student is trained."""
 
     strategy: Strategy = field(
         default="adapt_and_distill", metadata={"help": "Order of the training steps, see docs/distillation.md."}
@@ -122,7 +122,7 @@ class DistillationArguments(ModelArguments):
 
     @property
     def student_hub_options(self) -> dict[str, Any]:
-        """The options with which the student is loaded: the revision is the teacher's."""
+        """The options for loading the student; the revision belongs to the teacher only."""
         return {**self.hub_options, "revision": "main"}
 
 
@@ -137,7 +137,7 @@ class DistillationCorpusArguments(CorpusArguments):
 
 
 def plan_steps(args: DistillationArguments, data_args: DistillationCorpusArguments, output_dir: str) -> list[Step]:
-    """Lay out the steps that the arguments ask for."""
+    """List the steps that the arguments ask for."""
     plan = make_plan(
         args.strategy,
         teacher=args.model_name_or_path,
@@ -154,7 +154,7 @@ def plan_steps(args: DistillationArguments, data_args: DistillationCorpusArgumen
 
 
 def build_student(args: DistillationArguments, teacher: str) -> PreTrainedModel:
-    """Build the student before training, on the vocabulary of `teacher`."""
+    """Build the untrained student, with the vocabulary of `teacher`."""
     if args.student_name_or_path is not None:
         return AutoModelForMaskedLM.from_pretrained(args.student_name_or_path, **args.student_hub_options)
     teacher_model = AutoModelForMaskedLM.from_pretrained(teacher, **args.hub_options)
@@ -171,7 +171,7 @@ def build_student(args: DistillationArguments, teacher: str) -> PreTrainedModel:
 
 
 def check_text(data_args: DistillationCorpusArguments) -> None:
-    """Find out now that a file is missing, and not after the teacher was adapted."""
+    """Raise for a missing text file now, not after days of adapting the teacher."""
     for files in (data_args.train_file, data_args.validation_file, data_args.general_file):
         if files:
             load_files(files, streaming=True)
@@ -181,7 +181,7 @@ def check_text(data_args: DistillationCorpusArguments) -> None:
 
 
 def check_before_work(args: DistillationArguments, plan: list[Step], max_seq_length: int) -> None:
-    """Find out now what would end the last step after days: a pair that does not fit, vocabularies that differ."""
+    """Raise now for a pair or vocabularies that do not fit, which would otherwise end the last step after days."""
     fingerprint_checkpoint(args.model_name_or_path)
     load_tokenizer(args, max_seq_length)
     teacher = AutoModelForMaskedLM.from_pretrained(args.model_name_or_path, **args.hub_options)
@@ -198,7 +198,7 @@ def check_before_work(args: DistillationArguments, plan: list[Step], max_seq_len
 
 
 def make(step: Step, args: DistillationArguments) -> None:
-    """Save the student before training, with its tokenizer."""
+    """Save the untrained student with its tokenizer."""
     assert step.teacher is not None
     student = build_student(args, step.teacher)
     tokenizer, options = step.model or step.teacher, args.hub_options
@@ -218,7 +218,7 @@ def make(step: Step, args: DistillationArguments) -> None:
 def adapt(
     step: Step, args: DistillationArguments, data_args: CorpusArguments, training_args: TrainingArguments
 ) -> None:
-    """Continue the pre-training of teacher or student on the domain, by masked LM."""
+    """Continue the pre-training of teacher or student on the domain by masked LM."""
     assert step.model is not None
     model_args = PretrainingArguments(
         step.model,
@@ -252,7 +252,7 @@ def make_trainer(
     data_args: CorpusArguments,
     training_args: TrainingArguments,
 ) -> Trainer:
-    """Load the text of a step, and return the trainer that trains on it."""
+    """Load the text of a step and return a trainer for it."""
     with training_args.main_process_first(desc="loading and tokenizing the corpus"):
         examples, _ = load_examples(data_args, model_args, training_args.do_eval, tokenizer)
     check_batch(examples["train"], training_args.train_batch_size * training_args.gradient_accumulation_steps)
@@ -271,7 +271,7 @@ def make_trainer(
 def distill(
     step: Step, args: DistillationArguments, data_args: DistillationCorpusArguments, training_args: TrainingArguments
 ) -> None:
-    """Let the student learn from the teacher."""
+    """Distill the teacher into the student."""
     assert step.teacher is not None and step.model is not None
     teacher = AutoModelForMaskedLM.from_pretrained(step.teacher, dtype=args.teacher_dtype, **args.hub_options)
     student = AutoModelForMaskedLM.from_pretrained(step.model, dtype="float32")
@@ -296,7 +296,7 @@ def distill(
 def list_settings(
     step: Step, args: DistillationArguments, data_args: DistillationCorpusArguments, training_args: TrainingArguments
 ) -> dict[str, Any]:
-    """List the options that change what a step leaves, and digests of the files it reads."""
+    """List the options that change the result of a step, with digests of the files it reads."""
     names = {
         "make": [*SHAPE, "expanded_vocabulary"],
         "adapt": ["mlm_learning_rate", "mlm_probability", "whole_word_mask", "expanded_vocabulary"],
@@ -322,8 +322,8 @@ def run_step(
     data_args: DistillationCorpusArguments,
     training_args: TrainingArguments,
 ) -> dict[str, Any]:
-    """Run a step, or the rest of it, unless it is done, and return the metrics that it left."""
-    # One process after the other: the first may still write what this step starts from.
+    """Run a step, or the rest of it, unless it is done, and return its metrics."""
+    # One process at a time: the first may still write the checkpoint that this step starts from.
     with training_args.main_process_first(desc=f"beginning {step.output_dir}"):
         is_open = begin_step(step, list_settings(step, args, data_args, training_args))
         if is_open and step.kind == "make":

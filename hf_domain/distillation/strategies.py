@@ -1,4 +1,4 @@
-"""The strategies of Adapt-and-Distill as plans: the order of training runs, and which of them are finished.
+"""The strategies of Adapt-and-Distill as plans: lists of training steps, with a record of the finished ones.
 
 Section 3.1 of AdaLM (Yao et al., Findings of ACL 2021) compares four ways from a large general encoder to a small one
 of a domain. Each is a list of steps here, and each step leaves a checkpoint that AutoModel loads.
@@ -22,11 +22,11 @@ class Step:
 
     Args:
         kind: "make" a student, "adapt" a model to its corpus by masked LM, or "distill".
-        model: Checkpoint that the step starts from; None: the student is made from `teacher`.
-        output_dir: Where the step leaves its checkpoint.
+        model: Checkpoint that the step starts from; None makes the student from `teacher`.
+        output_dir: Folder for the step's checkpoint.
         teacher: Checkpoint that the student is made from or learns from.
-        expand: Whether the step gives its model the rows of the expanded vocabulary.
-        why: What it is for, one line.
+        expand: Whether the step adds the rows of the expanded vocabulary to its model.
+        why: Its purpose, in one line.
     """
 
     kind: Literal["make", "adapt", "distill"]
@@ -50,24 +50,23 @@ def make_plan(
     student_steps: int,
     masked_lm_steps: int = 0,
 ) -> list[Step]:
-    """Lay out the steps of a strategy.
+    """List the steps of a strategy.
 
-    The adapted teacher lies beside the folders of the strategies, which share it. The student's steps are divided
-    evenly among its own steps, so that strategies with equal `student_steps` cost the student the same.
+    All strategies share the adapted teacher, whose folder lies beside theirs. A strategy divides `student_steps` evenly
+    among its steps, so that the student costs the same in each.
 
     Args:
-        strategy: "from_scratch": the student learns by masked LM alone. "distill_then_adapt": it learns from the
-            general teacher, then from the domain. "adapt_then_distill": it learns from a teacher that was adapted.
-            "adapt_and_distill": like distill_then_adapt, and then from the adapted teacher (the paper's proposal).
+        strategy: "from_scratch": masked LM alone. "distill_then_adapt": distill from the general teacher, then masked
+            LM on the domain. "adapt_then_distill": distill from an adapted teacher. "adapt_and_distill" (the paper's
+            proposal): like distill_then_adapt, then distill from the adapted teacher.
         teacher: Checkpoint of the general teacher.
         output_dir: Folder of all strategies.
-        student: Checkpoint the student starts from; None: it is made from the teacher.
-        expand: Whether the vocabulary is expanded: the same for teacher and student, in the step that first sees the
-            domain.
+        student: Checkpoint that the student starts from; None makes it from the teacher.
+        expand: Whether teacher and student get the expanded vocabulary, each in its first step on the domain.
         teacher_steps: Optimizer steps that adapt the teacher.
-        student_steps: Optimizer steps of the student in all.
+        student_steps: Optimizer steps of the student in total.
         masked_lm_steps: Optimizer steps of masked LM after the last distillation, which leaves the student's last layer
-            and LM head untrained; 0: none, as in the paper (fine-tuning trains the layer, and needs no LM head).
+            and LM head untrained. 0 as in the paper: fine-tuning trains the layer and needs no LM head.
 
     Raises:
         ValueError: The strategy is unknown, or has too few steps to divide.
@@ -94,10 +93,10 @@ def make_plan(
         why = "the teacher learns the domain"
         steps.append(Step("adapt", adapted_teacher, why, teacher, None, "domain", teacher_steps, expand))
 
-    early = strategy in ("distill_then_adapt", "adapt_and_distill")  # the student first learns general language
+    early = strategy in ("distill_then_adapt", "adapt_and_distill")  # first learns from the general teacher
     model = str(folder / "student")
     source = adapted_teacher if strategy == "adapt_then_distill" else teacher
-    # A student made from the adapted teacher already has its vocabulary; an existing student needs the rows.
+    # A student made from the adapted teacher already has the new rows; an existing student needs them.
     needs_rows = expand and strategy == "adapt_then_distill" and student is not None
     steps.append(Step("make", model, "the student before training", student, source, expand=needs_rows))
 
@@ -122,7 +121,7 @@ def make_plan(
 
 
 def describe_plan(steps: list[Step]) -> str:
-    """Lay a plan out for reading, a line a step."""
+    """Format a plan for reading, one line a step."""
     lines = []
     for number, step in enumerate(steps, 1):
         if step.kind == "make":
@@ -152,7 +151,7 @@ def fingerprint_checkpoint(path: str) -> str:
         return path
     weights = sorted(folder.glob("*.safetensors"))
     if not weights or not (folder / "config.json").is_file():
-        # Only what a step made can be made again; never advise a user to delete their own teacher.
+        # A step's own output can be made again. Never advise users to delete their own teacher.
         is_ours = (folder / RECORD).is_file()
         advice = "Delete the folder to run the step that makes it again." if is_ours else "Save it by save_pretrained."
         raise ValueError(
@@ -162,7 +161,7 @@ def fingerprint_checkpoint(path: str) -> str:
 
 
 def read_record(step: Step) -> dict[str, Any]:
-    """Return what the folder of a step says of it, empty if nothing was started."""
+    """Return the record in a step's folder; empty if nothing was started."""
     file = Path(step.output_dir, RECORD)
     return read_json(file) if file.is_file() else {}
 
@@ -171,14 +170,14 @@ def begin_step(step: Step, settings: dict[str, Any]) -> bool:
     """Record that a step begins, unless it is done.
 
     Args:
-        step: What is to be run; what it starts from is there.
-        settings: Options of the run that change its result, as JSON holds them.
+        step: The step to run; the checkpoints that it starts from exist.
+        settings: Options that change its result, as JSON holds them.
 
     Returns:
-        Whether it must be run, or run to its end.
+        Whether the step must run, from its start or from a checkpoint.
 
     Raises:
-        ValueError: Its folder holds the step of another base or with other settings, or lost its checkpoint.
+        ValueError: Its folder holds a step with another base or other settings, or lost its checkpoint.
     """
     bases = {name: fingerprint_checkpoint(path) for name in ("model", "teacher") if (path := getattr(step, name))}
     options = {"corpus": step.corpus, "steps": step.steps, "expand": step.expand, **settings}
@@ -211,7 +210,7 @@ def begin_step(step: Step, settings: dict[str, Any]) -> bool:
 
 
 def restart_step(step: Step) -> None:
-    """Let a step begin again; the model in its folder stays until the new one is whole."""
+    """Let a step start over; the model in its folder stays until the new one is complete."""
     folder = Path(step.output_dir)
     if folder.is_dir():
         write_json(folder / RECORD, {"restarted": True})

@@ -1,4 +1,4 @@
-"""Students: built small, or cut from their teacher; and whether a teacher can teach them."""
+"""Students: how to build them small or cut them from a teacher, and whether a teacher fits them."""
 
 import copy
 import warnings
@@ -22,7 +22,7 @@ def check_pair(student: PreTrainedModel, teacher: PreTrainedModel, config: Disti
     """Check that `student` can learn from `teacher`; see `DistillationModel`.
 
     Raises:
-        ValueError: The vocabularies, layers, heads or widths do not allow it.
+        ValueError: Vocabularies, layers, heads or widths do not fit.
     """
     rows = student.config.vocab_size, teacher.config.vocab_size
     if abs(rows[0] - rows[1]) > LARGEST_PADDING:
@@ -32,7 +32,7 @@ def check_pair(student: PreTrainedModel, teacher: PreTrainedModel, config: Disti
         )
     ours, theirs = find_encoder(student).config, find_encoder(teacher).config
     for owner, encoder_config in (("student", ours), ("teacher", theirs)):
-        # Flash and flex attention pass on no mask that shows which positions a local layer attends to.
+        # Flash and flex attention have no mask that shows which positions a local layer attends to.
         if (attention := str(encoder_config._attn_implementation)).startswith(("flash", "flex")):
             raise ValueError(
                 f"the attention must be sdpa or eager, but the {owner} has {attention}. Load it with "
@@ -74,7 +74,7 @@ def check_same_vocabulary(student: PreTrainedTokenizerBase, teacher: PreTrainedT
     """Check that two tokenizers give every entry the same id.
 
     Raises:
-        ValueError: They do not; names an entry.
+        ValueError: They differ; names an entry.
     """
     ours, theirs = student.get_vocab(), teacher.get_vocab()
     if ours == theirs:
@@ -95,13 +95,13 @@ def make_student(
     num_attention_heads: int | None = None,
     intermediate_size: int | None = None,
 ) -> PreTrainedModel:
-    """Make a fresh student of the teacher's family and vocabulary.
+    """Build a fresh student of the teacher's family and vocabulary.
 
     AdaLM's students have 6 layers of width 384 with 12 heads and an intermediate size of 1536.
 
     Args:
-        teacher: Any of the seven families or of ours; only its configuration is read.
-        hidden_size: Width; None is the teacher's, as with the following.
+        teacher: An encoder of the seven families or one of our models; only its configuration is read.
+        hidden_size: Width; None is the teacher's, as for the next two.
         num_attention_heads: Heads; MiniLM needs the teacher's number.
         intermediate_size: Width of the feed-forward networks.
 
@@ -116,7 +116,7 @@ def make_student(
         "hidden_dim" if hasattr(config, "hidden_dim") else "intermediate_size": intermediate_size,
     }
     kinds = getattr(config, "layer_types", None)
-    if kinds is not None:  # local and global layers follow each other as the teacher's do
+    if kinds is not None:  # local and global layers alternate as in the teacher
         shape["layer_types"] = [kinds[layer % len(kinds)] for layer in range(num_hidden_layers)]
     for name, value in shape.items():
         if value is not None:
@@ -127,19 +127,20 @@ def make_student(
 
 
 def pick_layers(teacher: PreTrainedModel, layers: Sequence[int]) -> PreTrainedModel:
-    """Make a student of some of the teacher's layers and its embeddings, all copied.
+    """Build a student from copies of some of the teacher's layers and its embeddings.
 
     Args:
-        teacher: Any stock encoder of the seven families, or one of ours around it except exBERT; the masked-LM head of
-            a stock one is taken over as well.
-        layers: Numbers of the layers, rising, 1 is the first: `(1, 3, 5)` makes three layers of six.
+        teacher: A stock encoder of the seven families, or one of our models around it except exBERT. A stock masked LM
+            also passes on its head.
+        layers: Ascending numbers of layers, from 1: `(1, 3, 5)` takes three layers of six.
 
     Returns:
         A stock masked LM in float32.
 
     Raises:
-        ValueError: The numbers do not rise or are no layers of the teacher; a ModernBERT without its first layer, which
-            alone has no norm before its attention; an exBERT, whose side modules no stock layer holds.
+        ValueError: The numbers do not rise or are no layers of the teacher. A ModernBERT loses its first layer, the
+            only one without a norm before its attention. The teacher is an exBERT, whose side modules fit no stock
+            layer.
     """
     encoder = find_encoder(teacher)
     count = encoder.config.num_hidden_layers
