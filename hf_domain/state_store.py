@@ -56,7 +56,7 @@ class StateStore:
         self.source = manifest["source"]
         for part in find_changes(self.source, source or self.source):
             raise ValueError(
-                f"the states in {folder} must come from the {part} {source and source[part]}, but come from "
+                f"the states in {folder} must have the {part} {source and source[part]}, but have "
                 f"{self.source.get(part)}. Compute them again."
             )
         self._shards = [open_shard(self.folder / name) for name in manifest["shards"]]

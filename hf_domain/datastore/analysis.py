@@ -1,8 +1,8 @@
 """Text analyzers equal to Lucene's `english`, `standard` and `cjk`.
 
-Which passages are found depends on the analyzer far more than on the engine: a tenth of the ten best change between
-two English stemmers, four tenths between Chinese characters and pairs of them. So the terms are made here, the same
-ones for every engine, equal to Lucene's.
+The analyzer matters far more than the engine. Two English stemmers change a tenth of the ten best passages; Chinese
+characters instead of pairs of them change four tenths. The terms are therefore made here, equal to Lucene's and the
+same for every engine.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ import regex
 
 from hf_domain.datastore.porter import stem
 
-# Unicode's word boundaries (UAX 29), as Lucene's StandardTokenizer draws them. A mark belongs to the letter before it.
+# Unicode's word boundaries (UAX 29), as in Lucene's StandardTokenizer. A mark belongs to the letter before it.
 _MARKS = r"[\p{WB=Extend}\p{WB=Format}\p{WB=ZWJ}]*"
 _LETTER = rf"[\p{{WB=ALetter}}\p{{WB=Hebrew_Letter}}]{_MARKS}"
 _DIGIT = rf"[\p{{WB=Numeric}}\uff10-\uff19]{_MARKS}"
@@ -48,17 +48,17 @@ ENGLISH_STOP_WORDS = frozenset((
 CJK_STOP_WORDS = ENGLISH_STOP_WORDS - {"an"} | {"s", "t", "www"}
 POSSESSIVES = tuple(f"{quote}{letter}" for quote in "'\u2019\uff07" for letter in "sS")
 
-# The fingerprint of an analyzer is computed from the terms that it makes of these words.
+# An analyzer's fingerprint is computed from its terms for these words.
 PROBE = (
     "The methodologies of BERT's 3.14 cats' wi-fi x_y, U.S. O\u2019Neil naïve hopping relational 1,000 généralité "
     "不是一个好的モデル、ﾃﾞｰﾀと한국어 \uff26\uff35\uff2c\uff2c ไทย 😀"
 )
-CACHED_LENGTH = 40  # words are repeated, Chinese sentences are not
+CACHED_LENGTH = 40  # words repeat, Chinese sentences do not
 CACHED_CHUNKS = 2**18  # some 50 MB
 
 
 class Term(NamedTuple):
-    """A term and where it comes from."""
+    """A term and its place in the text."""
 
     text: str
     start: int
@@ -75,11 +75,11 @@ class Analyzer:
     """Turns a text into terms.
 
     Args:
-        analyzer: `english` (stop words and stems), `standard` (words), `cjk` (pairs of characters; for Chinese,
-            Japanese and Korean), or a function that makes a list of terms, without white space in them, of a text.
+        analyzer: `english` (stop words and stems), `standard` (words), `cjk` (pairs of characters, for Chinese,
+            Japanese and Korean), or a function from a text to a list of terms without white space.
 
     Raises:
-        ValueError: There is no such analyzer.
+        ValueError: The name is unknown.
     """
 
     def __init__(self, analyzer: str | Callable[[str], list[str]]):
@@ -90,7 +90,7 @@ class Analyzer:
 
     @property
     def fingerprint(self) -> str:
-        """Change with what the analyzer does, whatever its name."""
+        """A digest of the terms that the analyzer makes, whatever its name."""
         return hashlib.sha256(json.dumps(self(PROBE)).encode()).hexdigest()[:16]
 
     def __call__(self, text: str) -> list[str]:
@@ -103,7 +103,7 @@ class Analyzer:
         return list(chain.from_iterable(map(terms.__getitem__, text.split())))
 
     def find_terms(self, text: str) -> list[Term]:
-        """Return the terms of a text with their places; a function is asked word by word."""
+        """Return the terms of a text with their places; a function is called for each word."""
         if self.function is not None:
             words = [Term(word[0], *word.span()) for word in regex.finditer(r"\w+", text)]
             return [Term(term, word.start, word.end) for word in words for term in self.function(word.text)]
@@ -151,13 +151,13 @@ def _pair(run: list[Term]) -> Iterator[Term]:
 
 def _split_characters(word: Term) -> list[Term]:
     folded = _fold_width(word.text)
-    if len(folded) != len(word.text):  # a mark went into its letter
+    if len(folded) != len(word.text):  # a mark merged with its letter
         return [Term(character, word.start, word.end) for character in folded]
     return [Term(character, word.start + i, word.start + i + 1) for i, character in enumerate(folded)]
 
 
 def _find_words(chunk: str) -> Iterator[tuple[Term, bool]]:
-    """Yield words, and whether their characters are paired."""
+    """Yield words, and whether their characters form pairs."""
     for match in WORD.finditer(chunk):
         kind = match.lastgroup
         is_cjk = kind in ("han", "hiragana") or (kind == "word" and SYLLABLES.fullmatch(match[0]) is not None)
@@ -167,12 +167,12 @@ def _find_words(chunk: str) -> Iterator[tuple[Term, bool]]:
 
 
 def _lower(word: str) -> str:
-    """Lower-case character by character: Lucene knows no final sigma, and its dotted I becomes one character."""
+    """Lower-case each character alone: Lucene has no final sigma, and its dotted I becomes one character."""
     return word.lower() if word.isascii() else "".join(character.lower()[0] for character in word)
 
 
 def _fold_width(word: str) -> str:
-    """Make full-width letters and digits plain, and half-width Katakana whole."""
+    """Convert full-width letters and digits to plain ones, and half-width Katakana to full width."""
     if word.isascii() or not any("\uff01" <= character <= "\uff9f" for character in word):
         return word
     return unicodedata.normalize("NFKC", word)
@@ -181,8 +181,8 @@ def _fold_width(word: str) -> str:
 ANALYZERS = {"english": _analyze_english, "standard": _analyze_standard, "cjk": _analyze_cjk}
 
 
-# Most Chinese text is runs of Han characters, ASCII and punctuation. Then the runs alone say what the terms are, at a
-# tenth of the time, unless full-width punctuation stands between letters or digits and may join them.
+# Most Chinese text is runs of Han characters, ASCII and punctuation. The runs alone then give the terms in a tenth of
+# the time, unless full-width punctuation between letters or digits may join them.
 _PUNCTUATION = (
     "\u3001\u3002\u2026\u2014\u201c\u201d\u300a\u300b\u300c\u300d\u3010\u3011\uff01\uff1f\uff08\uff09\uff0c\uff1b\uff1a"
 )
@@ -206,7 +206,7 @@ def _make_cjk_terms(chunk: str) -> Iterator[str]:
 
 
 class _Cache(dict[str, tuple[str, ...]]):
-    """The terms of the chunks between white space, which are made once."""
+    """Terms of the chunks between white space, each computed once."""
 
     def __init__(self, make_terms: Callable[[str], Iterable[str]]):
         self.make_terms = make_terms

@@ -43,29 +43,27 @@ def build_datastore(
 ) -> Datastore:
     """Cut documents into passages and index them.
 
-    The folder appears when everything is in it. Until then the work is in `FOLDER.unfinished`; after an interruption
-    the same call goes on there.
+    The folder appears when it is complete. Until then the work is in `FOLDER.unfinished`; after an interruption, the
+    same call continues there.
 
     Args:
-        documents: Rows with a text each, in the same order every time: files or an object, see `load_rows`.
+        documents: Rows with one text each, in the same order in every call: files or an object, see `load_rows`.
         folder: Where the datastore will be; must not exist.
-        tokenizer: Of the encoder that will read the passages.
-        text_column: Column of the text. Blank documents are counted and hold no passage.
+        tokenizer: The tokenizer of the encoder that will read the passages.
+        text_column: Column of the text. Blank documents are counted and give no passage.
         id_column: Column of the document's id. Default: the number of the row.
-        max_length: Tokens of a passage at most, special tokens included. Default: RADA, section 4.1.
+        max_length: Largest number of tokens in a passage, with special tokens. Default: RADA, section 4.1.
         analyzer: `english`, `standard`, `cjk` or a function, see `Analyzer`. Default: `cjk` if the first documents are
             Chinese, Japanese or Korean, else `english`.
-        engine: What searches: tantivy in this process, or a server that `client` or the environment names.
-        client: Of Elasticsearch or OpenSearch, or a function that makes one, see `Datastore.load`.
-        commit_characters: Text between two commits, or a sixteenth of what is there if that is more: an interruption
-            loses the work on it.
-
-    Returns:
-        The datastore.
+        engine: The search engine: tantivy in this process, or a server that `client` or the environment names.
+        client: Client of Elasticsearch or OpenSearch, or a function that makes one, see `Datastore.load`.
+        commit_characters: Text between two commits, which an interruption loses; a sixteenth of the datastore if that
+            is more.
 
     Raises:
         FileExistsError: The folder exists.
-        ValueError: The documents, the tokenizer or the options cannot be used, or do not continue what was begun.
+        ValueError: The documents, the tokenizer or the options are invalid, or differ from those of the interrupted
+            build.
         OSError: The disk is full; make room and repeat the call to continue.
     """
     folder = Path(folder).absolute()
@@ -112,7 +110,7 @@ def build_datastore(
 
 
 def _find_analyzer(analyzer: str | Callable[[str], list[str]] | None, texts: list[str]) -> str | Callable:
-    """Return the requested analyzer, or the one that fits these texts; warn if the two differ much."""
+    """Return the requested analyzer, or the one that fits these texts; warn if the requested one does not."""
     fitting = choose_analyzer(texts)
     if analyzer is None:
         logger.info(f"Using the analyzer {fitting}, chosen by the letters of the first {len(texts)} documents.")
@@ -126,7 +124,7 @@ def _find_analyzer(analyzer: str | Callable[[str], list[str]] | None, texts: lis
 
 
 def _begin(folder: Path, begun: Manifest, analyzer: Analyzer, tokenizer: PreTrainedTokenizerBase) -> Datastore:
-    """Open an unfinished datastore, or make an empty one."""
+    """Open an unfinished datastore, or create an empty one."""
     if (folder / MANIFEST).exists() and (manifest := read_manifest(folder)).num_documents:
         for name in ("max_length", "tokenizer", "analyzer", "analyzer_fingerprint", "engine"):
             ours, theirs = getattr(begun, name), getattr(manifest, name)
@@ -138,7 +136,7 @@ def _begin(folder: Path, begun: Manifest, analyzer: Analyzer, tokenizer: PreTrai
         return Datastore(folder, manifest, analyzer)
     folder.mkdir(parents=True, exist_ok=True)
     datastore = Datastore(folder, begun, analyzer)
-    with lock_folder(folder):  # a build that runs, and has committed nothing yet, keeps its tokenizer
+    with lock_folder(folder):  # another running build may have committed nothing yet; its tokenizer must stay
         tokenizer.save_pretrained(folder / TOKENIZER)
         datastore._commit(begun)
     return datastore
@@ -157,7 +155,7 @@ def _skip(rows: Iterator[tuple[str, str]], manifest: Manifest) -> None:
 
 
 def _take(rows: Iterable[tuple[str, str]], characters: float, progress: tqdm) -> Iterator[tuple[str, str]]:
-    """Yield documents until they have so many characters."""
+    """Yield documents with this many characters in total."""
     for document_id, text in rows:
         yield document_id, text
         progress.update()

@@ -1,4 +1,4 @@
-"""Documents for a datastore: which columns are read, and which documents are held out to pre-train RADA on."""
+"""Choose the columns of documents for a datastore, and hold out documents for RADA's pre-training."""
 
 import filecmp
 import json

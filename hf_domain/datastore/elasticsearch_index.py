@@ -1,14 +1,14 @@
-"""The same index on a server: Elasticsearch 8 and 9 or OpenSearch, through one code path.
+"""The index on a server: Elasticsearch 8 and 9 or OpenSearch, through one code path.
 
-For datastores that several machines search, or that outgrow one. Passages and their ids stay in the folder; the server
-holds an index whose name is made of what is in it, so it is never an old one. It gets the texts, and its own analyzers
-make of them what ours do.
+For datastores that several machines search, or that one machine cannot hold. Passages and their ids stay in the folder.
+The server holds an index named by a digest of its content, so it is never out of date. The server's own analyzers make
+the same terms as ours.
 
-The server is named by the environment: ELASTICSEARCH_URL and, as the server wants it, ELASTICSEARCH_API_KEY, or
+The environment names the server: ELASTICSEARCH_URL and, as the server requires, ELASTICSEARCH_API_KEY, or
 ELASTICSEARCH_USERNAME and ELASTICSEARCH_PASSWORD, or ELASTICSEARCH_BEARER_TOKEN, and ELASTICSEARCH_CA_CERTS; the same
-with OPENSEARCH_. Nothing of it is ever saved.
+with OPENSEARCH_. None of these is ever saved.
 
-Calls wait up to PATIENCE seconds for a server that restarts or is overloaded; repeat the call later to continue.
+A call waits up to PATIENCE seconds for a server that restarts or is overloaded. Repeat the call later to continue.
 """
 
 import hashlib
@@ -32,30 +32,27 @@ logger = logging.getLogger(__name__)
 
 PREFIX = "hf-domain"
 PASSAGES_PER_SHARD = 20_000_000  # some 5 GB of index; a shard is searched by one thread at a time
-CHECKPOINT = 10_000  # an interrupted build continues after the last multiple of so many passages
+CHECKPOINT = 10_000  # an interrupted build continues after the last multiple of this many passages
 QUERIES_PER_REQUEST = 32
-LAYOUT = 2  # of what the server holds; 1 had no field to sort equal scores by
+LAYOUT = 2  # version of the index's layout; 1 had no field to sort equal scores by
 RETRIES = 5  # of the client, after a timeout
 BACKOFF, LONGEST_PAUSE = 1.0, 15.0  # seconds before the first retry, doubled before every other
 PATIENCE = 120  # seconds of pauses in all
 TIMEOUT = 60  # seconds
-MAX_TERMS = 5_000  # more_like_this looks at no more
+MAX_TERMS = 5_000  # the limit of more_like_this
 PACKAGES = {"elasticsearch": "elasticsearch", "opensearch": "opensearchpy"}
 OVERLOADED = (429, 502, 503, 504)
 
 
 def connect(engine: str, client: Any = None) -> Any:
-    """Make a client.
+    """Return a client of a server.
 
     Args:
         engine: `elasticsearch` or `opensearch`.
-        client: One that is ready, or a function without arguments that makes one. Default: from the environment.
-
-    Returns:
-        The official client.
+        client: A client, or a function without arguments that makes one. Default: made from the environment.
 
     Raises:
-        ModuleNotFoundError: The client is not installed.
+        ModuleNotFoundError: The client's package is not installed.
         ValueError: The environment names no server.
     """
     if client is not None:
@@ -74,7 +71,7 @@ def connect(engine: str, client: Any = None) -> Any:
         )
     user = (given["username"], given["password"]) if given["username"] else None
     options: dict[str, Any] = {"max_retries": RETRIES, "retry_on_timeout": True, "http_compress": True}
-    options["retry_on_status"] = ()  # at once; `_ask` pauses first
+    options["retry_on_status"] = ()  # the client would retry at once; `_ask` pauses first
     if given["ca_certs"]:
         options["ca_certs"] = given["ca_certs"]
     if engine == "elasticsearch":
@@ -92,13 +89,13 @@ def build_index(manifest: Manifest, analyzer: Analyzer, passages: Iterator[tuple
     """Index passages on a server, or continue an interrupted build.
 
     Args:
-        manifest: Says what is indexed.
-        passages: Ids and texts of all passages that can be found.
+        manifest: Of the datastore to index.
+        passages: Ids and texts of all passages that are not deleted.
 
     Raises:
         ConnectionError: The server is down or overloaded; repeat the call later to continue.
-        PermissionError: It does not let us in.
-        ValueError: It is of another kind or version, or refuses a passage.
+        PermissionError: The server denies access.
+        ValueError: The server has another kind or version, or refuses a passage.
     """
     name, total = name_index(manifest, analyzer), manifest.num_findable
     with _tell_failures(name):
@@ -126,7 +123,7 @@ def build_index(manifest: Manifest, analyzer: Analyzer, passages: Iterator[tuple
 
 
 def name_index(manifest: Manifest, analyzer: Analyzer) -> str:
-    """Name the index of a datastore by its content."""
+    """Name the index of a datastore by a digest of its content."""
     content = f"{manifest.fingerprint} {analyzer.fingerprint} {LAYOUT}"
     return f"{PREFIX}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
@@ -135,14 +132,14 @@ class ElasticsearchIndex:
     """An index on a server, opened for searching.
 
     Args:
-        manifest: Of the datastore that was indexed there with `build_index`.
-        analyzer: The one it was indexed with.
+        manifest: Of the datastore that `build_index` indexed there.
+        analyzer: The analyzer it was indexed with.
 
     Raises:
         FileNotFoundError: The server has no such index.
-        ConnectionError: It is down or overloaded.
-        PermissionError: It does not let us in.
-        ValueError: It is of another kind or version, or the index is not complete.
+        ConnectionError: The server is down or overloaded.
+        PermissionError: The server denies access.
+        ValueError: The server has another kind or version, or the index is incomplete.
     """
 
     def __init__(self, manifest: Manifest, analyzer: Analyzer, client: Any):
@@ -165,8 +162,8 @@ class ElasticsearchIndex:
     ) -> list[tuple[list[int], list[float]]]:
         """Find passages, see `Datastore.search`.
 
-        With `max_query_terms` the server chooses the terms (`more_like_this`), among the first 5,000 different ones of
-        a query, and counts each of them once.
+        With `max_query_terms` the server chooses the terms (`more_like_this`) from the first 5,000 different ones of a
+        query, and counts each once.
         """
         # Otherwise equal scores would rank by shard, and the last of the k would be arbitrary.
         options = {"size": k, "_source": False, "sort": [{"_score": "desc"}, {"id": "asc"}]}
@@ -178,7 +175,7 @@ class ElasticsearchIndex:
         return results
 
     def _search(self, queries: list[dict[str, Any]]) -> list[tuple[list[int], list[float]]]:
-        """Search for a few queries; repeat those that an overloaded server did not answer."""
+        """Search for a few queries; repeat those that an overloaded server left unanswered."""
         results: dict[int, tuple[list[int], list[float]]] = {}
         failure = ""
         for _ in _wait():
@@ -222,7 +219,7 @@ def _make_action(name: str, number: int, text: str, analyzer: Analyzer) -> dict[
 def _make_query(text: str, analyzer: Analyzer, max_query_terms: int | None) -> dict[str, Any]:
     if max_query_terms is None:
         return {"match": {"text": {"query": _make_text(text, analyzer)}}}
-    # Each term once: repetitions would use up the tokens that the server reads.
+    # Each term once, because repetitions would use up the tokens that the server reads.
     words: dict[str, str] = {}
     if analyzer.function is None:
         for term in analyzer.find_terms(text):
@@ -235,7 +232,7 @@ def _make_query(text: str, analyzer: Analyzer, max_query_terms: int | None) -> d
 
 
 def _open_index(client: Any, name: str, manifest: Manifest, analyzer: Analyzer) -> dict[str, Any]:
-    """Return how far an index is; create it if there is none."""
+    """Return how far an index is built; create it if it does not exist."""
     if client.indices.exists(index=name):
         return _read_meta(client, name)
     shards = max(1, -(-manifest.num_findable // PASSAGES_PER_SHARD))
@@ -262,7 +259,7 @@ def _read_meta(client: Any, name: str) -> dict[str, Any]:
 
 
 def _send(client: Any, actions: list[dict[str, Any]]) -> None:
-    """Index passages; send again those that an overloaded server refused."""
+    """Index passages; send those again that an overloaded server refused."""
     helpers = importlib.import_module(f"{type(client).__module__.partition('.')[0]}.helpers")
     pending = {action["_id"]: action for action in actions}
     failure = None
@@ -286,7 +283,7 @@ def _send(client: Any, actions: list[dict[str, Any]]) -> None:
 
 
 def _collect(function: Callable, client: Any, actions: Iterable[dict[str, Any]], **options: Any) -> list:
-    return list(function(client, (dict(action) for action in actions), **options))  # the clients take actions apart
+    return list(function(client, (dict(action) for action in actions), **options))  # the clients modify actions
 
 
 def _ask(call: Callable[[], Any], is_known: bool = True) -> Any:
@@ -305,7 +302,7 @@ def _ask(call: Callable[[], Any], is_known: bool = True) -> Any:
 
 
 def _wait() -> Iterator[None]:
-    """Yield for every attempt, with growing random pauses between, so that clients spread."""
+    """Yield once for every attempt, after growing random pauses that spread the clients."""
     waited, pause = 0.0, BACKOFF
     yield
     while waited < PATIENCE:
@@ -318,7 +315,7 @@ def _wait() -> Iterator[None]:
 
 
 def _find_failure(answer: dict[str, Any], name: str) -> str:
-    """Return why an answer is not valid, such as partial results; raise if asking again cannot help."""
+    """Return why an answer is incomplete, such as partial results; raise if asking again cannot help."""
     if "error" in answer:
         if answer["status"] not in OVERLOADED:
             raise _explain(answer["status"], str(answer["error"]), name)
@@ -331,7 +328,7 @@ def _find_failure(answer: dict[str, Any], name: str) -> str:
 
 @contextmanager
 def _tell_failures(name: str) -> Iterator[None]:
-    """Turn what the clients raise into what a user can act on."""
+    """Turn the clients' exceptions into errors that a user can act on."""
     try:
         yield
     except Exception as error:

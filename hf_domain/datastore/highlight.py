@@ -1,4 +1,4 @@
-"""What a model reads for a text: the passages found, with the decisive words marked."""
+"""Show what a model reads for a text: the passages found, with the decisive words marked."""
 
 import html
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from hf_domain.datastore.store import Datastore
 
 SHOWN_PREDICTIONS = 3
 BOLD, RESET = "\x1b[1m", "\x1b[0m"
-LEAST_BOLD = 0.5  # a terminal has no shades: bold is what a model weighs half as much again as the average word
+LEAST_BOLD = 0.5  # a terminal has no shades; words with 1.5 times the average weight are bold
 
 PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -32,12 +32,12 @@ mark {{ padding: 0; }}
 
 
 class Span(NamedTuple):
-    """Characters of a passage that are marked."""
+    """Marked characters of a passage."""
 
     start: int
     end: int
     weight: float
-    """From 0 to the weight of what matters most."""
+    """From 0 to the largest weight."""
 
 
 @dataclass
@@ -49,21 +49,21 @@ class ReadPassage:
     text: str
     score: float
     spans: list[Span]
-    """In order, without overlap."""
+    """In ascending order, without overlap."""
     probability: float | None = None
-    """How likely a model is to choose it."""
+    """The probability that a model chooses it."""
     is_chosen: bool = False
-    """Whether a model chose it, and the spans are the words it weighs."""
+    """Whether a model chose it; the spans are then the words it weighs."""
 
 
 @dataclass
 class Reading:
-    """A text and what is read for it."""
+    """A text and the passages read for it."""
 
     text: str
     passages: list[ReadPassage]
     predictions: Sequence[tuple[str, float]] = ()
-    """Of a model: labels with their probabilities, likeliest first."""
+    """A model's labels with their probabilities, likeliest first."""
 
 
 def read_passages(
@@ -79,12 +79,12 @@ def read_passages(
     """Find the passages of a text and mark what matters in them.
 
     Args:
-        k: Passages at most. Default: RADA, section 4.1.
+        k: Largest number of passages. Default: RADA, section 4.1.
         max_query_terms: See `Datastore.search`.
-        weights: For ids of passages, (start, end, weight) of characters, e.g. the words that a model weighs. Passages
-            that are not in it, or all without it, have the words of the query marked, with weight 1.
-        probabilities: For ids of passages, how likely a model is to choose them.
-        predictions: What a model predicts for the text, see `Reading`.
+        weights: Passage id -> (start, end, weight) of characters, for example the words that a model weighs. In other
+            passages the words of the query are marked, with weight 1.
+        probabilities: Passage id -> the probability that a model chooses it.
+        predictions: A model's predictions for the text, see `Reading`.
 
     Returns:
         The passages, best first.
@@ -106,14 +106,14 @@ def read_passages(
 
 
 def format_text(reading: Reading, use_bold: bool = True) -> str:
-    """Write a reading for a terminal.
+    """Format a reading for a terminal.
 
     Args:
-        reading: What `read_passages` returned.
-        use_bold: Whether words are marked, by the codes of terminals.
+        reading: The output of `read_passages`.
+        use_bold: Whether to mark words, by terminal codes.
 
     Returns:
-        Lines of text. Control characters of passages, which could command the terminal, are replaced.
+        Lines of text. Control characters of passages are replaced, since they could command the terminal.
     """
     lines = [f"What is read for: {_clean(reading.text)}"]
     lines += [f"Prediction: {_clean(_describe_predictions(reading))}"] if reading.predictions else []
@@ -131,13 +131,13 @@ def format_text(reading: Reading, use_bold: bool = True) -> str:
 
 
 def format_html(readings: Sequence[Reading]) -> str:
-    """Write readings as a page of HTML; the heavier a word, the stronger its color.
+    """Format readings as an HTML page; the heavier a word, the stronger its color.
 
     Args:
-        readings: What `read_passages` returned.
+        readings: Outputs of `read_passages`.
 
     Returns:
-        A page that needs nothing beside itself; all text is escaped.
+        A page in one file; all text is escaped.
     """
     return PAGE.format(readings="\n".join(_format_section(reading) for reading in readings))
 
@@ -183,8 +183,8 @@ def _join_spans(spans: list[Span]) -> list[Span]:
 def _cut_at_spans(passage: ReadPassage) -> list[tuple[str, float]]:
     """Cut the text into parts, each with a shade from 0 (outside of spans) to 1.
 
-    What a model weighs is shaded by how far it is above the average word, at twice that fully: a model that reads all
-    words alike marks none.
+    A model's weights are shaded above the average word, fully at twice the average. A model that weighs all words
+    equally marks none.
     """
     parts, end, spans = [], 0, passage.spans
     mean = sum(span.weight for span in spans) / max(1, len(spans))

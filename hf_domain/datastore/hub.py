@@ -1,6 +1,6 @@
-"""Datastores on the Hub: a dataset repository that `load_dataset` reads as well.
+"""Datastores on the Hub, as dataset repositories that `load_dataset` reads too.
 
-The index stays at home: it is made again from the passages within minutes, by whatever version is installed there.
+The index is not uploaded: downloading rebuilds it from the passages within minutes, by the installed version.
 """
 
 import os
@@ -66,10 +66,10 @@ def push_to_hub(
     """Publish the passages as a dataset, in one commit. The text of deleted passages is left out.
 
     Args:
-        repo_id: Where to; made if it does not exist.
-        private: Whether a new repository is private. Default: what the account says.
-        token: Of the Hub, if not the stored one.
-        license: Of the texts, as the Hub writes it; yours to know.
+        repo_id: The repository; created if missing.
+        private: Whether a new repository is private. Default: the account's setting.
+        token: Hub token, if not the stored one.
+        license: License of the texts, in the Hub's spelling; only you know it.
 
     Returns:
         The address of the commit.
@@ -101,18 +101,15 @@ def load_from_hub(
     """Download a published datastore and build its index.
 
     Args:
-        repo_id: A dataset of the Hub that `push_to_hub` made, or a folder that `export_datastore` wrote.
+        repo_id: A dataset on the Hub made by `push_to_hub`, or a folder written by `export_datastore`.
         folder: Where the datastore will be; must not exist.
-        token: Of the Hub, if not the stored one.
-        analyzer: For the index. Default: the one it had.
-
-    Returns:
-        The datastore.
+        token: Hub token, if not the stored one.
+        analyzer: For the index. Default: the published one.
 
     Raises:
         FileExistsError: The folder exists.
         FileNotFoundError: The repository is not a datastore.
-        ValueError: A file of it is damaged.
+        ValueError: One of its files is damaged.
     """
     folder = Path(folder).absolute()
     if folder.exists():
@@ -140,9 +137,9 @@ def export_datastore(
     """Write what `push_to_hub` publishes: passages as Parquet, manifest, tokenizer, card.
 
     Args:
-        folder: Where to; made if it does not exist.
-        name: Of the repository, for the card.
-        license: Of the texts, for the card.
+        folder: Created if missing.
+        name: Name of the repository, for the card.
+        license: License of the texts, for the card.
     """
     folder = Path(folder)
     (folder / "data").mkdir(parents=True)
@@ -184,7 +181,7 @@ def _copy_datastore(
             f"load_from_hub needs a published datastore, but {repo_id} is a working folder. Open it with "
             "Datastore.load, or publish it with push_to_hub."
         )
-    # The cache of the Hub keeps its files beside the snapshot and links to them.
+    # The Hub's cache stores files elsewhere and links to them from the snapshot.
     root = source.parent.parent if source.parent.name == "snapshots" else source
     files = sorted((source / "data").glob("*.parquet"))
     check_inside(root, files)
@@ -218,7 +215,7 @@ def _copy_part(
     tokenizer: PreTrainedTokenizerBase,
     known: set[int],
 ) -> None:
-    """Add a file of published passages to a datastore, not yet to its index; `known` are the hashes of their texts."""
+    """Add a file of published passages to a datastore, but not to its index; `known` are hashes of earlier texts."""
     deleted = set(published.deleted)
     part = f"passages-{len(manifest.parts):05}.arrow"
     with pa.OSFile(str(folder / part), "wb") as sink, pa.ipc.new_stream(sink, SCHEMA) as writer:
@@ -241,8 +238,8 @@ def _copy_part(
 def _read_rows(file: Path, num_passages: int, published: Manifest) -> Iterator[dict[str, list]]:
     """Yield the passages of a file in batches, in bounded memory.
 
-    A few bytes of Parquet can stand for gigabytes. Texts are therefore read as a dictionary and counted before they are
-    unpacked; counts and sizes in the file's footer are checked before it is read.
+    A few bytes of Parquet can expand to gigabytes. Texts are therefore read as a dictionary and counted before they are
+    unpacked, and the counts and sizes in the file's footer are checked first.
     """
     try:
         source = pq.ParquetFile(file, read_dictionary=["document_id", "text"])

@@ -1,6 +1,6 @@
-"""What a datastore consists of.
+"""The manifest of a datastore: what belongs to it, with sizes and checksums.
 
-A datastore may come from anywhere: every field is checked, and names of files cannot leave the folder.
+A datastore may come from anywhere, so every field is checked, and file names cannot lead out of the folder.
 """
 
 import hashlib
@@ -17,22 +17,22 @@ import pyarrow as pa
 from hf_domain.datastore.splitting import FEATURES
 from hf_domain.files import read_json
 
-FORMAT_VERSION = 2  # 1 had no token ids in passages_hash
+FORMAT_VERSION = 2  # in version 1, passages_hash did not cover the token ids
 MANIFEST = "datastore.json"
 TOKENIZER = "tokenizer"
 ENGINES = ("tantivy", "elasticsearch", "opensearch")
 PART, INDEX = re.compile(r"passages-\d{5,9}\.arrow"), re.compile(r"index-\d{6,9}")
 PLAIN_NAME = re.compile(r"\.?\w[\w.-]*")
-MAX_LENGTH = 1_000_000  # tokens of a passage in any datastore
+MAX_LENGTH = 1_000_000  # tokens of a passage, in any datastore
 SCHEMA = FEATURES.arrow_schema.append(pa.field("text_hash", pa.int64()))
 
 
 @dataclass
 class Manifest:
-    """What a datastore consists of."""
+    """The content of a datastore."""
 
     max_length: int
-    """Tokens of a passage at most."""
+    """Largest number of tokens in a passage."""
     tokenizer: str
     """Fingerprint of the tokenizer."""
     analyzer: str
@@ -45,13 +45,13 @@ class Manifest:
     parts: list[str] = field(default_factory=list)
     """Files of the passages, in order."""
     num_documents: int = 0
-    """Documents that were read."""
+    """Number of documents that were read."""
     num_characters: int = 0
     """Of the documents."""
     num_passages: int = 0
-    """Passages that were ever added; their ids are 0 to this."""
+    """Number of passages ever added; their ids are 0 to this number minus 1."""
     num_duplicates: int = 0
-    """Passages that were left out because another one has the same text."""
+    """Number of passages left out because another one has the same text."""
     documents_hash: str = ""
     passages_hash: str = ""
     deleted: list[int] = field(default_factory=list)
@@ -61,12 +61,12 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """Changes with any change of the passages, and with nothing else."""
+        """A digest that changes with the passages, and with nothing else."""
         return chain_hashes(self.passages_hash, self.tokenizer, self.max_length, self.deleted)[:32]
 
     @property
     def num_findable(self) -> int:
-        """Passages that are not deleted."""
+        """Number of passages that are not deleted."""
         return self.num_passages - len(self.deleted)
 
     def count_passage(self, document_id: str, text: str, input_ids: list[int]) -> None:
@@ -76,7 +76,7 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read what a datastore consists of; raise if there is none or it cannot be read."""
+    """Read the manifest of a datastore; raise if it is missing or invalid."""
     file = folder / MANIFEST
     if not file.exists():
         unfinished = Path(f"{folder}.unfinished")
@@ -199,5 +199,5 @@ def describe_file(file: Path) -> dict[str, Any]:
 
 
 def chain_hashes(*values: Any) -> str:
-    """Hash values together with those before them, so that no other values have the same hash."""
+    """Hash values together with all earlier ones, so that only the same sequence has the same hash."""
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()

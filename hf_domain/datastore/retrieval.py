@@ -1,4 +1,4 @@
-"""Retrieval as a step of data preparation: passage ids become columns of a dataset.
+"""Retrieval as data preparation: passage ids become columns of a dataset.
 
 Training then never waits for the index, runs are repeatable, and `datasets` caches the result.
 """
@@ -20,8 +20,8 @@ from hf_domain.datastore.store import Datastore
 logger = logging.getLogger(__name__)
 
 COLUMNS = {"passage_ids": List(Value("int64")), "passage_scores": List(Value("float32"))}
-IS_HELD = "text_is_in_datastore"  # a column while passages are added
-MIN_CONTAINED_TERMS = 10  # shorter texts stand in others by chance
+IS_HELD = "text_is_in_datastore"  # a temporary column
+MIN_CONTAINED_TERMS = 10  # shorter texts occur in others by chance
 FIRST_CJK = "\u2e80"
 APART = re.compile(r"[\W_]+")
 APART_ASCII = {number: None for number in range(128) if not chr(number).isalnum()}
@@ -36,21 +36,21 @@ def add_passages(
     max_query_terms: int | None = None,
     num_proc: int | None = None,
 ) -> Any:
-    """Add to each row the passages that its text finds.
+    """Add the passages that each row's text finds.
 
-    A row never finds itself: a passage that is the row's own text, one of the pieces that the datastore cuts it into,
-    or that stands in the row's text word for word, with ten terms or more, is left out. How many texts the datastore
-    holds is logged: for another split than `train` as a warning, since what is evaluated must not be in the datastore.
+    A row never finds itself. Three kinds of passages are left out: those equal to the row's text, the pieces that the
+    datastore cuts it into, and those of ten terms or more that occur in it word for word. The log says how many texts
+    the datastore holds, as a warning for any split but `train`: evaluation texts must not be in it.
 
     Args:
         dataset: Rows with texts, see `load_rows`, or several splits of them.
-        text_columns: Columns that make up the query, joined by a blank; lists of words are texts as well.
-        k: Passages of a row at most. Default: RADA, section 4.1.
+        text_columns: Columns that make up the query, joined by a blank; lists of words count as texts.
+        k: Largest number of passages of a row. Default: RADA, section 4.1.
         max_query_terms: See `Datastore.search`.
 
     Returns:
-        The dataset, or its splits, with the columns `passage_ids` (list of int64, best first, at most k, perhaps none)
-        and `passage_scores` (list of float32).
+        The dataset, or its splits, with the columns `passage_ids` (list of int64, best first, at most k, possibly
+        empty) and `passage_scores` (list of float32).
 
     Raises:
         ValueError: A column is missing, the datastore is empty, or k is not positive.
@@ -143,13 +143,13 @@ def _retrieve(*columns: list[Any], datastore: Datastore, k: int, max_query_terms
             results["passage_scores"][row] = [score for _, score in kept]
             if len(kept) < k and len(ids) == limit:
                 short.append(row)
-        # A block of several documents finds its own passages first; the passages to read come after them.
+        # A block of several documents finds its own passages first; search deep enough to find others after them.
         waiting, limit = short, 2 * limit
     return results | {IS_HELD: is_held}
 
 
 def _find_own(rows: list[list[str]], texts: list[str], datastore: Datastore) -> list[set[int]]:
-    """Return the ids of the passages that equal each row, whether its columns were stored joined or one by one."""
+    """Return the ids of the passages equal to each row, whether its columns were stored joined or one by one."""
     variants = [{text, *row} for text, row in zip(texts, rows, strict=True)]
     flat = [(number, variant) for number, group in enumerate(variants) for variant in sorted(group)]
     documents = split_texts([text for _, text in flat], datastore.tokenizer, datastore.manifest.max_length)
@@ -171,7 +171,7 @@ def _read_words(passage_ids: Iterable[int], datastore: Datastore) -> dict[int, s
 
 
 def _compare(text: str, ids: list[int], passages: dict[int, str], datastore: Datastore) -> tuple[set[int], bool]:
-    """Return which of the passages found are part of the text, and whether the text is part of one of them."""
+    """Return which passages found are part of the text, and whether the text is part of one of them."""
     words = _squeeze(text)
     contained = {number for number in ids if passages[number] in words}
     contained = {number for number in contained if _is_long(datastore.passages[number]["text"], datastore)}
@@ -183,7 +183,7 @@ def _is_long(text: str, datastore: Datastore) -> bool:
 
 
 def _squeeze(text: str) -> str:
-    """Keep only letters and digits, without accents: they survive encoding and decoding by a tokenizer."""
+    """Keep only letters and digits, without accents; they survive a tokenizer's encoding and decoding."""
     if text.isascii():
-        return text.lower().translate(APART_ASCII)  # a tenth of the time, and ten passages a row are read
+        return text.lower().translate(APART_ASCII)  # a tenth of the time; each row has ten passages to squeeze
     return APART.sub("", unicodedata.normalize("NFKD", text).lower())

@@ -1,4 +1,4 @@
-"""Passages: pieces of documents that fit the encoder."""
+"""Cut documents into passages that fit the encoder."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ FEATURES = Features(
 # A full stop ends a sentence only before white space; Chinese and Japanese full stops need none.
 TERMINATORS = (".", "!", "?")
 FULLWIDTH_TERMINATORS = ("。", "\N{FULLWIDTH EXCLAMATION MARK}", "\N{FULLWIDTH QUESTION MARK}")
-MIN_LENGTH = 32  # one character of Arabic becomes 18 tokens and cannot be cut
+MIN_LENGTH = 32  # one Arabic character can be 18 tokens, and cannot be cut
 
 
 @dataclass
@@ -24,17 +24,17 @@ class Passage:
 
     text: str
     input_ids: list[int]
-    """What the tokenizer makes of `text`, special tokens included."""
+    """The token ids of `text`, with special tokens."""
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
-    """Raise unless passages of that length can be made for the model.
+    """Raise unless passages of this length can be cut for the model.
 
     Args:
-        max_length: Tokens of a passage at most.
+        max_length: Largest number of tokens in a passage.
 
     Raises:
-        ValueError: The tokenizer has no offsets, or the model takes fewer tokens.
+        ValueError: The tokenizer gives no offsets, or the model takes fewer tokens.
     """
     if not tokenizer.is_fast:
         raise ValueError(
@@ -49,10 +49,10 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, max_length: int) -> None
 
 
 def fingerprint_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return a digest of what a tokenizer makes of text.
+    """Return a digest of a tokenizer's encoding of text.
 
-    Padding and truncation, which calls change, do not count; nor does the blank that a byte-level tokenizer of words
-    puts before the first one: passages keep the tokens they were cut into.
+    Padding and truncation do not count, because calls change them. Nor does the blank that a byte-level tokenizer of
+    words puts before the first word, because passages keep the tokens they were cut into.
     """
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     for name in ("padding", "truncation", "version"):
@@ -84,15 +84,15 @@ def read_documents(
 def split_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_length: int = 256) -> list[list[Passage]]:
     """Cut documents into passages.
 
-    A document that is too long is cut into pieces of about equal length, so that no scrap is left at its end: at the
-    end of a sentence if there is one near, else between words.
+    A long document is cut into pieces of about equal length, so that no scrap is left at its end. Cuts are made at the
+    end of a sentence if one is near, else between words.
 
     Args:
-        tokenizer: Of the encoder, see `check_tokenizer`.
-        max_length: Tokens of a passage at most, special tokens included. Default: RADA, section 4.1.
+        tokenizer: The encoder's, see `check_tokenizer`.
+        max_length: Largest number of tokens in a passage, with special tokens. Default: RADA, section 4.1.
 
     Returns:
-        The passages of each document, in order; none for a document without a token.
+        The passages of each document, in order; none for a document without tokens.
     """
     texts = [text.strip() for text in texts]
     if not texts:
@@ -100,7 +100,7 @@ def split_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_le
     options = {"return_attention_mask": False, "return_token_type_ids": False, "verbose": False}
     encodings = tokenizer(texts, **options).encodings
     documents: list[list[Passage]] = []
-    cut: list[tuple[int, str]] = []  # pieces, and whose
+    cut: list[tuple[int, str]] = []  # pieces with the numbers of their documents
     for text, encoding in zip(texts, encodings, strict=True):
         if len(encoding.ids) > max_length:
             pieces = _cut(text, encoding, max_length - sum(encoding.special_tokens_mask))
@@ -109,8 +109,8 @@ def split_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_le
         else:
             has_tokens = not all(encoding.special_tokens_mask)
             documents.append([Passage(text, encoding.ids)] if has_tokens else [])
-    # Pieces are tokenized again, because byte-level and Unigram tokenizers see another word at the beginning; a piece
-    # that became too long is cut again.
+    # Tokenize the pieces again: byte-level and Unigram tokenizers encode a word differently at the start of a text. A
+    # piece that became too long is cut again.
     passages = split_texts([piece for _, piece in cut], tokenizer, max_length)
     for (number, _), parts in zip(cut, passages, strict=True):
         documents[number] += parts
@@ -120,16 +120,16 @@ def split_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_le
 def hash_text(text: str) -> int:
     """Hash a text to a signed 64-bit number.
 
-    Two of 5 million passages meet with a chance of 1 in a million, two of 100 million with 1 in 4,000; the cost would
-    be one passage.
+    Two of 5 million passages collide with a probability of 1 in a million, two of 100 million with 1 in 4,000. A
+    collision loses one passage.
     """
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), signed=True)
 
 
 def _cut(text: str, encoding: Encoding, budget: int) -> list[str]:
-    """Cut a text of more than `budget` tokens, all special tokens aside."""
+    """Cut a text of more than `budget` tokens, not counting special tokens."""
     kept = [number for number, special in enumerate(encoding.special_tokens_mask) if not special]
-    offsets, word_ids = encoding.offsets, encoding.word_ids  # computed again on every access
+    offsets, word_ids = encoding.offsets, encoding.word_ids  # each access computes them again
     starts = [offsets[number][0] for number in kept]
     words = [word_ids[number] for number in kept]
     pieces, first = [], 0
@@ -143,14 +143,14 @@ def _cut(text: str, encoding: Encoding, budget: int) -> list[str]:
 
 
 def _find_cut(text: str, starts: list[int], words: list[int | None], target: int) -> int:
-    """Return the number of tokens before the best cut: near the target, at most all but one."""
+    """Return the number of tokens before the best cut: near the target, with at least one token after it."""
     nearest = sorted(range(max(1, target // 2), len(starts)), key=lambda cut: (abs(cut - target), cut))
     for cut in nearest:
         before = text[starts[cut - 1] : starts[cut]]
         ended = before.rstrip()
         if ended.endswith(FULLWIDTH_TERMINATORS) or (ended != before and ended.endswith(TERMINATORS)):
             return cut
-        # Byte-level tokens begin with the blank before them.
+        # Byte-level tokens start with the blank before them.
         if ended.endswith(TERMINATORS) and text[starts[cut]].isspace():
             return cut
     return next((cut for cut in nearest if words[cut - 1] != words[cut]), target)

@@ -5,9 +5,9 @@
     index-000001/           the index of tantivy; none if a server searches
     tokenizer/              the tokenizer that cut the passages
 
-A file is written once and never changed. New files are written beside the old ones, and replacing the manifest makes
-them valid. A killed process or a full disk leaves the datastore as it was; the next writer removes the leftovers. Files
-with other names are not ours and stay.
+A file is written once and never changed. New files are written beside the old ones and become valid when the manifest
+is replaced. A killed process or a full disk leaves the datastore as it was, and the next writer removes the leftovers.
+Files with other names do not belong to the datastore and are never touched.
 """
 
 import errno
@@ -56,19 +56,19 @@ from hf_domain.datastore.verification import check_inside, check_rows, find_anal
 from hf_domain.files import is_disk_full, write_json
 
 LOCK = ".lock"
-LOST = "client"  # in the place of one that cannot be pickled
+LOST = "client"  # stands for a client that cannot be pickled
 # Files that a failed writer may leave behind.
 WRITTEN = re.compile(rf"{PART.pattern}|{INDEX.pattern}|datastore\.json\.(\w+\.)?unfinished")
-BATCH_SIZE = 1000  # documents that are tokenized at once
+BATCH_SIZE = 1000  # documents tokenized at once
 
 
 class Datastore:
     """Passages and the index over them.
 
-    `build_datastore` makes one, `Datastore.load` opens one. It may be pickled, and opens its folder again.
+    `build_datastore` makes one, `Datastore.load` opens one. A pickled datastore opens its folder again.
 
     Attributes:
-        manifest: What it consists of.
+        manifest: The content of the datastore.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, analyzer: Analyzer, client: Any = None):
@@ -90,20 +90,17 @@ class Datastore:
         """Open a datastore. Passages are memory-mapped; the files of the index are read once to compare checksums.
 
         Args:
-            tokenizer: The one of the model that will read the passages; checked if given.
-            analyzer: The function the index was made with, if it is not one of ours. With `rebuild_index`, any.
-            rebuild_index: Make the index again from the passages: if it is damaged, of another version, or to be of
-                another analyzer.
-            client: Of Elasticsearch or OpenSearch, if one searches, or a function without arguments that makes one:
-                with `num_proc` each process needs its own. Default: made from the environment, see
+            tokenizer: The tokenizer of the model that will read the passages; checked if given.
+            analyzer: The function that made the index, if it was a function. With `rebuild_index`, any analyzer.
+            rebuild_index: Make the index again from the passages: if it is damaged or of another version, or to change
+                the analyzer.
+            client: Client of Elasticsearch or OpenSearch, or a function without arguments that makes one; with
+                `num_proc` each process needs its own. Default: made from the environment, see
                 `hf_domain.datastore.elasticsearch_index.connect`.
 
-        Returns:
-            The datastore.
-
         Raises:
-            ValueError: It cannot be used: another tokenizer, analyzer or version; a file is damaged or leads out of
-                the folder.
+            ValueError: The tokenizer, analyzer or version is another one, or a file is damaged or leads out of the
+                folder.
         """
         folder = Path(folder).absolute()
         manifest = read_manifest(folder)
@@ -135,20 +132,20 @@ class Datastore:
             raise ValueError(f"a datastore must not change while it is searched, but {self.folder} did. Start again.")
 
     def __len__(self) -> int:
-        """Passages that can be found."""
+        """Number of passages that are not deleted."""
         return self.manifest.num_findable
 
     @property
     def fingerprint(self) -> str:
-        """Changes with any change of the passages, and with nothing else."""
+        """A digest that changes with the passages, and with nothing else."""
         return self.manifest.fingerprint
 
     @cached_property
     def passages(self) -> Dataset:
-        """All passages, also deleted ones, memory-mapped: row i has the id i.
+        """All passages, including deleted ones, memory-mapped: row i has the id i.
 
-        Columns `id` (int64), `document_id` (string), `text` (string), `input_ids` (list of int32, special tokens
-        included).
+        Columns `id` (int64), `document_id` (string), `text` (string), `input_ids` (list of int32, with special
+        tokens).
         """
         return self._table.select_columns(list(FEATURES))
 
@@ -159,7 +156,7 @@ class Datastore:
 
     @cached_property
     def connection(self) -> Any:
-        """The client of the server that searches."""
+        """The client of the search server."""
         if self.client == LOST:
             raise ValueError(
                 "a datastore that is searched in several processes must make its own client in each, but has one that "
@@ -170,7 +167,7 @@ class Datastore:
 
     @cached_property
     def index(self) -> Any:
-        """The index, opened when it is first needed."""
+        """The index, opened on first use."""
         if self.manifest.engine != "tantivy":
             return ElasticsearchIndex(self.manifest, self.analyzer, self.connection)
         if self.manifest.index is None:
@@ -185,15 +182,15 @@ class Datastore:
         """Find passages by BM25 (k1 = 1.2, b = 0.75).
 
         Args:
-            k: Passages for each at most. Default: RADA, section 4.1.
-            max_query_terms: Search with the so many rarest terms only; faster, and finds other passages.
+            k: Largest number of passages for each query. Default: RADA, section 4.1.
+            max_query_terms: Use only this many of the query's rarest terms: faster, different results.
 
         Returns:
-            For each query ids and scores, best first; of equal scores the lowest id first. Fewer than k, or none, if
-            no more passages have a term in common with the query.
+            For each query ids and scores, best first; of equal scores the lowest id first. Fewer than k if no more
+            passages share a term with the query.
 
         Raises:
-            ValueError: k or max_query_terms is not positive, or texts is one text alone.
+            ValueError: k or max_query_terms is not positive, or texts is a single string.
         """
         if isinstance(texts, str):
             raise ValueError(f"texts must be a list of queries, but is the text {texts[:50]!r}. Put it into a list.")
@@ -204,7 +201,7 @@ class Datastore:
         return self.index.search(texts, k, max_query_terms)
 
     def read_texts(self) -> Iterator[tuple[int, str]]:
-        """Yield ids and texts of the passages that can be found, in order."""
+        """Yield ids and texts of the passages that are not deleted, in order."""
         hidden = set(self.manifest.deleted)
         for batch in self._table.data.select(["id", "text"]).to_batches():
             for number, text in zip(*(column.to_pylist() for column in batch.columns), strict=True):
@@ -212,7 +209,7 @@ class Datastore:
                     yield number, text
 
     def find_texts(self, texts: Iterable[str]) -> list[int | None]:
-        """Return the ids of the passages that have exactly these texts, None where there is none."""
+        """Return the ids of the passages with exactly these texts, None for a text without one."""
         hashes, ids = self._sorted_hashes
         wanted = np.array([hash_text(text) for text in texts], np.int64)
         places = np.searchsorted(hashes, wanted)
@@ -224,17 +221,17 @@ class Datastore:
     def add(
         self, documents: Dataset | IterableDataset, *, text_column: str = "text", id_column: str | None = None
     ) -> int:
-        """Add documents: all of them or, if anything goes wrong, none.
+        """Add documents: all of them, or none if anything goes wrong.
 
         Args:
             documents: As for `build_datastore`.
-            id_column: Likewise. Default: numbers that continue from the last ones.
+            id_column: As for `build_datastore`. Default: numbers that continue from the last one.
 
         Returns:
-            How many passages are new; what the datastore holds already is left out.
+            The number of new passages. Passages that the datastore already holds are skipped.
 
         Raises:
-            ValueError: Another process is writing, another one has changed the analyzer, or a document has no text.
+            ValueError: Another process is writing or has changed the analyzer, or a document has no text.
         """
         with self._write():
             before = self.manifest.num_passages
@@ -242,17 +239,17 @@ class Datastore:
         return self.manifest.num_passages - before
 
     def delete(self, passage_ids: Iterable[int] = (), document_ids: Iterable[str] = ()) -> int:
-        """Take passages out of the index. Their rows and ids stay; only a new build removes the text from the disk.
+        """Remove passages from the index. Their rows and ids stay; only a new build removes the text from the disk.
 
         Args:
-            document_ids: Documents all of whose passages are deleted.
+            document_ids: Documents whose passages are all deleted.
 
         Returns:
-            How many passages were deleted.
+            The number of deleted passages.
 
         Raises:
-            ValueError: There is no such passage or document, what is given are no ids, another process is writing, or
-                another one has changed the analyzer.
+            ValueError: A passage or document does not exist, an argument holds no ids, or another process is writing or
+                has changed the analyzer.
         """
         try:
             numbers = {operator.index(number) for number in passage_ids}
@@ -282,10 +279,10 @@ class Datastore:
     def verify(self) -> None:
         """Read everything: compare all files with their checksums, and tokenize all texts again.
 
-        For a datastore that somebody else built: what its passages show is then what a model reads.
+        Use it for a datastore that somebody else built. It proves that the model reads what the passages show.
 
         Raises:
-            ValueError: A file is damaged, or a passage has other tokens than those of its text.
+            ValueError: A file is damaged, or a passage's tokens are not those of its text.
         """
         self._check_sizes(list(self.manifest.files))
         for name in tqdm(self.manifest.files, desc="Verifying", unit="file", delay=2):
@@ -308,19 +305,19 @@ class Datastore:
 
     @cached_property
     def _hashes(self) -> np.ndarray:
-        """Of every text, in the order of ids."""
+        """Hashes of all texts, in the order of ids."""
         return self._table.data["text_hash"].to_numpy()
 
     @cached_property
     def _sorted_hashes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of every text that can be found, in rising order, with its id."""
+        """Hashes of the texts that are not deleted, in ascending order, with their ids."""
         ids = np.delete(np.arange(self.manifest.num_passages), np.array(self.manifest.deleted, int))
         order = np.argsort(self._hashes[ids], kind="stable")
         return self._hashes[ids][order], ids[order]
 
     @contextmanager
     def _write(self) -> Iterator[None]:
-        """Keep other writers out, and remove what failed ones, or this one, left behind."""
+        """Keep other writers out, and remove the leftovers of failed ones."""
         with lock_folder(self.folder):
             self._refresh()
             self._remove_leftovers()
@@ -341,7 +338,7 @@ class Datastore:
                 self.__dict__.pop("_known", None)
 
     def _refresh(self) -> None:
-        """Take over what was committed since: what is written next must not take its place, nor remove its files."""
+        """Load what was committed since opening, so that the next write neither replaces it nor removes its files."""
         manifest = read_manifest(self.folder)
         for name in ("max_length", "tokenizer", "analyzer_fingerprint", "engine"):
             ours, theirs = getattr(self.manifest, name), getattr(manifest, name)
@@ -354,7 +351,7 @@ class Datastore:
             self._adopt(manifest)
 
     def _remove_leftovers(self) -> None:
-        """Remove what is ours and in no manifest, by that on the disk: an interrupt may come right after a commit."""
+        """Remove our files that the manifest on the disk does not name; an interrupt may come right after a commit."""
         if not self.folder.exists():
             return
         manifest = read_manifest(self.folder)
@@ -363,7 +360,7 @@ class Datastore:
                 shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
 
     def _append(self, documents: Iterable[tuple[str, str]], is_last: bool = True) -> None:
-        """Write documents as one more part, index them and commit both; a server indexes what is complete."""
+        """Write documents as one more part, index them and commit both. A server indexes only after the last part."""
         manifest = replace(self.manifest, parts=[*self.manifest.parts], files={**self.manifest.files})
         part = f"passages-{len(manifest.parts):05}.arrow"
         passages = self._write_part(self.folder / part, documents, manifest)
@@ -412,11 +409,11 @@ class Datastore:
 
     @cached_property
     def _known(self) -> set[int]:
-        """Hashes of the texts that can be found: some 70 bytes of memory each, while passages are added."""
+        """Hashes of the texts that are not deleted: about 70 bytes of memory each, while passages are added."""
         return set(self._sorted_hashes[0].tolist())
 
     def _commit_index(self, manifest: Manifest, deleted: Iterable[int] = (), base: str | None = None) -> None:
-        """Write the next index, from the last one or, without, from the passages, and commit it."""
+        """Write the next index from `base`, or from all passages without it, and commit it."""
         if manifest.engine == "tantivy":
             index = self._name_index()
             passages = () if base else self.read_texts()
@@ -435,7 +432,7 @@ class Datastore:
         return f"index-{int((self.manifest.index or 'index-0').rpartition('-')[2]) + 1:06}"
 
     def _describe_index(self, manifest: Manifest, index: str) -> None:
-        """Put the files of an index into the manifest; segments are called the same only if they are the same."""
+        """Put the files of an index into the manifest; segments have equal names only if they are equal."""
         known = {Path(name).name: details for name, details in manifest.files.items() if name not in manifest.parts}
         manifest.files = {name: details for name, details in manifest.files.items() if name in manifest.parts}
         for file in sorted((self.folder / index).iterdir()):

@@ -1,7 +1,7 @@
-"""A BM25 index in a folder, by tantivy: no server, one file system, memory-mapped.
+"""A BM25 index in a folder, by tantivy: no server, memory-mapped.
 
-The index holds the numbers of passages and no text: terms are made by `hf_domain.datastore.analysis` and cut at white
-space here. BM25 has k1 = 1.2 and b = 0.75, as Lucene and Elasticsearch have by default.
+The index holds the numbers of passages and no text. `hf_domain.datastore.analysis` makes the terms, which are split at
+white space here. BM25 has k1 = 1.2 and b = 0.75, the defaults of Lucene and Elasticsearch.
 """
 
 import os
@@ -13,9 +13,9 @@ from typing import Any
 
 from hf_domain.datastore.analysis import Analyzer
 
-K1, B = 1.2, 0.75  # tantivy has no others
-MEMORY = 128_000_000  # bytes of the writer before it begins a new segment
-MAX_TERM_BYTES = 60_000  # tantivy ends with an error above 65,530
+K1, B = 1.2, 0.75  # fixed in tantivy
+MEMORY = 128_000_000  # bytes of the writer before it starts a new segment
+MAX_TERM_BYTES = 60_000  # tantivy fails above 65,530
 
 
 def import_tantivy() -> Any:
@@ -43,12 +43,12 @@ def write_index(
 ) -> None:
     """Write an index into a new folder.
 
-    The files of an index are never changed, only replaced: those of `base` are taken over as hard links, so that adding
-    to a large index costs what is added, and `base` stays as it is.
+    Index files are replaced, never changed. The new index takes those of `base` as hard links, so that adding to a
+    large index costs only what is added, and `base` stays as it is.
 
     Args:
         folder: Must not exist.
-        passages: Ids and texts to add, in rising order.
+        passages: Ids and texts to add, in ascending order.
         deleted: Ids to delete.
         base: The index to start from. Default: an empty one.
     """
@@ -59,7 +59,7 @@ def write_index(
             if not file.name.endswith(".lock"):
                 _link(file, folder / file.name)
     index = tantivy.Index.open(str(folder)) if base else tantivy.Index(_make_schema(), path=str(folder))
-    # One thread: passages stay in order, and so do the segments that hold them.
+    # One thread, to keep passages in order, and the segments that hold them.
     writer = index.writer(MEMORY, 1)
     try:
         for number in deleted:
@@ -71,7 +71,7 @@ def write_index(
             writer.add_document(document)
         writer.commit()
     finally:
-        # Otherwise its threads keep writing into a folder that may be gone.
+        # Its threads would otherwise write into a folder that may no longer exist.
         writer.wait_merging_threads()
     for file in folder.glob("*.lock"):
         file.unlink()
@@ -81,11 +81,11 @@ class TantivyIndex:
     """An index opened for searching.
 
     Args:
-        folder: What `write_index` wrote.
-        analyzer: The one it was written with.
+        folder: Written by `write_index`.
+        analyzer: The analyzer it was written with.
 
     Raises:
-        ValueError: The files are not an index, or that of another version of tantivy.
+        ValueError: The files are no index, or another version of tantivy wrote them.
     """
 
     def __init__(self, folder: Path, analyzer: Analyzer):
@@ -97,7 +97,7 @@ class TantivyIndex:
             )
         self.analyzer = analyzer
         self.index = self.tantivy.Index.open(str(folder))
-        self.index.config_reader("manual")  # no thread that looks for changes: there are none
+        self.index.config_reader("manual")  # no thread that watches for changes: files never change
         self.searcher = self.index.searcher()
 
     def search(
@@ -107,12 +107,12 @@ class TantivyIndex:
 
         Args:
             texts: Queries; every term counts as often as it occurs.
-            k: Passages for each query at most.
-            max_query_terms: Search with the so many rarest terms only; faster, and finds others.
+            k: Largest number of passages for each query.
+            max_query_terms: Use only this many of the query's rarest terms: faster, different results.
 
         Returns:
-            For each query ids and scores, best first; of equal scores the lowest id first. Fewer than k, or none, if
-            no more passages have a term in common with the query.
+            For each query ids and scores, best first; of equal scores the lowest id first. Fewer than k if no more
+            passages share a term with the query.
         """
         return [self._search(Counter(_check_terms(self.analyzer(text))), k, max_query_terms) for text in texts]
 
@@ -125,7 +125,7 @@ class TantivyIndex:
         query = self.tantivy.Query.boolean_query(
             [(self.tantivy.Occur.Should, self._make_query(term, count)) for term, count in terms.items()]
         )
-        # The engine breaks ties by segment; keeping the lowest ids takes all passages of equal score.
+        # The engine breaks ties by segment; finding the lowest ids requires all passages of equal score.
         limit = k + 1
         while True:
             hits = self.searcher.search(query, limit, count=False).hits
@@ -158,7 +158,7 @@ def _check_terms(terms: list[str]) -> list[str]:
 
 
 def _link(source: Path, target: Path) -> None:
-    # tantivy replaces every file by renaming, so links are safe; where links are refused, copy.
+    # Links are safe, because tantivy replaces files by renaming; copy if links are refused.
     try:
         os.link(source, target)
     except OSError:

@@ -1,4 +1,4 @@
-"""What must hold of a datastore that somebody else made: its files are its own, and what it shows is what it holds."""
+"""Check a datastore that somebody else made: its files lie inside it, and what it shows is what a model reads."""
 
 from collections.abc import Callable, Container, Iterable
 from pathlib import Path
@@ -14,7 +14,7 @@ def check_inside(folder: Path, paths: Iterable[Path]) -> None:
 
     Args:
         folder: May itself be a link.
-        paths: Files and folders in it; all that lies in a folder is checked, too.
+        paths: Files and folders in it; the content of folders is checked too.
     """
     root = folder.resolve()
     for path in paths:
@@ -27,18 +27,18 @@ def check_inside(folder: Path, paths: Iterable[Path]) -> None:
 
 
 def load_tokenizer(folder: Path, root: Path | None = None) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a datastore. Code that comes with it is never run, nor is anybody asked to run it.
+    """Load the tokenizer of a datastore, without ever running code that comes with it.
 
     Args:
         root: Links must not lead out of it. Default: the folder.
 
     Raises:
-        ValueError: It does not load, or a file of it leads elsewhere.
+        ValueError: It does not load, or one of its files leads elsewhere.
     """
     check_inside(root or folder, [folder / TOKENIZER])
     try:
         return AutoTokenizer.from_pretrained(folder / TOKENIZER, trust_remote_code=False)
-    except Exception as error:  # tokenizers and transformers raise many kinds
+    except Exception as error:  # tokenizers and transformers raise many types
         raise ValueError(
             f"the tokenizer of a datastore must load without code of its own, but {folder / TOKENIZER} does not: "
             f"{error or type(error).__name__}. Build the datastore again."
@@ -46,7 +46,7 @@ def load_tokenizer(folder: Path, root: Path | None = None) -> PreTrainedTokenize
 
 
 def find_analyzer(manifest: Manifest, analyzer: str | Callable[[str], list[str]] | None, rebuild: bool) -> Analyzer:
-    """Return the analyzer of a datastore; raise if it is not the one that made the index and that is not made again."""
+    """Return the analyzer of a datastore; raise if the index was made with another one and is not rebuilt."""
     try:
         found = Analyzer(analyzer or manifest.analyzer)
     except ValueError as error:
@@ -64,14 +64,14 @@ def find_analyzer(manifest: Manifest, analyzer: str | Callable[[str], list[str]]
 def check_rows(
     rows: dict[str, list], found: Manifest, tokenizer: PreTrainedTokenizerBase, deleted: Container[int]
 ) -> None:
-    """Count passages in a manifest, and raise unless a model reads in each what people do.
+    """Count passages in a manifest, and raise unless their tokens belong to their texts.
 
     Args:
         rows: Columns of passages that follow those in `found`.
-        deleted: Ids of passages that are deleted; only they may be blank.
+        deleted: Ids of deleted passages; only they may be blank.
 
     Raises:
-        ValueError: An id is not the number of its row, or the tokens of a passage are not those of its text.
+        ValueError: An id is not the number of its row, or a passage's tokens are not those of its text.
     """
     first = found.num_passages
     kept: list[tuple[int, str, list[int]]] = []

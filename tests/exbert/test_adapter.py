@@ -141,7 +141,7 @@ def test_what_cannot_be_converted():
     model = ExBertForMaskedLM.from_backbone(make_stock(), extension_vocabulary=VOCABULARY)
     with torch.no_grad():
         model.model.backbone.encoder.layer[1].output.dense.bias.add_(1.0)
-    with pytest.raises(ValueError, match=r"encoder.layer.1.output.dense.bias: it was trained as well"):
+    with pytest.raises(ValueError, match=r"encoder.layer.1.output.dense.bias: it was trained too"):
         convert_to_adapter(model, make_stock())
     model = ExBertForMaskedLM.from_backbone(make_stock(), tie_word_embeddings=False)
     with pytest.raises(ValueError, match="must have tie_word_embeddings=True"):

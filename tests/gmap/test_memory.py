@@ -173,15 +173,15 @@ def test_cache_is_computed_once_and_anew_when_something_changed(tokenizer, tmp_p
     with torch.no_grad():
         # Not a sum: a number added to all features is what the LayerNorm behind the embeddings removes.
         next(model.memory.parameters()).copy_(next(model.memory.parameters()).flip(-1))
-    with pytest.raises(ValueError, match="must come from the memory encoder"):
+    with pytest.raises(ValueError, match="must have the memory encoder"):
         open_memory_cache(tmp_path, model, dataset)
     assert not torch.equal(cache_memory_states(model, dataset, tmp_path)[0], first)
     other_text = tokenize(tokenizer, texts=SENTENCES[:3])
-    with pytest.raises(ValueError, match="are of another token ids"):
+    with pytest.raises(ValueError, match="must have the token ids"):
         open_memory_cache(tmp_path, model, other_text)
     assert len(cache_memory_states(model, other_text, tmp_path)) == 3
     other_tokenizer = tokenize(make_bert_tokenizer(SENTENCES[::-1]), texts=SENTENCES[:3])
-    with pytest.raises(ValueError, match="are of another token ids"):
+    with pytest.raises(ValueError, match="must have the token ids"):
         open_memory_cache(tmp_path, model, other_tokenizer)
     single = make_gmap(tokenizer, strategy="single_layer")
     single.memory.load_state_dict(model.memory.state_dict())
@@ -209,7 +209,7 @@ def test_interrupted_computation_over_an_old_cache(tokenizer, tmp_path, monkeypa
             patch.setattr(state_store, name, fail)
             cache_memory_states(other, dataset, tmp_path)
         assert len(open_memory_cache(tmp_path, model, dataset)) == len(dataset)  # the old states are still whole
-        with pytest.raises(ValueError, match="must come from the memory encoder"):
+        with pytest.raises(ValueError, match="must have the memory encoder"):
             open_memory_cache(tmp_path, other, dataset)
     new = cache_memory_states(other, dataset, tmp_path)
     assert not torch.equal(new[0], before[0])
@@ -316,7 +316,7 @@ def test_what_has_no_states_to_keep(tokenizer, tmp_path):
         with pytest.raises(ValueError, match="needs a frozen memory"):
             cache_memory_states(model, dataset, tmp_path)
     cache = cache_memory_states(make_gmap(tokenizer), dataset, tmp_path)
-    with pytest.raises(ValueError, match="5 of 3 are there"):
+    with pytest.raises(ValueError, match="all 3 examples, but holds 5"):
         DatasetWithMemory(dataset.select(range(3)), cache)
     with pytest.raises(FileNotFoundError):
         open_memory_cache(tmp_path / "nowhere", make_gmap(tokenizer), dataset)

@@ -159,7 +159,7 @@ def test_a_cache_is_of_one_encoder_tokenizer_and_datastore(tmp_path, tokenizer, 
     for part, other in others.items():
         changed = source | {part: describe_source(*other)[part]}
         assert changed != source
-        with pytest.raises(ValueError, match=f"must come from the {part} .*Compute them again"):
+        with pytest.raises(ValueError, match=f"must have the {part} .*Compute them again"):
             PassageCache(tmp_path, changed)
 
 
@@ -239,7 +239,7 @@ def test_states_of_another_precision_are_not_read(tmp_path, tokenizer, passages,
     build(tmp_path, model, tokenizer, passages)
     with torch.autocast("cpu", torch.bfloat16):
         source = describe_source(model, tokenizer, "a")
-        with pytest.raises(ValueError, match="another precision: float32 instead of bfloat16"):
+        with pytest.raises(ValueError, match="must have the precision bfloat16, but have float32"):
             PassageCache(tmp_path, source)
         build(tmp_path, model, tokenizer, passages)
         build(tmp_path, model, tokenizer, passages)
