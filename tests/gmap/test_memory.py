@@ -185,7 +185,7 @@ def test_cache_is_computed_once_and_anew_when_something_changed(tokenizer, tmp_p
         open_memory_cache(tmp_path, model, other_tokenizer)
     single = make_gmap(tokenizer, strategy="single_layer")
     single.memory.load_state_dict(model.memory.state_dict())
-    with pytest.raises(ValueError, match="are of another choice of states"):
+    with pytest.raises(ValueError, match="must have the choice of states"):
         open_memory_cache(tmp_path, single, other_text)
     assert cache_memory_states(single, other_text, tmp_path)[0].shape[1:] == (1, 32)
     assert [record.message.partition(": ")[2] for record in caplog.records] == [
