@@ -20,7 +20,7 @@ import json
 import numpy as np
 
 from hf_domain.comparison import statistics
-from hf_domain.comparison.scores import ExampleScores
+from hf_domain.comparison.scores import ExampleCounts
 from hf_domain.comparison.statistics import compare_rows, draw_scores, find_visible_difference
 
 DESIGNS = ((1, 2), (1, 3), (1, 5), (1, 10), (2, 3), (3, 3), (5, 2), (1, None))
@@ -58,7 +58,7 @@ class Simulation:
                     if seed is not None:
                         points += statistics.SEED_DEVIATION * generator.normal()
                     column = points[:, None] / 100
-                    scores[row][pretraining, seed] = ExampleScores(column, column, column, "mean")
+                    scores[row][pretraining, seed] = ExampleCounts(column, column, column, "mean")
             for row, runs in draw_scores(scores, seed=task).items():
                 drawn[row][str(task)] = runs
         rows = {str(row): draws for row, draws in enumerate(drawn)}

@@ -10,7 +10,7 @@
     python examples/compare.py plan.yaml --num_processes 4  # four steps at once, for small models on a CPU
     python examples/compare.py plan.yaml --report_only  # from the results that are there
 
-A plan:
+A short plan has `encoder`, `corpus: corpus.txt`, `tasks: [acl_arc]`, `methods: [dapt, varmae]`, `budget`. A whole one:
 
     encoder: bert-base-uncased
     corpora:
@@ -48,7 +48,7 @@ import sys
 from pathlib import Path
 
 from hf_domain.comparison.answer import answer, foresee_power
-from hf_domain.comparison.plan import load_plan
+from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.results import gather_results
 from hf_domain.comparison.runner import list_missing_steps, run_comparison
@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--report_only", action="store_true", help="write the report of the results that are there")
     args = parser.parse_args()
     output_dir = args.output_dir or args.plan.with_suffix("")
-    plan = load_plan(args.plan)
+    plan = load_plan(args.plan, output_dir)
     if args.dry_run:
         steps = list_missing_steps(plan, output_dir, args.shard)
         for step in steps:

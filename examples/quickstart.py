@@ -9,7 +9,7 @@
         --pretraining_learning_rate 1e-4 --corpus mine.jsonl --task my_task/ --output_dir mine
 
 It writes a plan, and compares: the encoder as it is, DAPT, and VarMAE on equally many tokens, each fine-tuned on a
-task (a folder with train, validation and test .jsonl, of classification, NER or QA) over several seeds. Then it writes
+task (a folder with train, validation and test .jsonl, of any kind) over several seeds. Then it writes
 a folder that is ready for the Hub and loads it in a process that cannot import this package. Repeat the
 command to continue a killed run. Extend the plan and run it with `hf-domain compare quickstart/plan.yaml`. The default
 budget is only for a demonstration: raise --num_tokens for an answer.
@@ -23,13 +23,13 @@ import yaml
 from transformers import AutoConfig, AutoTokenizer
 
 from hf_domain.comparison.answer import answer
-from hf_domain.comparison.plan import load_plan
+from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.publication import make_publication
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.runner import run_comparison
 from hf_domain.comparison.task_files import check_task_files, find_kind
-from hf_domain.data.corpora import check_length, load_corpus
-from hf_domain.files import fingerprint_files, read_json, write_text
+from hf_domain.data.corpora import check_length
+from hf_domain.files import read_json, write_text
 from hf_domain.methods import BASELINE, RECIPES
 from hf_domain.training.arguments import parse_arguments
 
@@ -57,25 +57,22 @@ class Arguments:
 
 
 def write_plan(args: Arguments, output_dir: Path) -> Path:
-    """Write the plan of the comparison, and the corpus in two parts: one is held out."""
-    # The name contains a digest, so other text makes another plan, which is refused before anything is replaced.
-    digest = fingerprint_files([Path(args.corpus)])[:8]
-    files = {split: f"corpus_{digest}_{split}.jsonl" for split in ("train", "validation")}
-    kind = find_kind(Path(args.task) / "train.jsonl")
+    """Write the plan of the comparison."""
+    kind = find_kind("train.jsonl", Path(args.task))
     splits = {split: f"{split}.jsonl" for split in ("train", "validation", "test")}
     if problems := check_task_files(kind, splits, Path(args.task)):
         raise ValueError("; ".join([f"--task {args.task} cannot be used as {kind}: {problems[0]}", *problems[1:]]))
     windows = {"max_seq_length": args.max_seq_length, "doc_stride": args.max_seq_length // 4}  # which overlap
     options = windows if kind == "qa" else {"max_seq_length": args.task_max_seq_length}
-    encoder, task = (Path(path).resolve() for path in (args.model_name_or_path, args.task))
+    encoder, task, corpus = (Path(path).resolve() for path in (args.model_name_or_path, args.task, args.corpus))
     methods: dict = dict.fromkeys(["fine_tune", "dapt", "varmae", *["adalm"] * args.expand_vocabulary])
     masked_lm = [name for name in methods if RECIPES[name].method == BASELINE]
     if rate := args.pretraining_learning_rate:
         methods |= {name: {"pretraining": {"learning_rate": rate}} for name in masked_lm}
     content = {
         "encoder": str(encoder) if encoder.is_dir() else args.model_name_or_path,
-        "corpora": {"domain": {f"{split}_file": file for split, file in files.items()}},
-        "tasks": {task.name: {"kind": kind, "folder": str(task), "corpus": "domain", "options": options}},
+        "corpus": str(corpus),
+        "tasks": {task.name: {"folder": str(task), "kind": kind, "options": options}},
         "methods": methods,
         "seeds": list(range(args.num_seeds)),
         "budget": {"tokens": args.num_tokens},
@@ -90,8 +87,7 @@ def write_plan(args: Arguments, output_dir: Path) -> Path:
         raise FileExistsError(
             f"{path} is not the plan of these options; choose another --output_dir, or run hf-domain compare {path}"
         )
-    for split, documents in load_corpus(args.corpus, validation_split_percentage=5).items():
-        documents.to_json(output_dir / files[split])
+    output_dir.mkdir(parents=True, exist_ok=True)
     write_text(path, text)
     return path
 

@@ -27,13 +27,14 @@ from hf_domain.data.labels import check_variety, find_ids, read_labels
 from hf_domain.data.majority import DECIDING, add_baseline, make_constants
 from hf_domain.data.metrics import choose_metrics
 from hf_domain.gmap.reader import load_memory_reader
-from hf_domain.rada.passages import PassageArguments, append_passages, load_passage_reader
+from hf_domain.rada.passages import PassageArguments, append_passages, check_single_text, load_passage_reader
 from hf_domain.training.arguments import (
     ClassificationArguments,
     FineTunerArguments,
     FineTuningArguments,
     parse_arguments,
 )
+from hf_domain.training.class_weights import make_weighted_loss
 from hf_domain.training.fine_tuning import (
     FineTuner,
     check_columns,
@@ -54,6 +55,7 @@ from hf_domain.training.runs import (
     start_run,
     train_and_evaluate,
 )
+from hf_domain.training.thresholds import set_thresholds
 
 ARGUMENTS = (FineTuningArguments, ClassificationArguments, PassageArguments, FineTunerArguments)
 
@@ -70,22 +72,18 @@ def run(model_args, data_args, passage_args, training_args):
     check_columns(splits, [label_column], optional_in_test=label_column)
     locate = partial(locate_example, data_args)
     text_columns = choose_text_columns(splits, label_column, data_args.text_column_names, locate)
-    if data_args.append_passage and len(text_columns) > 1:
-        raise ValueError(
-            "--append_passage must have one column of text, to which it appends the passage, but there are "
-            f"{', '.join(text_columns)}. Name one column with --text_column_names, or use --method rada."
-        )
+    check_single_text(text_columns, data_args.append_passage)
     problem_type, label_names, label_ids = read_labels(
         splits, label_column, data_args.do_regression, data_args.multi_label, locate
     )
     if training_args.do_train:
         check_variety(splits["train"][label_column], label_column)
     negative_labels = find_ids(data_args.negative_labels, label_names)
-    compute_metrics = choose_metrics(problem_type, negative_labels, data_args.metric_name, model_args.trust_remote_code)
-
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
     labels = {"label_names": label_names, "problem_type": problem_type}
     model = load_model(AutoModelForSequenceClassification, model_args, tokenizer, **labels)
+    chosen = (data_args.metric_name, model_args.trust_remote_code)
+    compute_metrics = choose_metrics(problem_type, negative_labels, *chosen, model.config)
     memory = load_memory_reader(model, data_args.memory_cache, token=model_args.token, cache_dir=model_args.cache_dir)
     passages = load_passage_reader(passage_args, model, tokenizer, model_args.method, data_args.append_passage)
 
@@ -123,10 +121,12 @@ def run(model_args, data_args, passage_args, training_args):
         processing_class=tokenizer,
         data_collator=collator,
         compute_metrics=add_baseline(compute_metrics, constants, train_labels, deciding),
+        compute_loss_func=make_weighted_loss(data_args.class_weights, problem_type, train_labels, label_names),
     )
-    train_and_evaluate(trainer, deciding, model_args.early_stopping_patience)
+    train_and_evaluate(trainer, deciding, model_args.early_stopping_patience, set_thresholds)
     if training_args.do_predict:
-        predictions = decode_logits(run_prediction(trainer, examples["test"]).predictions, problem_type)
+        logits = run_prediction(trainer, examples["test"]).predictions
+        predictions = decode_logits(logits, problem_type, getattr(model.config, "label_thresholds", None))
         names = name_predictions(predictions, problem_type, label_names)
         save_output(trainer, LABELS, format_labels(names))
     finish_run(trainer, "text-classification", model_args, data_args, passage_args)

@@ -349,8 +349,8 @@ class Recipe:
     needs_after: bool = False
     averages: bool = False
     reads_datastore: bool = False
-    kinds: tuple[str, ...] = ("classification", "ner", "qa")
-    """Kinds of tasks that it works for."""
+    kinds: tuple[str, ...] | None = None
+    """Kinds of tasks that it works for; None: all."""
     pretraining: dict[str, Any] = field(default_factory=dict)
     fine_tuning: dict[str, Any] = field(default_factory=dict)
 
@@ -430,7 +430,7 @@ RECIPES = {
         "best passage appended",
         counterpart="fine_tune",
         reads_datastore=True,
-        kinds=("classification",),
+        kinds=("classification", "multi_label", "regression"),
         fine_tuning={"append_passage": True},
     ),
 }

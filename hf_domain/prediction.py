@@ -174,7 +174,8 @@ def decode_classes(output: Any, read: Dataset, rows: Dataset, config: Any) -> li
     logits = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
     problem_type = config.problem_type or ("regression" if config.num_labels == 1 else "single_label_classification")
     names = [config.id2label[number] for number in range(config.num_labels)]
-    predictions = name_predictions(decode_logits(logits, problem_type), problem_type, names)
+    thresholds = getattr(config, "label_thresholds", None)
+    predictions = name_predictions(decode_logits(logits, problem_type, thresholds), problem_type, names)
     if problem_type == "regression":
         return [{"prediction": value} for value in predictions]
     scores = torch.from_numpy(logits)

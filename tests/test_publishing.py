@@ -405,7 +405,7 @@ def test_card_is_of_the_recipe(comparison):
 
 def test_card_shows_the_scores_of_its_own_model(comparison):
     """A row of the report may be of several models, one for each corpus."""
-    comparison.plan.tasks["plants"] = Task("classification", "plants", "garden", "macro_f1")
+    comparison.plan.tasks["plants"] = Task("plants", "classification", "garden", "macro_f1")
     comparison("varmae", "varmae")
     comparison("dapt", "dapt")
     for method in ("varmae", "dapt"):

@@ -1,5 +1,6 @@
 """What is scored on a test set without any training: a row that is no better has learned nothing."""
 
+import statistics
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -8,9 +9,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hf_domain.comparison.plan import Task
-from hf_domain.comparison.scores import MAJORITY, Predictions, join_answers, join_labels, read_examples
-from hf_domain.comparison.task_files import find_texts
+from hf_domain.comparison.plan import SPLITS, Task
+from hf_domain.comparison.scores import (
+    MAJORITY,
+    Predictions,
+    join_answers,
+    join_labels,
+    join_predictions,
+    join_values,
+    list_labels,
+    read_examples,
+)
+from hf_domain.comparison.task_files import TEXTS, find_texts, get_label
+from hf_domain.data.majority import make_constants
 
 # The nearest training texts by BM25 vote for their labels.
 NEAREST = "vote of the nearest texts"
@@ -27,46 +38,72 @@ def score_floors(task: Task, flags: Mapping[str, Any], folder: Path) -> dict[str
         folder: Of the plan.
 
     Returns:
-        Percent by name: the majority baseline; for texts to be classified also the vote of the nearest training texts,
-        where tantivy is installed.
+        Percent by name: the majority baseline, the mean for a regression; for texts also the vote of the nearest
+        training texts, where tantivy is installed.
     """
-    names = ("max_train_samples", "max_eval_samples", "max_predict_samples")
-    splits = zip(("train", "validation", "test"), names, strict=True)
-    files = tuple((folder / task.get_file(split), flags.get(name)) for split, name in splits)
-    times = tuple(file.stat().st_mtime_ns for file, _ in files)
+    limits = [flags.get(name) for name in ("max_train_samples", "max_eval_samples", "max_predict_samples")]
+    folds = tuple(
+        tuple((folder / task.get_file(split, fold), limit) for split, limit in zip(SPLITS, limits, strict=True))
+        for fold in task.list_folds()
+    )
+    times = tuple(file.stat().st_mtime_ns for files in folds for file, _ in files)
     options = tuple(sorted((name, str(value)) for name, value in task.options.items()))
-    return dict(_score_floors(task.kind, task.metric, options, files, times))
+    return dict(_score_floors(task.kind, task.metric, options, folds, times))
 
 
 @cache
-def _score_floors(kind: str, metric: str, options: tuple, files: tuple, times: tuple) -> dict[str, float]:
+def _score_floors(kind: str, metric: str, options: tuple, folds: tuple, times: tuple) -> dict[str, float]:
     """Score once for all rows and seeds; `times` tell files that were changed."""
-    task = Task(kind, "", "", metric, dict(options))  # type: ignore[arg-type]
-    splits = [read_examples(file, limit) for file, limit in files]
-    floors = {MAJORITY: predict_majority(task, splits[0], splits[2])}
-    if kind == "classification":
-        columns = find_texts(kind, str(files[0][0]), Path(), task.options.get("text_column_names"))
-        with suppress(ModuleNotFoundError):  # of the optional datastore
-            floors[NEAREST] = predict_nearest(task, splits, columns)
-    return {name: predictions.score().compute() for name, predictions in floors.items()}
+    task = Task("", kind, "", metric, dict(options))  # type: ignore[arg-type]
+    floors: dict[str, list[Predictions]] = defaultdict(list)
+    for files in folds:
+        splits = [read_examples(file, limit) for file, limit in files]
+        floors[MAJORITY].append(predict_majority(task, splits[0], splits[2]))
+        if kind not in TEXTS:
+            columns = find_texts(kind, str(files[0][0]), Path(), task.options.get("text_column_names"))
+            with suppress(ModuleNotFoundError):  # of the optional datastore
+                floors[NEAREST].append(predict_nearest(task, splits, columns))
+    return {name: join_predictions(parts).score().compute() for name, parts in floors.items() if parts}
 
 
 def predict_majority(task: Task, train: list[dict[str, Any]], test: list[dict[str, Any]]) -> Predictions:
-    """Predict what a model predicts that learned nothing: the most frequent training label, only O, or no answer."""
+    """Predict what a model predicts that learned nothing: the same for every example.
+
+    The most frequent training label, or the set of labels that is best on the training examples; the mean of a
+    regression; only O; no answer.
+    """
     if task.kind == "classification":
         majority = Counter(str(example["label"]) for example in train).most_common(1)[0][0]
-        return join_labels([majority] * len(test), test, task)
+        return join_labels([[majority]] * len(test), test, task)
+    if task.kind == "multi_label":
+        return join_labels([find_constant_labels(task, train)] * len(test), test, task)
+    if task.kind == "regression":
+        mean = statistics.mean(float(get_label(task.kind, example)) for example in train)
+        return join_values([mean] * len(test), test, task)
     if task.kind == "ner":
         tags = [example["tags"] for example in test]
         return Predictions.of_names([["O"] * len(sentence) for sentence in tags], tags, task.metric)
     return join_answers({str(example["id"]): "" for example in test}, test, task.metric)
 
 
+def find_constant_labels(task: Task, train: list[dict[str, Any]]) -> list[str]:
+    """Return the set of labels that scores best where it is predicted for every training example."""
+    gold = [list_labels(task.kind, example) for example in train]
+    names = sorted({label for labels in gold for label in labels})
+    rows = [[float(name in labels) for name in names] for labels in gold]
+    constants = make_constants("multi_label_classification", rows, len(names))
+    sets = [[name for name, logit in zip(names, logits, strict=True) if logit > 0] for logits in constants]
+    return max(sets, key=lambda labels: join_labels([labels] * len(train), train, task).score().compute())
+
+
 def predict_nearest(task: Task, splits: list[list[dict[str, Any]]], columns: list[str]) -> Predictions:
     """Let the training texts that BM25 finds vote with their scores; how many is chosen on the validation set.
 
+    The label with the most votes wins; of several labels each that has half of them; of values their mean. A text that
+    finds none gets the most frequent label, or the mean.
+
     Args:
-        task: Of single labels.
+        task: Of texts.
         splits: Training, validation and test examples.
         columns: Of text; a pair is one text.
 
@@ -77,24 +114,42 @@ def predict_nearest(task: Task, splits: list[list[dict[str, Any]]], columns: lis
     from hf_domain.datastore.tantivy_index import TantivyIndex, write_index
 
     texts = [[" ".join(str(example.get(name) or "") for name in columns) for example in split] for split in splits]
-    labels = [str(example["label"]) for example in splits[0]]
-    majority = Counter(labels).most_common(1)[0][0]
     analyzer = Analyzer(choose_analyzer(texts[0]))
     with tempfile.TemporaryDirectory() as folder:
         write_index(Path(folder, "index"), analyzer, enumerate(texts[0]))
         index = TantivyIndex(Path(folder, "index"), analyzer)
         _, validation, test = (index.search(queries, max(VOTERS)) if queries else [] for queries in ([], *texts[1:]))
 
-    def vote(found: list[tuple[list[int], list[float]]], count: int) -> list[str]:
-        chosen = []
-        for ids, scores in found:
-            votes: dict[str, float] = defaultdict(float)
-            for number, score in zip(ids[:count], scores[:count], strict=True):
-                votes[labels[number]] += score
-            chosen.append(max(votes, key=lambda label: votes[label]) if votes else majority)
-        return chosen
-
     def validate(count: int) -> float:
-        return join_labels(vote(validation, count), splits[1], task).score().compute()
+        return vote(task, splits[0], validation, splits[1], count).score().compute()
 
-    return join_labels(vote(test, max(VOTERS, key=validate)), splits[2], task)
+    return vote(task, splits[0], test, splits[2], max(VOTERS, key=validate))
+
+
+def vote(
+    task: Task,
+    train: list[dict[str, Any]],
+    found: list[tuple[list[int], list[float]]],
+    test: list[dict[str, Any]],
+    count: int,
+) -> Predictions:
+    """Predict what the first `count` training examples of those that were found for each test example vote for."""
+    voters = [[*zip(ids[:count], scores[:count], strict=True)] for ids, scores in found]
+    if task.kind == "regression":
+        values = [float(get_label(task.kind, example)) for example in train]
+        mean, totals = statistics.mean(values), [sum(score for _, score in row) for row in voters]
+        sums = [sum(score * values[number] for number, score in row) for row in voters]
+        return join_values([s / t if t else mean for s, t in zip(sums, totals, strict=True)], test, task)
+    labels = [list_labels(task.kind, example) for example in train]
+    majority = Counter(label for names in labels for label in names).most_common(1)[0][0]
+    chosen = []
+    for row in voters:
+        votes: dict[str, float] = defaultdict(float)
+        for number, score in row:
+            for label in labels[number]:
+                votes[label] += score
+        half = sum(score for _, score in row) / 2
+        best = max(votes, key=lambda label: votes[label]) if votes else majority
+        several = [label for label, value in votes.items() if value >= half]
+        chosen.append(several if task.kind == "multi_label" and several else [best])
+    return join_labels(chosen, test, task)

@@ -26,7 +26,7 @@ from hf_domain.training.run_files import STATE
 # What a publication has beside the model; a license in its folder is somebody's own.
 MADE_FILES = ("README.md", "report.json", "*.png")
 # What a comparison keeps in its own folder.
-KEPT = ("steps", "results", "texts", "passages", "memories", "locks")
+KEPT = ("steps", "results", "data", "texts", "passages", "memories", "locks")
 WITHOUT_PACKAGE = "import sys\nsys.modules['hf_domain'] = None\n"
 
 

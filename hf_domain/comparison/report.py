@@ -152,6 +152,7 @@ def explain(report: Report) -> str:
         cost += f" (measured, with loading and saving: {min(report.minutes):.1f} to {max(report.minutes):.1f})"
     seeds = len(report.plan["seeds"])
     pretrained = len(report.plan["pretraining_seeds"])
+    folded = [f"{name} ({task['folds']} folds)" for name, task in report.plan["tasks"].items() if task["folds"]]
     parts = [
         f"Every pre-training had the same budget: {cost}. A method that starts from another's encoder pays for both."
         if not report.smaller
@@ -167,6 +168,10 @@ def explain(report: Report) -> str:
         "show where they come from. The counterpart of a row is the row of equal pre-training. The interval on another "
         "task draws the tasks as well: it is what to expect of a task like these."
         if any(report.decisions.values())
+        else "",
+        f"{', '.join(folded)}: each item was tested once, by a model that was trained on others. Rows made of the "
+        "texts of such a task are not tested on it."
+        if folded
         else "",
         f"Learning rates of fine-tuning were chosen on the validation sets, among {', '.join(map(str, rates))}."
         if (rates := report.plan["learning_rates"])

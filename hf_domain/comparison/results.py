@@ -41,6 +41,7 @@ class Description:
     pretraining_seed: int | None = None
     rung: int | None = None
     """The tokens of its encoder, where the budget has several numbers of them."""
+    fold: int | None = None
     needs: list[str] = field(default_factory=list)
     metric: str | None = None
     """Of a fine-tuning."""
@@ -181,6 +182,7 @@ def describe_steps(plan: Plan, output_dir: Path) -> dict[str, Description]:
             seed=step.seed,
             pretraining_seed=step.pretraining_seed,
             rung=step.rung,
+            fold=step.fold,
             needs=step.needs,
             metric=plan.tasks[step.task].metric if step.task is not None and step.kind == "fine_tuning" else None,
             minutes=plan.budget.minutes if step.kind == "pretraining" else None,

@@ -353,10 +353,10 @@ def read_output(step: Step, plan: Plan, folder: Path) -> dict[str, Any]:
     if step.kind == "fine_tuning":
         assert step.task is not None
         task = plan.tasks[step.task]
-        predictions = read_predictions(task, step.flags, plan.folder, folder)
+        predictions = read_predictions(task, step.flags, plan.folder, folder, step.fold)
         scores, floors = predictions.score(), score_floors(task, step.flags, plan.folder)
         output |= {"score": scores.compute(), "floors": floors, "predictions": predictions}
-        output["milliseconds_per_text"] = 1000 * metrics["predict_runtime"] / len(scores.right)  # of QA: a question
+        output["milliseconds_per_text"] = 1000 * metrics["predict_runtime"] / len(scores)  # of QA: a question
     if step.kind in ("fine_tuning", "tuning", "probe", "evaluation", "trunk"):
         for file in folder.glob("*.safetensors"):
             file.unlink()

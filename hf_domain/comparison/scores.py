@@ -1,17 +1,19 @@
 """Scores of a test set example by example, so that they can be computed again on a resample of the examples.
 
-Every F1 of the papers is a function of three counts for each class: how often it was right, predicted and gold.
+Every F1 of the papers is a function of three counts for each class: how often it was right, predicted and gold. A
+correlation is one of the values, or of their ranks in the resample.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 
 from hf_domain.comparison.plan import METRICS, Plan, Task
+from hf_domain.comparison.task_files import get_label
 from hf_domain.data.metrics import compute_squad_metrics, strip_prefix
 from hf_domain.training.run_files import read_answers, read_labels, read_tags
 
@@ -19,9 +21,22 @@ from hf_domain.training.run_files import read_answers, read_labels, read_tags
 MAJORITY = "majority baseline"
 
 
+class ExampleScores(Protocol):
+    """What each example adds to a score."""
+
+    def __len__(self) -> int: ...
+
+    def compute(self, weights: np.ndarray | None = None) -> Any:
+        """Return the score, in percent.
+
+        Args:
+            weights: How often each example counts [..., examples]; default once. There is a score for each `...`.
+        """
+
+
 @dataclass
-class ExampleScores:
-    """What each example adds to a score.
+class ExampleCounts:
+    """What each example adds to an F1, or to a mean.
 
     Args:
         right: Right predictions [examples, classes]; of QA the score itself, with one class.
@@ -35,14 +50,13 @@ class ExampleScores:
     gold: np.ndarray
     average: str
 
-    def compute(self, weights: np.ndarray | None = None) -> Any:
-        """Return the score, in percent.
+    def __len__(self) -> int:
+        return len(self.right)
 
-        Args:
-            weights: How often each example counts [..., examples]; default once. There is a score for each `...`.
-        """
+    def compute(self, weights: np.ndarray | None = None) -> Any:
+        """Return the F1 or the mean, see `ExampleScores`."""
         if weights is None:
-            return float(self.compute(np.ones(len(self.right))))
+            return float(self.compute(np.ones(len(self))))
         right = weights @ self.right
         if self.average == "mean":
             return 100 * right[..., 0] / weights.sum(-1)
@@ -53,17 +67,58 @@ class ExampleScores:
         return 100 * f1.sum(-1) / np.maximum(1, (total > 0).sum(-1))
 
 
+@dataclass
+class ExampleValues:
+    """The values of a regression.
+
+    Args:
+        predicted: [examples].
+        gold: Likewise.
+        by_rank: Correlate the ranks (Spearman), not the values (Pearson).
+    """
+
+    predicted: np.ndarray
+    gold: np.ndarray
+    by_rank: bool
+
+    def __len__(self) -> int:
+        return len(self.gold)
+
+    def compute(self, weights: np.ndarray | None = None) -> Any:
+        """Return the correlation, 0 where either side is constant; see `ExampleScores`."""
+        if weights is None:
+            return float(self.compute(np.ones(len(self))))
+        total = weights.sum(-1, keepdims=True)
+        centered = []
+        for values in (self.predicted, self.gold):
+            ranks = _rank(values, weights) if self.by_rank else np.broadcast_to(values, weights.shape)
+            centered.append(ranks - (weights * ranks).sum(-1, keepdims=True) / total)
+        own, other = centered
+        products = [(weights * a * b).sum(-1) for a, b in ((own, other), (own, own), (other, other))]
+        scale = np.sqrt(products[1] * products[2])
+        return 100 * np.divide(products[0], scale, out=np.zeros_like(scale), where=scale > 1e-12)
+
+
+def _rank(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the mean rank of each value among all, of which each occurs as often as its weight says."""
+    _, groups = np.unique(values, return_inverse=True)
+    counts = np.zeros((*weights.shape[:-1], groups.max() + 1))
+    np.add.at(counts, (..., groups), weights)
+    return (counts.cumsum(-1) - (counts - 1) / 2)[..., groups]
+
+
 @dataclass(frozen=True)
 class Predictions:
-    """Gold and predicted labels of a test set; of questions, what each answer scores.
+    """Gold and predicted labels of a test set; of questions, what each answer scores; of a regression, values.
 
     Args:
         metric: One of `METRICS`.
         labels: The names of the label ids.
-        gold: Label ids of each example: one of a text, one for each word of a sentence.
+        gold: Label ids of each example: one of a text or several, one for each word of a sentence.
         predicted: Likewise; words beyond the longest input have none.
         ignored: Labels without an F1 of their own, the `negative_labels` of the task.
-        scores: Of each question, between 0 and 1.
+        scores: Of each question, between 0 and 1; of a regression the predicted values.
+        values: Of a regression, gold.
     """
 
     metric: str
@@ -72,6 +127,7 @@ class Predictions:
     predicted: list[list[int]]
     ignored: list[str] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
 
     @classmethod
     def of_names(
@@ -91,18 +147,21 @@ class Predictions:
         """Return what each example adds to the score."""
         if self.metric in METRICS["qa"]:
             column = np.array(self.scores)[:, None]
-            return ExampleScores(column, np.zeros_like(column), np.zeros_like(column), "mean")
+            return ExampleCounts(column, np.zeros_like(column), np.zeros_like(column), "mean")
+        if self.metric in METRICS["regression"]:
+            return ExampleValues(np.array(self.scores), np.array(self.values), by_rank=self.metric == "spearman")
         predicted, gold = (
             [[self.labels[number] for number in row] for row in rows] for rows in (self.predicted, self.gold)
         )
         if self.metric in METRICS["ner"]:
             return score_tags(predicted, gold, self.metric)
-        return score_labels([row[0] for row in predicted], [row[0] for row in gold], self.metric, self.ignored)
+        return score_labels(predicted, gold, self.metric, self.ignored)
 
     def to_json(self) -> dict[str, Any]:
         """Return a form that is short in a JSON file: all examples in one line."""
         ids = {name: ";".join(" ".join(map(str, row)) for row in getattr(self, name)) for name in ("gold", "predicted")}
-        return vars(self) | ids | {"scores": " ".join(f"{score:g}" for score in self.scores)}
+        numbers = {name: " ".join(f"{x:.9g}" for x in getattr(self, name)) for name in ("scores", "values")}
+        return vars(self) | ids | numbers
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
@@ -111,31 +170,64 @@ class Predictions:
             name: [[int(number) for number in row.split()] for row in content[name].split(";") if content["labels"]]
             for name in ("gold", "predicted")
         }
-        return cls(**content | ids | {"scores": [float(score) for score in content["scores"].split()]})
+        numbers = {name: [float(x) for x in content[name].split()] for name in ("scores", "values")}
+        return cls(**content | ids | numbers)
 
 
-def read_predictions(task: Task, flags: Mapping[str, Any], folder: Path, output_dir: Path) -> Predictions:
-    """Read what a command predicted for the test set of its task.
+def join_predictions(parts: Sequence[Predictions]) -> Predictions:
+    """Join what was predicted for parts of a test set, such as folds."""
+    labels = sorted({label for part in parts for label in part.labels})
+    ids = {label: number for number, label in enumerate(labels)}
+
+    def join(name: str) -> list[list[int]]:
+        return [[ids[part.labels[number]] for number in row] for part in parts for row in getattr(part, name)]
+
+    scores, values = ([x for part in parts for x in getattr(part, name)] for name in ("scores", "values"))
+    first = parts[0]
+    return Predictions(first.metric, labels, join("gold"), join("predicted"), first.ignored, scores, values)
+
+
+def read_predictions(
+    task: Task, flags: Mapping[str, Any], folder: Path, output_dir: Path, fold: int | None = None
+) -> Predictions:
+    """Read what a command predicted for the test set of its task, or of a fold.
 
     Args:
         task: Whose test set was predicted.
         flags: Of the command.
         folder: Of the plan.
         output_dir: Of the command.
+        fold: Of the task.
     """
-    examples = read_examples(folder / task.get_file("test"), flags.get("max_predict_samples"))
-    if task.kind == "classification":
-        return join_labels(read_labels(output_dir), examples, task)
+    examples = read_examples(folder / task.get_file("test", fold), flags.get("max_predict_samples"))
     if task.kind == "ner":
         return Predictions.of_names(read_tags(output_dir), [example["tags"] for example in examples], task.metric)
-    return join_answers(read_answers(output_dir), examples, task.metric)
+    if task.kind == "qa":
+        return join_answers(read_answers(output_dir), examples, task.metric)
+    lines = read_labels(output_dir)
+    if task.kind == "regression":
+        return join_values([float(line) for line in lines], examples, task)
+    labels = [json.loads(line) for line in lines] if task.kind == "multi_label" else [[line] for line in lines]
+    return join_labels(labels, examples, task)
 
 
-def join_labels(labels: Sequence[str], examples: list[dict[str, Any]], task: Task) -> Predictions:
-    """Set the predicted label of each example beside the gold one."""
+def list_labels(kind: str, example: dict[str, Any]) -> list[str]:
+    """List the gold labels of an example of a classification."""
+    label = get_label(kind, example)
+    return [str(name) for name in (label if isinstance(label, list) else [label])]
+
+
+def join_labels(labels: Sequence[Sequence[str]], examples: list[dict[str, Any]], task: Task) -> Predictions:
+    """Set the predicted labels of each example beside the gold ones."""
     ignored = str(task.options["negative_labels"]).split(",") if task.metric == "positive_micro_f1" else []
-    gold = [[str(example["label"])] for example in examples]
-    return Predictions.of_names([[label] for label in labels], gold, task.metric, ignored)
+    gold = [list_labels(task.kind, example) for example in examples]
+    return Predictions.of_names(labels, gold, task.metric, ignored)
+
+
+def join_values(values: Sequence[float], examples: list[dict[str, Any]], task: Task) -> Predictions:
+    """Set the predicted value of each example beside the gold one."""
+    gold = [float(get_label(task.kind, example)) for example in examples]
+    return Predictions(task.metric, [], [], [], scores=list(values), values=gold)
 
 
 def join_answers(answers: dict[str, str], examples: list[dict[str, Any]], metric: str) -> Predictions:
@@ -148,7 +240,8 @@ def join_answers(answers: dict[str, str], examples: list[dict[str, Any]], metric
 def count_examples(task: Task, plan: Plan) -> int:
     """Return how many test examples of a task are scored."""
     limit = (plan.fine_tuning | task.options).get("max_predict_samples")
-    return len(read_examples(plan.folder / task.get_file("test"), limit))
+    files = [plan.folder / task.get_file("test", fold) for fold in task.list_folds()]
+    return sum(len(read_examples(file, limit)) for file in files)
 
 
 def read_examples(file: Path, limit: Any = None) -> list[dict[str, Any]]:
@@ -158,25 +251,27 @@ def read_examples(file: Path, limit: Any = None) -> list[dict[str, Any]]:
 
 
 def score_labels(
-    predictions: Sequence[str], references: Sequence[str], metric: str, ignored: Sequence[str] = ()
-) -> ExampleScores:
-    """Score single-label classification.
+    predictions: Sequence[Collection[str]],
+    references: Sequence[Collection[str]],
+    metric: str,
+    ignored: Sequence[str] = (),
+) -> ExampleCounts:
+    """Score classification by one label or several.
 
     Args:
-        predictions: The label of each example.
+        predictions: The labels of each example.
         references: Likewise, gold.
         metric: One of `METRICS`.
         ignored: Labels without an F1 of their own.
     """
-    classes = sorted({*predictions, *references} - {*ignored})
+    classes = sorted({label for rows in (predictions, references) for row in rows for label in row} - {*ignored})
     predicted, gold = (
-        np.array([[label == name for name in classes] for label in labels], dtype=float)
-        for labels in (predictions, references)
+        np.array([[name in row for name in classes] for row in rows], dtype=float) for rows in (predictions, references)
     )
-    return ExampleScores(predicted * gold, predicted, gold, "macro" if metric == "macro_f1" else "micro")
+    return ExampleCounts(predicted * gold, predicted, gold, "macro" if metric == "macro_f1" else "micro")
 
 
-def score_tags(predictions: list[list[str]], references: list[list[str]], metric: str) -> ExampleScores:
+def score_tags(predictions: list[list[str]], references: list[list[str]], metric: str) -> ExampleCounts:
     """Score sentences of tags: entities as seqeval does, or tokens class by class.
 
     Raises:
@@ -192,15 +287,15 @@ def score_tags(predictions: list[list[str]], references: list[list[str]], metric
     return _count_tokens(predictions, references)
 
 
-def _count_entities(predictions: list[list[str]], references: list[list[str]]) -> ExampleScores:
+def _count_entities(predictions: list[list[str]], references: list[list[str]]) -> ExampleCounts:
     from seqeval.metrics.sequence_labeling import get_entities
 
     pairs = [(set(get_entities(p)), set(get_entities(g))) for p, g in zip(predictions, references, strict=True)]
     counts = np.array([(len(p & g), len(p), len(g)) for p, g in pairs], dtype=float)
-    return ExampleScores(counts[:, :1], counts[:, 1:2], counts[:, 2:], "micro")
+    return ExampleCounts(counts[:, :1], counts[:, 1:2], counts[:, 2:], "micro")
 
 
-def _count_tokens(predictions: list[list[str]], references: list[list[str]]) -> ExampleScores:
+def _count_tokens(predictions: list[list[str]], references: list[list[str]]) -> ExampleCounts:
     predictions, references = (
         [[strip_prefix(tag) for tag in tags] for tags in sentences] for sentences in (predictions, references)
     )
@@ -210,4 +305,4 @@ def _count_tokens(predictions: list[list[str]], references: list[list[str]]) -> 
         for column, name in enumerate(classes):
             predicted[row, column], gold[row, column] = tags.count(name), gold_tags.count(name)
             right[row, column] = sum(a == b == name for a, b in zip(tags, gold_tags, strict=True))
-    return ExampleScores(right, predicted, gold, "macro")
+    return ExampleCounts(right, predicted, gold, "macro")

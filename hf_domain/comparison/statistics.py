@@ -84,7 +84,7 @@ def draw_scores(scores: Mapping[str, Mapping[Run, ExampleScores]], seed: int = 0
     Returns:
         For each run its score, then those on `RESAMPLES` resampled test sets, which are the same for all runs.
     """
-    count = len(next(one.right for runs in scores.values() for one in runs.values()))
+    count = len(next(one for runs in scores.values() for one in runs.values()))
     generator, chunks = np.random.default_rng(seed), []
     for start in range(0, RESAMPLES, 100):  # the counts of all resamples at once may not fit into memory
         weights = generator.multinomial(count, np.full(count, 1 / count), size=min(100, RESAMPLES - start))

@@ -10,7 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from hf_domain.comparison.plan import Plan
+from hf_domain.comparison.plan import SPLITS, Plan
+from hf_domain.comparison.task_files import find_label_column
 from hf_domain.methods import BASELINE, METHODS
 from hf_domain.training.overrides import parse_overrides
 
@@ -43,10 +44,13 @@ FINE_TUNING: dict[str, Any] = {
     "warmup_steps": 0.1,
     "train_sampling_strategy": "group_by_length",
 }
+# The command of a kind of tasks, where it is not called like the kind.
+COMMANDS = {"multi_label": "classification", "regression": "classification"}
 # What a probe takes of the flags of fine-tuning.
 PROBE_FLAGS = {
-    *("model_name_or_path", "train_file", "test_file", "text_column_names", "max_seq_length", "use_cpu"),
-    *("max_train_samples", "max_predict_samples", "per_device_eval_batch_size"),
+    *("model_name_or_path", "train_file", "validation_file", "test_file", "text_column_names", "label_column_name"),
+    *("do_regression", "class_weights", "max_seq_length", "per_device_eval_batch_size", "use_cpu"),
+    *("max_train_samples", "max_eval_samples", "max_predict_samples"),
 }
 
 
@@ -73,6 +77,8 @@ class Step:
     """Of the encoder; None where none is trained."""
     rung: int | None = None
     """The tokens of its encoder, where the budget has several numbers of them."""
+    fold: int | None = None
+    """Of the task, from 1; None where it has none."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "flags", MappingProxyType({**self.flags}))
@@ -117,9 +123,10 @@ def list_steps(plan: Plan, output_dir: Path) -> list[Step]:
         for method in plan.list_methods(task):
             for step in lister.make_encoder(method, task):
                 add(step)
-    for lister, task, seed in product(listers, plan.tasks, [None] if plan.evaluation == "probe" else plan.seeds):
-        for method in plan.list_methods(task):
-            for step in lister.score(method, task, seed, list(steps), first):
+    seeds = [None] if plan.evaluation == "probe" else plan.seeds
+    for lister, task, seed in product(listers, plan.tasks, seeds):
+        for fold, method in product(plan.tasks[task].list_folds(), plan.list_methods(task)):
+            for step in lister.score(method, task, fold, seed, list(steps), first):
                 add(step)
     return list(steps.values())
 
@@ -127,6 +134,11 @@ def list_steps(plan: Plan, output_dir: Path) -> list[Step]:
 def list_suffixes(pretraining_seeds: list[int]) -> dict[int, str]:
     """Return what the names of encoders end in, by the seed: the first has the plain name, whatever is added."""
     return {seed: f"-pretrained{seed}" if number else "" for number, seed in enumerate(pretraining_seeds)}
+
+
+def name_fold(task: str, fold: int | None) -> str:
+    """Return what a task, or one of its folds, is called in names of steps."""
+    return task if fold is None else f"{task}-fold{fold}"
 
 
 def find_root(plan: Plan, output_dir: Path) -> str:
@@ -181,18 +193,12 @@ class StepLister:
             return self.name_encoder(after, task)  # it trains nothing, so the whole rung is that of the other
         if recipe.text == "general" and after is None:
             return f"{method}-{self.plan.general}{self.suffix}"  # once for the tasks of all corpora
-        return f"{method}-{task if self.is_made_of_task(method) else self.plan.tasks[task].corpus}{self.suffix}"
+        return f"{method}-{task if self.plan.is_made_of_task(method) else self.plan.tasks[task].corpus}{self.suffix}"
 
     def label_encoder(self, method: str, task: str) -> str:
         """Return a name for the encoder of a method, which methods with the same encoder share."""
         own = "encoder" if self.find_encoder(method, task) == self.plan.encoder else method
         return self.name_encoder(method, task) or own
-
-    def is_made_of_task(self, method: str | None) -> bool:
-        """Return whether a method, or one that it starts from, is trained on the text of the task."""
-        if method is None:
-            return False
-        return self.plan.get_recipe(method).text == "task" or self.is_made_of_task(self.plan.methods[method].after)
 
     def has_expanded_vocabulary(self, method: str | None) -> bool:
         """Return whether a method, or one that it starts from, expands the vocabulary."""
@@ -372,47 +378,53 @@ class StepLister:
         rung = self.rung if encoder else None
         return Step(name, "evaluation", "mlm", flags, [encoder] if encoder else [], method, corpus, rung=rung)
 
-    def score(self, method: str, task: str, seed: int | None, known: list[str], first: "StepLister") -> Iterator[Step]:
+    def score(
+        self, method: str, task: str, fold: int | None, seed: int | None, known: list[str], first: "StepLister"
+    ) -> Iterator[Step]:
         """Make the steps that score an encoder on a task.
 
         Args:
             method: Whose encoder.
             task: On which it is tested.
+            fold: Of the task.
             seed: Of fine-tuning; None: the encoder is probed.
             known: The steps before.
             first: Makes the encoder with which the learning rates are tried.
         """
         if seed is None:
-            yield self.probe(method, task, known)
+            yield self.probe(method, task, fold, known)
             return
-        tuning = first.tune(method, task, known)
+        tuning = first.tune(method, task, fold, known)
         yield from tuning
-        yield self.fine_tune(method, task, seed, known, [step.name for step in tuning])
+        yield self.fine_tune(method, task, fold, seed, known, [step.name for step in tuning])
 
-    def probe(self, method: str, task_name: str, known: list[str]) -> Step:
+    def probe(self, method: str, task: str, fold: int | None, known: list[str]) -> Step:
         """Make the step that scores a frozen encoder."""
-        step = self.fine_tune(method, task_name, 0, known)
+        step = self.fine_tune(method, task, fold, 0, known)
         name = step.name.removesuffix("-seed0") + "-frozen"
         flags = {flag: value for flag, value in step.flags.items() if flag in PROBE_FLAGS}
         return replace(step, name=name, command="probe", seed=None, flags=flags | {"output_dir": self.get_folder(name)})
 
-    def tune(self, method: str, task: str, known: list[str]) -> list[Step]:
+    def tune(self, method: str, task: str, fold: int | None, known: list[str]) -> list[Step]:
         """Make the steps that try the learning rates, with the first seed, and score the validation set alone."""
         steps = []
         for rate in self.plan.learning_rates:
-            step = self.fine_tune(method, task, self.plan.seeds[0], known)
-            name = f"{method}-{task}-rate{rate:g}"
+            step = self.fine_tune(method, task, fold, self.plan.seeds[0], known)
+            name = f"{method}-{name_fold(task, fold)}-rate{rate:g}"
             flags = {**step.flags, "learning_rate": rate, "do_eval": True, "output_dir": self.get_folder(name)}
             del flags["do_predict"]
             steps.append(replace(step, name=name, kind="tuning", flags=flags))
         return steps
 
-    def fine_tune(self, method: str, task_name: str, seed: int, known: list[str], tuning: Sequence[str] = ()) -> Step:
+    def fine_tune(
+        self, method: str, task_name: str, fold: int | None, seed: int, known: list[str], tuning: Sequence[str] = ()
+    ) -> Step:
         """Make the step that fine-tunes an encoder and tests it."""
         plan, task, encoder = self.plan, self.plan.tasks[task_name], self.name_encoder(method, task_name)
-        name = f"{method}-{task_name}{self.suffix if encoder else ''}-seed{seed}"
+        examples = name_fold(task_name, fold)
+        name = f"{method}-{examples}{self.suffix if encoder else ''}-seed{seed}"
         flags: dict[str, Any] = {"model_name_or_path": self.find_encoder(method, task_name)}
-        flags |= {f"{split}_file": task.get_file(split) for split in ("train", "validation", "test")}
+        flags |= {f"{split}_file": task.get_file(split, fold) for split in SPLITS}
         recipe = plan.get_recipe(method)
         flags |= TRAINER_OPTIONS | FINE_TUNING | plan.fine_tuning | task.options
         flags |= recipe.fine_tuning | plan.methods[method].fine_tuning
@@ -422,18 +434,24 @@ class StepLister:
             flags["memory_name_or_path"] = plan.encoder
             overrides = parse_overrides(flags.get("config_overrides"))
             if overrides.get("freeze_memory", overrides.get("strategy") != "ensemble"):
-                flags["memory_cache"] = f"{self.root}/memories/{method}-{task_name}"
+                flags["memory_cache"] = f"{self.root}/memories/{method}-{examples}"
         if recipe.reads_datastore:
             needs.append(self.build_datastore(method, task_name).name)
             flags["datastore"] = f"{self.get_folder(needs[-1])}/datastore"
         if reader is not None and reader.reads_passages and self.has_frozen_passages(method, flags):
             flags["passage_cache"] = (
-                f"{self.root}/passages/{self.label_encoder(method, task_name)}-{needs[-1]}-{task_name}"
+                f"{self.root}/passages/{self.label_encoder(method, task_name)}-{needs[-1]}-{examples}"
             )
+        if task.kind == "regression":
+            column = find_label_column(task.kind, flags["train_file"], plan.folder)
+            flags |= {"do_regression": True, "label_column_name": column}
+        if task.kind == "multi_label" or flags.get("early_stopping_patience") is not None:
+            flags["do_eval"] = True  # thresholds are chosen on the validation set, and when to stop
         flags |= {"seed": seed, "do_train": True, "do_predict": True, "output_dir": self.get_folder(name)}
+        command = COMMANDS.get(task.kind, task.kind)
         # What trains no encoder has neither of the two.
         of_encoder = (self.pretraining_seed, self.rung) if encoder else (None, None)
-        return Step(name, "fine_tuning", task.kind, flags, needs, method, None, task_name, seed, *of_encoder)
+        return Step(name, "fine_tuning", command, flags, needs, method, None, task_name, seed, *of_encoder, fold)
 
 
 def count_steps(tokens: int, step: Step) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_domain.comparison.results import Description, Result
+from hf_domain.comparison.scores import join_predictions
 from hf_domain.comparison.statistics import Difference, Draws, Run, compare, compare_rows, draw_scores
 from hf_domain.comparison.steps import CHECKPOINTS, TRAINER_OPTIONS, list_suffixes
 from hf_domain.methods import BASELINE, NO_ADAPTATION
@@ -83,8 +84,7 @@ def is_of_rung(result: Result, rung: int) -> bool:
 def read_budget(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
     """Gather what the results of one budget say."""
     done = [result for result in results.values() if result.is_done]
-    runs = {(str(r.step.method), str(r.step.task), name_run(r.step)): r for r in done if r.step.kind == "fine_tuning"}
-    runs = dict(sorted(runs.items()))
+    runs = gather_runs(plan, done)
     scores: dict[str, dict[str, dict[str, float]]] = {
         method: {t: {} for t in plan["tasks"]} for method in plan["titles"]
     }
@@ -120,6 +120,26 @@ def read_budget(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
         dict(codes),
         [r.seconds / 60 for r in done if r.step.kind == "pretraining" and r.seconds is not None],
     )
+
+
+def gather_runs(plan: dict[str, Any], done: list[Result]) -> dict[tuple[str, str, str], Result]:
+    """Return the fine-tunings by method, task and seeds; the folds of a task are one, as soon as all are there."""
+    folds: dict[tuple[str, str, str], list[Result]] = defaultdict(list)
+    for result in done:
+        if result.step.kind == "fine_tuning":
+            folds[str(result.step.method), str(result.step.task), name_run(result.step)].append(result)
+    runs = {}
+    for key, results in sorted(folds.items()):
+        parts = sorted(results, key=lambda result: result.step.fold or 0)
+        if len(parts) == (plan["tasks"][key[1]]["folds"] or 1):
+            runs[key] = parts[0] if parts[0].step.fold is None else join_folds(parts)
+    return runs
+
+
+def join_folds(parts: list[Result]) -> Result:
+    """Return the result of a cross-validation: all out-of-fold predictions are scored as one test set."""
+    predictions = join_predictions([part.predictions for part in parts if part.predictions is not None])
+    return replace(parts[0], predictions=predictions, score=predictions.score().compute())
 
 
 def name_run(step: Description) -> str:

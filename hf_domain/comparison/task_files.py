@@ -1,7 +1,8 @@
 """The files of a task: whether every row is what its script reads, and the texts that TAPT is trained on."""
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Container, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -10,30 +11,56 @@ from hf_domain.data.file_loading import check_held_out
 from hf_domain.data.text_columns import find_text_columns
 from hf_domain.files import write_text
 
-# What every row has beside the texts; those of a classification are found by their names.
+# What every row has beside the texts; those of a classification are found by their names. A regression may call its
+# values `score`, beside labels of another task.
 COLUMNS = {
     "classification": {"label"},
+    "multi_label": {"label"},
+    "regression": {"label"},
     "ner": {"tokens", "tags"},
     "qa": {"id", "context", "question", "answers"},
 }
 TEXTS = {"ner": ["tokens"], "qa": ["context", "question"]}
 
 
-def find_kind(file: Path) -> str:
+def find_kind(file: str, folder: Path) -> str:
     """Find out from the columns of its training file what kind a task is.
+
+    Args:
+        file: Relative to the folder; one JSON object a line.
 
     Raises:
         ValueError: It is none of `COLUMNS`.
     """
-    columns = _find_columns(str(file), Path()).keys()
-    for kind in ("qa", "ner", "classification"):
-        if COLUMNS[kind] <= columns:
+    columns = _find_columns(file, folder)
+    for kind in ("qa", "ner"):
+        if columns.keys() >= COLUMNS[kind]:
             return kind
+    if "label" in columns or _is_number(columns.get("score")):
+        if isinstance(columns.get("label"), list):
+            return "multi_label"
+        labels = [row.get("label", row.get("score")) for _, row in read_rows(file, folder)]
+        return "regression" if "label" not in columns or any(isinstance(x, float) for x in labels) else "classification"
     kinds = "; ".join(f"{kind}: {', '.join(sorted(names))}" for kind, names in COLUMNS.items())
     raise ValueError(
-        f"A task must have the columns of its kind ({kinds} and one text or a pair), but {file} has "
+        f"A task must have the columns of its kind ({kinds}; the first three with one text or a pair), but {file} has "
         f"{', '.join(columns)}. Rename the columns."
     )
+
+
+def name_label_column(kind: str, columns: Container[str]) -> str:
+    """Return the column of labels of a classification, or of the values of a regression."""
+    return "score" if kind == "regression" and "score" in columns else "label"
+
+
+def find_label_column(kind: str, file: str, folder: Path) -> str:
+    """Find the column of labels, or of values, in the first row of a file."""
+    return name_label_column(kind, next(read_rows(file, folder))[1])
+
+
+def get_label(kind: str, row: dict[str, Any]) -> Any:
+    """Return the label, the labels or the value of an example."""
+    return row.get(name_label_column(kind, row))
 
 
 def find_texts(kind: str, file: str, folder: Path, names: str | None = None) -> list[str]:
@@ -48,18 +75,21 @@ def find_texts(kind: str, file: str, folder: Path, names: str | None = None) -> 
     Raises:
         ValueError: See `find_text_columns`.
     """
-    return TEXTS.get(kind) or find_text_columns(_find_columns(file, folder), names, label_column="label")
+    if kind in TEXTS:
+        return TEXTS[kind]
+    columns = _find_columns(file, folder)
+    return find_text_columns(columns, names, label_column=name_label_column(kind, columns))
 
 
 def _find_columns(file: str, folder: Path) -> dict[str, Any]:
     """Return the columns of a file with the first value of each."""
     columns: dict[str, Any] = {}
-    for _, row in _read_rows(file, folder):
+    for _, row in read_rows(file, folder):
         columns |= {name: value for name, value in row.items() if columns.get(name) is None}
     return columns
 
 
-def _read_rows(file: str, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_rows(file: str, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield where each row stands, and the row."""
     if not (folder / file).is_file():
         raise ValueError(f"there is no file {file}")
@@ -106,7 +136,7 @@ def check_task_files(kind: str, files: dict[str, str], folder: Path, names: str 
             texts = texts or own
             if not {*own} <= {*texts}:
                 raise ValueError(f"{name} has the texts {', '.join(own)}, {files['train']} has {', '.join(texts)}")
-            rows = _read_rows(name, folder)
+            rows = read_rows(name, folder)
             labels[split] = set(chain.from_iterable(_read_row(kind, row, texts, where) for where, row in rows))
         except ValueError as error:
             problems.append(str(error) if name in str(error) else f"{name}: {error}")
@@ -116,41 +146,91 @@ def check_task_files(kind: str, files: dict[str, str], folder: Path, names: str 
     except ValueError as error:
         problems.append(str(error))
     for split, found in labels.items():
-        if len({type(label) for label in found}) > 1:
-            problems.append(f"labels are all texts or all whole numbers, {files[split]} has both")
-        elif kind != "qa" and "train" in labels and (unknown := found - labels["train"]):
-            told = ", ".join(sorted(map(str, unknown)))
-            problems.append(f"every label of {files[split]} occurs in {files['train']}; got {told}")
-    if kind == "qa" and labels.get("train") == set():
-        problems.append(f"training needs a question with an answer, {files['train']} has none")
-    if kind != "qa" and len(labels.get("train", ())) == 1:
-        (label,) = labels["train"]
-        problems.append(f"training needs two different labels, {files['train']} has {label} alone")
+        problems += _check_labels(kind, files[split], found, labels.get("train", found), files["train"])
+    return problems
+
+
+def _check_labels(kind: str, file: str, found: set[Any], trained: set[Any], train_file: str) -> list[str]:
+    """Return what is wrong with the labels of a file, seen beside those of the training file."""
+    if kind == "regression":
+        return [f"a regression needs two different values, {file} has one alone"] if len(found) == 1 else []
+    if len({type(label) for label in found}) > 1:
+        return [f"labels are all texts or all whole numbers, {file} has both"]
+    problems = []
+    if kind != "qa" and (unknown := found - trained):
+        told = ", ".join(sorted(map(str, unknown)))
+        problems.append(f"every label of {file} occurs in {train_file}; got {told}")
+    if file != train_file:
+        return problems
+    if kind in ("qa", "multi_label") and not found:
+        needed = "question with an answer" if kind == "qa" else "label"
+        problems.append(f"training needs a {needed}, {file} has none")
+    if kind in ("classification", "ner") and len(found) == 1:
+        problems.append(f"training needs two different labels, {file} has {next(iter(found))} alone")
     return problems
 
 
 def _read_row(kind: str, row: dict[str, Any], texts: list[str], where: str) -> list[Any]:
     """Return the labels of a row; those of a question are whether it has an answer."""
-    lacking = {column for column in COLUMNS[kind] if row.get(column) is None or row[column] == ""}
+    needed = COLUMNS[kind] if kind in TEXTS else {name_label_column(kind, row)}
+    lacking = {column for column in needed if row.get(column) is None or row[column] == ""}
     values = [row.get(column) for column in texts]
     if not any(value and (not isinstance(value, str) or value.strip()) for value in values):
         lacking |= {*texts}
     if lacking:
         raise ValueError(f"{where} lacks {', '.join(sorted(lacking))}")
-    if kind == "classification":
-        if not isinstance(row["label"], str | int):
-            raise ValueError(f"a label is a text or a whole number, {where} has {row['label']}")
-        return [row["label"]]
-    if kind == "ner":
-        tags = row["tags"]
-        if not (isinstance(tags, list) and all(isinstance(tag, str) for tag in tags)):
-            raise ValueError(f"tags are texts such as B-gene, one for each token; {where} has {tags}")
-        if len(tags) != len(row["tokens"]):
-            raise ValueError(f"{where} has {len(tags)} tags for {len(row['tokens'])} tokens")
-        return tags
+    return READERS[kind](row, where)
+
+
+def _read_label(row: dict[str, Any], where: str) -> list[Any]:
+    if not isinstance(row["label"], str | int):
+        raise ValueError(f"a label is a text or a whole number, {where} has {row['label']}")
+    return [row["label"]]
+
+
+def _read_labels(row: dict[str, Any], where: str) -> list[Any]:
+    if not (isinstance(row["label"], list) and all(isinstance(label, str | int) for label in row["label"])):
+        raise ValueError(f"several labels are a list of texts or of whole numbers, {where} has {row['label']}")
+    return row["label"]
+
+
+def _read_value(row: dict[str, Any], where: str) -> list[Any]:
+    if not _is_number(value := get_label("regression", row)):
+        raise ValueError(f"a value is a finite number, {where} has {value}")
+    return [float(value)]
+
+
+def _read_tags(row: dict[str, Any], where: str) -> list[Any]:
+    tags = row["tags"]
+    if not (isinstance(tags, list) and all(isinstance(tag, str) for tag in tags)):
+        raise ValueError(f"tags are texts such as B-gene, one for each token; {where} has {tags}")
+    if len(tags) != len(row["tokens"]):
+        raise ValueError(f"{where} has {len(tags)} tags for {len(row['tokens'])} tokens")
+    return tags
+
+
+def _read_answers(row: dict[str, Any], where: str) -> list[Any]:
     if not (isinstance(row["answers"], dict) and isinstance(row["answers"].get("text"), list)):
         raise ValueError(f"answers hold a list of texts as in SQuAD, {where} has {row['answers']}")
     return [True] if row["answers"]["text"] else []
+
+
+READERS = {
+    "classification": _read_label,
+    "multi_label": _read_labels,
+    "regression": _read_value,
+    "ner": _read_tags,
+    "qa": _read_answers,
+}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def join_words(value: Any) -> str:
+    """Return the text of a value: a text, a list of words, or none."""
+    return " ".join(value) if isinstance(value, list) else value or ""
 
 
 def write_task_text(kind: str, file: Path, path: Path, names: str | None = None) -> None:
@@ -163,8 +243,7 @@ def write_task_text(kind: str, file: Path, path: Path, names: str | None = None)
         names: The option `text_column_names` of the task.
     """
     texts = find_texts(kind, file.name, file.parent, names)
-    values = chain.from_iterable(map(row.get, texts) for _, row in _read_rows(file.name, file.parent))
-    words = (" ".join(value) if isinstance(value, list) else value or "" for value in values)
+    values = chain.from_iterable(map(row.get, texts) for _, row in read_rows(file.name, file.parent))
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = dict.fromkeys(" ".join(text.split()) for text in words)  # a context has several questions
+    lines = dict.fromkeys(" ".join(join_words(value).split()) for value in values)  # a context has several questions
     write_text(path, "".join(f"{line}\n" for line in lines if line))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 
@@ -64,23 +65,55 @@ def encode_labels(labels: list[Any], problem_type: str, ids: dict[Any, int]) -> 
     return [ids[label] for label in labels]
 
 
-def decode_logits(logits: np.ndarray | tuple[np.ndarray, ...], problem_type: str) -> np.ndarray:
+def decode_logits(
+    logits: np.ndarray | tuple[np.ndarray, ...], problem_type: str, thresholds: Sequence[float] | None = None
+) -> np.ndarray:
     """Turn the logits of a sequence classifier into predictions.
 
     Args:
         logits: [examples, labels], or a tuple that begins with them, as a model gives that returns more.
         problem_type: As in the model's config.
+        thresholds: See `choose_thresholds`; default one half.
 
     Returns:
         Values [examples] for regression, 0 or 1 [examples, labels] for multi-label classification (a label is predicted
-        when its probability is above one half), label ids [examples] otherwise.
+        when its probability is above its threshold), label ids [examples] otherwise.
     """
     logits = logits[0] if isinstance(logits, tuple) else logits
     if problem_type == "regression":
         return logits.squeeze(-1)
     if problem_type == "multi_label_classification":
-        return (logits > 0).astype(int)
+        return (logits > compute_logits(0.5 if thresholds is None else thresholds)).astype(int)
     return logits.argmax(-1)
+
+
+def compute_logits(probabilities: ArrayLike) -> np.ndarray:
+    """Return the logits of probabilities between 0 and 1."""
+    values = np.asarray(probabilities, dtype=float)
+    return np.log(values) - np.log1p(-values)
+
+
+def choose_thresholds(logits: np.ndarray, labels: np.ndarray) -> list[float]:
+    """Choose for each label the probability above which it is predicted: the one with the best F1.
+
+    Args:
+        logits: [examples, labels], of examples that no model was trained on.
+        labels: 0 or 1, likewise.
+
+    Returns:
+        Thresholds midway between two probabilities; one half for a label that no example has.
+    """
+    probabilities = 1 / (1 + np.exp(-logits.astype(float)))
+    thresholds = []
+    for own, gold in zip(probabilities.T, np.asarray(labels).T, strict=True):
+        order = np.argsort(-own, kind="stable")
+        values, found = own[order], np.cumsum(gold[order])
+        f1 = 2 * found / (np.arange(1, len(gold) + 1) + gold.sum())
+        f1[:-1][values[:-1] == values[1:]] = 0  # equal probabilities are predicted together
+        last = int(f1.argmax())
+        below = values[last + 1] if last + 1 < len(values) else 0.0
+        thresholds.append(float(np.clip((values[last] + below) / 2, 1e-6, 1 - 1e-6)) if found[-1] else 0.5)
+    return thresholds
 
 
 def name_predictions(predictions: np.ndarray, problem_type: str, label_names: list[str]) -> list[Any]:

@@ -18,6 +18,8 @@ BETTER = dict.fromkeys(("accuracy", "micro_f1", "macro_f1", "positive_micro_f1",
 BETTER |= {"mse": -1}
 # The metric that judges a run. For regression it is the error, because a constant has no correlation.
 DECIDING = {"single_label_classification": "macro_f1", "multi_label_classification": "macro_f1", "regression": "mse"}
+# The logit of a constant prediction of several labels, beyond any threshold.
+CERTAIN = 20.0
 ADVICE = "Train longer, choose another learning rate, or give more examples."
 
 
@@ -86,7 +88,7 @@ def make_constants(problem_type: str, labels: Any, num_labels: int) -> list[np.n
     micro_f1 = 2 * np.cumsum(counts[order]) / np.maximum(len(labels) * sizes + counts.sum(), 1)
     frequent = np.isin(np.arange(num_labels), order[: micro_f1.argmax() + 1])
     commonest = np.array(Counter(map(tuple, labels)).most_common(1)[0][0]) > 0
-    return [np.where(chosen, 1.0, -1.0) for chosen in (np.ones(num_labels, bool), frequent, commonest)]
+    return [np.where(chosen, CERTAIN, -CERTAIN) for chosen in (np.ones(num_labels, bool), frequent, commonest)]
 
 
 def describe_unlearned(metrics: Metrics, split: str) -> str | None:

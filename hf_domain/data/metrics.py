@@ -7,7 +7,6 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -96,6 +95,31 @@ def compute_regression_metrics(predictions: ArrayLike, references: ArrayLike) ->
         "spearman": float(spearmanr(predictions, references).statistic),
         "mse": float(mean_squared_error(references, predictions)),
     }
+
+
+NAMES = {
+    "single_label_classification": ["accuracy", "micro_f1", "macro_f1"],
+    "multi_label_classification": ["micro_f1", "macro_f1", "accuracy"],
+    "regression": ["pearson", "spearman", "mse"],
+}
+
+
+def compute_class_metrics(
+    predictions: np.ndarray, references: np.ndarray, problem_type: str, negative_labels: Sequence[int] = ()
+) -> dict[str, float]:
+    """Score a sequence classifier.
+
+    Args:
+        predictions: See `decode_logits`.
+        references: Likewise, gold.
+        problem_type: As in the model's config.
+        negative_labels: See `compute_single_label_metrics`.
+    """
+    if problem_type == "regression":
+        return compute_regression_metrics(predictions, references)
+    if problem_type == "multi_label_classification":
+        return compute_multi_label_metrics(predictions, references)
+    return compute_single_label_metrics(predictions, references, negative_labels)
 
 
 def compute_entity_metrics(
@@ -203,6 +227,7 @@ def choose_metrics(
     negative_labels: Sequence[int] = (),
     metric_name: str | None = None,
     trust_remote_code: bool = False,
+    config: Any = None,
 ) -> Callable[[EvalPrediction], dict[str, Any]]:
     """Return the metric function of a sequence classifier.
 
@@ -212,6 +237,7 @@ def choose_metrics(
         metric_name: One of the metrics here, or one that `evaluate.load` finds on the Hub or as a local script.
             Default: all that are here for the problem type.
         trust_remote_code: Whether `metric_name` may be a script, which runs as code of this process.
+        config: Of the model; its `label_thresholds`, once they are chosen, decide which labels are predicted.
 
     Returns:
         A function for `Trainer(compute_metrics=...)`.
@@ -219,24 +245,17 @@ def choose_metrics(
     Raises:
         ValueError: There is no such metric for the problem type.
     """
-    compute: Callable[..., dict[str, Any]]
-    if problem_type == "regression":
-        compute, names = compute_regression_metrics, ["pearson", "spearman", "mse"]
-    elif problem_type == "multi_label_classification":
-        compute, names = compute_multi_label_metrics, ["micro_f1", "macro_f1", "accuracy"]
-    else:
-        compute = partial(compute_single_label_metrics, negative_labels=negative_labels)
-        names = ["accuracy", "micro_f1", "macro_f1"] + ["positive_micro_f1"] * bool(len(negative_labels))
+    names = NAMES[problem_type] + ["positive_micro_f1"] * bool(len(negative_labels))
     metric = (
         None if metric_name is None or metric_name in names else _load_metric(metric_name, names, trust_remote_code)
     )
 
     def compute_metrics(output: EvalPrediction) -> dict[str, Any]:
-        predictions = decode_logits(output.predictions, problem_type)
+        predictions = decode_logits(output.predictions, problem_type, getattr(config, "label_thresholds", None))
         references: Any = output.label_ids
         if metric is not None:
             return metric.compute(predictions=predictions, references=references)
-        metrics = compute(predictions, references)
+        metrics = compute_class_metrics(predictions, references, problem_type, negative_labels)
         return metrics if metric_name is None else {metric_name: metrics[metric_name]}
 
     return compute_metrics

@@ -1,7 +1,7 @@
 """What a run does for a model that reads passages: look up texts in a datastore, and encode passages once."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -180,6 +180,15 @@ def count_positions(model: PreTrainedModel) -> int | None:
     tables = (table for name, table in model.base_model.named_modules() if name.endswith(".position_embeddings"))
     sizes = [len(table.weight) - (0 if table.padding_idx is None else table.padding_idx + 1) for table in tables]
     return min(sizes, default=None)
+
+
+def check_single_text(text_columns: Sequence[str], append_passage: bool) -> None:
+    """Raise unless there is one text where a passage is appended to it."""
+    if append_passage and len(text_columns) > 1:
+        raise ValueError(
+            "--append_passage must have one column of text, to which it appends the passage, but there are "
+            f"{', '.join(text_columns)}. Name one column with --text_column_names, or use --method rada."
+        )
 
 
 def append_passages(

@@ -137,6 +137,10 @@ class ClassificationArguments(DataArguments):
     multi_label: bool | None = field(
         default=None, metadata={"help": "Allow any number of labels for an example. Default: if labels are lists."}
     )
+    class_weights: Literal["none", "balanced"] = field(
+        default="none",
+        metadata={"help": "balanced: in the loss, rare labels count as much as frequent ones (as in scikit-learn)."},
+    )
     negative_labels: str | None = field(
         default=None,
         metadata={"help": "Labels that mean 'none of these', as a,b; adds positive_micro_f1, which leaves them out."},

@@ -1,4 +1,4 @@
-"""A probe: a logistic regression on the states of a frozen encoder. It needs no seed, and minutes instead of hours."""
+"""A probe: a linear model on the states of a frozen encoder. It needs no seed, and minutes instead of hours."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -103,19 +103,46 @@ def _encode(
         yield rows, encodings, torch.cat([hidden[layer] for layer in layers], dim=-1)
 
 
-def fit_probe(states: np.ndarray, labels: Sequence[str]) -> Any:
-    """Fit a logistic regression on standardized states; every class weighs the same.
+def fit_probe(states: np.ndarray, labels: Any, problem_type: str, class_weights: str = "balanced") -> Any:
+    """Fit a linear model on standardized states.
 
     Args:
         states: [examples, dimensions].
-        labels: Of each example; at least two different ones.
+        labels: What `encode_labels` returns: ids, rows of 0 and 1, or values; at least two different ones.
+        problem_type: A logistic regression for single labels, one for each of several labels, a ridge regression for
+            values; as transformers' configs name them.
+        class_weights: "balanced": every class weighs the same; or "none".
 
     Returns:
-        A pipeline of scikit-learn, whose `predict` takes states.
+        A pipeline of scikit-learn, whose `predict` takes states; see also `compute_logits`.
     """
-    from sklearn.linear_model import LogisticRegression
+    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.multiclass import OneVsRestClassifier
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    regression = LogisticRegression(C=C, class_weight="balanced", max_iter=1000)
-    return make_pipeline(StandardScaler(), regression).fit(states, np.array(labels))
+    weight = None if class_weights == "none" else class_weights
+    model: Any = LogisticRegression(C=C, class_weight=weight, max_iter=1000)
+    if problem_type == "multi_label_classification":
+        model = OneVsRestClassifier(model)
+    elif problem_type == "regression":
+        model = Ridge(alpha=1 / C)  # the same strength: of a squared error it is the inverse
+    return make_pipeline(StandardScaler(), model).fit(states, np.asarray(labels))
+
+
+def compute_logits(probe: Any, states: np.ndarray) -> np.ndarray:
+    """Return what `decode_logits` takes.
+
+    Args:
+        probe: Of `fit_probe`, on labels as ids.
+        states: [examples, dimensions].
+
+    Returns:
+        Logits [examples, labels], or values [examples, 1].
+    """
+    if not hasattr(probe, "decision_function"):
+        return probe.predict(states)[:, None]
+    logits = probe.decision_function(states)
+    if logits.ndim == 1 and not hasattr(probe[-1], "estimators_"):  # of two labels: the logit of the second alone
+        return np.stack([-logits, logits], axis=1) / 2
+    return logits.reshape(len(states), -1)

@@ -15,12 +15,13 @@ LABELS_HEADER = "index\tprediction"
 
 
 def format_labels(labels: Iterable[object]) -> str:
-    """Return the text of `LABELS`."""
-    return "".join(f"{line}\n" for line in [LABELS_HEADER, *(f"{row}\t{label}" for row, label in enumerate(labels))])
+    """Return the text of `LABELS`; several labels of one example are a list in JSON."""
+    texts = (json.dumps(label, ensure_ascii=False) if isinstance(label, list) else label for label in labels)
+    return "".join(f"{line}\n" for line in [LABELS_HEADER, *(f"{row}\t{text}" for row, text in enumerate(texts))])
 
 
 def read_labels(folder: Path) -> list[str]:
-    """Read the label of each example."""
+    """Read the label of each example, as it is written."""
     _, *lines = (folder / LABELS).read_text(encoding="utf-8").splitlines()
     return [line.split("\t", 1)[1] for line in lines]
 

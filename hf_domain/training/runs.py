@@ -3,7 +3,7 @@
 import atexit
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,8 +126,11 @@ def load_tokenizer(model_args: ModelArguments, max_seq_length: int | None) -> Pr
     return tokenizer
 
 
-def run_training(trainer: Trainer) -> None:
+def run_training(trainer: Trainer, finish: Callable[[Trainer], None] | None = None) -> None:
     """Train, from `resume_from_checkpoint` if there is one, and save model, tokenizer, metrics and state.
+
+    Args:
+        finish: Is called with the trained model, before it is saved.
 
     Raises:
         ValueError: The model is to be pushed and needs a folder of this machine.
@@ -144,6 +147,8 @@ def run_training(trainer: Trainer) -> None:
     trainable_parameters = sum(weight.numel() for weight in trainer.model.parameters() if weight.requires_grad)
     metrics = train(trainer, trainer.args.resume_from_checkpoint)
     metrics |= {"trainable_parameters": trainable_parameters, "learning_rate": trainer.args.learning_rate}
+    if finish is not None:
+        finish(trainer)
     if (steps_per_second := timer.compute()) is not None:
         metrics["train_warm_steps_per_second"] = round(steps_per_second, 3)
     start = Path(str(trainer.args.output_dir), START)
@@ -240,17 +245,20 @@ def run_evaluation(trainer: Trainer) -> None:
     save_metrics(trainer, "eval", trainer.evaluate(), trainer.eval_dataset)
 
 
-def train_and_evaluate(trainer: Trainer, deciding: str, patience: int | None = None) -> None:
+def train_and_evaluate(
+    trainer: Trainer, deciding: str, patience: int | None = None, finish: Callable[[Trainer], None] | None = None
+) -> None:
     """Train and evaluate, as far as `--do_train` and `--do_eval` ask for it.
 
     Args:
         deciding: The metric that counts.
         patience: Stop after this many evaluations without a better score; None: never.
+        finish: See `run_training`.
     """
     if patience is not None:
         stop_early(trainer, deciding, patience)
     if trainer.args.do_train:
-        run_training(trainer)
+        run_training(trainer, finish)
     if trainer.args.do_eval:
         run_evaluation(trainer)
 

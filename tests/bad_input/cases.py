@@ -759,7 +759,11 @@ PLANS = [
     plan("encoder is a decoder", ("gpt2",), encoder="decoder"),
     plan("encoder is a number", ("encoder", "7"), encoder=7),
     plan("no tasks", ("tasks",), tasks={}),
-    plan("methods are a list", ("methods",), methods=["fine_tune"]),
+    plan("methods are a list of mappings", ("methods",), methods=[{"fine_tune": None}]),
+    plan("method twice in a list", ("methods", "dapt"), methods=["dapt", "dapt"]),
+    plan("corpus twice", ("corpus", "corpora"), corpus="corpus.txt"),
+    plan("corpus that is a list", ("corpora",), corpora=..., corpus=["corpus.txt"]),
+    plan("task by a path to nothing", ("nowhere/train.jsonl",), tasks=["nowhere"]),
     plan("unknown recipe", ("magic",), methods={"magic": None}),
     plan("budget of nan", ("budget", "nan"), budget={"tokens": None, "minutes": float("nan")}),
     plan("infinite budget", ("budget", "inf"), budget={"minutes": float("inf")}),
@@ -942,11 +946,13 @@ PYTHON = [
         call("hf_domain.averaging:average_models", two_encoders, [-1.0, 3.0]),
     ),
     python("average: one model", ("two",), call("hf_domain.averaging:average_models", lambda: [load_encoder()])),
-    python("plan: a missing file", ("nowhere.yaml",), call("hf_domain.comparison.plan:load_plan", "nowhere.yaml")),
+    python(
+        "plan: a missing file", ("nowhere.yaml",), call("hf_domain.comparison.plan_loading:load_plan", "nowhere.yaml")
+    ),
     python(
         "plan: duplicate keys",
         ("plan.yaml", "seeds"),
-        call("hf_domain.comparison.plan:load_plan", "plan.yaml"),
+        call("hf_domain.comparison.plan_loading:load_plan", "plan.yaml"),
         files={"plan.yaml": GOOD_PLAN + "seeds: [7]\n"},
     ),
     python("overrides: no value", ("name=value", "a"), call("hf_domain.training.overrides:parse_overrides", "a")),

@@ -5,7 +5,7 @@ from pretended_runs import METHODS, SENTENCES, pretend, write_plan
 from script_runs import write_jsonl
 
 from hf_domain.comparison import runner
-from hf_domain.comparison.plan import load_plan
+from hf_domain.comparison.plan_loading import load_plan
 
 
 @pytest.fixture

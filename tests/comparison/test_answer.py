@@ -8,7 +8,7 @@ import pytest
 from pretended_runs import SENTENCES, pretend, write_plan
 from script_runs import write_jsonl
 
-from hf_domain.comparison.plan import load_plan
+from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.runner import run_comparison
 from hf_domain.examples import compare

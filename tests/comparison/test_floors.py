@@ -1,5 +1,7 @@
 """What is scored without any training."""
 
+import json
+
 import pytest
 from script_runs import write_jsonl
 from sklearn.metrics import f1_score
@@ -21,7 +23,7 @@ def task(tmp_path):
     ]
     for split in ("train", "validation", "test"):
         write_jsonl(tmp_path / f"{split}.jsonl", rows)
-    return Task("classification", str(tmp_path), "", "macro_f1")
+    return Task(str(tmp_path), "classification", "", "macro_f1")
 
 
 def test_majority_and_nearest_texts(task, tmp_path):
@@ -58,4 +60,23 @@ def test_floors_of_other_kinds(tmp_path):
         for split in ("train", "validation", "test"):
             write_jsonl(tmp_path / f"{split}.jsonl", [rows[kind]])
         metric = {"ner": "entity_f1", "qa": "f1"}[kind]
-        assert score_floors(Task(kind, str(tmp_path), "", metric), {}, tmp_path) == {MAJORITY: expected}
+        assert score_floors(Task(str(tmp_path), kind, "", metric), {}, tmp_path) == {MAJORITY: expected}
+
+
+def test_floors_of_several_labels_and_of_values(task, tmp_path):
+    """Of several labels the best constant set; of values the mean, which correlates with nothing."""
+    rows = [json.loads(line) for line in (tmp_path / "train.jsonl").read_text().splitlines()]
+    gold = [[row["label"]] + ["all"] * (row["label"] != "food") for row in rows]
+    values = [float(list(TOPICS).index(row["label"])) for row in rows]
+    for name, labels, key in (("several", gold, "label"), ("values", values, "score")):
+        (tmp_path / name).mkdir()
+        for split in ("train", "validation", "test"):
+            write_jsonl(tmp_path / name / f"{split}.jsonl", [r | {key: x} for r, x in zip(rows, labels, strict=True)])
+    names = ["all", *TOPICS]
+    matrix = [[int(name in labels) for name in names] for labels in gold]
+    for metric, constant in (("macro_f1", [1, 1, 1, 1]), ("micro_f1", [1, 1, 0, 0])):
+        floors = score_floors(Task(str(tmp_path / "several"), "multi_label", "", metric), {}, tmp_path)
+        expected = f1_score(matrix, [constant] * len(rows), average=metric.removesuffix("_f1"), zero_division=0)
+        assert floors == {MAJORITY: pytest.approx(100 * expected), NEAREST: 100}
+    floors = score_floors(Task(str(tmp_path / "values"), "regression", "", "pearson"), {}, tmp_path)
+    assert floors == {MAJORITY: 0, NEAREST: pytest.approx(100)}

@@ -8,7 +8,7 @@ import pytest
 from pretended_runs import SENTENCES, write_plan
 from script_runs import save_tiny_bert, write_jsonl
 
-from hf_domain.comparison.plan import load_plan
+from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.results import describe_steps
 from hf_domain.comparison.runner import run_comparison
 from hf_domain.comparison.step_checks import check_flags
@@ -54,13 +54,13 @@ def test_everything_wrong_with_a_plan_is_told_at_once(content, tmp_path):
         "(quote a number): it becomes that of a folder; got ../up",
         "a plan holds no token",
         "fine_tune is not pre-trained",
-        "append_passage works for classification alone",
+        "append_passage works for classification, multi_label, regression alone, got parsing",
         "methods: control: tasks are of animals, entities, empty, got plants",
         "control reads no datastore, got datastore {'train_file': 'corpus.txt'}",
         "it starts either from encoder or after a method, got mine and dapt",
         "metric of classification is one of macro_f1, micro_f1, positive_micro_f1, got bleu",
         "corpus is none of pets, general, got law",
-        "kind is one of classification, ner, qa, got parsing",
+        "kind is one of classification, multi_label, regression, ner, qa, got parsing",
         "there is no file nothing/test.jsonl",
         "there is no file corpus.docx",
         "a corpus is .txt",
@@ -82,7 +82,7 @@ def test_everything_wrong_with_a_plan_is_told_at_once(content, tmp_path):
 
 
 def test_plan_of_the_documentation_is_one(content, tmp_path):
-    text = textwrap.dedent(compare_script.__doc__.partition("A plan:\n\n")[2].rpartition("\n\n`pretraining`")[0])
+    text = textwrap.dedent(compare_script.__doc__.partition("A whole one:\n\n")[2].rpartition("\n\n`pretraining`")[0])
     shutil.move(tmp_path / "animals", tmp_path / "acl_arc")
     for name in ("corpus", "heldout", "wikipedia", "wikipedia_heldout"):
         (tmp_path / f"{name}.txt.gz").write_bytes(b"")

@@ -9,7 +9,7 @@ import pytest
 from pretended_runs import pretend, write_plan
 
 from hf_domain.comparison import figures, report
-from hf_domain.comparison.plan import load_plan
+from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.runner import run_comparison
 from hf_domain.comparison.statistics import compute_interval

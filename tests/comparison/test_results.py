@@ -8,7 +8,7 @@ import pytest
 from pretended_runs import METHODS, SENTENCES, pretend, write_plan
 from script_runs import save_tiny_bert
 
-from hf_domain.comparison.plan import load_plan
+from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.results import (
     Result,

@@ -16,7 +16,7 @@ from pretended_runs import SENTENCES, pretend, read_files, write_plan
 from script_runs import save_tiny_bert
 
 from hf_domain.comparison import runner
-from hf_domain.comparison.plan import load_plan
+from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.results import Result, describe_steps
 from hf_domain.comparison.runner import digest_vocabulary, run_comparison

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from scipy.stats import pearsonr, spearmanr
 from script_runs import write_jsonl
 from seqeval.metrics import f1_score as entity_f1_score
 from sklearn.metrics import f1_score
@@ -16,6 +17,7 @@ from hf_domain.comparison.scores import (
     score_tags,
 )
 from hf_domain.data.metrics import compute_squad_metrics, compute_token_f1
+from hf_domain.training.run_files import format_labels
 
 
 def make_labels(generator, count=200):
@@ -27,7 +29,8 @@ def make_labels(generator, count=200):
 def test_scores_of_labels_are_those_of_scikit_learn(metric):
     generator = np.random.default_rng(0)
     predictions, gold = make_labels(generator)
-    scores = score_labels(predictions, gold, metric, ["none"] if metric == "positive_micro_f1" else [])
+    own, other = ([[name] for name in names] for names in (predictions, gold))
+    scores = score_labels(own, other, metric, ["none"] if metric == "positive_micro_f1" else [])
     labels = ["a", "b", "c"] if metric == "positive_micro_f1" else None
     average = "macro" if metric == "macro_f1" else "micro"
     chosen = generator.integers(len(gold), size=len(gold))
@@ -79,7 +82,7 @@ def test_scores_of_answers_are_those_of_squad(tmp_path):
     write_jsonl(tmp_path / "test.jsonl", [{"id": i, "answers": {"text": texts}} for i, texts in references.items()])
     (tmp_path / "predict_predictions.json").write_text(json.dumps(answers))
     for metric in ("f1", "exact_match"):
-        predictions = read_predictions(Task("qa", str(tmp_path), "pets", metric), {}, tmp_path, tmp_path)
+        predictions = read_predictions(Task(str(tmp_path), "qa", "pets", metric), {}, tmp_path, tmp_path)
         assert predictions.score().compute() == pytest.approx(expected[metric])
         again = Predictions.from_json(json.loads(json.dumps(predictions.to_json())))
         assert again.score().compute() == pytest.approx(expected[metric])
@@ -94,7 +97,7 @@ def test_scores_are_read_from_what_the_scripts_leave(tmp_path):
     (tmp_path / "predict_predictions.json").write_text(json.dumps({"7": "b", "8": "a"}))
     for kind, metric in (("classification", "micro_f1"), ("qa", "exact_match")):
         write_jsonl(tmp_path / "test.jsonl", rows[kind])
-        task = Task(kind, str(tmp_path), "pets", metric)
+        task = Task(str(tmp_path), kind, "pets", metric)
         predictions = read_predictions(task, {"max_predict_samples": "2"}, tmp_path, tmp_path)
         assert predictions.score().compute() == 50.0, kind
 
@@ -108,3 +111,46 @@ def test_predictions_survive_json_as_ids():
     assert len(text) < 4 * len(gold) + 200  # an id and a separator on each side
     sentences = Predictions.of_names([["O", "B-X"], ["O"]], [["B-X", "I-X", "O"], ["O"]], "entity_f1")
     assert Predictions.from_json(json.loads(json.dumps(sentences.to_json()))) == sentences
+
+
+@pytest.mark.parametrize("metric", ["macro_f1", "micro_f1"])
+def test_scores_of_several_labels_are_those_of_scikit_learn(metric):
+    generator = np.random.default_rng(0)
+    gold, predicted = ((generator.random((200, 4)) < 0.4) for _ in range(2))
+    names = [[["a", "b", "c", "d"][label] for label in np.flatnonzero(row)] for row in (*predicted, *gold)]
+    assert [] in names
+    predictions = Predictions.of_names(names[:200], names[200:], metric)
+    again = Predictions.from_json(json.loads(json.dumps(predictions.to_json())))
+    assert again == predictions
+    chosen = generator.integers(200, size=200)
+    for rows, counts in ((np.arange(200), None), (chosen, np.bincount(chosen, minlength=200))):
+        expected = f1_score(gold[rows], predicted[rows], average=metric.removesuffix("_f1"))
+        assert again.score().compute(counts) == pytest.approx(100 * expected)
+
+
+@pytest.mark.parametrize(("metric", "correlate"), [("pearson", pearsonr), ("spearman", spearmanr)])
+def test_correlations_are_those_of_scipy_on_every_resample(metric, correlate):
+    generator = np.random.default_rng(0)
+    gold = np.round(generator.normal(size=60), 1) + 1000  # some are equal, all are far from 0
+    predicted = np.round(gold + generator.normal(size=60), 1)
+    predictions = Predictions(metric, [], [], [], scores=predicted.tolist(), values=gold.tolist())
+    scores = Predictions.from_json(json.loads(json.dumps(predictions.to_json()))).score()
+    assert scores.compute() == pytest.approx(100 * correlate(predicted, gold).statistic)
+    chosen = generator.integers(60, size=(5, 60))
+    weights = np.stack([np.bincount(rows, minlength=60) for rows in chosen])
+    expected = [100 * correlate(predicted[rows], gold[rows]).statistic for rows in chosen]
+    np.testing.assert_allclose(scores.compute(weights), expected)
+    constant = Predictions(metric, [], [], [], scores=[0.1] * 60, values=gold.tolist())
+    assert constant.score().compute() == 0
+
+
+def test_lists_and_values_are_read_from_what_the_scripts_leave(tmp_path):
+    write_jsonl(tmp_path / "test.jsonl", [{"text": "a", "label": labels} for labels in (["x", "y z"], [], [1])])
+    (tmp_path / "predict_results.txt").write_text(format_labels([["x", "y z"], ["x"], []]))
+    task = Task(str(tmp_path), "multi_label", "pets", "micro_f1")
+    assert read_predictions(task, {}, tmp_path, tmp_path).score().compute() == pytest.approx(100 * 2 * 2 / (3 + 3))
+    rows = [{"text": "a", "label": "x", "score": score} for score in (1, 2.5, 4)]
+    write_jsonl(tmp_path / "test.jsonl", rows)
+    (tmp_path / "predict_results.txt").write_text(format_labels([10, 25.0, 40]))
+    task = Task(str(tmp_path), "regression", "pets", "pearson")
+    assert read_predictions(task, {}, tmp_path, tmp_path).score().compute() == pytest.approx(100)

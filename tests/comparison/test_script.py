@@ -10,7 +10,7 @@ import pytest
 from pretended_runs import SENTENCES, write_plan
 from script_runs import save_tiny_bert
 
-from hf_domain.comparison.plan import load_plan
+from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.steps import list_steps
 from hf_domain.examples import compare as compare_script
 from hf_domain.files import read_json

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import sem, t, ttest_ind
 
 from hf_domain.comparison import statistics
-from hf_domain.comparison.scores import ExampleScores, score_labels
+from hf_domain.comparison.scores import ExampleCounts, score_labels
 from hf_domain.comparison.statistics import (
     Difference,
     compare,
@@ -28,7 +28,7 @@ def few_resamples(monkeypatch):
 def make_scores(points):
     """Scores of examples in percent."""
     column = np.asarray(points, dtype=float)[:, None] / 100
-    return ExampleScores(column, column, column, "mean")
+    return ExampleCounts(column, column, column, "mean")
 
 
 def draw(tasks):

@@ -4,8 +4,9 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 from pretended_runs import METHODS, pretend, write_plan
+from script_runs import write_jsonl
 
-from hf_domain.comparison.plan import load_plan
+from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.runner import run_comparison
 from hf_domain.comparison.step_checks import check_flags
@@ -206,12 +207,51 @@ def test_frozen_encoders_are_probed_once(content, tmp_path):
     assert probe.flags == {
         "model_name_or_path": "plan/steps/dapt-pets-pretrained2",
         "train_file": "animals/train.jsonl",
+        "validation_file": "animals/validation.jsonl",
         "test_file": "animals/test.jsonl",
         "max_seq_length": 32,
         "max_predict_samples": 9,
         "use_cpu": True,
         "output_dir": "plan/steps/dapt-animals-pretrained2-frozen",
     }
+
+
+def test_flags_of_several_labels_and_of_values(content, tmp_path):
+    for name, labels in (("several", [["x", "y"], []]), ("values", [0.5, 2])):
+        (tmp_path / name).mkdir()
+        for split in ("train", "validation", "test"):
+            write_jsonl(tmp_path / name / f"{split}.jsonl", [{"text": "a", "label": label} for label in labels])
+    rows = [{"text": "a", "label": "x", "score": score} for score in (1, 2)]
+    (tmp_path / "scores").mkdir()
+    for split in ("train", "validation", "test"):
+        write_jsonl(tmp_path / "scores" / f"{split}.jsonl", rows)
+    content["tasks"] = {"several": "several", "values": "values", "scores": {"folder": "scores", "kind": "regression"}}
+    content |= {"methods": ["dapt", "append_passage"], "seeds": [1]}
+    plan = load_plan(write_plan(content, tmp_path))
+    assert [task.metric for task in plan.tasks.values()] == ["macro_f1", "pearson", "pearson"]
+    steps = {step.name: step for step in list_steps(plan, tmp_path / "plan")}
+    check_flags(steps.values())
+    assert {steps[f"dapt-{task}-seed1"].command for task in plan.tasks} == {"classification"}
+    several, values, scores = (steps[f"dapt-{task}-seed1"].flags for task in plan.tasks)
+    assert several["do_eval"] and "do_regression" not in several and "label_column_name" not in several
+    assert (values["do_regression"], values["label_column_name"]) == (True, "label")
+    assert (scores["do_regression"], scores["label_column_name"]) == (True, "score")
+    content["evaluation"], content["methods"] = "probe", ["dapt"]
+    plan = load_plan(write_plan(content, tmp_path))
+    steps = {step.name: step for step in list_steps(plan, tmp_path / "plan")}
+    check_flags(steps.values())
+    assert steps["dapt-scores-frozen"].flags["label_column_name"] == "score"
+    assert steps["dapt-several-frozen"].flags["validation_file"] == "several/validation.jsonl"
+
+
+def test_early_stopping_evaluates(content, tmp_path):
+    content |= {"methods": ["fine_tune"], "seeds": [1]}
+    for options, evaluates in (({}, False), ({"early_stopping_patience": 2}, True)):
+        content["fine_tuning"] = {"use_cpu": True, **options}
+        steps = list_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")
+        check_flags(steps)
+        tuned = [step for step in steps if step.kind == "fine_tuning"]
+        assert {step.flags.get("do_eval", False) for step in tuned} == {evaluates}
 
 
 def test_report_of_a_probe_tests_without_seeds(content, tmp_path):

@@ -6,15 +6,21 @@ import re
 import pytest
 from script_runs import write_jsonl
 
-from hf_domain.comparison.task_files import check_task_files, write_task_text
+from hf_domain.comparison.task_files import check_task_files, find_kind, find_label_column, write_task_text
 
 RIGHT = {
     "classification": {"text": "a cat", "label": "cat"},
+    "multi_label": {"text": "a cat", "label": ["cat", "dog"]},
+    "regression": {"text": "a cat", "label": "cat", "score": 0.5},
     "ner": {"tokens": ["a", "cat"], "tags": ["O", "B-cat"]},
     "qa": {"id": "1", "context": "a cat", "question": "who?", "answers": {"text": ["cat"], "answer_start": [2]}},
 }
 
-OTHER = RIGHT | {"classification": {"text": "a dog", "label": "dog"}}
+OTHER = RIGHT | {
+    "classification": {"text": "a dog", "label": "dog"},
+    "multi_label": {"text": "a dog", "label": []},
+    "regression": {"text": "a dog", "label": "dog", "score": 1},
+}
 
 
 def check(folder, kind, test, train=None):
@@ -25,13 +31,26 @@ def check(folder, kind, test, train=None):
 
 @pytest.mark.parametrize("kind", RIGHT)
 def test_right_files(tmp_path, kind):
-    assert check(tmp_path, kind, [RIGHT[kind]] * 3) == []
+    assert check(tmp_path, kind, [RIGHT[kind], OTHER[kind]]) == []
 
 
 @pytest.mark.parametrize(
     ("kind", "row", "problem"),
     [
         ("classification", {"text": "a", "label": 0.5}, "a whole number, line 3 of test.jsonl has 0.5"),
+        ("multi_label", {"text": "a", "label": "cat"}, "a list of texts or of whole numbers, line 3 of test.jsonl has"),
+        ("multi_label", {"text": "a", "label": [["cat"]]}, "a list of texts or of whole numbers, line 3"),
+        ("multi_label", {"text": "a", "label": ["cow"]}, "every label of test.jsonl occurs in train.jsonl; got cow"),
+        ("multi_label", {"text": "a", "label": [1]}, "labels are all texts or all whole numbers, test.jsonl has both"),
+        ("regression", {"text": "a", "score": "high"}, "a value is a finite number, line 3 of test.jsonl has high"),
+        ("regression", {"text": "a", "score": True}, "a value is a finite number, line 3 of test.jsonl has True"),
+        ("regression", {"text": "a", "score": None}, "line 3 of test.jsonl lacks score"),
+        (
+            "regression",
+            {"text": "a", "score": float("nan")},
+            "a finite number, line 3 of test.jsonl has nan",
+        ),
+        ("regression", {"text": "a", "score": 0.5}, "needs two different values, test.jsonl has one alone"),
         ("classification", {"text": "a", "label": None}, "line 3 of test.jsonl lacks label"),
         ("classification", {"text": "a"}, "line 3 of test.jsonl lacks label"),
         ("classification", {"text": "a", "label": 1}, "labels are all texts or all whole numbers, test.jsonl has both"),
@@ -85,8 +104,24 @@ def test_a_pair_is_read_whole(tmp_path):
         ("classification", RIGHT["classification"], "two different labels, train.jsonl has cat alone"),
         ("ner", {"tokens": ["a"], "tags": ["O"]}, "two different labels, train.jsonl has O alone"),
         ("qa", RIGHT["qa"] | {"answers": {"text": [], "answer_start": []}}, "with an answer, train.jsonl has none"),
+        ("multi_label", {"text": "a", "label": []}, "training needs a label, train.jsonl has none"),
     ],
 )
 def test_nothing_to_learn(tmp_path, kind, row, problem):
     (told,) = check(tmp_path, kind, [row], [row])
     assert problem in told
+
+
+@pytest.mark.parametrize("kind", RIGHT)
+def test_kind_is_found_from_the_columns(tmp_path, kind):
+    rows = [RIGHT[kind], OTHER[kind]]
+    if kind == "regression":
+        rows = [{"text": "a cat", "label": 1}, {"text": "a dog", "label": 1.5}]
+        write_jsonl(tmp_path / "scores.jsonl", [{"text": "a cat", "score": 1}])
+        assert find_kind("scores.jsonl", tmp_path) == kind
+        assert find_label_column(kind, "scores.jsonl", tmp_path) == "score"
+        write_jsonl(tmp_path / "both.jsonl", [{"text": "a cat", "label": "x", "score": 1}])
+        assert find_kind("both.jsonl", tmp_path) == "classification"
+    write_jsonl(tmp_path / "train.jsonl", rows)
+    assert find_kind("train.jsonl", tmp_path) == kind
+    assert find_label_column(kind, "train.jsonl", tmp_path) == "label"

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 from datasets import Dataset
+from sklearn.metrics import f1_score
 from tiny_tokenizers import make_bert_tokenizer
 
 from hf_domain.data.classification import (
+    choose_thresholds,
     decode_logits,
     encode_labels,
     name_predictions,
@@ -59,3 +61,17 @@ def test_pairs_are_tokenized_as_pairs():
     encodings = tokenize_texts([["text", "text"], ["words", None]], tokenizer, max_seq_length=8, pad_to_max_length=True)
     expected = tokenizer([("text", "words"), ("text", "")], padding="max_length", max_length=8)
     assert dict(encodings) == dict(expected)
+
+
+def test_thresholds_have_the_best_f1_of_each_label():
+    rng = np.random.default_rng(0)
+    labels = (rng.random((80, 4)) < [0.5, 0.2, 0.05, 0.0]).astype(float)
+    logits = np.round(labels + rng.normal(size=labels.shape), 1)  # some are equal
+    thresholds = choose_thresholds(logits, labels)
+    predicted = decode_logits(logits, "multi_label_classification", thresholds)
+    for label in range(3):
+        scores = [f1_score(labels[:, label], logits[:, label] >= least) for least in logits[:, label]]
+        assert f1_score(labels[:, label], predicted[:, label]) == max(scores)
+    assert thresholds[3] == 0.5
+    halves = decode_logits(logits, "multi_label_classification")
+    np.testing.assert_array_equal(halves, decode_logits(logits, "multi_label_classification", [0.5] * 4))

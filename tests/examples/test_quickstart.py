@@ -82,12 +82,12 @@ def test_from_corpus_to_hub_folder(monkeypatch, inputs, capfd):
     # What is there is not replaced by something else.
     with pytest.raises(FileExistsError, match="choose another --output_dir"):
         run_quickstart(monkeypatch, inputs, num_seeds=3)
-    texts = {file: file.read_bytes() for file in output.glob("*.jsonl")}
+    texts = {file: file.read_bytes() for file in output.glob("plan/data/*.jsonl")}
     (inputs / "other.txt").write_text("\n".join(SENTENCES[:1] * 100), encoding="utf-8")
     with pytest.raises(FileExistsError, match="choose another --output_dir"):
         run_quickstart(monkeypatch, inputs, corpus=inputs / "other.txt")
     assert len(texts) == 2
-    assert texts == {file: file.read_bytes() for file in output.glob("*.jsonl")}
+    assert texts == {file: file.read_bytes() for file in output.glob("plan/data/*.jsonl")}
 
     # The same by the command; a method that was not trained is refused.
     options = {"comparison": output / "plan", "method": "dapt", "corpus": "domain", "output_dir": inputs / "hub"}

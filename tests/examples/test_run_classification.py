@@ -9,6 +9,7 @@ from script_runs import run_script, save_tiny_bert, write_jsonl
 from transformers import pipeline
 
 from hf_domain.examples.run_classification import main
+from hf_domain.prediction import predict
 
 WORDS = ["cell", "gene", "court", "law", "stock", "price"]
 TOPICS = {"biology": WORDS[:2], "law": WORDS[2:4], "finance": WORDS[4:]}
@@ -117,7 +118,21 @@ def test_lists_of_labels_make_a_multi_label_task(tmp_path, files, run):
     assert json.loads((tmp_path / "output" / "config.json").read_text())["problem_type"] == "multi_label_classification"
     lines = (tmp_path / "output" / "predict_results.txt").read_text().splitlines()[1:]
     gold = [sorted(row["label"]) for row in make_rows(9, lambda topic, rng: [] if topic == "law" else ["all", topic])]
-    assert lines == [f"{row}\t{labels}" for row, labels in enumerate(gold)]
+    assert lines == [f"{row}\t{json.dumps(labels)}" for row, labels in enumerate(gold)]
+
+
+def test_thresholds_of_several_labels_are_chosen_on_validation_and_kept(tmp_path, files, run):
+    flags = files(lambda topic, rng: ["rare"] if topic == "law" and rng.random() < 0.5 else [])
+    results = run(**flags, do_predict=True, num_train_epochs=2)
+    config = json.loads((tmp_path / "output" / "config.json").read_text())
+    assert 0 < config["label_thresholds"][0] < 0.5 and results["eval_macro_f1"] > 0
+    rows = [json.loads(line) for line in (tmp_path / "test.jsonl").read_text().splitlines()]
+    predicted = predict(tmp_path / "output", [row["text"] for row in rows])["prediction"]
+    lines = (tmp_path / "output" / "predict_results.txt").read_text().splitlines()[1:]
+    assert predicted == [json.loads(line.split("\t")[1]) for line in lines] and ["rare"] in predicted
+    del flags["validation_file"]
+    run("further", **flags, model_name_or_path=tmp_path / "output", do_eval=False, num_train_epochs=1)
+    assert json.loads((tmp_path / "further" / "config.json").read_text())["label_thresholds"] is None
 
 
 def test_fractions_make_a_regression(tmp_path, files, run):

@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 import torch
 from script_runs import save_tiny_bert, write_jsonl
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.preprocessing import StandardScaler
 from transformers import AutoModel, AutoTokenizer
 
+from hf_domain.data.classification import decode_logits
 from hf_domain.data.named_entities import prepare_for_words
 from hf_domain.examples import run_probe
-from hf_domain.training.probe import choose_layers, encode_texts, encode_words, fit_probe
+from hf_domain.training.probe import choose_layers, compute_logits, encode_texts, encode_words, fit_probe
 
 ANIMALS = ["cat", "dog", "bird"]
 SENTENCES = [f"the {animal} sat on the {place}" for animal in ANIMALS for place in ("mat", "hill", "roof")]
@@ -48,24 +51,72 @@ def test_states_of_words_are_those_of_their_first_tokens(encoder):
 
 
 def test_classes_weigh_the_same():
-    """Nine in ten examples are of one class, and the other is found as often."""
+    """Nine in ten examples are of one class, and the other is found as often; unless the weights are left out."""
     generator = np.random.default_rng(0)
-    labels = ["rare"] * 30 + ["common"] * 270
-    states = generator.normal(size=(300, 20)) + np.array([[3.0 * (label == "rare")] * 20 for label in labels])
-    predicted = fit_probe(states, labels).predict(states)
-    assert (predicted == labels).mean() > 0.98
+    labels = np.array([1] * 30 + [0] * 270)
+    states = generator.normal(size=(300, 20)) + 0.3 * labels[:, None]
+    recall = {
+        weights: fit_probe(states, labels, "single_label_classification", weights).predict(states)[:30].mean()
+        for weights in ("balanced", "none")
+    }
+    assert recall["balanced"] > 0.7 and recall["none"] < 0.5
 
 
-def run(monkeypatch, folder, rows):
+def test_logits_are_what_predictions_come_from():
+    """Of two labels and of one as well, where scikit-learn gives a single column."""
+    generator = np.random.default_rng(0)
+    states = generator.normal(size=(90, 5))
+    for count in (2, 3):
+        labels = np.arange(90) % count
+        probe = fit_probe(states, labels, "single_label_classification")
+        predicted = decode_logits(compute_logits(probe, states), "single_label_classification")
+        assert (predicted == probe.predict(states)).all()
+    scaled = StandardScaler().fit_transform(states)
+    for count in (1, 3):
+        rows = (generator.random((90, count)) < 0.4).astype(int)
+        probe = fit_probe(states, rows, "multi_label_classification")
+        logits = compute_logits(probe, states)
+        predicted = decode_logits(logits, "multi_label_classification")
+        assert (predicted == probe.predict(states).reshape(90, count)).all() and predicted.shape == (90, count)
+        alone = LogisticRegression(C=0.01, class_weight="balanced").fit(scaled, rows[:, 0])
+        np.testing.assert_allclose(logits[:, 0], alone.decision_function(scaled), atol=1e-3)
+
+
+def test_values_are_found_by_a_ridge_regression():
+    generator = np.random.default_rng(0)
+    states = generator.normal(size=(90, 5))
+    values = states @ [1, 2, 0, 0, -1] + 7
+    probe = fit_probe(states, values, "regression")
+    expected = Ridge(alpha=100).fit(StandardScaler().fit_transform(states), values)
+    found = decode_logits(compute_logits(probe, states), "regression")
+    np.testing.assert_allclose(found, expected.predict(StandardScaler().fit_transform(states)))
+    assert np.corrcoef(found, values)[0, 1] > 0.99
+
+
+def run(monkeypatch, folder, rows, **options):
     for split in ("train", "test"):
         write_jsonl(folder / f"{split}.jsonl", [row | {"id": f"{split}{n}"} for n, row in enumerate(rows)])
     arguments = {"model_name_or_path": "encoder", "train_file": "train.jsonl", "test_file": "test.jsonl"}
-    arguments["output_dir"] = "output"
+    arguments |= {"output_dir": "output", **options}
     argv = ["run_probe.py", *(part for name, value in arguments.items() for part in (f"--{name}", value))]
     monkeypatch.chdir(folder)
     monkeypatch.setattr("sys.argv", argv)
     run_probe.main()
-    return json.loads((folder / "output" / "all_results.json").read_text())
+    return json.loads((folder / arguments["output_dir"] / "all_results.json").read_text())
+
+
+def test_lists_and_values_are_labels_too(monkeypatch, tmp_path, encoder):
+    """The thresholds of several labels are chosen on validation."""
+    texts = [text for text in SENTENCES for _ in range(6)]
+    write_jsonl(tmp_path / "validation.jsonl", [{"text": t, "label": [t.split()[1]]} for t in SENTENCES[:6]])
+    rows = [{"text": text, "label": [text.split()[1]] if "bird" not in text else []} for text in texts]
+    metrics = run(monkeypatch, tmp_path, rows, validation_file="validation.jsonl")
+    assert metrics["predict_macro_f1"] == metrics["predict_accuracy"] == 1
+    assert '\t["cat"]\n' in (tmp_path / "output" / "predict_results.txt").read_text()
+    values = {"cat": 1, "dog": 2.5, "bird": 4}
+    rows = [{"text": text, "label": "x", "score": values[text.split()[1]]} for text in texts]
+    metrics = run(monkeypatch, tmp_path, rows, label_column_name="score", do_regression="true", output_dir="2")
+    assert metrics["predict_pearson"] > 0.95
 
 
 @pytest.mark.parametrize("kind", ["texts", "pairs", "words"])

@@ -1,0 +1,148 @@
+"""Read a plan: its fields from YAML, what a short one leaves out, and the data that it asks to make."""
+
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from hf_domain.comparison.plan import METRICS, Budget, Corpus, Method, Plan, Task
+from hf_domain.comparison.plan_checks import check_plan
+from hf_domain.comparison.prepared_data import prepare_data
+from hf_domain.comparison.task_files import find_kind
+from hf_domain.training.settings import has_type, read_settings
+
+# Sections with named entries.
+SECTIONS: dict[str, type] = {"corpora": Corpus, "tasks": Task, "methods": Method}
+# What the only corpus is called where a plan gives no more than its path.
+ONLY_CORPUS = "domain"
+
+
+def load_plan(path: str | Path, output_dir: Path | None = None) -> Plan:
+    """Read a plan, check it, and make the files of data that it leaves to be made, see `prepare_data`.
+
+    Args:
+        path: YAML file.
+        output_dir: Of the comparison. Default: the path without its ending.
+
+    Returns:
+        The plan, with paths that hold from its folder.
+
+    Raises:
+        ValueError: Something is wrong with it: all of its fields in one message, then all that they name in one.
+    """
+    path = Path(path)
+    content = read_settings(path)
+    problems = expand_short_forms(content)
+    _check_fields(content, Plan, "the plan", problems)
+    for section, kind in SECTIONS.items():
+        entries = content.get(section)
+        if not isinstance(entries, dict) or not entries:
+            problems.append(f"{section} is a mapping of names with at least one entry, got {entries}")
+            continue
+        for name, options in entries.items():
+            entries[name] = _build(kind, options, f"{section}: {name}", problems)
+    content["budget"] = _build(Budget, content.get("budget"), "budget", problems)
+    others = {name: value for name, value in content.items() if name not in (*SECTIONS, "budget")}
+    known = {item.name for item in fields(Plan)}
+    _check_types({name: value for name, value in others.items() if name in known}, Plan, "the plan", problems)
+    content = {name: value for name, value in content.items() if value is not None}
+    if problems:
+        _refuse(path, problems)
+    plan = Plan(**content, path=path)
+    complete_plan(plan)
+    _refuse(path, check_plan(plan))
+    prepare_data(plan, path.with_suffix("") if output_dir is None else output_dir)
+    return plan
+
+
+def expand_short_forms(content: dict[Any, Any]) -> list[str]:
+    """Give names to what a short plan gives as paths or lists, in place.
+
+    `corpus: corpus.txt`, `tasks: [acl_arc, scicite]` (or `task: acl_arc`) and `methods: [dapt, varmae]` become
+    mappings; a task is called as its folder.
+
+    Returns:
+        What is wrong.
+    """
+    problems = []
+    for short, section in (("corpus", "corpora"), ("task", "tasks")):
+        if short in content:
+            if section in content:
+                problems.append(f"{short} is the only one of {section}, but both are given: leave one out")
+            content.setdefault(section, content.pop(short))
+    corpora, tasks, methods = (content.get(section) for section in SECTIONS)
+    if isinstance(corpora, str):
+        content["corpora"] = corpora = {ONLY_CORPUS: corpora}
+    if isinstance(corpora, dict):
+        content["corpora"] = {
+            name: {"train_file": entry} if isinstance(entry, str) else entry for name, entry in corpora.items()
+        }
+    tasks = [tasks] if isinstance(tasks, str) else tasks
+    for section, entries in (("tasks", tasks), ("methods", methods)):
+        if isinstance(entries, list) and all(isinstance(entry, str) for entry in entries):
+            names = [Path(entry).name for entry in entries] if section == "tasks" else entries
+            if twice := sorted({name for name in names if names.count(name) > 1}):
+                problems.append(f"{section}: {', '.join(twice)} occurs twice in the list: give each a name of its own")
+            content[section] = dict(zip(names, entries if section == "tasks" else [None] * len(names), strict=True))
+    if isinstance(content.get("tasks"), dict):
+        content["tasks"] = {
+            name: {"folder": entry} if isinstance(entry, str) else entry for name, entry in content["tasks"].items()
+        }
+    return problems
+
+
+def complete_plan(plan: Plan) -> None:
+    """Fill in what follows from the rest: recipes from names, kinds from columns, metrics from kinds, the only corpus.
+
+    What cannot be found is left to `check_plan`.
+    """
+    domains = [name for name in plan.corpora if name != plan.general]
+    for name, method in plan.methods.items():
+        method.recipe = method.recipe or name
+    for task in plan.tasks.values():
+        task.corpus = task.corpus or (domains[0] if len(domains) == 1 else "")
+        if not task.kind:
+            try:
+                task.kind = find_kind(task.get_file("train"), plan.folder)
+            except ValueError:
+                continue
+        task.metric = task.metric or METRICS.get(task.kind, ("",))[0]
+
+
+def _build(kind: type, options: Any, where: str, problems: list[str]) -> Any:
+    options = {} if options is None else options
+    if not isinstance(options, dict):
+        problems.append(f"{where} is a mapping, got {options}")
+        return None
+    right = _check_fields(options, kind, where, problems)
+    return kind(**options) if right and _check_types(options, kind, where, problems) else None
+
+
+def _check_types(options: dict[str, Any], kind: type, where: str, problems: list[str]) -> bool:
+    """Note values of another type than the field's; an empty entry of YAML is left to its default."""
+    types = get_type_hints(kind)
+    for name in [name for name, value in options.items() if value is None]:
+        del options[name]
+    wrong = [
+        f"{where}: {name} is a {types[name] if get_args(types[name]) else types[name].__name__}, got {value!r}"
+        for name, value in options.items()
+        if not has_type(value, types[name]) and get_origin(types[name]) is not Literal
+    ]
+    problems += wrong
+    return not wrong
+
+
+def _check_fields(options: dict[str, Any], kind: type, where: str, problems: list[str]) -> bool:
+    """Note fields that are unknown or missing; return whether there are none."""
+    known = {item.name: item.default is MISSING and item.default_factory is MISSING for item in fields(kind)}
+    wrong = [f"{where} has no {name}; there are {', '.join(known)}" for name in options if name not in known]
+    wrong += [
+        f"{where} lacks {name}" for name, is_required in known.items() if is_required and options.get(name) is None
+    ]
+    problems += wrong
+    return not wrong
+
+
+def _refuse(path: Path, problems: list[str]) -> None:
+    if problems:
+        lines = "\n".join(f"- {problem}" for problem in problems)
+        raise ValueError(f"{len(problems)} thing(s) are wrong with the plan {path}; nothing was run:\n{lines}")

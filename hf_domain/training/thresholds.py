@@ -1,0 +1,32 @@
+"""Thresholds of several labels, chosen on validation and saved with the model."""
+
+import logging
+
+import numpy as np
+from transformers import Trainer
+
+from hf_domain.data.classification import choose_thresholds
+from hf_domain.training.finiteness import check_predictions
+
+logger = logging.getLogger(__name__)
+
+
+def set_thresholds(trainer: Trainer) -> None:
+    """Choose the thresholds of a trained classifier on its validation set, if it has several labels an example.
+
+    `config.label_thresholds` has a probability for each label, which `hf-domain predict` reads. Without a validation
+    set it has none: one half counts.
+    """
+    assert trainer.model is not None
+    config = trainer.model.config
+    if config.problem_type != "multi_label_classification":
+        return
+    config.label_thresholds = None  # those of a model that is trained further are of another one
+    if trainer.eval_dataset is None:
+        return
+    output = trainer.predict(trainer.eval_dataset)  # type: ignore[arg-type]
+    check_predictions(output.predictions)
+    logits = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
+    config.label_thresholds = choose_thresholds(logits, np.asarray(output.label_ids))
+    told = [f"{config.id2label[number]} {value:.2f}" for number, value in enumerate(config.label_thresholds)]
+    logger.info(f"thresholds chosen on the validation set: {', '.join(told)}")

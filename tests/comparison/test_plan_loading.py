@@ -1,0 +1,109 @@
+"""Short plans: what they leave out follows from the files."""
+
+import json
+
+import pytest
+from pretended_runs import pretend, write_plan
+from script_runs import write_jsonl
+
+from hf_domain.comparison.plan_loading import load_plan
+from hf_domain.comparison.report import write_report
+from hf_domain.comparison.runner import run_comparison
+from hf_domain.comparison.steps import list_steps
+
+SHORT = """\
+encoder: encoder
+corpus: corpus.txt
+task: animals
+methods: [fine_tune, dapt, varmae]
+budget: {tokens: 40960}
+"""
+
+
+@pytest.fixture
+def short(content, tmp_path):
+    """A plan of five lines; its corpus has numbered documents."""
+    documents = [f"document {number} of the domain" for number in range(100)]
+    (tmp_path / "corpus.txt").write_text("\n".join(documents))
+    (tmp_path / "plan.yaml").write_text(SHORT)
+    return tmp_path / "plan.yaml"
+
+
+def read_documents(file):
+    return [json.loads(line)["text"] for line in file.read_text().splitlines()]
+
+
+def test_a_plan_of_five_lines_runs(short, tmp_path):
+    plan = load_plan(short)
+    assert (plan.tasks["animals"].kind, plan.tasks["animals"].metric) == ("classification", "macro_f1")
+    assert plan.tasks["animals"].corpus == "domain"
+    results = run_comparison(plan, tmp_path / "plan", execute=pretend)
+    assert all(result.is_done for result in results)
+    assert list(write_report(tmp_path / "plan").scores) == ["fine_tune", "dapt", "varmae"]
+
+
+def test_a_short_plan_has_the_steps_of_the_long_one(content, short, tmp_path):
+    plan = load_plan(short)
+    corpus = plan.corpora["domain"]
+    content |= {"corpora": {"domain": vars(corpus)}, "methods": dict.fromkeys(plan.methods), "general": None}
+    content |= {"seeds": [1, 2, 3], "budget": {"tokens": 40960}, "pretraining": {}, "fine_tuning": {}}
+    content["tasks"] = {"animals": {"folder": "animals", "kind": "classification", "corpus": "domain"}}
+    long = load_plan(write_plan(content, tmp_path))
+    assert list_steps(long, tmp_path / "plan") == list_steps(plan, tmp_path / "plan")
+
+
+def test_held_out_text_is_split_off_once(short, tmp_path):
+    corpus = load_plan(short).corpora["domain"]
+    train, held_out = (read_documents(tmp_path / file) for file in (corpus.train_file, corpus.validation_file))
+    assert len(held_out) == 5
+    assert sorted(train + held_out) == sorted((tmp_path / "corpus.txt").read_text().splitlines())
+    assert held_out != train[-5:]  # drawn at random
+    times = {file: file.stat().st_mtime_ns for file in (tmp_path / "plan" / "data").iterdir()}
+    assert load_plan(short).corpora["domain"] == corpus
+    assert times == {file: file.stat().st_mtime_ns for file in (tmp_path / "plan" / "data").iterdir()}
+    elsewhere = load_plan(short, tmp_path / "elsewhere").corpora["domain"]
+    assert read_documents(tmp_path / elsewhere.validation_file) == held_out
+    assert elsewhere.validation_file.startswith("elsewhere/data/domain-")
+    (tmp_path / "corpus.txt").write_text("\n".join(train))
+    assert load_plan(short).corpora["domain"].train_file != corpus.train_file  # other text, another name
+
+
+def test_nothing_is_written_for_a_wrong_plan(short, tmp_path):
+    short.write_text(SHORT.replace("varmae", "magic"))
+    with pytest.raises(ValueError, match="nothing was run"):
+        load_plan(short)
+    assert not (tmp_path / "plan").exists()
+
+
+def test_several_tasks_and_corpora_by_their_paths(content, tmp_path):
+    content["corpora"] = {"pets": "corpus.txt", "general": "general.txt"}
+    content["tasks"] = ["animals", "entities"]
+    plan = load_plan(write_plan(content, tmp_path))
+    assert {name: (task.kind, task.corpus) for name, task in plan.tasks.items()} == {
+        "animals": ("classification", "pets"),
+        "entities": ("ner", "pets"),
+    }
+    assert all(corpus.validation_file for corpus in plan.corpora.values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"corpus": "corpus.txt"}, "corpus is the only one of corpora, but both are given"),
+        ({"task": "animals"}, "task is the only one of tasks, but both are given"),
+        ({"methods": ["dapt", "varmae", "dapt"]}, "methods: dapt occurs twice in the list"),
+        ({"tasks": ["animals", "old/animals"]}, "tasks: animals occurs twice in the list"),
+        ({"methods": ["dapt", {"varmae": None}]}, "methods is a mapping of names with at least one entry"),
+        ({"methods": []}, "methods is a mapping of names with at least one entry"),
+        ({"methods": ["dapt", "magic"]}, "methods: magic: recipe is one of fine_tune, control"),
+        ({"tasks": ["nothing"]}, "tasks: nothing: there is no file nothing/train.jsonl"),
+        ({"tasks": ["words"]}, "tasks: words: A task must have the columns of its kind .* has words. Rename"),
+        ({"general": None, "tasks": ["animals"]}, "animals: corpus must be named where a plan has several: pets, gen"),
+        ({"corpora": {"pets": "nowhere.txt"}, "general": None}, "corpora: pets: there is no file nowhere.txt"),
+    ],
+)
+def test_what_is_wrong_with_a_short_plan(content, tmp_path, changes, message):
+    (tmp_path / "words").mkdir()
+    write_jsonl(tmp_path / "words" / "train.jsonl", [{"words": ["a"]}])
+    with pytest.raises(ValueError, match=message):
+        load_plan(write_plan(content | changes, tmp_path))
