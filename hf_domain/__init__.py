@@ -14,6 +14,7 @@ from hf_domain.registration import register_classes
 
 if TYPE_CHECKING:
     from hf_domain.adaptation import adapt
+    from hf_domain.advice import advise
     from hf_domain.data.corpora import load_corpus
     from hf_domain.datastore import build_datastore
     from hf_domain.exbert.adapter import ExBertAdapterConfig
@@ -80,6 +81,7 @@ __all__ = [
     "VarMAEForTokenClassification",
     "VarMAEModel",
     "adapt",
+    "advise",
     "build_datastore",
     "expand_vocabulary",
     "load_corpus",
@@ -88,6 +90,7 @@ __all__ = [
 # What most people call, and where it is.
 FUNCTIONS = {
     "adapt": "adaptation",
+    "advise": "advice",
     "build_datastore": "datastore",
     "expand_vocabulary": "tokenization",
     "load_corpus": "data.corpora",

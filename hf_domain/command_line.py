@@ -33,6 +33,7 @@ USAGE = """usage: hf-domain <command> [options]
 # In the order of a user's work; the script of each, and what it does.
 COMMANDS = {
     "quickstart": ("quickstart", "Compare methods on a corpus and a task, in one command."),
+    "advise": ("advise", "Say what to try first on a corpus and its tasks, and write the plan."),
     "expand_vocab": ("run_expand_vocab", "Add the words of a domain to a tokenizer (AdaLM, exBERT)."),
     "mlm": ("run_mlm", "Continue the pre-training of an encoder on domain text, by any method."),
     "distill": ("run_distill", "Train a small student of a large encoder (Adapt-and-Distill)."),

@@ -248,6 +248,30 @@ for command in ("mlm", "classification"):
     ]
 
 
+# ------------------------------------------------------------------------------------------------ advice
+
+advise = partial(Case, "advise")
+ADVISE = [
+    advise("missing corpus", ("nowhere.txt",), {"corpus": "nowhere.txt"}),
+    advise("empty corpus", ("corpus.txt", "empty"), files={"corpus.txt": ""}),
+    advise("binary corpus", ("corpus.txt", "line 1", "zero byte"), files={"corpus.txt": BINARY}),
+    advise("missing general text", ("nowhere.txt",), {"general": "nowhere.txt"}),
+    advise("general text is the corpus", ("corpus.txt",), {"general": "corpus.txt"}),
+    advise("missing task", ("nowhere/train.jsonl",), {"task": ["nowhere"]}),
+    advise("task that is a file", ("corpus.txt",), {"task": ["corpus.txt"]}),
+    advise("the same task twice", ("different names",), {"task": ["task", "task"]}),
+    advise(
+        "task without a label", ("train.jsonl", "line 5", "label"), files={"task/train.jsonl": change_rows(label=...)}
+    ),
+    advise("no hours", ("hours", "0"), {"hours": 0}),
+    advise("hours of nan", ("hours", "nan"), {"hours": "nan"}),
+    advise("length of nothing", ("max_seq_length", "0"), {"max_seq_length": 0}),
+    advise("longer than the encoder", ("max_seq_length", "999", "128"), {"max_seq_length": 999}),
+    advise("decoder", ("gpt2",), {"model_name_or_path": "decoder"}),
+    advise("output is there", ("--output_dir", "task"), {"output_dir": "task"}),
+]
+
+
 # ------------------------------------------------------------------------------------------------ masked LM
 
 mlm = partial(Case, "mlm")
@@ -1144,4 +1168,16 @@ PREDICT = [
     )
 ]
 
-CASES = [*RUN_FILES, *list_shared_cases(), *TRAINING, *MLM, *FINE_TUNING, *OTHERS, *PLANS, *COMMAND, *PREDICT, *PYTHON]
+CASES = [
+    *RUN_FILES,
+    *list_shared_cases(),
+    *TRAINING,
+    *ADVISE,
+    *MLM,
+    *FINE_TUNING,
+    *OTHERS,
+    *PLANS,
+    *COMMAND,
+    *PREDICT,
+    *PYTHON,
+]

@@ -96,6 +96,14 @@ COMMANDS: dict[str, dict[str, Any]] = {
         "use_cpu": True,
         "output_dir": "out",
     },
+    "advise": {
+        "model_name_or_path": "encoder",
+        "corpus": "corpus.txt",
+        "task": ["task"],
+        "general": "heldout.txt",
+        "max_seq_length": 16,
+        "output_dir": "out",
+    },
     "compare": {"": "plan.yaml", "output_dir": "out", "dry_run": True},
     "publish": {
         "comparison": "comparison",

@@ -1,0 +1,256 @@
+"""Facts about an encoder, a corpus and its tasks, from samples: a minute on a CPU for a small encoder."""
+
+import random
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from hf_domain.comparison.floors import NEAREST, score_floors
+from hf_domain.comparison.plan import Plan, Task
+from hf_domain.comparison.scores import MAJORITY, read_examples
+from hf_domain.comparison.statistics import find_visible_difference
+from hf_domain.comparison.task_files import find_texts, get_label
+from hf_domain.data.corpora import load_corpus, tokenize_corpus
+from hf_domain.data.masking import DataCollatorForTokenMask
+from hf_domain.datastore.analysis import choose_analyzer
+from hf_domain.gmap.forgetting import measure_masked_lm_loss
+
+# Documents whose words are looked at, and blocks whose loss is measured: enough for two digits.
+DOCUMENTS, BLOCKS = 2000, 64
+# A word that is cut into so many pieces has no meaning of its own left in them.
+BROKEN = 3
+# Steps that are timed, after one that is not, and their batch.
+TIMED_STEPS, BATCH = 3, 8
+SEEDS = 5
+
+
+@dataclass(frozen=True)
+class Words:
+    """How a tokenizer cuts the words of a text."""
+
+    pieces: float
+    """Of a word, on average."""
+    broken: float
+    """Share of the words that are cut into `BROKEN` pieces or more."""
+    unknown: float
+    """Share of the pieces that are unknown to the vocabulary."""
+
+
+@dataclass(frozen=True)
+class CorpusFacts:
+    """Text of the domain."""
+
+    documents: int
+    tokens: int
+    """Of the encoder's tokenizer; estimated from a sample."""
+    analyzer: str
+    """Of a search index: the language, as far as it matters."""
+    words: Words
+    loss: float
+    """Masked-LM loss of the encoder, in nats."""
+    general_loss: float | None = None
+    """The same on general text."""
+
+    @property
+    def distance(self) -> float | None:
+        """How much worse the encoder predicts this text than general text, in nats."""
+        return None if self.general_loss is None else self.loss - self.general_loss
+
+
+@dataclass(frozen=True)
+class TaskFacts:
+    """A task of the domain."""
+
+    name: str
+    kind: str
+    train: int
+    test: int
+    leaked: int
+    """Test items whose texts the training part holds."""
+    tokens: float
+    """Of an example, on average."""
+    words: Words
+    entity_words: Words | None
+    """Of the words inside entities."""
+    largest_label: float | None
+    """Share of the most frequent label of the training part."""
+    metric: str
+    majority: float
+    """What the majority baseline scores, in percent."""
+    nearest: float | None
+    """What a vote of the nearest training texts by BM25 scores."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that the rules read."""
+
+    encoder: str
+    parameters: int
+    seconds_per_token: float
+    """Of a training step of masked LM, on this machine."""
+    corpus: CorpusFacts
+    tasks: tuple[TaskFacts, ...]
+    visible: float
+    """Points: the smallest difference of two rows that the mean over the tasks shows with `SEEDS` seeds."""
+
+    def describe(self) -> str:
+        """Write the facts as a short list."""
+        corpus, speed = self.corpus, 1 / self.seconds_per_token
+        lines = [
+            f"Encoder: {Path(self.encoder).name}, {self.parameters / 1e6:.1f} million parameters, trains on "
+            f"{speed:,.0f} tokens a second here.",
+            f"Corpus: {corpus.documents:,} documents, about {corpus.tokens:,} tokens, read as {corpus.analyzer}; "
+            f"{_describe_words(corpus.words)}; masked-LM loss {corpus.loss:.2f}"
+            + ("." if corpus.general_loss is None else f", on general text {corpus.general_loss:.2f}."),
+        ]
+        for task in self.tasks:
+            floors = f"majority baseline {task.majority:.1f}"
+            floors += "" if task.nearest is None else f", vote of the nearest texts {task.nearest:.1f}"
+            lines.append(
+                f"Task {task.name}: {task.kind}, {task.train:,} to train on and {task.test:,} to test; "
+                f"{_describe_words(task.words)}; {floors} ({task.metric.replace('_', ' ')})."
+            )
+        return "\n".join(f"- {line}" for line in lines)
+
+
+def _describe_words(words: Words) -> str:
+    return f"{words.pieces:.2f} pieces a word, {words.broken:.0%} of the words in {BROKEN} or more"
+
+
+def measure_facts(plan: Plan, max_seq_length: int = 128) -> Facts:
+    """Measure the facts about the encoder, the corpora and the tasks of a plan."""
+    encoder = str(plan.folder / plan.encoder) if (plan.folder / plan.encoder).is_dir() else plan.encoder
+    tokenizer = AutoTokenizer.from_pretrained(encoder)
+    model = AutoModelForMaskedLM.from_pretrained(encoder, dtype=torch.float32)
+    domain = next(name for name in plan.corpora if name != plan.general)
+    documents = read_documents(plan, domain)
+    sample = random.Random(0).sample(documents, min(DOCUMENTS, len(documents)))
+    blocks = make_blocks(sample, tokenizer, max_seq_length)
+    general = None if plan.general is None else read_documents(plan, plan.general)
+    tokens = statistics.mean(count_tokens(sample, tokenizer))
+    corpus = CorpusFacts(
+        documents=len(documents),
+        tokens=round(tokens * len(documents)),
+        analyzer=choose_analyzer(sample),
+        words=count_pieces(sample, tokenizer),
+        loss=measure_loss(model, blocks, tokenizer),
+        general_loss=general and measure_loss(model, make_blocks(general, tokenizer, max_seq_length), tokenizer),
+    )
+    tasks = tuple(measure_task(name, task, plan, tokenizer) for name, task in plan.tasks.items())
+    visible = find_visible_difference([task.test for task in tasks], SEEDS)
+    assert visible is not None
+    return Facts(
+        encoder=plan.encoder,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        seconds_per_token=time_training(model, blocks, tokenizer),
+        corpus=corpus,
+        tasks=tasks,
+        visible=visible,
+    )
+
+
+def read_documents(plan: Plan, corpus: str) -> list[str]:
+    """Read the training documents of a corpus."""
+    file = str(plan.folder / plan.corpora[corpus].train_file)
+    return list(load_corpus(file, validation_split_percentage=0)["train"]["text"])
+
+
+def make_blocks(documents: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> Dataset:
+    """Make `BLOCKS` examples of masked LM of a sample of documents."""
+    sample = random.Random(1).sample(documents, min(DOCUMENTS, len(documents)))
+    examples = tokenize_corpus(sample, tokenizer, max_seq_length=max_seq_length)["train"]
+    if not len(examples):  # too little text for a block
+        examples = tokenize_corpus(sample, tokenizer, max_seq_length=max_seq_length, line_by_line=True)["train"]
+    return examples.take(min(BLOCKS, len(examples)))
+
+
+def measure_loss(model: PreTrainedModel, blocks: Dataset, tokenizer: PreTrainedTokenizerBase) -> float:
+    """Measure the masked-LM loss on blocks, with the same masks each time."""
+    return measure_masked_lm_loss(model, blocks, DataCollatorForTokenMask(tokenizer, seed=0), batch_size=BATCH)["loss"]
+
+
+def time_training(model: PreTrainedModel, blocks: Dataset, tokenizer: PreTrainedTokenizerBase) -> float:
+    """Return the seconds that a training step takes for each token."""
+    examples = [blocks[number % len(blocks)] for number in range(BATCH)]
+    batch = DataCollatorForTokenMask(tokenizer, seed=0)(examples)
+    model.train()
+    seconds = []
+    for _ in range(1 + TIMED_STEPS):
+        started = time.perf_counter()
+        model(**batch).loss.backward()
+        model.zero_grad()
+        seconds.append(time.perf_counter() - started)
+    model.eval()
+    return statistics.median(seconds[1:]) / int(batch["attention_mask"].sum())
+
+
+def count_tokens(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Count the tokens of texts, which may be longer than the encoder takes."""
+    return [len(ids) for ids in tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]]
+
+
+def count_pieces(texts: Iterable[Any], tokenizer: PreTrainedTokenizerBase, chosen: Any = None) -> Words:
+    """Count the pieces of words.
+
+    Args:
+        texts: Texts, or lists of words.
+        chosen: For lists of words: which of them count, a list of truth values each.
+    """
+    pieces: list[int] = []
+    unknown = 0
+    for number, text in enumerate(texts):
+        is_split = not isinstance(text, str)
+        encoding = tokenizer(text, is_split_into_words=is_split, add_special_tokens=False, verbose=False)
+        words: dict[int, int] = {}
+        for word, token in zip(encoding.word_ids(), encoding["input_ids"], strict=True):
+            if word is not None and (chosen is None or chosen[number][word]):
+                words[word] = words.get(word, 0) + 1
+                unknown += token == tokenizer.unk_token_id
+        pieces += words.values()
+    if not pieces:
+        return Words(0.0, 0.0, 0.0)
+    broken = sum(count >= BROKEN for count in pieces) / len(pieces)
+    return Words(statistics.mean(pieces), broken, unknown / sum(pieces))
+
+
+def measure_task(name: str, task: Task, plan: Plan, tokenizer: PreTrainedTokenizerBase) -> TaskFacts:
+    """Measure the facts about a task."""
+    train, test = (read_examples(plan.folder / task.get_file(split)) for split in ("train", "test"))
+    columns = find_texts(task.kind, task.get_file("train"), plan.folder, task.options.get("text_column_names"))
+    texts = [[join_words(row.get(column)) for column in columns] for row in train]
+    known = {tuple(row) for row in texts}
+    floors = score_floors(task, {}, plan.folder)
+    entities = None
+    if task.kind == "ner":
+        rows = list(islice(train, DOCUMENTS))
+        inside = [[tag != "O" for tag in row["tags"]] for row in rows]
+        entities = count_pieces([row["tokens"] for row in rows], tokenizer, inside)
+    labels = [str(get_label(task.kind, row)) for row in train] if task.kind == "classification" else []
+    return TaskFacts(
+        name=name,
+        kind=task.kind,
+        train=len(train),
+        test=len(test),
+        leaked=sum(tuple(join_words(row.get(column)) for column in columns) in known for row in test),
+        tokens=statistics.mean(count_tokens([" ".join(row) for row in texts[:DOCUMENTS]], tokenizer)),
+        words=count_pieces((text for row in texts[:DOCUMENTS] for text in row if text), tokenizer),
+        entity_words=entities,
+        largest_label=max(map(labels.count, set(labels))) / len(labels) if labels else None,
+        metric=task.metric,
+        majority=floors[MAJORITY],
+        nearest=floors.get(NEAREST),
+    )
+
+
+def join_words(value: Any) -> str:
+    """Return a text with single blanks; the words of an entity task are joined."""
+    return " ".join((" ".join(value) if isinstance(value, list) else str(value or "")).split())

@@ -1,0 +1,221 @@
+"""The rules of the advice: a table of what speaks for a row of a plan, and where that is known from.
+
+A rule reads the facts and returns a sentence with the numbers behind it, or None where it does not apply. A new rule is
+a function and a row of `RULES`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hf_domain.advice.facts import SEEDS, Facts, TaskFacts
+
+# Our choices, unless a rule names a source.
+# Nats of masked-LM loss above general text from which a corpus counts as far from what the encoder knows.
+FAR = 0.3
+# Share of words in `BROKEN` pieces from which domain words are worth entries of their own.
+MANY_BROKEN = 0.05
+# Tokens up to which a corpus is small: VarMAE is made for such; more than ten passes over them teach little.
+SMALL, PASSES = 50_000_000, 10
+# Training texts of all tasks from which their text alone is worth a stage of training.
+ENOUGH_TEXTS = 500
+# Points of the BM25 vote above the majority baseline from which passages are worth reading.
+HELPFUL_VOTE = 10.0
+# Points that a plan should see: a third of what adaptation gained in the pilots on an unseen domain.
+SHARP = 1.0
+# Training examples of a task that a comparison takes at most, to stay within hours.
+MAX_TRAIN_SAMPLES = 2000
+# Seconds of a training step relative to DAPT's: docs/papers.md, and figure 2 of exBERT's paper. The others train as
+# DAPT does, or not at all.
+STEP_COSTS = {"varmae": 0.38, "exbert": 1.4, "fine_tune": 0.0, "average": 0.0, "gmap": 0.0, "rada": 0.0}
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A sentence of the advice."""
+
+    text: str
+    source: str
+    row: str = ""
+    """The row of the plan that it speaks for."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Of the row."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When to recommend a row, or to warn."""
+
+    check: Callable[[Facts], str | None]
+    source: str
+    row: str = ""
+    options: Callable[[Facts], dict[str, Any]] = field(default=lambda facts: {})
+
+
+def _always_fine_tune(facts: Facts) -> str:
+    return "Fine-tune the encoder as it is: without this row nobody knows whether adapting pays at all."
+
+
+def _always_dapt(facts: Facts) -> str:
+    return (
+        f"Continue masked language modeling on the corpus (DAPT): every other row must beat it. {judge_distance(facts)}"
+    )
+
+
+def judge_distance(facts: Facts) -> str:
+    """Say what the distance of the corpus lets expect."""
+    distance = facts.corpus.distance
+    if distance is None:
+        return "Give --general to see how far the corpus is from what the encoder knows: gains grow with the distance."
+    if distance >= FAR:
+        return f"The encoder predicts the corpus {distance:.2f} nats worse than general text: expect a gain."
+    return (
+        f"The encoder predicts the corpus about as well as general text ({distance:+.2f} nats): that says little about "
+        "the gain."
+    )
+
+
+def _compare_general_text(facts: Facts) -> str | None:
+    if facts.corpus.general_loss is None:
+        return None
+    return "Train as many steps on general text: what this row gains, any further training gains."
+
+
+def _continue_on_task_texts(facts: Facts) -> str | None:
+    texts = sum(task.train for task in facts.tasks)
+    if texts < ENOUGH_TEXTS:
+        return None
+    return f"Train on the texts of the task after the corpus: there are {texts:,}, and DAPT then TAPT was best of all."
+
+
+def _save_a_small_corpus(facts: Facts) -> str | None:
+    if facts.corpus.tokens > SMALL:
+        return None
+    return (
+        f"Try VarMAE: the corpus is small (about {facts.corpus.tokens:,} tokens), and a step costs "
+        f"{STEP_COSTS['varmae']:.0%} of one of DAPT."
+    )
+
+
+def find_most_broken(facts: Facts) -> tuple[float, str]:
+    """Return the largest share of broken words, and of what."""
+    shares = [(facts.corpus.words.broken, "of the corpus")]
+    for task in facts.tasks:
+        shares.append((task.words.broken, f"of {task.name}"))
+        if task.entity_words is not None:
+            shares.append((task.entity_words.broken, f"inside the entities of {task.name}"))
+    return max(shares)
+
+
+def _add_words(facts: Facts) -> str | None:
+    share, place = find_most_broken(facts)
+    if facts.corpus.analyzer == "cjk" or share < MANY_BROKEN:
+        return None
+    return (
+        f"Add domain words to the vocabulary (AdaLM): {share:.0%} of the words {place} fall into three pieces or more."
+    )
+
+
+def _add_a_side_module(facts: Facts) -> str | None:
+    if _add_words(facts) is None or facts.corpus.tokens <= SMALL:
+        return None
+    return "Try exBERT: words fall apart, and there is text enough to train its side modules, which start small."
+
+
+def _average_with_the_base(facts: Facts) -> str:
+    return "Average DAPT's weights with the encoder's: it costs nothing and forgets less."
+
+
+def _keep_general_knowledge(facts: Facts) -> str | None:
+    if facts.corpus.distance is None or facts.corpus.distance < FAR:
+        return None
+    return (
+        "Let the adapted encoder read the general one as memory (G-MAP): so far from general text, DAPT forgets much."
+    )
+
+
+def list_helped(facts: Facts) -> list[TaskFacts]:
+    """List the tasks whose nearest training texts say much about the label."""
+    return [task for task in facts.tasks if task.nearest is not None and task.nearest - task.majority >= HELPFUL_VOTE]
+
+
+def _read_passages(facts: Facts) -> str | None:
+    if not (helped := list_helped(facts)):
+        return None
+    gains = ", ".join(f"{task.name}: {task.nearest:.0f} over {task.majority:.0f}" for task in helped)
+    return f"Let the encoder read retrieved passages (RADA): texts that BM25 finds know much of the label ({gains})."
+
+
+def _warn_of_leaks(facts: Facts) -> str | None:
+    leaks = [f"{task.leaked} of {task.test} in {task.name}" for task in facts.tasks if task.leaked]
+    return f"Remove test items that stand in the training part: {', '.join(leaks)}." if leaks else None
+
+
+def _warn_of_rare_labels(facts: Facts) -> str | None:
+    skewed = [f"{t.largest_label:.0%} in {t.name}" for t in facts.tasks if (t.largest_label or 0) > 0.8]
+    return (
+        f"One label is that of most examples: {', '.join(skewed)}. Weigh the classes, and trust macro F1."
+        if skewed
+        else None
+    )
+
+
+def _warn_of_noise(facts: Facts) -> str | None:
+    if facts.visible <= SHARP:
+        return None
+    return (
+        f"With {SEEDS} seeds these tests show differences from {facts.visible:.1f} points on; adaptation often gains "
+        "less. Add tasks, or cross-validate small ones (`folds: 5`)."
+    )
+
+
+RULES = (
+    Rule(_always_fine_tune, "docs/comparison.md", "fine_tune"),
+    Rule(_always_dapt, "Gururangan et al. 2020; Zheng et al. 2021, arXiv 2104.08671", "dapt"),
+    Rule(_compare_general_text, "docs/comparison.md", "control"),
+    Rule(
+        _continue_on_task_texts,
+        "Gururangan et al. 2020, table 5",
+        "tapt_after_dapt",
+        lambda facts: {"recipe": "tapt", "after": "dapt"},
+    ),
+    Rule(_save_a_small_corpus, "Hu et al. 2022 (VarMAE); docs/papers.md", "varmae"),
+    Rule(_add_words, "Yao et al. 2021 (AdaLM); docs/vocabulary.md", "adalm"),
+    Rule(_add_a_side_module, "Tai et al. 2020 (exBERT); docs/methods.md", "exbert"),
+    Rule(_average_with_the_base, "Wortsman et al. 2022", "average", lambda facts: {"after": "dapt"}),
+    Rule(_keep_general_knowledge, "Wan et al. 2022 (G-MAP)", "gmap", lambda facts: {"after": "dapt"}),
+    Rule(
+        _read_passages,
+        "Xu et al. 2023 (RADA)",
+        "rada",
+        lambda facts: {"tasks": [task.name for task in list_helped(facts)]},
+    ),
+    Rule(_warn_of_leaks, "the files"),
+    Rule(_warn_of_rare_labels, "the files"),
+    Rule(_warn_of_noise, "benchmarks/p_values.py"),
+)
+
+
+def apply_rules(facts: Facts) -> list[Reason]:
+    """Return the sentences of the rules that apply."""
+    found = [(rule, rule.check(facts)) for rule in RULES]
+    return [Reason(text, rule.source, rule.row, rule.options(facts)) for rule, text in found if text is not None]
+
+
+def choose_budget(facts: Facts, rows: Sequence[str], hours: float) -> int:
+    """Return the tokens of pre-training of each row: what fits into the time, and at most `PASSES` over the corpus."""
+    costs = sum(STEP_COSTS.get(row, 1.0) for row in rows)
+    fitting = hours * 3600 / facts.seconds_per_token / costs
+    tokens = min(fitting, PASSES * facts.corpus.tokens)
+    digits = 10 ** max(0, len(str(int(tokens))) - 2)
+    return max(10_000, int(tokens) // digits * digits)
+
+
+def foretell_hours(facts: Facts, plan: dict[str, Any]) -> float:
+    """Return the hours of pre-training and fine-tuning of a plan, by the speed that was measured here."""
+    rows, length = plan["methods"], plan["pretraining"]["max_seq_length"]
+    pretraining = plan["budget"]["tokens"] * sum(STEP_COSTS.get(row, 1.0) for row in rows)
+    # Three epochs, the default of the scripts.
+    limit = plan["fine_tuning"]["max_train_samples"]
+    of_one = sum(3 * min(task.train, limit) * min(task.tokens, length) for task in facts.tasks)
+    return (pretraining + of_one * len(rows) * len(plan["seeds"])) * facts.seconds_per_token / 3600

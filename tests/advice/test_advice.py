@@ -1,0 +1,158 @@
+"""Facts that are measured, rules that read them, and the plan that follows."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+import yaml
+from script_runs import save_tiny_bert, write_jsonl
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+from hf_domain.advice import advise
+from hf_domain.advice.facts import CorpusFacts, Facts, TaskFacts, Words, count_pieces, measure_loss, time_training
+from hf_domain.advice.rules import PASSES, RULES, apply_rules, choose_budget, foretell_hours
+from hf_domain.comparison.plan_loading import load_plan
+from hf_domain.data.corpora import tokenize_corpus
+from hf_domain.examples import advise as command
+from hf_domain.methods import RECIPES
+
+KNOWN = ["the cat sat on the mat", "a dog ran to the hill", "the bird sang in a tree"]
+PLAIN_WORDS = Words(pieces=1.1, broken=0.01, unknown=0.0)
+TASK = TaskFacts("task", "classification", 1000, 500, 0, 20.0, PLAIN_WORDS, None, 0.4, "macro_f1", 20.0, 25.0)
+CORPUS = CorpusFacts(1000, 1_000_000, "english", PLAIN_WORDS, loss=3.0)
+FACTS = Facts("encoder", 1_000_000, 1e-4, CORPUS, (TASK,), visible=0.8)
+
+
+@pytest.fixture
+def files(tmp_path):
+    """An encoder, a corpus of its words, general text of others, and a task whose test part repeats a training text."""
+    save_tiny_bert(tmp_path / "encoder", KNOWN)
+    (tmp_path / "corpus.txt").write_text("\n".join(KNOWN * 40), encoding="utf-8")
+    (tmp_path / "general.txt").write_text("\n".join(KNOWN * 30), encoding="utf-8")
+    rows = [{"text": f"{text} {number}", "label": text.split()[1]} for number, text in enumerate(KNOWN * 5)]
+    parts = {"train": rows, "validation": rows[:3], "test": [*rows[:2], {"text": "a cat", "label": "cat"}]}
+    (tmp_path / "animals").mkdir()
+    for split, content in parts.items():
+        write_jsonl(tmp_path / "animals" / f"{split}.jsonl", content)
+    return tmp_path
+
+
+def list_rows(facts):
+    return [reason.row for reason in apply_rules(facts) if reason.row]
+
+
+def test_rows_of_a_plain_case():
+    assert list_rows(FACTS) == ["fine_tune", "dapt", "tapt_after_dapt", "varmae", "average"]
+    assert all(rule.row in RECIPES or rule.options(FACTS)["recipe"] in RECIPES for rule in RULES if rule.row)
+
+
+@pytest.mark.parametrize(
+    ("changes", "row", "is_there"),
+    [
+        ({"corpus": replace(CORPUS, general_loss=2.9)}, "control", True),
+        ({"corpus": replace(CORPUS, general_loss=2.9)}, "gmap", False),
+        ({"corpus": replace(CORPUS, general_loss=2.5)}, "gmap", True),
+        ({"corpus": replace(CORPUS, words=replace(PLAIN_WORDS, broken=0.2))}, "adalm", True),
+        ({"corpus": replace(CORPUS, words=replace(PLAIN_WORDS, broken=0.2), analyzer="cjk")}, "adalm", False),
+        ({"tasks": (replace(TASK, entity_words=replace(PLAIN_WORDS, broken=0.2)),)}, "adalm", True),
+        ({"corpus": replace(CORPUS, words=replace(PLAIN_WORDS, broken=0.2))}, "exbert", False),
+        ({"corpus": replace(CORPUS, words=replace(PLAIN_WORDS, broken=0.2), tokens=10**8)}, "exbert", True),
+        ({"corpus": replace(CORPUS, tokens=10**8)}, "varmae", False),
+        ({"tasks": (replace(TASK, train=100),)}, "tapt_after_dapt", False),
+        ({"tasks": (replace(TASK, nearest=31.0),)}, "rada", True),
+        ({"tasks": (replace(TASK, nearest=None),)}, "rada", False),
+    ],
+)
+def test_facts_decide_on_rows(changes, row, is_there):
+    assert (row in list_rows(replace(FACTS, **changes))) == is_there
+
+
+def test_warnings_name_what_was_found():
+    def say(**changes):
+        return " ".join(reason.text for reason in apply_rules(replace(FACTS, **changes)) if not reason.row)
+
+    assert say() == ""
+    assert "3 of 500 in task" in say(tasks=(replace(TASK, leaked=3),))
+    assert "90% in task" in say(tasks=(replace(TASK, largest_label=0.9),))
+    assert "differences from 2.5 points" in say(visible=2.5)
+
+
+def test_the_budget_fits_the_time_and_the_corpus():
+    # 3,600 s at 0.0001 s a token are 36 million tokens; DAPT costs one share of them, VarMAE 0.38.
+    large = replace(FACTS, corpus=replace(CORPUS, tokens=10**9))
+    assert choose_budget(large, ["fine_tune", "dapt", "varmae"], hours=1) == 26_000_000
+    assert choose_budget(FACTS, ["fine_tune", "dapt"], hours=100) == PASSES * CORPUS.tokens
+    plan = {
+        "methods": {"fine_tune": None, "dapt": None},
+        "seeds": [1, 2],
+        "budget": {"tokens": 1_000_000},
+        "fine_tuning": {"max_train_samples": 100},
+        "pretraining": {"max_seq_length": 128},
+    }
+    # 10^6 tokens of pre-training; 2 rows x 2 seeds x 3 epochs x 100 texts x 20 tokens of fine-tuning.
+    assert foretell_hours(FACTS, plan) == pytest.approx((1_000_000 + 24_000) * 1e-4 / 3600)
+
+
+def test_pieces_of_words(files):
+    tokenizer = AutoTokenizer.from_pretrained(files / "encoder")
+    known = count_pieces(KNOWN, tokenizer)
+    assert (known.pieces, known.broken, known.unknown) == (1.0, 0.0, 0.0)
+    words = ["cat", "catdogs", "mat"]
+    cut = len(tokenizer.tokenize("catdogs"))
+    assert cut != 1 or tokenizer.tokenize("catdogs") == ["[UNK]"]
+    own = count_pieces([words], tokenizer, [[False, True, False]])
+    assert own.pieces == cut and own.broken == (cut >= 3)
+
+
+def test_speed_and_loss_leave_the_encoder_as_it_is(files):
+    model = AutoModelForMaskedLM.from_pretrained(files / "encoder")
+    tokenizer = AutoTokenizer.from_pretrained(files / "encoder")
+    blocks = tokenize_corpus(KNOWN * 20, tokenizer, max_seq_length=16)["train"]
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    first = measure_loss(model, blocks, tokenizer)
+    assert time_training(model, blocks, tokenizer) > 0
+    assert measure_loss(model, blocks, tokenizer) == first
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_the_command_writes_a_plan_that_a_comparison_takes(files, monkeypatch, capsys):
+    arguments = ["--model_name_or_path", "encoder", "--corpus", "corpus.txt", "--task", "animals"]
+    arguments += ["--general", "general.txt", "--max_seq_length", "16", "--output_dir", "advice"]
+    monkeypatch.chdir(files)
+    monkeypatch.setattr("sys.argv", ["advise.py", *arguments])
+    command.main()
+    said = capsys.readouterr().out
+    plan = load_plan(files / "advice" / "plan.yaml")
+    assert {"fine_tune", "dapt", "control"} <= plan.methods.keys() and plan.general == "general"
+    assert plan.tasks["animals"].kind == "classification"
+    facts = json.loads((files / "advice" / "advice.json").read_text())["facts"]
+    assert (facts["tasks"][0]["leaked"], facts["tasks"][0]["train"], facts["tasks"][0]["test"]) == (2, 15, 3)
+    assert "2 of 3 in animals" in said and "hf-domain compare advice/plan.yaml" in said
+    assert "2 of 3 in animals" in (files / "advice" / "advice.md").read_text()
+    with pytest.raises(FileExistsError, match="--output_dir must be a new folder"):
+        command.main()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hours": 0}, "hours must be above 0, but is 0"),
+        ({"tasks": []}, "tasks must be folders of different names, at least one, but are none"),
+        ({"tasks": ["animals", "other/animals"]}, "tasks must be folders of different names"),
+        ({"corpus": "nowhere.txt"}, "there is no file"),
+        ({"tasks": ["nowhere"]}, "there is no file"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(files, monkeypatch, changes, message):
+    monkeypatch.chdir(files)
+    options = {"encoder": "encoder", "corpus": "corpus.txt", "tasks": ["animals"], **changes}
+    with pytest.raises(ValueError, match=message):
+        advise(**options)
+
+
+def test_the_advice_is_saved_as_it_is(files, tmp_path):
+    advice = advise(str(files / "encoder"), files / "corpus.txt", [files / "animals"], max_seq_length=16)
+    path = advice.save(tmp_path / "new" / "folder")
+    assert yaml.safe_load(path.read_text()) == advice.plan
+    assert "Give --general" in str(advice)
