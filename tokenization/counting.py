@@ -1,8 +1,8 @@
-"""Counts of a corpus' words, as a tokenizer's own normalizer and pre-tokenizer cut them.
+"""Count the words of a corpus, as a tokenizer's own normalizer and pre-tokenizer cut them.
 
-One pass over the text is all that vocabulary expansion needs of a corpus: everything after it works on distinct words.
-The pass is a map over shards and a sum, so the same two functions run in this process, on a process pool and on a Dask
-cluster, and a corpus counted in parts may be added up later from files.
+Vocabulary expansion needs one pass over the text; everything after it works on distinct words. The pass is a map over
+shards and a sum, so the same two functions run in this process, on a process pool and on a Dask cluster. Counts of
+parts of a corpus can be saved and added up later.
 """
 
 import hashlib
@@ -24,13 +24,13 @@ from tqdm.auto import tqdm
 
 from .texts import read_texts
 
-SAMPLE_SIZE = 100  # documents of a shard on which the fast way of counting is checked against the plain one
-SHARDS_IN_FLIGHT = 4  # submitted and not yet added up: bounds the memory whatever the size of the corpus
+SAMPLE_SIZE = 100  # documents of a shard on which fast counting is checked against plain counting
+SHARDS_IN_FLIGHT = 4  # submitted but not yet added up; bounds the memory for a corpus of any size
 
 
 @dataclass
 class WordCounts:
-    """How often each word occurs in how many documents.
+    """How often each word occurs, and in how many documents.
 
     A word is a string as the tokenizer's model receives it: `lymphoma` for BERT, `Ġlymphoma` for a byte-level BPE,
     `▁lymphoma` for a Unigram model.
@@ -77,13 +77,12 @@ def fingerprint_splitter(tokenizer: Tokenizer) -> str:
 def count_shard(texts: Iterable[str], tokenizer: Tokenizer) -> WordCounts:
     """Count the words of one part of a corpus.
 
-    White-space chunks are counted first and every distinct one is normalized and pre-tokenized once, several times
-    faster than each document. That is exact where the pre-tokenizer cuts at white space whatever stands around it;
-    whether it does is tried on a sample of the shard, and a shard that fails is counted document by document.
+    White-space chunks are counted first, and each distinct one is normalized and pre-tokenized once, which is several
+    times faster than processing every document. The result is exact if the pre-tokenizer cuts at white space whatever
+    stands around it. This is checked on a sample of the shard; a shard that fails is counted document by document.
 
     Args:
-        texts: Documents. Anything that yields them; what a cluster's worker should open by itself may be an object
-            that names a file and reads it when iterated.
+        texts: Any iterable of documents. For workers of a cluster it may be an object that opens a file when iterated.
         tokenizer: The backend of a fast tokenizer (`backend_tokenizer`).
     """
     documents = [text for text in read_texts(texts) if text and not text.isspace()]

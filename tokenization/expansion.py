@@ -1,8 +1,7 @@
 """Vocabulary expansion (AdaLM, Algorithm 1; exBERT's extension vocabulary) inside the tokenizer's model.
 
-Entries that are added from outside (`add_tokens`) are cut out of a text before the model sees it, in the middle of
-words too, and texts become longer. Here they stand in the model, and the tokenizer stays a plain one that
-`AutoTokenizer` loads.
+Tokens added with `add_tokens` are cut out of a text before the model sees it, even in the middle of words, and texts
+become longer. Here the new entries are part of the model, and `AutoTokenizer` loads the result as a plain tokenizer.
 """
 
 import itertools
@@ -27,11 +26,11 @@ from .segmentation import Model, Segmentation, measure_log_probability, read_unk
 from .tokenizer_file import read_tokenizer, replace_model
 
 KINDS: dict[str, ModuleType] = {"WordPiece": wordpiece, "BPE": bpe, "Unigram": unigram}
-ROUNDS = 5  # of filling a vocabulary up to a size, as in tensor2tensor's builder
-TOLERANCE = 0.01  # a vocabulary that is smaller than wanted by more has used up the corpus
-GONE = -1  # in place of the id of an entry that was dropped
+ROUNDS = 5  # rounds to fill a vocabulary up to a size, as in tensor2tensor's builder
+TOLERANCE = 0.01  # a vocabulary that misses the wanted size by more has used up the corpus
+GONE = -1  # replaces the id of a dropped entry
 USEFUL_ENTRIES = 100  # listed in the report
-WORTHWHILE = 0.02  # share of the corpus' tokens; an expansion that saves less pays for its new rows with nothing
+WORTHWHILE = 0.02  # share of the corpus' tokens; below it, the savings do not pay for the new rows
 # Thai, Lao, Burmese, Khmer, Japanese and Chinese: languages that put no blanks between words.
 UNSPACED = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
@@ -136,7 +135,7 @@ def expand_vocabulary(
 
 @dataclass
 class Vocabulary:
-    """The original entries and some new ones, tried on the words of the corpus."""
+    """The original entries and some new ones, with the segmentation of the corpus' words that they give."""
 
     entries: list[str]
     size: int
@@ -208,10 +207,10 @@ class Domain:
         return vocabulary
 
     def limit_exposure(self, vocabulary: Vocabulary, training_tokens: int | None, min_exposures: float) -> Vocabulary:
-        """Drop entries that a training on so many tokens of the corpus would show too rarely; None drops none.
+        """Drop entries that a training on this many tokens of the corpus would show too rarely; None drops none.
 
-        A dropped word goes back to shorter entries, which are then used more, and the corpus has more tokens again, of
-        which training sees a smaller share.
+        A dropped word is spelled by shorter entries again, which are then used more. The corpus then has more tokens,
+        and training sees a smaller share of it.
         """
         if training_tokens is None:
             return vocabulary
@@ -224,8 +223,8 @@ class Domain:
     def grow(self, vocabulary: Vocabulary, size: int) -> Vocabulary:
         """Add the most frequent entries up to a size: one step of Algorithm 1.
 
-        A new entry moves the places where later pieces of a word start, so some entries of a round are not used in the
-        end; the next round fills their places with what the new cut asks for.
+        A new entry moves the places where later pieces of a word start, so some entries of a round end up unused. The
+        next round replaces them by entries that the new segmentation needs.
         """
         for _ in range(ROUNDS):
             new = self.kind.propose_entries(
@@ -284,10 +283,10 @@ def _grow_by_steps(domain: Domain, options: Options) -> tuple[list[Vocabulary], 
 
 
 def _list_sizes(original: int, step: int, last: int | None) -> Iterator[int]:
-    """Round sizes above the original one, up to `last`.
+    """Yield round sizes above the original one, up to `last`.
 
-    Counting from the nearest round size, not from the one below, leaves the first step at least half a step long:
-    a short one would look like the end of the rise.
+    Sizes count from the nearest round one, not from the one below. The first step is then at least half a step long; a
+    shorter one would look like the end of the rise.
     """
     for size in itertools.count(round(original / step) * step + step, step):
         if last is not None and size >= last:
@@ -299,11 +298,11 @@ def _list_sizes(original: int, step: int, last: int | None) -> Iterator[int]:
 def _follow_curve(
     domain: Domain, sizes: Iterable[int], threshold: float, stop: bool
 ) -> tuple[list[Vocabulary], int | None]:
-    """The loop of Algorithm 1.
+    """Run the loop of Algorithm 1.
 
     Returns:
         The original vocabulary and that of each size, and the position of the first whose rise fell below the
-        threshold. The list ends there if `stop`, else at the last size, or where the corpus has no more entries.
+        threshold. The list ends there if `stop`, else at the last size or when the corpus has no more entries.
     """
     history = [domain.try_entries([])]
     failed = None
@@ -342,7 +341,7 @@ class Algorithm(NamedTuple):
     """A way to choose new entries."""
 
     check: Callable[[ModuleType, int, int | None, int | None], None]
-    """Refuses a kind of model or a size before the corpus is counted."""
+    """Raises for a wrong model or size, before the corpus is counted."""
     choose: Callable[[Domain, Options], tuple[list[Vocabulary], int, str]]
 
 

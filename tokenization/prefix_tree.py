@@ -1,7 +1,7 @@
-"""Selection of the strings that would be used most if they were in the vocabulary.
+"""Select the strings that would be used most if they were in the vocabulary.
 
 The rule is that of tensor2tensor's SubwordTextBuilder, to which AdaLM refers: a string's count is the number of places
-where it would be the longest match, so accepting a string takes its count from all its beginnings.
+where it would be the longest match. Accepting a string therefore lowers the counts of all its beginnings.
 """
 
 from collections import Counter
@@ -75,9 +75,9 @@ class PrefixTree:
             above = start
 
     def select(self, threshold: int) -> Counter[str]:
-        """Accept, longest first, what would be used at least `threshold` times, and tell how often.
+        """Accept, longest first, what would be used at least `threshold` times, and return the counts.
 
-        A word that is frequent enough to become an entry itself lends nothing to entries inside words: without this,
+        A word frequent enough to become an entry itself contributes nothing to entries inside words. Otherwise
         `##phoma` and `##mphoma` would be counted at every `lymphoma` and then never be used.
         """
         counts = np.where(self.inner & (self.counts >= threshold), 0, self.counts)

@@ -80,7 +80,7 @@ class ExpansionReport:
     stopped_by: str
     """`size` (as asked for), `threshold`, `max_size` or `corpus` (it has no more entries that are frequent enough)."""
     curve: list[CurvePoint]
-    """The original vocabulary and each size tried: Figure 4."""
+    """The original vocabulary and each size tried, as in Figure 4."""
     chosen: int
     """Position in `curve` of the vocabulary that was returned, before `exposure` left entries out."""
     useful_entries: list[dict]
@@ -88,9 +88,9 @@ class ExpansionReport:
     unreachable: list[str]
     """New entries that no text was found for; must be empty."""
     lengths: dict[str, LengthComparison] = field(default_factory=dict)
-    """By the name of the texts: Table 12. Filled by who has the texts."""
+    """Name of the texts -> comparison of their lengths, as in Table 12. Filled by callers that have texts."""
     warnings: list[str] = field(default_factory=list)
-    """What to know before the tokenizer is used; also logged."""
+    """What a user should know before using the tokenizer; also logged."""
     saved: float = 0.0
     """Share of the corpus' tokens that the new entries save."""
     exposure: ExposureLimit | None = None

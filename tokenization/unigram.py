@@ -12,13 +12,13 @@ from .prefix_tree import PrefixTree, select_entries
 from .segmentation import Model, Segmentation, read_unknown, read_vocabulary, segment_words
 
 BONUS = 1e-6
-"""What a piece is given for each token it saves: far above the rounding of a sum of scores, far below a difference
-between two cuts of a word, so that it decides only between cuts that the old model found equally likely."""
+"""Bonus of a piece for each token it saves. It is far above the rounding of a sum of scores and far below the difference
+between two cuts of a word, so it decides only between cuts that the old model found equally likely."""
 TIE_BREAK = 1e-7
-"""Up to how much a piece is given on top, by a hash of its text. Without it, cuts that save equally many tokens
-(`blasto|cyst` and `blast|ocyst`) have exactly the same score, and the rounding of the last bit decides: parsers of JSON
-differ in it, so the same file would be cut differently by `AutoTokenizer`, `tokenizers` and transformers.js. It is far
-above that rounding, and too small to outweigh the bonus of a token."""
+"""Largest further bonus of a piece, drawn by a hash of its text. Without it, cuts that save equally many tokens
+(`blasto|cyst` and `blast|ocyst`) would have exactly the same score, and the last bit's rounding would decide. JSON
+parsers round differently, so `AutoTokenizer`, `tokenizers` and transformers.js could cut the same text differently. It
+is far above that rounding and too small to outweigh the bonus of a token."""
 
 
 def propose_entries(
@@ -32,9 +32,9 @@ def propose_entries(
 ) -> list[str]:
     """Rank runs of pieces: only strings that start and end where pieces do can win over them; see `wordpiece`.
 
-    The words of these models are what stands between blanks, punctuation and all, and whole sentences of a language
-    without blanks. So a run ends at a piece with a character that is no letter, mark or digit, and at an unknown one:
-    `▁lymphoma` and `▁lymphoma,` count for one entry. `max_word_length` bounds the runs.
+    The words of these models are everything between blanks, including punctuation, or whole sentences of a language
+    without blanks. A run therefore ends at an unknown piece, and at one with a character that is no letter, mark or
+    digit: `▁lymphoma` and `▁lymphoma,` count for one entry. `max_word_length` limits the runs.
     """
     vocabulary = read_vocabulary(model)
     spelling = [piece for piece, _ in model["vocab"]]
@@ -64,9 +64,9 @@ def propose_entries(
 def add_entries(model: Model, entries: list[str], first_id: int) -> Model:
     """Append pieces that win over their old spelling, and over nothing else.
 
-    A piece scores what its old spelling did, and a little more for each token it saves. So the best cut of a text is,
-    of those that were best before, the one with the fewest tokens; with the scores of a newly trained model, or the
-    lowest score as default, a piece would change texts it has no part in, or never win.
+    A piece scores what its old spelling did, plus a little for each token it saves. Of the cuts of a text that were best
+    before, the one with the fewest tokens then wins. The scores of a newly trained model would change unrelated texts,
+    and the lowest score as default would never win.
     """
     if len(model["vocab"]) != first_id:
         raise ValueError(
@@ -88,7 +88,7 @@ def spell_entries(model: Model, entries: list[str]) -> Mapping[str, list[int]]:
 
 
 def _hash_entry(entry: str) -> float:
-    """A number from 0 to 1 that depends on the text alone: a rank would change the cuts whenever entries are sorted."""
+    """Return a number from 0 to 1 that depends on the text only; a rank would change the cuts when entries change."""
     return zlib.crc32(entry.encode()) / 2**32
 
 

@@ -102,13 +102,13 @@ def add_entries(model: Model, entries: list[str], first_id: int) -> Model:
 
 
 def spell_entries(model: Model, entries: list[str]) -> Mapping[str, list[int]]:
-    """Find the pieces by which a model without these entries writes them.
+    """Return the ids of the pieces by which a model without these entries spells them.
 
-    A continuation must be cut as one: as a text of its own, `##otropin` would begin with `#`. Cut by a model whose only
-    entries are the continuations, without their mark, it is.
+    A continuation must be cut as a continuation: as a text, `##otropin` would start with `#`. It is therefore cut by a
+    model whose only entries are the continuations, without their mark.
 
     Returns:
-        Ids of each entry's pieces; empty where a character is unknown.
+        Ids of each entry's pieces; empty if a character is unknown.
     """
     prefix = model["continuing_subword_prefix"]
     unknown = model["unk_token"]

@@ -24,9 +24,8 @@ from hf_domain.modeling.nested_models import save_nested_code
 class AuxiliaryLossCallback(TrainerCallback):
     """Logs the auxiliary outputs of a model (reconstruction losses, KL, ...) beside the loss.
 
-    Whatever a model lists in `keys_to_ignore_at_inference` and returns as a scalar is averaged over the examples since
-    the last log, or over an evaluation, where its name gets the prefix `eval_` and the examples of all processes count,
-    as in `eval_loss`.
+    Every scalar output named in `keys_to_ignore_at_inference` is averaged over the examples since the last log. In an
+    evaluation it is averaged over the examples of all processes, as `eval_loss` is, and gets the prefix `eval_`.
     """
 
     def __init__(self) -> None:
@@ -87,15 +86,15 @@ def log_auxiliary_losses(trainer: Trainer) -> None:
         return
     callback = AuxiliaryLossCallback()
     model.register_forward_hook(callback.collect, with_kwargs=True)
-    # First, because reporters read the line that this callback completes.
+    # In front, because reporters read the line that this callback completes.
     trainer.callback_handler.callbacks.insert(0, callback)
 
 
 class PushCodeCallback(TrainerCallback):
     """Copies the model's code into the folder before every push.
 
-    Trainer's `hub_strategy="every_save"` and "checkpoint" copy known file names only: the commits in between would name
-    code that is not there.
+    Trainer's `hub_strategy="every_save"` and "checkpoint" copy only files of known names, so that the commits during
+    training would name code that is not there.
     """
 
     def on_push_begin(
@@ -114,16 +113,16 @@ class PushCodeCallback(TrainerCallback):
             save_nested_code(model.config, folder)
             for file in Path(folder).iterdir():
                 copy = Path(str(args.output_dir), file.name)
-                # An earlier push may still be reading: do not truncate a file that is already right.
+                # An earlier push may still read the file, so do not truncate one that is already right.
                 if not (copy.is_file() and copy.read_bytes() == file.read_bytes()):
                     shutil.copy(file, copy)
 
 
 class StepTimer(TrainerCallback):
-    """Measures how many steps a second training makes once it runs.
+    """Measures how many steps a second training makes after its warm-up.
 
-    Trainer's own figure counts what the first steps do once: loading kernels, filling caches. Of a few steps they are
-    most, and what is planned from it takes another time.
+    Trainer's own figure includes what the first steps do once, such as loading kernels and filling caches. In a short
+    run that is most of the time, and plans based on it would be wrong.
     """
 
     def __init__(self, warm_up: int = 5):
@@ -151,7 +150,7 @@ class StepTimer(TrainerCallback):
         return time.perf_counter()
 
     def compute(self) -> float | None:
-        """Return steps a second after the warm-up; None where there were none."""
+        """Return steps a second after the warm-up; None without such steps."""
         if self.steps <= self.warm_up:
             return None
         return (self.steps - self.warm_up) / (self.ended - self.started)

@@ -1,4 +1,4 @@
-"""What the scripts that fine-tune share beside the steps of any run: their data, and the model with its labels."""
+"""What all fine-tuning scripts share: loading the data of a task, and the model with its labels."""
 
 import logging
 from collections.abc import Callable
@@ -24,10 +24,10 @@ logger = logging.getLogger(__name__)
 
 
 class FineTuner(Trainer):
-    """The stock trainer, which starts a new head by the states it reads, and keeps the order of evaluated examples.
+    """The stock trainer, which also starts a new head by the states it reads and keeps the order of evaluated examples.
 
-    With `train_sampling_strategy="group_by_length"` the stock one reorders them in evaluation as well, and predictions
-    no longer belong to the examples they are written beside.
+    With `train_sampling_strategy="group_by_length"` the stock trainer reorders examples in evaluation too, and writes
+    predictions beside the wrong examples.
     """
 
     train_dataset: Dataset
@@ -44,10 +44,10 @@ class FineTuner(Trainer):
         super().__init__(model, args, **options)
 
     def train(self, *args, **kwargs) -> Any:
-        """Start the head, if `load_model` found no weights for it, then train."""
+        """Start the head if the checkpoint has no weights for it, then train."""
         model: Any = self.model
         if new_weights := model.__dict__.pop("new_weights", ()):
-            batch = next(iter(self.get_eval_dataloader(self.train_dataset)))  # in order: the sampler draws nothing
+            batch = next(iter(self.get_eval_dataloader(self.train_dataset)))  # in order, so no random number is drawn
             start_head(model, new_weights, batch)
         return super().train(*args, **kwargs)
 
@@ -62,14 +62,14 @@ def load_splits(
 
     Args:
         data_args: Files or a dataset of the Hub.
-        training_args: Say by `do_train`, `do_eval` and `do_predict` which splits are needed.
-        needs_train: The training data are needed in any case, because they say which labels there are.
+        training_args: `do_train`, `do_eval` and `do_predict` tell which splits are needed.
+        needs_train: Load the training data in any case, because they define the labels.
 
     Returns:
-        Those of the splits `train`, `validation`, `test`, in this order, that are needed.
+        The needed splits among `train`, `validation` and `test`, in this order.
 
     Raises:
-        ValueError: A split that is needed is missing, or a file cannot be used.
+        ValueError: A needed split is missing, or a file cannot be used.
     """
     check_work(training_args, "do_train", "do_eval", "do_predict")
     if training_args.do_train:
@@ -102,7 +102,7 @@ def load_splits(
 
 
 def locate_example(data_args: DataArguments, split: str, row: int) -> str:
-    """Say where an example stands: the line of its file, or its number in a split of the Hub."""
+    """Return the place of an example: the line of its file, or its number in a split of the Hub."""
     files = getattr(data_args, f"{split}_file")
     return name_example(split, row) if files is None else locate_row(files, row)
 
@@ -113,9 +113,9 @@ def choose_text_columns(
     """Choose the columns of text that a task reads, check that every example has a text, and log them.
 
     Args:
-        splits: The data; the first one, train, decides.
+        splits: The data; the first split, train, decides.
         names: See `find_text_columns`.
-        locate: Says where an example stands, for messages.
+        locate: Returns the place of an example, for messages.
 
     Returns:
         One or two columns, which every split has.
@@ -166,9 +166,9 @@ def map_splits(
     """Tokenize every split.
 
     Args:
-        tokenize: Takes a batch of columns and returns the columns that replace them; `passage_ids` stay.
-        training_args: Say which process goes first, so that the others find its cache.
-        data_args: Say how many processes tokenize, and whether a cached result is used.
+        tokenize: Takes a batch of columns and returns the columns that replace them; `passage_ids` are kept.
+        training_args: Give the process that goes first and fills the cache for the others.
+        data_args: Give the number of processes that tokenize, and whether a cached result is used.
         options: Further arguments of `tokenize`, such as another tokenizer.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Checks that weights, gradients, losses and scores are finite: a run that became NaN stops and saves nothing."""
+"""Check that weights, gradients, losses and scores are finite: a run that became NaN stops and saves nothing."""
 
 import math
 from collections.abc import Mapping
@@ -29,10 +29,10 @@ def check_weights(model: torch.nn.Module, name: str, advice: str = "Use another 
 
 
 def check_metrics(metrics: Mapping[str, Any]) -> None:
-    """Raise unless every number among metrics is finite: nan is no score.
+    """Raise unless every number among metrics is finite.
 
     Raises:
-        ValueError: One is nan or infinite.
+        ValueError: A metric is nan or infinite.
     """
     for name, value in metrics.items():
         if isinstance(value, float) and not math.isfinite(value):
@@ -43,13 +43,13 @@ def check_metrics(metrics: Mapping[str, Any]) -> None:
 
 
 def check_predictions(predictions: Any) -> None:
-    """Raise unless all logits are finite: the largest of several nan is the first, which looks like an answer.
+    """Raise unless all logits are finite. The argmax over several nan is the first, which looks like an answer.
 
     Args:
-        predictions: An array, or a tuple of such, as Trainer gives them.
+        predictions: An array or a tuple of arrays, as Trainer returns them.
 
     Raises:
-        ValueError: One is nan or infinite.
+        ValueError: A logit is nan or infinite.
     """
     for logits in predictions if isinstance(predictions, tuple) else (predictions,):
         if (
@@ -64,10 +64,11 @@ def check_predictions(predictions: Any) -> None:
 
 
 class NonFiniteStop(TrainerCallback):
-    """Stops training before an optimizer step that would write nan or inf into the weights, and before saving such.
+    """Stops training before an optimizer step would write nan or inf into the weights, and before they are saved.
 
     Trainer alone would continue: it clips gradients by a norm of nan, and its `logging_nan_inf_filter` logs the mean of
-    the other losses instead. The filter stays on for evaluations: a batch without a masked token has a loss of 0 / 0.
+    the other losses instead. The filter stays on for evaluation, where a batch without a masked token has the loss 0 /
+    0.
     """
 
     def on_pre_optimizer_step(
@@ -79,13 +80,13 @@ class NonFiniteStop(TrainerCallback):
         optimizer: Any = None,
         **kwargs,
     ) -> None:
-        """Check the gradients; a loss that is not finite has none that are."""
+        """Check the gradients; a loss that is not finite gives none that are."""
         assert model is not None
         norm = get_total_norm([weight.grad for weight in model.parameters() if weight.grad is not None])
         if torch.isfinite(norm):
             return
-        # Float16: gradients of a loss that is scaled too high overflow, the step is left out and the scale is halved.
-        # From 65,536 it falls below 1 only where no scale helps.
+        # In float16, gradients of a loss that is scaled too high overflow; the step is skipped and the scale is halved.
+        # From 65,536 it falls below 1 only if no scale helps.
         scaler = getattr(optimizer, "scaler", None)
         if scaler is not None and scaler.get_scale() >= 1:
             return
@@ -114,7 +115,7 @@ class NonFiniteStop(TrainerCallback):
         metrics: dict[str, float] | None = None,
         **kwargs,
     ) -> None:
-        """Check the scores of an evaluation while training, by which the best checkpoint may be chosen."""
+        """Check the scores of an evaluation during training, which may choose the best checkpoint."""
         check_metrics(metrics or {})
 
     def on_step_end(
@@ -125,7 +126,7 @@ class NonFiniteStop(TrainerCallback):
         model: PreTrainedModel | None = None,
         **kwargs,
     ) -> None:
-        """Check the weights that are about to be saved: finite gradients times a huge rate are not finite."""
+        """Check the weights before they are saved: finite gradients times a huge rate can overflow."""
         if control.should_save and model is not None:
             self._check(args, model)
 

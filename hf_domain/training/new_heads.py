@@ -1,7 +1,7 @@
-"""The start of a new task head, of our models and of stock encoders: by the states that it reads, not by a constant.
+"""Start a new task head, stock or ours, by the states it reads instead of a constant spread.
 
-A constant spread suits one encoder: the first token's state has a norm of 1.4 in the demo's encoder, 1.9 in MiniLM's
-and 8 in the same MiniLM with rescaled states. A head whose outputs begin near zero learns slowly.
+A constant suits one encoder only: the first token's state has a norm of 1.4 in the demo's encoder, 1.9 in MiniLM's and
+8 in the same MiniLM with rescaled states. A head whose outputs start near zero learns slowly.
 """
 
 from collections.abc import Collection, Mapping
@@ -15,13 +15,13 @@ from hf_domain.modeling.backbone import BackbonePreTrainedModel, HeadLinear
 
 
 def list_head_weights(model: PreTrainedModel) -> set[str]:
-    """List the weights of linear layers that may belong to a head: in a stock model all, pooler and head are there."""
+    """List the weights of linear layers that may belong to a head; for a stock model, all of them."""
     kind = HeadLinear if isinstance(model, BackbonePreTrainedModel) else nn.Linear
     return {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, kind)}
 
 
 def choose_start(model: PreTrainedModel, new_weights: Collection[str], spread: float | None) -> None:
-    """Let `FineTuner` start the weights named; the spread is saved with the model.
+    """Record the weights that `FineTuner` will start; the spread is saved with the model.
 
     Raises:
         ValueError: The spread is not above 0.
@@ -52,7 +52,7 @@ def start_head(model: PreTrainedModel, new_weights: Collection[str], batch: Mapp
     def draw(layer: Any, inputs: tuple[torch.Tensor, ...]) -> None:
         states = inputs[0]
         if mask is not None and states.shape[:-1] == mask.shape:
-            states = states[mask.bool()]  # padding has states too
+            states = states[mask.bool()]  # leave out the states of padding
         norm = states.float().norm(dim=-1).square().mean().sqrt().item()
         layer.weight.normal_(std=HeadLinear.OUTPUT_SPREAD / norm if spread is None else spread)
         if layer.bias is not None:

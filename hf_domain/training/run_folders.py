@@ -1,7 +1,7 @@
-"""The output folder of a run: what it holds, who writes into it, and the checkpoint a killed run continues from.
+"""The output folder of a run: what it holds, who writes into it, and the checkpoint that a killed run continues from.
 
-A run writes `_run.json` before it works: its options, and digests of the files and models it reads. The same command in
-the same folder then continues a killed run and leaves a finished one as it is; any other run is refused.
+Before it works, a run writes `_run.json`: its options, and digests of the files and models it reads. The same command
+in the same folder continues a killed run and skips a finished one; any other run is refused.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ MADE = (
     "model.onnx*",
     "model.pt2",
 )
-# Options that change neither weights nor results, or that only say where something is.
+# Options that change neither weights nor results, or only say where something is.
 FREE = {
     "overwrite_output_dir", "resume_from_checkpoint", "output_dir", "token", "cache_dir", "trust_remote_code",
     "overwrite_cache", "preprocessing_num_workers", "num_workers", "dask_scheduler", "counts_file", "use_cpu",
@@ -55,7 +55,7 @@ FREE = {
 FREE_PREFIXES = ("_", "log_", "logging_", "save_", "hub_", "ddp_", "dataloader_", "trackio_")
 # A cache may move, but must not come or go: cached states are rounded.
 CACHES = ("memory_cache", "passage_cache")
-# Beside `*_file` and `*_or_path`.
+# Options that name files or models, besides `*_file` and `*_or_path`.
 PATHS = ("tokenizer_name", "config_name", "expanded_vocabulary", "datastore", "dataset_name")
 
 
@@ -63,12 +63,12 @@ def run_in_folder(run: Callable[..., None], *arguments: Any) -> None:
     """Run a command in its output folder: continue it if it was killed, skip it if it is finished.
 
     Args:
-        run: Takes the arguments; is not called where the same run is finished.
-        arguments: Dataclasses, one of which names `output_dir`.
+        run: Takes the arguments; not called if the same run is finished.
+        arguments: Dataclasses, one of which has `output_dir`.
 
     Raises:
         ValueError: Another process writes into the folder, or the folder holds something else.
-        OSError: The disk became full; names the place.
+        OSError: The disk is full; names the place.
     """
     options = {item.name: getattr(group, item.name) for group in arguments for item in fields(group)}
     training_args = next((group for group in arguments if isinstance(group, TrainingArguments)), None)
@@ -93,7 +93,7 @@ def run_in_folder(run: Callable[..., None], *arguments: Any) -> None:
             run(*arguments)
         except Exception:
             if writes and not list_made(folder):
-                (folder / RECORD).unlink(missing_ok=True)  # what is refused leaves nothing
+                (folder / RECORD).unlink(missing_ok=True)  # a refused run leaves nothing
             raise
         if writes:
             record = read_record(folder) | {"finished": True, "pushed": bool(options.get("push_to_hub"))}
@@ -101,7 +101,7 @@ def run_in_folder(run: Callable[..., None], *arguments: Any) -> None:
 
 
 def begin_run(folder: Path, options: dict[str, Any], description: dict[str, Any]) -> bool:
-    """Record that a run begins, unless the folder holds it, finished.
+    """Record that a run begins, unless the folder holds it finished.
 
     Args:
         description: Identifies the run, see `describe_run`.
@@ -116,7 +116,7 @@ def begin_run(folder: Path, options: dict[str, Any], description: dict[str, Any]
     check_inputs(folder, options)
     record, overwrites = read_record(folder), bool(options.get("overwrite_output_dir"))
     chosen = options.get("resume_from_checkpoint")
-    # Whoever names a checkpoint of this folder wants the run to continue from it.
+    # A user who names a checkpoint of this folder wants the run to continue from it.
     if not overwrites and not (chosen and Path(chosen).resolve().is_relative_to(folder.resolve())):
         check_same_run(folder, record, description, can_overwrite="overwrite_output_dir" in options)
         if record.get("finished"):
@@ -145,12 +145,12 @@ def clear_folder(folder: Path, *, checkpoints: bool = False) -> None:
         if is_number(checkpoint) and (checkpoints or is_damaged(checkpoint)):
             drop_checkpoint(checkpoint)
     for results in folder.glob("*_results.json"):
-        if not is_json(results):  # Trainer adds to the file, and reads it for that
+        if not is_json(results):  # Trainer reads this file to add to it
             results.unlink()
 
 
 def check_inputs(folder: Path, options: dict[str, Any]) -> None:
-    """Check that a run does not write over what it reads."""
+    """Check that a run does not overwrite its own inputs."""
     own = folder.resolve()
     for name, value in options.items():
         if not name.endswith("_or_path") and name not in PATHS:
@@ -165,17 +165,17 @@ def check_inputs(folder: Path, options: dict[str, Any]) -> None:
 
 
 def check_same_run(folder: Path, record: dict[str, Any], description: dict[str, Any], can_overwrite: bool) -> None:
-    """Check that a folder is free, or holds the run that is described.
+    """Check that a folder is free or holds the described run.
 
     Raises:
-        ValueError: It holds something else; says what.
+        ValueError: The folder holds something else; names it.
     """
     remedy = "Name another --output_dir"
     remedy += ", or start over with --overwrite_output_dir." if can_overwrite else " or delete this one."
     if not record:
         check_free(folder, remedy)
     if not list_made(folder) and not record.get("finished"):
-        return  # a run that died before it made anything
+        return  # the earlier run died before it made anything
     ours, theirs = description["options"], record["options"]
     changes = [f"{name} {theirs[name]!r}, now {ours[name]!r}" for name in ours.keys() & theirs.keys()
                if theirs[name] != ours[name] and not is_digest(ours[name], theirs[name])]  # fmt: skip
@@ -191,7 +191,7 @@ def check_same_run(folder: Path, record: dict[str, Any], description: dict[str, 
 
 
 def check_free(folder: Path, remedy: str) -> None:
-    """Check that a folder holds nothing that a run would overwrite."""
+    """Check that a folder holds no files that a run would overwrite."""
     if held := list_made(folder):
         listed = ", ".join(held[:5]) + (f" and {len(held) - 5} more" if len(held) > 5 else "")
         raise ValueError(f"an output folder must be free for what the run makes, but {folder} holds {listed}. {remedy}")
@@ -229,7 +229,7 @@ def describe_run(arguments: Sequence[Any]) -> dict[str, Any]:
 
 
 def describe_option(name: str, value: Any) -> Any:
-    """Return the value of an option; a digest where it names a file or a folder that is there."""
+    """Return the value of an option, or a digest if it names an existing file or folder."""
     if name in CACHES:
         return value is not None
     if isinstance(value, list):
@@ -237,14 +237,14 @@ def describe_option(name: str, value: Any) -> Any:
     if isinstance(value, str) and name.endswith("_file"):
         try:
             return [digest_path(Path(file)) for file in find_files([value])]
-        except FileNotFoundError:  # whoever reads it reports it
+        except FileNotFoundError:  # reported when it is read
             return value
     is_path = isinstance(value, str) and (name.endswith("_or_path") or name in PATHS)
     return digest_path(Path(value)) if is_path and Path(value).exists() else value
 
 
 def digest_path(path: Path) -> str:
-    """Return a digest of a file, or of what a run reads of a folder: a datastore, a model, or all files."""
+    """Return a digest of a file, or of the part of a folder that a run reads: a datastore, a model, or all files."""
     files = [path]
     if path.is_dir():
         patterns: tuple[str, ...] = ("**/*",)
@@ -270,10 +270,10 @@ def choose_checkpoint(folder: Path, chosen: str | None) -> str | None:
     """Return the checkpoint from which training continues, and log it; None starts from the beginning.
 
     Args:
-        chosen: What `--resume_from_checkpoint` names.
+        chosen: The value of `--resume_from_checkpoint`.
 
     Raises:
-        ValueError: The named checkpoint is not whole.
+        ValueError: The named checkpoint is incomplete.
     """
     if chosen is not None and not is_resumable(Path(chosen)):
         raise ValueError(
@@ -294,14 +294,14 @@ def find_checkpoint(output_dir: str | Path) -> str | None:
 
 
 def is_number(checkpoint: Path) -> bool:
-    """Return whether Trainer named a checkpoint, by its step."""
+    """Return whether a folder has the name of a checkpoint of Trainer, which ends in its step."""
     return checkpoint.name.removeprefix("checkpoint-").isdigit()
 
 
 def is_resumable(checkpoint: Path) -> bool:
     """Return whether training can continue from a checkpoint exactly as if it had never stopped.
 
-    Trainer continues without a missing optimizer or random state, and says nothing.
+    Trainer continues without a missing optimizer or random state, and does not say so.
     """
     names = {path.name for path in checkpoint.iterdir()} if checkpoint.is_dir() else set()
     # DeepSpeed and FSDP keep weights and optimizer in folders of their own.
@@ -314,7 +314,7 @@ def is_resumable(checkpoint: Path) -> bool:
 
 
 def is_damaged(checkpoint: Path) -> bool:
-    """Return whether a checkpoint was left by a run that died while it saved: Trainer writes its state last."""
+    """Return whether a run died while it saved this checkpoint; Trainer writes the trainer state last."""
     return not (checkpoint / STATE).is_file() or not all(map(is_whole, checkpoint.iterdir()))
 
 
@@ -328,7 +328,7 @@ def is_whole(file: Path) -> bool:
                 return True
         except (OSError, SafetensorError):
             return False
-    if file.suffix in (".pt", ".pth", ".bin"):  # of torch.save
+    if file.suffix in (".pt", ".pth", ".bin"):  # written by torch.save
         return zipfile.is_zipfile(file)
     return True
 
