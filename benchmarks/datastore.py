@@ -96,7 +96,7 @@ def measure_parts(files: list[str], number: int, model: str, analyzer: str) -> d
 
 
 def measure_index(folder: str, number: int) -> dict:
-    """The index alone, from so many passages."""
+    """Build only the index, from this many passages."""
     datastore = Datastore.load(folder)
     megabytes = sum(len(text.encode()) for _, text in itertools.islice(datastore.read_texts(), number)) / MEGABYTE
     with tempfile.TemporaryDirectory() as target:

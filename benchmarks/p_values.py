@@ -43,7 +43,7 @@ class Simulation:
         self.visible = find_visible_difference(sizes, seeds, pretraining_seeds, rows - 1, rows)
 
     def draw(self, generator: np.random.Generator, better: float) -> list[statistics.Difference]:
-        """Simulate a plan whose first row is better by so many points, and compare it with the others."""
+        """Simulate a plan whose first row is better by this many points, and compare it with the others."""
         several = self.pretraining_seeds > 1
         moved = statistics.SEED_DEVIATION * several * generator.normal(size=(self.rows, self.pretraining_seeds))
         drawn: list[dict] = [{} for _ in range(self.rows)]

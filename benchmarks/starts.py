@@ -77,7 +77,7 @@ class HeldOutLoss(TrainerCallback):
         self.batches, self.steps, self.losses = batches, steps, dict[str, float]()
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs) -> None:
-        """Measure, and say so."""
+        """Measure and print the table."""
         if state.global_step in self.steps:
             self.losses[str(state.global_step)] = loss = measure(model, self.batches)
             print(f"  step {state.global_step}: {loss:.3f} on held-out text", flush=True)

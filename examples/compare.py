@@ -5,10 +5,10 @@
 """Is it better than plain continued pre-training, at equal cost? Run a plan and write the report.
 
     python examples/compare.py plan.yaml                # into a folder named after the plan, beside it
-    python examples/compare.py plan.yaml --dry_run      # say what would be run
+    python examples/compare.py plan.yaml --dry_run      # list the runs
     python examples/compare.py plan.yaml --shard 2/4    # the second of four parts; each may run on its own machine
     python examples/compare.py plan.yaml --num_processes 4  # four steps at once, for small models on a CPU
-    python examples/compare.py plan.yaml --report_only  # from the results that are there
+    python examples/compare.py plan.yaml --report_only  # from the existing results
 
 A short plan has `encoder`, `corpus: corpus.txt`, `tasks: [acl_arc]`, `methods: [dapt, varmae]`, `budget`. A whole one:
 
@@ -37,7 +37,7 @@ A short plan has `encoder`, `corpus: corpus.txt`, `tasks: [acl_arc]`, `methods: 
     fine_tuning: {learning_rate: 3e-5, num_train_epochs: 4}
 
 `pretraining`, `fine_tuning`, `vocabulary` and `datastore` are flags of run_mlm.py, of the scripts of the tasks, of
-run_expand_vocab.py and of build_datastore.py. What is done is skipped: a killed comparison goes on where it was, and a
+run_expand_vocab.py and of build_datastore.py. Finished steps are skipped, a killed comparison continues, and a
 run that failed is tried again. Each run leaves one file in results/; the results of several machines are put into one
 folder.
 """
@@ -74,7 +74,7 @@ def main() -> None:
         "--num_processes", type=int, default=1, help="steps that run at once, for small models on a CPU"
     )
     parser.add_argument("--dry_run", action="store_true", help="list the steps that are missing and run none")
-    parser.add_argument("--report_only", action="store_true", help="write the report of the results that are there")
+    parser.add_argument("--report_only", action="store_true", help="write the report from the existing results")
     args = parser.parse_args()
     output_dir = args.output_dir or args.plan.with_suffix("")
     plan = load_plan(args.plan, output_dir)

@@ -42,7 +42,7 @@ def main() -> None:
     if output_file and output_file.suffix not in (".jsonl", ".csv"):
         raise ValueError(f"--output_file must end in .jsonl or .csv, but is {output_file}")
     if output_file and output_file.exists():
-        raise FileExistsError(f"--output_file must be a new file, but {output_file} is there: name another")
+        raise FileExistsError(f"--output_file must be a new file, but {output_file} exists: name another")
     for name in ("num_passages", "max_seq_length", "batch_size"):
         if (value := getattr(args, name)) is not None and value < 1:
             raise ValueError(f"--{name} must be at least 1, but is {value}")

@@ -115,7 +115,7 @@ def main() -> None:
         output_dir / "hub",
         model_name=f"{encoder.name}-varmae",
         license="apache-2.0" if is_demo else None,
-        license_note="The sources and licenses of the demo's data stand in examples/quickstart_data/NOTICE.md."
+        license_note="The sources and licenses of the demo's data are in examples/quickstart_data/NOTICE.md."
         if is_demo
         else "Not stated yet: name the licenses of the base model and of the corpus here before you publish.",
         limits="Made by the quickstart of hf-domain with a small budget: a demonstration, not a model for production.",

@@ -83,7 +83,7 @@ def run(model_args, data_args, passage_args, training_args):
         collator = passages.collate(collator)
 
     method = METHODS[model_args.method]
-    # Until an adapter is finished, whoever loads the folder puts it on the weights beside it: nothing is pushed before.
+    # Push nothing before an adapter is finished: loading the folder would put it on the weights beside it.
     pushes, training_args.push_to_hub = training_args.push_to_hub, training_args.push_to_hub and not method.finish
     trainer = Trainer(
         model=model,

@@ -45,10 +45,11 @@ class Arguments:
 
     model_name_or_path: str = field(metadata={"help": "Encoder: a folder or a name on the Hub."})
     train_file: str = field(metadata={"help": "Training data: .jsonl, .json, .csv or .parquet."})
-    test_file: str = field(metadata={"help": "Test data, likewise."})
+    test_file: str = field(metadata={"help": "Test data."})
     output_dir: str = field(metadata={"help": "Where predictions and scores are written."})
     validation_file: str | None = field(
-        default=None, metadata={"help": "Likewise; the thresholds of several labels are chosen on it. Default: 0.5."}
+        default=None,
+        metadata={"help": "Validation data, to choose the thresholds of several labels. Default: 0.5."},
     )
     text_column_names: str | None = field(
         default=None, metadata={"help": "Column of text, or two as first,second. Default: as run_classification.py."}
@@ -61,9 +62,9 @@ class Arguments:
         default="balanced", metadata={"help": "balanced: every class weighs the same."}
     )
     max_seq_length: int = field(default=128, metadata={"help": "Tokens of an example at most."})
-    max_train_samples: int | None = field(default=None, metadata={"help": "Use the first so many training examples."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Likewise for validation."})
-    max_predict_samples: int | None = field(default=None, metadata={"help": "Likewise for test."})
+    max_train_samples: int | None = field(default=None, metadata={"help": "Use the first N training examples."})
+    max_eval_samples: int | None = field(default=None, metadata={"help": "The same for validation."})
+    max_predict_samples: int | None = field(default=None, metadata={"help": "The same for test."})
     per_device_eval_batch_size: int = field(default=32, metadata={"help": "Examples that are encoded at once."})
     use_cpu: bool = field(default=False, metadata={"help": "Use no accelerator."})
 

@@ -21,7 +21,7 @@ from types import ModuleType
 from hf_domain import __version__
 from hf_domain.registration import register_classes
 
-# Packages whose ValueErrors speak to users; those of others, such as torch's of shapes, are bugs of ours.
+# Packages whose ValueErrors are meant for users. One of another package, such as torch on shapes, is our bug.
 SPEAKING = ("hf_domain", "transformers", "datasets", "huggingface_hub", "tokenizers", "accelerate", "peft", "evaluate")
 NUMBERS = {"int": (int, "a whole number"), "float": (float, "a number")}
 USAGE = """usage: hf-domain <command> [options]
@@ -165,7 +165,7 @@ def describe_mistake(error: Exception) -> str | None:
     message = str(error)
     if isinstance(error, OSError) and error.strerror and error.filename:
         message = f"{error.strerror}: {error.filename}"
-    # The list of what is wrong with a plan has its lines; transformers lists hundreds of classes.
+    # Problems of a plan keep their lines; transformers lists hundreds of classes.
     return message if "\n- " in message else textwrap.shorten(message, 600, placeholder=" ...")
 
 

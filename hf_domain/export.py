@@ -49,12 +49,12 @@ class ExportReport:
 def check_exportable(model: PreTrainedModel) -> None:
     """Check that a model can be served from text alone.
 
-    The rule: an exported program gets what a tokenizer gives. `forward` of the model, and of every model of ours inside
-    it, may name text inputs and targets; a stock model may have others with a default. A G-MAP reads the memory of a
-    second encoder and a RADA passages from a datastore: their programs would silently be others without them.
+    An exported program gets only what a tokenizer returns. `forward` of the model, and of each of our models inside it,
+    may therefore take only text inputs and targets; a stock model may have other inputs with a default. Without the
+    memory of a G-MAP or the passages of a RADA, the program would silently compute something else.
 
     Raises:
-        ValueError: An input is no text; names it and its model.
+        ValueError: The model has another input; names both.
     """
     for module in model.modules():
         if not isinstance(module, PreTrainedModel):

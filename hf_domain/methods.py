@@ -171,7 +171,7 @@ class Method:
     trains_rows_apart: bool = False
     """Trains the rows of new entries apart from the encoder's table."""
     trains_top_layers: bool = False
-    """Fine-tuning trains the head and the top three layers of its checkpoints; `--train_top_layers` may say others."""
+    """Fine-tuning trains the head and the top three layers of its checkpoints, unless `--train_top_layers` is given."""
     reads_memory: bool = False
     """Needs `--memory_name_or_path`."""
     reads_passages: bool = False
@@ -320,7 +320,7 @@ PRETRAINING_METHODS = tuple(name for name, method in METHODS.items() if method.b
 # `hf-domain classification --method`, and of the other tasks; the first is the encoder as it is.
 PLAIN = "plain"
 TASK_METHODS = (PLAIN, *(name for name, method in METHODS.items() if method.build_for_task is not None))
-# Model types whose code travels with a checkpoint; all others belong to transformers, whatever their configs say.
+# Model types whose code travels with a checkpoint; all other types belong to transformers.
 OWN_TYPES = tuple(dict.fromkeys(method.model_type for method in METHODS.values() if method.model_type is not None))
 
 
@@ -437,7 +437,7 @@ RECIPES = {
 
 
 def check_start(name: str, earlier: Sequence[str]) -> list[str]:
-    """Say why a recipe cannot start from the encoder that other recipes make; empty if it can.
+    """Return why a recipe cannot start from an encoder that another recipe made; empty if it can.
 
     Args:
         earlier: Names of the recipes that made the encoder, the last one first.

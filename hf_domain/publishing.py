@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
-from huggingface_hub.errors import HFValidationError, HTTPError  # HTTPError: of whatever library speaks HTTP
+from huggingface_hub.errors import HFValidationError, HTTPError  # HTTPError of its HTTP library
 from huggingface_hub.utils import filter_repo_objects
 from safetensors import SafetensorError, safe_open
 from transformers import AutoTokenizer
@@ -152,7 +152,7 @@ def check_code(folder: Path) -> None:
 
 
 def list_weights(folder: Path) -> list[str]:
-    """List the files that hold the weights of a model, whether they are there or not.
+    """List the files that should hold the weights of a model, existing or not.
 
     Raises:
         ValueError: One of them is cut off.
@@ -173,7 +173,7 @@ def list_weights(folder: Path) -> list[str]:
 
 
 def list_code(folder: Path) -> list[str]:
-    """List the files of the code that `auto_map` names, and of what that imports, whether they are there or not."""
+    """List the files of the code that `auto_map` names and of its imports, existing or not."""
     configs = [
         json.loads((folder / name).read_text(encoding="utf-8")) for name in ("config.json", "tokenizer_config.json")
     ]

@@ -49,7 +49,7 @@ def register_models() -> None:
 
 
 def register_adapters() -> None:
-    """Register our adapter with peft, and say what a `LoraConfig` without `target_modules` means in our models."""
+    """Register our adapter with peft, and the default `target_modules` of a `LoraConfig` on our models."""
     from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
 
     TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.update(dict.fromkeys(OWN_TYPES, LORA_TARGETS))

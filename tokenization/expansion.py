@@ -246,7 +246,7 @@ class Domain:
 
 
 class Options(NamedTuple):
-    """Those of `expand_vocabulary` that say how the size is chosen."""
+    """The arguments of `expand_vocabulary` that control the choice of the size."""
 
     size: int | None
     max_size: int | None
@@ -440,7 +440,7 @@ def _measure_unspaced(corpus: WordCounts, backend: Tokenizer) -> float:
 
 
 def _explain_unspaced(share: float, kind: str) -> str:
-    """Say why a WordPiece or BPE model gets no words of such a language, and what to use."""
+    """Return why a WordPiece or BPE model gets no words of such a language, and what to use instead."""
     reason = {
         "WordPiece": "BERT's pre-tokenizer makes each Chinese character a word and each Thai or Japanese phrase one",
         "BPE": "a byte-level pre-tokenizer takes a whole phrase for one word",

@@ -12,8 +12,8 @@ from .prefix_tree import PrefixTree, select_entries
 from .segmentation import Model, Segmentation, read_unknown, read_vocabulary, segment_words
 
 BONUS = 1e-6
-"""Bonus of a piece for each token it saves. It is far above the rounding of a sum of scores and far below the difference
-between two cuts of a word, so it decides only between cuts that the old model found equally likely."""
+"""Bonus of a piece for each token it saves. It is far above the rounding of a sum of scores, and far below the
+difference between two cuts of a word: it decides only between cuts that the old model found equally likely."""
 TIE_BREAK = 1e-7
 """Largest further bonus of a piece, drawn by a hash of its text. Without it, cuts that save equally many tokens
 (`blasto|cyst` and `blast|ocyst`) would have exactly the same score, and the last bit's rounding would decide. JSON
@@ -64,9 +64,9 @@ def propose_entries(
 def add_entries(model: Model, entries: list[str], first_id: int) -> Model:
     """Append pieces that win over their old spelling, and over nothing else.
 
-    A piece scores what its old spelling did, plus a little for each token it saves. Of the cuts of a text that were best
-    before, the one with the fewest tokens then wins. The scores of a newly trained model would change unrelated texts,
-    and the lowest score as default would never win.
+    A piece scores what its old spelling did, plus a little for each token it saves. Of the cuts that were best before,
+    the one with the fewest tokens then wins. The scores of a newly trained model would change unrelated texts, and a
+    piece with the lowest score would never win.
     """
     if len(model["vocab"]) != first_id:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Next-token prediction with an encoder: a causal stage before masked-language modeling goes on."""
+"""Next-token prediction with an encoder: a causal stage, followed by masked language modeling."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -45,8 +45,8 @@ def load_corpus(
         validation_split_percentage: Share of the documents held out when there is no validation split: drawn at
             random, since corpora are often sorted by source, and always the same. 0: none. Default: as in run_mlm.py
             of transformers.
-        num_validation_examples: With `streaming`, the first so many documents are held out instead (our choice: the
-            length of a stream is not known).
+        num_validation_examples: With `streaming`, this many documents at the start are held out instead (our choice, as
+            the length of a stream is not known).
         streaming: Read while training.
         load_options: For `datasets.load_dataset`: `cache_dir`, `revision`, `token`.
 

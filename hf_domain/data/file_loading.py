@@ -56,7 +56,7 @@ def find_files(patterns: str | Sequence[str]) -> list[str]:
 def load_rows(
     data: Rows, name: str = "data", *, streaming: bool = False, **load_options: Any
 ) -> Dataset | IterableDataset:
-    """Load data, whatever holds it.
+    """Load data from files or objects.
 
     Args:
         data: A path, a glob or a list of `Path` objects, see `load_files`; or texts, rows, a table, a dataset or a

@@ -10,7 +10,7 @@ finds words by gaps between character offsets, which puts a whole sequence into 
 (DeBERTa-v2) and for byte-level ones without trimmed offsets (ModernBERT). The tokenizer knows its words:
 `BatchEncoding.word_ids()`.
 
-What a word is, is the tokenizer's to say, and differs where no spaces are written: BERT makes every Chinese character a
+The tokenizer decides what a word is, which differs in languages without spaces: BERT makes every Chinese character a
 word, so there whole-word masking is token masking; byte-level BPE takes a run of letters between punctuation marks and
 Unigram everything between two spaces, which may be a sentence. Use token masking for such a pair.
 """

@@ -111,7 +111,7 @@ def compute_class_metrics(
 
     Args:
         predictions: See `decode_logits`.
-        references: Likewise, gold.
+        references: The same, gold.
         problem_type: As in the model's config.
         negative_labels: See `compute_single_label_metrics`.
     """

@@ -1,4 +1,4 @@
-"""Words of a domain, which masking may prefer: the counts of the domain's and of general text say which they are."""
+"""Find the words of a domain, which masking may prefer, by word counts of the domain's text and of general text."""
 
 from typing import Literal
 
@@ -27,7 +27,7 @@ def weigh_words(
     Args:
         tokenizer: The tokenizer of the model, with a fast backend.
         domain: Counts of the domain's text, by this tokenizer.
-        general: Counts of general text, likewise.
+        general: Counts of general text.
         rule: "ratio": words whose share in the domain is largest against that in general text. "keyword": those with
             the largest log-likelihood (Dunning 1993), which frequent words reach, too. "random": as many at random, the
             control: it shows what preferring any words does.

@@ -23,9 +23,9 @@ from hf_domain.datastore.tantivy_index import import_tantivy
 
 logger = logging.getLogger(__name__)
 
-LOOKED_AT = 10  # documents that say which analyzer fits
+LOOKED_AT = 10  # documents that decide which analyzer fits
 COMMIT_CHARACTERS = 16_000_000  # text between two commits, some seconds of work
-COMMIT_SHARE = 1 / 16  # and at least so much of what is there, so that 100 GB are 100 files and not 6,000
+COMMIT_SHARE = 1 / 16  # and at least this share of the datastore, so that 100 GB are 100 files and not 6,000
 
 
 def build_datastore(

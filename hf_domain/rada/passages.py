@@ -236,7 +236,7 @@ def weigh_words(
     num_passages: int = 10,
     max_query_terms: int | None = None,
 ) -> dict[int, list[tuple[int, int, float]]]:
-    """Let a model read for a text, and say which passage it chose and how it weighs its words.
+    """Run a model on a text, and return the passage it chose with the weights of its words.
 
     Args:
         model: Any head, or none.

@@ -77,13 +77,15 @@ class FineTuningArguments(ModelArguments):
     train_top_layers: int | None = field(
         default=None,
         metadata={
-            "help": "Train the head and so many top layers alone; 0 trains all, embeddings too. Default: 3 for an "
-            "exBERT, else 0."
+            "help": "Train only the head and this many top layers; 0 trains everything, with the embeddings. "
+            "Default: 3 for an exBERT, else 0."
         },
     )
     early_stopping_patience: int | None = field(
         default=None,
-        metadata={"help": "Stop after so many evaluations (epochs) without a better score, and keep the best weights."},
+        metadata={
+            "help": "Stop after this many evaluations (epochs) without a better score, and keep the best weights."
+        },
     )
 
 

@@ -67,8 +67,8 @@ class NonFiniteStop(TrainerCallback):
     """Stops training before an optimizer step would write nan or inf into the weights, and before they are saved.
 
     Trainer alone would continue: it clips gradients by a norm of nan, and its `logging_nan_inf_filter` logs the mean of
-    the other losses instead. The filter stays on for evaluation, where a batch without a masked token has the loss 0 /
-    0.
+    the other losses instead. The filter stays on for evaluation, where a batch without masked tokens has the
+    loss 0 / 0.
     """
 
     def on_pre_optimizer_step(

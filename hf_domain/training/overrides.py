@@ -64,7 +64,7 @@ def parse_overrides(overrides: str | None) -> dict[str, Any]:
 
 
 def check_names(overrides: dict[str, Any], config: Any) -> None:
-    """Raise unless the options are fields of a configuration: transformers would set any other name as well."""
+    """Raise unless the options are fields of a configuration; transformers would set any other name, too."""
     known = {item.name for item in fields(config)}
     if isinstance(config, BackboneConfig):  # it has the fields of its encoder too
         known |= {name for name in overrides if has_encoder_field(config, name)}

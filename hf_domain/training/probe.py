@@ -82,7 +82,7 @@ def encode_words(
         for number, row in enumerate(rows):
             ids = encodings.word_ids(number)
             firsts = [ids.index(word) if word in ids else None for word in range(len(sentences[row]))]
-            # A word of which the tokenizer leaves nothing has the state of the first token.
+            # A word without tokens gets the state of the first token.
             known = [first or 0 for first in firsts[: 1 + max((w for w, f in enumerate(firsts) if f), default=-1)]]
             states[row] = hidden[number, known].float().cpu().numpy()
     return [states[row] for row in range(len(sentences))]

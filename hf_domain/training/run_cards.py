@@ -1,4 +1,4 @@
-"""The model card of a run: what its arguments, its metrics and its files say."""
+"""Write the model card of a run from its arguments, its metrics and its files."""
 
 import logging
 import shlex
@@ -47,10 +47,10 @@ def make_run_card(
     Args:
         trainer: Has saved its model and its metrics.
         task: As the Hub names it.
-        model_args: Say what it was trained from.
-        data_args: Say what it was trained on.
+        model_args: Give what it was trained from.
+        data_args: Give what it was trained on.
         passage_args: Name the datastore, if there is one.
-        documents: How many documents a corpus has; None if nobody counted them.
+        documents: Number of documents of a corpus, if counted.
     """
     folder, encoder = Path(str(trainer.args.output_dir)), model_args.model_name_or_path
     metrics = read_json(folder / METRICS) if (folder / METRICS).is_file() else {}
@@ -126,7 +126,7 @@ def find_origin(encoder: str, token: str | None) -> tuple[str | None, str | None
     elif is_hub_id(encoder) and not HF_HUB_OFFLINE:
         try:
             data = HfApi(token=token).model_info(encoder, timeout=10).card_data
-        except Exception as error:  # of whatever library speaks HTTP; a card without a license is a card
+        except Exception as error:  # of any HTTP library; a card without a license is better than no card
             logger.debug(f"the license of {encoder} is not known: {error}")
     base, license = getattr(data, "base_model", None), getattr(data, "license", None)
     name = encoder if is_hub_id(encoder) else base
@@ -134,7 +134,7 @@ def find_origin(encoder: str, token: str | None) -> tuple[str | None, str | None
 
 
 def describe_licenses(encoder: str, origin: str | None, license: str | None, data_args: Any) -> str:
-    """Say which licenses are known, and where the others are to be found."""
+    """Return a sentence on the known licenses, and where to find the others."""
     base = origin or Path(encoder).resolve().name
     known = f"{base} is under the license {license}." if license else f"The run does not know the license of {base}."
     if data_args.dataset_name and is_hub_id(data_args.dataset_name):
@@ -162,7 +162,7 @@ def list_files(data_args: Any) -> list[Path]:
 
 
 def describe_data(trainer: Trainer, task: str, data_args: Any, metrics: dict[str, Any], documents: int | None) -> str:
-    """Say how much was trained on what, with a digest of local files."""
+    """Return a sentence on the training data: their amount, their names, and a digest of local files."""
     files, facts = list_files(data_args), []
     if documents is not None:
         facts.append(f"{documents:,} documents")
@@ -249,7 +249,7 @@ def format_value(value: Any) -> str:
 
 
 def describe_limits(folder: Path, task: str, is_evaluated: bool) -> str:
-    """Say what a reader must not expect."""
+    """Return the limits of a model, for its card."""
     config, sentences = read_config(folder), []
     if is_evaluated:
         sentences.append("The results are those of one run with one seed, on the data above alone.")

@@ -50,7 +50,7 @@ def start_run(training_args: TrainingArguments, verbose: bool = False) -> None:
     """Set up logging and the seed as the scripts of transformers do.
 
     Args:
-        training_args: Say the level of logging and the seed.
+        training_args: Give the level of logging and the seed.
         verbose: Show all arguments and the messages of the libraries.
 
     Raises:
@@ -66,7 +66,7 @@ def start_run(training_args: TrainingArguments, verbose: bool = False) -> None:
     start_logging(training_args, verbose)
     warn_of_slow_bfloat16(training_args)
     keep_private(training_args)
-    if training_args.include_num_input_tokens_seen == "no":  # else nobody knows the tokens a second
+    if training_args.include_num_input_tokens_seen == "no":  # needed for the tokens per second
         training_args.include_num_input_tokens_seen = "non_padding"
     if training_args.device.type == "cpu":
         training_args.dataloader_pin_memory = False  # torch warns at every epoch that there is no GPU to pin for
@@ -335,13 +335,13 @@ def finish_run(
     passage_args: Any,
     documents: int | None = None,
 ) -> None:
-    """Write the card, push if the run asks for it, and say where the model is and what may come next.
+    """Write the card, push if the run asks for it, and print the model's place and a next command.
 
     Args:
         task: As the Hub names it.
-        data_args: Say what it was trained on.
+        data_args: Give what it was trained on.
         passage_args: Name the datastore, if there is one.
-        documents: How many documents a corpus has; None if nobody counted them.
+        documents: Number of documents of a corpus, if counted.
     """
     write_card(trainer, task, model_args, data_args, passage_args, documents)
     if trainer.is_world_process_zero():

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 BAR = "{percentage:3.0f}% |{bar}| step {n_fmt}/{total_fmt} [{remaining} left{postfix}]"
 # Losses that a run logs at least, where --logging_steps would show fewer: 500 steps, the default, are many short runs.
 LEAST_LOGS = 10
-# What all_results.json holds and nobody reads while a run works.
+# Metrics of all_results.json that are not shown during a run.
 UNSAID = ("runtime", "model_preparation_time", "samples", "samples_per_second", "steps_per_second", "beats_baseline")
 ALSO_UNSAID = ("epoch", "grad_norm", "learning_rate", "total_flos", "step", "num_input_tokens_seen")
 FINE_TUNING = ("text-classification", "token-classification", "question-answering")
@@ -44,7 +44,7 @@ WORDS = {
 
 
 class TerminalHandler(logging.Handler):
-    """Prints records on the stdout of the moment, above a bar that is there."""
+    """Prints records on the current stdout, above a progress bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""
@@ -68,7 +68,7 @@ def start_logging(training_args: TrainingArguments, verbose: bool) -> None:
     """Set up what this process logs.
 
     Args:
-        training_args: Say the level; "passive" shows our own messages and the libraries' warnings.
+        training_args: Give the level; "passive" shows our own messages and the libraries' warnings.
         verbose: Show the libraries' messages, their bars and all arguments as well.
     """
     level = training_args.get_process_log_level()
@@ -249,7 +249,7 @@ def show_progress(trainer: Trainer) -> None:
 
 
 def name_scores(metrics: dict[str, Any], baseline: dict[str, Any] | None = None) -> list[str]:
-    """Write the numbers among metrics in words, each with that of the majority baseline where there is one."""
+    """Return the numbers among metrics in words, each with the majority baseline's if there is one."""
     described = []
     for name, value in metrics.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)) or name in ALSO_UNSAID:
