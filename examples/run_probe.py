@@ -48,8 +48,7 @@ class Arguments:
     test_file: str = field(metadata={"help": "Test data."})
     output_dir: str = field(metadata={"help": "Where predictions and scores are written."})
     validation_file: str | None = field(
-        default=None,
-        metadata={"help": "Validation data, to choose the thresholds of several labels. Default: 0.5."},
+        default=None, metadata={"help": "Validation data, to choose the thresholds of several labels. Default: 0.5."}
     )
     text_column_names: str | None = field(
         default=None, metadata={"help": "Column of text, or two as first,second. Default: as run_classification.py."}
