@@ -225,10 +225,10 @@ def retry_on_the_hub(push: Callable[[], str], repo_id: str) -> str:
         The address.
 
     Raises:
-        ValueError: The Hub read the header of the card and says what is wrong with it, or a name is none.
+        ValueError: The Hub refuses the header of the card and gives the reason, or a name is invalid.
         PermissionError: The token is missing or may not write there.
-        ConnectionError: The Hub could not be reached, or failed, several times; the commit is there whole or not at
-            all.
+        ConnectionError: The Hub could not be reached, or failed, several times; the commit is complete or
+            absent.
     """
     for wait in (*RETRY_SECONDS, None):
         try:

@@ -88,7 +88,7 @@ def test_onnx_of_our_heads(make, tokenizer, tmp_path):
     tokenizer.model_input_names = ["input_ids", "attention_mask"]
     report = export_model(model, tokenizer, tmp_path)
     assert max(report.differences.values()) < 1e-5
-    # What was saved, loaded anew and at a third shape, is still the model.
+    # The saved program, loaded again and run at a third shape, still equals the model.
     inputs = make_inputs(model, tokenizer, (5, 11))
     assert measure_difference(model, load(tmp_path), inputs) < 1e-5
     assert json.loads((tmp_path / "export_report.json").read_text())["parameters"] == model.num_parameters()

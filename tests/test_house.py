@@ -1,6 +1,7 @@
 """Gates that keep the house in order: sizes of files, cycles of imports, and one place for what depends on a method."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,28 @@ def test_imports_have_no_cycle_but_the_forced_one():
     assert find_cycle(imports) is None
     cycle = find_cycle({**imports, NESTED: imports[NESTED] | FORCED})
     assert NESTED in cycle and FORCED & {*cycle}
+
+
+# Words and phrases that readers stumble over, and British spellings.
+STUMBLES = (
+    r"\banew\b|\blikewise\b|\b(is|are) told\b|what is wrong with|nobody's business|costs elsewhere",
+    r"licence|colour|neighbour|behaviour|labelled|modelled",
+    r"\b(normal|initial|serial|token|quant|optim|organ|recogn|general|summar)is(e|es|ed|ing|ation)\b",
+)
+PROSE = (*FILES, "benchmarks", "docs", "tests", "tools", "README.md", "CONTRIBUTING.md", "SECURITY.md")
+
+
+@pytest.mark.parametrize("phrase", STUMBLES)
+def test_the_language_is_plain(phrase):
+    found = re.compile(phrase, re.IGNORECASE)
+    files = [file for name in PROSE for file in (ROOT / name, *sorted((ROOT / name).rglob("*")))]
+    files = [file for file in files if file.suffix in (".md", ".py") and file != Path(__file__)]
+    assert not [
+        f"{file.relative_to(ROOT)}:{number} {line.strip()}"
+        for file in files
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+        if found.search(line)
+    ]
 
 
 def test_no_branch_on_the_name_of_a_method_outside_the_table():

@@ -255,7 +255,7 @@ def test_results_are_whole_files(tmp_path):
 
 @pytest.fixture
 def comparison(tmp_path, monkeypatch):
-    """Write the folder of a comparison that trained what `train` is called for; its report is not drawn anew."""
+    """Write the folder of a comparison that trained what `train` is called for; its report is not drawn again."""
     home = tmp_path / "plan"
     plan = Plan(
         encoder="someone/bert",

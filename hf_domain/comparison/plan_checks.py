@@ -1,4 +1,4 @@
-"""What is wrong with a plan, told before the first run."""
+"""List all problems of a plan before the first run."""
 
 import math
 import re
@@ -174,7 +174,7 @@ def _check_task(task: Task, plan: Plan) -> list[str]:
 
 
 def _explain_kind(task: Task, plan: Plan) -> str:
-    """Say what is wrong with a kind, or why none was found."""
+    """Return why a kind is invalid, or why none was found."""
     if task.kind:
         return f"kind is one of {', '.join(METRICS)}, got {task.kind}"
     try:
@@ -253,7 +253,7 @@ def _check_appending(method: Method, plan: Plan, tasks: list[str]) -> list[str]:
         try:
             names = task.options.get("text_column_names")
             texts = find_texts(task.kind, task.get_file("train"), plan.folder, names)
-        except (ValueError, AttributeError):  # what is wrong with a task is noted there
+        except (ValueError, AttributeError):  # the problems of a task are listed elsewhere
             continue
         if task.kind not in TEXTS and len(texts) > 1:
             problems.append(

@@ -1,7 +1,6 @@
 """Data that a plan leaves to be made: held-out text of a corpus, the folds of a task, a corpus without their items.
 
-The names of the files hold a digest of what they are made from: where that changes, results of before are told from
-those of the new files.
+The names of the files hold a digest of their sources, so that results of earlier files are recognized.
 """
 
 import hashlib

@@ -98,7 +98,7 @@ def make_publication(
         write_json(unfinished / "config.json", config)
     report = keep_tasks(report, list_tasks(name, method, results))
     pictures = draw(report, unfinished)
-    # Why a step failed is told by the end of its log, which nobody has read for what it gives away.
+    # The end of a failed step's log explains the failure, but may give away what nobody has checked.
     scores = read_json(output_dir / "report.json")
     write_json(unfinished / "report.json", scores | {"failed": sorted(scores["failed"])})
     if draw_training(trained / STATE, unfinished / "training.png"):

@@ -1,7 +1,7 @@
-"""Results of a comparison: one file for each step, and how one of this plan is told from another.
+"""Results of a comparison: one file for each step, and how to recognize those of an earlier plan.
 
-A result holds what its step was: the command, digests of what it read, and a digest of the steps that it started from.
-So whatever changes, a result of before is told from one of the plan as it is.
+A result records its step: the command, digests of the files it read, and a digest of the steps it started from. After
+any change, earlier results therefore differ from those of the present plan.
 """
 
 import hashlib

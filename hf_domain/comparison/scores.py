@@ -73,7 +73,7 @@ class ExampleValues:
 
     Args:
         predicted: [examples].
-        gold: Likewise.
+        gold: [examples].
         by_rank: Correlate the ranks (Spearman), not the values (Pearson).
     """
 
@@ -115,7 +115,7 @@ class Predictions:
         metric: One of `METRICS`.
         labels: The names of the label ids.
         gold: Label ids of each example: one of a text or several, one for each word of a sentence.
-        predicted: Likewise; words beyond the longest input have none.
+        predicted: The same of the predictions; words beyond the longest input have none.
         ignored: Labels without an F1 of their own, the `negative_labels` of the task.
         scores: Of each question, between 0 and 1; of a regression the predicted values.
         values: Of a regression, gold.
@@ -260,7 +260,7 @@ def score_labels(
 
     Args:
         predictions: The labels of each example.
-        references: Likewise, gold.
+        references: The gold labels, in the same form.
         metric: One of `METRICS`.
         ignored: Labels without an F1 of their own.
     """

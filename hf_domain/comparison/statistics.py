@@ -26,7 +26,7 @@ from hf_domain.comparison.scores import ExampleScores
 
 RESAMPLES = 2000
 CONFIDENCE, ALPHA = 0.95, 0.05
-# The chance of seeing a difference that is there, where the smallest visible one is told.
+# The probability of seeing the smallest visible difference that the report gives.
 POWER = 0.9
 # What two rows differ by through chance: variances in squared points, means over the seven tasks of the published
 # comparison. Of the test examples: times their number, common to the seeds of a row, and of one run alone.
@@ -48,8 +48,8 @@ class Difference:
         tasks: Those that both rows were tested on.
         mean: Over the tasks.
         low: Of the 95 % interval; None where a row has a single run of a task, which says nothing of other seeds.
-        high: Likewise.
-        p: How probable a difference as far from 0 is where there is none; two-sided; likewise.
+        high: Its upper end.
+        p: How probable a difference as far from 0 is where there is none; two-sided; None as above.
         new_task: The 95 % interval where the tasks are drawn, too: what to expect of another task like these.
         of_examples: The variance that more seeds would leave.
         of_seeds: The variance that they would divide.

@@ -67,7 +67,7 @@ def check_encoders(plan: Plan, steps: Iterable[Step]) -> None:
         name = folder if folder.is_dir() else encoder
         try:
             config, tokenizer = AutoConfig.from_pretrained(name), AutoTokenizer.from_pretrained(name)
-        except (OSError, ValueError):  # the first step that reads it says what is wrong with it
+        except (OSError, ValueError):  # the first step that reads it reports the error
             continue
         if type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
             problems.append(f"{encoder}: it must be an encoder such as BERT or RoBERTa, but is a {config.model_type}")

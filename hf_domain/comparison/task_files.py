@@ -117,7 +117,7 @@ def _parse_row(line: bytes, where: str) -> dict[str, Any]:
 
 
 def check_task_files(kind: str, files: dict[str, str], folder: Path, names: str | None = None) -> list[str]:
-    """Return what is wrong with the files of a task, before hours of masked LM end in a script that refuses them.
+    """List the problems of the files of a task, before hours of masked LM end in a script that refuses them.
 
     Args:
         kind: A key of `COLUMNS`.
@@ -151,7 +151,7 @@ def check_task_files(kind: str, files: dict[str, str], folder: Path, names: str 
 
 
 def _check_labels(kind: str, file: str, found: set[Any], trained: set[Any], train_file: str) -> list[str]:
-    """Return what is wrong with the labels of a file, seen beside those of the training file."""
+    """List the problems of the labels of a file, given those of the training file."""
     if kind == "regression":
         return [f"a regression needs two different values, {file} has one alone"] if len(found) == 1 else []
     if len({type(label) for label in found}) > 1:

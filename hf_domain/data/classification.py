@@ -98,7 +98,7 @@ def choose_thresholds(logits: np.ndarray, labels: np.ndarray) -> list[float]:
 
     Args:
         logits: [examples, labels], of examples that no model was trained on.
-        labels: 0 or 1, likewise.
+        labels: [examples, labels], 0 or 1.
 
     Returns:
         Thresholds midway between two probabilities; one half for a label that no example has.

@@ -1,7 +1,7 @@
-"""Files of data: what a long run needs to know of them before it starts.
+"""Load data files, after checking them so that a long run does not fail on them later.
 
-Every local file is read through once (a hundredth of the time that tokenizing takes), and what is wrong with it is said
-with its file and line. `datasets.load_dataset` does the rest.
+Every local file is read through once (a hundredth of the time that tokenizing takes); errors give file and line.
+`datasets.load_dataset` does the rest.
 """
 
 import csv

@@ -348,7 +348,7 @@ class ScriptParser(OneLineParser, HfArgumentParser):
         return values, unknown
 
     def find_wrong(self, values: Mapping[str, Any]) -> list[str]:
-        """List what is wrong with the values."""
+        """List the problems of the values."""
         return find_wrong_values(values) or find_wrong_paths(values)
 
     def read_file(self, file: str) -> list[str]:

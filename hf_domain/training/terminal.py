@@ -233,7 +233,7 @@ class Progress(TrainerCallback):
         if self.evaluation_bar is not None:
             self.evaluation_bar.close()
             self.evaluation_bar = None
-        self._begin_interval(state)  # the time of an evaluation is not that of its neighbouring steps
+        self._begin_interval(state)  # do not count the time of an evaluation for its steps
 
     def _begin_interval(self, state: TrainerState) -> None:
         self.interval, self.tokens = time.perf_counter(), state.num_input_tokens_seen

@@ -333,7 +333,7 @@ def run_case(case: Case) -> Outcome:
 
 
 def is_one_line(message: str) -> bool:
-    """Whether a message is one line, or one line and a list of what is wrong with a plan."""
+    """Whether a message is one line, or one line and a list of the problems of a plan."""
     first, *others = message.strip().splitlines()
     return all(line.startswith("- ") for line in others) and len(first) < 1000
 

@@ -1,4 +1,4 @@
-"""What a plan may say, and that everything wrong with it is told at once."""
+"""What a plan may hold, and that all its problems are reported at once."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What is wrong with the files of a task, and the text that TAPT reads."""
+"""Problems of the files of a task, and the text that TAPT reads."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Corpora: every format gives the same documents, and what cannot be used is told before work starts."""
+"""Corpora: every format gives the same documents, and unusable ones are refused before work starts."""
 
 import csv
 import gzip
