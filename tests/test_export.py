@@ -213,7 +213,7 @@ def test_int8_is_for_onnx(tokenizer, tmp_path):
 # ------------------------------------------------------------------------------------------------- the script
 
 
-def test_weights_that_nobody_trained_are_not_exported(tmp_path):
+def test_untrained_weights_are_not_exported(tmp_path):
     make_shallow("bert").save_pretrained(tmp_path)
     assert run_export.load_trained(AutoModel, str(tmp_path)).pooler is None
     with pytest.raises(ValueError, match="has no weights of classifier"):

@@ -181,7 +181,7 @@ def test_killed_pretraining_continues(command, tmp_path):
     kill_everywhere(command, tmp_path, "run_mlm dapt", SAMPLE)
 
 
-def test_full_disk_is_one_line_and_the_same_command_goes_on(command, tmp_path):
+def test_full_disk_is_one_line_and_the_same_command_continues(command, tmp_path):
     fill_everywhere(command, tmp_path, "run_mlm dapt", [r"^write output/checkpoint-2/optimizer.pt"])
 
 

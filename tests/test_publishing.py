@@ -314,7 +314,7 @@ def list_files(folder):
     return sorted(path.relative_to(folder) for path in Path(folder).rglob("*"))
 
 
-def test_publication_killed_while_it_replaces_another_does_not_block_its_folder(comparison, tmp_path, monkeypatch):
+def test_killed_publication_does_not_block_its_folder(comparison, tmp_path, monkeypatch):
     comparison("varmae", "varmae")
     folder = tmp_path / "hub"
     make(comparison, "varmae", folder)
@@ -433,7 +433,7 @@ def test_card_says_what_was_trained_on_what(comparison):
     assert publication.describe_text(step, {}) == "the training texts of animals"
 
 
-def test_published_report_names_failed_steps_and_tells_no_log(comparison, tmp_path):
+def test_published_report_names_failed_steps_and_shows_no_log(comparison, tmp_path):
     comparison("dapt", "dapt")
     step = Description("dapt-on-pets", "evaluation", "mlm", {})
     failed = Result(step, "failed", "/home/someone: hf_secret")

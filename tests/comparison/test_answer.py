@@ -106,7 +106,7 @@ def test_terminal_ends_with_the_answer(answer, tmp_path, monkeypatch, capsys):
     assert first.startswith("Use VarMAE: ")
 
 
-def test_dry_run_tells_what_the_plan_can_see(content, tmp_path, monkeypatch, capsys):
+def test_dry_run_prints_what_the_plan_can_see(content, tmp_path, monkeypatch, capsys):
     path = write_plan(content, tmp_path)
     monkeypatch.setattr("sys.argv", ["compare.py", str(path), "--dry_run"])
     compare.main()

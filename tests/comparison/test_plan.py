@@ -16,7 +16,7 @@ from hf_domain.comparison.steps import list_steps
 from hf_domain.examples import compare as compare_script
 
 
-def test_everything_wrong_with_a_plan_is_told_at_once(content, tmp_path):
+def test_all_problems_of_a_plan_are_reported_at_once(content, tmp_path):
     content["methods"] |= {"dance": None, "average": None, "a": {"recipe": "dapt", "after": "b"}}
     content["methods"] |= {"b": {"recipe": "dapt", "after": "a"}, "c": {"recipe": "dapt", "after": "nobody"}}
     content["methods"] |= {"../up": {"recipe": "dapt", "pretraining": {"hub_token": "secret"}}}
@@ -160,7 +160,7 @@ def test_tokens_names_and_labels_that_a_plan_cannot_have(content, tmp_path):
     assert "secret" not in str(error.value)
 
 
-def test_flags_that_a_script_does_not_take_are_told_before_the_first_run(content, tmp_path, ran, note):
+def test_unknown_flags_are_reported_before_the_first_run(content, tmp_path, ran, note):
     content["fine_tuning"] |= {"learning_rte": 3e-5}
     content["tasks"]["animals"]["options"] = {"num_train_epochs": "many"}
     content["methods"]["dapt"] = {"pretraining": {"warm_ups": 1}}
@@ -239,7 +239,7 @@ def test_abbreviated_flags_are_refused(content, tmp_path):
         run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output")
 
 
-def test_every_wrong_flag_of_a_step_is_told(content, tmp_path):
+def test_every_wrong_flag_of_a_step_is_reported(content, tmp_path):
     content["methods"] = {"fine_tune": {"tasks": ["animals"]}}
     content["fine_tuning"] = {"num_train_epochs": "many", "learning_rte": 1, "warmup_steps": "few"}
     with pytest.raises(ValueError, match=r"^3 thing.* nothing was run"):

@@ -102,7 +102,7 @@ def test_several_tasks_and_corpora_by_their_paths(content, tmp_path):
         ({"corpora": {"pets": "nowhere.txt"}, "general": None}, "corpora: pets: there is no file nowhere.txt"),
     ],
 )
-def test_what_is_wrong_with_a_short_plan(content, tmp_path, changes, message):
+def test_problems_of_a_short_plan(content, tmp_path, changes, message):
     (tmp_path / "words").mkdir()
     write_jsonl(tmp_path / "words" / "train.jsonl", [{"words": ["a"]}])
     with pytest.raises(ValueError, match=message):

@@ -61,7 +61,7 @@ def test_what_is_done_is_not_run_again(plan, tmp_path, ran, note):
     assert ran == ["dapt-animals-seed2"]
 
 
-def test_encoder_that_is_gone_is_made_again_where_it_is_needed(plan, tmp_path, ran, note):
+def test_missing_encoder_is_made_again_when_needed(plan, tmp_path, ran, note):
     run_comparison(plan, tmp_path / "output", execute=pretend)
     shutil.rmtree(tmp_path / "output" / "steps")
     (tmp_path / "output" / "results" / "average-animals-seed2.json").unlink()
@@ -209,7 +209,7 @@ def test_seconds_of_a_killed_step_count_up_to_its_checkpoint(plan, content, tmp_
 
 
 @pytest.mark.parametrize("moment", ["saving", "ending", "deleting"])
-def test_step_that_was_killed_at_its_end_goes_on_or_begins_anew(plan, tmp_path, monkeypatch, moment):
+def test_step_killed_at_its_end_continues_or_starts_over(plan, tmp_path, monkeypatch, moment):
     """Its folder holds files of the model that it ends with, or a checkpoint of which a part is gone."""
     output_dir, found = tmp_path / "output", []
     checkpoint = output_dir / "steps" / "dapt-pets" / "checkpoint-16"
@@ -260,14 +260,14 @@ def test_vocabularies_differ_where_their_words_do(tmp_path):
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_remaining_time_is_told_once_something_was_timed(plan, tmp_path):
+def test_remaining_time_is_reported_once_something_was_timed(plan, tmp_path):
     steps = list_steps(plan, tmp_path / "output")
     assert runner.estimate_minutes(steps, {}) is None
     results = {steps[0].name: Result(describe_steps(plan, tmp_path / "output")[steps[0].name], "done", seconds=120.0)}
     assert runner.estimate_minutes(steps, results) == pytest.approx(2 * (len(steps) - 1))
 
 
-def test_report_tells_results_of_changed_code(plan, tmp_path):
+def test_report_marks_results_of_changed_code(plan, tmp_path):
     run_comparison(plan, tmp_path / "output", execute=pretend)
     write_report(tmp_path / "output")
     assert "The code changed" not in (tmp_path / "output" / "report.md").read_text()

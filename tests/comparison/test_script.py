@@ -16,7 +16,7 @@ from hf_domain.examples import compare as compare_script
 from hf_domain.files import read_json
 
 
-def test_script_is_killed_and_goes_on(content, tmp_path, monkeypatch, capsys):
+def test_script_is_killed_and_continues(content, tmp_path, monkeypatch, capsys):
     save_tiny_bert(tmp_path / "encoder", SENTENCES)
     content["methods"] = {
         "tapt": None,

@@ -162,7 +162,7 @@ def simulate(generator, better=0.0, rows=6, seeds=3, sizes=(150, 150)):
     return list(compare_rows(drawn, [("0", str(row)) for row in range(1, rows)]).values())
 
 
-def test_alike_rows_are_rarely_told_apart_and_different_ones_often(monkeypatch):
+def test_equal_rows_rarely_differ_and_different_rows_often_do(monkeypatch):
     """One in twenty comparisons is wrong, and one in twenty plans once they are corrected: not one in four."""
     monkeypatch.setattr(statistics, "RESAMPLES", 100)
     generator = np.random.default_rng(0)

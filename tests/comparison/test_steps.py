@@ -78,7 +78,7 @@ def test_general_text_is_trained_on_once_for_all_corpora(content, tmp_path):
     assert sorted(evaluated) == [f"control-general-on-{text}" for text in ("general", "pets", "plants")]
 
 
-def test_losses_are_told_for_each_corpus_that_a_method_was_trained_on(content, tmp_path):
+def test_losses_are_reported_for_each_corpus_of_a_method(content, tmp_path):
     content["corpora"]["plants"] = content["corpora"]["pets"]
     content["tasks"]["entities"]["corpus"] = "plants"
     content["methods"] = {"control": None, "tapt": None, "gmap": {"after": "dapt"}, "dapt": None}

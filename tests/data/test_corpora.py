@@ -180,7 +180,7 @@ def test_rows_are_located(tmp_path):
         ("c.parquet.gz", b"", "but .*c.parquet.gz does not"),
     ],
 )
-def test_unusable_file_is_told(tmp_path, name, content, message, streaming):
+def test_unusable_file_is_reported(tmp_path, name, content, message, streaming):
     file = tmp_path / name
     file.write_bytes(content)
     with pytest.raises(ValueError, match=message):
@@ -188,14 +188,14 @@ def test_unusable_file_is_told(tmp_path, name, content, message, streaming):
     assert [path.name for path in tmp_path.iterdir()] == [name]  # no cache was begun
 
 
-def test_fault_that_only_the_parser_sees_is_told(tmp_path):
+def test_fault_that_only_the_parser_sees_is_reported(tmp_path):
     file = tmp_path / "c.csv"
     file.write_text("text,id\na,1\nb,2,3\n")
     with pytest.raises(ValueError, match=r"c.csv cannot be read as csv: .*Expected 2 fields in line 3, saw 3"):
         load_corpus(str(file))
 
 
-def test_unusable_corpus_is_told(tmp_path):
+def test_unusable_corpus_is_reported(tmp_path):
     file = str(write(tmp_path / "c.txt", ["one"]))
     with pytest.raises(FileNotFoundError, match=r"a file must match .*missing.txt"):
         load_corpus(str(tmp_path / "missing.txt"))
@@ -255,7 +255,7 @@ def test_word_ids_of_a_long_document(tmp_path):
     assert examples[-1]["word_ids"][-2] == len(examples) * 498 - 1 > 2**16
 
 
-def test_tokenizer_that_does_not_fit_is_told():
+def test_tokenizer_that_does_not_fit_is_reported():
     corpus = DatasetDict(train=Dataset.from_dict({"text": SENTENCES}))
     tokenizer = make_bert_tokenizer()
     with pytest.raises(ValueError, match="at most 512, the encoder's limit, but is 513"):
@@ -268,7 +268,7 @@ def test_tokenizer_that_does_not_fit_is_told():
         tokenize_corpus(corpus, tokenizer)
 
 
-def test_less_than_a_batch_is_told():
+def test_less_than_a_batch_is_reported():
     examples = Dataset.from_dict({"input_ids": [[1]] * 4})
     for dataset in (examples, examples.to_iterable_dataset()):
         check_batch(dataset, 4)

@@ -29,7 +29,7 @@ def test_declared_labels_keep_their_order(nested):
     assert find_labels(DatasetDict(train=dataset), "label") == (["z", "y", "x"], {0: 0, 1: 1, 2: 2})
 
 
-def test_labels_that_train_lacks_are_told():
+def test_labels_that_train_lacks_are_reported():
     with pytest.raises(ValueError, match="every label of test must occur in train, which has a, b, but c, d does not"):
         find_labels(make_splits(train=["a", "b"], validation=["a"], test=["d", "b", "c"]), "label")
     with pytest.raises(ValueError, match="label is empty in example 1 of validation"):

@@ -87,6 +87,6 @@ def test_splits_of_a_dataset_are_the_splits_of_the_corpus():
     ],
     ids=str,
 )
-def test_what_is_no_data_is_refused(data, error, message):
+def test_objects_without_data_are_refused(data, error, message):
     with pytest.raises(error, match=message):
         load_rows(data)

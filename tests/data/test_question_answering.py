@@ -90,14 +90,14 @@ def test_tokenizer_that_moves_the_start_token_is_refused():
         tokenize_questions(make_examples(None), tokenizer)
 
 
-def test_question_that_leaves_no_room_is_told():
+def test_question_that_leaves_no_room_is_reported():
     with pytest.raises(
         ValueError, match="doc_stride=26 tokens that two windows share, but a question of 10 tokens leaves it 26"
     ):
         tokenize_questions(make_examples(None), make_bert_tokenizer(), max_seq_length=39, doc_stride=26)
 
 
-def test_wrong_questions_are_told():
+def test_wrong_questions_are_reported():
     rows = [
         {"id": "x", "context": "one two", "answers": {"text": ["two"], "answer_start": [4]}},
         {"id": "y", "context": ""},

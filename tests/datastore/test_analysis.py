@@ -40,7 +40,7 @@ def test_plain_chinese_has_the_same_terms_as_any():
             assert analyze(text) == [term.text for term in analyze.find_terms(text)], text
 
 
-def test_analyzers_are_told_apart_by_what_they_do():
+def test_analyzers_are_distinguished_by_their_terms():
     def split(text):
         return text.lower().split()
 

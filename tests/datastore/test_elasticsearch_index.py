@@ -129,7 +129,7 @@ def test_same_content_is_indexed_once(tmp_path, tokenizer, engine):
     assert one.search(["models"], 50)[0] and standard.search(["model"], 50)[0] == ([], [])
 
 
-def test_missing_index_is_told(tmp_path, tokenizer, engine):
+def test_missing_index_is_reported(tmp_path, tokenizer, engine):
     datastore = build(tmp_path / "store", tokenizer, engine)
     connect(engine).indices.delete(index=name_index(datastore))
     with pytest.raises(FileNotFoundError, match=rf"no index {name_index(datastore)}\. Build it"):
@@ -293,14 +293,14 @@ def test_queries_that_fail_alone_are_asked_again_alone(tmp_path, tokenizer, stub
         ),
     ],
 )
-def test_failures_are_told(tmp_path, tokenizer, stub, fault, error, message):
+def test_failures_are_reported(tmp_path, tokenizer, stub, fault, error, message):
     datastore = build(tmp_path / "store", tokenizer, stub.distribution)
     stub.faults = [Fault(**vars(fault))]
     with pytest.raises(error, match=message):
         datastore.search(["unit1"])
 
 
-def test_slow_and_dead_servers_are_told(tmp_path, tokenizer, stub):
+def test_slow_and_dead_servers_are_reported(tmp_path, tokenizer, stub):
     engine = stub.distribution
     build(tmp_path / "store", tokenizer, engine)
     package = importlib.import_module(PACKAGES[engine])
@@ -315,7 +315,7 @@ def test_slow_and_dead_servers_are_told(tmp_path, tokenizer, stub):
         datastore.search(["unit1"])
 
 
-def test_other_servers_are_told(tmp_path, tokenizer):
+def test_other_servers_are_reported(tmp_path, tokenizer):
     with start_stub("elasticsearch") as stub:
         stub.version = "7.17.0"
         with pytest.raises(ValueError, match=r"must be Elasticsearch 8 or 9, but is 7\.17\.0"):
@@ -328,7 +328,7 @@ def test_other_servers_are_told(tmp_path, tokenizer):
             build(tmp_path / "three", tokenizer, "elasticsearch")
 
 
-def test_interrupted_build_goes_on(tmp_path, tokenizer, stub):
+def test_interrupted_build_continues(tmp_path, tokenizer, stub):
     refusal = {"status": 400, "error": {"type": "strict_dynamic_mapping_exception"}}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(elasticsearch_index, "_send", fail_after(3, elasticsearch_index._send))
@@ -394,7 +394,7 @@ def test_authentication_comes_from_the_environment_and_is_not_saved(
         assert stub.url not in file.read_text()
 
 
-def test_missing_server_or_client_is_told(tmp_path, tokenizer, monkeypatch):
+def test_missing_server_or_client_is_reported(tmp_path, tokenizer, monkeypatch):
     monkeypatch.delenv("OPENSEARCH_URL", raising=False)
     with pytest.raises(ValueError, match="OPENSEARCH_URL is not set"):
         build(tmp_path / "store", tokenizer, "opensearch")

@@ -147,13 +147,13 @@ def test_parts_outside_the_folder_are_refused(store):
         ("files", {"passages-00000.arrow": {"size": 1}}), ("passages_hash", 5),
     ],
 )  # fmt: skip
-def test_odd_manifests_are_told(store, name, value):
+def test_odd_manifests_are_reported(store, name, value):
     change_manifest(store, **{name: value})
     with pytest.raises(ValueError, match=rf"datastore\.json is damaged: {name} must be .* Build the datastore again"):
         Datastore.load(store)
 
 
-def test_manifests_that_are_none_are_told(store, export, tmp_path):
+def test_files_that_are_no_manifests_are_reported(store, export, tmp_path):
     for content in ("[]", "null", '{"format_version": 2, "author": 1}', "[" * 100_000, "\ud800"):
         (store / "datastore.json").write_bytes(content.encode("utf-8", "surrogatepass"))
         with pytest.raises(ValueError, match=r"datastore\.json is damaged|the format of a datastore"):
@@ -176,7 +176,7 @@ def test_manifests_that_are_none_are_told(store, export, tmp_path):
         (lambda table: b"", "must be Parquet as push_to_hub writes it"),
     ],
 )
-def test_odd_passages_are_told(tmp_path, export, change, message):
+def test_odd_passages_are_reported(tmp_path, export, change, message):
     table = change(pq.read_table(export / PARQUET))
     if isinstance(table, bytes):
         (export / PARQUET).write_bytes(table)

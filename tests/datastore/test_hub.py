@@ -67,7 +67,7 @@ def test_deleted_text_stays_at_home(tmp_path, datastore):
     assert again.add(Dataset.from_dict({"text": [TEXTS[3]]})) == 1
 
 
-def test_what_is_not_a_datastore_is_told(tmp_path, datastore):
+def test_what_is_not_a_datastore_is_reported(tmp_path, datastore):
     export_datastore(datastore, tmp_path / "export")
     with pytest.raises(FileExistsError, match="store exists"):
         load_from_hub(str(tmp_path / "export"), datastore.folder)

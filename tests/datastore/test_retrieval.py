@@ -95,7 +95,7 @@ def test_passages_inside_a_text_are_itself(datastore, caplog, k):
     assert "test: 1 of 2 texts are in the datastore" in told["WARNING"]
 
 
-def test_text_inside_a_passage_that_is_not_its_best_is_told(datastore, caplog):
+def test_text_inside_a_passage_that_is_not_its_best_is_reported(datastore, caplog):
     words = TEXTS[7].split()[3:]
     datastore.add(Dataset.from_dict({"text": [" ".join(generator.sample(words, len(words))) for _ in range(3)]}))
     rows = DatasetDict(test=Dataset.from_dict({"text": [" ".join(words)]}))
@@ -105,7 +105,7 @@ def test_text_inside_a_passage_that_is_not_its_best_is_told(datastore, caplog):
         assert [r.levelname for r in caplog.records if "1 of 1 texts are in" in r.getMessage()] == levels
 
 
-def test_text_inside_a_longer_passage_is_told_and_kept(datastore, caplog):
+def test_text_inside_a_longer_passage_is_reported_and_kept(datastore, caplog):
     inside, short = " ".join(TEXTS[7].split()[2:]), " ".join(TEXTS[8].split()[2:5])
     rows = Dataset.from_dict({"text": [inside.upper(), short, " ".join(reversed(WORDS[:12]))]})
     found = add_passages(rows, datastore, "text")
@@ -138,7 +138,7 @@ def test_processes_and_cache(datastore, tmp_path):
     assert changed[0]["passage_ids"][:2] == one[0]["passage_ids"][1:]
 
 
-def test_unusable_arguments_are_told(datastore, caplog):
+def test_unusable_arguments_are_reported(datastore, caplog):
     rows = Dataset.from_dict({"text": ["word1"]})
     with pytest.raises(ValueError, match="columns of the dataset, text, but body is not"):
         add_passages(rows, datastore, ["text", "body"])

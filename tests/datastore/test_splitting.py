@@ -98,7 +98,7 @@ def test_hashes_fit_the_column():
     Dataset.from_dict({"id": hashes}).cast_column("id", FEATURES["id"])
 
 
-def test_length_that_does_not_fit_is_told():
+def test_length_that_does_not_fit_is_reported():
     tokenizer = make_bert_tokenizer()
     check_tokenizer(tokenizer, 512)
     for length in (31, 513):

@@ -230,7 +230,7 @@ def damage_file(file):
     replace_file(file, content)
 
 
-def test_damaged_index_is_told_and_made_again(datastore):
+def test_damaged_index_is_reported_and_rebuilt(datastore):
     expected = datastore.search(TEXTS, 5)
     (file,) = datastore.folder.glob("index-*/*.idx")
     damage_file(file)
@@ -251,7 +251,7 @@ def test_rebuilt_index_leaves_out_what_was_deleted(datastore):
     assert find(again, "unit5") == [] and find(again, "omega unit6") == [100, 6]
 
 
-def test_damaged_passages_are_told(datastore):
+def test_damaged_passages_are_reported(datastore):
     part = datastore.folder / "passages-00000.arrow"
     damage_file(part)
     with pytest.raises(ValueError, match=r"arrow does not have the checksum .* Build the datastore again"):
@@ -261,7 +261,7 @@ def test_damaged_passages_are_told(datastore):
         Datastore.load(datastore.folder)
 
 
-def test_other_formats_are_told(tmp_path, datastore, monkeypatch):
+def test_other_formats_are_reported(tmp_path, datastore, monkeypatch):
     manifest = datastore.folder / "datastore.json"
     content = json.loads(manifest.read_text())
     manifest.write_text(json.dumps(content | {"format_version": 99}))
@@ -274,7 +274,7 @@ def test_other_formats_are_told(tmp_path, datastore, monkeypatch):
         Datastore.load(tmp_path / "missing")
 
 
-def test_index_of_another_tantivy_is_told(datastore, monkeypatch):
+def test_index_of_another_tantivy_is_reported(datastore, monkeypatch):
     import tantivy
 
     monkeypatch.setattr(tantivy, "Index", SimpleNamespace(is_compatible=lambda path: False))
@@ -282,7 +282,7 @@ def test_index_of_another_tantivy_is_told(datastore, monkeypatch):
         Datastore.load(datastore.folder)
 
 
-def test_unusable_options_and_documents_are_told(tmp_path, tokenizer, datastore):
+def test_unusable_options_and_documents_are_reported(tmp_path, tokenizer, datastore):
     with pytest.raises(FileExistsError, match="store exists"):
         build(datastore.folder, tokenizer)
     documents = make_documents(["", "  "])
@@ -350,7 +350,7 @@ def test_interrupt_right_after_a_commit_keeps_it(datastore, monkeypatch):
     assert datastore.add(make_documents(["omega", "psi"])) == 1 and find(datastore, "omega psi") == [100, 101]
 
 
-def test_another_analyzer_of_another_handle_is_told(datastore):
+def test_another_analyzer_of_another_handle_is_reported(datastore):
     other = Datastore.load(datastore.folder)
     Datastore.load(datastore.folder, analyzer="standard", rebuild_index=True)
     with pytest.raises(ValueError, match=r"changed after it was loaded: .* has analyzer_fingerprint .* Load it again"):
@@ -430,7 +430,7 @@ def test_failed_add_leaves_the_datastore_as_it_was(datastore, monkeypatch, error
     assert datastore.add(make_documents([f"omega{number}" for number in range(20)])) == 20
 
 
-def test_disk_that_is_full_while_indexing_is_told(datastore, monkeypatch):
+def test_disk_that_is_full_while_indexing_is_reported(datastore, monkeypatch):
     def fill(*arguments, **options):
         raise ValueError("An IO error occurred: 'No space left on device (os error 28)'")
 
@@ -441,7 +441,7 @@ def test_disk_that_is_full_while_indexing_is_told(datastore, monkeypatch):
     assert datastore.add(make_documents(["omega"])) == 1
 
 
-def test_full_disk_while_building_goes_on_later(tmp_path, tokenizer, datastore, monkeypatch):
+def test_full_disk_while_building_continues_later(tmp_path, tokenizer, datastore, monkeypatch):
     options = {"commit_characters": 300}
     with monkeypatch.context() as patch:
         fail_at(patch, 5, OSError(28, "No space left on device"))
@@ -459,7 +459,7 @@ def test_full_disk_while_building_goes_on_later(tmp_path, tokenizer, datastore, 
     assert 0 < len(tokenized) < 70
 
 
-def test_interrupted_build_goes_on_only_with_the_same(tmp_path, tokenizer, monkeypatch):
+def test_interrupted_build_continues_only_with_the_same_input(tmp_path, tokenizer, monkeypatch):
     with monkeypatch.context() as patch:
         fail_at(patch, 2, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):

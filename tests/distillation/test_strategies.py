@@ -129,7 +129,7 @@ def test_missing_output(steps):
         run(steps[2])
 
 
-def test_nobody_is_told_to_delete_a_teacher(tmp_path):
+def test_no_error_advises_deleting_a_teacher(tmp_path):
     """A folder that no step made may hold weights of another format."""
     make_masked_lm("bert").config.save_pretrained(tmp_path)
     (tmp_path / "pytorch_model.bin").touch()

@@ -132,7 +132,7 @@ def test_with_an_expanded_vocabulary_and_other_rates(monkeypatch, inputs):
     assert "license: apache-2.0" in (inputs / "output" / "hub" / "README.md").read_text()
 
 
-def test_missing_input_is_told_first(monkeypatch, inputs):
+def test_missing_input_is_reported_first(monkeypatch, inputs):
     with pytest.raises(FileNotFoundError, match="--corpus"):
         run_quickstart(monkeypatch, inputs, corpus=inputs / "nothing.txt")
     with pytest.raises(FileNotFoundError, match="--task"):

@@ -356,13 +356,13 @@ def test_options_that_gmap_does_not_have(tmp_path, files, run, general):
         (str, {}, {"dataset_name": "name"}, "files or a dataset of the Hub"),
     ],
 )
-def test_bad_input_is_told_before_anything_is_written(tmp_path, files, run, make_label, change, flags, message):
+def test_bad_input_is_reported_before_anything_is_written(tmp_path, files, run, make_label, change, flags, message):
     with pytest.raises(ValueError, match=message):
         run(**files(lambda topic, rng: make_label(topic), **change), **flags)
     assert not (tmp_path / "output" / "config.json").exists()
 
 
-def test_missing_split_is_told(files, run):
+def test_missing_split_is_reported(files, run):
     flags = files(lambda topic, rng: topic)
     del flags["validation_file"]
     with pytest.raises(ValueError, match="needs the split validation"):
@@ -377,7 +377,7 @@ def test_folder_of_another_model_is_left_alone(tmp_path, files, run):
     assert {path: path.read_bytes() for path in (tmp_path / "output").iterdir() if path.is_file()} == before
 
 
-def test_arguments_may_stand_in_a_file(tmp_path, files, model, monkeypatch):
+def test_arguments_may_come_from_a_file(tmp_path, files, model, monkeypatch):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     arguments = files(lambda topic, rng: topic) | {
         "model_name_or_path": model,

@@ -131,7 +131,7 @@ def test_every_tenth_document_is_held_out(folder, monkeypatch, capsys, streaming
         ),
     ],
 )
-def test_mistakes_are_told(folder, monkeypatch, capsys, flags, message):
+def test_mistakes_are_reported(folder, monkeypatch, capsys, flags, message):
     monkeypatch.chdir(folder)
     (folder / "there.jsonl").write_text('{"text": "omega"}\n')
     with pytest.raises((ValueError, OSError), match=message):
@@ -162,7 +162,7 @@ def test_both_texts_of_a_pair_are_searched_for(folder, monkeypatch, capsys):
         ([{"body": "omega", "number": 1}], "number", "number holds int64"),
     ],
 )
-def test_a_file_without_text_is_told(folder, monkeypatch, capsys, rows, column, message):
+def test_a_file_without_text_is_reported(folder, monkeypatch, capsys, rows, column, message):
     options = {"output_dir": folder / "store", "train_file": [folder / "corpus.txt"], "max_length": 64}
     run(build_datastore, monkeypatch, capsys, **options, model_name_or_path=folder / "encoder")
     (folder / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

@@ -104,7 +104,7 @@ def test_all_strategies_share_a_folder(run, tmp_path, capsys):
     )
 
 
-def test_rerun_skips_and_killed_step_goes_on(run, tmp_path, capsys):
+def test_rerun_skips_and_killed_step_continues(run, tmp_path, capsys):
     folder = run(save_strategy="steps", save_steps=1)
     files = {file: file.stat().st_mtime_ns for file in folder.rglob("model.safetensors")}
     expected = load_file(folder / "adapted-distilled" / "model.safetensors")

@@ -77,7 +77,7 @@ def test_a_dask_cluster_counts_the_same(checkpoint, tmp_path):
         ("corpus.txt", b"", "corpus.txt is empty"),
     ],
 )
-def test_a_corpus_that_cannot_be_read_is_told(name, content, told, checkpoint, tmp_path):
+def test_a_corpus_that_cannot_be_read_is_reported(name, content, told, checkpoint, tmp_path):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=told):
         run(checkpoint, tmp_path / "new", tmp_path / name)

@@ -281,7 +281,7 @@ def test_exbert_as_an_adapter_is_exbert(run, expanded, encoder, tmp_path):
         torch.testing.assert_close(adapter(ids).logits, model(ids).logits, rtol=1e-4, atol=1e-5)
 
 
-def test_what_an_adapter_cannot_stand_beside(run, tmp_path):
+def test_options_that_an_adapter_refuses(run, tmp_path):
     refuse(run, tmp_path, "stays as it is", method="exbert_adapter", config_overrides="freeze_backbone=false")
     run("exbert", method="exbert")
     refuse(run, tmp_path, "stays as it is", method="exbert_adapter", model_name_or_path=tmp_path / "exbert")
@@ -430,7 +430,7 @@ def test_tokenizer_that_does_not_fit(run, tmp_path, encoder):
     refuse(run, tmp_path, "mask token", tokenizer_name=tmp_path / "maskless")
 
 
-def test_encoder_that_is_none(run, tmp_path, encoder):
+def test_model_that_is_no_encoder(run, tmp_path, encoder):
     config = GPT2Config(vocab_size=200, n_embd=16, n_layer=1, n_head=2)
     GPT2LMHeadModel(config).save_pretrained(tmp_path / "gpt2")
     make_bert_tokenizer().save_pretrained(tmp_path / "gpt2")

@@ -85,13 +85,13 @@ def test_entities_are_learned_saved_and_predicted(tmp_path, run):
         ({"tokens": ["the"]}, "split validation must have the column tags, but has tokens"),
     ],
 )
-def test_bad_input_is_told_before_anything_is_written(tmp_path, run, row, message):
+def test_bad_input_is_reported_before_anything_is_written(tmp_path, run, row, message):
     with pytest.raises(ValueError, match=message):
         run({"train": make_rows(8), "validation": [row]})
     assert not (tmp_path / "output" / "config.json").exists()
 
 
-def test_tags_that_are_all_the_same_are_told(tmp_path, run):
+def test_tags_that_are_all_the_same_are_reported(tmp_path, run):
     rows = [{"tokens": row["tokens"], "tags": ["O"] * len(row["tokens"])} for row in make_rows(8)]
     with pytest.raises(ValueError, match="at least two different labels, but tags is 'O' everywhere in train"):
         run({"train": rows, "validation": rows}, num_train_epochs=1)

@@ -105,7 +105,7 @@ def test_a_trained_model_is_evaluated_without_training_data(tmp_path, run, model
         ({}, {"doc_stride": 30}, "doc_stride=30 tokens"),
     ],
 )
-def test_bad_input_is_told_before_anything_is_written(tmp_path, run, change, flags, message):
+def test_bad_input_is_reported_before_anything_is_written(tmp_path, run, change, flags, message):
     rows = make_rows(8)
     rows[0] |= change
     with pytest.raises(ValueError, match=message):
@@ -113,7 +113,7 @@ def test_bad_input_is_told_before_anything_is_written(tmp_path, run, change, fla
     assert not (tmp_path / "output" / "config.json").exists()
 
 
-def test_questions_that_are_all_without_an_answer_are_told(tmp_path, run):
+def test_questions_that_are_all_without_an_answer_are_reported(tmp_path, run):
     rows = make_rows(8, share_without=1.0)
     with pytest.raises(ValueError, match="a question with an answer, but train has none"):
         run({"train": rows, "validation": rows}, version_2_with_negative=True, num_train_epochs=1)

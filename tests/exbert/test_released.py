@@ -130,7 +130,7 @@ def test_older_names_of_weights():
     assert all(torch.equal(value, other[key]) for key, value in one.items())
 
 
-def test_what_is_not_such_a_checkpoint():
+def test_other_checkpoints_are_refused():
     with pytest.raises(ValueError, match="must have an extension vocabulary or side modules"):
         convert_released_checkpoint(make_released_state_dict(False, False), make_config("bert"))
     weights = make_released_state_dict()

@@ -159,7 +159,7 @@ def count_runs(model):
     return runs
 
 
-def test_cache_is_computed_once_and_anew_when_something_changed(tokenizer, tmp_path, caplog):
+def test_cache_is_computed_once_and_again_after_a_change(tokenizer, tmp_path, caplog):
     model, dataset = make_gmap(tokenizer), tokenize(tokenizer)
     runs = count_runs(model)
     caplog.set_level(logging.WARNING)
@@ -253,7 +253,7 @@ def test_cache_of_a_model_that_was_saved(tokenizer, tmp_path):
 
 @pytest.mark.parametrize("strategy", ["chunk_gated", "logits_fusion"])
 @pytest.mark.parametrize(("side", "length"), [("left", None), ("right", 30), ("left", 30)])
-def test_states_stand_where_the_tokens_do(strategy, side, length, tokenizer, tmp_path):
+def test_states_are_placed_at_their_tokens(strategy, side, length, tokenizer, tmp_path):
     encoders = [make_masked_lm("modernbert", dropout=0.0) for _ in range(2)]
     model = GMapForSequenceClassification.from_backbones(*encoders, strategy=strategy).eval()
     dataset = tokenize(tokenizer)
@@ -285,7 +285,7 @@ def test_collator_without_the_tokenizer_of_the_memory(tokenizer):
         DataCollatorWithMemory(DataCollatorWithPadding(tokenizer))(rows)
 
 
-def test_interrupted_computation_goes_on(tokenizer, tmp_path, monkeypatch):
+def test_interrupted_computation_continues(tokenizer, tmp_path, monkeypatch):
     model = make_gmap(tokenizer)
     dataset = tokenize(tokenizer, texts=SENTENCES * 81)  # 405 examples
     monkeypatch.setattr(state_store, "SHARD_SEQUENCES", 100)

@@ -63,7 +63,7 @@ def test_from_backbone_copies_and_takes_a_name_or_an_encoder(family, tmp_path):
     assert stock.config.vocab_size == VOCAB_SIZE
 
 
-def test_from_backbone_says_what_is_wrong():
+def test_errors_of_from_backbone():
     stock = make_masked_lm("bert")
     with pytest.raises(ValueError, match=r"no option kl_wieght; its own are .*kl_weight"):
         VarMAEForMaskedLM.from_backbone(stock, kl_wieght=1.0)

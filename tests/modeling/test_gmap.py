@@ -363,7 +363,7 @@ def general(tmp_path):
     return str(tmp_path / "general")
 
 
-def test_checkpoint_tells_no_folder_that_it_does_not_need(general, tmp_path):
+def test_checkpoint_names_no_needless_folder(general, tmp_path):
     for options, expected in (({}, None), ({"memory_tokenizer": "own"}, general), ({"save_memory": False}, general)):
         GMapForTokenClassification.from_backbones(make_bert(), general, **options).save_pretrained(tmp_path / "joined")
         config = (tmp_path / "joined" / "config.json").read_text()
@@ -401,7 +401,7 @@ def test_checkpoint_that_refers_to_its_memory(head, general, tmp_path):
         assert torch.equal(head.from_pretrained(tmp_path / "whole")(**batch)[0], model(**batch)[0])
 
 
-def test_memory_that_is_not_where_it_was(general, tmp_path):
+def test_missing_memory(general, tmp_path):
     model = GMapModel.from_backbones(make_bert(), general, save_memory=False)
     model.save_pretrained(tmp_path / "small")
     for other in (make_bert(layers=3), make_bert()):  # another shape, and the same one trained further
@@ -596,7 +596,7 @@ def test_tokenizers_of_the_revisions_are_compared(general, tmp_path, monkeypatch
         assert (model.config.memory_tokenizer, model.config.memory_revision) == (expected, revisions[1])
 
 
-def test_memory_without_a_tokenizer_is_told(general, tmp_path, caplog):
+def test_memory_without_a_tokenizer_is_reported(general, tmp_path, caplog):
     make_bert().save_pretrained(tmp_path / "domain")
     model = GMapModel.from_backbones(str(tmp_path / "domain"), general)
     assert model.config.memory_tokenizer == "same"
@@ -726,7 +726,7 @@ def test_memory_of_a_gmap():
         GMapModel.from_backbones(composed, make_bert())
 
 
-def test_family_that_is_not_known():
+def test_unknown_family():
     domain = AlbertModel(AlbertConfig(vocab_size=VOCAB_SIZE, hidden_size=32, num_attention_heads=4, embedding_size=8))
     with pytest.raises(ValueError, match="Use another family"):
         GMapModel.from_backbones(domain, make_bert(), strategy="gated")
@@ -747,7 +747,7 @@ def test_wrong_override_of_a_checkpoint(overrides, message, tmp_path):
     assert GMapModel.from_pretrained(tmp_path, fusion="gate").config.fusion == "gate"
 
 
-def test_attention_that_would_leave_the_memory_out():
+def test_attention_that_would_skip_the_memory():
     model = make_gmap()
     batch = make_batch(masked=False)
     for implementation in ("flash_attention_2", "flex_attention"):

@@ -192,7 +192,7 @@ def test_folder_holds_safetensors_and_code_only(tmp_path):
     }
 
 
-def test_saved_model_tells_no_path_of_its_encoders(tmp_path):
+def test_saved_model_shows_no_path_of_its_encoders(tmp_path):
     make_masked_lm("bert").save_pretrained(tmp_path / "home_of_someone")
     encoder = AutoModelForMaskedLM.from_pretrained(tmp_path / "home_of_someone")
     nested = RadaForMaskedLM.from_backbone(VarMAEForMaskedLM.from_backbone(encoder))

@@ -318,7 +318,7 @@ def test_weighed_words_are_those_of_the_passage_as_it_was_cut(tmp_path):
 
 
 @pytest.mark.parametrize(("family", "positions"), [("bert", 96), ("roberta", 98), ("modernbert", 0)])
-def test_passages_longer_than_the_model_are_told(tmp_path, family, positions):
+def test_passages_longer_than_the_model_are_reported(tmp_path, family, positions):
     """RoBERTa's positions begin after that of its padding, 1."""
     tokenizer = make_tokenizer(family)
     encoder = make_masked_lm(family, **({"max_position_embeddings": positions} if positions else {}))

@@ -121,7 +121,7 @@ def test_evaluation_reads_one_passage_and_training_each_once(tmp_path, tokenizer
     assert read[1] == [0, 1, 4, 6]
 
 
-def test_size_is_told_before(tmp_path, tokenizer, passages, monkeypatch, capsys):
+def test_size_is_reported_before(tmp_path, tokenizer, passages, monkeypatch, capsys):
     model = make_model()
     tokens = sum(LENGTHS[number] for number in PASSAGE_IDS)
     needed = StateSource({}, list, list, shape=(32,), keeps_means=True).estimate_bytes(tokens, 6)
@@ -266,7 +266,7 @@ def test_processes_wait_for_each_other(tmp_path, tokenizer, passages, monkeypatc
         pass
 
 
-def test_an_interrupted_build_goes_on_and_hurts_nothing(tmp_path, tokenizer, passages, monkeypatch):
+def test_an_interrupted_build_continues_and_hurts_nothing(tmp_path, tokenizer, passages, monkeypatch):
     model = make_model()
     build(tmp_path, model, tokenizer, passages, [2, 4], batch_size=1)
     before = (tmp_path / "states.json").read_text()

@@ -31,7 +31,7 @@ def test_the_inputs_of_the_model_stay_the_same():
     assert new_tokenizer.mask_token_id == tokenizer.mask_token_id and new_tokenizer.pad_token == tokenizer.pad_token
 
 
-def test_the_class_that_loses_the_words_is_told(tmp_path, caplog):
+def test_the_class_that_loses_the_words_is_reported(tmp_path, caplog):
     new_tokenizer, _, report = expand(make_byte_level_bpe())
     new_tokenizer.save_pretrained(tmp_path)
     assert AutoTokenizer.from_pretrained(tmp_path).tokenize(" lymphoma") == ["Ġlymphoma"]

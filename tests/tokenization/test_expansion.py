@@ -129,7 +129,7 @@ def test_the_two_conventions_are_one_step_apart():
     )
 
 
-def test_the_curve_goes_on_to_max_size_without_changing_the_choice():
+def test_the_curve_continues_to_max_size_without_changing_the_choice():
     short, _, short_report = expand(make_wordpiece(), CURVE_TEXTS, threshold=0.05)
     long, _, long_report = expand(make_wordpiece(), CURVE_TEXTS, threshold=0.05, max_size=330)
     assert len(long_report.curve) > len(short_report.curve) and long_report.curve[-1].size == pytest.approx(330, abs=3)
@@ -232,12 +232,12 @@ CHINESE_TEXTS = ["患者有淋巴瘤的病史。", "没有发现淋巴瘤,建议
 
 @pytest.mark.parametrize("name", ["wordpiece", "byte-level bpe"])
 @pytest.mark.parametrize("texts", [CHINESE_TEXTS, ["ผู้ป่วยเป็นมะเร็งต่อมน้ำเหลือง"] * 10], ids=["chinese", "thai"])
-def test_a_language_without_blanks_is_refused_where_no_word_can_be_added(name, texts):
+def test_word_piece_and_bpe_refuse_languages_without_blanks(name, texts):
     with pytest.raises(ValueError, match="Use an encoder with a Unigram tokenizer"):
         expand(TOKENIZERS[name](), texts)
 
 
-def test_some_text_without_blanks_is_told(caplog):
+def test_some_text_without_blanks_is_reported(caplog):
     report = expand(make_wordpiece(), [*DOMAIN_TEXTS, *CHINESE_TEXTS])[2]
     assert ["Unigram" in warning for warning in report.warnings] == [True]
     assert report.warnings[0] in caplog.text

@@ -72,7 +72,7 @@ def test_top_layers_of_any_model(model_args, model_type):
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-def test_tokenizer_larger_than_the_model_is_told(model_args):
+def test_tokenizer_larger_than_the_model_is_reported(model_args):
     config = AutoConfig.from_pretrained(model_args.model_name_or_path)
     tokenizer = make_bert_tokenizer()
     with pytest.raises(ValueError, match=f"{config.vocab_size} rows for {len(tokenizer)} entries"):

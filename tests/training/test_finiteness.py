@@ -89,7 +89,7 @@ def test_an_average_of_nan_is_refused(tmp_path, monkeypatch, capsys, model, weig
         averaging.average_models([BertForMaskedLM.from_pretrained(model)] * 2, [float(weight) for weight in weights])
 
 
-def test_a_metric_that_is_nan_is_no_score(tmp_path):
+def test_nan_is_no_score(tmp_path):
     trainer = Trainer(
         BertForMaskedLM(BertConfig(vocab_size=8, **TINY)),
         TrainingArguments(str(tmp_path), report_to="none", use_cpu=True),
@@ -110,7 +110,7 @@ def test_a_constant_correlates_with_nothing():
         compute_regression_metrics([1.0, 2.0, 3.0], [2.0, 2.0, 2.0])
 
 
-def test_the_search_for_a_loss_scale_goes_on():
+def test_the_search_for_a_loss_scale_continues():
     """In float16 the first scales are too high: gradients overflow, and the optimizer leaves these steps out."""
     from hf_domain.training.finiteness import NonFiniteStop
 

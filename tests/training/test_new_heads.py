@@ -63,7 +63,7 @@ def measure_outputs(model, weights, batch):
 
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("family", [*FAMILIES, "VarMAE", "ExBert", "GMap", "Rada"])
-def test_outputs_of_a_new_head_start_alike(family, head, tmp_path):
+def test_outputs_of_a_new_head_start_with_one_spread(family, head, tmp_path):
     model, weights = load_stock(family, head, tmp_path) if family in FAMILIES else build_own(family, head)
     assert weights
     batch = make_batch(masked=False)

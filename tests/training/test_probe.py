@@ -120,7 +120,7 @@ def test_lists_and_values_are_labels_too(monkeypatch, tmp_path, encoder):
 
 
 @pytest.mark.parametrize("kind", ["texts", "pairs", "words"])
-def test_label_that_stands_in_the_states_is_found(monkeypatch, tmp_path, encoder, kind):
+def test_label_encoded_in_the_states_is_found(monkeypatch, tmp_path, encoder, kind):
     """The label is a word of the text, so a frozen encoder of random weights shows it."""
     texts = [text for text in SENTENCES for _ in range(6)]
     if kind == "words":

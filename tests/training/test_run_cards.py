@@ -119,7 +119,7 @@ def test_licenses_are_those_of_the_hub():
         check_license("Apache-2")
 
 
-def test_command_tells_neither_secrets_nor_folders(tmp_path, monkeypatch):
+def test_command_shows_neither_secrets_nor_folders(tmp_path, monkeypatch):
     arguments = [
         "hf-domain ner",
         "--token",

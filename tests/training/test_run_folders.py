@@ -143,7 +143,7 @@ def test_newest_whole_checkpoint(tmp_path, broken):
     assert find_checkpoint(tmp_path) == str(tmp_path / "checkpoint-10")
 
 
-def test_what_a_kill_left_is_removed_and_weights_that_were_asked_for_stay(run, tmp_path):
+def test_leftovers_of_a_kill_are_removed_and_chosen_weights_stay(run, tmp_path):
     def stop():
         write_checkpoint(tmp_path / "output" / "checkpoint-1")
         write_checkpoint(tmp_path / "output" / "checkpoint-2", state=None)

@@ -15,7 +15,7 @@ def test_a_process_trains_on_one_gpu(tmp_path):
 
 
 @pytest.mark.parametrize("has_bf16", [True, False])
-def test_slow_bfloat16_is_told(tmp_path, monkeypatch, caplog, has_bf16):
+def test_slow_bfloat16_is_reported(tmp_path, monkeypatch, caplog, has_bf16):
     monkeypatch.setattr(
         "torch.cpu.get_capabilities", lambda: {"avx512_f": True, "avx512_bf16": has_bf16}, raising=False
     )

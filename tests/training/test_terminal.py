@@ -152,7 +152,7 @@ def test_levels(tmp_path, log_level, verbose, ours, theirs):
     transformers.utils.logging.set_verbosity_warning()
 
 
-def test_scores_stand_beside_the_baseline():
+def test_scores_are_shown_beside_the_baseline():
     metrics = {"eval_macro_f1": 0.5, "eval_baseline_macro_f1": 0.25, "eval_runtime": 3.0, "eval_samples": 1200}
     assert describe_metrics("eval", metrics) == "Validation, 1,200 examples: macro F1 0.5 (majority baseline 0.25)"
 
