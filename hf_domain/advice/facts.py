@@ -135,7 +135,10 @@ def measure_facts(plan: Plan, max_seq_length: int = 128) -> Facts:
     documents = read_documents(plan, domain)
     sample = random.Random(0).sample(documents, min(DOCUMENTS, len(documents)))
     blocks = make_blocks(sample, tokenizer, max_seq_length)
-    general = None if plan.general is None else read_documents(plan, plan.general)
+    general_loss = None
+    if plan.general is not None:
+        general_blocks = make_blocks(read_documents(plan, plan.general), tokenizer, max_seq_length)
+        general_loss = measure_loss(model, general_blocks, tokenizer)
     tokens = statistics.mean(count_tokens(sample, tokenizer))
     corpus = CorpusFacts(
         documents=len(documents),
@@ -143,7 +146,7 @@ def measure_facts(plan: Plan, max_seq_length: int = 128) -> Facts:
         analyzer=choose_analyzer(sample),
         words=count_pieces(sample, tokenizer),
         loss=measure_loss(model, blocks, tokenizer),
-        general_loss=general and measure_loss(model, make_blocks(general, tokenizer, max_seq_length), tokenizer),
+        general_loss=general_loss,
     )
     tasks = tuple(measure_task(name, task, plan, tokenizer) for name, task in plan.tasks.items())
     visible = find_visible_difference([task.test for task in tasks], SEEDS)

@@ -149,13 +149,13 @@ def make_costs(report: Report) -> Any:
     """Difference to the baseline against the seconds of pre-training, with the rows that no other one beats in both."""
     import altair
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     for method in report.titles:
-        row = report.differences[method]
-        if method != BASELINE and not row:
+        tasks = report.differences[method].values()
+        if method != BASELINE and not tasks:
             continue
         decision = report.decisions.get((method, BASELINE))
-        known = decision or Difference((), statistics.mean(d.mean for d in row.values()) if row else 0.0)
+        known = decision or Difference((), statistics.mean(d.mean for d in tasks) if tasks else 0.0)
         rows.append(
             describe_difference(report, method, known)
             | {"seconds": report.costs[method].get("pre-training s", 0.0), "is_best": False}
