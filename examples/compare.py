@@ -6,8 +6,8 @@
 
     python examples/compare.py plan.yaml                # into a folder named after the plan, beside it
     python examples/compare.py plan.yaml --dry_run      # list the runs
-    python examples/compare.py plan.yaml --shard 2/4    # the second of four parts; each may run on its own machine
-    python examples/compare.py plan.yaml --num_processes 4  # four steps at once, for small models on a CPU
+    python examples/compare.py plan.yaml --num_processes 4  # four steps at once: small models on a CPU, or four GPUs
+    python examples/compare.py plan.yaml --dask_scheduler tcp://host:8786  # on the workers of a Dask cluster
     python examples/compare.py plan.yaml --report_only  # from the existing results
 
 A short plan has `encoder`, `corpus: corpus.txt`, `tasks: [acl_arc]`, `methods: [dapt, varmae]`, `budget`. A whole one:
@@ -37,9 +37,8 @@ A short plan has `encoder`, `corpus: corpus.txt`, `tasks: [acl_arc]`, `methods: 
     fine_tuning: {learning_rate: 3e-5, num_train_epochs: 4}
 
 `pretraining`, `fine_tuning`, `vocabulary` and `datastore` are flags of run_mlm.py, of the scripts of the tasks, of
-run_expand_vocab.py and of build_datastore.py. Finished steps are skipped, a killed comparison continues, and a
-run that failed is tried again. Each run leaves one file in results/; the results of several machines are put into one
-folder.
+run_expand_vocab.py and of build_datastore.py. Finished steps are skipped, a killed comparison continues, a run that
+failed is tried again, and a changed plan runs what the change touches. Each run leaves one file in results/.
 """
 
 import argparse
@@ -48,19 +47,11 @@ import sys
 from pathlib import Path
 
 from hf_domain.comparison.answer import answer, foresee_power
+from hf_domain.comparison.engine import list_missing, prepare_jobs, run_comparison
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.results import gather_results
-from hf_domain.comparison.runner import list_missing_steps, run_comparison
 from hf_domain.training.arguments import OneLineParser
-
-
-def read_shard(text: str) -> tuple[int, int]:
-    """Read `2/4`."""
-    number, slash, count = text.partition("/")
-    if not (slash and number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
-        raise argparse.ArgumentTypeError(f"a shard is written 2/4, the second of four, got {text}")
-    return int(number), int(count)
 
 
 def main() -> None:
@@ -69,9 +60,9 @@ def main() -> None:
     )
     parser.add_argument("plan", type=Path)
     parser.add_argument("--output_dir", type=Path, default=None, help="default: the plan's path without its ending")
-    parser.add_argument("--shard", type=read_shard, default=(1, 1))
+    parser.add_argument("--num_processes", type=int, default=1, help="steps that run at once on this machine")
     parser.add_argument(
-        "--num_processes", type=int, default=1, help="steps that run at once, for small models on a CPU"
+        "--dask_scheduler", default=None, help="address or file of a Dask scheduler, whose workers run the steps"
     )
     parser.add_argument("--dry_run", action="store_true", help="list the steps that are missing and run none")
     parser.add_argument("--report_only", action="store_true", help="write the report from the existing results")
@@ -79,7 +70,7 @@ def main() -> None:
     output_dir = args.output_dir or args.plan.with_suffix("")
     plan = load_plan(args.plan, output_dir)
     if args.dry_run:
-        steps = list_missing_steps(plan, output_dir, args.shard)
+        steps = [job.step for job in list_missing(*prepare_jobs(plan, output_dir), output_dir)]
         for step in steps:
             print(f"{step.name}: hf-domain {step.command} {shlex.join(step.list_arguments())}")
         if steps:
@@ -88,7 +79,7 @@ def main() -> None:
     if args.report_only:
         gather_results(plan, output_dir)
     else:
-        run_comparison(plan, output_dir, args.shard, num_processes=args.num_processes)
+        run_comparison(plan, output_dir, None, args.num_processes, args.dask_scheduler)
     report = write_report(output_dir)
     print((output_dir / "report.md").read_text(encoding="utf-8"))
     print(f"The report: {output_dir / 'report.html'}")

@@ -23,10 +23,10 @@ import yaml
 from transformers import AutoConfig, AutoTokenizer
 
 from hf_domain.comparison.answer import answer
+from hf_domain.comparison.engine import run_comparison
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.publication import make_publication
 from hf_domain.comparison.report import write_report
-from hf_domain.comparison.runner import run_comparison
 from hf_domain.comparison.task_files import check_task_files, find_kind
 from hf_domain.data.corpora import check_length
 from hf_domain.files import read_json, write_text

@@ -19,6 +19,7 @@ from typing import Literal
 
 from transformers import AutoModelForMaskedLM, AutoTokenizer, set_seed
 
+from hf_domain.clusters import open_executor
 from hf_domain.data.corpora import read_texts
 from hf_domain.files import write_folder
 from hf_domain.new_rows import apply_delta
@@ -28,7 +29,6 @@ from hf_domain.tokenization import (
     compare_lengths,
     count_words,
     expand_vocabulary,
-    open_executor,
     plot_curve,
     plot_lengths,
 )
@@ -59,7 +59,9 @@ class DataArguments:
         default=None, metadata={"help": "Parquet file of word counts: read if it exists, otherwise written."}
     )
     num_workers: int = field(default=2, metadata={"help": "Number of processes that count words."})
-    dask_scheduler: str | None = field(default=None, metadata={"help": "Dask cluster that counts instead."})
+    dask_scheduler: str | None = field(
+        default=None, metadata={"help": "Address or file of a Dask scheduler, whose cluster counts instead."}
+    )
 
 
 @dataclass

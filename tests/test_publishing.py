@@ -15,9 +15,10 @@ from tiny_tokenizers import make_bert_tokenizer
 from hf_domain import GMapConfig, GMapForMaskedLM, VarMAEForMaskedLM, publishing
 from hf_domain.cards import write_model_card
 from hf_domain.comparison import publication
+from hf_domain.comparison.descriptions import Description
 from hf_domain.comparison.plan import Budget, Corpus, Method, Plan, Task
 from hf_domain.comparison.publication import make_publication
-from hf_domain.comparison.results import Description, Result, describe_plan, write_result
+from hf_domain.comparison.results import Result, describe_plan, write_result
 from hf_domain.comparison.scores import Predictions
 from hf_domain.comparison.summary import read_report
 from hf_domain.environment import describe_environment
@@ -270,7 +271,11 @@ def comparison(tmp_path, monkeypatch):
 
     def train(method, recipe, kind="pretraining", flags=None, config=None, **start):
         plan.methods[method] = Method(recipe, **start)
-        folder = home / "steps" / f"{method}-pets"
+        flags = {"train_file": "pets.txt", **(flags or {})}
+        flags.setdefault("method", plan.get_recipe(method).method)
+        step = Description(f"{method}-pets", kind, "mlm", flags, method, "pets")
+        train.addresses[step.name] = step.address
+        folder = home / "steps" / step.address
         made = (config or {}).pop("model_type", RECIPES[recipe].card)
         if made in OWN_TYPES:
             VarMAEForMaskedLM.from_backbone(make_masked_lm("bert"), **(config or {})).save_pretrained(folder)
@@ -282,22 +287,19 @@ def comparison(tmp_path, monkeypatch):
             write_json(folder / "config.json", read_json(folder / "config.json") | (config or {}))
         make_bert_tokenizer().save_pretrained(folder)
         (folder / "log.txt").write_text("/home/someone")
-        flags = {"output_dir": f"plan/steps/{method}-pets", "train_file": "pets.txt", **(flags or {})}
-        flags.setdefault("method", plan.get_recipe(method).method)
-        step = Description(f"{method}-pets", kind, "mlm", flags, method, "pets")
         measured = {"tokens": 1000, "seconds": 2.0, "max_steps": 16, "environment": describe_environment()}
         write_result(home, Result(step, "done", **measured))
-        write_json(home / "plan.json", describe_plan(plan, home))
+        write_json(home / "plan.json", describe_plan(plan, home, train.addresses))
 
     def read(output_dir):
         results = publication.read_results(output_dir)
-        report = read_report(describe_plan(plan, home), results)
+        report = read_report(describe_plan(plan, home, train.addresses), results)
         write_json(output_dir / "report.json", {"scores": report.scores, "failed": report.failed})
         return report
 
     monkeypatch.setattr(publication, "write_report", read)
     monkeypatch.setattr(publication, "run_usage", lambda *args: "0.9  the cat sat")
-    train.plan, train.home = plan, home
+    train.plan, train.home, train.addresses = plan, home, {}
     return train
 
 
@@ -354,7 +356,7 @@ def test_publication_replaces_only_a_publication(comparison, tmp_path, monkeypat
         ("thesis", "neither, it holds thesis.tex: name another"),
         ("plan.yaml", "neither, it holds plan.yaml"),
         ("next", "neither, it holds data"),
-        ("plan/steps/varmae-pets", "is made beside a comparison"),
+        (f"plan/steps/{comparison.addresses['varmae-pets']}", "is made beside a comparison"),
         ("plan/results", "is made beside a comparison"),
         ("plan/steps/hub", "is made beside a comparison"),
         ("plan", "is made beside a comparison"),
@@ -411,9 +413,11 @@ def test_card_shows_the_scores_of_its_own_model(comparison):
     for method in ("varmae", "dapt"):
         for task, corpus in (("animals", "pets"), ("plants", "garden")):
             step = Description(f"{method}-{task}-seed1", "fine_tuning", "classification", {}, method, None, task, 1)
-            step = replace(step, needs=[f"{method}-{corpus}"])
+            step = replace(step, needs=[comparison.addresses.get(f"{method}-{corpus}", "of-garden")])
+            comparison.addresses[step.name] = step.address
             predictions = Predictions.of_names([["a"], ["b"]], [["a"], ["a"]], "macro_f1")
             write_result(comparison.home, Result(step, "done", score=50.0, predictions=predictions))
+    write_json(comparison.home / "plan.json", describe_plan(comparison.plan, comparison.home, comparison.addresses))
     card = make(comparison, "varmae")
     assert "animals (macro f1)" in card and "plants" not in card
     assert "differences.png" in card
@@ -434,8 +438,9 @@ def test_card_says_what_was_trained_on_what(comparison):
 
 
 def test_published_report_names_failed_steps_and_shows_no_log(comparison, tmp_path):
-    comparison("dapt", "dapt")
     step = Description("dapt-on-pets", "evaluation", "mlm", {})
+    comparison.addresses[step.name] = step.address
+    comparison("dapt", "dapt")
     failed = Result(step, "failed", "/home/someone: hf_secret")
     write_result(comparison.home, failed)
     make(comparison, "dapt")

@@ -1,6 +1,6 @@
 """Edits of a tokenizer: vocabulary expansion and the delta that a model edit consumes."""
 
-from .counting import WordCounts, batch_texts, count_shard, count_words, merge_counts, open_executor
+from .counting import WordCounts, batch_texts, count_shard, count_words, merge_counts
 from .delta import VocabularyDelta
 from .expansion import expand_vocabulary
 from .report import (
@@ -26,7 +26,6 @@ __all__ = [
     "count_words",
     "expand_vocabulary",
     "merge_counts",
-    "open_executor",
     "plot_curve",
     "plot_lengths",
 ]

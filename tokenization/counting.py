@@ -10,8 +10,7 @@ import json
 import os
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -127,26 +126,6 @@ def count_words(
     """
     counted = _map_in_order(executor, shards, tokenizer)
     return merge_counts(tqdm(counted, desc="Counting words", unit="shard", disable=not progress))
-
-
-@contextmanager
-def open_executor(num_workers: int = 1, dask_scheduler: str | None = None) -> Iterator[Executor | None]:
-    """Open what counts the shards of `count_words`.
-
-    Args:
-        num_workers: Processes of a pool; 1 counts in this process.
-        dask_scheduler: Address of a Dask cluster, which counts instead.
-    """
-    if dask_scheduler:
-        from dask.distributed import Client
-
-        with Client(dask_scheduler) as client, client.get_executor() as executor:
-            yield executor
-    elif num_workers > 1:
-        with ProcessPoolExecutor(num_workers) as executor:
-            yield executor
-    else:
-        yield None
 
 
 def batch_texts(texts: Iterable[str], characters: int = 16_000_000) -> Iterator[list[str]]:

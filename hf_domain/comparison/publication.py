@@ -74,7 +74,7 @@ def make_publication(
     check_replaceable(folder, output_dir)
     check_replaceable(unfinished, output_dir, is_whole=False)
     name, results = f"{method}-{corpus}", read_results(output_dir)
-    trained = output_dir / "steps" / name
+    trained = output_dir / "steps" / (results[name].step.address if name in results else name)
     if name not in results or not results[name].is_done or not (trained / "config.json").is_file():
         made = sorted(n for n, r in results.items() if r.step.kind == "pretraining" and r.is_done)
         raise ValueError(f"{output_dir} has no trained model {name}; there are {', '.join(made) or 'none'}")
@@ -166,7 +166,7 @@ def check_replaceable(folder: Path, output_dir: Path, *, is_whole: bool = True) 
 def list_tasks(name: str, method: str, results: Mapping[str, Result]) -> list[str]:
     """List the tasks on which this model was tested: a row of the report may be of several, one for each corpus."""
     tested = (r.step for r in results.values() if r.step.kind == "fine_tuning" and r.step.method == method)
-    return sorted({str(step.task) for step in tested if name in step.needs})
+    return sorted({str(step.task) for step in tested if results[name].step.address in step.needs})
 
 
 def keep_tasks(report: Report, tasks: list[str]) -> Report:

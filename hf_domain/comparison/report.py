@@ -37,8 +37,7 @@ def write_report(output_dir: Path) -> Report:
     Raises:
         FileNotFoundError: There are no results.
     """
-    results = read_results(output_dir)
-    if not results or not (output_dir / "plan.json").is_file():
+    if not (output_dir / "plan.json").is_file() or not (results := read_results(output_dir)):
         raise FileNotFoundError(f"there are no results in {output_dir}; run the comparison first")
     report = read_report(read_json(output_dir / "plan.json"), results)
     pictures = draw(report, output_dir)

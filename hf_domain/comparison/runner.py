@@ -1,4 +1,4 @@
-"""Run the steps of a comparison: what is missing, once, in as many processes or machines as are wanted."""
+"""Run one step of a comparison on a worker: in a process of its own, from its last checkpoint if it has one."""
 
 import hashlib
 import json
@@ -10,37 +10,24 @@ import signal
 import sys
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from filelock import FileLock, Timeout
-from tqdm.auto import tqdm
+from dask.system import CPU_COUNT
+from distributed import get_worker
+from filelock import FileLock
 from transformers import AutoTokenizer
 
 from hf_domain import command_line
+from hf_domain.comparison.descriptions import Description, Job, list_versions
 from hf_domain.comparison.floors import score_floors
 from hf_domain.comparison.plan import Plan
-from hf_domain.comparison.results import (
-    Description,
-    Result,
-    check_results,
-    describe_plan,
-    describe_steps,
-    get_path,
-    read_result,
-    read_results,
-    write_result,
-)
+from hf_domain.comparison.results import Result, get_path, read_result, write_result
 from hf_domain.comparison.scores import read_predictions
-from hf_domain.comparison.step_checks import check_encoders, check_flags
-from hf_domain.comparison.steps import Step, count_tokens, list_steps
+from hf_domain.comparison.steps import Step, count_tokens
 from hf_domain.comparison.task_files import write_task_text
 from hf_domain.environment import describe_environment
 from hf_domain.files import read_json, write_json
@@ -52,10 +39,17 @@ PRELOADED = [
     f"hf_domain.{name}"
     for name in ("comparison.runner", "training.pretraining", "training.fine_tuning", "rada.passages", "gmap.reader")
 ]
-CACHES = ("memory_cache", "passage_cache")
+# Kinds of steps whose folder others read; of the rest they read the result alone.
+READ_BY_OTHERS = ("vocabulary", "datastore", "trunk", "pretraining", "average")
 # Exit code of a step on Ctrl-C, which a terminal sends to every process.
 INTERRUPTED = 130
+# How soon a step ends that nobody waits for.
+SECONDS_BETWEEN_LOOKS = 1.0
 Execute = Callable[[Step, Plan, Path], None]
+
+
+class Interrupted(Exception):
+    """A step ended because nobody waits for it any more; it has no result."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +57,8 @@ class Attempt:
     """Whose output lies in the folder of a step, and how far it is."""
 
     FILE: ClassVar[str] = "step.json"
-    step: Description
+    address: str
+    """Of the step."""
     started: float
     seconds: float
     """Of the attempts before."""
@@ -75,9 +70,8 @@ class Attempt:
         if not (folder / cls.FILE).is_file():
             return None
         try:
-            content = read_json(folder / cls.FILE)
-            return cls(**content | {"step": Description(**content["step"])})
-        except (KeyError, TypeError, ValueError):
+            return cls(**read_json(folder / cls.FILE))
+        except (TypeError, ValueError):
             return None
 
     def write(self, folder: Path) -> None:
@@ -85,143 +79,65 @@ class Attempt:
         write_json(folder / self.FILE, asdict(self))
 
 
-def run_comparison(
-    plan: Plan,
-    output_dir: Path,
-    shard: tuple[int, int] = (1, 1),
-    execute: Execute | None = None,
-    num_processes: int = 1,
-) -> list[Result]:
-    """Run every step that has no result yet. A killed comparison goes on where it was.
+def make_result(job: Job, plan: Plan, output_dir: Path, needed: Mapping[str, Result], execute: Execute) -> Result:
+    """Run a step on a worker and write its result, unless both are there: a lost worker may have left them.
 
     Args:
-        plan: What is compared.
-        output_dir: Where results (`results/*.json`) and the output of the steps go.
-        shard: Which part of how many: (2, 4) is the second of four. Methods that start from each other's encoders stay
-            together, so that each part can run on a machine of its own; their results are put into one folder after.
-        execute: Runs a step and leaves its output in its folder; default runs the command in a process of its own.
-        num_processes: Steps that run at once, each on its share of the cores. For small models on a CPU.
-
-    Returns:
-        The results of all steps of this part, those that failed included.
+        job: The step.
+        plan: With an absolute path.
+        output_dir: Of the comparison, absolute.
+        needed: Results of the steps that it reads, by name.
+        execute: See `run_step`.
 
     Raises:
-        ValueError: See `prepare_part`; another process runs this part.
+        ValueError: The worker cannot run it: it has other versions or another file system.
+        Interrupted: Nobody waits for it.
     """
-    if num_processes < 1:
-        raise ValueError(f"num_processes is the number of steps that run at once, at least 1, got {num_processes}")
-    part, results, descriptions = prepare_part(plan, output_dir, shard)
-    with lock_part(output_dir, shard):
-        write_json(output_dir / "plan.json", describe_plan(plan, output_dir))
-        num_threads = None if num_processes == 1 else max(1, (os.cpu_count() or 1) // num_processes)
-        run = execute or partial(run_command, num_threads=num_threads)
-
-        def make_result(step: Step) -> Result:
-            # Parts share a step where their methods start from it, and methods a cache: the first to come makes it, the
-            # others wait.
-            caches = [f"cache-{Path(step.flags[name]).name}" for name in CACHES if name in step.flags]
-            with ExitStack() as locks:
-                for name in (step.name, *caches):
-                    locks.enter_context(FileLock(output_dir / "locks" / f"{name}.lock"))
-                return get_result(step, plan, output_dir, results, descriptions[step.name], run)
-
-        with (
-            tqdm(total=len(part), desc="comparison", unit="step") as progress,
-            ThreadPoolExecutor(num_processes) as pool,
-        ):
-            waiting, running = list(part), dict[Future[Result], Step]()
-            while waiting or running:
-                while len(running) < num_processes and (step := choose_step(waiting, list(running.values()))):
-                    waiting.remove(step)
-                    running[pool.submit(make_result, step)] = step
-                names = ", ".join(step.name for step in running.values())
-                minutes = estimate_minutes(waiting + list(running.values()), results)
-                rest = "" if minutes is None else f", {minutes / num_processes:.0f} min remain"
-                progress.set_postfix_str(names + rest)
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    results[running.pop(future).name] = future.result()
-                    progress.update()
-    return [results[step.name] for step in part]
-
-
-def prepare_part(
-    plan: Plan, output_dir: Path, shard: tuple[int, int]
-) -> tuple[list[Step], dict[str, Result], dict[str, Description]]:
-    """Check everything that can be checked before the first step.
-
-    Returns:
-        The steps of the part, the results that are there, and what a result says of each step, by name.
-
-    Raises:
-        ValueError: A command does not take its flags, the folder has results of another plan or of other versions, or
-            there is no such part.
-    """
-    steps = list_steps(plan, output_dir)
-    check_flags(steps)
-    check_encoders(plan, steps)
-    results, descriptions = read_results(output_dir), describe_steps(plan, output_dir)
-    check_results(results, descriptions)
-    return choose_part(plan, steps, shard), results, descriptions
-
-
-def list_missing_steps(plan: Plan, output_dir: Path, shard: tuple[int, int] = (1, 1)) -> list[Step]:
-    """List the steps of a part that have no result; what they need and is gone is made again beside them.
-
-    Raises:
-        ValueError: See `prepare_part`.
-    """
-    part, results, _ = prepare_part(plan, output_dir, shard)
-    return [step for step in part if not is_done(step, results)]
-
-
-def is_done(step: Step, results: Mapping[str, Result]) -> bool:
-    """Return whether a step has a result and did not fail."""
-    return step.name in results and results[step.name].is_done
-
-
-def choose_step(waiting: list[Step], running: list[Step]) -> Step | None:
-    """Choose the next step that can run beside others: what it needs is made, and no other writes the same cache."""
-    unfinished = {step.name for step in waiting + running}
-    caches = {step.flags[name] for step in running for name in CACHES if name in step.flags}
-    for step in waiting:
-        if unfinished.isdisjoint(step.needs) and caches.isdisjoint(step.flags.get(name) for name in CACHES):
-            return step
-    return None
-
-
-def get_result(
-    step: Step,
-    plan: Plan,
-    output_dir: Path,
-    results: Mapping[str, Result],
-    description: Description,
-    execute: Execute,
-) -> Result:
-    """Read the result of a step, or run the step and write it; a failed step is tried again."""
-    path = get_path(output_dir, step.name)
-    done = path.is_file() and (result := read_result(path)).is_done
-    if done:  # since this comparison began, by another part, whose plan may have been another
-        check_results({step.name: result}, {step.name: description})
-    # Results may have come from another machine without the encoder that the next step reads, or it was deleted.
-    if done and (has_output(step, output_dir / "steps" / step.name) or not is_needed(step, plan, output_dir, results)):
+    check_worker(job.description, output_dir)
+    folder = output_dir / "steps" / job.address
+    # A process of a lost worker may still be about to end.
+    with FileLock(output_dir / "locks" / f"{job.address}.lock"):
+        result = read_result(output_dir, job.address)
+        if result is not None and result.is_done and has_output(job.step, folder):
+            return result
+        # Until its output is whole again, a step has no result: one that is killed now would be taken for done.
+        get_path(output_dir, job.address).unlink(missing_ok=True)
+        # A learning rate that makes training fail is not chosen.
+        failed = [r.step.name for r in needed.values() if not r.is_done and r.step.kind != "tuning"]
+        if failed:
+            result = Result(job.description, "failed", f"it needs {', '.join(failed)}, which failed")
+        else:
+            result = run_step(job, plan, folder, needed, execute)
+        write_result(output_dir, result)
+        if result.is_done and job.step.kind != "trunk":
+            for checkpoint in folder.glob("checkpoint-*"):
+                drop_checkpoint(checkpoint)
         return result
-    # Until its output is whole again, a step has no result: one that is killed now would be taken for done.
-    path.unlink(missing_ok=True)
-    # A learning rate that makes training fail is not chosen.
-    needed = [results[name] for name in step.needs if results[name].step.kind != "tuning"]
-    if failed := [other.step.name for other in needed if not other.is_done]:
-        result = Result(description, "failed", f"it needs {', '.join(failed)}, which failed")
-    else:
-        result = run_step(step, plan, output_dir, results, description, execute)
-    write_result(output_dir, result)
-    if result.is_done and step.kind != "trunk":
-        for checkpoint in (output_dir / "steps" / step.name).glob("checkpoint-*"):
-            drop_checkpoint(checkpoint)
-    return result
+
+
+def check_worker(description: Description, output_dir: Path) -> None:
+    """Check that this machine computes what the comparison asks for.
+
+    Raises:
+        ValueError: It has other versions or another file system.
+    """
+    place = f"the worker {get_worker().address}" if is_on_worker() else "this process"
+    if not (output_dir / "plan.json").is_file():
+        raise ValueError(f"every worker must see the folder {output_dir}, but {place} does not. Share its file system.")
+    versions = list_versions()
+    if wrong := [
+        f"{name} {versions[name]} instead of {v}" for name, v in description.versions.items() if v != versions[name]
+    ]:
+        raise ValueError(
+            f"every worker must have the versions of the comparison, but {place} has {', '.join(wrong)}. Install the "
+            "same environment there."
+        )
 
 
 def has_output(step: Step, folder: Path) -> bool:
-    """Return whether the output of a step is whole in its folder."""
+    """Return whether what others read of a step is whole in its folder; of most they read the result alone."""
+    if step.kind not in READ_BY_OTHERS:
+        return True
     attempt = Attempt.read(folder)
     is_there = step.kind not in ("pretraining", "average") or any(folder.glob("*.safetensors"))
     if step.kind == "trunk":
@@ -229,46 +145,43 @@ def has_output(step: Step, folder: Path) -> bool:
     return is_there and attempt is not None and attempt.done
 
 
-def is_needed(step: Step, plan: Plan, output_dir: Path, results: Mapping[str, Result]) -> bool:
-    """Return whether a step without a result reads the output of this one, directly or not."""
-    for other in list_steps(plan, output_dir):
-        if step.name in other.needs and (not is_done(other, results) or is_needed(other, plan, output_dir, results)):
-            return True
-    return False
+def run_step(job: Job, plan: Plan, folder: Path, needed: Mapping[str, Result], execute: Execute) -> Result:
+    """Run a step and return its result; a step that fails is a result too.
 
+    Args:
+        job: The step.
+        plan: Of the step.
+        folder: Of the step.
+        needed: Results of the steps that it reads, by name.
+        execute: Runs the step and leaves its output in the folder.
 
-def run_step(
-    step: Step,
-    plan: Plan,
-    output_dir: Path,
-    results: Mapping[str, Result],
-    description: Description,
-    execute: Execute,
-) -> Result:
-    """Run a step and return its result; a step that fails is a result too."""
-    folder = output_dir / "steps" / step.name
-    before = Attempt.read(folder)
-    checkpoint = None if before is None or not before.step.is_of(description) else find_checkpoint(folder)
+    Raises:
+        Interrupted: Nobody waits for it.
+    """
+    step, description = job.step, job.description
+    before, checkpoint = Attempt.read(folder), find_checkpoint(folder)
     seconds = 0.0 if before is None or checkpoint is None else count_seconds(before, Path(checkpoint))
     if folder.is_dir() and checkpoint is None:
-        shutil.rmtree(folder)  # of a step that was killed and cannot go on, or that was another one
+        shutil.rmtree(folder)  # of a step that was killed and cannot go on
     folder.mkdir(parents=True, exist_ok=True)
     for file in folder.iterdir():  # what it began to write at its end is of no use, and may be of another type of model
         if file.is_file() and file.name != Attempt.FILE:
             file.unlink()
-    attempt = Attempt(description, time.time(), seconds)
+    attempt = Attempt(job.address, time.time(), seconds)
     attempt.write(folder)
     started = time.perf_counter()
     try:
-        step = choose_learning_rate(fit_to_minutes(step, plan, results), plan, results)
+        step = choose_learning_rate(fit_to_minutes(step, plan, needed), plan, needed)
         if step.task is not None and step.kind in ("pretraining", "probe", "datastore"):
             task = plan.tasks[step.task]
             file, names = plan.folder / task.get_file("train"), task.options.get("text_column_names")
-            write_task_text(task.kind, file, output_dir / "texts" / f"{step.task}.txt", names)
+            write_task_text(task.kind, file, folder.parents[1] / "texts" / f"{step.task}.txt", names)
         execute(step, plan, folder)
         seconds += time.perf_counter() - started
         output = read_output(step, plan, folder)
         replace(attempt, done=True).write(folder)
+    except Interrupted:
+        raise
     except Exception as error:  # whatever it is: the other runs go on, and the report tells of this one
         return Result(description, "failed", f"{error}" or type(error).__name__, environment=describe_environment())
     return Result(description, "done", seconds=seconds, environment=describe_environment(), **output)
@@ -279,7 +192,9 @@ def count_seconds(attempt: Attempt, checkpoint: Path) -> float:
     return attempt.seconds + max(0.0, (checkpoint / STATE).stat().st_mtime - attempt.started)
 
 
-def run_command(step: Step, plan: Plan, folder: Path, num_threads: int | None = None) -> None:
+def run_command(
+    step: Step, plan: Plan, folder: Path, num_threads: int | None = None, devices: Sequence[str] = ()
+) -> None:
     """Run the command of a step in a process of its own, from the folder of the plan, its output in log.txt.
 
     Args:
@@ -287,34 +202,67 @@ def run_command(step: Step, plan: Plan, folder: Path, num_threads: int | None = 
         plan: Its plan.
         folder: Of the step.
         num_threads: Threads of torch; default as many as it takes.
+        devices: GPUs, of which the first worker takes the first; default the first that this process sees.
 
     Raises:
         RuntimeError: It failed; the end of its log.
+        Interrupted: It was interrupted, or nobody waits for it any more.
     """
     arguments = [step.command, *step.list_arguments()]
     if (checkpoint := find_checkpoint(folder)) is not None:
         arguments += ["--resume_from_checkpoint", str(Path(checkpoint).resolve())]
     log = (folder / "log.txt").resolve()
+    device = devices[get_worker().name % len(devices)] if devices else None
     # A server that has imported everything once forks a fresh process for each step: importing takes longer than many a
     # step, and a step that runs out of memory takes only itself down.
     context: Any = multiprocessing.get_context("forkserver" if hasattr(os, "fork") else "spawn")
     if hasattr(os, "fork"):
         context.set_forkserver_preload(PRELOADED)
-    process = context.Process(target=_run, args=(arguments, plan.folder.resolve(), log, num_threads))
+    # A worker of Dask's nanny is a daemon, which may have no children: they would outlive it. These do not.
+    multiprocessing.current_process().daemon = False
+    process = context.Process(target=_run, args=(arguments, plan.folder, log, num_threads, device))
     process.start()
-    process.join()
+    while process.is_alive():
+        process.join(timeout=SECONDS_BETWEEN_LOOKS)
+        if not is_wanted():
+            process.kill()
+            process.join()
+            raise Interrupted
     if process.exitcode == INTERRUPTED:
-        raise KeyboardInterrupt  # no result of the step
+        raise Interrupted
     if process.exitcode:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
         raise RuntimeError("\n".join([f"exit code {process.exitcode}", *lines[-5:]]))
 
 
-def _run(arguments: list[str], folder: Path, log: Path, num_threads: int | None) -> None:
+def run_on_cluster(step: Step, plan: Plan, folder: Path) -> None:
+    """Run the command of a step with its share of the worker's cores: Dask's nannies allow libraries one thread."""
+    run_command(step, plan, folder, max(1, CPU_COUNT // get_worker().state.nthreads))
+
+
+def is_on_worker() -> bool:
+    """Return whether a worker of Dask runs this."""
+    try:
+        get_worker()
+    except ValueError:
+        return False
+    return True
+
+
+def is_wanted() -> bool:
+    """Return whether anybody waits for the task that this thread runs: a comparison that was killed does not."""
+    if not is_on_worker():
+        return True
+    worker = get_worker()
+    task = worker.state.tasks.get(worker.get_current_task())
+    return task is not None and task.state == "executing"
+
+
+def _run(arguments: list[str], folder: Path, log: Path, num_threads: int | None, device: str | None) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
     # A step trains on one device: on two its batches, and so its tokens, would be twice those of the plan.
-    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
+    os.environ["CUDA_VISIBLE_DEVICES"] = device or os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
     with log.open("w", encoding="utf-8") as output:
         for stream in (1, 2):
             os.dup2(output.fileno(), stream)
@@ -326,7 +274,7 @@ def _run(arguments: list[str], folder: Path, log: Path, num_threads: int | None)
 
 
 def _end_with_parent() -> None:
-    """End this process when the comparison is killed: it would write its output into that of the next run."""
+    """End this process when its worker is killed: it would write its output into that of the next run."""
     if (parent := multiprocessing.parent_process()) is not None:
         parent.join()
         os._exit(1)
@@ -403,54 +351,3 @@ def choose_learning_rate(step: Step, plan: Plan, results: Mapping[str, Result]) 
         raise RuntimeError(f"training failed at every learning rate, the first time with: {tried[0].error}")
     best = max(done, key=lambda result: result.metrics[name])
     return replace(step, flags={**step.flags, "learning_rate": best.step.flags["learning_rate"]})
-
-
-def choose_part(plan: Plan, steps: list[Step], shard: tuple[int, int]) -> list[Step]:
-    """Choose the steps of a part; methods that start from each other stay together.
-
-    Raises:
-        ValueError: There is no such part, or fewer families of methods than parts.
-    """
-    number, count = shard
-    if not 1 <= number <= count:
-        raise ValueError(f"a part is between 1/{count} and {count}/{count}, got {number}/{count}")
-    roots = {method: plan.get_root(method) for method in plan.methods}
-    families = list(dict.fromkeys(roots.values()))
-    if count > len(families):
-        raise ValueError(
-            f"methods that start from each other stay together: there are {len(families)} parts, got {count}"
-        )
-    chosen = {method for method, root in roots.items() if families.index(root) % count == number - 1}
-    needed = {step.name for step in steps if step.method in chosen}
-    for step in reversed(steps):
-        if step.name in needed:
-            needed.update(step.needs)
-    return [step for step in steps if step.name in needed]
-
-
-@contextmanager
-def lock_part(output_dir: Path, shard: tuple[int, int]) -> Any:
-    """Keep a second process from running the same part; the lock falls with the process.
-
-    Raises:
-        ValueError: Another process runs it.
-    """
-    for name in ("locks", "results"):
-        (output_dir / name).mkdir(parents=True, exist_ok=True)
-    path = output_dir / "locks" / f"part-{shard[0]}-of-{shard[1]}.lock"
-    try:
-        with FileLock(path, blocking=False):
-            yield
-    except Timeout:
-        raise ValueError(f"another process runs part {shard[0]}/{shard[1]} in {output_dir}; wait for it") from None
-
-
-def estimate_minutes(steps: list[Step], results: Mapping[str, Result]) -> float | None:
-    """Estimate what steps take that have no result, from those of the same kind that are done; None without any."""
-    seconds = defaultdict(list)
-    for result in results.values():
-        if result.seconds is not None:
-            seconds[result.step.kind].append(result.seconds)
-    means = {kind: sum(values) / len(values) for kind, values in seconds.items()}
-    missing = [step for step in steps if not is_done(step, results)]
-    return sum(means.get(step.kind, max(means.values())) for step in missing) / 60 if means else None

@@ -4,7 +4,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
@@ -21,7 +21,6 @@ PROBE_STEPS = 20
 TRAINER_OPTIONS: dict[str, Any] = {
     "save_strategy": "no",
     "report_to": "none",
-    "log_level": "error",
     "disable_tqdm": True,
 }
 # Masked LM of a real corpus takes hours: a killed one goes on from its last tenth, and a short one has a curve too.
@@ -82,6 +81,11 @@ class Step:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "flags", MappingProxyType({**self.flags}))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to a worker: a proxy of a mapping does not."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)} | {"flags": {**self.flags}}
+        return type(self), tuple(values.values())
 
     def change(self, **flags: Any) -> "Step":
         """Return the step with other flags."""

@@ -228,20 +228,20 @@ def read_costs(method: str, plan: dict[str, Any], done: list[Result]) -> dict[st
 
 def find_trunks(encoders: list[Result], done: list[Result]) -> list[Result]:
     """Return the parts of trunks that encoders branch off, down to the first."""
-    by_name = {result.step.name: result for result in done if result.step.kind == "trunk"}
+    trunks = {result.step.address: result for result in done if result.step.kind == "trunk"}
     found: dict[str, Result] = {}
-    needed = [name for result in encoders for name in result.step.needs]
+    needed = [address for result in encoders for address in result.step.needs]
     while needed:
-        if (name := needed.pop()) in by_name and name not in found:
-            found[name] = by_name[name]
-            needed += by_name[name].step.needs
+        if (address := needed.pop()) in trunks and address not in found:
+            found[address] = trunks[address]
+            needed += trunks[address].step.needs
     return [*found.values()]
 
 
 def find_preparation(method: str, done: list[Result]) -> list[Result]:
     """Return the expansions of a vocabulary and the datastores that a method reads, its own or shared."""
     needed = {name for result in done if result.step.method == method for name in result.step.needs}
-    return [r for r in done if r.step.kind in ("vocabulary", "datastore") and r.step.name in needed]
+    return [r for r in done if r.step.kind in ("vocabulary", "datastore") and r.step.address in needed]
 
 
 def read_evaluations(plan: dict[str, Any], done: list[Result]) -> dict[str, list[Result]]:

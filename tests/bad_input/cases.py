@@ -82,6 +82,12 @@ DEEP_OBJECT = '{"text": ' + DEEP + "}\n"
 GOOD_RUN = COMMANDS["mlm"] | {"train_file": ["corpus.txt"], "validation_file": ["heldout.txt"], "disable_tqdm": True}
 
 
+def make_comparison(result: str) -> dict[str, Any]:
+    """The files of a comparison of one step, whose result is bad."""
+    plan = {"steps": {"dapt-domain": "dapt-domain-00000000"}, "methods": {}}
+    return {"comparison/plan.json": json.dumps(plan), "comparison/results/dapt-domain-00000000.json": result}
+
+
 def write_run(**changes: Any) -> str:
     """A run file with changes; ... drops a line."""
     content = {name: value for name, value in (GOOD_RUN | changes).items() if value is not ...}
@@ -567,6 +573,7 @@ OTHERS = [
     ),
     expand("numbers as text", ("text (int64)",), {"train_file": "corpus.jsonl"}, {"corpus.jsonl": '{"text": 7}\n' * 9}),
     expand("no process", ("num_workers", "0"), {"num_workers": 0}),
+    expand("file of no scheduler", ("dask_scheduler", "nowhere.json"), {"dask_scheduler": "nowhere.json"}),
     expand("negative size", ("size", "-3"), {"size": -3}),
     expand("step of nothing", ("step", "0"), {"size": None, "step": 0}),
     expand("threshold of nan", ("threshold", "nan"), {"size": None, "threshold": "nan"}),
@@ -697,14 +704,17 @@ OTHERS = [
     forget("weights are truncated", ("adapted/model.safetensors",), files={"adapted/model.safetensors": truncate}),
     Case("publish", "no comparison", ("nowhere",), {"comparison": "nowhere"}),
     Case("publish", "folder that is no comparison", ("encoder",), {"comparison": "encoder"}),
-    Case("publish", "nothing trained", ("comparison", "dapt-domain")),
+    Case("publish", "nothing run", ("comparison", "plan.json")),
     Case(
         "publish",
-        "results are broken",
-        ("dapt-domain.json",),
-        files={"comparison/results/dapt-domain.json": '{"status": '},
+        "nothing trained",
+        ("comparison", "dapt-domain"),
+        files={"comparison/plan.json": '{"steps": {}, "methods": {}}'},
     ),
-    Case("publish", "results are deep", ("dapt-domain.json",), files={"comparison/results/dapt-domain.json": DEEP}),
+    Case("publish", "results are broken", ("dapt-domain",), files=make_comparison('{"status": ')),
+    Case("publish", "results are deep", ("dapt-domain",), files=make_comparison(DEEP)),
+    Case("publish", "plan is broken", ("plan.json",), files={"comparison/plan.json": "{"}),
+    Case("publish", "plan of another version", ("plan.json",), files={"comparison/plan.json": "{}"}),
     Case("publish", "output is the comparison", ("comparison",), {"output_dir": "comparison"}),
     Case("publish", "output holds something else", ("encoder",), {"output_dir": "encoder"}),
     Case("export", "unknown head", ("--head", "tail"), {"head": "tail"}),
@@ -865,7 +875,13 @@ PLANS = [
     ),
     plan("control without general text", ("general",), methods={"control": None}),
     Case("compare", "no plan", ("plan",), {"": None}),
-    Case("compare", "shard of nothing", ("shard", "3/2"), {"shard": "3/2"}),
+    Case("compare", "no scheduler", ("dask_scheduler", "9"), {"dask_scheduler": "tcp://127.0.0.1:9", "dry_run": None}),
+    Case(
+        "compare",
+        "file of no scheduler",
+        ("dask_scheduler", "corpus.txt"),
+        {"dask_scheduler": "corpus.txt", "dry_run": None},
+    ),
     Case("compare", "no process", ("num_processes", "0"), {"num_processes": 0, "dry_run": None}),
     Case("compare", "output is a file", ("corpus.txt",), {"output_dir": "corpus.txt", "dry_run": None}),
     Case("compare", "report of nothing", ("results", "out"), {"report_only": True, "dry_run": None}),

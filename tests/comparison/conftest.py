@@ -1,5 +1,9 @@
 """A plan with its files, and encoders that are only pretended."""
 
+import re
+import time
+from types import SimpleNamespace
+
 import pytest
 from pretended_runs import METHODS, SENTENCES, pretend, write_plan
 from script_runs import write_jsonl
@@ -46,7 +50,7 @@ def vocabularies(monkeypatch):
     known = {}
 
     def digest(encoder):
-        name = encoder.rpartition("/")[2]
+        name = re.sub(r"-[0-9a-f]{8}$", "", encoder.rpartition("/")[2])
         return known.get(name, "expanded" if name.startswith(("adalm", "exbert", "lora")) else "usual")
 
     monkeypatch.setattr(runner, "digest_vocabulary", digest)
@@ -55,7 +59,7 @@ def vocabularies(monkeypatch):
 
 @pytest.fixture
 def plan(content, tmp_path, monkeypatch):
-    monkeypatch.setattr(runner.time, "perf_counter", lambda: 0.0)
+    monkeypatch.setattr(runner, "time", SimpleNamespace(time=time.time, perf_counter=lambda: 0.0))
     return load_plan(write_plan(content, tmp_path))
 
 

@@ -5,12 +5,11 @@ import random
 import shlex
 
 import pytest
-from pretended_runs import SENTENCES, pretend, write_plan
+from pretended_runs import SENTENCES, pretend, run_comparison, write_plan
 from script_runs import write_jsonl
 
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
-from hf_domain.comparison.runner import run_comparison
 from hf_domain.examples import compare
 from hf_domain.training.run_files import LABELS, format_labels
 

@@ -6,13 +6,12 @@ from itertools import pairwise
 
 import pytest
 import torch
-from pretended_runs import SENTENCES, pretend, write_plan
+from pretended_runs import SENTENCES, pretend, run_comparison, write_plan
 from safetensors.torch import load_file
 from script_runs import run_script, save_tiny_bert
 
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
-from hf_domain.comparison.runner import run_comparison
 from hf_domain.comparison.step_checks import check_flags
 from hf_domain.comparison.steps import list_steps
 from hf_domain.examples import run_mlm

@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from pretended_runs import pretend, write_plan
+from pretended_runs import get_result, pretend, run_comparison, write_plan
 from script_runs import write_jsonl
 from sklearn.metrics import f1_score
 
@@ -14,7 +14,6 @@ from hf_domain.comparison.folds import drop_repeated, split_folds
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.results import read_results
-from hf_domain.comparison.runner import run_comparison
 from hf_domain.comparison.scores import count_examples
 from hf_domain.comparison.step_checks import check_flags
 from hf_domain.comparison.steps import list_steps
@@ -106,7 +105,7 @@ def test_out_of_fold_predictions_are_scored_as_one_test_set(folded, tmp_path):
     # No class is the most frequent of every training part, and the majority is joined over the folds as well.
     constant = 100 * f1_score(gold, ["cat"] * 37, average="macro", zero_division=0)
     assert report.floors[MAJORITY]["animals"] == pytest.approx(constant)
-    (tmp_path / "plan" / "results" / "dapt-animals-fold2-seed2.json").unlink()
+    get_result(tmp_path / "plan", "dapt-animals-fold2-seed2").unlink()
     report = write_report(tmp_path / "plan")
     assert report.scores["dapt"]["animals"].keys() == {"42-1"}  # a fold is missing: no score of all items
 

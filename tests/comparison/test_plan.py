@@ -5,12 +5,11 @@ import shutil
 import textwrap
 
 import pytest
-from pretended_runs import SENTENCES, write_plan
+from pretended_runs import SENTENCES, pretend, run_comparison, write_plan
 from script_runs import save_tiny_bert, write_jsonl
 
+from hf_domain.comparison.descriptions import list_jobs
 from hf_domain.comparison.plan_loading import load_plan
-from hf_domain.comparison.results import describe_steps
-from hf_domain.comparison.runner import run_comparison
 from hf_domain.comparison.step_checks import check_flags
 from hf_domain.comparison.steps import list_steps
 from hf_domain.examples import compare as compare_script
@@ -193,9 +192,9 @@ def test_file_that_another_step_makes_is_no_input(content, tmp_path):
     }
     plan = load_plan(write_plan(content, tmp_path))
     check_flags(list_steps(plan, tmp_path / "plan"))
-    before = describe_steps(plan, tmp_path / "plan")
+    before = list_jobs(plan, tmp_path / "plan")
     (tmp_path / "rest.jsonl").write_text("{}")
-    assert describe_steps(plan, tmp_path / "plan") == before
+    assert list_jobs(plan, tmp_path / "plan") == before
 
 
 def test_empty_entries_that_a_plan_needs(content, tmp_path):
@@ -236,14 +235,14 @@ def test_flags_that_a_comparison_sets_or_would_misread(content, tmp_path):
 def test_abbreviated_flags_are_refused(content, tmp_path):
     content["pretraining"] = {"per_device_train_batch_size": 4, "max_seq_len": 512}
     with pytest.raises(ValueError, match="there is no argument --max_seq_len; did you mean --max_seq_length"):
-        run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output")
+        run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", pretend)
 
 
 def test_every_wrong_flag_of_a_step_is_reported(content, tmp_path):
     content["methods"] = {"fine_tune": {"tasks": ["animals"]}}
     content["fine_tuning"] = {"num_train_epochs": "many", "learning_rte": 1, "warmup_steps": "few"}
     with pytest.raises(ValueError, match=r"^3 thing.* nothing was run"):
-        run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output")
+        run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", pretend)
 
 
 def test_texts_longer_than_the_encoder_takes(content, tmp_path):
@@ -252,7 +251,7 @@ def test_texts_longer_than_the_encoder_takes(content, tmp_path):
     content["methods"] = {"fine_tune": None, "own": {"recipe": "fine_tune", "encoder": "mine"}}
     content["fine_tuning"]["max_seq_length"] = 600
     with pytest.raises(ValueError, match=r"^2 encoder.* nothing was run") as error:
-        run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output")
+        run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", pretend)
     for encoder in ("encoder", "mine"):
         assert f"\n- {encoder}: max_seq_length must be at most" in str(error.value)
 

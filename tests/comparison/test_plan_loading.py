@@ -3,12 +3,11 @@
 import json
 
 import pytest
-from pretended_runs import pretend, write_plan
+from pretended_runs import pretend, run_comparison, write_plan
 from script_runs import write_jsonl
 
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
-from hf_domain.comparison.runner import run_comparison
 from hf_domain.comparison.steps import list_steps
 
 SHORT = """\

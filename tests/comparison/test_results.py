@@ -1,48 +1,83 @@
-"""Which results belong to a plan, and which are foreign."""
+"""Which results belong to a plan, and what a change of it runs again."""
 
 import json
 import shutil
-from dataclasses import replace
 
 import pytest
-from pretended_runs import METHODS, SENTENCES, pretend, write_plan
+from pretended_runs import METHODS, SENTENCES, get_result, pretend, run_comparison, write_plan
 from script_runs import save_tiny_bert
 
+from hf_domain.comparison import descriptions
+from hf_domain.comparison.descriptions import list_jobs
+from hf_domain.comparison.engine import list_missing
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
-from hf_domain.comparison.results import (
-    Result,
-    describe_steps,
-    find_foreign,
-    gather_results,
-    read_results,
-    write_result,
-)
-from hf_domain.comparison.runner import run_comparison
+from hf_domain.comparison.results import find_results, gather_results, read_results
 from hf_domain.comparison.steps import list_steps
 from hf_domain.files import read_json, write_json
 
 
-def find_foreign_results(plan, output_dir):
-    return set(find_foreign(read_results(output_dir), describe_steps(plan, output_dir)))
+def find_stale(plan, output_dir):
+    """Return the names of the steps that have no result."""
+    jobs = list_jobs(plan, output_dir)
+    results = find_results(output_dir, {job.name: job.address for job in jobs})
+    return {job.name for job in list_missing(jobs, results, output_dir)}
 
 
-def test_foreign_results_are_refused(plan, content, tmp_path):
-    run_comparison(plan, tmp_path / "output", execute=pretend)
-    content["budget"] = {"tokens": 2000}
-    other = load_plan(write_plan(content, tmp_path))
-    with pytest.raises(ValueError, match=r"not of this comparison; .*\n- another plan, or .*: .*dapt-pets"):
-        run_comparison(other, tmp_path / "output", execute=pretend)
-    (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES[:-1]))
-    with pytest.raises(ValueError, match=r"\n- another plan, or made from other files: .*dapt-pets"):
-        run_comparison(plan, tmp_path / "output", execute=pretend)
-    (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES))
-    path = tmp_path / "output" / "results" / "dapt-pets.json"
-    result = read_json(path)
-    result["environment"]["versions"]["torch"] = "0.1"
-    path.write_text(json.dumps(result))
-    with pytest.raises(ValueError, match=r"- other versions of .*: dapt-pets"):
-        run_comparison(plan, tmp_path / "output", execute=pretend)
+def read_tree(folder):
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_changed_plan_runs_what_it_touches_and_keeps_the_rest(plan, content, tmp_path, ran, note):
+    output_dir = tmp_path / "output"
+    run_comparison(plan, output_dir, execute=pretend)
+    write_report(output_dir)
+    before = {folder: read_tree(output_dir / folder) for folder in ("results", "steps")}
+    old, files = read_json(output_dir / "plan.json")["steps"], {p.name: p.read_bytes() for p in output_dir.glob("*.md")}
+    content["methods"]["dapt"] = {"pretraining": {"learning_rate": 1e-5}}
+    content["methods"]["average_of_slow"] = {"recipe": "average", "after": "slow"}
+    del content["methods"]["lora"]
+    run_comparison(load_plan(write_plan(content, tmp_path)), output_dir, execute=note)
+    started = ("dapt-", "average-", "gmap-", "logits_fusion-")
+    touched = {name for name in old if name.startswith(started)}
+    added = {f"average_of_slow-{task}-seed{seed}" for task in ("animals", "entities") for seed in (1, 2)}
+    added |= {f"average_of_slow-pets{end}" for end in ("", "-on-pets", "-on-general")}
+    assert set(ran) == touched | added and len(ran) == len(set(ran))
+    for folder, tree in before.items():
+        assert tree.items() <= read_tree(output_dir / folder).items()
+    report = write_report(output_dir)
+    assert "lora" not in report.scores and "LoRA" not in (output_dir / "report.md").read_text()
+    assert len(report.scores["average_of_slow"]["animals"]) == 2
+    # The first plan needs nothing but its results.
+    content["methods"] = dict(METHODS)
+    ran.clear()
+    run_comparison(load_plan(write_plan(content, tmp_path)), output_dir, execute=note)
+    write_report(output_dir)
+    assert ran == [] and read_json(output_dir / "plan.json")["steps"] == old
+    assert {p.name: p.read_bytes() for p in output_dir.glob("*.md")} == files
+
+
+def test_half_run_change_leaves_the_old_encoders(plan, content, tmp_path):
+    output_dir = tmp_path / "output"
+    run_comparison(plan, output_dir, execute=pretend)
+    before = read_tree(output_dir / "steps")
+
+    def kill(step, plan, folder):
+        (folder / "model.safetensors").write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    content["pretraining"]["learning_rate"] = 1e-5
+    with pytest.raises(KeyboardInterrupt):
+        run_comparison(load_plan(write_plan(content, tmp_path)), output_dir, execute=kill)
+    assert before.items() <= read_tree(output_dir / "steps").items()
+
+
+def test_other_versions_run_again(plan, tmp_path, monkeypatch):
+    output_dir = tmp_path / "output"
+    names = {result.step.name for result in run_comparison(plan, output_dir, execute=pretend)}
+    versions = descriptions.list_versions()
+    monkeypatch.setattr(descriptions, "list_versions", lambda: versions | {"torch": "0.1"})
+    assert find_stale(plan, output_dir) == names
 
 
 def test_runs_that_failed_do_not_keep_a_corrected_plan_from_running(plan, content, tmp_path, ran, note):
@@ -59,21 +94,11 @@ def test_runs_that_failed_do_not_keep_a_corrected_plan_from_running(plan, conten
     assert write_report(tmp_path / "output").failed == {}
 
 
-def test_what_started_from_a_changed_step_is_foreign_too(plan, content, tmp_path):
-    """Only DAPT's own result has other flags: its encoder's scores and losses have those of before."""
-    output_dir = tmp_path / "output"
-    results = run_comparison(plan, output_dir, execute=pretend)
-    content["methods"]["dapt"] = {"pretraining": {"learning_rate": 1e-5}}
-    foreign = find_foreign_results(load_plan(write_plan(content, tmp_path)), output_dir)
-    started = ("dapt-", "average-", "gmap-", "logits_fusion-")
-    assert foreign == {result.step.name for result in results if result.step.name.startswith(started)}
-
-
-def test_results_of_changed_files_are_foreign(plan, tmp_path):
+def test_results_of_changed_files_are_stale(plan, tmp_path):
     """Also where the size is the same: labels or words that are exchanged."""
     output_dir = tmp_path / "output"
     names = {result.step.name for result in run_comparison(plan, output_dir, execute=pretend)}
-    assert not find_foreign_results(plan, output_dir)
+    assert not find_stale(plan, output_dir)
     of_animals = {name for name in names if "-animals-seed" in name}
     of_tapt = {name for name in names if name.startswith(("tapt-animals", "tuned_after_tapt-animals"))}
     of_control = {name for name in names if "control" in name}
@@ -86,7 +111,7 @@ def test_results_of_changed_files_are_foreign(plan, tmp_path):
     ):
         text = (tmp_path / file).read_text()
         (tmp_path / file).write_text(text.replace("cat", "\0").replace("dog", "cat").replace("\0", "dog"))
-        assert find_foreign_results(plan, output_dir) == expected, file
+        assert find_stale(plan, output_dir) == expected, file
         (tmp_path / file).write_text(text)
 
 
@@ -99,14 +124,14 @@ def test_files_of_a_list_and_the_tokenizer_of_an_encoder_are_read(content, tmp_p
     (tmp_path / "more1.txt").write_text("a cat")
     plan = load_plan(write_plan(content, tmp_path))
     names = {result.step.name for result in run_comparison(plan, tmp_path / "output", execute=pretend)}
-    assert not find_foreign_results(plan, tmp_path / "output")
+    assert not find_stale(plan, tmp_path / "output")
     for file, expected in (
         ("more1.txt", {name for name in names if "encoder" not in name}),
         ("encoder/tokenizer.json", names),
     ):
         text = (tmp_path / file).read_text()
         (tmp_path / file).write_text(text.replace("cat", "cow"))
-        assert find_foreign_results(plan, tmp_path / "output") == expected, file
+        assert find_stale(plan, tmp_path / "output") == expected, file
         (tmp_path / file).write_text(text)
 
 
@@ -120,27 +145,19 @@ def test_vocabulary_and_datastore_of_the_user_are_read(content, tmp_path):
     }
     plan = load_plan(write_plan(content, tmp_path))
     run_comparison(plan, tmp_path / "output", execute=pretend)
-    assert find_foreign_results(plan, tmp_path / "output") == set()
+    assert find_stale(plan, tmp_path / "output") == set()
     (tmp_path / "passages" / "datastore.json").write_text("2")
-    foreign = find_foreign_results(plan, tmp_path / "output")
-    assert foreign == {f"fine_tune-{task}-seed{seed}" for task in ("animals", "entities") for seed in (1, 2)}
+    stale = find_stale(plan, tmp_path / "output")
+    assert stale == {f"fine_tune-{task}-seed{seed}" for task in ("animals", "entities") for seed in (1, 2)}
     (tmp_path / "mine" / "tokenizer.json").write_text("2")
-    assert "dapt-pets" in find_foreign_results(plan, tmp_path / "output")
-
-
-def test_encoder_of_another_machine_need_not_be_there(content, tmp_path):
-    save_tiny_bert(tmp_path / "encoder", SENTENCES)
-    plan = load_plan(write_plan(content, tmp_path))
-    run_comparison(plan, tmp_path / "output", execute=pretend)
-    shutil.rmtree(tmp_path / "encoder")
-    assert not find_foreign_results(plan, tmp_path / "output")
+    assert "dapt-pets" in find_stale(plan, tmp_path / "output")
 
 
 def test_metric_belongs_to_a_score(plan, content, tmp_path):
     run_comparison(plan, tmp_path / "output", execute=pretend)
     content["tasks"]["animals"]["metric"] = "micro_f1"
-    foreign = find_foreign_results(load_plan(write_plan(content, tmp_path)), tmp_path / "output")
-    assert foreign == {f"{method}-animals-seed{seed}" for method in METHODS for seed in (1, 2)}
+    stale = find_stale(load_plan(write_plan(content, tmp_path)), tmp_path / "output")
+    assert stale == {f"{method}-animals-seed{seed}" for method in METHODS for seed in (1, 2)}
 
 
 def test_methods_may_be_put_before_others(content, tmp_path, ran, note):
@@ -150,20 +167,6 @@ def test_methods_may_be_put_before_others(content, tmp_path, ran, note):
     content["methods"] = {"fine_tune": None, "rada": None, "dapt": None}
     run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=note)
     assert set(ran) == {f"fine_tune-{task}-seed{seed}" for task in ("animals", "entities") for seed in (1, 2)}
-
-
-def test_result_that_another_plan_leaves_meanwhile_is_refused(content, tmp_path):
-    content["methods"] = {"dapt": None}
-    plan = load_plan(write_plan(content, tmp_path))
-
-    def meddle(step, plan, folder):
-        pretend(step, plan, folder)
-        if step.name == "dapt-pets":
-            other = describe_steps(plan, tmp_path / "output")["dapt-pets-on-pets"]
-            write_result(tmp_path / "output", Result(replace(other, flags={"max_eval_samples": 1}), "done"))
-
-    with pytest.raises(ValueError, match=r"not of this comparison; .*\n- another plan, or .*: dapt-pets-on-pets"):
-        run_comparison(plan, tmp_path / "output", execute=meddle)
 
 
 def test_comparison_behind_a_link(content, tmp_path):
@@ -179,40 +182,32 @@ def test_comparison_behind_a_link(content, tmp_path):
 def test_minutes_belong_to_a_result(content, tmp_path):
     content["budget"], content["methods"] = {"minutes": 0.5}, {"dapt": None}
     run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=pretend)
-    assert read_json(tmp_path / "output" / "results" / "dapt-pets.json")["max_steps"] == 60
+    assert read_json(get_result(tmp_path / "output", "dapt-pets"))["max_steps"] == 60
     content["budget"] = {"minutes": 30}
-    with pytest.raises(ValueError, match="dapt-pets"):
-        run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=pretend)
+    stale = find_stale(load_plan(write_plan(content, tmp_path)), tmp_path / "output")
+    assert "dapt-pets" in stale and "dapt-pets-probe" not in stale
 
 
-def test_parts_make_the_same_report(plan, tmp_path):
+def test_results_of_several_machines_make_one_report(plan, tmp_path):
+    """A result has the same name wherever it was made."""
     run_comparison(plan, tmp_path / "whole", execute=pretend)
-    made = []
-    for number in (1, 2, 3):
-        part = run_comparison(plan, tmp_path / f"part{number}", (number, 3), pretend)
-        made.append({result.step.name for result in part if result.step.kind == "fine_tuning"})
-        for path in (tmp_path / f"part{number}" / "results").iterdir():
-            target = tmp_path / "merged" / "results" / path.name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(path.read_bytes())
-    assert all(made)
-    assert sum(map(len, made)) == len(set.union(*made)) == len(METHODS) * 4
     write_report(tmp_path / "whole")
-    gather_results(plan, tmp_path / "merged")
-    write_report(tmp_path / "merged")
-    assert (tmp_path / "whole" / "report.md").read_text() == (tmp_path / "merged" / "report.md").read_text()
-    with pytest.raises(ValueError, match="between 1/3 and 3/3, got 4/3"):
-        run_comparison(plan, tmp_path / "output", (4, 3), pretend)
-    with pytest.raises(ValueError, match="stay together: there are 11 parts, got 99"):
-        run_comparison(plan, tmp_path / "output", (1, 99), pretend)
-    with pytest.raises(FileNotFoundError, match=r"there are no results in .*elsewhere; run the comparison first"):
-        gather_results(plan, tmp_path / "elsewhere")
+    copy = tmp_path / "elsewhere" / "copy"
+    shutil.copytree(tmp_path / "whole" / "results", copy / "results")
+    gather_results(plan, copy)
+    write_report(copy)
+    assert (tmp_path / "whole" / "report.md").read_text() == (copy / "report.md").read_text()
+    with pytest.raises(FileNotFoundError, match=r"nowhere has no results of the plan .*Run the comparison first"):
+        gather_results(plan, tmp_path / "nowhere")
 
 
-def test_result_survives_its_file(plan, tmp_path):
+def test_result_survives_its_file(plan, tmp_path, ran, note, caplog):
     results = {result.step.name: result for result in run_comparison(plan, tmp_path / "output", execute=pretend)}
     assert read_results(tmp_path / "output") == results
-    path = tmp_path / "output" / "results" / "dapt-pets.json"
+    path = get_result(tmp_path / "output", "dapt-pets-on-pets")
     write_json(path, read_json(path) | {"points": 3})
-    with pytest.raises(ValueError, match=r"dapt-pets.json must be a result of this version of hf-domain, but has"):
-        read_results(tmp_path / "output")
+    get_result(tmp_path / "output", "dapt-pets-on-general").write_text(json.dumps({})[:-1])
+    run_comparison(plan, tmp_path / "output", execute=note)
+    assert sorted(ran) == ["dapt-pets-on-general", "dapt-pets-on-pets"]
+    assert f"{path} is no whole result of this version of hf-domain" in caplog.text
+    assert read_results(tmp_path / "output") == results

@@ -8,20 +8,19 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from checkpoints import write_checkpoint
-from filelock import FileLock, Timeout
-from pretended_runs import SENTENCES, pretend, read_files, write_plan
+from pretended_runs import SENTENCES, get_address, get_result, pretend, read_files, run_comparison, write_plan
 from script_runs import save_tiny_bert
 
 from hf_domain.comparison import runner
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
-from hf_domain.comparison.results import Result, describe_steps
-from hf_domain.comparison.runner import digest_vocabulary, run_comparison
-from hf_domain.comparison.steps import list_steps
+from hf_domain.comparison.runner import Interrupted, digest_vocabulary
 from hf_domain.files import read_json, write_json
+from hf_domain.training import run_folders
 from hf_domain.training.run_files import METRICS
 from hf_domain.training.run_folders import find_checkpoint
 
@@ -56,7 +55,7 @@ def test_what_is_done_is_not_run_again(plan, tmp_path, ran, note):
     run_comparison(plan, tmp_path / "output", execute=pretend)
     run_comparison(plan, tmp_path / "output", execute=note)
     assert ran == []
-    (tmp_path / "output" / "results" / "dapt-animals-seed2.json").unlink()
+    get_result(tmp_path / "output", "dapt-animals-seed2").unlink()
     run_comparison(plan, tmp_path / "output", execute=note)
     assert ran == ["dapt-animals-seed2"]
 
@@ -64,7 +63,7 @@ def test_what_is_done_is_not_run_again(plan, tmp_path, ran, note):
 def test_missing_encoder_is_made_again_when_needed(plan, tmp_path, ran, note):
     run_comparison(plan, tmp_path / "output", execute=pretend)
     shutil.rmtree(tmp_path / "output" / "steps")
-    (tmp_path / "output" / "results" / "average-animals-seed2.json").unlink()
+    get_result(tmp_path / "output", "average-animals-seed2").unlink()
 
     def kill(step, plan, folder):
         raise KeyboardInterrupt
@@ -94,7 +93,7 @@ def test_failed_runs_are_reported_and_tried_again(plan, tmp_path):
     assert write_report(tmp_path / "output").failed == {}
 
 
-def test_checkpoint_of_other_settings_is_not_resumed(plan, content, tmp_path):
+def test_checkpoint_is_resumed_and_that_of_other_settings_is_not(content, tmp_path):
     def stop(step, plan, folder):
         if step.name != "dapt-pets":
             return pretend(step, plan, folder)
@@ -107,18 +106,13 @@ def test_checkpoint_of_other_settings_is_not_resumed(plan, content, tmp_path):
         found.append((step.name, (folder / "checkpoint-16").is_dir()))
         pretend(step, plan, folder)
 
-    content["methods"] = {"dapt": None}
-    output_dir = tmp_path / "output"
-    for learning_rate, kept in ((1e-4, True), (1e-5, False)):
-        content["methods"]["dapt"] = {"pretraining": {"learning_rate": 1e-4}}
-        first = load_plan(write_plan(content, tmp_path))
-        shutil.rmtree(output_dir, ignore_errors=True)
-        with pytest.raises(KeyboardInterrupt):
-            run_comparison(first, output_dir, execute=stop)
+    content["methods"] = {"dapt": {"pretraining": {"learning_rate": 1e-4}}}
+    with pytest.raises(KeyboardInterrupt):
+        run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=stop)
+    for learning_rate, kept in ((1e-5, False), (1e-4, True)):
         content["methods"]["dapt"] = {"pretraining": {"learning_rate": learning_rate}}
         found.clear()
-        shutil.rmtree(output_dir / "results")
-        run_comparison(load_plan(write_plan(content, tmp_path)), output_dir, execute=look)
+        run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=look)
         assert ("dapt-pets", kept) in found
 
 
@@ -138,9 +132,8 @@ def test_step_ends_with_a_comparison_that_is_killed(content, tmp_path, end):
             stdout=log,
             start_new_session=True,
         )
-    log = path.with_suffix("") / "steps" / "dapt-pets" / "log.txt"
-    deadline = time.monotonic() + 120
-    while not (log.is_file() and "'loss'" in log.read_text()):
+    steps, deadline = path.with_suffix("") / "steps", time.monotonic() + 120
+    while not any(": loss " in log.read_text() for log in steps.glob("dapt-pets-*/log.txt")):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.2)
     family = psutil.Process(process.pid).children(recursive=True)
@@ -150,7 +143,7 @@ def test_step_ends_with_a_comparison_that_is_killed(content, tmp_path, end):
     else:
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     process.wait(timeout=60)
-    assert not (path.with_suffix("") / "results" / "dapt-pets.json").exists()
+    assert not any((path.with_suffix("") / "results").iterdir())
     assert not psutil.wait_procs(family, timeout=30)[1]
 
 
@@ -173,18 +166,17 @@ def test_tokens_of_short_batches_are_not_counted():
 
 def test_encoder_whose_weights_are_deleted_is_made_again(plan, tmp_path, ran, note):
     run_comparison(plan, tmp_path / "output", execute=pretend)
-    (tmp_path / "output" / "steps" / "dapt-pets" / "model.safetensors").unlink()
+    (tmp_path / "output" / "steps" / get_address(tmp_path / "output", "dapt-pets") / "model.safetensors").unlink()
     run_comparison(plan, tmp_path / "output", execute=note)
     assert ran == []
-    (tmp_path / "output" / "results" / "dapt-animals-seed1.json").unlink()
+    get_result(tmp_path / "output", "dapt-animals-seed1").unlink()
     run_comparison(plan, tmp_path / "output", execute=note)
     assert ran == ["dapt-pets", "dapt-animals-seed1"]
 
 
 def test_seconds_of_a_killed_step_count_up_to_its_checkpoint(plan, content, tmp_path, monkeypatch):
     clock = [1000.0]
-    monkeypatch.setattr(runner.time, "time", lambda: clock[0])
-    monkeypatch.setattr(runner.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(runner, "time", SimpleNamespace(time=lambda: clock[0], perf_counter=lambda: clock[0]))
 
     def work(step, plan, folder):
         if step.name != "dapt-pets":
@@ -204,7 +196,7 @@ def test_seconds_of_a_killed_step_count_up_to_its_checkpoint(plan, content, tmp_
             run_comparison(plan, tmp_path / "output", execute=work)
         clock[0] += 500
     run_comparison(plan, tmp_path / "output", execute=work)
-    assert read_json(tmp_path / "output" / "results" / "dapt-pets.json")["seconds"] == 10 + 10 + 15
+    assert read_json(get_result(tmp_path / "output", "dapt-pets"))["seconds"] == 10 + 10 + 15
     assert not list((tmp_path / "output").rglob("checkpoint-*"))
 
 
@@ -212,11 +204,10 @@ def test_seconds_of_a_killed_step_count_up_to_its_checkpoint(plan, content, tmp_
 def test_step_killed_at_its_end_continues_or_starts_over(plan, tmp_path, monkeypatch, moment):
     """Its folder holds files of the model that it ends with, or a checkpoint of which a part is gone."""
     output_dir, found = tmp_path / "output", []
-    checkpoint = output_dir / "steps" / "dapt-pets" / "checkpoint-16"
 
     def train(step, plan, folder):
         if step.name == "dapt-pets":
-            write_checkpoint(checkpoint, "{" if moment == "saving" else "{}")
+            write_checkpoint(folder / "checkpoint-16", "{" if moment == "saving" else "{}")
             (folder / "config.json").write_text("of another type")
             if moment != "deleting":
                 raise KeyboardInterrupt
@@ -228,19 +219,16 @@ def test_step_killed_at_its_end_continues_or_starts_over(plan, tmp_path, monkeyp
         pretend(step, plan, folder)
 
     def delete_a_part(folder):
-        if not (folder / "model.safetensors").is_file():
-            return delete(folder)
         (folder / "model.safetensors").unlink()
-        raise KeyboardInterrupt
+        raise Interrupted
 
-    delete = shutil.rmtree
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(runner.shutil, "rmtree", delete_a_part)
+        patch.setattr(run_folders, "shutil", SimpleNamespace(rmtree=delete_a_part))
         run_comparison(plan, output_dir, execute=train)
     if moment == "deleting":
         # The result is there by then; where the weights of the step are not, it is made again from the beginning.
-        assert read_json(output_dir / "results" / "dapt-pets.json")["status"] == "done"
-        (output_dir / "results" / "dapt-pets.json").unlink()
+        assert read_json(get_result(output_dir, "dapt-pets"))["status"] == "done"
+        get_result(output_dir, "dapt-pets").unlink()
     results = run_comparison(plan, output_dir, execute=go_on)
     assert found == [False, moment == "ending"]
     assert all(result.is_done for result in results)
@@ -251,7 +239,7 @@ def test_lines_of_text_are_not_counted_as_full_blocks(content, tmp_path):
     content["methods"] = {"dapt": {"pretraining": {"line_by_line": True}}}
     content["budget"] = {"minutes": 1}
     run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=pretend)
-    assert "tokens" not in read_json(tmp_path / "output" / "results" / "dapt-pets.json")
+    assert "tokens" not in read_json(get_result(tmp_path / "output", "dapt-pets"))
     assert "tokens" not in write_report(tmp_path / "output").costs["dapt"]
 
 
@@ -260,87 +248,16 @@ def test_vocabularies_differ_where_their_words_do(tmp_path):
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_remaining_time_is_reported_once_something_was_timed(plan, tmp_path):
-    steps = list_steps(plan, tmp_path / "output")
-    assert runner.estimate_minutes(steps, {}) is None
-    results = {steps[0].name: Result(describe_steps(plan, tmp_path / "output")[steps[0].name], "done", seconds=120.0)}
-    assert runner.estimate_minutes(steps, results) == pytest.approx(2 * (len(steps) - 1))
-
-
 def test_report_marks_results_of_changed_code(plan, tmp_path):
     run_comparison(plan, tmp_path / "output", execute=pretend)
     write_report(tmp_path / "output")
     assert "The code changed" not in (tmp_path / "output" / "report.md").read_text()
-    path = tmp_path / "output" / "results" / "dapt-pets.json"
+    path = get_result(tmp_path / "output", "dapt-pets")
     result = read_json(path)
     result["environment"]["code"] = "0123456789"
     path.write_text(json.dumps(result))
     write_report(tmp_path / "output")
     assert "digests of it: 01234567 (1 results), " in (tmp_path / "output" / "report.md").read_text()
-
-
-def test_steps_at_once_make_the_same_report(plan, tmp_path):
-    run_comparison(plan, tmp_path / "one", execute=pretend)
-    running, finished, most = {}, set(), 0
-
-    def watch(step, plan, folder):
-        nonlocal most
-        assert set(step.needs) <= finished
-        caches = [other.flags[name] for other in running.values() for name in runner.CACHES if name in other.flags]
-        assert not set(caches) & {step.flags.get(name) for name in runner.CACHES}
-        running[step.name] = step
-        most = max(most, len(running))
-        time.sleep(0.01)
-        pretend(step, plan, folder)
-        finished.add(running.pop(step.name).name)
-
-    results = run_comparison(plan, tmp_path / "many", execute=watch, num_processes=4)
-    assert [result.is_done for result in results] == [True] * len(finished)
-    assert most == 4
-    for folder in ("one", "many"):
-        write_report(tmp_path / folder)
-    assert (tmp_path / "one" / "report.md").read_text() == (tmp_path / "many" / "report.md").read_text()
-    with pytest.raises(ValueError, match="at least 1, got 0"):
-        run_comparison(plan, tmp_path / "many", num_processes=0)
-
-
-@pytest.mark.parametrize("method", ["gmap", "rada"])
-def test_steps_that_write_one_cache_wait_for_each_other(plan, tmp_path, method):
-    steps = {step.name: step for step in list_steps(plan, tmp_path / "plan")}
-    first, second, other = (
-        steps[name] for name in (f"{method}-animals-seed1", f"{method}-animals-seed2", "tapt-animals")
-    )
-    assert runner.choose_step([second, other], [first]) is other
-    assert runner.choose_step([second], [first]) is None
-    assert runner.choose_step([second], []) is second
-
-
-def test_parts_with_one_cache_wait_for_each_other(plan, tmp_path):
-    """RADA and a RADA of another selection are of different parts, and read the same passages with the same encoder."""
-    locks = tmp_path / "output" / "locks"
-    locks.mkdir(parents=True)
-    held = []
-
-    def watch(step, plan, folder):
-        for name in runner.CACHES:
-            if name in step.flags:
-                lock = FileLock(locks / f"cache-{os.path.basename(step.flags[name])}.lock", blocking=False)
-                with pytest.raises(Timeout):
-                    lock.acquire()
-                held.append(step.name)
-        pretend(step, plan, folder)
-
-    run_comparison(plan, tmp_path / "output", execute=watch)
-    assert "rada-animals-seed1" in held and "gmap-entities-seed2" in held
-
-
-def test_second_process_on_a_part_is_refused(plan, tmp_path):
-    (tmp_path / "output" / "locks").mkdir(parents=True)
-    with (
-        FileLock(tmp_path / "output" / "locks" / "part-1-of-2.lock"),
-        pytest.raises(ValueError, match="another process runs part 1/2"),
-    ):
-        run_comparison(plan, tmp_path / "output", (1, 2), pretend)
 
 
 def test_budget_of_minutes(content, tmp_path):
@@ -358,12 +275,12 @@ def test_budget_of_minutes(content, tmp_path):
     assert trained["tapt-animals"] == 60
     assert (tmp_path / "output" / "texts" / "animals.txt").read_text().startswith("the cat sat on the mat 0\n")
     assert trained["dapt-pets"] == 60  # 30 seconds at 2 steps a second
-    path = tmp_path / "output" / "results" / "dapt-pets.json"
+    path = get_result(tmp_path / "output", "dapt-pets")
     result = read_json(path)
     assert result["tokens"] == 60 * 4 * 16
     path.write_text(json.dumps(result | {"seconds": 36}))
-    result = read_json(path.with_name("tapt-animals.json"))
-    path.with_name("tapt-animals.json").write_text(json.dumps(result | {"seconds": 24}))
+    path = get_result(tmp_path / "output", "tapt-animals")
+    path.write_text(json.dumps(read_json(path) | {"seconds": 24}))
     write_report(tmp_path / "output")
     expected = "the same budget: 0.5 minutes (measured, with loading and saving: 0.4 to 0.6)"
     assert expected in (tmp_path / "output" / "report.md").read_text()

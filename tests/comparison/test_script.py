@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from pretended_runs import SENTENCES, write_plan
+from pretended_runs import SENTENCES, get_result, write_plan
 from script_runs import save_tiny_bert
 
 from hf_domain.comparison.plan_loading import load_plan
@@ -30,7 +30,7 @@ def test_script_is_killed_and_continues(content, tmp_path, monkeypatch, capsys):
     path = write_plan(content, tmp_path)
     command = [sys.executable, compare_script.__file__, str(path)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    while not (tmp_path / "plan" / "results" / "tapt-animals.json").is_file() and process.poll() is None:
+    while not list((tmp_path / "plan" / "results").glob("tapt-animals-????????.json")) and process.poll() is None:
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -42,9 +42,9 @@ def test_script_is_killed_and_continues(content, tmp_path, monkeypatch, capsys):
     results = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "plan" / "results").glob("*.json")}
     assert {name: results[name] for name in done} == done
     assert len(results) == len(list_steps(load_plan(path), tmp_path / "plan"))
-    result = read_json(tmp_path / "plan" / "results" / "dapt-animals-seed1.json")
+    result = read_json(get_result(tmp_path / "plan", "dapt-animals-seed1"))
     assert result["score"] == pytest.approx(100 * result["metrics"]["predict_macro_f1"])
-    result = read_json(tmp_path / "plan" / "results" / "dapt-entities-seed1.json")
+    result = read_json(get_result(tmp_path / "plan", "dapt-entities-seed1"))
     assert result["score"] == pytest.approx(100 * result["metrics"]["predict_f1"])
     monkeypatch.setattr(sys, "argv", ["compare", str(path), "--report_only"])
     compare_script.main()
@@ -52,13 +52,6 @@ def test_script_is_killed_and_continues(content, tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     compare_script.main()
     assert capsys.readouterr().out == ""
-    (tmp_path / "plan" / "results" / "dapt-pets.json").unlink()
+    get_result(tmp_path / "plan", "dapt-pets").unlink()
     compare_script.main()
     assert capsys.readouterr().out.startswith("dapt-pets: hf-domain mlm --method dapt")
-
-
-def test_wrong_shard_on_the_command_line(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["compare", "plan.yaml", "--shard", "5/4"])
-    with pytest.raises(SystemExit):
-        compare_script.main()
-    assert "a shard is written 2/4, the second of four, got 5/4" in capsys.readouterr().err

@@ -3,12 +3,11 @@
 from dataclasses import FrozenInstanceError, replace
 
 import pytest
-from pretended_runs import METHODS, pretend, write_plan
+from pretended_runs import METHODS, pretend, run_comparison, write_plan
 from script_runs import write_jsonl
 
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
-from hf_domain.comparison.runner import run_comparison
 from hf_domain.comparison.step_checks import check_flags
 from hf_domain.comparison.steps import list_steps
 from hf_domain.files import read_json
@@ -86,7 +85,7 @@ def test_losses_are_reported_for_each_corpus_of_a_method(content, tmp_path):
     run_comparison(load_plan(write_plan(content, tmp_path)), output_dir, execute=pretend)
     losses = {}
     for path in (output_dir / "results").glob("*-on-*.json"):
-        encoder, corpus = path.stem.split("-on-")
+        encoder, corpus = path.stem.rpartition("-")[0].split("-on-")
         losses.setdefault(encoder, {})[corpus] = read_json(path)["masked_lm_loss"]
     assert write_report(output_dir).losses == {
         "general text": losses["control-general"],

@@ -1,0 +1,176 @@
+"""What tells one step of a comparison from another: its command, what it reads, and the steps it starts from.
+
+A digest of all that is part of the names of a step's folder and of its result. A step that a change of the plan touches
+therefore has another place, and what was made before stays.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache, cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from hf_domain.comparison.plan import Plan
+from hf_domain.comparison.steps import Step, find_root, list_steps
+from hf_domain.data.file_loading import find_files
+from hf_domain.files import fingerprint_files
+
+# Results of other versions of what computes them are not comparable.
+COMPARED_VERSIONS = ("hf-domain", "transformers", "torch")
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a step is: steps whose descriptions differ have different results."""
+
+    name: str
+    kind: str
+    command: str
+    flags: dict[str, Any]
+    """Without the folder it writes to, which follows from the description."""
+    method: str | None = None
+    corpus: str | None = None
+    task: str | None = None
+    seed: int | None = None
+    pretraining_seed: int | None = None
+    rung: int | None = None
+    """The tokens of its encoder, where the budget has several numbers of them."""
+    fold: int | None = None
+    needs: list[str] = field(default_factory=list)
+    """Addresses of the steps whose output it reads."""
+    metric: str | None = None
+    """Of a fine-tuning."""
+    minutes: float | None = None
+    """Of a pre-training, where the budget is a time."""
+    inputs: dict[str, str] = field(default_factory=dict)
+    """Digests of the files that it reads and no other step makes, by flag."""
+    versions: dict[str, str] = field(default_factory=dict)
+    """Of the packages that compute it."""
+
+    @cached_property
+    def address(self) -> str:
+        """The name of the step's folder and of its result: its own name, and a digest of the description."""
+        text = json.dumps(asdict(self), sort_keys=True)
+        return f"{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A step, and the description that addresses it."""
+
+    step: Step
+    description: Description
+
+    @property
+    def name(self) -> str:
+        """Of the step."""
+        return self.step.name
+
+    @property
+    def address(self) -> str:
+        """Of its folder and its result."""
+        return self.description.address
+
+
+def list_jobs(plan: Plan, output_dir: Path) -> list[Job]:
+    """List the steps of a plan with their descriptions, each after those it needs.
+
+    The flags of the steps name the folders by their addresses. Descriptions hold paths relative to the folder of the
+    comparison, so that a result is the same in another one.
+
+    Args:
+        plan: What is compared.
+        output_dir: Where the steps write.
+    """
+    steps, root = list_steps(plan, output_dir), find_root(plan, output_dir)
+    versions = list_versions()
+    made = {name for step in steps for flag, name in step.flags.items() if flag in ("output_dir", "held_out_file")}
+    addresses: dict[str, str] = {}
+    jobs = []
+    for step in steps:
+        known = {flag: put_addresses(value, root, addresses) for flag, value in step.flags.items()}
+        flags = {flag: localize(value, root) for flag, value in known.items() if flag != "output_dir"}
+        description = Description(
+            name=step.name,
+            kind=step.kind,
+            command=step.command,
+            flags=json.loads(json.dumps(flags)),
+            # Methods share an evaluation: it is that of the first of them, in whatever order.
+            method=None if step.kind == "evaluation" else step.method,
+            corpus=step.corpus,
+            task=step.task,
+            seed=step.seed,
+            pretraining_seed=step.pretraining_seed,
+            rung=step.rung,
+            fold=step.fold,
+            needs=[addresses[name] for name in step.needs],
+            metric=plan.tasks[step.task].metric if step.task is not None and step.kind == "fine_tuning" else None,
+            minutes=plan.budget.minutes if step.kind == "pretraining" else None,
+            inputs=digest_inputs(plan, step, made),
+            versions=versions,
+        )
+        addresses[step.name] = description.address
+        known = {flag: put_addresses(value, root, addresses) for flag, value in known.items()}
+        jobs.append(Job(replace(step, flags=known), description))
+    return jobs
+
+
+def list_versions() -> dict[str, str]:
+    """Return the versions that a result depends on."""
+    return {package: version(package) for package in COMPARED_VERSIONS}
+
+
+def put_addresses(value: Any, root: str, addresses: Mapping[str, str]) -> Any:
+    """Return the value of a flag with the addresses of steps in the place of their names, as far as these are known."""
+    if isinstance(value, list):
+        return [put_addresses(item, root, addresses) for item in value]
+    if not (isinstance(value, str) and value.startswith(f"{root}/steps/")):
+        return value
+    name, slash, rest = value.removeprefix(f"{root}/steps/").partition("/")
+    return f"{root}/steps/{addresses.get(name, name)}{slash}{rest}"
+
+
+def localize(value: Any, root: str) -> Any:
+    """Return the value of a flag with paths that start in the folder of the comparison."""
+    if isinstance(value, list):
+        return [localize(item, root) for item in value]
+    return value.removeprefix(f"{root}/") if isinstance(value, str) else value
+
+
+def digest_inputs(plan: Plan, step: Step, made: set[str]) -> dict[str, str]:
+    """Return digests of the files and checkpoints that a step reads, by flag; without those that other steps make."""
+    digests = {}
+    for flag, value in step.flags.items():
+        names = [name for name in map(str, value if isinstance(value, list) else [value]) if name not in made]
+        paths = [plan.folder / name for name in names]
+        if flag.endswith("_file"):
+            if step.task and [path.name for path in paths] == [f"{step.task}.txt"]:
+                paths = [plan.folder / plan.tasks[step.task].get_file("train")]  # of which the text of a task is made
+            try:
+                files = [Path(file) for file in find_files([str(path) for path in paths])]
+            except FileNotFoundError:  # the step that reads it says so
+                continue
+        elif flag in ("model_name_or_path", "memory_name_or_path"):
+            files = [file for path in paths if any(path.glob("*.safetensors")) for file in _list_checkpoint(path)]
+        elif flag in ("tokenizer_name", "expanded_vocabulary", "datastore"):
+            files = [file for path in paths for file in _list_checkpoint(path)]
+        else:
+            continue
+        if files:
+            digests[flag] = _digest_files(tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files))
+    return digests
+
+
+def _list_checkpoint(folder: Path) -> list[Path]:
+    """List what a step reads of an encoder (configuration, weights, tokenizer), and what tells a datastore."""
+    patterns = ("config.json", "*.safetensors", "tokenizer*.json", "vocab*", "merges.txt", "*.model", "datastore.json")
+    return [file for pattern in patterns for file in sorted(folder.glob(pattern)) if file.is_file()]
+
+
+@cache
+def _digest_files(files: tuple[tuple[Path, int, int], ...]) -> str:
+    """Digest files, once for each size and time of a change."""
+    return fingerprint_files([path for path, _, _ in files])

@@ -1,0 +1,195 @@
+"""Run the steps of a comparison that are missing as Dask futures, on this machine or on a cluster."""
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import CancelledError
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from uuid import uuid4
+
+import torch
+from dask.system import CPU_COUNT
+from distributed import Client, Future, KilledWorker, wait
+
+from hf_domain.clusters import open_client, open_local_client
+from hf_domain.comparison.descriptions import Job, list_jobs
+from hf_domain.comparison.plan import Plan
+from hf_domain.comparison.progress import ProgressView
+from hf_domain.comparison.results import Result, describe_plan, find_results
+from hf_domain.comparison.runner import (
+    Execute,
+    Interrupted,
+    has_output,
+    make_result,
+    run_command,
+    run_on_cluster,
+)
+from hf_domain.comparison.step_checks import check_encoders, check_flags
+from hf_domain.files import lock_folder, write_json
+
+# Flags of folders that several steps fill: one at a time.
+CACHES = ("memory_cache", "passage_cache")
+# Kinds of steps that need no GPU.
+WITHOUT_GPU = ("vocabulary", "datastore", "average")
+SECONDS_BETWEEN_LOOKS = 1.0
+
+
+def run_comparison(
+    plan: Plan,
+    output_dir: Path,
+    execute: Execute | None = None,
+    num_processes: int = 1,
+    dask_scheduler: str | None = None,
+) -> list[Result]:
+    """Run every step that has no result yet. A killed comparison goes on where it was.
+
+    Args:
+        plan: What is compared.
+        output_dir: Where results (`results/*.json`) and the output of the steps (`steps/`) go.
+        execute: Runs a step and leaves its output in its folder; default runs the command in a process of its own.
+        num_processes: Steps that run at once on this machine, each on its share of the cores or on a GPU of its own.
+        dask_scheduler: Runs the steps on this cluster instead, see `open_client`; its workers see the same files.
+
+    Returns:
+        The results of all steps, those that failed included.
+
+    Raises:
+        ValueError: See `prepare_jobs`; another process runs a comparison in this folder.
+    """
+    if num_processes < 1:
+        raise ValueError(f"num_processes is the number of steps that run at once, at least 1, got {num_processes}")
+    # The workers of a cluster stand in other folders.
+    plan = replace(plan, path=plan.folder.resolve() / plan.path.name)
+    output_dir = output_dir.resolve()
+    jobs, results = prepare_jobs(plan, output_dir)
+    addresses = {job.name: job.address for job in jobs}
+    missing = list_missing(jobs, results, output_dir)
+    with lock_folder(output_dir), open_cluster(num_processes, dask_scheduler) if missing else nullcontext() as cluster:
+        for name in ("locks", "results"):
+            (output_dir / name).mkdir(exist_ok=True)
+        write_json(output_dir / "plan.json", describe_plan(plan, output_dir, addresses))
+        if cluster is not None:
+            client, run = cluster
+            run_jobs(client, missing, results, plan, output_dir, execute or run)
+    return [results[job.name] for job in jobs]
+
+
+def prepare_jobs(plan: Plan, output_dir: Path) -> tuple[list[Job], dict[str, Result]]:
+    """Check everything that can be checked before the first step.
+
+    Returns:
+        The steps of the plan, and the results that are there, by name.
+
+    Raises:
+        ValueError: A command does not take its flags, or an encoder is none.
+    """
+    jobs = list_jobs(plan, output_dir)
+    check_flags([job.step for job in jobs])
+    check_encoders(plan, [job.step for job in jobs])
+    return jobs, find_results(output_dir, {job.name: job.address for job in jobs})
+
+
+def list_missing(jobs: list[Job], results: Mapping[str, Result], output_dir: Path) -> list[Job]:
+    """List the steps that have no result or failed, and those whose output these read and that is gone."""
+    missing: dict[str, Job] = {}
+    needed: set[str] = set()
+    for job in reversed(jobs):
+        is_done = job.name in results and results[job.name].is_done
+        if not is_done or (job.name in needed and not has_output(job.step, output_dir / "steps" / job.address)):
+            missing[job.name] = job
+            needed.update(job.step.needs)
+    return [*reversed(missing.values())]
+
+
+@contextmanager
+def open_cluster(num_processes: int, dask_scheduler: str | None) -> Iterator[tuple[Client, Execute]]:
+    """Open the cluster that runs the steps; gives the client, and what runs the command of a step there."""
+    if dask_scheduler is not None:
+        with open_client(dask_scheduler) as client:
+            yield client, run_on_cluster
+        return
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    devices = visible.split(",") if visible else list(map(str, range(torch.cuda.device_count())))
+    num_threads = None if num_processes == 1 else max(1, CPU_COUNT // num_processes)
+    with open_local_client(num_processes) as client:
+        yield client, partial(run_command, num_threads=num_threads, devices=devices)
+
+
+def run_jobs(
+    client: Client, jobs: list[Job], results: dict[str, Result], plan: Plan, output_dir: Path, execute: Execute
+) -> None:
+    """Run steps, each once those it needs are done, and add their results.
+
+    A step is submitted when a worker is free: given the whole graph, Dask puts a step where its inputs are, behind
+    another one, and moves it late or never.
+
+    Raises:
+        KeyboardInterrupt: A step was interrupted.
+        ConnectionError: The scheduler is gone.
+        ValueError: A worker cannot run steps.
+    """
+    waiting, running = list(jobs), dict[Future, Job]()
+    # Other keys than those of a comparison that was killed: its steps may still be about to end.
+    own = uuid4().hex
+    try:
+        with ProgressView(jobs, results, output_dir, client) as view:
+            while waiting or running:
+                workers = list(client.scheduler_info(n_workers=-1)["workers"].values())
+                while len(running) < sum(worker["nthreads"] for worker in workers):
+                    if (job := choose_job(waiting, list(running.values()))) is None:
+                        break
+                    waiting.remove(job)
+                    needed = {name: results[name] for name in job.step.needs}
+                    needs_gpu = job.step.kind not in WITHOUT_GPU and any("GPU" in w["resources"] for w in workers)
+                    future = client.submit(
+                        make_result,
+                        *(job, plan, output_dir, needed, execute),
+                        key=(job.step.kind, f"{job.address}-{own}"),
+                        resources={"GPU": 1} if needs_gpu else None,
+                    )
+                    running[future] = job
+                for future in wait_a_moment(running):
+                    job = running.pop(future)
+                    results[job.name] = gather_result(future, job)
+                    view.end(job, results[job.name], [*waiting, *running.values()], len(workers))
+                view.show(waiting, running, len(workers))
+    finally:
+        client.cancel(list(running))
+
+
+def choose_job(waiting: list[Job], running: list[Job]) -> Job | None:
+    """Choose the next step that can run beside others: what it needs is made, and no other fills the same cache."""
+    unfinished = {job.name for job in waiting + running}
+    caches = {job.step.flags[name] for job in running for name in CACHES if name in job.step.flags}
+    for job in waiting:
+        if unfinished.isdisjoint(job.step.needs) and caches.isdisjoint(job.step.flags.get(name) for name in CACHES):
+            return job
+    return None
+
+
+def wait_a_moment(running: Mapping[Future, Job]) -> set[Future]:
+    """Return the futures that have ended, after a second if there is none."""
+    if not running:  # no worker is there yet
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+        return set()
+    try:
+        return wait(list(running), timeout=SECONDS_BETWEEN_LOOKS, return_when="FIRST_COMPLETED").done
+    except TimeoutError:
+        return set()
+
+
+def gather_result(future: Future, job: Job) -> Result:
+    """Return what came of a step."""
+    try:
+        return future.result()
+    except Interrupted:
+        raise KeyboardInterrupt from None
+    except KilledWorker as error:
+        return Result(job.description, "failed", f"its workers were lost: {error}")
+    except ValueError as error:
+        raise ValueError(str(error)) from error  # of `check_worker`: the frames of a worker are not ours
+    except CancelledError:
+        raise ConnectionError("the Dask scheduler is gone. Start it, and give the same command again.") from None
