@@ -27,9 +27,9 @@ test: install  ## hermetic and offline: about 9 minutes on 2 cores
 test-faults: install  ## commands killed at every write, full disks and all bad inputs
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests -n $(PROCESSES) -m faults
 
-test-javascript: install  ## saved tokenizers in transformers.js; needs node and npm, installs about 500 MB: 2 minutes
-	cd tests/tokenization/javascript && npm install --ignore-scripts --no-audit --no-fund --no-package-lock
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/tokenization/test_javascript.py -s
+test-javascript: install  ## saved tokenizers and exports in transformers.js; needs node and npm, installs about 500 MB: 3 minutes
+	cd tests/javascript && npm install --ignore-scripts --no-audit --no-fund --no-package-lock
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/tokenization/test_javascript.py tests/test_export.py -k 'transformers_js' -s
 
 check: install  ## lint, format and types; the types of the built wheel, because mypy cannot follow package-dir
 	$(BIN)/ruff check .

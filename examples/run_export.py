@@ -6,28 +6,33 @@
 
     python examples/run_export.py --model_name_or_path classifier --output_dir classifier-onnx --int8
 
-The output directory holds the program, its configuration, the tokenizer, and `export_report.json` with parameters, file
-size and the largest difference from the model at two shapes. To serve it:
+The output directory holds `onnx/model.onnx`, with --int8 also `onnx/model_quantized.onnx`, the configuration, the
+tokenizer, and `export_report.json`: file sizes, and how close the programs are to the model. onnxruntime and
+transformers.js load it. In Python:
 
-    import hf_domain  # for the configuration of a VarMAE or an exBERT
+    from onnxruntime import InferenceSession
     from transformers import AutoTokenizer
-    from transformers.exporters import ExportedModel
 
-    model = ExportedModel.from_pretrained("classifier-onnx")
+    session = InferenceSession("classifier-onnx/onnx/model_quantized.onnx")
     tokenizer = AutoTokenizer.from_pretrained("classifier-onnx")
-    logits = model(**tokenizer(["A text."], return_tensors="pt")).logits
+    (logits,) = session.run(["logits"], dict(tokenizer(["A text."], return_tensors="np")))
 """
 
 from dataclasses import dataclass, field
+from itertools import chain, islice
+from pathlib import Path
 from typing import Literal
 
 import transformers
 from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, AutoTokenizer
 
-from hf_domain.export import check_exporters, export_model
+from hf_domain.data.corpora import read_texts
+from hf_domain.export import NUM_TEXTS, check_exporters, export_model
 from hf_domain.training.arguments import parse_arguments
 from hf_domain.training.finiteness import check_weights
 from hf_domain.training.run_folders import run_in_folder
+
+DEMO_TEXTS = Path(__file__).parent / "quickstart_data" / "corpus.txt.gz"
 
 # Which class loads a checkpoint, by the end of its architecture's name.
 HEADS = {
@@ -57,7 +62,15 @@ class ExportArguments:
         default="onnx", metadata={"help": "onnx for ONNX Runtime, dynamo for torch.export."}
     )
     int8: bool = field(
-        default=False, metadata={"help": "Quantize weights and arithmetic to 8 bits for CPU; ONNX only."}
+        default=False, metadata={"help": "Add a program with weights and arithmetic of 8 bits for CPU; ONNX only."}
+    )
+    validation_file: list[str] = field(
+        default_factory=list,
+        metadata={"help": "Texts on which int8 is compared with float32. Default: papers of computer science."},
+    )
+    min_cosine: float = field(default=0.99, metadata={"help": "Least cosine of int8 to float32 on any text."})
+    max_seq_length: int | None = field(
+        default=None, metadata={"help": "Tokens of the longest text to serve. Default: the encoder's limit."}
     )
 
 
@@ -98,12 +111,24 @@ def run(args: ExportArguments) -> None:
         raise ValueError(f"the model must be an encoder such as BERT, but is a {config.model_type}")
     model = load_trained(find_auto_class(args.head, config), args.model_name_or_path, **options)
     tokenizer = AutoTokenizer.from_pretrained(args.tokenizer_name or args.model_name_or_path, **options)
-    report = export_model(model, tokenizer, args.output_dir, export_format=args.export_format, int8=args.int8)
-    largest = max(report.differences.values())
-    print(
-        f"{type(model).__name__}, {report.parameters:,} parameters -> {args.output_dir}: "
-        f"{report.file_bytes / 1e6:.1f} MB, outputs within {largest:.1g} of the model's"
+    files = args.validation_file or [str(DEMO_TEXTS)]
+    texts = list(islice(filter(str.strip, chain.from_iterable(map(read_texts, files))), NUM_TEXTS)) if args.int8 else []
+    report = export_model(
+        model,
+        tokenizer,
+        args.output_dir,
+        export_format=args.export_format,
+        int8=args.int8,
+        texts=texts,
+        min_cosine=args.min_cosine,
+        max_seq_length=args.max_seq_length,
     )
+    print(f"{report.model}, {report.parameters:,} parameters, {report.max_length} tokens -> {args.output_dir}")
+    for name, size in report.file_bytes.items():
+        print(f"{name}: {size / 1e6:.1f} MB")
+    print(f"float32: outputs within {max(report.differences.values()):.1g} of the model's")
+    if report.quantization:
+        print(report.quantization)
 
 
 if __name__ == "__main__":

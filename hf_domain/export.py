@@ -1,30 +1,65 @@
 """Serving: any encoder and head as one file for ONNX Runtime or for `torch.export`, checked against the model.
 
 `transformers.exporters` does the work; what is added here is which models can be exported, that batch and length stay
-free, and that an export which differs from its model is never written.
+free, the layout that loaders of ONNX expect, and that an export which differs from its model is never written.
 """
 
+import copy
 import importlib.util
 import inspect
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_domain.files import write_folder, write_json
-from hf_domain.modeling.backbone import BackbonePreTrainedModel
+from hf_domain.modeling.backbone import BackbonePreTrainedModel, find_encoder, get_native_config
+from hf_domain.rada.passages import count_positions
 
 TEXT_INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds"})
 TARGETS = frozenset({"labels", "start_positions", "end_positions", "num_items_in_batch"})
-# Two shapes besides that of the trace: an axis that was fixed by mistake fails on one of them.
+# Two shapes besides that of the trace, and one as long as texts may be: an axis that was fixed by mistake fails on one.
 SHAPES = ((1, 7), (3, 40))
 TRACED_SHAPE = (2, 16)
 # float32 kernels of different libraries; the tests measure up to 4e-6 on logits around 1.
 TOLERANCE = 1e-3
 REPORT = "export_report.json"
+# Where transformers.js, optimum and sentence-transformers look.
+PROGRAM, QUANTIZED = "onnx/model.onnx", "onnx/model_quantized.onnx"
+PROGRAMS = ("onnx/model*.onnx", "onnx/model*.onnx_data", "model.pt2")
+ONE_FILE = 2**31 - 2**20
+"""Bytes of weights that fit into one ONNX file; protobuf ends at 2 GiB."""
+NUM_TEXTS = 200
+"""Texts on which int8 is compared with float32."""
+
+
+@dataclass(frozen=True)
+class QuantizationReport:
+    """How close int8 comes to float32 on real texts, each in a batch of its own.
+
+    Args:
+        scheme: "channels", or "blocks" where that is not close enough: a key of `SCHEMES`.
+        num_texts: Texts compared.
+        max_length: Tokens of the longest, the longest that the encoder reads.
+        cosines: Smallest cosine over the texts, by output: of the mean-pooled states, and of the
+            logits of a head, around their mean where there are more than two.
+        same_predictions: Share of predictions (of texts, words or masks) that are the model's; None without a head.
+    """
+
+    scheme: str
+    num_texts: int
+    max_length: int
+    cosines: dict[str, float]
+    same_predictions: float | None
+
+    def __str__(self) -> str:
+        cosines = ", ".join(f"{name} at least {cosine:.3f}" for name, cosine in self.cosines.items())
+        same = "" if self.same_predictions is None else f"; {self.same_predictions:.1%} of the predictions are the same"
+        return f"int8 in {self.scheme}: cosine to float32 on {self.num_texts} texts: {cosines}{same}"
 
 
 @dataclass(frozen=True)
@@ -32,18 +67,22 @@ class ExportReport:
     """What an export is.
 
     Args:
+        model: Class of the exported model.
         export_format: "onnx" or "dynamo".
-        int8: Whether its weights are 8-bit integers.
         parameters: Of the model.
-        file_bytes: Of the program and its weights on disk.
-        differences: Largest absolute difference of any output from the model's, by "batch x length".
+        max_length: Tokens of the longest text that the export was checked with.
+        file_bytes: Size of each program with its weights, by file.
+        differences: Largest absolute difference of any output from the model's, by "batch x length"; in float32.
+        quantization: Of the program in int8, if one was made.
     """
 
+    model: str
     export_format: str
-    int8: bool
     parameters: int
-    file_bytes: int
+    max_length: int
+    file_bytes: dict[str, int]
     differences: dict[str, float]
+    quantization: QuantizationReport | None = None
 
 
 def check_exportable(model: PreTrainedModel) -> None:
@@ -101,20 +140,26 @@ def export_model(
     *,
     export_format: Literal["onnx", "dynamo"] = "onnx",
     int8: bool = False,
+    texts: Sequence[str] = (),
+    min_cosine: float = 0.99,
+    max_seq_length: int | None = None,
 ) -> ExportReport:
     """Export a model with free batch and length, check it against the model, and save it with its tokenizer.
 
-    `transformers.exporters.ExportedModel.from_pretrained(output_dir)` loads it, one of our models after
-    `import hf_domain`; it is called as the model is.
+    A folder of ONNX holds `onnx/model.onnx`, and `onnx/model_quantized.onnx` with `int8`: what `onnxruntime`,
+    transformers.js, optimum and sentence-transformers load. A model of ours has the configuration of its encoder
+    there, since loaders choose by its type. `transformers.exporters.ExportedModel.from_pretrained` loads "dynamo".
 
     Args:
         model: Any encoder or head that `check_exportable` lets pass; put into evaluation mode, hidden states and
             attentions switched off.
-        output_dir: Where `model.onnx` (with `model.onnx.data`) or `model.pt2`, the configuration, the tokenizer and
-            `export_report.json` go.
+        output_dir: Where the programs, the configuration, the tokenizer and `export_report.json` go.
         export_format: "onnx" for ONNX Runtime, "dynamo" for `torch.export`.
-        int8: Dynamic quantization for CPU: weights, the embedding table included, become 8-bit integers, activations
-            are quantized while it runs. ONNX only. Its outputs differ from the model's; the report says by how much.
+        int8: Add a program for CPU whose weights, the embedding table included, are 8-bit integers; activations are
+            quantized while it runs. ONNX only. The fastest of `SCHEMES` whose outputs are close enough is taken.
+        texts: Real texts on which int8 is compared with float32; the first 200 are read.
+        min_cosine: Least cosine of an output in int8 to that in float32, on any text.
+        max_seq_length: Tokens of the longest text to serve. Default: the limit of the encoder.
 
     Returns:
         The report.
@@ -124,17 +169,20 @@ def export_model(
     """
     check_exporters(export_format)
     check_exportable(model)
+    if model.dtype != torch.float32:
+        raise ValueError(
+            f"an export must be in float32, but the model is in {model.dtype}. Load it with dtype='float32'."
+        )
     check_place(Path(output_dir))
-    if int8 and export_format != "onnx":
-        raise ValueError(f"int8 needs export_format='onnx', but export_format is {export_format!r}")
+    check_quantization(int8, export_format, texts, min_cosine)
     from transformers import exporters
 
+    tokenizer = limit_length(tokenizer, model, max_seq_length)
+    max_length = tokenizer.model_max_length
     model.eval()
-    for name in ("output_hidden_states", "output_attentions"):
-        setattr(model.config, name, False)  # a program has the outputs of the head alone
-    options: dict[str, Any] = {}
-    if int8:
-        options["quantizer"] = exporters.OnnxRuntimeQuantizer(exporters.OnnxRuntimeDynamicConfig())
+    model.config.output_attentions = False
+    # A saved program has the outputs of the head alone; the states are compared in int8.
+    model.config.output_hidden_states = int8 and model.base_model is not model
     sample: dict[str, Any] = make_inputs(model, tokenizer, TRACED_SHAPE)
     # DYNAMIC, not AUTO: an axis that the trace would fix must fail instead of giving a program for one length.
     axes = {name: {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC} for name in sample}
@@ -142,10 +190,10 @@ def export_model(
         "onnx": (exporters.OnnxExporter, exporters.OnnxConfig),
         "dynamo": (exporters.DynamoExporter, exporters.DynamoConfig),
     }[export_format]
-    exported = exporter().export(model, sample, config_class(dynamic=True, dynamic_shapes=axes, **options))
+    exported = exporter().export(model, sample, config_class(dynamic=True, dynamic_shapes=axes))
 
     differences: dict[str, float] = {}
-    for shape in SHAPES:
+    for shape in (*SHAPES, (1, max_length)):
         inputs = make_inputs(model, tokenizer, shape)
         differences[f"{shape[0]} x {shape[1]}"] = measure_difference(model, exported, inputs)
     if not all(map(math.isfinite, differences.values())):
@@ -153,24 +201,85 @@ def export_model(
             f"the model and its export must give finite values, but do not ({differences}); nothing was written. "
             "Look for NaN in the weights of the model."
         )
-    if not int8 and (largest := max(differences.values())) > TOLERANCE:
+    if (largest := max(differences.values())) > TOLERANCE:
         raise ValueError(
             f"the export must give the model's outputs, but differs by up to {largest:.2g} ({differences}); "
             "nothing was written. Try the other export_format."
         )
-    # Programs of an earlier export are deleted: the report describes one program.
-    with write_folder(output_dir, replaced=("model.onnx*", "model.pt2")) as folder:
-        exported.save_pretrained(folder)
+    quantized = quantization = None
+    if int8:
+        quantized, quantization = quantize(model, tokenizer, exported, texts, min_cosine)
+    model.config.output_hidden_states = False
+    # Programs of an earlier export are deleted: the report describes these.
+    with write_folder(output_dir, replaced=PROGRAMS) as folder:
+        if export_format == "onnx":
+            save_program(exported.program, folder / PROGRAM)
+            make_loader_config(model).save_pretrained(folder)
+        else:
+            exported.save_pretrained(folder)
+        if quantized is not None:
+            save_program(quantized, folder / QUANTIZED)
         tokenizer.save_pretrained(folder)
         report = ExportReport(
+            model=type(model).__name__,
             export_format=export_format,
-            int8=int8,
             parameters=model.num_parameters(),
-            file_bytes=sum(file.stat().st_size for file in list_programs(folder)),
+            max_length=max_length,
+            file_bytes={str(file.relative_to(folder)): file.stat().st_size for file in list_programs(folder)},
             differences=differences,
+            quantization=quantization,
         )
         write_json(folder / REPORT, asdict(report))
     return report
+
+
+def limit_length(
+    tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, max_seq_length: int | None
+) -> PreTrainedTokenizerBase:
+    """Return the tokenizer with the length of the longest text to serve, which loaders cut texts at.
+
+    Raises:
+        ValueError: The encoder takes no text so long.
+    """
+    positions = count_positions(model) or get_native_config(model.config).max_position_embeddings
+    limit = min(tokenizer.model_max_length, positions)
+    if max_seq_length is not None and not 3 <= max_seq_length <= limit:
+        raise ValueError(
+            f"max_seq_length must be from 3, two special tokens and one of text, to {limit}, the encoder's limit, but "
+            f"is {max_seq_length}"
+        )
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.model_max_length = max_seq_length or limit
+    return tokenizer
+
+
+def make_loader_config(model: PreTrainedModel) -> PreTrainedConfig:
+    """Return the configuration by which loaders of ONNX know what to do: one of ours is that of its encoder.
+
+    They choose by the type of the model, know none of ours, and read of the rest the labels alone. What the program
+    computes does not depend on it.
+    """
+    if not isinstance(model, BackbonePreTrainedModel):
+        return model.config
+    config = copy.deepcopy(get_native_config(model.config))
+    head = type(model).__name__.partition("For")[2]
+    family = type(find_encoder(model)).__name__.removesuffix("Model")
+    config.architectures = [f"{family}For{head}" if head else f"{family}Model"]
+    for name in ("id2label", "label2id", "problem_type"):
+        setattr(config, name, getattr(model.config, name))
+    return config
+
+
+def save_program(program: Any, file: Path) -> None:
+    """Write an ONNX program as one file, or with its weights beside it where one file cannot hold them."""
+    import onnx_ir
+
+    file.parent.mkdir(exist_ok=True)
+    for output in [*program.graph.outputs]:
+        if output.name.startswith("hidden_states"):
+            program.graph.outputs.remove(output)
+    weights = sum(value.const_value.nbytes for value in program.graph.initializers.values())
+    onnx_ir.save(program, str(file), external_data=f"{file.name}_data" if weights > ONE_FILE else None)
 
 
 def check_place(folder: Path) -> None:
@@ -191,7 +300,7 @@ def check_place(folder: Path) -> None:
 
 def list_programs(folder: Path) -> list[Path]:
     """List the exported programs of a folder, with their weights."""
-    return [*folder.glob("model.onnx*"), *folder.glob("model.pt2")]
+    return sorted(file for pattern in PROGRAMS for file in folder.glob(pattern))
 
 
 def make_inputs(
@@ -223,10 +332,156 @@ def make_inputs(
 def measure_difference(model: PreTrainedModel, exported: Any, inputs: dict[str, torch.Tensor]) -> float:
     """Return the largest absolute difference between the outputs of a model and of its export, padding left out."""
     differences = []
-    theirs = exported(**inputs)
-    for name, output in model(**inputs).items():
+    theirs = read_outputs(exported(**inputs))
+    for name, output in read_outputs(model(**inputs)).items():
         difference = (output - theirs[name]).abs()
         if output.shape[:2] == inputs["input_ids"].shape:
             difference = difference[inputs["attention_mask"].bool()]
         differences.append(difference.max())
     return torch.stack(differences).max().item()  # NaN if any is: max() of Python would pass over it
+
+
+def read_outputs(outputs: Any) -> dict[str, torch.Tensor]:
+    """Return the outputs of a model or a program by name, of hidden states the last alone."""
+    named = dict(outputs.items())
+    if "hidden_states" in named:
+        named["last_hidden_state"] = named.pop("hidden_states")[-1]
+    return named
+
+
+# ------------------------------------------------------------------------------------------------ int8
+
+
+def check_quantization(int8: bool, export_format: str, texts: Sequence[str], min_cosine: float) -> None:
+    """Check the options of int8 before work starts.
+
+    Raises:
+        ValueError: One does not fit; says which.
+    """
+    if not 0 <= min_cosine <= 1:
+        raise ValueError(f"min_cosine must be from 0 to 1, but is {min_cosine}")
+    if int8 and export_format != "onnx":
+        raise ValueError(f"int8 needs export_format='onnx', but export_format is {export_format!r}")
+    if int8 and not any(map(str.strip, texts)):
+        raise ValueError("int8 is compared with float32 on texts, but there is none. Give some of your domain.")
+
+
+def quantize(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, exported: Any, texts: Sequence[str], min_cosine: float
+) -> tuple[Any, QuantizationReport]:
+    """Return the program in int8, and how close it comes.
+
+    Args:
+        model: The model.
+        tokenizer: Cuts texts at the longest that is served.
+        exported: Its export in float32.
+        texts: Real texts.
+        min_cosine: See `export_model`.
+
+    Raises:
+        ValueError: No scheme comes close enough.
+    """
+    from transformers import exporters
+    from transformers.exporters.base import ExportedComponent
+
+    inputs = list(read_inputs(model, tokenizer, texts))
+    metadata = next(iter(exported.components.values())).metadata
+    reports = []
+    for scheme, quantize_program in SCHEMES.items():
+        program = quantize_program(exported.program, inputs[0])
+        quantized = exporters.ExportedModel({"model": ExportedComponent(program, metadata)}, "onnx")
+        cosines, same_predictions = compare_outputs(model, quantized, inputs, tokenizer.mask_token_id)
+        report = QuantizationReport(scheme, len(inputs), tokenizer.model_max_length, cosines, same_predictions)
+        if min(cosines.values()) >= min_cosine:
+            return program, report
+        reports.append(report)
+    best = max(reports, key=lambda report: min(report.cosines.values()))
+    name, cosine = min(best.cosines.items(), key=lambda item: item[1])
+    raise ValueError(
+        f"int8 must give {name} with a cosine to float32 of at least {min_cosine} on each of {best.num_texts} texts, "
+        f"but the smallest is {cosine:.3f}; nothing was written. Accept it with --min_cosine, or leave out --int8."
+    )
+
+
+def quantize_channels(program: Any, sample: dict[str, Any]) -> Any:
+    """Quantize weights with a scale for each output, and activations while the program runs: one scale for a tensor.
+
+    The fastest. One scale for a whole matrix would cost ten times as much of the cosine.
+    """
+    from transformers import exporters
+
+    return exporters.OnnxRuntimeQuantizer(exporters.OnnxRuntimeDynamicConfig(per_channel=True)).quantize(
+        program, sample, "onnx"
+    )
+
+
+def quantize_blocks(program: Any, sample: dict[str, Any]) -> Any:
+    """Quantize weights and activations with a scale for each 128 inputs.
+
+    Activations between the two layers of a feed-forward have outliers, which leave few of 256 steps to the rest of
+    their tensor; in blocks they spoil their neighbors alone.
+    """
+    import onnx_ir
+    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+    from transformers import exporters
+
+    embeddings = exporters.OnnxRuntimeDynamicConfig(op_types_to_quantize=["Gather"])
+    program = exporters.OnnxRuntimeQuantizer(embeddings).quantize(program, sample, "onnx")
+    # The level asks for arithmetic of 8 bits; without it weights alone are.
+    quantizer = MatMulNBitsQuantizer(
+        onnx_ir.to_proto(program), bits=8, block_size=128, is_symmetric=True, accuracy_level=4
+    )
+    quantizer.process()
+    return onnx_ir.from_proto(quantizer.model.model)
+
+
+SCHEMES = {"channels": quantize_channels, "blocks": quantize_blocks}
+"""Fastest first; the next one is for models of which it is not close enough."""
+
+
+def read_inputs(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]
+) -> Iterator[dict[str, torch.Tensor]]:
+    """Yield what the model reads of each text, one in a batch; the last is as long as a text may be."""
+    texts = [text for text in texts if text.strip()][:NUM_TEXTS]
+    longest = " ".join(texts)
+    while len(tokenizer(longest, truncation=True)["input_ids"]) < tokenizer.model_max_length:
+        longest = f"{longest} {longest}"
+    accepted = inspect.signature(model.forward).parameters.keys()
+    for text in (*texts[: NUM_TEXTS - 1], longest):
+        inputs = tokenizer(text, truncation=True, return_tensors="pt")
+        if type(model).__name__.endswith("ForMaskedLM"):
+            inputs["input_ids"][:, 3:-1:7] = tokenizer.mask_token_id  # one of seven, about the share that is trained
+        yield {name: tensor for name, tensor in inputs.items() if name in accepted}
+
+
+@torch.no_grad()
+def compare_outputs(
+    model: PreTrainedModel, quantized: Any, batches: Sequence[dict[str, torch.Tensor]], mask_id: int | None
+) -> tuple[dict[str, float], float | None]:
+    """Return the smallest cosine of each output over the texts, and the share of the predictions that are the same.
+
+    Args:
+        model: In float32.
+        quantized: Its program in int8.
+        batches: One text each.
+        mask_id: Where a text has this token, a masked LM is asked there alone: it only repeats the others.
+    """
+    cosines: dict[str, list[float]] = {}
+    same: list[torch.Tensor] = []
+    for inputs in batches:
+        masked = inputs["input_ids"] == (-1 if mask_id is None else mask_id)
+        outputs = read_outputs(quantized(**inputs))
+        for name, expected in read_outputs(model(**inputs)).items():
+            pair = torch.stack([outputs[name], expected])
+            if name.endswith("logits"):
+                if masked.any() and pair.shape[1:3] == masked.shape:
+                    pair = pair[:, masked]
+                same.append((pair[0].argmax(-1) == pair[1].argmax(-1)).flatten())
+                if pair.shape[-1] > 2:  # what all have in common changes no probability, but raises the cosine
+                    pair = pair - pair.mean(-1, keepdim=True)
+            else:
+                pair = pair.mean(2)
+            cosines.setdefault(name, []).append(torch.cosine_similarity(*pair.flatten(1), dim=0).item())
+    smallest = {name: min(values) for name, values in cosines.items()}
+    return smallest, torch.cat(same).float().mean().item() if same else None

@@ -79,7 +79,8 @@ def end_writing(folder: str | Path, replaced: Sequence[str] = ()) -> None:
     """Move what was written since `begin_writing`; see `write_folder`."""
     unfinished = Path(folder, UNFINISHED)
     files = sorted(path.relative_to(unfinished).as_posix() for path in unfinished.rglob("*") if path.is_file())
-    old = {path.name for pattern in replaced for path in Path(folder).glob(pattern) if path.is_file()}
+    paths = [path for pattern in replaced for path in Path(folder).glob(pattern) if path.is_file()]
+    old = {path.relative_to(folder).as_posix() for path in paths}
     write_text(unfinished / LIST, json.dumps({"new": files, "old": sorted(old - {*files})}))
     os.replace(unfinished, Path(folder, FINISHED))
     finish_writing(folder)

@@ -1,15 +1,22 @@
-"""Exports equal their models at two shapes, with and without quantization; what reads more than text is refused."""
+"""Exports equal their models, int8 comes close to them, and loaders find both; what reads more than text is refused."""
 
 import importlib.util
 import json
+import shutil
+import subprocess
 import sys
+from collections import Counter
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tiny_models import make_config, make_masked_lm
 from tiny_tokenizers import make_bert_tokenizer
 from transformers import (
+    AutoConfig,
     AutoModel,
+    AutoModelForMaskedLM,
     AutoModelForQuestionAnswering,
     AutoModelForTokenClassification,
     AutoTokenizer,
@@ -25,6 +32,7 @@ from hf_domain import (
     VarMAEForMaskedLM,
     VarMAEForSequenceClassification,
     VarMAEForTokenClassification,
+    export,
 )
 from hf_domain.distillation.students import pick_layers
 from hf_domain.examples import run_export
@@ -58,6 +66,17 @@ def load(folder):
     return ExportedModel.from_pretrained(folder)
 
 
+def load_onnx(file):
+    """What onnxruntime makes of a file: no more is needed to serve it."""
+    from onnxruntime import InferenceSession
+
+    session = InferenceSession(file)
+    names = [output.name for output in session.get_outputs()]
+    return lambda **inputs: dict(
+        zip(names, map(torch.tensor, session.run(None, {k: v.numpy() for k, v in inputs.items()})), strict=True)
+    )
+
+
 WRAPPERS = {"roberta": VarMAEForMaskedLM, "distilbert": ExBertForMaskedLM, "modernbert": ExBertForMaskedLM}
 
 
@@ -70,48 +89,139 @@ def test_every_family_exports_with_dynamo(family, tokenizer, tmp_path):
         tokenizer.model_input_names = ["input_ids", "attention_mask"]
     report = export_model(model, tokenizer, tmp_path, export_format="dynamo")
     assert max(report.differences.values()) < 1e-5
-    assert report.differences.keys() == {"1 x 7", "3 x 40"}
+    assert report.differences.keys() == {"1 x 7", "3 x 40", f"1 x {report.max_length}"}
+    assert report.max_length == (128 if "roberta" in family else 512)
 
 
 @needs_exporters
 @needs_onnx
 @pytest.mark.parametrize(
-    "make",
+    ("make", "family"),
     [
-        lambda: VarMAEForSequenceClassification.from_backbone(make_shallow("modernbert"), num_labels=3),
-        lambda: ExBertForQuestionAnswering.from_backbone(make_shallow("deberta-v2")),
+        (lambda: VarMAEForSequenceClassification.from_backbone(make_shallow("modernbert"), num_labels=3), "modernbert"),
+        (lambda: ExBertForQuestionAnswering.from_backbone(make_shallow("deberta-v2")), "deberta-v2"),
     ],
     ids=["varmae-classification", "exbert-question-answering"],
 )
-def test_onnx_of_our_heads(make, tokenizer, tmp_path):
+def test_onnx_of_our_heads(make, family, tokenizer, tmp_path):
     model = make()
     tokenizer.model_input_names = ["input_ids", "attention_mask"]
-    report = export_model(model, tokenizer, tmp_path)
+    report = export_model(model, tokenizer, tmp_path, int8=True, texts=TEXTS, min_cosine=0.5, max_seq_length=48)
+    assert "last_hidden_state" in report.quantization.cosines
     assert max(report.differences.values()) < 1e-5
     # The saved program, loaded again and run at a third shape, still equals the model.
     inputs = make_inputs(model, tokenizer, (5, 11))
-    assert measure_difference(model, load(tmp_path), inputs) < 1e-5
+    assert measure_difference(model, load_onnx(tmp_path / "onnx" / "model.onnx"), inputs) < 1e-5
     assert json.loads((tmp_path / "export_report.json").read_text())["parameters"] == model.num_parameters()
-    assert AutoTokenizer.from_pretrained(tmp_path).get_vocab() == tokenizer.get_vocab()
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert loaded.get_vocab() == tokenizer.get_vocab()
+    assert (loaded.model_max_length, tokenizer.model_max_length) == (48, 512)
+    # Loaders know the encoder's type, not ours, and want the labels.
+    config = AutoConfig.from_pretrained(tmp_path)
+    assert config.model_type == family
+    assert config.architectures[0].endswith(type(model).__name__[type(model).__name__.index("For") :])
+    assert config.id2label == model.config.id2label
+
+
+TEXTS = ["text of the domain", "domain text", "the domain of the text of the domain"]
+
+
+def make_wide_model(auto_class=AutoModelForTokenClassification):
+    """A model whose matrices outweigh the rest of its file."""
+    config = make_config("bert")
+    config.hidden_size, config.intermediate_size, config.num_hidden_layers, config.num_labels = 64, 256, 1, 4
+    return auto_class.from_config(config)
 
 
 @needs_exporters
 @needs_onnx
 def test_int8_is_smaller_and_close(tokenizer, tmp_path):
-    config = make_config("bert")
-    config.hidden_size, config.intermediate_size, config.num_hidden_layers = 64, 256, 1
-    model = AutoModelForTokenClassification.from_config(config)
-    exact = export_model(model, tokenizer, tmp_path / "float")
-    report = export_model(model, tokenizer, tmp_path / "int8", int8=True)
-    assert report.int8
-    assert report.file_bytes < 0.5 * exact.file_bytes
-    assert min(report.differences.values()) > 100 * max(exact.differences.values())
-    inputs = make_inputs(model, tokenizer, (4, 9))
-    with torch.no_grad():
-        similarity = torch.cosine_similarity(
-            load(tmp_path / "int8")(**inputs).logits.flatten(), model(**inputs).logits.flatten(), dim=0
-        )
-    assert similarity > 0.98
+    model = make_wide_model()
+    report = export_model(model, tokenizer, tmp_path, int8=True, texts=TEXTS, max_seq_length=24)
+    files = {str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file()}
+    assert files >= {"onnx/model.onnx", "onnx/model_quantized.onnx", "config.json", "tokenizer.json"}
+    assert not [file for file in files if file.startswith("onnx/") and file not in report.file_bytes]  # nothing beside
+    assert report.file_bytes["onnx/model_quantized.onnx"] < 0.5 * report.file_bytes["onnx/model.onnx"]
+    # What the report says of the file, computed from the file.
+    quantized = load_onnx(tmp_path / "onnx" / "model_quantized.onnx")
+    long = tokenizer(" ".join(TEXTS * 9), truncation=True, max_length=24)["input_ids"]
+    assert len(long) == 24
+    cosines, same = [], []
+    for ids in [*(tokenizer(text)["input_ids"] for text in TEXTS), long]:
+        inputs = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids), dtype=torch.long)}
+        inputs["token_type_ids"] = torch.zeros_like(inputs["input_ids"])
+        outputs = quantized(**inputs)
+        assert outputs.keys() == {"logits"}  # the states were compared and are not served
+        with torch.no_grad():
+            ours, theirs = outputs["logits"][0].numpy(), model(**inputs).logits[0].numpy()
+        same += (ours.argmax(-1) == theirs.argmax(-1)).tolist()
+        ours, theirs = (logits - logits.mean(-1, keepdims=True) for logits in (ours, theirs))
+        cosines.append((ours * theirs).sum() / np.linalg.norm(ours) / np.linalg.norm(theirs))
+    quantization = report.quantization
+    assert (quantization.num_texts, quantization.max_length, quantization.scheme) == (4, 24, "channels")
+    assert quantization.cosines.keys() == {"logits", "last_hidden_state"}
+    assert quantization.cosines["logits"] == pytest.approx(min(cosines), abs=1e-5)
+    assert quantization.same_predictions == pytest.approx(np.mean(same))
+    assert 0.99 < min(cosines) < 0.99999
+    assert not AutoConfig.from_pretrained(tmp_path).output_hidden_states
+
+
+@needs_exporters
+@needs_onnx
+def test_int8_that_is_not_close_enough(tokenizer, monkeypatch):
+    """Another scheme is tried; if it is not close enough either, there is no program."""
+    from transformers.exporters import OnnxConfig, OnnxExporter
+
+    model, kept = make_wide_model(AutoModel).eval(), []
+    model.pooler = None
+    exported = OnnxExporter().export(model, make_inputs(model, tokenizer, (2, 9)), OnnxConfig(dynamic=True))
+
+    def run(cosines, min_cosine=0.99):
+        def compare(model, quantized, batches, mask_id):
+            kept.append(Counter(node.op_type for node in quantized.program.graph))
+            assert quantized(**batches[0]).last_hidden_state.shape == model(**batches[0]).last_hidden_state.shape
+            return {"last_hidden_state": cosines[len(kept) - 1]}, None
+
+        kept.clear()
+        monkeypatch.setattr(export, "compare_outputs", compare)
+        return export.quantize(model, tokenizer, exported, TEXTS, min_cosine)[1]
+
+    tokenizer.model_max_length = 24
+    assert run([0.9, 0.995]).scheme == "blocks"
+    # Query, key, value, output, and two layers of the feed-forward.
+    assert kept[0]["MatMulInteger"] == 6 and kept[1]["MatMulNBits"] == 6
+    assert run([0.8], min_cosine=0.7).cosines == {"last_hidden_state": 0.8}
+    with pytest.raises(ValueError, match=r"at least 0\.99 on each of 4 texts, but .* 0\.850; nothing .* --min_cosine"):
+        run([0.8, 0.85])
+
+
+def test_a_masked_lm_is_compared_at_masks(tokenizer):
+    model = make_masked_lm("bert")
+
+    def change(**inputs):
+        logits = model(**inputs).logits.clone()
+        logits[inputs["input_ids"] != tokenizer.mask_token_id] = 0
+        return {"logits": logits, "hidden_states": model(**inputs, output_hidden_states=True).hidden_states}
+
+    tokenizer.model_max_length = 20
+    batches = list(export.read_inputs(model, tokenizer, TEXTS))
+    assert batches[-1]["input_ids"].shape == (1, 20)
+    assert (batches[-1]["input_ids"] == tokenizer.mask_token_id).sum() == 3
+    cosines, same = export.compare_outputs(model, change, batches, tokenizer.mask_token_id)
+    assert cosines == {"logits": pytest.approx(1)} and same == 1
+    shifted = export.compare_outputs(model, lambda **inputs: {"logits": model(**inputs).logits + 100}, batches, None)
+    assert shifted == ({"logits": pytest.approx(1)}, 1)
+
+
+@needs_exporters
+@needs_onnx
+def test_a_model_too_large_for_one_file(tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr(export, "ONE_FILE", 1000)
+    model = make_wide_model()
+    report = export_model(model, tokenizer, tmp_path, max_seq_length=24)
+    assert report.file_bytes.keys() == {"onnx/model.onnx", "onnx/model.onnx_data"}
+    inputs = make_inputs(model, tokenizer, (2, 9))
+    assert measure_difference(model, load_onnx(tmp_path / "onnx" / "model.onnx"), inputs) < 1e-5
 
 
 @needs_exporters
@@ -137,10 +247,11 @@ def test_one_folder_holds_one_program(tokenizer, tmp_path):
     """The report tells of what lies beside it; a model may have been saved with more outputs than a program has."""
     model = AutoModelForQuestionAnswering.from_config(make_config("bert"))
     model.config.output_hidden_states = True
-    (tmp_path / "model.onnx").write_bytes(b"of an export before")
-    report = export_model(model, tokenizer, tmp_path, export_format="dynamo")
-    assert [file.name for file in tmp_path.glob("model.*")] == ["model.pt2"]
-    assert report.file_bytes == (tmp_path / "model.pt2").stat().st_size
+    (tmp_path / "onnx").mkdir()
+    (tmp_path / "onnx" / "model_quantized.onnx").write_bytes(b"of an export before")
+    report = export_model(model, tokenizer, tmp_path, export_format="dynamo", max_seq_length=24)
+    assert [file.name for file in tmp_path.rglob("model*.*")] == ["model.pt2"]
+    assert report.file_bytes == {"model.pt2": (tmp_path / "model.pt2").stat().st_size}
 
 
 def test_difference_sees_real_positions_alone(tokenizer):
@@ -207,7 +318,20 @@ def test_missing_packages_are_named(monkeypatch, tokenizer, tmp_path):
 @needs_exporters
 def test_int8_is_for_onnx(tokenizer, tmp_path):
     with pytest.raises(ValueError, match=r"needs export_format='onnx', but export_format is 'dynamo'"):
-        export_model(make_masked_lm("bert"), tokenizer, tmp_path, export_format="dynamo", int8=True)
+        export_model(make_masked_lm("bert"), tokenizer, tmp_path, export_format="dynamo", int8=True, texts=TEXTS)
+
+
+@needs_exporters
+def test_options_are_checked(tokenizer, tmp_path):
+    model = make_masked_lm("bert")
+    with pytest.raises(ValueError, match="min_cosine must be from 0 to 1, but is 2"):
+        export_model(model, tokenizer, tmp_path, export_format="dynamo", min_cosine=2)
+    with pytest.raises(ValueError, match="compared with float32 on texts, but there is none"):
+        export_model(model, tokenizer, tmp_path, int8=True, texts=[" "])
+    with pytest.raises(ValueError, match=r"must be in float32, but the model is in torch\.float16\. Load it"):
+        export_model(make_masked_lm("bert").half(), tokenizer, tmp_path, export_format="dynamo")
+    with pytest.raises(ValueError, match=r"max_seq_length must be from 3, .* to 512, .* but is 513"):
+        export_model(model, tokenizer, tmp_path, export_format="dynamo", max_seq_length=513)
 
 
 # ------------------------------------------------------------------------------------------------- the script
@@ -232,7 +356,7 @@ def test_script(tmp_path, monkeypatch, tokenizer, capsys):
         run_export.main()
         return load(tmp_path / output)
 
-    exported = run("output", "--export_format", "dynamo")
+    exported = run("output", "--export_format", "dynamo", "--max_seq_length", 64)
     assert f"{model.num_parameters():,} parameters" in capsys.readouterr().out
     inputs = make_inputs(model, tokenizer, (2, 5))
     torch.testing.assert_close(exported(**inputs).logits, model(**inputs).logits)
@@ -244,3 +368,57 @@ def test_script(tmp_path, monkeypatch, tokenizer, capsys):
     (tmp_path / "model" / "config.json").write_text(json.dumps(config | {"architectures": ["VarMAEForDancing"]}))
     with pytest.raises(ValueError, match="saved as VarMAEForDancing, which cannot be exported"):
         run("dancing", "--export_format", "dynamo")
+
+
+# ------------------------------------------------------------------------------------------------- transformers.js
+
+JAVASCRIPT = Path(__file__).parent / "javascript"
+DEMO = Path(__file__).parents[1] / "examples" / "quickstart_data"
+
+
+@needs_exporters
+@needs_onnx
+@pytest.mark.skipif(
+    shutil.which("node") is None or not (JAVASCRIPT / "node_modules" / "@huggingface" / "transformers").exists(),
+    reason="node or transformers.js is missing: make test-javascript",
+)
+@pytest.mark.parametrize("scheme", export.SCHEMES)
+def test_pipelines_of_transformers_js(scheme, tmp_path, monkeypatch):
+    """Exports of a trained encoder, of its masked LM and of one of our heads, in float32 and int8."""
+    monkeypatch.setattr(export, "SCHEMES", {scheme: export.SCHEMES[scheme]})
+    folder = DEMO / "encoder"
+    encoder, masked_lm = (cls.from_pretrained(folder, dtype="float32") for cls in (AutoModel, AutoModelForMaskedLM))
+    encoder.pooler = None
+    classifier = VarMAEForSequenceClassification.from_backbone(masked_lm, num_labels=3).eval()
+    classifier.config.id2label = {0: "method", 1: "result", 2: "other"}
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    text = "The results are shown in [MASK] 2."
+    tasks = {"fill-mask": masked_lm, "text-classification": classifier, "feature-extraction": encoder}
+    requests = []
+    for task, model in tasks.items():
+        texts = ["We propose a method that reads documents.", "The results show that it is better.", text]
+        export_model(model, tokenizer, tmp_path / task, int8=True, texts=texts, min_cosine=0.9, max_seq_length=64)
+        requests += [{"name": task, "task": task, "dtype": dtype, "text": text} for dtype in ("fp32", "q8")]
+    command = ["node", str(JAVASCRIPT / "run_pipelines.js"), f"{tmp_path}/"]
+    run = subprocess.run(
+        command, input=json.dumps(requests), capture_output=True, text=True, check=True, cwd=JAVASCRIPT
+    )
+    answers = iter(json.loads(run.stdout))
+
+    inputs = tokenizer(text, return_tensors="pt")
+    with torch.no_grad():
+        masked = masked_lm(**inputs).logits[inputs["input_ids"] == tokenizer.mask_token_id].softmax(-1)[0]
+        labels = classifier(**inputs).logits.softmax(-1)[0]
+        states = encoder(**inputs).last_hidden_state.mean(1)[0]
+    for tolerance, rank in ((1e-4, 1), (0.1, 3)):
+        words = next(answers)
+        assert words[0]["token"] in masked.topk(rank).indices
+        assert [word["score"] for word in words] == pytest.approx(
+            [masked[word["token"]].item() for word in words], abs=tolerance
+        )
+    for tolerance in (1e-4, 0.1):
+        scores = {row["label"]: row["score"] for row in next(answers)}
+        expected = {name: labels[number].item() for number, name in classifier.config.id2label.items()}
+        assert scores == pytest.approx(expected, abs=tolerance)
+    for least in (0.99999, 0.99):
+        assert torch.cosine_similarity(torch.tensor(next(answers)[0]), states, dim=0) > least

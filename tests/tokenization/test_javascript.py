@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, RobertaTokenizer, XLMRobertaTokenizer
 
 from hf_domain.tokenization import expand_vocabulary
 
-SCRIPT = Path(__file__).parent / "javascript" / "encode.js"
+SCRIPT = Path(__file__).parents[1] / "javascript" / "encode.js"
 DATA = Path(__file__).parents[2] / "examples" / "quickstart_data"
 EXPANDED = 4000  # entries
 
