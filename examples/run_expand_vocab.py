@@ -20,7 +20,8 @@ from typing import Literal
 from transformers import AutoModelForMaskedLM, AutoTokenizer, set_seed
 
 from hf_domain.clusters import open_executor
-from hf_domain.data.corpora import read_texts
+from hf_domain.data.corpora import load_corpus, read_texts, tokenize_corpus
+from hf_domain.distillation.new_rows import distill_new_rows
 from hf_domain.files import write_folder
 from hf_domain.new_rows import apply_delta
 from hf_domain.tokenization import (
@@ -42,7 +43,7 @@ class ModelArguments:
     """What is expanded."""
 
     model_name_or_path: str = field(metadata={"help": "Encoder with a masked-LM head, or a tokenizer alone."})
-    embedding_init: Literal["pieces", "random", "mean", "none"] = field(
+    embedding_init: Literal["pieces", "distill", "random", "mean", "none"] = field(
         default="pieces", metadata={"help": "How new rows are made; none writes the tokenizer and the delta alone."}
     )
 
@@ -85,7 +86,7 @@ class ExpansionArguments:
     min_exposures: float = field(
         default=5.0, metadata={"help": "How often --training_tokens must be expected to show an entry."}
     )
-    seed: int = field(default=42, metadata={"help": "Seed of --embedding_init random."})
+    seed: int = field(default=42, metadata={"help": "Seed of --embedding_init random and distill."})
 
 
 ARGUMENTS = (ModelArguments, DataArguments, ExpansionArguments)
@@ -114,10 +115,13 @@ def run(model_args: ModelArguments, data_args: DataArguments, expansion_args: Ex
         report.lengths["/".join(Path(path).parts[-2:])] = compare_lengths(tokenizer, new_tokenizer, read_texts(path))
 
     with write_folder(expansion_args.output_dir) as folder:
-        if model_args.embedding_init != "none":
+        if (init := model_args.embedding_init) != "none":
             model = AutoModelForMaskedLM.from_pretrained(model_args.model_name_or_path)
             check_weights(model, model_args.model_name_or_path)
-            apply_delta(model, delta, init=model_args.embedding_init)
+            apply_delta(model, delta, init="pieces" if init == "distill" else init)
+            if init == "distill":
+                corpus = load_corpus([*map(Path, data_args.train_file)], validation_split_percentage=0)
+                distill_new_rows(model, delta, tokenize_corpus(corpus, new_tokenizer)["train"], expansion_args.seed)
             model.save_pretrained(folder)
         new_tokenizer.save_pretrained(folder)
         delta.save(folder)
@@ -125,8 +129,7 @@ def run(model_args: ModelArguments, data_args: DataArguments, expansion_args: Ex
         plot_curve(report, folder / "curve.png")
         if report.lengths:
             plot_lengths(report, folder / "lengths.png")
-    entries = f"{delta.old_size:,} + {len(delta.pieces):,} entries"
-    print(f"{entries}; chosen by {report.stopped_by}: {expansion_args.output_dir}")
+    print(f"{delta.old_size:,} + {len(delta.pieces):,} entries by {report.stopped_by}: {expansion_args.output_dir}")
     if report.exposure:
         print(report.exposure)
     for name, lengths in report.lengths.items():

@@ -50,8 +50,8 @@ from hf_domain.training.pretraining import (
     load_examples,
     load_model,
     make_collator,
+    prepare_new_rows,
     prepare_start,
-    watch_new_rows,
 )
 from hf_domain.training.run_folders import run_in_folder
 from hf_domain.training.runs import finish_run, load_tokenizer, run_training, start_run
@@ -94,7 +94,7 @@ def run(model_args, data_args, passage_args, training_args):
         data_collator=collator,
     )
     log_auxiliary_losses(trainer)
-    watch_new_rows(trainer, delta, model_args)
+    prepare_new_rows(trainer, delta, model_args)
 
     if training_args.do_train:
         prepare_start(trainer, model_args)

@@ -20,8 +20,8 @@ from hf_domain.training.pretraining import (
     load_delta,
     load_model,
     make_collator,
+    prepare_new_rows,
     prepare_start,
-    watch_new_rows,
 )
 from hf_domain.training.runs import load_tokenizer, run_training, start_run
 
@@ -113,7 +113,7 @@ def adapt(
             data_collator=make_collator(tokenizer, data_args, training_args),
         )
         log_auxiliary_losses(trainer)
-        watch_new_rows(trainer, delta, model_args)
+        prepare_new_rows(trainer, delta, model_args)
         prepare_start(trainer, model_args)
         run_training(trainer)
         evaluate_masked_lm(trainer)

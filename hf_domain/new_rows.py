@@ -39,8 +39,9 @@ def apply_delta(
     Args:
         model: Any model of transformers with an input embedding over the old vocabulary.
         delta: What `expand_vocabulary` returned beside the tokenizer.
-        init: "pieces": the mean of the rows of the old pieces (AdaLM), and of their biases, which the paper leaves
-            open; an entry without known pieces gets the mean of all. "random": normal with the model's
+        init: "pieces": the mean of the rows of the old pieces (AdaLM); an entry without known pieces gets the mean of
+            all. Biases, which the paper leaves open, follow the frequency of the entry as those of old entries do; a
+            delta without counts gives them the mean of the pieces too. "random": normal with the model's
             `initializer_range`, bias 0. "mean": the mean of all old rows and biases.
         pad_to_multiple_of: Enlarge the table to a multiple of this; a multiple of 64 is faster on a GPU.
 
@@ -202,4 +203,19 @@ def _fill_rows(table: nn.Parameter, delta: VocabularyDelta, init: str, spread: f
         starts = lengths.cumsum(0) - lengths
         means = nn.functional.embedding_bag(torch.cat(pieces).to(old.device), old, starts, mode="mean")
         filled = torch.where(lengths[:, None] > 0, means, filled)
+    if init == "pieces" and table.dim() == 1 and delta.counts:
+        filled = _predict_biases(old[:, 0], delta)
     new.copy_(filled.reshape(new.shape))
+
+
+def _predict_biases(old: torch.Tensor, delta: VocabularyDelta) -> torch.Tensor:
+    """Biases of new entries, by the line that fits those of old entries best against the logarithm of their counts.
+
+    The bias of a masked LM is about the logarithm of a frequency. An entry is rarer than its pieces, whose mean would
+    let it outbid all others wherever the model is unsure.
+    """
+    counts = torch.tensor(delta.counts, dtype=torch.float64, device=old.device)
+    seen = counts[: delta.old_size] > 0
+    x, y = counts[: delta.old_size][seen].log(), old[seen].double()
+    slope = ((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).square().sum().clamp(min=1e-9)
+    return (y.mean() + slope * (counts[delta.old_size :].clamp(min=1).log() - x.mean())).float()

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import Dataset
@@ -205,3 +206,20 @@ def test_row_distances_are_those_of_old_and_new_rows(tmp_path):
     assert new.tolist() == [0, 10, 0, 0]
     plot_row_distances(old, new, tmp_path / "rows.png")
     assert (tmp_path / "rows.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_biases_follow_the_frequency_of_entries():
+    """On the line that numpy fits to the biases of old entries; the rows are still the means of their pieces."""
+    generator = np.random.default_rng(0)
+    counts = generator.integers(0, 500, DELTA.new_size)
+    counts[[3, 4]] = 0  # never seen: no logarithm, no part of the line
+    counts[SIZE:] = [7, 1, 90, 30]
+    model = make_model()
+    before = read_tables(model)
+    apply_delta(model, VocabularyDelta(SIZE, DELTA.pieces, counts.tolist()))
+    weight, _, bias = read_tables(model)
+    seen = np.flatnonzero(counts[:SIZE])
+    line = np.polyfit(np.log(counts[seen]), before[2].numpy()[seen], 1)
+    assert bias[SIZE:].tolist() == pytest.approx(np.polyval(line, np.log(counts[SIZE:])).tolist(), abs=1e-5)
+    assert torch.equal(bias[:SIZE], before[2])
+    torch.testing.assert_close(weight[SIZE:], average(before[0], DELTA.pieces.values()))

@@ -22,6 +22,9 @@ class VocabularyDelta:
     pieces: Mapping[str, list[int]] = field(default_factory=dict)
     """Old ids that spelled each new entry, in the order of the new ids; empty where a character was unknown."""
 
+    counts: list[int] = field(default_factory=list)
+    """How often the corpus has each entry, old and new, as the new tokenizer cuts it; empty where nobody counted."""
+
     @property
     def new_size(self) -> int:
         """Highest id of the new tokenizer plus one."""
@@ -32,7 +35,7 @@ class VocabularyDelta:
         path = Path(directory, FILE_NAME)
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
-        state = {"old_size": self.old_size, "pieces": self.pieces}
+        state = {"old_size": self.old_size, "pieces": self.pieces, "counts": self.counts}
         partial.write_text(json.dumps(state, ensure_ascii=False), encoding="utf-8")
         os.replace(partial, path)
 

@@ -112,7 +112,8 @@ def expand_vocabulary(
     history, chosen, stopped_by = algorithm.choose(domain, options)
     best = _rank_entries(domain, domain.limit_exposure(history[chosen], training_tokens, min_exposures))
     new_tokenizer = replace_model(tokenizer, state, best.model) if best.entries else tokenizer
-    delta = VocabularyDelta(domain.size, kind.spell_entries(domain.model, best.entries))
+    use = best.segmentation.count_pieces(domain.counts, best.size).tolist()
+    delta = VocabularyDelta(domain.size, kind.spell_entries(domain.model, best.entries), use)
     report = ExpansionReport(
         method=method,
         documents=corpus.documents,

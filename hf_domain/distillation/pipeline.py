@@ -45,7 +45,7 @@ from hf_domain.training.pretraining import (
     load_examples,
     load_model,
     make_collator,
-    watch_new_rows,
+    prepare_new_rows,
 )
 from hf_domain.training.run_files import METRICS
 from hf_domain.training.run_folders import MADE, describe_run, find_checkpoint
@@ -236,7 +236,7 @@ def adapt(
     model = load_model(model_args, tokenizer, delta)
     collator = make_collator(tokenizer, data_args, training_args)
     trainer = make_trainer(model, tokenizer, collator, model_args, data_args, training_args)
-    watch_new_rows(trainer, delta, model_args)
+    prepare_new_rows(trainer, delta, model_args)
     evaluate_start(trainer)
     run_training(trainer)
     if training_args.do_eval:

@@ -23,7 +23,9 @@ from hf_domain.data.corpora import load_corpus, tokenize_corpus
 from hf_domain.data.file_loading import check_held_out
 from hf_domain.data.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask, check_mask_token
 from hf_domain.data.word_weights import weigh_words
+from hf_domain.distillation.new_rows import distill_new_rows
 from hf_domain.methods import BASELINE, METHODS, PRETRAINING_METHODS, find_methods
+from hf_domain.modeling.backbone import find_encoder
 from hf_domain.new_rows import NewRowsFirst, RowDistances, apply_delta, check_not_expanded
 from hf_domain.tokenization import VocabularyDelta, WordCounts
 from hf_domain.training.arguments import ModelArguments, check_work
@@ -51,6 +53,9 @@ class PretrainingArguments(ModelArguments):
         },
     )
     expanded_vocabulary: str | None = field(default=None, metadata={"help": "Folder written by expand_vocab."})
+    embedding_init: Literal["pieces", "distill"] = field(
+        default="pieces", metadata={"help": "New rows: the mean of their pieces, or distilled on the training text."}
+    )
     new_rows_first_steps: int = field(
         default=0, metadata={"help": "Train only the new rows for this many steps, then everything."}
     )
@@ -138,12 +143,22 @@ def check_options(
         raise ValueError(
             f"--method {model_args.method} pushes the trained model, so --push_to_hub needs --do_train. Add it."
         )
-    method = METHODS[model_args.method]
-    if model_args.new_rows_first_steps and model_args.expanded_vocabulary is None:
-        raise ValueError("--new_rows_first_steps needs an --expanded_vocabulary, but none is given")
-    if model_args.new_rows_first_steps and method.trains_rows_apart:
+    check_new_rows(model_args, data_args)
+
+
+def check_new_rows(model_args: PretrainingArguments, data_args: CorpusArguments) -> None:
+    """Check the flags of new rows, see `check_options`."""
+    distills = model_args.embedding_init == "distill"
+    if not distills and not model_args.new_rows_first_steps:
+        return
+    flag = "--embedding_init distill" if distills else "--new_rows_first_steps"
+    if model_args.expanded_vocabulary is None:
+        raise ValueError(f"{flag} needs an --expanded_vocabulary, but none is given")
+    if distills and data_args.streaming:
+        raise ValueError(f"{flag} draws its text from the whole corpus, but got --streaming. Leave one out.")
+    if METHODS[model_args.method].trains_rows_apart:
         raise ValueError(
-            f"--new_rows_first_steps must not be used with {model_args.method}, which freezes the encoder and "
+            f"{flag} must not be used with {model_args.method}, which freezes the encoder and "
             "trains the new rows separately. Leave the flag out."
         )
 
@@ -324,11 +339,15 @@ def evaluate_start(trainer: Trainer) -> None:
         trainer.save_metrics("start", {"start_loss": loss}, combined=False)
 
 
-def watch_new_rows(trainer: Trainer, delta: VocabularyDelta | None, args: PretrainingArguments) -> None:
-    """Log how far new rows move, and train them alone at first if the run asks for it."""
+def prepare_new_rows(trainer: Trainer, delta: VocabularyDelta | None, args: PretrainingArguments) -> None:
+    """Distill new rows and train them alone at first, if the run asks for it, and log how far they move."""
     if delta is None or METHODS[args.method].trains_rows_apart:
         return
     model: Any = trainer.model
+    train_args = trainer.args
+    if args.embedding_init == "distill" and train_args.do_train and train_args.resume_from_checkpoint is None:
+        model.to(train_args.device)
+        distill_new_rows(find_encoder(model), delta, trainer.train_dataset, train_args.seed)  # type: ignore[arg-type]
     trainer.add_callback(RowDistances(delta, model))
     if args.new_rows_first_steps:
         trainer.add_callback(NewRowsFirst(delta, args.new_rows_first_steps))

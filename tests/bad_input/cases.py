@@ -379,6 +379,7 @@ MLM = [
     ),
     mlm("stock option that is unknown", ("config_overrides",), {"method": "lora", "config_overrides": "rank=4"}),
     mlm("expanded vocabulary that is none", ("empty",), {"expanded_vocabulary": "empty"}),
+    mlm("distilled rows of no vocabulary", ("embedding_init", "expanded_vocabulary"), {"embedding_init": "distill"}),
     mlm("expanded vocabulary that is missing", ("nowhere",), {"expanded_vocabulary": "nowhere"}),
     mlm("first steps without new rows", ("new_rows_first_steps",), {"new_rows_first_steps": 3}),
     mlm("negative first steps", ("new_rows_first_steps", "-3"), {"new_rows_first_steps": -3}),

@@ -226,6 +226,25 @@ def test_new_rows_first(run, expanded, encoder, tmp_path):
             run("other", method=method, expanded_vocabulary=expanded, new_rows_first_steps=4)
 
 
+def test_new_rows_are_distilled(run, expanded, tmp_path):
+    delta = VocabularyDelta.load(expanded)
+    starts = {}
+    for init in ("pieces", "distill"):
+        # At a rate of next to nothing what is saved is the start.
+        run(init, expanded_vocabulary=expanded, embedding_init=init, learning_rate=1e-12)
+        starts[init] = load_file(tmp_path / init / "model.safetensors")
+    for name, tensor in starts["pieces"].items():
+        same = torch.isclose(tensor, starts["distill"][name], atol=1e-6)
+        if name == "bert.embeddings.word_embeddings.weight":
+            assert same[: delta.old_size].all() and not same[delta.old_size :].all()
+        else:
+            assert same.all(), name
+    with pytest.raises(ValueError, match="--embedding_init distill needs an --expanded_vocabulary"):
+        run("other", embedding_init="distill")
+    with pytest.raises(ValueError, match=r"distill must not be used with exbert"):
+        run("other", method="exbert", expanded_vocabulary=expanded, embedding_init="distill")
+
+
 def test_vocabulary_is_expanded_once(run, expanded, tmp_path):
     """A second time would set the rows that were trained back to the means of their pieces."""
     run("first", expanded_vocabulary=expanded)

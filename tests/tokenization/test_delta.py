@@ -2,7 +2,7 @@ from hf_domain.tokenization import VocabularyDelta
 
 
 def test_a_saved_delta_loads_equal(tmp_path):
-    delta = VocabularyDelta(100, {"lymphoma": [4, 5], "##ö": [], "患": [7]})
+    delta = VocabularyDelta(100, {"lymphoma": [4, 5], "##ö": [], "患": [7]}, [3] * 103)
     delta.save(tmp_path / "tokenizer")
     loaded = VocabularyDelta.load(tmp_path / "tokenizer")
     assert loaded == delta and list(loaded.pieces) == ["lymphoma", "##ö", "患"] and loaded.new_size == 103

@@ -2,6 +2,7 @@ import json
 import math
 import random
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 import pandas as pd
@@ -34,6 +35,8 @@ def test_invariants_hold(name):
     new_tokenizer, delta, report = expand(tokenizer)
     assert len(delta.pieces) >= 20 and report.unreachable == []
     assert_vocabulary_grew(tokenizer, new_tokenizer, delta, [*MIXED_TEXTS, *DOMAIN_TEXTS])
+    counts = Counter(chain.from_iterable(new_tokenizer(DOMAIN_TEXTS, add_special_tokens=False)["input_ids"]))
+    assert delta.counts == [counts[id_] for id_ in range(delta.new_size)]
 
 
 def test_a_process_without_the_package_loads_what_was_saved(tmp_path):
