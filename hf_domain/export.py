@@ -410,9 +410,8 @@ def quantize_channels(program: Any, sample: dict[str, Any]) -> Any:
     """
     from transformers import exporters
 
-    return exporters.OnnxRuntimeQuantizer(exporters.OnnxRuntimeDynamicConfig(per_channel=True)).quantize(
-        program, sample, "onnx"
-    )
+    quantizer = exporters.OnnxRuntimeQuantizer(exporters.OnnxRuntimeDynamicConfig(per_channel=True))
+    return quantizer.quantize(program, sample, quantizer.supported_formats[0])
 
 
 def quantize_blocks(program: Any, sample: dict[str, Any]) -> Any:
@@ -425,14 +424,14 @@ def quantize_blocks(program: Any, sample: dict[str, Any]) -> Any:
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
     from transformers import exporters
 
-    embeddings = exporters.OnnxRuntimeDynamicConfig(op_types_to_quantize=["Gather"])
-    program = exporters.OnnxRuntimeQuantizer(embeddings).quantize(program, sample, "onnx")
+    embeddings = exporters.OnnxRuntimeQuantizer(exporters.OnnxRuntimeDynamicConfig(op_types_to_quantize=["Gather"]))
+    program = embeddings.quantize(program, sample, embeddings.supported_formats[0])
     # The level asks for arithmetic of 8 bits; without it weights alone are.
-    quantizer = MatMulNBitsQuantizer(
+    matrices = MatMulNBitsQuantizer(
         onnx_ir.to_proto(program), bits=8, block_size=128, is_symmetric=True, accuracy_level=4
     )
-    quantizer.process()
-    return onnx_ir.from_proto(quantizer.model.model)
+    matrices.process()
+    return onnx_ir.from_proto(matrices.model.model)
 
 
 SCHEMES = {"channels": quantize_channels, "blocks": quantize_blocks}
@@ -482,6 +481,7 @@ def compare_outputs(
                     pair = pair - pair.mean(-1, keepdim=True)
             else:
                 pair = pair.mean(2)
-            cosines.setdefault(name, []).append(torch.cosine_similarity(*pair.flatten(1), dim=0).item())
+            cosine = torch.cosine_similarity(pair[0].flatten(), pair[1].flatten(), dim=0)
+            cosines.setdefault(name, []).append(cosine.item())
     smallest = {name: min(values) for name, values in cosines.items()}
     return smallest, torch.cat(same).float().mean().item() if same else None

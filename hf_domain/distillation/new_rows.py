@@ -54,7 +54,8 @@ def distill_new_rows(
         The mean squared difference of the hidden states over the first tenth of the steps, and over the last tenth;
         NaN if no example has a new entry.
     """
-    encoder, embedding = model.base_model, model.get_input_embeddings()
+    encoder: Any = model.base_model
+    embedding: Any = model.get_input_embeddings()
     table = embedding.weight
     snippets = list(choose_snippets(examples.shuffle(seed=seed), delta, snippets_per_entry))
     order = torch.randperm(len(snippets), generator=torch.Generator().manual_seed(seed)).tolist()

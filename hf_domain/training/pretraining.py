@@ -347,7 +347,8 @@ def prepare_new_rows(trainer: Trainer, delta: VocabularyDelta | None, args: Pret
     train_args = trainer.args
     if args.embedding_init == "distill" and train_args.do_train and train_args.resume_from_checkpoint is None:
         model.to(train_args.device)
-        distill_new_rows(find_encoder(model), delta, trainer.train_dataset, train_args.seed)  # type: ignore[arg-type]
+        examples: Any = trainer.train_dataset
+        distill_new_rows(find_encoder(model), delta, examples, train_args.seed)
     trainer.add_callback(RowDistances(delta, model))
     if args.new_rows_first_steps:
         trainer.add_callback(NewRowsFirst(delta, args.new_rows_first_steps))
