@@ -272,7 +272,16 @@ class BackbonePreTrainedModel(PreTrainedModel):
         backbone = self.get_backbone()
         if isinstance(backbone, BackbonePreTrainedModel) and self.get_output_embeddings() is None:
             return backbone.resize_token_embeddings(*args, **kwargs)
-        return super().resize_token_embeddings(*args, **kwargs)
+        old_size = self.get_input_embeddings().num_embeddings
+        table: Any = super().resize_token_embeddings(*args, **kwargs)
+        if table.num_embeddings != old_size:
+            for module in self.modules():
+                if isinstance(module, BackbonePreTrainedModel):  # also where it is the backbone of another
+                    module.follow_resized_table(table, old_size)
+        return table
+
+    def follow_resized_table(self, table: nn.Module, old_size: int) -> None:
+        """Resize what else reads the ids of the encoder; nothing by default."""
 
     def build_output(self, output_class: Any, outputs: Any, **fields: Any) -> Any:
         """Build the output of a head. A method whose model returns more fields overrides this to keep them.

@@ -8,7 +8,7 @@ Symbols of the paper, and what they are called here (one head; d is its size):
     h_i^x, h_j^p            `hidden_states`, `passage_states`
     W^Q, W^K, W^V, W        `RetrievalInterface.query`, `.key`, `.value`, `.output`
     alpha_ij, alpha_j       scores of words: q_i . k_j / sqrt(d), and their mean over i; `word_scores`
-    alpha^k                 the score of passage k, summed over its words and the heads; `passage_scores`
+    alpha^k                 the score of passage k, summed over its words and the heads; `logits`
     g, tau, beta^k          noise, `temperature`, `passage_weights`
     k-hat                   `selected_passages`
     alpha-tilde_j           `word_weights`, normalized within a passage (Eq. 12)
@@ -76,8 +76,10 @@ class RadaPreTrainedModel(BackbonePreTrainedModel):
             # Random weights would add noise to every state: at an `initializer_range` of 0.05, six tenths of the size
             # of a small encoder's first state.
             init.zeros_(module.output.weight)
-            if module.scores == "pooled":
+            if module.scores in ("pooled", "logsumexp"):
                 init.constant_(module.scale, module.query.in_features**0.5)
+            if module.prior_scale_init is not None:
+                init.constant_(module.prior_scale, module.prior_scale_init)
 
     @classmethod
     def from_backbone(cls, backbone: str | PreTrainedModel, **options: Any) -> Self:
@@ -101,18 +103,6 @@ class RadaPreTrainedModel(BackbonePreTrainedModel):
         """Freeze the copy that encodes passages."""
         if self.config.passage_encoder == "frozen":
             self.base_model.passage_backbone.requires_grad_(False)
-
-    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args, **kwargs) -> Any:
-        """Resize as transformers does; a frozen passage encoder gets the new rows untrained."""
-        rows = self.get_input_embeddings().num_embeddings
-        table: Any = super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
-        if self.config.passage_encoder == "frozen" and table.num_embeddings != rows:
-            rada: Any = self.base_model
-            frozen = rada.passage_backbone.resize_token_embeddings(table.num_embeddings, mean_resizing=False)
-            with torch.no_grad():
-                frozen.weight[rows:] = table.weight[rows:]
-            self.freeze_parameters()
-        return table
 
     def use_passage_cache(self, cache: PassageReader | None) -> None:
         """Read encoded passages by their ids, which batches then bring as `passage_ids`.
@@ -140,7 +130,14 @@ class RadaModel(RadaPreTrainedModel):
         if config.passage_encoder == "frozen":
             self.passage_backbone = build_backbone(config.backbone_config)
         self.interface = RetrievalInterface(
-            config.hidden_size, config.num_heads or 1, config.scores, config.selection, config.temperature
+            config.hidden_size,
+            config.num_heads or 1,
+            config.scores,
+            config.selection,
+            config.temperature,
+            config.final_temperature,
+            config.final_noise,
+            config.prior_scale_init,
         )
         self.freeze_parameters()
         self.post_init()
@@ -151,6 +148,22 @@ class RadaModel(RadaPreTrainedModel):
         if self.config.passage_encoder == "frozen":
             self.passage_backbone.eval()
         return self
+
+    def anneal(self, progress: float) -> None:
+        """Set the temperature and the noise of the selection; `hf_domain.training.callbacks.Annealing` calls this.
+
+        Args:
+            progress: Share of the training that is done, from 0 to 1.
+        """
+        self.interface.anneal(progress)
+
+    def follow_resized_table(self, table: Any, old_size: int) -> None:
+        """Give a frozen passage encoder the new rows as they begin."""
+        if self.config.passage_encoder == "frozen":
+            frozen = self.passage_backbone.resize_token_embeddings(table.num_embeddings, mean_resizing=False)
+            with torch.no_grad():
+                frozen.weight[old_size:] = table.weight[old_size:]
+            self.freeze_parameters()
 
     def copy_passage_encoder(self) -> None:
         """Copy the encoder's weights into the frozen passage encoder, if there is one."""
@@ -171,6 +184,7 @@ class RadaModel(RadaPreTrainedModel):
         passage_states: torch.FloatTensor | None = None,
         passage_vectors: torch.FloatTensor | None = None,
         passage_ids: torch.LongTensor | None = None,
+        passage_scores: torch.FloatTensor | None = None,
         **kwargs,
     ) -> RadaModelOutput:
         """Encode a batch and read a passage for each input. Without passages the output is the encoder's.
@@ -191,6 +205,7 @@ class RadaModel(RadaPreTrainedModel):
                 use.
             passage_ids: `[batch, passages]`, the passages to read from the cache (see `use_passage_cache`) instead of
                 all the above; -1 for none.
+            passage_scores: `[batch, passages]`, the retrieval's, above 0; needed with `prior_scale_init`.
             kwargs: Passed to the encoder.
 
         Returns:
@@ -203,7 +218,7 @@ class RadaModel(RadaPreTrainedModel):
         outputs = self.encode(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
         hidden_states: Any = outputs.last_hidden_state
         if passage_ids is not None:
-            reading = self.read_cached_passages(hidden_states, attention_mask, passage_ids)
+            reading = self.read_cached_passages(hidden_states, attention_mask, passage_ids, passage_scores)
         elif passage_input_ids is not None or passage_states is not None:
             reading = self.read_passages(
                 hidden_states,
@@ -213,6 +228,7 @@ class RadaModel(RadaPreTrainedModel):
                 passage_index,
                 passage_states,
                 passage_vectors,
+                passage_scores,
             )
         else:
             reading = RadaModelOutput(last_hidden_state=hidden_states)
@@ -260,6 +276,7 @@ class RadaModel(RadaPreTrainedModel):
         index: torch.Tensor | None,
         states: torch.Tensor | None,
         vectors: torch.Tensor | None,
+        scores: torch.Tensor | None,
     ) -> RadaModelOutput:
         """Read the passages of a batch; arguments as in `forward`."""
         shape = input_ids.shape if states is None else states.shape[:-1]  # type: ignore[union-attr]
@@ -283,18 +300,22 @@ class RadaModel(RadaPreTrainedModel):
         if states is None and not (self.chooses_first and vectors is not None):
             states = self.encode_passages(input_ids, mask)  # type: ignore[arg-type]
         if not self.chooses_first:
-            return self.interface(hidden_states, states, attention_mask, mask, index)
+            return self.interface(hidden_states, states, attention_mask, mask, index, scores)
         if vectors is None:
             vectors = average_states(states, mask.bool())  # type: ignore[arg-type]
         vectors = vectors[rows] if vectors.dim() == 2 else vectors
-        selected, weights = self.interface.select(hidden_states, vectors, available, attention_mask)
+        selected, weights = self.interface.select(hidden_states, vectors, available, attention_mask, scores)
         chosen = rows.gather(1, selected.unsqueeze(1)).squeeze(1)
         chosen_mask = mask[chosen] * available.any(dim=1, keepdim=True)
         states = self.encode_passages(input_ids[chosen], mask[chosen]) if states is None else states[chosen]  # type: ignore[index]
         return self.read_chosen(hidden_states, attention_mask, states, chosen_mask, selected, weights)
 
     def read_cached_passages(
-        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, passage_ids: torch.Tensor
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        passage_ids: torch.Tensor,
+        scores: torch.Tensor | None,
     ) -> RadaModelOutput:
         """Read passages from the cache; arguments as in `forward`."""
         if self.passage_cache is None:
@@ -312,9 +333,10 @@ class RadaModel(RadaPreTrainedModel):
         if not self.chooses_first:
             unique, index = known.unique(return_inverse=True)
             states, mask = (tensor.to(device) for tensor in self.passage_cache.read_states(unique))
-            return self.interface(hidden_states, states, attention_mask, mask, index.masked_fill(~available, -1))
+            index = index.masked_fill(~available, -1)
+            return self.interface(hidden_states, states, attention_mask, mask, index, scores)
         vectors = self.passage_cache.read_vectors(known).to(device)
-        selected, weights = self.interface.select(hidden_states, vectors, available, attention_mask)
+        selected, weights = self.interface.select(hidden_states, vectors, available, attention_mask, scores)
         chosen = known.gather(1, selected.unsqueeze(1)).squeeze(1)
         states, mask = (tensor.to(device) for tensor in self.passage_cache.read_states(chosen))
         mask = mask * available.any(dim=1, keepdim=True)
@@ -339,7 +361,10 @@ class RadaModel(RadaPreTrainedModel):
             selected: `[batch]`, see `RetrievalInterface.select`.
             weights: `[batch, passages]`, see `RetrievalInterface.select`.
         """
-        reading = self.interface(hidden_states, states.unsqueeze(1), attention_mask, mask.unsqueeze(1))
+        alone = hidden_states.new_ones(len(selected), 1)  # whatever its score, it is chosen
+        reading = self.interface(
+            hidden_states, states.unsqueeze(1), attention_mask, mask.unsqueeze(1), passage_scores=alone
+        )
         reading.selected_passages = selected.masked_fill(reading.selected_passages < 0, -1)
         reading.passage_weights = weights.detach()
         return reading

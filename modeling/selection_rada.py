@@ -73,6 +73,11 @@ class RetrievalInterface(nn.Module):
     """The RA-interface (section 3.3): scoring, selection and fusion on the states of any encoder.
 
     Computes in float32. The matrices have no biases, as printed; a bias in W^K would cancel.
+
+    Args:
+        hidden_size: Of the states.
+        num_heads: Number of weights that each word gets.
+        scores: See `RadaConfig`, as for the other arguments.
     """
 
     def __init__(
@@ -82,22 +87,40 @@ class RetrievalInterface(nn.Module):
         scores: str = "pooled",
         selection: str = "gumbel",
         temperature: float = 1.0,
+        final_temperature: float | None = None,
+        final_noise: float = 1.0,
+        prior_scale_init: float | None = None,
     ):
         super().__init__()
         self.num_heads = num_heads
         self.scores = scores
         self.selection = selection
-        self.temperature = temperature
+        self.first_temperature = temperature
+        self.final_temperature = temperature if final_temperature is None else final_temperature
+        self.final_noise = final_noise
+        self.prior_scale_init = prior_scale_init
+        self.anneal(0.0)
         self.query = nn.Linear(hidden_size, hidden_size, bias=False)
         self.key = nn.Linear(hidden_size, hidden_size, bias=False)
         self.value = nn.Linear(hidden_size, hidden_size, bias=False)
         self.output = nn.Linear(hidden_size, hidden_size, bias=False)
         self.norm = nn.LayerNorm(hidden_size)
-        if scores == "pooled":
+        if scores in ("pooled", "logsumexp"):
             # The printed sum over both lengths is so large that noise and gradient vanish beside it. The mean is so
             # small in a new interface (passages differ by 0.001) that fine-tuning could end before it outgrows the
             # noise.
             self.scale = nn.Parameter(torch.full((1,), hidden_size**0.5))
+        if prior_scale_init is not None:
+            self.prior_scale = nn.Parameter(torch.full((1,), prior_scale_init))
+
+    def anneal(self, progress: float) -> None:
+        """Set the temperature and the noise of the next steps; evaluation has the final temperature and no noise.
+
+        Args:
+            progress: Share of the training that is done, from 0 to 1.
+        """
+        self.temperature = self.first_temperature ** (1 - progress) * self.final_temperature**progress
+        self.noise = 1 - progress + progress * self.final_noise
 
     def forward(
         self,
@@ -106,6 +129,7 @@ class RetrievalInterface(nn.Module):
         attention_mask: torch.Tensor | None = None,
         passage_attention_mask: torch.Tensor | None = None,
         passage_index: torch.Tensor | None = None,
+        passage_scores: torch.Tensor | None = None,
     ) -> RadaModelOutput:
         """Read a passage for each input.
 
@@ -117,6 +141,7 @@ class RetrievalInterface(nn.Module):
             passage_attention_mask: `passage_states` without its last dimension; a passage of only padding counts as
                 none.
             passage_index: `[batch, passages]`, the row of each passage; -1 for none.
+            passage_scores: `[batch, passages]`, the retrieval's, above 0; needed with a prior.
 
         Returns:
             `last_hidden_state` `[batch, length, hidden_size]`, exactly `hidden_states` for an input without passages;
@@ -131,8 +156,8 @@ class RetrievalInterface(nn.Module):
         available = mask.any(dim=-1)
         with torch.autocast(hidden_states.device.type, enabled=False):
             hidden, states = hidden_states.float(), passage_states.float()
-            word_scores, passage_scores = self.score(hidden, states, get_mask(hidden, attention_mask), mask)
-            choice, passage_weights = self.choose(passage_scores, available)
+            word_scores, logits = self.score(hidden, states, get_mask(hidden, attention_mask), mask)
+            choice, passage_weights = self.choose(self.add_prior(logits, passage_scores), available)
             word_weights = self.weigh_words(word_scores, mask)
             contexts = word_weights.transpose(1, 2) @ states  # [batch, passages, heads, hidden_size]
             values = torch.einsum("bkhd,hed->bkhe", contexts, self.split_heads(self.value)).flatten(2)
@@ -198,6 +223,11 @@ class RetrievalInterface(nn.Module):
         word_scores = (query @ states.flatten(1, 2).transpose(1, 2)).unflatten(-1, states.shape[1:3])
         if self.scores == "literal":
             return word_scores, word_scores.masked_fill(~mask.unsqueeze(1), 0.0).sum(dim=(1, 3))
+        if self.scores == "logsumexp":
+            lowest = torch.finfo(word_scores.dtype).min
+            scaled = (self.scale.float() * word_scores).masked_fill(~mask.unsqueeze(1), lowest)
+            # Of the mean, so that a long passage does not lead by its length.
+            return word_scores, (scaled.logsumexp(dim=-1) - mask.sum(dim=-1).clamp(min=1).log().unsqueeze(1)).sum(dim=1)
         return word_scores, self.score_passages(query, average_states(states, mask))
 
     def score_passages(self, query: torch.Tensor, passage_vectors: torch.Tensor) -> torch.Tensor:
@@ -230,22 +260,42 @@ class RetrievalInterface(nn.Module):
         attention = attention.masked_fill(~words, lowest).unflatten(-1, mask.shape[1:])
         return attention, attention.transpose(1, 2).flatten(2).logsumexp(dim=-1) - math.log(self.num_heads)
 
-    def choose(self, passage_scores: torch.Tensor, available: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def add_prior(self, logits: torch.Tensor, passage_scores: torch.Tensor | None) -> torch.Tensor:
+        """Add the logarithm of the retrieval's scores, by its scale, if there is a prior.
+
+        Args:
+            logits: `[batch, passages]`.
+            passage_scores: `[batch, passages]`; any where there is no passage.
+
+        Raises:
+            ValueError: There are no scores for a prior.
+        """
+        if self.prior_scale_init is None:
+            return logits
+        if passage_scores is None:
+            raise ValueError(
+                "passage_scores must be given to a RADA with prior_scale_init, beside its passages, but are missing. "
+                "Keep the column that add_passages makes."
+            )
+        scores = passage_scores.float().clamp(min=torch.finfo(torch.float).tiny)
+        return logits + self.prior_scale.float() * scores.log()
+
+    def choose(self, logits: torch.Tensor, available: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Choose passages (Eqs. 9-11).
 
         Args:
-            passage_scores: `[batch, passages]`.
+            logits: `[batch, passages]`.
             available: `[batch, passages]`, bool.
 
         Returns:
             The weights of the passages' values, and beta, both `[batch, passages]`. The former are one-hot unless
             `selection` is "all"; with "gumbel" their gradient is beta's.
         """
-        logits = passage_scores
         if self.selection == "gumbel" and self.training:
             # As printed: one sample for all passages, which the softmax cancels.
-            logits = logits + sample_gumbel(logits[:, :1] if self.scores == "literal" else logits)
-        logits = (logits / self.temperature).masked_fill(~available, torch.finfo(logits.dtype).min)
+            logits = logits + self.noise * sample_gumbel(logits[:, :1] if self.scores == "literal" else logits)
+        temperature = self.temperature if self.training else self.final_temperature
+        logits = (logits / temperature).masked_fill(~available, torch.finfo(logits.dtype).min)
         weights = logits.softmax(dim=-1) * available
         if self.selection == "all":
             return weights, weights
@@ -278,6 +328,7 @@ class RetrievalInterface(nn.Module):
         passage_vectors: torch.Tensor,
         available: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
+        passage_scores: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Choose a passage by the passages' mean states; needs `scores="pooled"`.
 
@@ -286,13 +337,15 @@ class RetrievalInterface(nn.Module):
             passage_vectors: `[batch, passages, hidden_size]`, see `average_states`.
             available: `[batch, passages]`, bool.
             attention_mask: `[batch, length]`, 0 at padding.
+            passage_scores: As in `forward`.
 
         Returns:
             The index of the chosen passage `[batch]` (arbitrary if none is available) and beta `[batch, passages]`.
         """
         with torch.autocast(hidden_states.device.type, enabled=False):
             query = self.project_query(hidden_states, get_mask(hidden_states, attention_mask))
-            choice, weights = self.choose(self.score_passages(query, passage_vectors.float()), available)
+            logits = self.score_passages(query, passage_vectors.float())
+            choice, weights = self.choose(self.add_prior(logits, passage_scores), available)
         return choice.argmax(dim=-1), weights
 
 

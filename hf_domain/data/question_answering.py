@@ -27,8 +27,8 @@ def tokenize_questions(
 
     Args:
         examples: Columns `id`, `question`, `context` and, if known, `answers`: {"text": [...], "answer_start": [...]},
-            both empty for a question without an answer. The first answer is the one to learn. `passage_ids`, if there
-            are any, are those of every window of the question.
+            both empty for a question without an answer. The first answer is the one to learn. `passage_ids`
+            and `passage_scores`, if there are any, are those of every window of the question.
         tokenizer: A fast one that pads on the right.
         max_seq_length: Tokens of a feature at most. Default: BERT's for SQuAD.
         doc_stride: Tokens that two windows of a context share. Default: BERT's for SQuAD.
@@ -70,8 +70,8 @@ def tokenize_questions(
     )
     rows = features.pop("overflow_to_sample_mapping")
     features["example_id"] = [examples["id"][row] for row in rows]
-    if "passage_ids" in examples:
-        features["passage_ids"] = [examples["passage_ids"][row] for row in rows]
+    for name in {"passage_ids", "passage_scores"} & {*examples}:
+        features[name] = [examples[name][row] for row in rows]
     features["offset_mapping"] = [
         [
             offsets if sequence == 1 else None

@@ -82,12 +82,13 @@ class DataCollatorWithPassages:
         """Make a batch.
 
         Args:
-            examples: The inner collator's, with `passage_ids`; `passage_scores` are dropped.
+            examples: The inner collator's, with `passage_ids` and perhaps `passage_scores`.
 
         Returns:
             The batch of the inner collator with `passage_input_ids` and `passage_attention_mask`
             [passages, passage_length], and `passage_index` [batch, num_passages], the row of each passage of an
-            example, -1 for none. If `passages` is None, with `passage_ids` [batch, num_passages] instead.
+            example, -1 for none. If `passages` is None, with `passage_ids` [batch, num_passages] instead. With
+            `passage_scores` [batch, num_passages], 0 for none, if the examples have them.
 
         Raises:
             ValueError: The examples have no `passage_ids`; a passage is unknown or too long for the model.
@@ -102,6 +103,9 @@ class DataCollatorWithPassages:
         )
         # Always the same width, so that a compiled model does not compile again for fewer passages.
         ids = torch.tensor([row + [-1] * (self.num_passages - len(row)) for row in chosen])
+        if "passage_scores" in examples[0]:
+            scores = [example["passage_scores"][: self.num_passages] for example in examples]
+            batch["passage_scores"] = torch.tensor([[*row, *[0.0] * (self.num_passages - len(row))] for row in scores])
         if self.passages is None:
             batch["passage_ids"] = ids
             return batch

@@ -40,11 +40,12 @@ def explain(
         texts: One text, or the two texts of a pair, which are looked up together.
         max_query_terms: See `Datastore.search`.
     """
-    ((ids, _),) = datastore.search([" ".join(texts)], num_passages, max_query_terms)
+    ((ids, scores),) = datastore.search([" ".join(texts)], num_passages, max_query_terms)
     model.eval()
     passages = datastore.passages
     collator = DataCollatorWithPassages(DataCollatorWithPadding(tokenizer), tokenizer, passages, num_passages)
-    batch = collator([{**tokenizer(*texts, truncation=True), "passage_ids": list(ids)}]).to(model.device)
+    found = {"passage_ids": list(ids), "passage_scores": list(scores)}
+    batch = collator([{**tokenizer(*texts, truncation=True), **found}]).to(model.device)
     output = model(**batch)
     predictions = _list_predictions(model, output.logits[0]) if isinstance(model, RadaForSequenceClassification) else []
     if not ids:

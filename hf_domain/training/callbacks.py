@@ -1,4 +1,4 @@
-"""Callbacks of the Trainer: logged auxiliary losses, loadable pushes, the speed of warm steps."""
+"""Callbacks of the Trainer: logged auxiliary losses, annealing, loadable pushes, the speed of warm steps."""
 
 import shutil
 import time
@@ -88,6 +88,23 @@ def log_auxiliary_losses(trainer: Trainer) -> None:
     model.register_forward_hook(callback.collect, with_kwargs=True)
     # In front, because reporters read the line that this callback completes.
     trainer.callback_handler.callbacks.insert(0, callback)
+
+
+class Annealing(TrainerCallback):
+    """Tells modules with a method `anneal`, before every step, which share of the training is done."""
+
+    def on_step_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: torch.nn.Module | None = None,
+        **kwargs,
+    ) -> None:
+        """Tell them; a run that continues from a checkpoint takes up where that was."""
+        for module in () if model is None else model.modules():
+            if isinstance(module, BackbonePreTrainedModel) and hasattr(module, "anneal"):
+                module.anneal(state.global_step / state.max_steps)
 
 
 class PushCodeCallback(TrainerCallback):

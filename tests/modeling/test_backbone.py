@@ -4,10 +4,17 @@ import copy
 
 import pytest
 import torch
+from method_models import make_gmap, make_rada
 from tiny_models import VOCAB_SIZE, make_batch, make_config, make_masked_lm
 from transformers import AutoModel, BertConfig
 
-from hf_domain import VarMAEConfig, VarMAEForMaskedLM, VarMAEForTokenClassification
+from hf_domain import (
+    ExBertForMaskedLM,
+    RadaForMaskedLM,
+    VarMAEConfig,
+    VarMAEForMaskedLM,
+    VarMAEForTokenClassification,
+)
 from hf_domain.modeling.configuration_backbone import strip_remote_code_keys
 
 PLAIN = {"residual": True, "batch_norm": False}  # a VarMAE whose fresh module is the identity
@@ -43,6 +50,39 @@ def test_resized_vocabulary_survives_saving(family, tied, tmp_path):
         logits = loaded(**batch).logits
         assert logits.shape[-1] == VOCAB_SIZE + 16
         assert torch.equal(logits, model(**batch).logits)
+
+
+def nest_rada(top):
+    return top.from_backbone(make_rada(dropout=0.0, passage_encoder="frozen"))
+
+
+def nest_gmap(top):
+    return top.from_backbone(make_gmap(dropout=0.0))
+
+
+@pytest.mark.parametrize(
+    ("nest", "top"),
+    [
+        (nest_rada, VarMAEForMaskedLM),
+        (nest_rada, RadaForMaskedLM),
+        (nest_gmap, VarMAEForMaskedLM),
+        (nest_gmap, RadaForMaskedLM),
+        (nest_gmap, ExBertForMaskedLM),
+    ],
+)
+def test_added_tokens_reach_nested_models(nest, top):
+    """A frozen passage encoder below grows too, and a memory below skips what it has no row for."""
+    model = nest(top).eval()
+    model.resize_token_embeddings(VOCAB_SIZE + 3)
+    batch = make_batch(masked=False)
+    batch["input_ids"][:, 2] = VOCAB_SIZE + 2
+    if nest is nest_rada:
+        batch["passage_input_ids"] = torch.full((4, 2, 5), VOCAB_SIZE + 1)
+        rows = model.base_model.backbone.passage_backbone.get_input_embeddings().weight[VOCAB_SIZE:]
+        assert torch.equal(rows, model.get_input_embeddings().weight[VOCAB_SIZE:]) and not rows.requires_grad
+    with torch.no_grad():
+        logits = model(**batch).logits
+    assert logits.shape[-1] == VOCAB_SIZE + 3 and logits.isfinite().all()
 
 
 def test_from_backbone_copies_and_takes_a_name_or_an_encoder(family, tmp_path):

@@ -19,7 +19,7 @@ from hf_domain import (
 )
 from hf_domain.modeling import selection_rada
 from hf_domain.modeling.selection_rada import RetrievalInterface, average_states, sample_gumbel
-from hf_domain.training.callbacks import log_auxiliary_losses
+from hf_domain.training.callbacks import Annealing, log_auxiliary_losses
 
 
 def make_interface(hidden_size=8, num_heads=2, deviation=0.5, **options) -> RetrievalInterface:
@@ -76,8 +76,10 @@ def read_by_the_equations(interface, rows, states, mask, noise):
         for position, k in enumerate(kept):
             own = torch.stack([alpha[word] for word in words if word[0] == k])
             score = own.mean() * interface.scale[0] if interface.scores == "pooled" else own.sum()
+            if interface.scores == "logsumexp":
+                score = torch.log(torch.exp(interface.scale[0] * own).mean())
             scores = scores + score * F.one_hot(torch.tensor(position), len(kept))
-            if interface.scores == "pooled":
+            if interface.scores in ("pooled", "logsumexp"):
                 own = torch.exp(own)
             weights[head, k] = own / own.sum()
             read = torch.stack([interface.value.weight[part] @ states[word] for word in words if word[0] == k])
@@ -103,7 +105,7 @@ def normalize(norm, x):
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("selection", ["gumbel", "top1", "all"])
-@pytest.mark.parametrize("scores", ["pooled", "joint", "literal"])
+@pytest.mark.parametrize("scores", ["pooled", "logsumexp", "joint", "literal"])
 def test_interface_equals_the_equations(scores, selection, training, monkeypatch):
     interface = make_interface(scores=scores, selection=selection, temperature=0.7).train(training)
     expected_interface = copy.deepcopy(interface)
@@ -168,7 +170,7 @@ def test_printed_noise_cancels():
     assert (weights[0] - weights[1]).abs().max() > 0.01
 
 
-@pytest.mark.parametrize("scores", ["pooled", "joint"])
+@pytest.mark.parametrize("scores", ["pooled", "logsumexp", "joint"])
 def test_weights_are_weights_whatever_the_shapes_and_magnitudes(scores):
     """10,000 inputs, each with its own lengths, number of passages and magnitudes, also in training."""
     generator = torch.Generator().manual_seed(0)
@@ -218,6 +220,76 @@ def test_noise_is_independent_for_every_passage():
     torch.testing.assert_close(choice.mean(0), scores[0].softmax(0), rtol=0, atol=0.02)
 
 
+def test_one_decisive_word_wins():
+    """Two of the words of one passage score high; by the mean, the other passage is ahead with all of its words."""
+    words = torch.tensor([[6.0, 6.0, *[-2.0] * 18], [0.5] * 20])
+    states = F.one_hot(torch.zeros(2, 20, dtype=torch.long), 8) * words[..., None] * math.sqrt(8)
+    hidden_states = F.one_hot(torch.zeros(1, 3, dtype=torch.long), 8).float()
+    chosen = {}
+    for scores in ("pooled", "logsumexp"):
+        interface = RetrievalInterface(8, 1, scores=scores).eval()
+        with torch.no_grad():
+            interface.query.weight.copy_(torch.eye(8))
+            interface.key.weight.copy_(torch.eye(8))
+            interface.scale.fill_(1.0)
+        chosen[scores] = interface(hidden_states, states[None]).selected_passages.item()
+    assert chosen == {"pooled": 1, "logsumexp": 0}
+
+
+def test_a_long_passage_does_not_lead_by_its_length():
+    interface = make_interface(scores="logsumexp")
+    hidden_states, word = torch.randn(2, 5, 8), torch.randn(8)
+    mask = torch.ones(2, 2, 6, dtype=torch.long)
+    mask[:, 0, 1:] = 0
+    weights = interface(hidden_states, word.expand(2, 2, 6, 8), passage_attention_mask=mask).passage_weights
+    torch.testing.assert_close(weights, torch.full((2, 2), 0.5))
+
+
+@pytest.mark.parametrize("scores", ["pooled", "logsumexp", "joint"])
+def test_retrieval_scores_are_a_prior(scores):
+    """Beta is multiplied by the score of the retrieval to the power of the learned scale."""
+    interface = make_interface(scores=scores, selection="all", prior_scale_init=1.5)
+    without = make_interface(scores=scores, selection="all")
+    without.load_state_dict({name: value for name, value in interface.state_dict().items() if name != "prior_scale"})
+    hidden_states, states, attention_mask, mask = make_states()
+    found = torch.rand(4, 3) + 0.5
+    found[mask.sum(-1) == 0] = 0.0
+    output = interface(hidden_states, states, attention_mask, mask, passage_scores=found)
+    expected = without(hidden_states, states, attention_mask, mask).passage_weights * found**interface.prior_scale
+    expected[:3] /= expected[:3].sum(-1, keepdim=True)
+    torch.testing.assert_close(output.passage_weights, expected.detach())
+    output.last_hidden_state[0].square().sum().backward()
+    assert interface.prior_scale.grad.abs() > 0
+    assert RetrievalInterface(8, 2, prior_scale_init=4.0).prior_scale.item() == 4.0
+    with pytest.raises(ValueError, match="passage_scores must be given to a RADA with prior_scale_init"):
+        interface(hidden_states, states, attention_mask, mask)
+
+
+def test_annealing():
+    interface = make_interface(temperature=2.0, final_temperature=0.5, final_noise=0.2, selection="all")
+    found = {}
+    for progress in (0.0, 0.5, 1.0):
+        interface.anneal(progress)
+        found[progress] = (interface.temperature, interface.noise)
+    assert found == {0.0: (2.0, 1.0), 0.5: (pytest.approx(1.0), pytest.approx(0.6)), 1.0: (0.5, pytest.approx(0.2))}
+    interface.anneal(0.0)
+    available = torch.ones(1, 2, dtype=torch.bool)
+    logits = torch.tensor([[1.0, 0.0]])
+    for mode, temperature in ((True, 2.0), (False, 0.5)):
+        weights = interface.train(mode).choose(logits, available)[1]
+        torch.testing.assert_close(weights, (logits / temperature).softmax(-1))
+
+
+def test_trainer_anneals(tmp_path):
+    model = make_rada(head=RadaForSequenceClassification, num_labels=2, temperature=4.0, final_temperature=1.0)
+    seen = []
+    model.model.interface.register_forward_pre_hook(lambda module, _: seen.append(module.temperature))
+    rows = [{name: value[0] for name, value in make_batch_with_passages(masked=False).items()} | {"labels": 1}] * 4
+    args = TrainingArguments(tmp_path, max_steps=4, report_to="none", use_cpu=True, save_strategy="no")
+    Trainer(model, args, train_dataset=rows, callbacks=[Annealing()]).train()
+    assert seen == pytest.approx([4.0 ** (1 - step / 4) for step in range(4)])
+
+
 def test_gradient_reaches_the_selection():
     hidden_states, states, attention_mask, mask = make_states()
     mask[:2, :, 1:] = 0  # passages of one word: word weights are 1, and only the choice depends on the scores
@@ -247,17 +319,19 @@ def score_in_full(interface, hidden_states, states, attention_mask, mask):
     return interface.scale * alpha.sum(dim=(1, 2, 4)) / counts.clamp(min=1)
 
 
-def test_selection_by_vectors_is_selection_in_full():
-    for trial in range(200):
+@pytest.mark.parametrize("prior", [None, 2.0])
+def test_selection_by_vectors_is_selection_in_full(prior):
+    for trial in range(100):
         torch.manual_seed(trial)
-        interface = make_interface(16, 4)
+        interface = make_interface(16, 4, prior_scale_init=prior)
         hidden_states, states, attention_mask, mask = make_states(6, 7, 5, 9, 16)
-        available = mask.any(-1)
+        available, found = mask.any(-1), torch.rand(6, 5) + 0.5
         full = score_in_full(interface, hidden_states, states, attention_mask, mask)
+        full = full if prior is None else full + interface.prior_scale * found.log()
         vectors = average_states(states, mask.bool())
         with torch.no_grad():
-            selected, weights = interface.select(hidden_states, vectors, available, attention_mask)
-            output = interface(hidden_states, states, attention_mask, mask)
+            selected, weights = interface.select(hidden_states, vectors, available, attention_mask, found)
+            output = interface(hidden_states, states, attention_mask, mask, passage_scores=found)
         expected = full.masked_fill(~available, -torch.inf)
         torch.testing.assert_close(weights[:-1], expected[:-1].softmax(-1))
         assert torch.equal(selected[:-1], expected.argmax(-1)[:-1])
@@ -443,7 +517,7 @@ def test_passages_are_chosen_at_random_in_training_alone(family):
             assert torch.equal(once, again) is not training
 
 
-@pytest.mark.parametrize("scores", ["pooled", "joint"])
+@pytest.mark.parametrize("scores", ["pooled", "logsumexp", "joint"])
 def test_padding_of_passages_never_leaks(family, scores):
     model = make_rada(family, scores=scores)
     batch = make_batch_with_passages(masked=False)
@@ -475,10 +549,12 @@ def test_padding_of_passages_never_leaks(family, scores):
     ("option", "message"),
     [
         ({"num_heads": 3}, "num_heads must divide the hidden size 128, got 3"),
-        ({"scores": "mean"}, "scores must be one of pooled, joint, literal, got 'mean'"),
+        ({"scores": "mean"}, "scores must be one of pooled, logsumexp, joint, literal, got 'mean'"),
         ({"selection": "best"}, "selection must be one of gumbel, top1, all, got 'best'"),
         ({"passage_encoder": "other"}, "passage_encoder must be one of shared, frozen, got 'other'"),
         ({"temperature": 0.0}, "temperature must be above 0, got 0.0"),
+        ({"final_temperature": 0.0}, "final_temperature must be above 0, got 0.0"),
+        ({"final_noise": -1.0}, "final_noise must be at least 0, got -1.0"),
         ({"passage_encoder": "frozen", "passage_gradient": True}, "needs passage_encoder='shared'"),
     ],
 )

@@ -56,7 +56,11 @@ def test_every_passage_once(tokenizer, passages):
     inner = DataCollatorWithPadding(tokenizer)([{"input_ids": example["input_ids"]} for example in examples])
     for name, value in inner.items():
         assert torch.equal(batch[name], value)
-    assert set(batch) == {*inner, "passage_input_ids", "passage_attention_mask", "passage_index"}
+    tokens = {"passage_input_ids", "passage_attention_mask", "passage_index"}
+    assert set(batch) == {*inner, *tokens, "passage_scores"}
+    assert batch["passage_scores"].tolist() == [[2.0, 1.0, 0.0], [0.0] * 3, [3.0, 2.0, 1.0]]
+    without = collator([{name: value for name, value in row.items() if name != "passage_scores"} for row in examples])
+    assert set(without) == {*inner, *tokens}
     assert "passage_ids" in examples[0]  # the dataset's rows are not touched
 
 
@@ -71,7 +75,7 @@ def test_ids_alone_for_a_cache(tokenizer):
     collator = DataCollatorWithPassages(DataCollatorWithPadding(tokenizer), tokenizer, None, num_passages=4)
     batch = collator(make_examples(tokenizer))
     assert batch["passage_ids"].tolist() == [[3, 0, -1, -1], [-1] * 4, [0, 4, 1, -1]]
-    assert not any(name.startswith("passage_") for name in batch if name != "passage_ids")
+    assert {name for name in batch if name.startswith("passage_")} == {"passage_ids", "passage_scores"}
 
 
 def test_nothing_was_found(tokenizer, passages):
