@@ -29,6 +29,8 @@ class Memory(NamedTuple):
     """Cosine and sine `[batch, memory_length, head size]` that rotate the keys; None in families without rotation."""
     head_gate: torch.Tensor | None
     """`[heads]`, the memory's weight before the sigmoid; only for the fusion "gate"."""
+    output: nn.Module | None
+    """Maps what the memory changes, `[..., hidden_size]`; None: the paper's, no map."""
 
 
 def attend_with_memory(
@@ -70,8 +72,12 @@ def attend_with_memory(
         memory_key = rotate(memory_key, *memory.rotation)
     if fusion == "memory":
         mask = join_masks(attention_mask, memory.mask, query, memory_key, mask_dtype)
-        key, value = torch.cat([key, memory_key], dim=2), torch.cat([value, memory_value], dim=2)
-        return attend(module, query, key, value, mask, **kwargs)
+        keys, values = torch.cat([key, memory_key], dim=2), torch.cat([value, memory_value], dim=2)
+        fused, weights = attend(module, query, keys, values, mask, **kwargs)
+        if memory.output is not None:
+            context = attend(module, query, key, value, attention_mask, **kwargs)[0]
+            fused = context + map_heads(memory.output, fused - context)
+        return fused, weights
     context, weights = attend(module, query, key, value, attention_mask, **kwargs)
     mask = memory.mask
     if mask is not None:
@@ -84,7 +90,14 @@ def attend_with_memory(
         fused = (1 - share) * context + share * fused
     if memory.mask is not None:
         fused = torch.where(has_memory.transpose(1, 2), fused, context)
+    if memory.output is not None:
+        fused = context + map_heads(memory.output, fused - context)
     return fused, weights
+
+
+def map_heads(linear: nn.Module, change: torch.Tensor) -> torch.Tensor:
+    """Map all heads together, `[batch, length, heads, head size]`."""
+    return linear(change.flatten(2)).view_as(change)
 
 
 def project_memory(module: Any, states: torch.Tensor, heads: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -203,3 +216,10 @@ class HeadGate(nn.Module):
     def __init__(self, num_heads: int):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(num_heads))
+
+
+class MemoryOutput(nn.Linear):
+    """Maps what the memory changes in the context of a layer; zero at first. See `GMapConfig.starts_as_encoder`."""
+
+    def __init__(self, hidden_size: int):
+        super().__init__(hidden_size, hidden_size, bias=False)

@@ -79,6 +79,9 @@ class GMapConfig(BackboneConfig):
             the layer's own. "cross" feeds the output of the self-attention as query to a second attention over the
             memory, whose output replaces it. "gate" mixes two attentions with the same query by a learned weight for
             each head.
+        starts_as_encoder: Whether a new model computes what its domain encoder computes (ours). What the memory changes
+            in the context of a layer then passes a linear map that starts at zero. The identity gives the paper's
+            model.
         memory_source: "outputs" of the memory encoder's layers 1 to n (the paper), or their "inputs": the embeddings
             and the outputs of layers 1 to n - 1 (the released code).
         freeze_memory: Whether the memory encoder is frozen, in evaluation mode and without gradient (section 4.1).
@@ -106,6 +109,7 @@ class GMapConfig(BackboneConfig):
     )
     memory_layers: list[int] | None = None
     fusion: Literal["memory", "cross", "gate"] = "memory"
+    starts_as_encoder: bool = False
     memory_source: Literal["outputs", "inputs"] = "outputs"
     freeze_memory: bool | None = None
     memory_tokenizer: Literal["same", "own"] | None = None

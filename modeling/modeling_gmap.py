@@ -34,6 +34,7 @@ from .attention_gmap import (
     HeadGate,
     LayerGate,
     Memory,
+    MemoryOutput,
     check_attention,
     find_self_attention,
     mix_layers,
@@ -64,6 +65,9 @@ class GMapModel(GMapPreTrainedModel):
         self.memory_gates = nn.ModuleList([LayerGate(width) for _ in self.plan if has_gates])
         self.head_gates = nn.ModuleList(
             [HeadGate(config.num_attention_heads) for _ in self.plan if config.fusion == "gate"]
+        )
+        self.memory_outputs = nn.ModuleList(
+            [MemoryOutput(config.hidden_size) for _ in self.plan if config.starts_as_encoder]
         )
         if config.memory_projection:
             self.memory_projection = nn.Linear(width, config.hidden_size)
@@ -194,7 +198,8 @@ class GMapModel(GMapPreTrainedModel):
         """
         config: Any = self.config
         size = config.memory_config.vocab_size
-        if input_ids is None or config.memory_tokenizer == "own" or config.vocab_size <= size:
+        is_larger = config.vocab_size > size or hasattr(self.get_input_embeddings(), "extension")  # that of an exBERT
+        if input_ids is None or config.memory_tokenizer == "own" or not is_larger:
             return input_ids, attention_mask
         known = input_ids < size
         mask = known.long() if attention_mask is None else attention_mask * known
@@ -295,7 +300,8 @@ class GMapModel(GMapPreTrainedModel):
                     layer_mask = (distance <= encoder.config.sliding_window)[:, None]
                     layer_mask = layer_mask if padding is None else layer_mask & padding
             gate: Any = self.head_gates[index].weight if len(self.head_gates) else None
-            memories.append(Memory(states, layer_mask, rotation, gate))
+            output = self.memory_outputs[index] if len(self.memory_outputs) else None
+            memories.append(Memory(states, layer_mask, rotation, gate, output))
         return memories
 
     def place_memory(

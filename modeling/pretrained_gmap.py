@@ -11,7 +11,7 @@ from torch import nn
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 from transformers import initialization as init
 
-from .attention_gmap import HeadGate, check_attention
+from .attention_gmap import HeadGate, MemoryOutput, check_attention
 from .backbone import BackbonePreTrainedModel, load_matching_weights
 from .configuration_gmap import GMapConfig, check_memory_reference
 
@@ -247,3 +247,5 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
         super()._init_weights(module)
         if isinstance(module, HeadGate):
             init.normal_(module.weight, std=0.05)  # the released code's
+        elif isinstance(module, MemoryOutput):
+            init.zeros_(module.weight)

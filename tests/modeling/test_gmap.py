@@ -268,6 +268,7 @@ def test_attentions_over_both_parts():
         ({"strategy": "multiple_layer"}, 0),
         ({"strategy": "multiple_layer", "fusion": "gate"}, 12 * 12),
         ({"strategy": "single_layer", "fusion": "cross"}, 0),
+        ({"strategy": "single_layer", "starts_as_encoder": True}, 768 * 768),
     ],
 )
 def test_nothing_is_added_but_the_gates(options, added):
@@ -307,6 +308,30 @@ def test_masked_memory_is_the_plain_domain_encoder(family, fusion, attention):
         mixed = model(**batch, memory_attention_mask=nothing).logits
         torch.testing.assert_close(mixed[:1, :9], expected[:1, :9], rtol=1e-4, atol=1e-5)
         assert (mixed[1:] - expected[1:]).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("fusion", ["memory", "cross", "gate"])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_recommended_start_is_the_domain_encoder_and_ends_as_the_paper(family, fusion, attention):
+    """A fresh memory changes no bit; where its map is the identity, the model is the paper's."""
+    stock, memory = make_masked_lm(family, dropout=0.0), make_masked_lm(family)
+    paper = GMapForMaskedLM.from_backbones(stock, memory, fusion=fusion)
+    model = GMapForMaskedLM.from_backbones(stock, memory, fusion=fusion, starts_as_encoder=True)
+    for each in (stock, paper, model):
+        each.set_attn_implementation(attention)
+    batch = make_batch()
+    assert torch.equal(model(**batch).logits, stock(**batch).logits)
+    loss = model.train()(**batch).loss
+    assert torch.equal(loss, model.eval()(**batch).loss)
+    loss.backward()
+    outputs = model.model.memory_outputs
+    assert all(output.weight.grad.abs().max() > 0 for output in outputs)
+    with torch.no_grad():
+        model.model.memory_gates.load_state_dict(paper.model.memory_gates.state_dict())
+        model.model.head_gates.load_state_dict(paper.model.head_gates.state_dict())
+        for output in outputs:
+            output.weight.copy_(torch.eye(32))
+        torch.testing.assert_close(model(**batch).logits, paper(**batch).logits, rtol=1e-4, atol=1e-5)
 
 
 # ----------------------------------------------------------- 3, 5: what trains, and with what gradient

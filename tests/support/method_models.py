@@ -154,7 +154,7 @@ METHODS = {
         frozen={"fusion": "gate"},
         undecided="memory_gates.",  # a chunk of one layer leaves them no choice
         trained=[{"fusion": "memory", "strategy": "gated"}, {"fusion": "gate", "strategy": "gated"}],
-        saved=[{"fusion": "gate"}],
+        saved=[{"fusion": "gate"}, {"starts_as_encoder": True}],
         compiled=("memory_attention_mask",),
         padded=[{"fusion": f, "attention": a} for f in ("memory", "cross", "gate") for a in ("sdpa", "eager")],
     ),
@@ -166,7 +166,7 @@ METHODS = {
         frozen={"passage_encoder": "frozen"},
         exact={"selection": "all", "passage_gradient": True},  # without noise
         trained=[{"selection": "all", "passage_gradient": True}],
-        saved=[{"passage_encoder": "shared"}, {"passage_encoder": "frozen"}],
+        saved=[{"passage_encoder": "shared"}, {"passage_encoder": "frozen", "scores": "logsumexp"}],
         draws=True,
     ),
 }
