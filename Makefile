@@ -8,7 +8,7 @@ PROCESSES ?= 2
 export OMP_WAIT_POLICY := PASSIVE
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: install demo test test-benchmarks test-faults test-javascript test-lowest test-peers test-servers check docs format clean release-check dist install-locked lock
+.PHONY: install demo test test-benchmarks test-controls test-faults test-javascript test-lowest test-peers test-servers check docs format clean release-check dist install-locked lock
 
 install: $(VENV)/.installed
 
@@ -39,6 +39,9 @@ check: install  ## lint, format and types; the types of the built wheel, because
 
 test-benchmarks: install  ## every script of benchmarks/ at its smallest size: about 4 minutes on 2 cores
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/test_benchmarks.py -m benchmarks -n $(PROCESSES)
+
+test-controls: install  ## whether RADA and G-MAP learn what they are for, from their defaults: about 6 minutes on 2 cores
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/controls -m controls -n $(PROCESSES)
 
 test-lowest:  ## the tests on the lower bounds of the HuggingFace packages; torch stays at the pinned one
 	$(MAKE) VENV=.venv-lowest .venv-lowest/.lowest

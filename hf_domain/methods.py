@@ -162,6 +162,8 @@ class Method:
     """Builds the model of `hf-domain classification --method` and the other tasks."""
     start: dict[str, Any] = field(default_factory=dict)
     """Options of the recommended start; `--start paper` leaves them out, `--config_overrides` wins over them."""
+    learning_rate: float | None = None
+    """The least of what it adds beside its encoder, from the recommended start; None: that of the encoder."""
     prepare: Callable[[Any, Any], None] | None = None
     """Measures what the recommended start needs on batches of the training text, before the first step."""
     keeps_encoder: bool = False
@@ -284,6 +286,8 @@ METHODS: dict[str, Method] = {
         model_type="gmap",
         build=build_gmap,
         build_for_task=build_gmap_for_task,
+        start={"starts_as_encoder": True},
+        learning_rate=1e-3,
         reads_memory=True,
     ),
     "rada": Method(
@@ -300,6 +304,15 @@ METHODS: dict[str, Method] = {
         model_type="rada",
         build=build_rada,
         build_for_task=build_rada_for_task,
+        # The retrieval's order at first, which one word of a passage can overrule; choices become firm in training.
+        start={
+            "scores": "logsumexp",
+            "prior_scale_init": 4.0,
+            "temperature": 2.0,
+            "final_temperature": 0.3,
+            "final_noise": 0.0,
+        },
+        learning_rate=1e-3,
         reads_passages=True,
     ),
 }
@@ -407,8 +420,20 @@ RECIPES = {
         pretraining=EXBERT_TRAINING,
     ),
     "gmap": Recipe("G-MAP", needs_after=True, fine_tuning={"method": "gmap"}),
+    "gmap_paper": Recipe(
+        "G-MAP from the paper's start", needs_after=True, fine_tuning={"method": "gmap", "start": "paper"}
+    ),
+    "gmap_mlm": Recipe(
+        "G-MAP with its masked-LM stage", method="gmap", card="gmap", pretraining={"learning_rate": 3e-4}
+    ),
     "rada": Recipe(
         "RADA", counterpart="fine_tune", reads_datastore=True, fine_tuning={"method": "rada", **FROZEN_PASSAGES}
+    ),
+    "rada_paper": Recipe(
+        "RADA from the paper's start",
+        counterpart="fine_tune",
+        reads_datastore=True,
+        fine_tuning={"method": "rada", "start": "paper", **FROZEN_PASSAGES},
     ),
     # Few passages: the blocks of a corpus retrieve many, and each is encoded once.
     "rada_mlm": Recipe(

@@ -253,6 +253,8 @@ class StepLister:
             "method": recipe.method,
             "model_name_or_path": self.find_start(method, task),
         }
+        if METHODS[str(recipe.method)].reads_memory:
+            flags["memory_name_or_path"] = plan.encoder
         if recipe.expands_vocabulary and not self.has_expanded_vocabulary(plan.methods[method].after):
             vocabulary = self.expand_vocabulary(corpus)
             yield vocabulary

@@ -47,6 +47,13 @@ class ModelArguments:
         default="recommended",
         metadata={"help": "How a new model of the method starts: near its encoder, or as the paper has it."},
     )
+    method_learning_rate: float | None = field(
+        default=None,
+        metadata={
+            "help": "Learning rate of what the method adds beside its encoder. Default: that of the encoder; with rada "
+            "and gmap at least 1e-3, unless with --start paper."
+        },
+    )
     overwrite_output_dir: bool = field(
         default=False,
         metadata={"help": "Start over and replace the content of output_dir. Default: continue a killed run."},
@@ -243,7 +250,7 @@ RANGES = {
         "early_stopping_patience size step max_size min_frequency max_word_length num_processes",
         "at least 0": "weight_decay warmup_steps max_grad_norm threshold weights new_rows_first_steps teacher_steps "
         "student_steps masked_lm_steps train_top_layers doc_stride",
-        "above 0": "learning_rate pretraining_learning_rate mlm_learning_rate num_train_epochs",
+        "above 0": "learning_rate pretraining_learning_rate mlm_learning_rate method_learning_rate num_train_epochs",
         "above 0 and at most 1": "mlm_probability",
         "at least 0 and below 100": "validation_split_percentage",
         "at least 1, or -1 for no limit": "max_steps",

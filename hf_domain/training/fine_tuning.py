@@ -13,8 +13,10 @@ from hf_domain.data.labels import Locate, name_example
 from hf_domain.data.text_columns import check_texts, find_text_columns, list_text_columns
 from hf_domain.methods import METHODS, find_methods
 from hf_domain.modeling.backbone import get_native_config, train_top_layers
+from hf_domain.rada.collator import PASSAGE_COLUMNS
 from hf_domain.training.arguments import DataArguments, FineTuningArguments, ModelArguments, check_work
 from hf_domain.training.finiteness import check_weights
+from hf_domain.training.method_rate import choose_method_rate
 from hf_domain.training.new_heads import choose_start, list_head_weights, start_head
 from hf_domain.training.overrides import load_config
 from hf_domain.training.stock_models import check_tokenizer_fits, normalize_stock_loss
@@ -166,7 +168,7 @@ def map_splits(
     """Tokenize every split.
 
     Args:
-        tokenize: Takes a batch of columns and returns the columns that replace them; `passage_ids` are kept.
+        tokenize: Takes a batch of columns and returns the columns that replace them; those of passages are kept.
         training_args: Give the process that goes first and fills the cache for the others.
         data_args: Give the number of processes that tokenize, and whether a cached result is used.
         options: Further arguments of `tokenize`, such as another tokenizer.
@@ -181,7 +183,7 @@ def map_splits(
                     tokenize,
                     batched=True,
                     fn_kwargs=options,
-                    remove_columns=[name for name in dataset.column_names if name != "passage_ids"],
+                    remove_columns=[name for name in dataset.column_names if name not in PASSAGE_COLUMNS],
                     num_proc=data_args.preprocessing_num_workers,
                     load_from_cache_file=not data_args.overwrite_cache,
                     desc=f"Tokenizing {split}",
@@ -270,4 +272,5 @@ def load_model(
     check_tokenizer_fits(tokenizer, model)
     check_weights(model, name)
     choose_start(model, new_weights, model_args.head_initializer_range)
+    choose_method_rate(model, model_args)
     return normalize_stock_loss(model)

@@ -30,6 +30,7 @@ from hf_domain.new_rows import NewRowsFirst, RowDistances, apply_delta, check_no
 from hf_domain.tokenization import VocabularyDelta, WordCounts
 from hf_domain.training.arguments import ModelArguments, check_work
 from hf_domain.training.finiteness import check_weights
+from hf_domain.training.method_rate import choose_method_rate
 from hf_domain.training.overrides import load_config
 from hf_domain.training.runs import save_metrics
 from hf_domain.training.stock_models import autocast_as_trained, check_tokenizer_fits
@@ -208,6 +209,7 @@ def load_model(
         model = method.build(model, tokenizer, delta, args, overrides)  # type: ignore[misc]
     check_tokenizer_fits(tokenizer, model)
     check_weights(model, args.model_name_or_path)
+    choose_method_rate(model, args)
     return model
 
 

@@ -29,8 +29,9 @@ from hf_domain.data.majority import BETTER, warn_if_unlearned
 from hf_domain.files import UNFINISHED, begin_writing, end_writing, read_json, write_text
 from hf_domain.publishing import check_memory_reference, commit_files, is_hub_id, retry_on_the_hub
 from hf_domain.training.arguments import ModelArguments
-from hf_domain.training.callbacks import PushCodeCallback, StepTimer
+from hf_domain.training.callbacks import Annealing, PushCodeCallback, StepTimer
 from hf_domain.training.finiteness import NonFiniteStop, check_metrics, check_predictions
+from hf_domain.training.method_rate import use_method_rate
 from hf_domain.training.run_cards import make_run_card
 from hf_domain.training.run_files import START, STATE
 from hf_domain.training.run_folders import MADE
@@ -136,9 +137,10 @@ def run_training(trainer: Trainer, finish: Callable[[Trainer], None] | None = No
         ValueError: The model is to be pushed and needs a folder of this machine.
     """
     timer = StepTimer()
-    for callback in (PushCodeCallback(), NonFiniteStop(), timer):
+    for callback in (Annealing(), PushCodeCallback(), NonFiniteStop(), timer):
         trainer.add_callback(callback)
     assert trainer.model is not None
+    use_method_rate(trainer)
     if trainer.args.push_to_hub:
         config: Any = trainer.model.config
         check_memory_reference(config.to_dict())

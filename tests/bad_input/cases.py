@@ -233,6 +233,8 @@ for command in ("mlm", "classification"):
         bad("negative epochs", ("num_train_epochs", "-1"), {"num_train_epochs": -1}),
         bad("no steps", ("max_steps", "0"), {"max_steps": 0}),
         bad("infinite rate", ("learning_rate", "inf"), {"learning_rate": "inf"}),
+        bad("no rate for the method", ("method_learning_rate", "0"), {"method_learning_rate": 0}),
+        bad("rate for no method", ("--method_learning_rate", "--method rada"), {"method_learning_rate": 1e-3}),
         bad("negative accumulation", ("gradient_accumulation_steps", "-2"), {"gradient_accumulation_steps": -2}),
         bad("evaluation batch of nothing", ("per_device_eval_batch_size", "0"), {"per_device_eval_batch_size": 0}),
         bad("no training example", ("max_train_samples", "0"), {"max_train_samples": 0}),

@@ -105,6 +105,7 @@ def test_methods_with_their_own_tasks_encoder_and_datastore(content, tmp_path):
         "average_of_more": {"recipe": "average", "after": "more"},
         "gmap": {"after": "more"},
         "ensemble": {"recipe": "gmap", "after": "more", "fine_tuning": {"config_overrides": "strategy=ensemble"}},
+        "gmap_mlm": {"after": "more"},
         "rada": None,
         "rada_half": {"recipe": "rada", "datastore": {"train_file": "general.txt"}, "tasks": ["animals"]},
         "rada_task": {"tasks": ["animals"]},
@@ -120,6 +121,9 @@ def test_methods_with_their_own_tasks_encoder_and_datastore(content, tmp_path):
     assert steps["more-pets"].flags["model_name_or_path"] == "somewhere/mine"
     assert steps["average_of_more-pets"].flags["model_name_or_path"] == ["plan/steps/more-pets", "encoder"]
     assert steps["gmap-animals-seed1"].flags["memory_cache"] == "plan/memories/gmap-animals"
+    stage = steps["gmap_mlm-pets"].flags
+    assert (stage["model_name_or_path"], stage["memory_name_or_path"]) == ("plan/steps/more-pets", "encoder")
+    assert "memory_name_or_path" not in steps["gmap_mlm-animals-seed1"].flags
     assert "memory_cache" not in steps["ensemble-animals-seed1"].flags
     assert steps["datastore-pets"].flags["train_file"] == "corpus.txt"
     assert steps["datastore-rada_half-pets"].flags["train_file"] == "general.txt"

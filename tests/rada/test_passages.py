@@ -120,7 +120,8 @@ def test_masked_lm_then_task(run, topics, tmp_path, monkeypatch):
     assert results["perplexity"] > 1
     model = RadaForMaskedLM.from_pretrained(tmp_path / "mlm")
     splits = {"train": make_texts(topics, NAMES, 16), "validation": make_texts(topics, NAMES, 8)}
-    run(run_classification, splits, "task", model_name_or_path=tmp_path / "mlm", max_steps=1, learning_rate=1e-30)
+    still = {"learning_rate": 1e-30, "method_learning_rate": 1e-30}
+    run(run_classification, splits, "task", model_name_or_path=tmp_path / "mlm", max_steps=1, **still)
     task = RadaForSequenceClassification.from_pretrained(tmp_path / "task")
     for name, value in task.model.state_dict().items():
         assert value.equal(model.model.state_dict()[name]), name  # the interface came along

@@ -8,6 +8,9 @@ import torch
 from tiny_tokenizers import make_bert_tokenizer
 from transformers import BertConfig, BertForMaskedLM
 
+# The encoder of the quickstart: 4 layers, 256 wide.
+DEMO_ENCODER = Path(__file__).parents[2] / "examples" / "quickstart_data" / "encoder"
+
 
 def save_tiny_bert(folder, sentences):
     """Save a random BERT whose tokenizer knows the words of the sentences."""
