@@ -4,7 +4,7 @@ import math
 import shlex
 import statistics
 
-from hf_domain.comparison.curves import say_where_rows_pay
+from hf_domain.comparison.curves import say_price, say_where_rows_pay
 from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.scores import count_examples
 from hf_domain.comparison.statistics import POWER, Difference, count_needed_seeds, find_visible_difference
@@ -42,8 +42,8 @@ def recommend(report: Report) -> list[str]:
         cheapest = "the cheapest of the rows that none is surely better than"
         reason = cheapest if len(learned) > 1 else "the only row whose runs all learned"
         lines = [f"Nothing is decided. Use {titles[chosen]}, {reason}.", describe_largest(rivals, report)]
-    pays = say_where_rows_pay(report)
-    return [*lines, pays, describe_costs(chosen, report), describe_command(chosen, report)]
+    curves = say_where_rows_pay(report), say_price(report)
+    return [*lines, *curves, describe_costs(chosen, report), describe_command(chosen, report)]
 
 
 def describe(difference: Difference, report: Report, sign: int = 1) -> str:

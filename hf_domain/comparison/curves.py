@@ -1,9 +1,12 @@
-"""Curves over the budget: what each row scores at each number of tokens, and from which number on it pays."""
+"""Curves: what each row scores at each number of tokens or of labels, and what adapting is worth in either."""
 
 import statistics
+from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
+from hf_domain.comparison.statistics import CONFIDENCE, average_tasks
 from hf_domain.comparison.summary import Report
 from hf_domain.methods import BASELINE, NO_ADAPTATION
 
@@ -60,3 +63,77 @@ def find_first_tokens(report: Report, own: str, other: str) -> int | None:
             break
         first = at.plan["budget"]["tokens"]
     return first
+
+
+# ------------------------------------------------------------------------------------------------------- labels
+
+
+def list_label_reports(report: Report) -> dict[float, Report]:
+    """Return the reports by the share of the training examples; the last is that of all of them."""
+    return {**report.fewer_labels, 1.0: report} if report.fewer_labels else {}
+
+
+def make_label_table(report: Report) -> pd.DataFrame:
+    """Return the mean of each row over the tasks, by the share of the training examples."""
+    return pd.DataFrame(
+        {
+            f"{share:.0%} of the examples": {title: format_point(at, method) for method, title in report.titles.items()}
+            for share, at in list_label_reports(report).items()
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Price:
+    """What adapting is worth in labeled examples."""
+
+    share: float
+    """Of the training examples, where it is read off."""
+    examples: float
+    """That fine-tuning alone would need beside those, over all tasks."""
+    low: float
+    """Of the 95 % interval over the test examples."""
+    high: float
+
+
+def price_in_labels(report: Report, method: str = BASELINE) -> Price | None:
+    """Return how many more labeled examples fine-tuning alone needs to score as much as a row.
+
+    That is the horizontal distance of two curves of scores against the logarithm of the number of examples. It is read
+    off at the largest share at which fine-tuning alone reaches the score of the row with more examples. A curve that
+    falls somewhere is taken to stay where it was.
+
+    Returns:
+        None if fine-tuning alone never reaches the row, or something has no result.
+    """
+    reports = list_label_reports(report)
+    rows = [at.draws.get(name, {}) for at in reports.values() for name in (method, NO_ADAPTATION)]
+    tasks = [task for task in report.plan["tasks"] if rows and all(row.get(task) for row in rows)]
+    if not tasks:
+        return None
+    shares = np.array([*reports])
+    adapted, alone = (
+        np.array([average_tasks(at.draws[name], tasks) for at in reports.values()]) for name in (method, NO_ADAPTATION)
+    )
+    alone = np.maximum.accumulate(alone, axis=0)
+    within = [number for number in range(len(shares)) if adapted[number, 0] <= alone[-1, 0]]
+    if not within:
+        return None
+    at, total = within[-1], sum(report.examples[task] for task in tasks)
+    needed = [np.interp(one, curve, np.log(shares)) for one, curve in zip(adapted[at], alone.T, strict=True)]
+    worth = (np.exp(needed) - shares[at]) * total
+    low, high = np.quantile(worth[1:], [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return Price(float(shares[at]), float(worth[0]), float(low), float(high))
+
+
+def say_price(report: Report) -> str:
+    """Say what adapting by the baseline is worth in labeled examples."""
+    if not report.fewer_labels:
+        return ""
+    price, title = price_in_labels(report), report.titles.get(BASELINE)
+    if price is None:
+        return f"{report.titles[NO_ADAPTATION]} reaches {title} at none of the shares of labels." if title else ""
+    return (
+        f"With {price.share:.0%} of the training examples, {title} is worth about {price.examples:,.0f} more labeled "
+        f"examples over all tasks (95 % interval over the test examples {price.low:,.0f} to {price.high:,.0f})."
+    )

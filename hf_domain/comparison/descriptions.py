@@ -39,6 +39,8 @@ class Description:
     rung: int | None = None
     """The tokens of its encoder, where the budget has several numbers of them."""
     fold: int | None = None
+    labels: float | None = None
+    """The share of the training examples that it takes; None: all."""
     needs: list[str] = field(default_factory=list)
     """Addresses of the steps whose output it reads."""
     metric: str | None = None
@@ -106,6 +108,7 @@ def list_jobs(plan: Plan, output_dir: Path) -> list[Job]:
             pretraining_seed=step.pretraining_seed,
             rung=step.rung,
             fold=step.fold,
+            labels=step.labels,
             needs=[addresses[name] for name in step.needs],
             metric=plan.tasks[step.task].metric if step.task is not None and step.kind == "fine_tuning" else None,
             minutes=plan.budget.minutes if step.kind == "pretraining" else None,

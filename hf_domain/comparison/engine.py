@@ -15,6 +15,7 @@ from dask.system import CPU_COUNT
 from distributed import Client, Future, KilledWorker, wait
 
 from hf_domain.clusters import open_client, open_local_client
+from hf_domain.comparison.default_flags import CACHES
 from hf_domain.comparison.descriptions import Job, list_jobs
 from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.progress import ProgressView
@@ -31,7 +32,6 @@ from hf_domain.comparison.step_checks import check_encoders, check_flags
 from hf_domain.files import lock_folder, write_json
 
 # Flags of folders that several steps fill: one at a time.
-CACHES = ("memory_cache", "passage_cache")
 # Kinds of steps that need no GPU.
 WITHOUT_GPU = ("vocabulary", "datastore", "average")
 SECONDS_BETWEEN_LOOKS = 1.0

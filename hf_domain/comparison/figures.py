@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from hf_domain.comparison.curves import average_scores, list_label_reports
 from hf_domain.comparison.statistics import Difference
 from hf_domain.comparison.summary import START, Report
 from hf_domain.files import write_whole
@@ -40,6 +41,7 @@ def make_figures(report: Report) -> dict[str, Any]:
     makers = {
         "differences": make_differences,
         "curves": make_curves,
+        "labels": make_label_curves,
         "cost": make_costs,
         "forgetting": make_forgetting,
     }
@@ -114,7 +116,8 @@ def make_curves(report: Report) -> Any:
                 rows.append(describe_difference(at, method, gain) | spent | {"last": at is report})
     if not report.smaller or not rows:
         return None
-    place_names([row for row in rows if row["last"]], "difference")
+    spread = max(row["high"] for row in rows) - min(row["low"] for row in rows)
+    place_names([row for row in rows if row["last"]], "difference", spread)
     panels = []
     for name in ("tokens", "seconds"):
         place = "place:Q" if name == "tokens" else "difference:Q"  # rows end at different seconds
@@ -137,12 +140,50 @@ def make_curves(report: Report) -> Any:
     return altair.hconcat(*panels).resolve_scale(y="shared")
 
 
-def place_names(rows: list[dict[str, Any]], key: str) -> None:
-    """Set where the name of each row stands (`place`): at its value, but no two on each other."""
-    spread = max((row["high"] for row in rows), default=0) - min((row["low"] for row in rows), default=0)
+def place_names(rows: list[dict[str, Any]], key: str, spread: float) -> None:
+    """Set where the name of each row stands (`place`): at its value, but no two on each other.
+
+    Args:
+        spread: Of the axis.
+    """
     above = -float("inf")
     for row in sorted(rows, key=lambda row: row[key]):
         above = row["place"] = max(row[key], above + 0.05 * spread)
+
+
+def make_label_curves(report: Report) -> Any:
+    """Mean score of each row against the share of the training examples that it was trained on."""
+    import altair
+
+    rows = [
+        {"row": title, "share": share, "score": score, "last": share == 1}
+        for share, at in list_label_reports(report).items()
+        for method, title in report.titles.items()
+        if (score := average_scores(at, method)) is not None
+    ]
+    if not rows:
+        return None
+    spread = max(row["score"] for row in rows) - min(row["score"] for row in rows)
+    place_names([row for row in rows if row["last"]], "score", spread)
+    scale = altair.Scale(type="log", nice=False, domain=[min(row["share"] for row in rows) / 1.1, 3.0])
+    base = altair.Chart(pd.DataFrame(rows)).encode(
+        x=altair.X(
+            "share:Q",
+            scale=scale,
+            title="share of the training examples",
+            axis=altair.Axis(format=".0%", values=sorted({row["share"] for row in rows})),
+        ),
+        color=choose_colors(report),
+        tooltip=["row:N", altair.Tooltip("share:Q", format=".0%"), altair.Tooltip("score:Q", format=".1f")],
+    )
+    scales = altair.Scale(zero=False)
+    layers = (
+        base.mark_line(point=True).encode(y=altair.Y("score:Q", title=MEAN, scale=scales)),
+        base.transform_filter("datum.last")
+        .mark_text(align="left", dx=10, fontSize=12)
+        .encode(y=altair.Y("place:Q", title=MEAN, scale=scales), text="row:N"),
+    )
+    return altair.layer(*layers).properties(width=560, height=320)
 
 
 def make_costs(report: Report) -> Any:

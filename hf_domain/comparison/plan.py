@@ -107,6 +107,8 @@ class Plan:
     """Each encoder is trained with each of them, and fine-tuned with each of `seeds`."""
     learning_rates: list[float] = field(default_factory=list)
     """Of fine-tuning: each method takes the one that is best on the validation set of a task, with the first seed."""
+    labels: list[float] = field(default_factory=list)
+    """Shares of the training examples with which rows are scored as well, beside all of them."""
     pretraining: dict[str, Any] = field(default_factory=dict)
     fine_tuning: dict[str, Any] = field(default_factory=dict)
     vocabulary: dict[str, Any] = field(default_factory=dict)

@@ -69,6 +69,8 @@ def _check_costs(plan: Plan) -> list[str]:
         for rate in plan.learning_rates
         for problem in find_wrong_values({"learning_rate": rate})
     ]
+    if len(set(plan.labels)) < len(plan.labels) or not all(0 < share <= 1 for share in plan.labels):
+        problems.append(f"labels must be different shares above 0 and up to 1, but are {plan.labels}")
     if plan.evaluation not in get_args(get_type_hints(Plan)["evaluation"]):
         problems.append(f"evaluation must be fine_tune or probe, but is {plan.evaluation}")
     if plan.evaluation == "probe" and plan.learning_rates:

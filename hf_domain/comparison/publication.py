@@ -13,10 +13,10 @@ from transformers import AutoTokenizer
 
 from hf_domain.cards import make_usage, write_model_card
 from hf_domain.comparison.answer import describe_unlearned
+from hf_domain.comparison.default_flags import CHECKPOINTS, TRAINER_OPTIONS
 from hf_domain.comparison.figures import draw
 from hf_domain.comparison.report import explain, format_markdown_table, make_tables, write_report
 from hf_domain.comparison.results import Description, Result, read_results
-from hf_domain.comparison.steps import CHECKPOINTS, TRAINER_OPTIONS
 from hf_domain.comparison.summary import Report
 from hf_domain.files import name_replaced, read_json, replace_folder, restore_folder, write_json
 from hf_domain.methods import METHODS, RECIPES

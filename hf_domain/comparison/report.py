@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from hf_domain.comparison.answer import answer, format_p
-from hf_domain.comparison.curves import make_curve_table
+from hf_domain.comparison.curves import make_curve_table, make_label_table
 from hf_domain.comparison.figures import draw, make_figures
 from hf_domain.comparison.results import read_results
 from hf_domain.comparison.statistics import Difference, compute_interval
@@ -20,6 +20,7 @@ PAGE = Path(__file__).with_name("report_page.html")
 CAPTIONS = {
     "differences": "Differences to DAPT, with 95 % intervals; a filled point decides",
     "curves": "Gain over no adaptation, by the budget",
+    "labels": "Scores by the share of the training examples",
     "cost": "Gain against cost; the dashed line joins the rows that no cheaper row beats",
     "forgetting": "What each encoder gained on the domain, and lost on general text",
 }
@@ -85,6 +86,7 @@ def make_tables(report: Report) -> dict[str, pd.DataFrame]:
     of_others = losses.index.isin(report.other_tokens)
     losses[of_others] = losses[of_others].map(lambda cell: cell and f"{cell} (own tokens)")
     curve = {"Means by the budget": make_curve_table(report)} if report.smaller else {}
+    curve |= {"Means by the training examples": make_label_table(report)} if report.fewer_labels else {}
     last = {"Scores": scores, "Costs": costs, "Masked-LM loss on held-out text": losses}
     return {"Means over the tasks": means.loc[:, (means != "").any()]} | curve | last
 

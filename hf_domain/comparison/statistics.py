@@ -167,6 +167,11 @@ def _average(runs: Mapping[Run, np.ndarray]) -> np.ndarray:
     return np.mean(means, axis=0)
 
 
+def average_tasks(row: Draws, tasks: Sequence[str]) -> np.ndarray:
+    """Return the mean of a row over tasks and seeds: its score, then those on the resampled test sets."""
+    return np.mean([_average(row[task]) for task in tasks], axis=0)
+
+
 def _list_pretrainings(row: Draws) -> np.ndarray | None:
     """Return the value `[pre-trainings, 1 + resamples]` of each pre-training; None where there is but one."""
     pretrainings = set.intersection(*({p for p, _ in runs} for runs in row.values()))

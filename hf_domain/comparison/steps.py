@@ -10,47 +10,21 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+from hf_domain.comparison.default_flags import (
+    CACHES,
+    CHECKPOINTS,
+    COMMANDS,
+    DECAY,
+    FINE_TUNING,
+    PRETRAINING,
+    PROBE_FLAGS,
+    PROBE_STEPS,
+    TRAINER_OPTIONS,
+)
 from hf_domain.comparison.plan import SPLITS, Plan
 from hf_domain.comparison.task_files import find_label_column
 from hf_domain.methods import BASELINE, METHODS
 from hf_domain.training.overrides import parse_overrides
-
-# Steps of training from which the time of one is read, where the budget is a time; the first five are not timed.
-PROBE_STEPS = 20
-# Nothing is kept on the way, and nothing is reported elsewhere; a plan may say otherwise.
-TRAINER_OPTIONS: dict[str, Any] = {
-    "save_strategy": "no",
-    "report_to": "none",
-    "disable_tqdm": True,
-}
-# Masked LM of a real corpus takes hours: a killed one goes on from its last tenth, and a short one has a curve too.
-CHECKPOINTS: dict[str, Any] = {
-    "save_strategy": "steps",
-    "save_steps": 0.1,
-    "save_total_limit": 1,
-    "logging_steps": 20,
-}
-# The part of its tokens in which the learning rate of a rung goes down to 0; the pilots of WSD take 10 to 20 %.
-DECAY = 0.15
-PRETRAINING: dict[str, Any] = {
-    "per_device_train_batch_size": 32,
-    "max_seq_length": 128,
-    "warmup_steps": 0.1,
-    "max_eval_samples": 256,
-}
-FINE_TUNING: dict[str, Any] = {
-    "per_device_train_batch_size": 16,
-    "warmup_steps": 0.1,
-    "train_sampling_strategy": "group_by_length",
-}
-# The command of a kind of tasks, where it is not called like the kind.
-COMMANDS = {"multi_label": "classification", "regression": "classification"}
-# What a probe takes of the flags of fine-tuning.
-PROBE_FLAGS = {
-    *("model_name_or_path", "train_file", "validation_file", "test_file", "text_column_names", "label_column_name"),
-    *("do_regression", "class_weights", "max_seq_length", "per_device_eval_batch_size", "use_cpu"),
-    *("max_train_samples", "max_eval_samples", "max_predict_samples"),
-}
 
 
 @dataclass(frozen=True)
@@ -78,6 +52,8 @@ class Step:
     """The tokens of its encoder, where the budget has several numbers of them."""
     fold: int | None = None
     """Of the task, from 1; None where it has none."""
+    labels: float | None = None
+    """The share of the training examples that it takes; None: all."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "flags", MappingProxyType({**self.flags}))
@@ -129,9 +105,13 @@ def list_steps(plan: Plan, output_dir: Path) -> list[Step]:
                 add(step)
     seeds = [None] if plan.evaluation == "probe" else plan.seeds
     for lister, task, seed in product(listers, plan.tasks, seeds):
+        # Curves over the labels are of the largest budget: what both change is a comparison for each pair of them.
+        shares = sorted(share for share in plan.labels if share < 1) if lister.rung == first.rung else []
         for fold, method in product(plan.tasks[task].list_folds(), plan.list_methods(task)):
             for step in lister.score(method, task, fold, seed, list(steps), first):
                 add(step)
+                for share in shares if step.kind == "fine_tuning" else []:
+                    add(lister.take_share(step, share))
     return list(steps.values())
 
 
@@ -403,6 +383,16 @@ class StepLister:
         tuning = first.tune(method, task, fold, known)
         yield from tuning
         yield self.fine_tune(method, task, fold, seed, known, [step.name for step in tuning])
+
+    def take_share(self, step: Step, share: float) -> Step:
+        """Return a step that takes the first examples of the training file only."""
+        lines = (self.plan.folder / step.flags["train_file"]).read_text(encoding="utf-8").split("\n")
+        count = min(sum(map(bool, map(str.strip, lines))), int(step.flags.get("max_train_samples") or len(lines)))
+        name = f"{step.name}-labels{share:g}"
+        changed = {"max_train_samples": max(1, round(share * count)), "output_dir": self.get_folder(name)}
+        # States are cached example by example, in the order of the files.
+        changed |= {cache: f"{step.flags[cache]}-labels{share:g}" for cache in CACHES if cache in step.flags}
+        return replace(step, name=name, labels=share).change(**changed)
 
     def probe(self, method: str, task: str, fold: int | None, known: list[str]) -> Step:
         """Make the step that scores a frozen encoder."""

@@ -8,10 +8,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from hf_domain.comparison.default_flags import CACHES, CHECKPOINTS, TRAINER_OPTIONS
 from hf_domain.comparison.results import Description, Result
 from hf_domain.comparison.scores import join_predictions
 from hf_domain.comparison.statistics import Difference, Draws, Run, compare, compare_rows, draw_scores
-from hf_domain.comparison.steps import CHECKPOINTS, TRAINER_OPTIONS, list_suffixes
+from hf_domain.comparison.steps import list_suffixes
 from hf_domain.methods import BASELINE, NO_ADAPTATION
 
 START = "the encoder as it was"
@@ -37,7 +38,10 @@ class Report:
         failed: Steps without a result and why.
         codes: The results by the digest of the code that made them.
         minutes: That every pre-training took.
+        draws: The scores of all rows on resampled test sets, see `draw_scores`.
+        examples: Training examples by task.
         smaller: The same at the smaller budgets, in order.
+        fewer_labels: The same with a share of the training examples, by the share.
     """
 
     plan: dict[str, Any]
@@ -55,7 +59,10 @@ class Report:
     failed: dict[str, str]
     codes: dict[str, list[str]]
     minutes: list[float]
+    draws: dict[str, Draws]
+    examples: dict[str, int]
     smaller: list["Report"] = field(default_factory=list)
+    fewer_labels: dict[float, "Report"] = field(default_factory=dict)
 
     @property
     def titles(self) -> dict[str, str]:
@@ -64,6 +71,17 @@ class Report:
 
 
 def read_report(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
+    """Gather what the results say, at the largest budget and with all labels; what they say of less is in it."""
+    whole = {name: result for name, result in results.items() if result.step.labels is None}
+    report = read_rungs(plan, whole)
+    fewer = {}
+    for share in sorted({result.step.labels for result in results.values() if result.step.labels is not None}):
+        own = {name: r for name, r in results.items() if r.step.labels == share or r.step.kind != "fine_tuning"}
+        fewer[share] = read_rungs(plan, own)
+    return replace(report, fewer_labels=fewer)
+
+
+def read_rungs(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
     """Gather what the results say; of a budget of several numbers of tokens, at the largest."""
     tokens = plan["budget"]["tokens"]
     if not isinstance(tokens, list):
@@ -114,11 +132,13 @@ def read_budget(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
         {method: read_costs(method, plan, done) for method in plan["titles"]},
         read_losses(evaluations),
         find_other_tokens(evaluations),
-        {name for (name, _, _), run in runs.items() if {"memory_cache", "passage_cache"} & run.step.flags.keys()},
+        {name for (name, _, _), run in runs.items() if {*CACHES} & run.step.flags.keys()},
         {method: list_command(method, plan, done) for method in plan["titles"]},
         {name: result.error for name, result in results.items() if not result.is_done},
         dict(codes),
         [r.seconds / 60 for r in done if r.step.kind == "pretraining" and r.seconds is not None],
+        draws,
+        {task: max(int(run.metrics.get("train_samples", 0)), 0) for (_, task, _), run in runs.items()},
     )
 
 
@@ -183,7 +203,7 @@ def list_command(method: str, plan: dict[str, Any], done: list[Result]) -> list[
     # The encoder, if the method makes one; the first seed has the plain name.
     result = min(made, key=lambda result: (result.step.kind == "fine_tuning", len(result.step.name)))
     step, arguments = result.step, ["hf-domain", result.step.command]
-    left_out = {*TRAINER_OPTIONS, *CHECKPOINTS, "output_dir", "max_eval_samples", "memory_cache", "passage_cache"}
+    left_out = {*TRAINER_OPTIONS, *CHECKPOINTS, "output_dir", "max_eval_samples", *CACHES}
     for name, value in step.flags.items():
         if name not in left_out:
             values = map(str, value if isinstance(value, list) else [value])

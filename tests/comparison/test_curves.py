@@ -1,15 +1,19 @@
 """Budgets of several numbers of tokens: one trunk, a branch for each of them, and the curves of the report."""
 
 import json
+import re
 import shutil
 from itertools import pairwise
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from pretended_runs import SENTENCES, pretend, run_comparison, write_plan
 from safetensors.torch import load_file
 from script_runs import run_script, save_tiny_bert
 
+from hf_domain.comparison.curves import price_in_labels, say_price
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.step_checks import check_flags
@@ -135,3 +139,90 @@ def test_a_branch_is_the_training_that_its_budget_has_alone(several, tmp_path, m
     assert alone.keys() == branched.keys()
     for tensor in alone:
         torch.testing.assert_close(branched[tensor], alone[tensor], rtol=0, atol=0)
+
+
+@pytest.fixture
+def with_shares(content):
+    content["labels"] = [0.25, 0.5, 1]
+    content["methods"] = {"fine_tune": None, "dapt": None, "gmap": {"after": "dapt"}}
+    return content
+
+
+def test_rows_are_scored_with_shares_of_the_labels(with_shares, tmp_path):
+    steps = list_by_name(with_shares, tmp_path)
+    check_flags(steps.values())
+    for share, count in ((0.25, 6), (0.5, 12)):
+        whole, part = steps["dapt-animals-seed1"], steps[f"dapt-animals-seed1-labels{share}"]
+        assert (part.labels, part.needs) == (share, whole.needs)
+        changed = {name for name in part.flags if part.flags[name] != whole.flags.get(name)}
+        assert changed == {"max_train_samples", "output_dir"} and part.flags["max_train_samples"] == count
+    assert "dapt-animals-seed1-labels1" not in steps
+    memory = steps["gmap-animals-seed1"].flags["memory_cache"]
+    assert steps["gmap-animals-seed2-labels0.5"].flags["memory_cache"] == f"{memory}-labels0.5"
+    with_shares["fine_tuning"]["max_train_samples"] = 8
+    assert list_by_name(with_shares, tmp_path)["dapt-animals-seed1-labels0.5"].flags["max_train_samples"] == 4
+
+
+def test_labels_are_few_at_the_largest_budget_alone(with_shares, tmp_path):
+    with_shares["budget"] = {"tokens": RUNGS}
+    steps = list_by_name(with_shares, tmp_path)
+    few = {step.rung for step in steps.values() if step.labels is not None and step.method == "dapt"}
+    assert few == {RUNGS[-1]}
+
+
+@pytest.mark.parametrize("shares", [[0.5, 0.5], [0.0], [1.5]])
+def test_shares_that_are_none(with_shares, tmp_path, shares):
+    message = f"labels must be different shares above 0 and up to 1, but are {shares}"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        load_plan(write_plan(with_shares | {"labels": shares}, tmp_path))
+
+
+def test_the_report_has_a_curve_over_the_labels(with_shares, tmp_path):
+    plan = load_plan(write_plan(with_shares, tmp_path))
+    results = {result.step.name: result for result in run_comparison(plan, tmp_path / "plan", execute=pretend)}
+    report = write_report(tmp_path / "plan")
+    assert [*report.fewer_labels] == [0.25, 0.5]
+    for ending, at in (("", report), ("-labels0.25", report.fewer_labels[0.25])):
+        expected = {f"42-{seed}": results[f"dapt-animals-seed{seed}{ending}"].score for seed in (1, 2)}
+        assert at.scores["dapt"]["animals"] == expected
+    text = (tmp_path / "plan" / "report.md").read_text()
+    assert "| 25% of the examples | 50% of the examples | 100% of the examples |" in text
+    assert (tmp_path / "plan" / "labels.png").is_file()
+
+
+def make_label_report(alone, adapted):
+    """A report whose rows have these scores at the shares, the same on every resampled test set."""
+
+    def make(number):
+        rows = {"fine_tune": alone[number], "dapt": adapted[number]}
+        draws = {name: {"task": {(None, 1): np.full(5, float(score))}} for name, score in rows.items()}
+        return SimpleNamespace(draws=draws)
+
+    whole = make(2)
+    whole.plan, whole.examples = {"tasks": {"task": {}}}, {"task": 1000}
+    whole.fewer_labels = {0.25: make(0), 0.5: make(1)}
+    whole.titles = {"fine_tune": "fine-tuning only", "dapt": "DAPT"}
+    return whole
+
+
+@pytest.mark.parametrize(
+    ("alone", "adapted", "share", "worth"),
+    [
+        ((40, 50, 60), (50, 55, 60), 1.0, 0.0),  # at all labels both score 60
+        ((40, 50, 60), (50, 60, 70), 0.5, 500.0),  # 60 needs all of the 1,000
+        ((40, 50, 60), (45, 65, 70), 0.25, 1000 * (0.25 * 2**0.5 - 0.25)),  # half-way from a quarter to a half
+        ((40, 30, 60), (50, 65, 70), 0.25, 1000 * (0.5 * 2**0.5 - 0.25)),  # a fall counts as staying
+    ],
+)
+def test_adapting_is_priced_in_labels(alone, adapted, share, worth):
+    report = make_label_report(alone, adapted)
+    price = price_in_labels(report)
+    assert price.share == share
+    assert (price.examples, price.low, price.high) == pytest.approx((worth, worth, worth))
+    assert f"worth about {worth:,.0f} more labeled examples" in say_price(report)
+
+
+def test_what_labels_never_reach_has_no_price():
+    report = make_label_report((40, 50, 60), (61, 70, 80))
+    assert price_in_labels(report) is None
+    assert say_price(report) == "fine-tuning only reaches DAPT at none of the shares of labels."

@@ -1,0 +1,41 @@
+"""The flags that a comparison gives to the commands of its steps; a plan may say otherwise."""
+
+from typing import Any
+
+# Steps of training from which the time of one is read, where the budget is a time; the first five are not timed.
+PROBE_STEPS = 20
+# Nothing is kept on the way, and nothing is reported elsewhere; a plan may say otherwise.
+TRAINER_OPTIONS: dict[str, Any] = {
+    "save_strategy": "no",
+    "report_to": "none",
+    "disable_tqdm": True,
+}
+# Masked LM of a real corpus takes hours: a killed one goes on from its last tenth, and a short one has a curve too.
+CHECKPOINTS: dict[str, Any] = {
+    "save_strategy": "steps",
+    "save_steps": 0.1,
+    "save_total_limit": 1,
+    "logging_steps": 20,
+}
+# The part of its tokens in which the learning rate of a rung goes down to 0; the pilots of WSD take 10 to 20 %.
+DECAY = 0.15
+PRETRAINING: dict[str, Any] = {
+    "per_device_train_batch_size": 32,
+    "max_seq_length": 128,
+    "warmup_steps": 0.1,
+    "max_eval_samples": 256,
+}
+FINE_TUNING: dict[str, Any] = {
+    "per_device_train_batch_size": 16,
+    "warmup_steps": 0.1,
+    "train_sampling_strategy": "group_by_length",
+}
+# The command of a kind of tasks, where it is not called like the kind.
+COMMANDS = {"multi_label": "classification", "regression": "classification"}
+CACHES = ("memory_cache", "passage_cache")
+# What a probe takes of the flags of fine-tuning.
+PROBE_FLAGS = {
+    *("model_name_or_path", "train_file", "validation_file", "test_file", "text_column_names", "label_column_name"),
+    *("do_regression", "class_weights", "max_seq_length", "per_device_eval_batch_size", "use_cpu"),
+    *("max_train_samples", "max_eval_samples", "max_predict_samples"),
+}
