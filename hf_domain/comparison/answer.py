@@ -1,4 +1,4 @@
-"""The answer of a comparison: which method to use on this corpus, how sure that is, and what limits it."""
+"""The answer of a comparison: the method to use on this corpus, how certain that is, and what limits it."""
 
 import math
 import shlex
@@ -13,14 +13,14 @@ from hf_domain.methods import BASELINE, NO_ADAPTATION
 
 
 def answer(report: Report) -> list[str]:
-    """Return the sentences a report begins with: first the answer, then what limits it."""
+    """Return the first sentences of a report: the answer, then its limits."""
     limits = [describe_unlearned(report), describe_failures(report), describe_power(report)]
     lines = [] if count_unlearned(report) == count_runs(report) else recommend(report)
     return [line for line in (*lines, *limits) if line]
 
 
 def recommend(report: Report) -> list[str]:
-    """Name the method to use, how sure that is, what it costs and forgets, and the command that trains it."""
+    """Name the method to use, its certainty, its costs, what it forgets, and the command that trains it."""
     titles, learned = report.titles, [m for m in report.titles if any(report.scores[m].values())]
     learned = [m for m in learned if not report.unlearned[m]]
     rivals = {own: d for (own, other), d in report.decisions.items() if other == BASELINE and d and own in learned}
@@ -47,7 +47,7 @@ def recommend(report: Report) -> list[str]:
 
 
 def describe(difference: Difference, report: Report, sign: int = 1) -> str:
-    """Write a difference with its interval and its p value."""
+    """Format a difference with its interval and its p value."""
     count = len(difference.tasks)
     tasks = f"mean of {count} tasks" if count > 1 else f"on {difference.tasks[0]} alone"
     if difference.low is None or difference.high is None:
@@ -58,7 +58,7 @@ def describe(difference: Difference, report: Report, sign: int = 1) -> str:
 
 
 def describe_correction(report: Report) -> str:
-    """Say for how many comparisons p values are corrected."""
+    """Return for how many comparisons the p values are corrected."""
     count = len(report.decisions)
     return f"corrected for {count} comparisons" if count > 1 else "of one comparison"
 
@@ -69,7 +69,7 @@ def format_p(p: float) -> str:
 
 
 def describe_largest(rivals: dict[str, Difference], report: Report) -> str:
-    """Say which difference is the largest, and how many seeds would show one as large."""
+    """Name the largest difference, and the number of seeds that would show one of its size."""
     if not rivals:
         return ""
     own = max(rivals, key=lambda name: rivals[name].mean)
@@ -88,7 +88,7 @@ def describe_largest(rivals: dict[str, Difference], report: Report) -> str:
 
 
 def describe_costs(method: str, report: Report) -> str:
-    """Say what the encoder of a method costs, and what it forgets."""
+    """Return a sentence on the costs of a method's encoder, and on what it forgets."""
     costs = report.costs[method]
     pretraining, preparation = get_training_seconds(report, method)
     parts = []
@@ -120,12 +120,12 @@ def get_training_seconds(report: Report, method: str) -> tuple[float, float]:
 
 
 def describe_command(method: str, report: Report) -> str:
-    """Write the command that trains a method, to be run in the folder of the plan."""
+    """Return the command that trains a method, to run in the folder of the plan."""
     return f"The command: {shlex.join(report.commands[method])}" if report.commands[method] else ""
 
 
 def foresee_power(plan: Plan) -> str:
-    """Say before the first run which difference a plan can see, by simulation."""
+    """Return which difference a plan can see, by simulation before the first run."""
     sizes = [count_examples(task, plan) for task in plan.tasks.values()]
     pretrained, comparisons = len(plan.pretraining_seeds), len(plan.list_pairs())
     seeds = None if plan.evaluation == "probe" else len(plan.seeds)
@@ -141,7 +141,7 @@ def foresee_power(plan: Plan) -> str:
 
 
 def describe_power(report: Report) -> str:
-    """Say which difference the results could show, from the errors that they have."""
+    """Return which difference the results could show, given their errors."""
     from scipy.stats import norm, t
 
     visible = []
@@ -172,7 +172,7 @@ def count_unlearned(report: Report) -> int:
 
 
 def describe_unlearned(report: Report) -> str:
-    """Say how many fine-tunings are no better than the majority baseline, and of which rows; empty if none is."""
+    """Return how many fine-tunings, and of which rows, do not beat the majority baseline; empty if all do."""
     total, count = count_runs(report), count_unlearned(report)
     rows = [
         f"{report.titles[method]} on {task} ({len(seeds)} of {len(report.scores[method][task])} runs)"

@@ -1,7 +1,7 @@
-"""Scores of a test set example by example, so that they can be computed again on a resample of the examples.
+"""Scores of a test set, kept example by example so that they can be computed on a resample of the examples.
 
-Every F1 of the papers is a function of three counts for each class: how often it was right, predicted and gold. A
-correlation is one of the values, or of their ranks in the resample.
+Every F1 of the papers is a function of three counts for each class: right, predicted and gold. A correlation is a
+function of the values, or of their ranks in the resample.
 """
 
 import json
@@ -17,12 +17,12 @@ from hf_domain.comparison.task_files import get_label
 from hf_domain.data.metrics import compute_squad_metrics, strip_prefix
 from hf_domain.training.run_files import read_answers, read_labels, read_tags
 
-# What is scored without any training, as a report calls it.
+# Names of the scores without any training, in a report.
 MAJORITY = "majority baseline"
 
 
 class ExampleScores(Protocol):
-    """What each example adds to a score."""
+    """The contribution of each example to a score."""
 
     def __len__(self) -> int: ...
 
@@ -30,16 +30,16 @@ class ExampleScores(Protocol):
         """Return the score, in percent.
 
         Args:
-            weights: How often each example counts [..., examples]; default once. There is a score for each `...`.
+            weights: How often each example counts [..., examples]; default once. Returns one score for each `...`.
         """
 
 
 @dataclass
 class ExampleCounts:
-    """What each example adds to an F1, or to a mean.
+    """The contribution of each example to an F1 or a mean.
 
     Args:
-        right: Right predictions [examples, classes]; of QA the score itself, with one class.
+        right: Right predictions [examples, classes]; for QA the score itself, with one class.
         predicted: Predictions [examples, classes].
         gold: Gold labels [examples, classes].
         average: "micro" pools the classes, "macro" averages the F1 of the classes that occur, "mean" averages `right`.
@@ -85,7 +85,7 @@ class ExampleValues:
         return len(self.gold)
 
     def compute(self, weights: np.ndarray | None = None) -> Any:
-        """Return the correlation, 0 where either side is constant; see `ExampleScores`."""
+        """Return the correlation, 0 if either side is constant; see `ExampleScores`."""
         if weights is None:
             return float(self.compute(np.ones(len(self))))
         total = weights.sum(-1, keepdims=True)
@@ -100,7 +100,7 @@ class ExampleValues:
 
 
 def _rank(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the mean rank of each value among all, of which each occurs as often as its weight says."""
+    """Return the mean rank of each value when each occurs as often as its weight."""
     _, groups = np.unique(values, return_inverse=True)
     counts = np.zeros((*weights.shape[:-1], groups.max() + 1))
     np.add.at(counts, (..., groups), weights)
@@ -109,16 +109,16 @@ def _rank(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Predictions:
-    """Gold and predicted labels of a test set; of questions, what each answer scores; of a regression, values.
+    """Gold and predicted labels of a test set; for questions the scores of the answers, for a regression the values.
 
     Args:
         metric: One of `METRICS`.
         labels: The names of the label ids.
-        gold: Label ids of each example: one of a text or several, one for each word of a sentence.
-        predicted: The same of the predictions; words beyond the longest input have none.
+        gold: Label ids of each example: one or several of a text, one for each word of a sentence.
+        predicted: The predictions in the same form; words beyond the longest input have none.
         ignored: Labels without an F1 of their own, the `negative_labels` of the task.
-        scores: Of each question, between 0 and 1; of a regression the predicted values.
-        values: Of a regression, gold.
+        scores: Score of each question, between 0 and 1; for a regression the predicted values.
+        values: Gold values of a regression.
     """
 
     metric: str
@@ -137,14 +137,14 @@ class Predictions:
         metric: str,
         ignored: Sequence[str] = (),
     ) -> Self:
-        """Give ids to the names of labels."""
+        """Convert the names of labels to ids."""
         labels = sorted({label for rows in (predicted, gold) for row in rows for label in row})
         ids = {label: number for number, label in enumerate(labels)}
         gold_ids, predicted_ids = ([[ids[label] for label in row] for row in rows] for rows in (gold, predicted))
         return cls(metric, labels, gold_ids, predicted_ids, list(ignored))
 
     def score(self) -> ExampleScores:
-        """Return what each example adds to the score."""
+        """Return the contribution of each example to the score."""
         if self.metric in METRICS["qa"]:
             column = np.array(self.scores)[:, None]
             return ExampleCounts(column, np.zeros_like(column), np.zeros_like(column), "mean")
@@ -158,7 +158,7 @@ class Predictions:
         return score_labels(predicted, gold, self.metric, self.ignored)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a form that is short in a JSON file: all examples in one line."""
+        """Return a compact form for a JSON file, with all examples in one line."""
         ids = {name: ";".join(" ".join(map(str, row)) for row in getattr(self, name)) for name in ("gold", "predicted")}
         numbers = {name: " ".join(f"{x:.9g}" for x in getattr(self, name)) for name in ("scores", "values")}
         return vars(self) | ids | numbers
@@ -175,7 +175,7 @@ class Predictions:
 
 
 def join_predictions(parts: Sequence[Predictions]) -> Predictions:
-    """Join what was predicted for parts of a test set, such as folds."""
+    """Join the predictions for parts of a test set, such as folds."""
     labels = sorted({label for part in parts for label in part.labels})
     ids = {label: number for number, label in enumerate(labels)}
 
@@ -190,14 +190,14 @@ def join_predictions(parts: Sequence[Predictions]) -> Predictions:
 def read_predictions(
     task: Task, flags: Mapping[str, Any], folder: Path, output_dir: Path, fold: int | None = None
 ) -> Predictions:
-    """Read what a command predicted for the test set of its task, or of a fold.
+    """Read a command's predictions for the test set of its task, or of a fold.
 
     Args:
-        task: Whose test set was predicted.
-        flags: Of the command.
-        folder: Of the plan.
-        output_dir: Of the command.
-        fold: Of the task.
+        task: The task.
+        flags: The command's flags.
+        folder: The plan's folder.
+        output_dir: The command's output folder.
+        fold: Number of the fold, if the task has folds.
     """
     examples = read_examples(folder / task.get_file("test", fold), flags.get("max_predict_samples"))
     if task.kind == "ner":
@@ -218,14 +218,14 @@ def list_labels(kind: str, example: dict[str, Any]) -> list[str]:
 
 
 def join_labels(labels: Sequence[Sequence[str]], examples: list[dict[str, Any]], task: Task) -> Predictions:
-    """Set the predicted labels of each example beside the gold ones."""
+    """Pair the predicted labels of each example with the gold ones."""
     ignored = str(task.options["negative_labels"]).split(",") if task.metric == "positive_micro_f1" else []
     gold = [list_labels(task.kind, example) for example in examples]
     return Predictions.of_names(labels, gold, task.metric, ignored)
 
 
 def join_values(values: Sequence[float], examples: list[dict[str, Any]], task: Task) -> Predictions:
-    """Set the predicted value of each example beside the gold one."""
+    """Pair the predicted value of each example with the gold one."""
     gold = [float(get_label(task.kind, example)) for example in examples]
     return Predictions(task.metric, [], [], [], scores=list(values), values=gold)
 
@@ -238,14 +238,14 @@ def join_answers(answers: dict[str, str], examples: list[dict[str, Any]], metric
 
 
 def count_examples(task: Task, plan: Plan) -> int:
-    """Return how many test examples of a task are scored."""
+    """Return the number of test examples of a task."""
     limit = (plan.fine_tuning | task.options).get("max_predict_samples")
     files = [plan.folder / task.get_file("test", fold) for fold in task.list_folds()]
     return sum(len(read_examples(file, limit)) for file in files)
 
 
 def read_examples(file: Path, limit: Any = None) -> list[dict[str, Any]]:
-    """Read the examples of a split, or the first of them."""
+    """Read the examples of a split, at most `limit`."""
     examples = [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line.strip()]
     return examples if limit is None else examples[: int(limit)]
 
@@ -275,12 +275,12 @@ def score_tags(predictions: list[list[str]], references: list[list[str]], metric
     """Score sentences of tags: entities as seqeval does, or tokens class by class.
 
     Raises:
-        ValueError: A sentence has another number of tags than was predicted: it did not fit into the model.
+        ValueError: A sentence has fewer tags than predictions.
     """
     for number, (predicted, gold) in enumerate(zip(predictions, references, strict=True)):
         if len(predicted) > len(gold):
             raise ValueError(f"sentence {number} of the test set has {len(gold)} tags, {len(predicted)} were predicted")
-    # Words beyond the longest input have no prediction: they count as O, which misses their entities.
+    # Words beyond the longest input count as O, which misses their entities.
     predictions = [tags + ["O"] * (len(gold) - len(tags)) for tags, gold in zip(predictions, references, strict=True)]
     if metric == "entity_f1":
         return _count_entities(predictions, references)

@@ -1,18 +1,18 @@
-"""Is one row of a comparison better than another? Intervals, p values, and what a plan can see at all.
+"""Is one row of a comparison better than another? Intervals, p values, and the differences that a plan can see.
 
-The number that decides is the mean over the tasks that both rows share. Its error has two parts:
+The mean over the tasks that both rows share decides. Its error has two parts:
 
-- Test examples. They are drawn again, task by task, the same ones for every run: a paired bootstrap.
-- Seeds. A row with several pre-trainings has one value for each, the mean over tasks and fine-tunings; otherwise each
-  fine-tuning of a task is a value. There are too few to be drawn again: three values drawn from themselves vary by a
-  third too little. Their variance is estimated without bias, which is what a bootstrap gives that draws one value less
-  than there are (Rao and Wu 1988); that of pre-trainings, of which there may be two, over all rows together.
+- Test examples. They are resampled task by task, the same ones for every run: a paired bootstrap.
+- Seeds. A row with several pre-trainings has one value for each, its mean over tasks and fine-tunings. Otherwise each
+  fine-tuning of a task is a value. These values are too few to resample: a bootstrap of three underestimates their
+  variance by a third. Their variance is estimated without bias instead, as by a bootstrap that draws one value fewer
+  (Rao and Wu 1988). The variance of pre-trainings, of which there may be two, is estimated over all rows together.
 
 The test is a t test with the degrees of freedom of Welch and Satterthwaite.
 What a single run gets right by chance is in both parts; it is counted once. Seeds are not paired: in 121 rows of seven
-tasks the same seed explained a tenth of the variance of scores, which is worth less than the degrees of freedom.
-`scipy.stats.bootstrap` draws one sample, or several that are paired or independent; tasks that share rows but not
-examples, and examples below seeds, are neither. `benchmarks/p_values.py` measures how often all of this is wrong.
+tasks, the same seed explained a tenth of the variance of scores, which is worth less than the degrees of freedom.
+`scipy.stats.bootstrap` does not fit: it resamples one sample, or several paired or independent ones, but tasks share
+rows and not examples, and seeds have examples below them. `benchmarks/p_values.py` measures how often all this errs.
 """
 
 import math
@@ -28,16 +28,16 @@ RESAMPLES = 2000
 CONFIDENCE, ALPHA = 0.95, 0.05
 # The probability of seeing the smallest visible difference that the report gives.
 POWER = 0.9
-# What two rows differ by through chance: variances in squared points, means over the seven tasks of the published
-# comparison. Of the test examples: times their number, common to the seeds of a row, and of one run alone.
+# The chance variation between two rows: variances in squared points, means over the seven tasks of the published
+# comparison. For the test examples: times their number; the part that a row's seeds share, and the part of one run.
 SHARED_BY_SEEDS, OF_ONE_RUN = 134.0, 729.0
-# A seed moves a score by so many points beside that.
+# Besides that, a seed moves a score by this many points.
 SEED_DEVIATION = 1.35
 
 Run = tuple[int | None, int | None]
-"""The seeds of pre-training and of fine-tuning; None where there is no such training."""
+"""The seeds of pre-training and of fine-tuning; None without such training."""
 Draws = Mapping[str, Mapping[Run, np.ndarray]]
-"""By task and run: the score on the test set, then those on the resampled ones."""
+"""Task -> run -> its score on the test set, followed by those on the resampled test sets."""
 
 
 @dataclass(frozen=True)
@@ -45,16 +45,16 @@ class Difference:
     """The difference of two rows in points, a mean over tasks.
 
     Args:
-        tasks: Those that both rows were tested on.
-        mean: Over the tasks.
-        low: Of the 95 % interval; None where a row has a single run of a task, which says nothing of other seeds.
-        high: Its upper end.
-        p: How probable a difference as far from 0 is where there is none; two-sided; None as above.
-        new_task: The 95 % interval where the tasks are drawn, too: what to expect of another task like these.
-        of_examples: The variance that more seeds would leave.
-        of_seeds: The variance that they would divide.
+        tasks: The tasks that both rows were tested on.
+        mean: The mean over them.
+        low: Lower end of the 95 % interval; None if a row has a single run of a task, which shows no variance of seeds.
+        high: Upper end.
+        p: Probability of a difference as far from 0 if the rows are equal, two-sided; None as for `low`.
+        new_task: The 95 % interval that also resamples the tasks: what to expect on another task like these.
+        of_examples: The variance that more seeds would not reduce.
+        of_seeds: The variance that more seeds would divide.
         freedom: Degrees of freedom of the t test.
-        corrected: p after Holm, for all comparisons of the plan.
+        corrected: p after Holm's correction for all comparisons of the plan.
     """
 
     tasks: tuple[str, ...]
@@ -78,11 +78,11 @@ def draw_scores(scores: Mapping[str, Mapping[Run, ExampleScores]], seed: int = 0
     """Score resampled test sets.
 
     Args:
-        scores: Of the runs of all rows on one task, by row.
-        seed: Of the resampling.
+        scores: Row -> run -> its scores on one task.
+        seed: Seed of the resampling.
 
     Returns:
-        For each run its score, then those on `RESAMPLES` resampled test sets, which are the same for all runs.
+        For each run its score, then those on `RESAMPLES` resampled test sets, which all runs share.
     """
     count = len(next(one for runs in scores.values() for one in runs.values()))
     generator, chunks = np.random.default_rng(seed), []
@@ -103,9 +103,9 @@ def compare_rows(
     """Compare pairs of rows, and correct the p values by Holm's method for all of the pairs.
 
     Args:
-        rows: By name.
-        pairs: A row, and the one it is compared with; also those without results, see `correct`.
-        stable: The rows from which the variance of pre-training seeds is taken; default all.
+        rows: The rows by name.
+        pairs: Each row with the one it is compared with, including rows without results; see `correct`.
+        stable: The rows whose pre-training seeds estimate their variance; default all.
     """
     pool = [draws for name, draws in rows.items() if stable is None or name in stable]
     return correct({(own, other): compare(rows.get(own, {}), rows.get(other, {}), pool) for own, other in pairs})
@@ -115,10 +115,10 @@ def compare(own: Draws, other: Draws, pool: Iterable[Draws] = ()) -> Difference 
     """Compare two rows on the tasks that they share.
 
     Args:
-        own: Of the row in question.
-        other: Of the row it is compared with.
-        pool: The rows from which the variance of pre-training seeds is taken: two or three of a row alone say little.
-            Default: the two.
+        own: The row in question.
+        other: The row it is compared with.
+        pool: The rows whose pre-training seeds estimate their variance, because two or three of one row show little.
+            Default: these two rows.
 
     Returns:
         The difference `own - other`; None if they share no task.
@@ -136,7 +136,7 @@ def compare(own: Draws, other: Draws, pool: Iterable[Draws] = ()) -> Difference 
     variance = examples + sum(part.beside_examples for part in seeds)
     of_seeds = sum(part.beside_examples + part.in_both for part in seeds)
     known: dict[str, Any] = {"of_examples": max(0.0, variance - of_seeds), "of_seeds": of_seeds}
-    if variance == 0:  # the same predictions, or a difference that nothing varies
+    if variance == 0:  # equal predictions, or a difference without any variation
         return Difference(tasks, mean, mean, mean, 1.0 if mean == 0 else 0.0, **known)
     freedom = _count_freedom(variance, seeds)
     half = float(t.ppf((1 + CONFIDENCE) / 2, freedom)) * math.sqrt(variance)
@@ -147,22 +147,22 @@ def compare(own: Draws, other: Draws, pool: Iterable[Draws] = ()) -> Difference 
 
 @dataclass(frozen=True)
 class _OfSeeds:
-    """What seeds add to the variance of a difference."""
+    """The contribution of seeds to the variance of a difference."""
 
     between: float
-    """The variance between runs on the test set as it is."""
+    """The variance between runs on the original test set."""
     in_both: float
-    """The part of it that the resampled examples have already."""
+    """The part of it that resampling the examples already covers."""
     freedom: int
 
     @property
     def beside_examples(self) -> float:
-        """What the examples do not have."""
+        """The part that resampling the examples does not cover."""
         return max(0.0, self.between - self.in_both)
 
 
 def _average(runs: Mapping[Run, np.ndarray]) -> np.ndarray:
-    """Return the mean over the seeds: every pre-training counts as much, however many of its fine-tunings are there."""
+    """Return the mean over the seeds; each pre-training counts the same, whatever its number of fine-tunings."""
     means = [np.mean([draws for (p, _), draws in runs.items() if p == each], axis=0) for each in {p for p, _ in runs}]
     return np.mean(means, axis=0)
 
@@ -173,7 +173,7 @@ def average_tasks(row: Draws, tasks: Sequence[str]) -> np.ndarray:
 
 
 def _list_pretrainings(row: Draws) -> np.ndarray | None:
-    """Return the value `[pre-trainings, 1 + resamples]` of each pre-training; None where there is but one."""
+    """Return the value `[pre-trainings, 1 + resamples]` of each pre-training; None if there is only one."""
     pretrainings = set.intersection(*({p for p, _ in runs} for runs in row.values()))
     if len(pretrainings) < 2:
         return None
@@ -186,13 +186,13 @@ def _list_pretrainings(row: Draws) -> np.ndarray | None:
 
 
 def _estimate_seeds(pair: Sequence[Draws], pool: Iterable[Draws]) -> list[_OfSeeds] | None:
-    """Return the parts of the seeds of two rows; None where one has a single run to judge from."""
+    """Return the contributions of the seeds of two rows; None if one has a single run."""
     parts, pretrained = [], []
     for row in pair:
         if (values := _list_pretrainings(row)) is not None:
             pretrained.append(values)
         elif all(seed is None for runs in row.values() for _, seed in runs):
-            continue  # nothing is drawn when a probe is fitted
+            continue  # fitting a probe draws nothing
         elif any(len(runs) < 2 for runs in row.values()):
             return None
         else:
@@ -209,7 +209,7 @@ def _estimate_seeds(pair: Sequence[Draws], pool: Iterable[Draws]) -> list[_OfSee
 
 
 def _estimate(values: np.ndarray, num_tasks: int) -> _OfSeeds:
-    """Estimate the part of the seeds of one task from the values `[seeds, 1 + resamples]`."""
+    """Estimate the contribution of the seeds of one task from the values `[seeds, 1 + resamples]`."""
     count = len(values)
     between = float(values[:, 0].var(ddof=1)) / count
     # The examples' variance is that of the mean, v / count, where it is due to one run alone, and the same for one run
@@ -219,13 +219,13 @@ def _estimate(values: np.ndarray, num_tasks: int) -> _OfSeeds:
 
 
 def _count_freedom(variance: float, seeds: Sequence[_OfSeeds]) -> float:
-    """Return the degrees of freedom of Welch and Satterthwaite; the examples are many."""
+    """Return the degrees of freedom of Welch and Satterthwaite; those of the examples count as infinite."""
     uncertainty = sum(part.between**2 / part.freedom for part in seeds)
     return variance**2 / uncertainty if uncertainty else math.inf
 
 
 def _draw_tasks(by_task: np.ndarray, half: float) -> tuple[float, float] | None:
-    """Return the interval of the mean where the tasks are drawn; never narrower than with these tasks."""
+    """Return the interval of the mean with resampled tasks, never narrower than with these tasks."""
     from scipy.stats import t
 
     if len(by_task) < 2:
@@ -239,8 +239,8 @@ def correct(differences: Mapping[tuple[str, str], Difference | None]) -> dict[tu
     """Correct the p values of all comparisons of a plan by Holm's method.
 
     Args:
-        differences: By the two rows. One that has no p, since it has no results yet or failed, counts as well: whoever
-            leaves out what did not work finds more by chance.
+        differences: By the two rows. A difference without p, because it has no results yet or failed, counts too:
+            leaving out what did not work would find more differences by chance.
     """
     known = {pair: found for pair, found in differences.items() if found is not None}
     ranked = sorted((found.p, pair) for pair, found in known.items() if found.p is not None)

@@ -1,4 +1,4 @@
-"""What the results of a comparison say: the differences of its rows, their costs, and what they forgot."""
+"""Summarize the results of a comparison: differences between its rows, costs, and what encoders forgot."""
 
 import statistics
 from collections import defaultdict
@@ -20,12 +20,12 @@ START = "the encoder as it was"
 
 @dataclass
 class Report:
-    """What the results say.
+    """The summary of a comparison.
 
     Args:
-        plan: As `describe_plan` wrote it.
+        plan: Written by `describe_plan`.
         scores: Scores by method, task and seeds, in percent.
-        floors: What is scored without any training, by its name and the task.
+        floors: Scores without any training, by name and task.
         unlearned: The seeds whose score is no better than the majority baseline, by method and task.
         decisions: The differences of the means over tasks, by the pairs of the plan.
         differences: To the baseline by method and task.
@@ -66,7 +66,7 @@ class Report:
 
     @property
     def titles(self) -> dict[str, str]:
-        """What the methods are called."""
+        """The titles of the methods."""
         return self.plan["titles"]
 
 
@@ -94,13 +94,13 @@ def read_rungs(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
 
 
 def is_of_rung(result: Result, rung: int) -> bool:
-    """Return whether a result counts at a number of tokens; a trunk counts at all that come after it."""
+    """Return whether a result belongs to a number of tokens; a trunk belongs to all later ones."""
     own = result.step.rung
     return own is None or own == rung or (result.step.kind == "trunk" and own <= rung)
 
 
 def read_budget(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
-    """Gather what the results of one budget say."""
+    """Summarize the results of one budget."""
     done = [result for result in results.values() if result.is_done]
     runs = gather_runs(plan, done)
     scores: dict[str, dict[str, dict[str, float]]] = {
@@ -143,7 +143,7 @@ def read_budget(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
 
 
 def gather_runs(plan: dict[str, Any], done: list[Result]) -> dict[tuple[str, str, str], Result]:
-    """Return the fine-tunings by method, task and seeds; the folds of a task are one, as soon as all are there."""
+    """Return the fine-tunings by method, task and seeds; the folds of a task are one run, once all are finished."""
     folds: dict[tuple[str, str, str], list[Result]] = defaultdict(list)
     for result in done:
         if result.step.kind == "fine_tuning":
@@ -157,7 +157,7 @@ def gather_runs(plan: dict[str, Any], done: list[Result]) -> dict[tuple[str, str
 
 
 def join_folds(parts: list[Result]) -> Result:
-    """Return the result of a cross-validation: all out-of-fold predictions are scored as one test set."""
+    """Return the result of a cross-validation, with all out-of-fold predictions as one test set."""
     predictions = join_predictions([part.predictions for part in parts if part.predictions is not None])
     return replace(parts[0], predictions=predictions, score=predictions.score().compute())
 
@@ -181,7 +181,7 @@ def draw_runs(runs: list[Result], tasks: list[str]) -> dict[str, Draws]:
 
 
 def compare_tasks(own: Draws, baseline: Draws) -> dict[str, Difference]:
-    """Return the difference to the baseline on each task; it shows where the mean comes from, and decides nothing."""
+    """Return the difference to the baseline on each task, which explains the mean and decides nothing."""
     if own is baseline:
         return {}
     pairs = {task: compare({task: own[task]}, {task: baseline.get(task, {})}) for task in own}
@@ -189,18 +189,18 @@ def compare_tasks(own: Draws, baseline: Draws) -> dict[str, Difference]:
 
 
 def compare_with_start(draws: Mapping[str, Draws]) -> dict[str, Difference]:
-    """Return what each row gains over the encoder as it was; the intervals are those of single comparisons."""
+    """Return the gain of each row over the unadapted encoder, with intervals of single comparisons."""
     start = draws.get(NO_ADAPTATION, {})
     gains = {method: compare(own, start, draws.values()) for method, own in draws.items() if own is not start}
     return {method: gain for method, gain in gains.items() if gain is not None}
 
 
 def list_command(method: str, plan: dict[str, Any], done: list[Result]) -> list[str]:
-    """Return the command of a method, with what says how it trains; empty if none is there yet."""
+    """Return the command of a method, with its training options; empty if none has run yet."""
     made = [r for r in done if r.step.method == method and r.step.kind in ("pretraining", "average", "fine_tuning")]
     if not made:
         return []
-    # The encoder, if the method makes one; the first seed has the plain name.
+    # The encoder's command, if the method makes one; the first seed has the plain name.
     result = min(made, key=lambda result: (result.step.kind == "fine_tuning", len(result.step.name)))
     step, arguments = result.step, ["hf-domain", result.step.command]
     left_out = {*TRAINER_OPTIONS, *CHECKPOINTS, "output_dir", "max_eval_samples", *CACHES}
@@ -218,7 +218,7 @@ def list_command(method: str, plan: dict[str, Any], done: list[Result]) -> list[
 
 
 def read_costs(method: str, plan: dict[str, Any], done: list[Result]) -> dict[str, float]:
-    """Return what a method cost, over all encoders it made (means), and what its use costs."""
+    """Return the costs of a method: of all encoders that it made (means), and of using it."""
     encoders = [r for r in done if r.step.method == method and r.step.kind in ("pretraining", "average")]
     runs = [r for r in done if r.step.method == method and r.step.kind == "fine_tuning"]
     costs = {}
@@ -247,7 +247,7 @@ def read_costs(method: str, plan: dict[str, Any], done: list[Result]) -> dict[st
 
 
 def find_trunks(encoders: list[Result], done: list[Result]) -> list[Result]:
-    """Return the parts of trunks that encoders branch off, down to the first."""
+    """Return the parts of trunks that encoders branch off, down to the first part."""
     trunks = {result.step.address: result for result in done if result.step.kind == "trunk"}
     found: dict[str, Result] = {}
     needed = [address for result in encoders for address in result.step.needs]
@@ -259,13 +259,13 @@ def find_trunks(encoders: list[Result], done: list[Result]) -> list[Result]:
 
 
 def find_preparation(method: str, done: list[Result]) -> list[Result]:
-    """Return the expansions of a vocabulary and the datastores that a method reads, its own or shared."""
+    """Return the vocabulary expansions and datastores that a method reads, its own or shared ones."""
     needed = {name for result in done if result.step.method == method for name in result.step.needs}
     return [r for r in done if r.step.kind in ("vocabulary", "datastore") and r.step.address in needed]
 
 
 def read_evaluations(plan: dict[str, Any], done: list[Result]) -> dict[str, list[Result]]:
-    """Return the evaluations of every encoder by its title, which the encoders of TAPT for one corpus share."""
+    """Return the evaluations of every encoder by its title; encoders of TAPT for one corpus share a title."""
     corpora = {name: name for name in plan["corpora"]} | {name: task["corpus"] for name, task in plan["tasks"].items()}
     titles = {"encoder": START, **plan["titles"]}
     has_domains = len(plan["corpora"].keys() - {plan["general"]}) > 1
@@ -283,7 +283,7 @@ def read_evaluations(plan: dict[str, Any], done: list[Result]) -> dict[str, list
 
 
 def read_losses(evaluations: dict[str, list[Result]]) -> dict[str, dict[str, float]]:
-    """Return the masked-LM loss of every encoder on every corpus; the mean where several encoders have one title."""
+    """Return the masked-LM loss of every encoder on every corpus, averaged over encoders with one title."""
     return {
         title: {
             corpus: statistics.mean(
@@ -296,9 +296,9 @@ def read_losses(evaluations: dict[str, list[Result]]) -> dict[str, dict[str, flo
 
 
 def find_other_tokens(evaluations: dict[str, list[Result]]) -> set[str]:
-    """Return the titles of encoders whose losses are of other tokens than those of the encoder as it was.
+    """Return the titles of encoders whose tokens differ from those of the unadapted encoder.
 
-    Where that was not evaluated, of other tokens than most.
+    If that was not evaluated, the tokens of most encoders count instead.
     """
     known = {title: [result.vocabulary for result in results] for title, results in evaluations.items()}
     if not known:
