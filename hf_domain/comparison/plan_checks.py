@@ -36,14 +36,17 @@ def check_plan(plan: Plan) -> list[str]:
         problems.append(f"encoder: {damage}")
     for section in (plan.corpora, plan.tasks, plan.methods):
         problems += [
-            f"a name is a text of letters, digits, _ and - (quote a number): it becomes that of a folder; got {name}"
+            "a name must be a text of letters, digits, _ and - (quote a number): it becomes that of a folder; got "
+            f"{name}"
             for name in section
             if not (isinstance(name, str) and re.fullmatch(r"[\w-]+", name))
         ]
     if shared := sorted(plan.corpora.keys() & plan.tasks.keys()):
-        problems.append(f"a task and a corpus have different names, what is made of them is called so; got {shared}")
+        problems.append(
+            f"a task and a corpus must have different names, what is made of them is called so; got {shared}"
+        )
     if plan.general is not None and plan.general not in plan.corpora:
-        problems.append(f"general is none of the corpora {', '.join(plan.corpora)}, got {plan.general}")
+        problems.append(f"general must be one of the corpora {', '.join(plan.corpora)}, got {plan.general}")
     for name, corpus in plan.corpora.items():
         problems += [f"corpora: {name}: {problem}" for problem in _check_corpus(corpus, plan)]
     for name, task in plan.tasks.items():
@@ -89,7 +92,7 @@ def _check_costs(plan: Plan) -> list[str]:
 
 def _check_budget(plan: Plan) -> list[str]:
     if (plan.budget.tokens is None) == (plan.budget.minutes is None):
-        return [f"budget is either tokens or minutes, got {plan.budget}"]
+        return [f"budget must be either tokens or minutes, got {plan.budget}"]
     if isinstance(plan.budget.tokens, list):
         return _check_rungs(plan)
     if not 0 < (plan.budget.tokens or plan.budget.minutes or 0) < math.inf:
@@ -149,7 +152,7 @@ def _check_corpus(corpus: Corpus, plan: Plan) -> list[str]:
         if not (plan.folder / file).is_file():
             problems.append(f"there is no file {file}")
         if Path(file.removesuffix(".gz")).suffix not in BUILDERS:
-            problems.append(f"a corpus is {' '.join(BUILDERS)} (.gz), got {file}")
+            problems.append(f"a corpus must be a file of {' '.join(BUILDERS)} (.gz), got {file}")
     held_out = {"validation_file": str(plan.folder / corpus.validation_file)} if corpus.validation_file else {}
     try:
         check_held_out(str(plan.folder / corpus.train_file), held_out)
@@ -161,13 +164,13 @@ def _check_corpus(corpus: Corpus, plan: Plan) -> list[str]:
 def _check_task(task: Task, plan: Plan) -> list[str]:
     problems = []
     if task.corpus not in plan.corpora:
-        told = f"corpus is none of {', '.join(plan.corpora)}, got {task.corpus}"
+        told = f"corpus must be one of {', '.join(plan.corpora)}, got {task.corpus}"
         several = f"corpus must be named where a plan has several: {', '.join(plan.corpora)}"
         problems.append(told if task.corpus else several)
     if task.kind not in METRICS:
         return [*problems, _explain_kind(task, plan)]
     if task.metric not in METRICS[task.kind]:
-        problems.append(f"metric of {task.kind} is one of {', '.join(METRICS[task.kind])}, got {task.metric}")
+        problems.append(f"metric of {task.kind} must be one of {', '.join(METRICS[task.kind])}, got {task.metric}")
     if task.metric == "positive_micro_f1" and "negative_labels" not in task.options:
         problems.append("positive_micro_f1 needs options: {negative_labels: ...}")
     if plan.evaluation == "probe" and task.kind == "qa":
@@ -178,7 +181,7 @@ def _check_task(task: Task, plan: Plan) -> list[str]:
 def _explain_kind(task: Task, plan: Plan) -> str:
     """Return why a kind is invalid, or why none was found."""
     if task.kind:
-        return f"kind is one of {', '.join(METRICS)}, got {task.kind}"
+        return f"kind must be one of {', '.join(METRICS)}, got {task.kind}"
     try:
         return find_kind(task.get_file("train"), plan.folder)
     except ValueError as error:
@@ -189,7 +192,7 @@ def _check_task_files(task: Task, plan: Plan) -> list[str]:
     files = {split: task.get_file(split) for split in SPLITS}
     names = task.options.get("text_column_names")
     if not isinstance(names, str | None):
-        return [f"text_column_names is a text such as one,two, got {names}"]
+        return [f"text_column_names must be a text such as one,two, got {names}"]
     if task.folds is None:
         return check_task_files(task.kind, files, plan.folder, names)
     if task.folds < 2:
@@ -204,7 +207,7 @@ def _check_task_files(task: Task, plan: Plan) -> list[str]:
 
 def _check_method(method: Method, plan: Plan) -> list[str]:
     if method.recipe not in RECIPES:
-        return [f"recipe is one of {', '.join(RECIPES)}, got {method.recipe}"]
+        return [f"recipe must be one of {', '.join(RECIPES)}, got {method.recipe}"]
     problems, recipe = [], RECIPES[method.recipe]
     if recipe.text == "general" and plan.general is None:
         problems.append(f"{method.recipe} is trained on general text: name one of the corpora in `general`")
@@ -219,7 +222,7 @@ def _check_method(method: Method, plan: Plan) -> list[str]:
         problems.append(f"{method.recipe} reads a datastore that is built for it: give its flags in `datastore`")
     tasks = list(plan.tasks) if method.tasks is None else method.tasks
     if unknown := [task for task in tasks if task not in plan.tasks]:
-        problems.append(f"tasks are of {', '.join(plan.tasks)}, got {', '.join(unknown)}")
+        problems.append(f"tasks must be among {', '.join(plan.tasks)}, got {', '.join(unknown)}")
     kinds = {plan.tasks[task].kind for task in tasks if task in plan.tasks}
     if plan.evaluation == "probe" and recipe.fine_tuning:
         problems.append(f"{method.recipe} changes fine-tuning, a probe has none: leave it out, or take fine_tune")
@@ -267,7 +270,7 @@ def _check_appending(method: Method, plan: Plan, tasks: list[str]) -> list[str]:
 
 def _check_chain(method: Method, plan: Plan) -> list[str]:
     if method.encoder is not None and method.after is not None:
-        return [f"it starts either from encoder or after a method, got {method.encoder} and {method.after}"]
+        return [f"it must start either from encoder or after a method, got {method.encoder} and {method.after}"]
     if method.encoder is not None and _is_missing_folder(method.encoder, plan):
         return [f"encoder: there is no folder {method.encoder}"]
     if method.counterpart is not None and method.counterpart not in plan.methods:
@@ -275,7 +278,7 @@ def _check_chain(method: Method, plan: Plan) -> list[str]:
     seen = [method.after]
     while seen[-1] is not None:
         if seen[-1] not in plan.methods:
-            return [f"after is none of the methods, got {seen[-1]}"]
+            return [f"after must be one of the methods, got {seen[-1]}"]
         seen.append(plan.methods[seen[-1]].after)
         if seen[-1] in seen[:-1]:
             return [f"after goes in a circle: {' after '.join(map(str, seen))}"]

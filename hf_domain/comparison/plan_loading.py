@@ -36,7 +36,7 @@ def load_plan(path: str | Path, output_dir: Path | None = None) -> Plan:
     for section, kind in SECTIONS.items():
         entries = content.get(section)
         if not isinstance(entries, dict) or not entries:
-            problems.append(f"{section} is a mapping of names with at least one entry, got {entries}")
+            problems.append(f"{section} must be a mapping of names with at least one entry, got {entries}")
             continue
         for name, options in entries.items():
             entries[name] = _build(kind, options, f"{section}: {name}", problems)
@@ -111,7 +111,7 @@ def complete_plan(plan: Plan) -> None:
 def _build(kind: type, options: Any, where: str, problems: list[str]) -> Any:
     options = {} if options is None else options
     if not isinstance(options, dict):
-        problems.append(f"{where} is a mapping, got {options}")
+        problems.append(f"{where} must be a mapping, got {options}")
         return None
     right = _check_fields(options, kind, where, problems)
     return kind(**options) if right and _check_types(options, kind, where, problems) else None
@@ -123,7 +123,7 @@ def _check_types(options: dict[str, Any], kind: type, where: str, problems: list
     for name in [name for name, value in options.items() if value is None]:
         del options[name]
     wrong = [
-        f"{where}: {name} is a {types[name] if get_args(types[name]) else types[name].__name__}, got {value!r}"
+        f"{where}: {name} must be a {types[name] if get_args(types[name]) else types[name].__name__}, got {value!r}"
         for name, value in options.items()
         if not has_type(value, types[name]) and get_origin(types[name]) is not Literal
     ]
@@ -145,4 +145,4 @@ def _check_fields(options: dict[str, Any], kind: type, where: str, problems: lis
 def _refuse(path: Path, problems: list[str]) -> None:
     if problems:
         lines = "\n".join(f"- {problem}" for problem in problems)
-        raise ValueError(f"{len(problems)} thing(s) are wrong with the plan {path}; nothing was run:\n{lines}")
+        raise ValueError(f"the plan {path} has {len(problems)} problem(s); nothing was run:\n{lines}")

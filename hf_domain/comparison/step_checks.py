@@ -47,7 +47,7 @@ def check_flags(steps: Iterable[Step]) -> None:
             f"\n- {problem} ({names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''})"
             for problem, names in problems.items()
         )
-        raise ValueError(f"{len(problems)} thing(s) are wrong with the flags of the plan; nothing was run:{lines}")
+        raise ValueError(f"the flags of the plan have {len(problems)} problem(s); nothing was run:{lines}")
 
 
 def check_encoders(plan: Plan, steps: Iterable[Step]) -> None:

@@ -108,11 +108,11 @@ def _parse_row(line: bytes, where: str) -> dict[str, Any]:
     try:
         row = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError:
-        raise ValueError(f"a file holds text in UTF-8, {where} does not") from None
+        raise ValueError(f"a file must hold text in UTF-8, but {where} does not") from None
     except (ValueError, RecursionError):
         row = None
     if not isinstance(row, dict):
-        raise ValueError(f"a line is a JSON object, {where} is none")
+        raise ValueError(f"a line must be a JSON object, but {where} is none")
     return row
 
 

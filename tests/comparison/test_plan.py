@@ -46,26 +46,26 @@ def test_all_problems_of_a_plan_are_reported_at_once(content, tmp_path):
     with pytest.raises(ValueError, match="nothing was run") as error:
         load_plan(write_plan(content, tmp_path))
     for part in (
-        "recipe is one of fine_tune, control, tapt",
+        "recipe must be one of fine_tune, control, tapt",
         "average needs `after`",
         "after goes in a circle: b after a after b",
-        "after is none of the methods, got nobody",
+        "after must be one of the methods, got nobody",
         "(quote a number): it becomes that of a folder; got ../up",
         "a plan holds no token",
         "fine_tune is not pre-trained",
         "append_passage works for classification, multi_label, regression alone, got parsing",
-        "methods: control: tasks are of animals, entities, empty, got plants",
+        "methods: control: tasks must be among animals, entities, empty, got plants",
         "control reads no datastore, got datastore {'train_file': 'corpus.txt'}",
-        "it starts either from encoder or after a method, got mine and dapt",
-        "metric of classification is one of macro_f1, micro_f1, positive_micro_f1, got bleu",
-        "corpus is none of pets, general, got law",
-        "kind is one of classification, multi_label, regression, ner, qa, got parsing",
+        "it must start either from encoder or after a method, got mine and dapt",
+        "metric of classification must be one of macro_f1, micro_f1, positive_micro_f1, got bleu",
+        "corpus must be one of pets, general, got law",
+        "kind must be one of classification, multi_label, regression, ner, qa, got parsing",
         "there is no file nothing/test.jsonl",
         "there is no file corpus.docx",
-        "a corpus is .txt",
-        "general is none of the corpora",
+        "a corpus must be a file of .txt",
+        "general must be one of the corpora",
         "seeds must be different numbers",
-        "budget is either tokens or minutes",
+        "budget must be either tokens or minutes",
         "encoder: a model must be a folder or a name on the Hub, but ../encoders/none is neither",
         "methods: far: encoder: there is no folder /far",
         "methods: read: passages are cut by the tokenizer of the plan's encoder; adalm expands its vocabulary",
@@ -73,7 +73,7 @@ def test_all_problems_of_a_plan_are_reported_at_once(content, tmp_path):
         "methods: itself: `average` needs a trained encoder to average with; fine_tune does not train one",
         "methods: twofold: a passage is appended for an encoder that reads none by itself; rada_mlm makes",
         "a budget of tokens counts full blocks, lines are shorter: drop line_by_line",
-        "a name is a text of letters, digits, _ and - (quote a number): it becomes that of a folder; got 2010",
+        "a name must be a text of letters, digits, _ and - (quote a number): it becomes that of a folder; got 2010",
         "methods: mean: `average` needs two encoders with the same weights; adalm makes others",
     ):
         assert part in str(error.value)
@@ -151,9 +151,9 @@ def test_tokens_names_and_labels_that_a_plan_cannot_have(content, tmp_path):
         load_plan(write_plan(content, tmp_path))
     for part in (
         "a plan holds no token",
-        "a task and a corpus have different names, what is made of them is called so; got ['pets']",
+        "a task and a corpus must have different names, what is made of them is called so; got ['pets']",
         "tasks: several: a label is a text or a whole number, line 1 of several/train.jsonl has ['b', 'c']",
-        "tasks: broken: a line is a JSON object, line 1 of broken/test.jsonl is none",
+        "tasks: broken: a line must be a JSON object, but line 1 of broken/test.jsonl is none",
     ):
         assert part in str(error.value)
     assert "secret" not in str(error.value)
