@@ -1,7 +1,8 @@
-"""The plan of a comparison: which methods make an encoder of a domain, which tasks test it, and at which cost.
+"""The plan of a comparison: the methods that make an encoder of a domain, the tasks that test it, and the budget.
 
-The docstring of examples/compare.py shows a whole one. Paths are relative to the plan; `pretraining`, `fine_tuning`,
-`vocabulary` and `datastore` are flags of run_mlm.py, the scripts of the tasks, run_expand_vocab.py, build_datastore.py.
+The docstring of examples/compare.py shows a complete plan. Paths are relative to the plan. `pretraining`,
+`fine_tuning`, `vocabulary` and `datastore` are flags of run_mlm.py, the scripts of the tasks, run_expand_vocab.py,
+build_datastore.py.
 """
 
 from dataclasses import dataclass, field
@@ -22,27 +23,27 @@ METRICS = {
 
 @dataclass
 class Corpus:
-    """Text of a domain, and text of the same kind that no method is trained on."""
+    """Text of a domain, and held-out text of the same kind."""
 
     train_file: str
     validation_file: str = ""
-    """Empty: every twentieth document of `train_file`, drawn at random, is held out."""
+    """If empty, every twentieth document of `train_file`, drawn at random, is held out."""
 
 
 @dataclass
 class Task:
-    """A folder with train, validation and test as .jsonl; with folds, train may be all of it."""
+    """A folder with train, validation and test as .jsonl; with folds, train alone is enough."""
 
     folder: str
     kind: Literal["classification", "multi_label", "regression", "ner", "qa", ""] = ""
-    """Empty: found from the columns of the training file."""
+    """If empty, found from the columns of the training file."""
     corpus: str = ""
-    """Of its domain; empty: the only one beside the general one."""
+    """Name of its corpus; if empty, the only one beside the general corpus."""
     metric: str = ""
-    """One of `METRICS`; empty takes the first of the kind."""
+    """One of `METRICS`; if empty, the first of the kind."""
     options: dict[str, Any] = field(default_factory=dict)
     folds: int | None = None
-    """Cross-validate over the items of all files with so many folds: every item is a test item."""
+    """Number of folds to cross-validate over the items of all files; every item is then a test item."""
 
     def get_file(self, split: str, fold: int | None = None) -> str:
         """Return the file of a split, of the task or of one of its folds."""
@@ -58,40 +59,40 @@ class Method:
     """A row of the report."""
 
     recipe: str = ""
-    """A key of `RECIPES`; empty: the name of the method."""
+    """A key of `RECIPES`; if empty, the name of the method."""
     after: str | None = None
-    """Another method whose encoder this one starts from, instead of the plan's."""
+    """Another method whose encoder is the start, instead of the plan's encoder."""
     encoder: str | None = None
-    """A checkpoint made elsewhere that this one starts from, instead of the plan's."""
+    """A checkpoint made elsewhere that is the start, instead of the plan's encoder."""
     share: float = 0.5
-    """Of the tokens of a rung, where the method trains on after another one: the other has the rest."""
+    """Its share of a rung's tokens, if it starts from another method's encoder; the other method has the rest."""
     tasks: list[str] | None = None
-    """The tasks that it is tested on; default all."""
+    """The tasks that test it; default all."""
     counterpart: str | None = None
-    """The method of equal pre-training that it is compared with; default that of the recipe, see `find_counterpart`."""
+    """The method of equal pre-training to compare it with; default the recipe's, see `find_counterpart`."""
     pretraining: dict[str, Any] = field(default_factory=dict)
     fine_tuning: dict[str, Any] = field(default_factory=dict)
     datastore: dict[str, Any] = field(default_factory=dict)
-    """Flags of a datastore of its own, such as `train_file`."""
+    """Flags of its own datastore, such as `train_file`."""
 
 
 @dataclass
 class Budget:
-    """What pre-training of each method may cost: one of the two."""
+    """The cost of each method's pre-training, in tokens or in minutes."""
 
     tokens: int | list[int] | None = None
-    """A list trains each encoder once, up to the largest number, and scores it at each of them."""
+    """A list trains each encoder once, up to the largest number, and scores it at every number."""
     minutes: float | None = None
 
     @property
     def rungs(self) -> list[int]:
-        """The numbers of tokens at which encoders are scored, in order; empty where there is a single one."""
+        """The numbers of tokens at which encoders are scored, ascending; empty if there is only one."""
         return sorted(self.tokens) if isinstance(self.tokens, list) else []
 
 
 @dataclass
 class Plan:
-    """What is compared. See the docstring of the module."""
+    """A comparison; see the docstring of the module."""
 
     encoder: str
     corpora: dict[str, Corpus]
@@ -100,11 +101,11 @@ class Plan:
     budget: Budget
     general: str | None = None
     evaluation: Literal["fine_tune", "probe"] = "fine_tune"
-    """How encoders are scored: fine-tuned with each seed, or frozen, by a logistic regression on their states."""
+    """How encoders are scored: fine-tuned with each seed, or frozen under a logistic regression on their states."""
     seeds: list[int] = field(default_factory=lambda: [1, 2, 3])
     """Of fine-tuning."""
     pretraining_seeds: list[int] = field(default_factory=lambda: [42])
-    """Each encoder is trained with each of them, and fine-tuned with each of `seeds`."""
+    """Seeds of pre-training; each encoder is fine-tuned with each of `seeds`."""
     learning_rates: list[float] = field(default_factory=list)
     """Of fine-tuning: each method takes the one that is best on the validation set of a task, with the first seed."""
     labels: list[float] = field(default_factory=list)
@@ -114,7 +115,7 @@ class Plan:
     vocabulary: dict[str, Any] = field(default_factory=dict)
     datastore: dict[str, Any] = field(default_factory=dict)
     path: Path = Path("plan.yaml")
-    """Where the plan stands; its paths are relative to the folder."""
+    """The plan's file; its paths are relative to the folder."""
 
     @property
     def folder(self) -> Path:
@@ -122,20 +123,20 @@ class Plan:
         return self.path.parent
 
     def get_recipe(self, method: str) -> Recipe:
-        """Return how a method makes its encoder."""
+        """Return the recipe of a method."""
         return RECIPES[self.methods[method].recipe]
 
     def get_root(self, method: str) -> str:
-        """Return the first of the methods that a method starts from, or itself."""
+        """Return the first method in the chain that a method starts from, or the method itself."""
         while (after := self.methods[method].after) is not None:
             method = after
         return method
 
     def find_counterpart(self, method: str) -> str | None:
-        """Return the method whose pre-training costs as much, so that the difference is what the method adds.
+        """Return the method with equal pre-training costs, so that the difference shows what the method adds.
 
-        A method that trains no encoder itself has that of the method it starts from. One that goes on from another's
-        has no equal, unless the plan names it.
+        A method that trains no encoder has the counterpart of the method it starts from. A method that continues from
+        another one's encoder has none, unless the plan names one.
         """
         options, recipe = self.methods[method], self.get_recipe(method)
         if options.counterpart is not None or (options.after is not None and recipe.method is None):
@@ -149,7 +150,7 @@ class Plan:
         return [(own, other) for own, other in dict.fromkeys(pairs) if other in self.methods and own != other]
 
     def is_made_of_task(self, method: str | None) -> bool:
-        """Return whether a method, or one that it starts from, is made of the text of the task."""
+        """Return whether a method, or one in its chain, trains on the text of the task."""
         while method is not None:
             if self.get_recipe(method).text == "task":
                 return True
@@ -157,6 +158,6 @@ class Plan:
         return False
 
     def list_methods(self, task: str) -> list[str]:
-        """List the methods that are tested on a task: with folds none that is made of its text, which is all tested."""
+        """List the methods tested on a task; with folds, none that trains on its text, since all of it is tested."""
         chosen = [name for name, method in self.methods.items() if method.tasks is None or task in method.tasks]
         return [name for name in chosen if self.tasks[task].folds is None or not self.is_made_of_task(name)]

@@ -12,7 +12,7 @@ from hf_domain.methods import RECIPES, check_start
 from hf_domain.publishing import is_hub_id
 from hf_domain.training.arguments import find_damage, find_wrong_values
 
-# A comparison sets these itself, or what they change is not what it counts or scores.
+# Flags that a comparison sets itself, or that change what it counts or scores.
 FIXED_FLAGS = {
     "pretraining": {"method", "model_name_or_path", "validation_file", "do_train", "max_steps", "seed", "output_dir"},
     "fine_tuning": {
@@ -24,13 +24,13 @@ FIXED_FLAGS = {
 }
 
 
-# A plan may come from anybody: trust and publishing are decided on the command line.
+# Anybody may have written a plan, so only the command line can trust code or publish.
 UNSAFE_FLAGS = {"trust_remote_code", "metric_name", "push_to_hub"}
 COUNTED = ("per_device_train_batch_size", "max_seq_length", "gradient_accumulation_steps")
 
 
 def check_plan(plan: Plan) -> list[str]:
-    """Return everything that is wrong with a plan, before the first run."""
+    """List all problems of a plan, before the first run."""
     problems = _check_costs(plan)
     if damage := find_damage(plan.encoder, plan.folder):
         problems.append(f"encoder: {damage}")
@@ -57,7 +57,7 @@ def check_plan(plan: Plan) -> list[str]:
 
 
 def _is_missing_folder(encoder: str, plan: Plan) -> bool:
-    """Return whether an encoder can only be a folder, and is none; what is called like one of the Hub may be there."""
+    """Return whether an encoder can only be a folder, but does not exist; a name of the Hub may exist there."""
     return not is_hub_id(encoder, plan.folder) and not (plan.folder / encoder).is_dir()
 
 
@@ -101,7 +101,7 @@ def _check_budget(plan: Plan) -> list[str]:
 
 
 def _check_rungs(plan: Plan) -> list[str]:
-    """Note what a list of tokens cannot have."""
+    """List the problems of a list of tokens."""
     rungs, problems = plan.budget.rungs, []
     if len(set(rungs)) < max(2, len(rungs)) or rungs[0] <= 0:
         problems.append(f"budget: a list of tokens must be two different numbers above 0 or more, but is {rungs}")
@@ -118,17 +118,17 @@ def _check_rungs(plan: Plan) -> list[str]:
 
 
 def _check_flags(plan: Plan) -> list[str]:
-    """Note flags that no plan can have; whether a script takes the others is checked with its steps."""
+    """List flags that no plan can have; `check_flags` tests the others once there are steps."""
     groups = [(kind, "", getattr(plan, kind)) for kind in FIXED_FLAGS]
     groups += [("fine_tuning", f"tasks: {name}: ", task.options) for name, task in plan.tasks.items()]
     for kind in ("pretraining", "fine_tuning", "datastore"):
         groups += [(kind, f"methods: {name}: ", getattr(method, kind)) for name, method in plan.methods.items()]
     problems = []
     for kind, where, flags in groups:
-        # Texts are left to the parsers of the scripts, but not where steps are counted before these are asked.
+        # Scripts parse values that are texts, except for those that this code counts with before.
         values = {name: value for name, value in flags.items() if name in COUNTED or not isinstance(value, str)}
         problems += [f"{where}{kind}: {problem}" for problem in find_wrong_values(values)]
-        # Another spelling would reach the script, and not the code here that counts tokens and examples.
+        # With another spelling, a flag would reach the script but not the code here that counts tokens and examples.
         if wrong := [name for name in flags if not (isinstance(name, str) and name.isidentifier())]:
             problems.append(f"{where}{kind}: a flag is written with _ and without --, got {', '.join(map(str, wrong))}")
         if given := sorted(FIXED_FLAGS[kind] & flags.keys()):

@@ -1,4 +1,4 @@
-"""Read a plan: its fields from YAML, what a short one leaves out, and the data that it asks to make."""
+"""Load a plan: read its fields from YAML, complete a short plan, and make the data files it asks for."""
 
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -12,22 +12,22 @@ from hf_domain.training.settings import has_type, read_settings
 
 # Sections with named entries.
 SECTIONS: dict[str, type] = {"corpora": Corpus, "tasks": Task, "methods": Method}
-# What the only corpus is called where a plan gives no more than its path.
+# The name of a corpus that a plan gives only as a path.
 ONLY_CORPUS = "domain"
 
 
 def load_plan(path: str | Path, output_dir: Path | None = None) -> Plan:
-    """Read a plan, check it, and make the files of data that it leaves to be made, see `prepare_data`.
+    """Read a plan, check it, and make its data files, see `prepare_data`.
 
     Args:
         path: YAML file.
-        output_dir: Of the comparison. Default: the path without its ending.
+        output_dir: The comparison's output folder. Default: the path without its suffix.
 
     Returns:
-        The plan, with paths that hold from its folder.
+        The plan, with paths relative to its folder.
 
     Raises:
-        ValueError: Something is wrong with it: all of its fields in one message, then all that they name in one.
+        ValueError: The plan has problems: all of its fields' in one message, then all of the files' in one.
     """
     path = Path(path)
     content = read_settings(path)
@@ -55,13 +55,13 @@ def load_plan(path: str | Path, output_dir: Path | None = None) -> Plan:
 
 
 def expand_short_forms(content: dict[Any, Any]) -> list[str]:
-    """Give names to what a short plan gives as paths or lists, in place.
+    """Convert the paths and lists of a short plan to named entries, in place.
 
     `corpus: corpus.txt`, `tasks: [acl_arc, scicite]` (or `task: acl_arc`) and `methods: [dapt, varmae]` become
-    mappings; a task is called as its folder.
+    mappings; a task is named after its folder.
 
     Returns:
-        What is wrong.
+        The problems.
     """
     problems = []
     for short, section in (("corpus", "corpora"), ("task", "tasks")):
@@ -91,9 +91,9 @@ def expand_short_forms(content: dict[Any, Any]) -> list[str]:
 
 
 def complete_plan(plan: Plan) -> None:
-    """Fill in what follows from the rest: recipes from names, kinds from columns, metrics from kinds, the only corpus.
+    """Fill in what the plan implies: recipes from names, kinds from columns, metrics from kinds, the only corpus.
 
-    What cannot be found is left to `check_plan`.
+    `check_plan` reports what cannot be found.
     """
     domains = [name for name in plan.corpora if name != plan.general]
     for name, method in plan.methods.items():
@@ -118,7 +118,7 @@ def _build(kind: type, options: Any, where: str, problems: list[str]) -> Any:
 
 
 def _check_types(options: dict[str, Any], kind: type, where: str, problems: list[str]) -> bool:
-    """Note values of another type than the field's; an empty entry of YAML is left to its default."""
+    """Add values of a wrong type to the problems; an empty entry of YAML keeps its default."""
     types = get_type_hints(kind)
     for name in [name for name, value in options.items() if value is None]:
         del options[name]
@@ -132,7 +132,7 @@ def _check_types(options: dict[str, Any], kind: type, where: str, problems: list
 
 
 def _check_fields(options: dict[str, Any], kind: type, where: str, problems: list[str]) -> bool:
-    """Note fields that are unknown or missing; return whether there are none."""
+    """Add unknown or missing fields to the problems; return whether there are none."""
     known = {item.name: item.default is MISSING and item.default_factory is MISSING for item in fields(kind)}
     wrong = [f"{where} has no {name}; there are {', '.join(known)}" for name in options if name not in known]
     wrong += [

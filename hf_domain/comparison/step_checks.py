@@ -1,4 +1,4 @@
-"""What is checked about the steps of a comparison before the first of them runs."""
+"""Check the steps of a comparison before the first of them runs."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -25,11 +25,11 @@ def check_flags(steps: Iterable[Step]) -> None:
     """Check that the commands take the flags of their steps, before the first of them runs.
 
     Raises:
-        ValueError: One is unknown, or its value of another kind; all of them in one message.
+        ValueError: A flag is unknown or has a value of a wrong type; lists all of them.
     """
     given: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for step in steps:
-        for name in step.flags:  # each by itself: a parser tells the first of its problems
+        for name in step.flags:  # one by one, because a parser reports only its first problem
             given[step.command, *step.list_arguments(name)].append(step.name)
     parsers: dict[str, _FlagParser] = {}
     problems: dict[str, list[str]] = {}
@@ -51,10 +51,10 @@ def check_flags(steps: Iterable[Step]) -> None:
 
 
 def check_encoders(plan: Plan, steps: Iterable[Step]) -> None:
-    """Check that the encoders have a masked LM and take texts as long as the steps ask for, before the first one runs.
+    """Check before the first run that the encoders have a masked LM and allow the texts' lengths.
 
     Raises:
-        ValueError: Some do not; all of them in one message.
+        ValueError: Some do not; lists all of them.
     """
     problems = []
     lengths: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""The steps of a comparison: what has to be run, in which order, by which command."""
+"""The steps of a comparison: what to run, in which order, by which command."""
 
 import json
 import math
@@ -26,13 +26,52 @@ from hf_domain.comparison.task_files import find_label_column
 from hf_domain.methods import BASELINE, METHODS
 from hf_domain.training.overrides import parse_overrides
 
+=======
+# Steps of training that measure the time of one, for a budget in minutes; the first five are not timed.
+PROBE_STEPS = 20
+# Save nothing during training and report nothing elsewhere, unless the plan says so.
+TRAINER_OPTIONS: dict[str, Any] = {
+    "save_strategy": "no",
+    "report_to": "none",
+    "disable_tqdm": True,
+}
+# Masked LM on a real corpus takes hours: a killed run continues from its last tenth, and a short run gets a curve too.
+CHECKPOINTS: dict[str, Any] = {
+    "save_strategy": "steps",
+    "save_steps": 0.1,
+    "save_total_limit": 1,
+    "logging_steps": 20,
+}
+# Share of a rung's tokens over which the learning rate falls to 0; published runs with WSD take 10 to 20 %.
+DECAY = 0.15
+PRETRAINING: dict[str, Any] = {
+    "per_device_train_batch_size": 32,
+    "max_seq_length": 128,
+    "warmup_steps": 0.1,
+    "max_eval_samples": 256,
+}
+FINE_TUNING: dict[str, Any] = {
+    "per_device_train_batch_size": 16,
+    "warmup_steps": 0.1,
+    "train_sampling_strategy": "group_by_length",
+}
+# The commands of task kinds, if not named like the kind.
+COMMANDS = {"multi_label": "classification", "regression": "classification"}
+# The flags of fine-tuning that a probe takes.
+PROBE_FLAGS = {
+    *("model_name_or_path", "train_file", "validation_file", "test_file", "text_column_names", "label_column_name"),
+    *("do_regression", "class_weights", "max_seq_length", "per_device_eval_batch_size", "use_cpu"),
+    *("max_train_samples", "max_eval_samples", "max_predict_samples"),
+}
+
+>>>>>>> 5b3c51d (Say in the plan and its steps what each field means)
 
 @dataclass(frozen=True)
 class Step:
     """One run of a command."""
 
     name: str
-    """Of its folder and of its result."""
+    """Name of its folder and of its result."""
     kind: Literal[
         "vocabulary", "datastore", "probe", "trunk", "pretraining", "average", "evaluation", "tuning", "fine_tuning"
     ]
@@ -43,14 +82,15 @@ class Step:
     """Steps whose output it reads."""
     method: str | None = None
     corpus: str | None = None
-    """What it is trained or, for an evaluation, tested on."""
+    """The text or data it trains on; of an evaluation, tests on."""
     task: str | None = None
     seed: int | None = None
     pretraining_seed: int | None = None
-    """Of the encoder; None where none is trained."""
+    """Seed of the encoder's pre-training; None without one."""
     rung: int | None = None
-    """The tokens of its encoder, where the budget has several numbers of them."""
+    """Tokens of its encoder, if the budget has several numbers."""
     fold: int | None = None
+<<<<<<< HEAD
     """Of the task, from 1; None where it has none."""
     labels: float | None = None
     """The share of the training examples that it takes; None: all."""
@@ -68,7 +108,7 @@ class Step:
         return replace(self, flags={**self.flags, **flags})
 
     def list_arguments(self, *names: str) -> list[str]:
-        """Return the command line after the name of the command, or the part of it that gives some flags."""
+        """Return the command line after the command's name, or only the given flags."""
         arguments = []
         for name in names or self.flags:
             value = self.flags[name]
@@ -80,15 +120,15 @@ def list_steps(plan: Plan, output_dir: Path) -> list[Step]:
     """List all steps of a plan, each after those it needs.
 
     Args:
-        plan: What is compared.
-        output_dir: Where the steps write.
+        plan: The plan.
+        output_dir: Folder for the steps' output.
 
     Raises:
         ValueError: Two different steps have the same name.
     """
     root, rungs = find_root(plan, output_dir), plan.budget.rungs or [None]
     listers = [StepLister(plan, root, seed, rung) for rung in rungs for seed in plan.pretraining_seeds]
-    # With a learning rate of its own at each number of tokens, a curve would not show the tokens alone.
+    # Equal learning rates at all numbers of tokens, so that a curve shows the effect of the tokens only.
     first = listers[-len(plan.pretraining_seeds)]
     steps: dict[str, Step] = {}
 
@@ -116,17 +156,17 @@ def list_steps(plan: Plan, output_dir: Path) -> list[Step]:
 
 
 def list_suffixes(pretraining_seeds: list[int]) -> dict[int, str]:
-    """Return what the names of encoders end in, by the seed: the first has the plain name, whatever is added."""
+    """Return the suffixes of encoders' names by seed; the first has none, so that adding seeds renames nothing."""
     return {seed: f"-pretrained{seed}" if number else "" for number, seed in enumerate(pretraining_seeds)}
 
 
 def name_fold(task: str, fold: int | None) -> str:
-    """Return what a task, or one of its folds, is called in names of steps."""
+    """Return the name of a task, or of one of its folds, in names of steps."""
     return task if fold is None else f"{task}-fold{fold}"
 
 
 def find_root(plan: Plan, output_dir: Path) -> str:
-    """Return the folder of a comparison, relative to that of its plan; `..` of a link is not where its name stands."""
+    """Return a comparison's folder relative to its plan's; `..` after a symbolic link leads elsewhere."""
     return os.path.relpath(output_dir.resolve(), plan.folder.resolve())
 
 
@@ -141,18 +181,18 @@ class StepLister:
 
     @property
     def suffix(self) -> str:
-        """What the names of encoders end in."""
+        """The suffix of the encoders' names."""
         rung = "" if self.rung is None else f"-{self.rung}"
         return rung + list_suffixes(self.plan.pretraining_seeds)[self.pretraining_seed]
 
     def step_back(self, method: str) -> "StepLister":
-        """Return the lister of the method that a method starts from: of a rung, each of the two has a share."""
+        """Return the lister for the method that a method starts from; of a rung, each of the two has a share."""
         if self.rung is None or self.plan.get_recipe(method).method is None:
             return self
         return replace(self, rung=round(self.rung * (1 - self.plan.methods[method].share)))
 
     def get_folder(self, step: str) -> str:
-        """Return where a step writes."""
+        """Return the output folder of a step."""
         return f"{self.root}/steps/{step}"
 
     def find_start(self, method: str, task: str) -> str:
@@ -163,24 +203,24 @@ class StepLister:
         return start.encoder or self.plan.encoder
 
     def find_encoder(self, method: str, task: str) -> str:
-        """Return the encoder of a method for a task; that it starts from, where it trains none."""
+        """Return the encoder of a method for a task; if it trains none, the one it starts from."""
         recipe = self.plan.get_recipe(method)
         is_made = recipe.method is not None or recipe.averages
         return self.get_folder(str(self.name_encoder(method, task))) if is_made else self.find_start(method, task)
 
     def name_encoder(self, method: str | None, task: str) -> str | None:
-        """Return the step that makes the encoder of a method for a task; None where no step does."""
+        """Return the step that makes the encoder of a method for a task; None if no step does."""
         if method is None:
             return None
         recipe, after = self.plan.get_recipe(method), self.plan.methods[method].after
         if recipe.method is None and not recipe.averages:
-            return self.name_encoder(after, task)  # it trains nothing, so the whole rung is that of the other
+            return self.name_encoder(after, task)  # it trains nothing, so the other method has the whole rung
         if recipe.text == "general" and after is None:
             return f"{method}-{self.plan.general}{self.suffix}"  # once for the tasks of all corpora
         return f"{method}-{task if self.plan.is_made_of_task(method) else self.plan.tasks[task].corpus}{self.suffix}"
 
     def label_encoder(self, method: str, task: str) -> str:
-        """Return a name for the encoder of a method, which methods with the same encoder share."""
+        """Return a name for the encoder of a method; methods with the same encoder share it."""
         own = "encoder" if self.find_encoder(method, task) == self.plan.encoder else method
         return self.name_encoder(method, task) or own
 
@@ -192,9 +232,9 @@ class StepLister:
         return self.plan.get_recipe(method).expands_vocabulary or self.has_expanded_vocabulary(after)
 
     def has_frozen_passages(self, method: str | None, flags: dict[str, Any]) -> bool:
-        """Return whether a frozen copy encodes the passages of a RADA: others change, and cannot be cached.
+        """Return whether a frozen copy encodes the passages of a RADA; otherwise they change and cannot be cached.
 
-        The flags of the run say so, or those of the masked LM that made its checkpoint.
+        Either the flags of the run or those of the masked LM that made its checkpoint decide.
         """
         overrides = parse_overrides(flags.get("config_overrides"))
         while "passage_encoder" not in overrides and method is not None:
@@ -206,7 +246,7 @@ class StepLister:
         return overrides.get("passage_encoder") == "frozen"
 
     def make_encoder(self, method: str, task: str) -> Iterator[Step]:
-        """Make the steps of the encoder of a method for a task, and of its masked-LM losses."""
+        """Yield the steps that make the encoder of a method for a task, and measure its masked-LM losses."""
         plan, corpus = self.plan, self.plan.tasks[task].corpus
         recipe, after = plan.get_recipe(method), plan.methods[method].after
         if after is not None:
@@ -226,7 +266,7 @@ class StepLister:
             yield self.evaluate(method, task, text)
 
     def pretrain(self, method: str, task: str, name: str, needs: list[str]) -> Iterator[Step]:
-        """Make the steps that train an encoder."""
+        """Yield the steps that train an encoder."""
         plan, corpus = self.plan, self.plan.tasks[task].corpus
         recipe = plan.get_recipe(method)
         flags: dict[str, Any] = {
@@ -267,11 +307,11 @@ class StepLister:
             yield step.change(max_steps=count_steps(tokens, step))
 
     def branch(self, step: Step, task: str) -> Iterator[Step]:
-        """Make the steps that train an encoder up to a rung: a trunk that all rungs share, and the end of this one.
+        """Yield the steps that train an encoder up to a rung: a trunk that all rungs share, and the rung's end.
 
-        The trunk keeps its learning rate. At `1 - DECAY` of each rung a copy branches off, and its learning rate falls
-        to 0 at the rung: the schedule is warm-up, stable, decay. Several budgets so cost little more than the largest
-        one, and each gets the training that it would get alone.
+        The schedule is warm-up, stable, decay: the trunk keeps its learning rate, and at `1 - DECAY` of each rung a
+        copy branches off, whose rate falls to 0 at the rung. Each budget gets the training that it would get alone,
+        and together they cost little more than the largest.
         """
         ends = {rung: count_steps(rung, step) for rung in self.list_rungs(str(step.method))}
         starts = {rung: math.ceil((1 - DECAY) * count) for rung, count in ends.items()}
@@ -302,7 +342,7 @@ class StepLister:
         )  # fmt: skip
 
     def list_rungs(self, method: str) -> list[int]:
-        """List the numbers of tokens at which the encoder of a method is needed: to be scored, and to start from."""
+        """List the numbers of tokens at which a method's encoder is scored or started from."""
         rungs = {*self.plan.budget.rungs}
         for name, other in self.plan.methods.items():
             if other.after == method:
@@ -310,7 +350,7 @@ class StepLister:
         return sorted(rungs)
 
     def expand_vocabulary(self, corpus: str) -> Step:
-        """Make the step that expands the vocabulary of the plan's encoder by words of a corpus."""
+        """Return the step that expands the vocabulary of the plan's encoder by words of a corpus."""
         name = f"vocabulary-{corpus}"
         files = self.plan.corpora[corpus]
         flags: dict[str, Any] = {
@@ -324,10 +364,10 @@ class StepLister:
         return Step(name, "vocabulary", "expand_vocab", flags, corpus=corpus)
 
     def splits_corpus(self, method: str) -> bool:
-        """Return whether masked LM and the passages that it reads are parts of the corpus, as in RADA's paper.
+        """Return whether masked LM and its passages take separate parts of the corpus, as in RADA's paper.
 
-        The nearest passage of a text is that text, with the words that were masked: were it there, nothing else would
-        be learned. A plan that names a file for either of them has told them apart.
+        The nearest passage of a text is the text itself, with its masked words. If it were in the datastore, the model
+        would learn nothing else. A plan that names a file for either of them has separated them itself.
         """
         plan, options = self.plan, self.plan.methods[method]
         groups = (options.pretraining, plan.datastore, options.datastore)
@@ -336,7 +376,7 @@ class StepLister:
         return reads and not any("train_file" in flags for flags in groups)
 
     def build_datastore(self, method: str, task: str) -> Step:
-        """Make the step that builds the datastore of a method, with the tokenizer of the plan's encoder."""
+        """Return the step that builds the datastore of a method, with the tokenizer of the plan's encoder."""
         corpus, is_split = self.plan.tasks[task].corpus, self.splits_corpus(method)
         own, is_of_task = self.plan.methods[method].datastore, self.plan.get_recipe(method).text == "task"
         name = f"datastore-{f'{method}-' if own or is_split else ''}{task if is_of_task else corpus}"
@@ -344,12 +384,12 @@ class StepLister:
         flags = {"model_name_or_path": self.plan.encoder, "train_file": file}
         if is_split:
             flags["held_out_file"] = f"{self.get_folder(name)}/held_out.jsonl"
-        # A folder inside that of the step: a datastore is only built where nothing is, and the log is there.
+        # A subfolder, because a datastore needs a new folder and the step's own holds the log.
         flags |= self.plan.datastore | own | {"output_dir": f"{self.get_folder(name)}/datastore"}
         return Step(name, "datastore", "build_datastore", flags, corpus=corpus, task=task if is_of_task else None)
 
     def evaluate(self, method: str, task: str, corpus: str) -> Step:
-        """Make the step that measures the masked-LM loss of an encoder on text it was not trained on."""
+        """Return the step that measures the masked-LM loss of an encoder on held-out text."""
         encoder, name = self.name_encoder(method, task), f"{self.label_encoder(method, task)}-on-{corpus}"
         file = self.plan.corpora[corpus].validation_file
         flags: dict[str, Any] = {"method": BASELINE, "model_name_or_path": self.find_encoder(method, task)}
@@ -367,15 +407,15 @@ class StepLister:
     def score(
         self, method: str, task: str, fold: int | None, seed: int | None, known: list[str], first: "StepLister"
     ) -> Iterator[Step]:
-        """Make the steps that score an encoder on a task.
+        """Yield the steps that score an encoder on a task.
 
         Args:
-            method: Whose encoder.
-            task: On which it is tested.
-            fold: Of the task.
-            seed: Of fine-tuning; None: the encoder is probed.
-            known: The steps before.
-            first: Makes the encoder with which the learning rates are tried.
+            method: The method that made the encoder.
+            task: The task that tests it.
+            fold: Number of the fold, if the task has folds.
+            seed: Seed of fine-tuning; None probes the encoder.
+            known: The steps so far.
+            first: Makes the encoder on which learning rates are tried.
         """
         if seed is None:
             yield self.probe(method, task, fold, known)
@@ -395,14 +435,14 @@ class StepLister:
         return replace(step, name=name, labels=share).change(**changed)
 
     def probe(self, method: str, task: str, fold: int | None, known: list[str]) -> Step:
-        """Make the step that scores a frozen encoder."""
+        """Return the step that scores a frozen encoder."""
         step = self.fine_tune(method, task, fold, 0, known)
         name = step.name.removesuffix("-seed0") + "-frozen"
         flags = {flag: value for flag, value in step.flags.items() if flag in PROBE_FLAGS}
         return replace(step, name=name, command="probe", seed=None, flags=flags | {"output_dir": self.get_folder(name)})
 
     def tune(self, method: str, task: str, fold: int | None, known: list[str]) -> list[Step]:
-        """Make the steps that try the learning rates, with the first seed, and score the validation set alone."""
+        """Return the steps that try the learning rates at the first seed, on the validation set only."""
         steps = []
         for rate in self.plan.learning_rates:
             step = self.fine_tune(method, task, fold, self.plan.seeds[0], known)
@@ -415,7 +455,7 @@ class StepLister:
     def fine_tune(
         self, method: str, task_name: str, fold: int | None, seed: int, known: list[str], tuning: Sequence[str] = ()
     ) -> Step:
-        """Make the step that fine-tunes an encoder and tests it."""
+        """Return the step that fine-tunes an encoder and tests it."""
         plan, task, encoder = self.plan, self.plan.tasks[task_name], self.name_encoder(method, task_name)
         examples = name_fold(task_name, fold)
         name = f"{method}-{examples}{self.suffix if encoder else ''}-seed{seed}"
@@ -442,7 +482,7 @@ class StepLister:
             column = find_label_column(task.kind, flags["train_file"], plan.folder)
             flags |= {"do_regression": True, "label_column_name": column}
         if task.kind == "multi_label" or flags.get("early_stopping_patience") is not None:
-            flags["do_eval"] = True  # thresholds are chosen on the validation set, and when to stop
+            flags["do_eval"] = True  # the validation set chooses thresholds and when to stop
         flags |= {"seed": seed, "do_train": True, "do_predict": True, "output_dir": self.get_folder(name)}
         command = COMMANDS.get(task.kind, task.kind)
         # What trains no encoder has neither of the two.
@@ -451,10 +491,10 @@ class StepLister:
 
 
 def count_steps(tokens: int, step: Step) -> int:
-    """Return how many steps of pre-training read so many tokens.
+    """Return the number of pre-training steps that read this many tokens.
 
     Raises:
-        ValueError: They are fewer than those of one step.
+        ValueError: One step reads more tokens.
     """
     if tokens < (of_step := count_tokens(step.flags)):
         raise ValueError(
@@ -465,11 +505,11 @@ def count_steps(tokens: int, step: Step) -> int:
 
 
 def find_end(trunk: Step) -> str:
-    """Return the checkpoint that a part of a trunk ends with."""
+    """Return the last checkpoint of a part of a trunk."""
     return f"{trunk.flags['output_dir']}/checkpoint-{trunk.flags['max_steps']}"
 
 
 def count_tokens(flags: Mapping[str, Any]) -> int:
-    """Return the tokens of one step of pre-training."""
+    """Return the number of tokens in one step of pre-training."""
     accumulated = int(flags.get("gradient_accumulation_steps", 1))
     return int(flags["per_device_train_batch_size"]) * int(flags["max_seq_length"]) * accumulated

@@ -1,4 +1,4 @@
-"""The files of a task: whether every row is what its script reads, and the texts that TAPT is trained on."""
+"""Check the files of a task: every row must be what its script reads. Also reads the texts for TAPT."""
 
 import json
 import math
@@ -11,8 +11,8 @@ from hf_domain.data.file_loading import check_held_out
 from hf_domain.data.text_columns import find_text_columns
 from hf_domain.files import write_text
 
-# What every row has beside the texts; those of a classification are found by their names. A regression may call its
-# values `score`, beside labels of another task.
+# Columns that every row has beside its texts, whose names vary for classification. A regression may name its values
+# `score`, beside labels of another task.
 COLUMNS = {
     "classification": {"label"},
     "multi_label": {"label"},
@@ -24,13 +24,13 @@ TEXTS = {"ner": ["tokens"], "qa": ["context", "question"]}
 
 
 def find_kind(file: str, folder: Path) -> str:
-    """Find out from the columns of its training file what kind a task is.
+    """Find the kind of a task from the columns of its training file.
 
     Args:
         file: Relative to the folder; one JSON object a line.
 
     Raises:
-        ValueError: It is none of `COLUMNS`.
+        ValueError: The columns fit no kind in `COLUMNS`.
     """
     columns = _find_columns(file, folder)
     for kind in ("qa", "ner"):
@@ -90,7 +90,7 @@ def _find_columns(file: str, folder: Path) -> dict[str, Any]:
 
 
 def read_rows(file: str, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield where each row stands, and the row."""
+    """Yield each row with its place."""
     if not (folder / file).is_file():
         raise ValueError(f"there is no file {file}")
     has_rows = False
