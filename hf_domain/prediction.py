@@ -41,21 +41,21 @@ from hf_domain.training.stock_models import check_tokenizer_fits
 
 logger = logging.getLogger(__name__)
 
-LONGEST = 512  # tokens: longer ones cost much memory, and few tasks are trained with them
+LONGEST = 512  # tokens; longer rows cost much memory, and few tasks are trained with them
 
 
 @dataclass
 class Task:
-    """What a kind of head reads and gives."""
+    """How a kind of head reads rows and labels them."""
 
     auto_class: Any
     collator: Callable[[PreTrainedTokenizerBase], Any]
     prepare: Callable[..., tuple[Dataset, list[str]]]
-    """Takes rows and the columns that the user names; returns the rows to read, and their columns of text."""
+    """Takes rows and the columns that the user named; returns the rows to read and their columns of text."""
     tokenize: Callable[..., Any]
-    """Takes a batch, the columns, the tokenizer of the model, the greatest length, and the tokenizer that reads."""
+    """Takes a batch, its columns, the model's tokenizer, the length limit, and the tokenizer that reads the batch."""
     decode: Callable[..., list[dict[str, Any]]]
-    """Takes the output of Trainer, what the model read, the rows and the configuration; returns what a row gets."""
+    """Takes Trainer's output, the tokenized rows, the rows and the configuration; returns the result of each row."""
 
 
 def predict(
@@ -77,18 +77,18 @@ def predict(
             question answering.
         data: Texts or rows, see `load_rows`. Token classification takes `tokens`, lists of words, or texts, which are
             cut into words and punctuation; question answering takes `question` and `context`.
-        tokenizer: Its tokenizer. Default: the one beside it.
+        tokenizer: Its tokenizer. Default: the one saved with the model.
         datastore: Folder of the passages that a RADA reads.
         num_passages: Passages retrieved for a row.
-        text_columns: What a sequence classifier reads, one column or two as first,second. Default: a known pair,
+        text_columns: Columns that a sequence classifier reads, one or two as first,second. Default: a known pair,
             `text`, or the only one.
-        max_seq_length: Tokens of a row at most. Default: as many as the model takes, at most 512.
-        batch_size: Rows at once.
+        max_seq_length: Largest number of tokens in a row. Default: the model's limit, at most 512.
+        batch_size: Rows in a batch.
         hub_options: For `from_pretrained`: `revision`, `token`, `trust_remote_code`.
 
     Returns:
-        The rows, in their order, with `prediction` (a label, a list of labels, a value, the tags of the words, or an
-        answer) and `probabilities`: of every label; of each word's tag; of the answer.
+        The rows in their order, with `prediction` (a label, a list of labels, a value, the tags of the words, or an
+        answer) and `probabilities`: of every label, of each word's tag, or of the answer.
 
     Raises:
         FileNotFoundError: A file is missing.
@@ -140,10 +140,10 @@ def find_task(architectures: list[str] | None, name: str) -> Task:
 
     Args:
         architectures: As in the configuration.
-        name: Of the model, for messages.
+        name: The model's name, for messages.
 
     Raises:
-        ValueError: It has no head of a task.
+        ValueError: The model has no task head.
     """
     for head, task in TASKS.items():
         if (architectures or [""])[0].endswith(head):
@@ -170,7 +170,7 @@ def tokenize_columns(batch: Any, tokenizer: Any, columns: list[str], own_tokeniz
 
 
 def decode_classes(output: Any, read: Dataset, rows: Dataset, config: Any) -> list[dict[str, Any]]:
-    """Name the labels of each row, with the probability of every label; a regression gives a value alone."""
+    """Return each row's labels, with the probability of every label; for a regression only the value."""
     logits = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
     problem_type = config.problem_type or ("regression" if config.num_labels == 1 else "single_label_classification")
     names = [config.id2label[number] for number in range(config.num_labels)]
@@ -206,14 +206,14 @@ def prepare_words(rows: Dataset, text_columns: str | None) -> tuple[Dataset, lis
 
 
 def tokenize_tagged(batch: Any, tokenizer: Any, columns: list[str], own_tokenizer: Any, max_seq_length: int) -> Any:
-    """Tokenize words; a label of 0 marks the token that speaks for its word."""
+    """Tokenize words; the label 0 marks the token whose prediction counts for its word."""
     prepare_for_words(tokenizer)
     words = batch[columns[0]]
     return tokenize_words(words, [[0] * len(row) for row in words], tokenizer, max_seq_length=max_seq_length)
 
 
 def decode_tags(output: Any, read: Dataset, rows: Dataset, config: Any) -> list[dict[str, Any]]:
-    """Name the tag of every word, with its probability; a word beyond the greatest length has none."""
+    """Return the tag of every word with its probability; a word beyond the length limit has none."""
     logits = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
     labels = []
     for words, row, marks in zip(rows["tokens"], torch.from_numpy(logits).softmax(-1), output.label_ids, strict=True):
@@ -228,7 +228,7 @@ def decode_tags(output: Any, read: Dataset, rows: Dataset, config: Any) -> list[
 
 
 def prepare_questions(rows: Dataset, text_columns: str | None) -> tuple[Dataset, list[str]]:
-    """Number questions that have no id, and leave out answers that are known."""
+    """Number questions without an id, and drop known answers."""
     columns = ["question", "context"]
     if missing := [name for name in columns if name not in rows.column_names]:
         raise ValueError(f"question answering reads question and context; the data lack {', '.join(missing)}")
@@ -239,7 +239,7 @@ def prepare_questions(rows: Dataset, text_columns: str | None) -> tuple[Dataset,
 
 
 def tokenize_windows(batch: Any, tokenizer: Any, columns: list[str], own_tokenizer: Any, max_seq_length: int) -> Any:
-    """Cut contexts into windows, which a memory reads by its own tokenizer."""
+    """Cut contexts into windows; a memory with its own tokenizer reads the same windows."""
     batch = {name: values for name, values in batch.items() if name != "answers"}
     windows = tokenize_questions(
         batch, own_tokenizer, max_seq_length=max_seq_length, doc_stride=min(128, max_seq_length // 4)

@@ -1,4 +1,4 @@
-"""Publishing a folder in one commit, and what a publication must hold."""
+"""Publish a folder in one commit, after checking that it is a complete and safe publication."""
 
 import json
 import re
@@ -36,13 +36,13 @@ MODEL_FILES = (
     "spm.model",
     "sentencepiece.bpe.model",
 )
-# What a publication holds besides.
+# Further files of a publication.
 OTHER_FILES = ("README.md", "report.json", "*.png", "LICENSE*")
-# Files that may run code when they are loaded, packed ones too.
+# Files that may run code when they are loaded, also when compressed.
 PICKLE = re.compile(
     r"\.(bin|pt|pth|pkl|pickle|ckpt|joblib|dill|npy|npz)(\.(gz|bz2|xz|zip|zst|bak|old))?$", re.IGNORECASE
 )
-# Pauses between attempts; a Hub that restarts is back within them.
+# Seconds between attempts; a Hub that restarts is back within them.
 RETRY_SECONDS = (1, 4)
 
 
@@ -52,19 +52,19 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 
 
 def has_own_code(config: dict[str, Any]) -> bool:
-    """Return whether the code of a model is ours, and lies beside it.
+    """Return whether our code computes a model and is saved with it.
 
-    An `auto_map` alone does not say so: that of a base stays in the configuration of what was made of it, and trust
-    would run the code it names.
+    An `auto_map` alone does not show this: one that belongs to the base stays in the configuration of a derived model,
+    and `trust_remote_code` would run the code that it names.
     """
     return config.get("model_type") in OWN_TYPES
 
 
 def is_hub_id(name: str, folder: str | Path = "") -> bool:
-    """Return whether a name is that of a repository of the Hub, rather than a path.
+    """Return whether a name is a repository of the Hub rather than a path.
 
     Args:
-        folder: Where a relative path would start.
+        folder: Where relative paths start.
     """
     return re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) is not None and not Path(folder, name).exists()
 
@@ -79,12 +79,12 @@ def commit_files(
     message: str,
     revision: str | None = None,
 ) -> str:
-    """Push files of a folder in one commit; `upload_folder` may make several of what takes it long.
+    """Push files of a folder in one commit; `upload_folder` may split a large upload into several.
 
     Args:
-        repo_id: Repository, which exists.
-        names: Paths in the folder, and in the repository.
-        replaced: Pattern of the files that the commit deletes, unless it brings them.
+        repo_id: An existing repository.
+        names: Paths in the folder and in the repository.
+        replaced: Pattern of the files that the commit deletes unless it brings them.
         revision: Branch; None is the main one.
 
     Returns:
@@ -97,23 +97,23 @@ def commit_files(
 
 
 def check_publication(folder: Path) -> list[str]:
-    """Check that a folder is a whole and safe publication.
+    """Check that a folder is a complete and safe publication.
 
     Args:
         folder: A saved model with its README.md.
 
     Returns:
-        The names of the files that are published: those it takes to load the model, and what describes it.
+        The names of the files to publish: those that loading needs, and those that describe the model.
 
     Raises:
-        ValueError: Something is missing, there is a pickle, or the model needs a folder of this machine.
+        ValueError: A file is missing, there is a pickle, or the model needs a local folder.
     """
     files = [file for file in folder.rglob("*") if file.is_file()]
     paths = sorted(file.relative_to(folder).as_posix() for file in files)
     names = [path for path in paths if any(fnmatch(path, p) for p in (*MODEL_FILES, *OTHER_FILES)) and "/" not in path]
     if missing := sorted({"config.json", "tokenizer_config.json", "README.md"} - {*names}):
         raise ValueError(f"a publication must hold model, tokenizer and card, but {folder} lacks {', '.join(missing)}")
-    # Trainer's own pickles are never uploaded, like everything that loading the model does not need.
+    # Trainer's own pickles are never uploaded, nor is anything else that loading does not need.
     left = ("training_args.bin", "checkpoint-*/*")
     if pickles := [path for path in paths if PICKLE.search(path) and not any(fnmatch(path, p) for p in left)]:
         raise ValueError(
@@ -136,7 +136,7 @@ def check_publication(folder: Path) -> list[str]:
 
 
 def check_code(folder: Path) -> None:
-    """Check that a publication leads to no code but ours, which lies in it.
+    """Check that a publication runs no code but ours, which it contains.
 
     Raises:
         ValueError: An `auto_map` names code of another repository, or a class of transformers has one.
@@ -155,7 +155,7 @@ def list_weights(folder: Path) -> list[str]:
     """List the files that should hold the weights of a model, existing or not.
 
     Raises:
-        ValueError: One of them is cut off.
+        ValueError: A file of the weights is truncated.
     """
     index = folder / "model.safetensors.index.json"
     names = ["model.safetensors"]
@@ -180,7 +180,7 @@ def list_code(folder: Path) -> list[str]:
     named = [value for config in configs for value in config.get("auto_map", {}).values()]
     classes = [c for value in named for c in (value if isinstance(value, list) else [value]) if c and "--" not in c]
     names = sorted({f"{name.rpartition('.')[0]}.py" for name in classes})
-    for name in names:  # which grows
+    for name in names:  # the list grows in the loop
         if (folder / name).is_file():
             imported = [f"{module}.py" for module in get_relative_imports(folder / name)]
             names += [each for each in dict.fromkeys(imported) if each not in names]
@@ -194,8 +194,8 @@ def publish(folder: str | Path, repo_id: str, *, private: bool | None = None, to
 
     Args:
         folder: A saved model with its README.md.
-        repo_id: Repository, made if it does not exist; a name alone is in the account of the token.
-        private: Whether a new repository is private; None is what its owner has set.
+        repo_id: Repository, created if missing; a name without owner belongs to the token's account.
+        private: Whether a new repository is private; None takes the owner's setting.
         token: Hub token; None takes the one of `hf auth login`.
 
     Returns:
@@ -216,7 +216,7 @@ def publish(folder: str | Path, repo_id: str, *, private: bool | None = None, to
 
 
 def retry_on_the_hub(push: Callable[[], str], repo_id: str) -> str:
-    """Push, and once more after trouble that passes.
+    """Push, and try again after temporary failures.
 
     Args:
         push: Makes one commit and returns its address.
@@ -227,8 +227,7 @@ def retry_on_the_hub(push: Callable[[], str], repo_id: str) -> str:
     Raises:
         ValueError: The Hub refuses the header of the card and gives the reason, or a name is invalid.
         PermissionError: The token is missing or may not write there.
-        ConnectionError: The Hub could not be reached, or failed, several times; the commit is complete or
-            absent.
+        ConnectionError: The Hub failed or could not be reached, several times; the commit is complete or absent.
     """
     for wait in (*RETRY_SECONDS, None):
         try:

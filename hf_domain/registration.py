@@ -1,7 +1,7 @@
-"""Make our classes known to transformers' Auto classes and to peft, without importing what takes seconds.
+"""Make our classes known to transformers' Auto classes and to peft, without slow imports.
 
-Configurations are registered at once. Models are registered when the first configuration of ours is made: every Auto
-class makes or gets one before it looks for a model. The adapter is registered when peft is imported.
+Configurations are registered at once. Models are registered when the first of our configurations is created: every Auto
+class creates or gets one before it looks for a model. The adapter is registered when peft is imported.
 """
 
 import importlib

@@ -91,9 +91,9 @@ class DataCollatorForTokenMask(DataCollatorForLanguageModeling):
 class DataCollatorForWholeWordMask:
     """Pad a batch and mask whole words of it.
 
-    A word is a run of tokens with the same entry of `word_ids`, so documents packed into one block and sentence pairs
-    need no care: what stands between them has no word. One draw per word decides for all its tokens whether they are
-    predicted and whether they become the mask token, random tokens or stay: a single piece left to see would give its
+    A word is a run of tokens with the same entry of `word_ids`. Documents packed into one block and sentence pairs need
+    no special care, because the tokens between them belong to no word. One draw for each word decides whether its
+    tokens are predicted, and whether all become the mask token, random tokens or stay: one visible piece would give the
     word away (our choice; BERT's release draws the replacement per token). The draws are independent, as in the stock
     collator: `mlm_probability` is an expectation, and a short example may end up without a masked word.
 
