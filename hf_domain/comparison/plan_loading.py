@@ -123,7 +123,8 @@ def _check_types(options: dict[str, Any], kind: type, where: str, problems: list
     for name in [name for name, value in options.items() if value is None]:
         del options[name]
     wrong = [
-        f"{where}: {name} must be a {types[name] if get_args(types[name]) else types[name].__name__}, got {value!r}"
+        f"{where}: {name} must be of the type "
+        f"{types[name] if get_args(types[name]) else types[name].__name__}, got {value!r}"
         for name, value in options.items()
         if not has_type(value, types[name]) and get_origin(types[name]) is not Literal
     ]

@@ -163,7 +163,7 @@ def test_steps_of_folds_have_files_and_caches_of_their_own(folded, tmp_path):
     ("folds", "rows", "message"),
     [
         (1, [], "folds must be at least 2, but is 1"),
-        (2.5, [], "folds is a int . None, got 2.5"),
+        (2.5, [], "folds must be of the type int . None, got 2.5"),
         (3, [{"text": "rare", "label": "cow"}], "3 folds must have what training and testing need, but .* got cow"),
     ],
 )

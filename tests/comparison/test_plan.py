@@ -99,7 +99,7 @@ def test_unknown_and_missing_fields_of_a_plan(content, tmp_path):
     for part in (
         "lacks encoder",
         "the plan has no seed",
-        "seeds is a list[int], got 'three'",
+        "seeds must be of the type list[int], got 'three'",
         "tasks: animals has no metrics",
         "entities lacks folder",
     ):
@@ -115,13 +115,21 @@ def test_unknown_and_missing_fields_of_a_plan(content, tmp_path):
 @pytest.mark.parametrize(
     "section, value, message",
     [
-        ("seeds", 3, "the plan: seeds is a list[int], got 3"),
-        ("seeds", [1, "a"], "the plan: seeds is a list[int], got [1, 'a']"),
-        ("methods", {"dapt": {"tasks": [1]}}, "methods: dapt: tasks is a list[str] | None, got [1]"),
-        ("budget", {"tokens": "1e7"}, "budget: tokens is a int | list[int] | None, got 10000000.0"),
-        ("general", ["general"], r"the plan: general is a str | None, got ['general']"),
-        ("methods", {"dapt": {"tasks": "animals"}}, "methods: dapt: tasks is a list[str] | None, got 'animals'"),
-        ("corpora", {"pets": {"train_file": ["a"], "validation_file": "b"}}, "corpora: pets: train_file is a str"),
+        ("seeds", 3, "the plan: seeds must be of the type list[int], got 3"),
+        ("seeds", [1, "a"], "the plan: seeds must be of the type list[int], got [1, 'a']"),
+        ("methods", {"dapt": {"tasks": [1]}}, "methods: dapt: tasks must be of the type list[str] | None, got [1]"),
+        ("budget", {"tokens": "1e7"}, "budget: tokens must be of the type int | list[int] | None, got 10000000.0"),
+        ("general", ["general"], r"the plan: general must be of the type str | None, got ['general']"),
+        (
+            "methods",
+            {"dapt": {"tasks": "animals"}},
+            "methods: dapt: tasks must be of the type list[str] | None, got 'animals'",
+        ),
+        (
+            "corpora",
+            {"pets": {"train_file": ["a"], "validation_file": "b"}},
+            "corpora: pets: train_file must be of the type str",
+        ),
     ],
 )
 def test_values_of_another_type(content, tmp_path, section, value, message):
@@ -164,7 +172,7 @@ def test_unknown_flags_are_reported_before_the_first_run(content, tmp_path, ran,
     content["tasks"]["animals"]["options"] = {"num_train_epochs": "many"}
     content["methods"]["dapt"] = {"pretraining": {"warm_ups": 1}}
     plan = load_plan(write_plan(content, tmp_path))
-    with pytest.raises(ValueError, match=r"^4 thing.* nothing was run") as error:
+    with pytest.raises(ValueError, match=r"4 problem.* nothing was run") as error:
         run_comparison(plan, tmp_path / "output", execute=note)
     assert ran == []
     assert "- classification: argument --num_train_epochs" in str(error.value)
@@ -216,7 +224,7 @@ def test_flags_that_a_comparison_sets_or_would_misread(content, tmp_path):
         "whole": {"recipe": "fine_tune", "after": "exbert", "fine_tuning": {"train_top_layers": 6}},
         "rada": {"fine_tuning": {"datastore": "mine"}},
     }
-    with pytest.raises(ValueError, match=r"^8 thing.* nothing was run") as error:
+    with pytest.raises(ValueError, match=r"8 problem.* nothing was run") as error:
         load_plan(write_plan(content, tmp_path))
     for part in (
         "\n- pretraining: a flag is written with _ and without --, got gradient-accumulation-steps",
@@ -241,7 +249,7 @@ def test_abbreviated_flags_are_refused(content, tmp_path):
 def test_every_wrong_flag_of_a_step_is_reported(content, tmp_path):
     content["methods"] = {"fine_tune": {"tasks": ["animals"]}}
     content["fine_tuning"] = {"num_train_epochs": "many", "learning_rte": 1, "warmup_steps": "few"}
-    with pytest.raises(ValueError, match=r"^3 thing.* nothing was run"):
+    with pytest.raises(ValueError, match=r"3 problem.* nothing was run"):
         run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", pretend)
 
 
@@ -291,7 +299,7 @@ def test_learning_rates_and_counterparts_that_a_plan_cannot_have(content, tmp_pa
     content["fine_tuning"]["learning_rate"] = 1e-4
     content["methods"] = {"dapt": {"counterpart": "nobody"}}
     content["pretraining"]["seed"] = 2
-    with pytest.raises(ValueError, match=r"^5 thing.* nothing was run") as error:
+    with pytest.raises(ValueError, match=r"5 problem.* nothing was run") as error:
         load_plan(write_plan(content, tmp_path))
     for part in (
         "learning_rates must be two different ones or more, got [0.0001]",
