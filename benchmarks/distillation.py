@@ -12,7 +12,6 @@ import argparse
 import json
 import multiprocessing
 import os
-import platform
 import statistics
 import time
 from pathlib import Path
@@ -24,6 +23,8 @@ from transformers import AutoModel, BertConfig
 from hf_domain.distillation.attention import compute_relation_scores, record_attention
 from hf_domain.distillation.losses import compute_relation_loss
 from hf_domain.distillation.model import DistillationModel
+from hf_domain.environment import describe_environment
+from hf_domain.files import write_json
 from hf_domain.modeling.backbone import find_layers
 
 VARIANTS = ("hooks", "attentions")
@@ -157,15 +158,13 @@ def main() -> None:
         row |= {"median_seconds": seconds, "time_ratio": seconds["hooks"] / seconds["attentions"]}
     result = {
         "arguments": {name: str(value) for name, value in vars(args).items()},
-        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
-        "hardware": torch.cuda.get_device_name() if args.device == "cuda" else platform.processor(),
+        "environment": describe_environment(),
         "threads": torch.get_num_threads(),
         "lengths": lengths,
     }
-    text = json.dumps(result, indent=2)
+    print(json.dumps(result, indent=2))
     if args.output:
-        args.output.write_text(text + "\n", encoding="utf-8")
-    print(text)
+        write_json(args.output, result)
 
 
 if __name__ == "__main__":

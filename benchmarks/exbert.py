@@ -10,17 +10,17 @@ import argparse
 import json
 import multiprocessing
 import os
-import platform
 import resource
 import statistics
 import time
 from pathlib import Path
 
 import torch
-import transformers
 from transformers import AutoConfig, AutoModelForMaskedLM
 
 from hf_domain import ExBertConfig, ExBertForMaskedLM
+from hf_domain.environment import describe_environment
+from hf_domain.files import write_json
 from hf_domain.training.stock_models import decode_labeled_rows_only
 
 VARIANTS = ("stock", "dapt", "exbert")
@@ -114,8 +114,7 @@ def main() -> None:
     train, infer = seconds["train"], seconds["infer"]
     result = {
         "arguments": {name: str(value) for name, value in vars(args).items()},
-        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
-        "hardware": torch.cuda.get_device_name() if args.device == "cuda" else platform.processor(),
+        "environment": describe_environment(),
         "threads": torch.get_num_threads(),
         "median_seconds": seconds,
         "peak_bytes": memory,
@@ -127,10 +126,9 @@ def main() -> None:
             "memory_to_dapt": memory["exbert"] / memory["dapt"],
         },
     }
-    text = json.dumps(result, indent=2)
+    print(json.dumps(result, indent=2))
     if args.output:
-        args.output.write_text(text + "\n", encoding="utf-8")
-    print(text)
+        write_json(args.output, result)
 
 
 if __name__ == "__main__":

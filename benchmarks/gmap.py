@@ -13,17 +13,17 @@ alone tell the models apart.
 import argparse
 import json
 import multiprocessing
-import platform
 import resource
 import statistics
 import time
 from pathlib import Path
 
 import torch
-import transformers
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from hf_domain import GMapConfig, GMapForSequenceClassification
+from hf_domain.environment import describe_environment
+from hf_domain.files import write_json
 
 VARIANTS = ("plain", "gmap", "cached")
 
@@ -121,8 +121,7 @@ def main() -> None:
     train, infer = seconds["train"], seconds["infer"]
     result = {
         "arguments": {name: str(value) for name, value in vars(args).items()},
-        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
-        "hardware": torch.cuda.get_device_name() if args.device == "cuda" else platform.processor(),
+        "environment": describe_environment(),
         "threads": torch.get_num_threads(),
         "median_seconds": seconds,
         "peak_bytes": memory,
@@ -135,10 +134,9 @@ def main() -> None:
             "memory_cached": memory["cached"] / memory["plain"],
         },
     }
-    text = json.dumps(result, indent=2)
+    print(json.dumps(result, indent=2))
     if args.output:
-        args.output.write_text(text + "\n", encoding="utf-8")
-    print(text)
+        write_json(args.output, result)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ fastest of some repetitions counts.
 
 import argparse
 import json
-import platform
 import tempfile
 import time
 from pathlib import Path
@@ -106,14 +105,12 @@ def main() -> None:
         row["times_smaller_on_disk"] = base["megabytes"] / row["megabytes"]
     result = {
         "arguments": {name: str(value) for name, value in vars(args).items()},
-        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
-        "hardware": platform.processor(),
+        "environment": describe_environment(),
         "encoders": rows,
     }
-    text = json.dumps(result, indent=2)
+    print(json.dumps(result, indent=2))
     if args.output:
-        args.output.write_text(text + "\n", encoding="utf-8")
-    print(text)
+        write_json(args.output, result)
 
 
 if __name__ == "__main__":
