@@ -18,7 +18,9 @@ import torch
 import transformers
 from transformers import AutoTokenizer, BertConfig, BertModel
 
+from hf_domain.environment import describe_environment
 from hf_domain.export import QUANTIZED, export_model
+from hf_domain.files import write_json
 
 SHAPES = {
     "base": {},

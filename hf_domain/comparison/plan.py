@@ -107,7 +107,7 @@ class Plan:
     pretraining_seeds: list[int] = field(default_factory=lambda: [42])
     """Seeds of pre-training; each encoder is fine-tuned with each of `seeds`."""
     learning_rates: list[float] = field(default_factory=list)
-    """Of fine-tuning: each method takes the one that is best on the validation set of a task, with the first seed."""
+    """Rates of fine-tuning to choose from: each method takes the best on a task's validation set, at the first seed."""
     labels: list[float] = field(default_factory=list)
     """Shares of the training examples with which rows are scored as well, beside all of them."""
     pretraining: dict[str, Any] = field(default_factory=dict)

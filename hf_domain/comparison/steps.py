@@ -1,4 +1,4 @@
-"""The steps of a comparison: what to run, in which order, by which command."""
+"""The steps of a comparison: what has to be run, in which order, by which command."""
 
 import json
 import math
@@ -26,45 +26,6 @@ from hf_domain.comparison.task_files import find_label_column
 from hf_domain.methods import BASELINE, METHODS
 from hf_domain.training.overrides import parse_overrides
 
-=======
-# Steps of training that measure the time of one, for a budget in minutes; the first five are not timed.
-PROBE_STEPS = 20
-# Save nothing during training and report nothing elsewhere, unless the plan says so.
-TRAINER_OPTIONS: dict[str, Any] = {
-    "save_strategy": "no",
-    "report_to": "none",
-    "disable_tqdm": True,
-}
-# Masked LM on a real corpus takes hours: a killed run continues from its last tenth, and a short run gets a curve too.
-CHECKPOINTS: dict[str, Any] = {
-    "save_strategy": "steps",
-    "save_steps": 0.1,
-    "save_total_limit": 1,
-    "logging_steps": 20,
-}
-# Share of a rung's tokens over which the learning rate falls to 0; published runs with WSD take 10 to 20 %.
-DECAY = 0.15
-PRETRAINING: dict[str, Any] = {
-    "per_device_train_batch_size": 32,
-    "max_seq_length": 128,
-    "warmup_steps": 0.1,
-    "max_eval_samples": 256,
-}
-FINE_TUNING: dict[str, Any] = {
-    "per_device_train_batch_size": 16,
-    "warmup_steps": 0.1,
-    "train_sampling_strategy": "group_by_length",
-}
-# The commands of task kinds, if not named like the kind.
-COMMANDS = {"multi_label": "classification", "regression": "classification"}
-# The flags of fine-tuning that a probe takes.
-PROBE_FLAGS = {
-    *("model_name_or_path", "train_file", "validation_file", "test_file", "text_column_names", "label_column_name"),
-    *("do_regression", "class_weights", "max_seq_length", "per_device_eval_batch_size", "use_cpu"),
-    *("max_train_samples", "max_eval_samples", "max_predict_samples"),
-}
-
->>>>>>> 5b3c51d (Say in the plan and its steps what each field means)
 
 @dataclass(frozen=True)
 class Step:
@@ -90,8 +51,7 @@ class Step:
     rung: int | None = None
     """Tokens of its encoder, if the budget has several numbers."""
     fold: int | None = None
-<<<<<<< HEAD
-    """Of the task, from 1; None where it has none."""
+    """Number of the fold, from 1; None without folds."""
     labels: float | None = None
     """The share of the training examples that it takes; None: all."""
 

@@ -27,21 +27,21 @@ class Report:
         scores: Scores by method, task and seeds, in percent.
         floors: Scores without any training, by name and task.
         unlearned: The seeds whose score is no better than the majority baseline, by method and task.
-        decisions: The differences of the means over tasks, by the pairs of the plan.
-        differences: To the baseline by method and task.
-        gains: The difference of the means over tasks to the encoder without adaptation, by method.
-        costs: By method: what its encoder and its use cost.
-        losses: Masked-LM losses by the title of the encoder and the corpus they were measured on.
-        other_tokens: The titles of encoders with another vocabulary than the plan's: their losses are of other tokens.
-        cached: Methods whose predictions read states that were computed before.
-        commands: The command that trains the encoder of a method, or fine-tunes it where there is none to train.
-        failed: Steps without a result and why.
-        codes: The results by the digest of the code that made them.
-        minutes: That every pre-training took.
+        decisions: Differences of the means over tasks, for the pairs of the plan.
+        differences: Differences to the baseline by method and task.
+        gains: Differences of the means over tasks to the encoder without adaptation, by method.
+        costs: Costs of the encoder and of its use, by method.
+        losses: Masked-LM losses by title of the encoder and corpus.
+        other_tokens: Titles of encoders with another vocabulary than the plan's encoder; their losses do not compare.
+        cached: Methods whose predictions read states from a cache.
+        commands: The command that trains a method's encoder, or fine-tunes it if there is nothing to train.
+        failed: Steps without a result -> the reason.
+        codes: Digest of the code -> the results it made.
+        minutes: Minutes of each pre-training.
         draws: The scores of all rows on resampled test sets, see `draw_scores`.
         examples: Training examples by task.
-        smaller: The same at the smaller budgets, in order.
-        fewer_labels: The same with a share of the training examples, by the share.
+        smaller: Summaries at the smaller budgets, in order.
+        fewer_labels: Share of the training examples -> the summary with it.
     """
 
     plan: dict[str, Any]
