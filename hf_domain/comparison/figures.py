@@ -155,7 +155,7 @@ def make_label_curves(report: Report) -> Any:
     """Mean score of each row against the share of the training examples that it was trained on."""
     import altair
 
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"row": title, "share": share, "score": score, "last": share == 1}
         for share, at in list_label_reports(report).items()
         for method, title in report.titles.items()

@@ -86,7 +86,8 @@ def list_steps(plan: Plan, output_dir: Path) -> list[Step]:
     Raises:
         ValueError: Two different steps have the same name.
     """
-    root, rungs = find_root(plan, output_dir), plan.budget.rungs or [None]
+    root = find_root(plan, output_dir)
+    rungs: Sequence[int | None] = plan.budget.rungs or [None]
     listers = [StepLister(plan, root, seed, rung) for rung in rungs for seed in plan.pretraining_seeds]
     # Equal learning rates at all numbers of tokens, so that a curve shows the effect of the tokens only.
     first = listers[-len(plan.pretraining_seeds)]
@@ -446,8 +447,10 @@ class StepLister:
         flags |= {"seed": seed, "do_train": True, "do_predict": True, "output_dir": self.get_folder(name)}
         command = COMMANDS.get(task.kind, task.kind)
         # What trains no encoder has neither of the two.
-        of_encoder = (self.pretraining_seed, self.rung) if encoder else (None, None)
-        return Step(name, "fine_tuning", command, flags, needs, method, None, task_name, seed, *of_encoder, fold)
+        pretraining_seed, rung = (self.pretraining_seed, self.rung) if encoder else (None, None)
+        return Step(
+            name, "fine_tuning", command, flags, needs, method, None, task_name, seed, pretraining_seed, rung, fold
+        )
 
 
 def count_steps(tokens: int, step: Step) -> int:
