@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 
 import torch
 from tqdm import tqdm
-from transformers import AutoModelForSequenceClassification, BertConfig, HfArgumentParser
+from transformers import AutoModelForSequenceClassification, BatchEncoding, BertConfig, HfArgumentParser
 
 from hf_domain import RadaForSequenceClassification
 from hf_domain.environment import describe_environment
@@ -34,7 +34,7 @@ class Arguments:
     cached: list[int] = field(default_factory=lambda: [1, 5, 10, 50], metadata={"help": "Numbers of cached passages."})
     encoded: list[int] = field(default_factory=lambda: [10], metadata={"help": "Numbers of encoded passages."})
     num_hidden_layers: int = field(default=12, metadata={"help": "Layers of the encoder; 12 is bert-base."})
-    scores: str = field(default="pooled", metadata={"help": "pooled, joint or literal."})
+    scores: str = field(default="pooled", metadata={"help": "pooled, logsumexp, joint or literal."})
     repeats: int = field(default=7, metadata={"help": "Measured steps of each variant."})
     device: str = field(default="cuda" if torch.cuda.is_available() else "cpu", metadata={"help": "Where it runs."})
     output: str = field(default="rada.json", metadata={"help": "Result file."})
@@ -47,10 +47,10 @@ class RandomPassages:
         """No vocabulary."""
         return {}
 
-    def pad(self, batch: dict[str, list], return_tensors: str, padding_side: str) -> dict[str, torch.Tensor]:
-        """Nothing to pad."""
-        input_ids = torch.tensor(batch["input_ids"])
-        return {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
+    def pad(self, rows: list[dict[str, list]], return_tensors: str, padding_side: str) -> BatchEncoding:
+        """Stack the rows, which need no padding."""
+        input_ids = torch.tensor([row["input_ids"] for row in rows])
+        return BatchEncoding({"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)})
 
 
 class Workload:

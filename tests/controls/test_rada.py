@@ -23,12 +23,14 @@ class Language:
     def __init__(self, words):
         self.rng = random.Random(0)
         words = self.rng.sample(words, NUM_LABELS + 550)
-        self.labels, self.keys, self.decoys, self.others = words[:6], words[6:16], words[16:56], words[56:]
+        self.labels, self.keys, self.decoys = words[:6], words[6:16], words[16:56]
+        # Those of texts are not in passages, which would be found by them.
+        self.of_texts, self.of_passages = words[56:256], words[256:]
         self.numbers = iter(self.rng.sample(range(1000, 10_000), NUM_TRAIN + NUM_TEST))
 
-    def write(self, length, *words):
-        """Mix words with so many others that mean nothing."""
-        text = [*map(str, words), *self.rng.sample(self.others, length - len(words))]
+    def write(self, others, length, *words):
+        """Mix words with others that mean nothing."""
+        text = [*map(str, words), *self.rng.sample(others, length - len(words))]
         self.rng.shuffle(text)
         return " ".join(text)
 
@@ -36,8 +38,9 @@ class Language:
 def make_found(language):
     """A text shares its number with one passage; four others share what means nothing, and hold labels too."""
     number, label = next(language.numbers), language.rng.choice(language.labels)
-    text = language.write(10, number)
-    passages = [language.write(8, number, label, *language.rng.sample(text.split(), 2))]
+    text = language.write(language.of_texts, 10, number)
+    shared = language.rng.sample([word for word in text.split() if word != str(number)], 2)
+    passages = [language.write(language.of_passages, 8, number, label, *shared)]
     return text, label, passages
 
 
@@ -49,8 +52,8 @@ def make_alike(language):
     """
     number, labels = next(language.numbers), language.rng.choices(language.labels, k=5)
     shared = [language.rng.choice(language.keys), *language.rng.sample(language.decoys, 4)]
-    passages = [language.write(8, number, *pair) for pair in zip(labels, shared, strict=True)]
-    return language.write(11, number, *shared), labels[0], passages
+    passages = [language.write(language.of_passages, 8, number, *pair) for pair in zip(labels, shared, strict=True)]
+    return language.write(language.of_texts, 11, number, *shared), labels[0], passages
 
 
 @pytest.mark.parametrize(("make", "bar"), [(make_found, 0.8), (make_alike, 0.6)])
