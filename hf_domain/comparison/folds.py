@@ -41,7 +41,7 @@ def drop_repeated(rows: Rows, kind: str, columns: Sequence[str]) -> Rows:
 
 
 def _name_label(kind: str, row: dict[str, Any]) -> str:
-    label = {"ner": row.get("tags"), "qa": row.get("answers")}.get(kind, get_label(kind, row))
+    label: Any = {"ner": row.get("tags"), "qa": row.get("answers")}.get(kind, get_label(kind, row))
     return json.dumps(sorted(map(str, label)) if kind == "multi_label" else label)
 
 

@@ -112,6 +112,11 @@ def make_folds(name: str, task: Task, plan: Plan, folder: Path) -> None:
     if not (made / COUNTS).is_file():
         columns = find_texts(task.kind, sources[0], plan.folder, names)
         items = drop_repeated(rows, task.kind, columns)
+        if len(items) < task.folds:
+            raise ValueError(
+                f"tasks: {name}: folds must be at most the number of items whose labels agree, {len(items)}, but is "
+                f"{task.folds}. Lower it, or add items."
+            )
         for number, parts in enumerate(split_folds(items, task.kind, task.folds), start=1):
             for split, examples in parts.items():
                 (made / f"fold{number}").mkdir(parents=True, exist_ok=True)
@@ -131,8 +136,8 @@ def make_folds(name: str, task: Task, plan: Plan, folder: Path) -> None:
 def write_documents(file: Path, documents: Dataset) -> None:
     """Write documents as JSON lines."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with write_whole(file) as unfinished:
-        documents.to_json(unfinished)
+    with write_whole(file) as unfinished, unfinished.open("w", encoding="utf-8") as lines:
+        lines.writelines(json.dumps({"text": row["text"]}, ensure_ascii=False) + "\n" for row in documents)
 
 
 def localize(file: Path, plan: Plan) -> str:

@@ -159,7 +159,7 @@ def explain(report: Report) -> str:
         if not report.smaller
         else f"Every row has spent {cost}; a method that trains on after another shares them with it. The means by the "
         "budget are of fewer tokens, too; their gains are over no adaptation, with intervals of single comparisons.",
-        "Scores are in percent, on the test sets, of a logistic regression on the states of frozen encoders, which has "
+        "Scores are in percent, on the test sets, of linear models on the states of frozen encoders, which have "
         "no seed."
         if report.plan["evaluation"] == "probe"
         else f"Scores are in percent, on the test sets: the mean over {seeds} seed{'s' * (seeds > 1)} of fine-tuning"

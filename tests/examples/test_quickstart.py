@@ -163,6 +163,8 @@ def test_a_task_is_checked_before_the_corpus_is_copied(monkeypatch, inputs, rows
     [
         ("ner", {"tokens": ["a", "cat"], "tags": ["O", "B-cat"]}),
         ("classification", {"premise": "a cat", "hypothesis": "a dog", "label": 1}),
+        ("multi_label", {"text": "a cat", "label": ["cat", "pet"]}),
+        ("regression", {"text": "a cat", "label": 0.5}),
         (
             "qa",
             {"id": "1", "context": "a cat", "question": "what?", "answers": {"text": ["cat"], "answer_start": [2]}},
@@ -173,7 +175,8 @@ def test_the_kind_of_a_task_is_found(monkeypatch, inputs, kind, row):
     ran = []
     monkeypatch.setattr(quickstart, "run_comparison", lambda plan, _: ran.append(plan))
     monkeypatch.setattr(quickstart, "write_report", lambda _: 1 / 0)
-    rows = [row, row | {"id": "2"} | ({"label": 2} if "label" in row else {})]
+    other = {"multi_label": ["pet"], "regression": 1.5}.get(kind, 2)
+    rows = [row, row | {"id": "2"} | ({"label": other} if "label" in row else {})]
     for split in ("train", "validation", "test"):
         (inputs / "task" / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
     with pytest.raises(ZeroDivisionError):
