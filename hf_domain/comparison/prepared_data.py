@@ -7,8 +7,9 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from datasets import Dataset
 
@@ -39,18 +40,43 @@ def prepare_data(plan: Plan, output_dir: Path) -> None:
         ValueError: The items of a task do not fill its folds, or nothing is left of a corpus.
     """
     folder = output_dir / FOLDER
+    folded = {name: collect_items(name, task, plan) for name, task in plan.tasks.items() if task.folds is not None}
     for name, corpus in plan.corpora.items():
         if not corpus.validation_file:
             hold_out(name, corpus, plan, folder)
     for name, corpus in plan.corpora.items():
-        readers = [
-            task for task in plan.tasks.values() if task.folds is not None and name in (task.corpus, plan.general)
-        ]
-        if readers:
-            drop_items(name, corpus, readers, plan, folder)
-    for name, task in plan.tasks.items():
-        if task.folds is not None:
-            make_folds(name, task, plan, folder)
+        read = [items for task, items in folded.items() if name in (plan.tasks[task].corpus, plan.general)]
+        if read:
+            texts = [join_words(row.get(column)) for items in read for row in items.rows for column in items.columns]
+            drop_items(name, corpus, texts, plan, folder)
+    for name, items in folded.items():
+        make_folds(name, items, plan, folder)
+
+
+@dataclass(frozen=True)
+class Items:
+    """The items of all files of a task, and which columns hold their texts."""
+
+    rows: list[dict[str, Any]]
+    columns: list[str]
+
+
+def collect_items(name: str, task: Task, plan: Plan) -> Items:
+    """Read the items of a task.
+
+    Raises:
+        ValueError: There are fewer than folds.
+    """
+    files = [file for split in SPLITS if (plan.folder / (file := task.get_file(split))).is_file()]
+    rows = [row for file in files for _, row in read_rows(file, plan.folder)]
+    columns = find_texts(task.kind, files[0], plan.folder, task.options.get("text_column_names"))
+    count = len(drop_repeated(rows, task.kind, columns))
+    if count < (task.folds or 0):
+        raise ValueError(
+            f"tasks: {name}: folds must be at most the number of items whose labels agree, {count}, but is "
+            f"{task.folds}. Lower it, or add items."
+        )
+    return Items(rows, columns)
 
 
 def hold_out(name: str, corpus: Corpus, plan: Plan, folder: Path) -> None:
@@ -64,13 +90,13 @@ def hold_out(name: str, corpus: Corpus, plan: Plan, folder: Path) -> None:
     corpus.train_file, corpus.validation_file = (localize(file, plan) for file in files.values())
 
 
-def drop_items(name: str, corpus: Corpus, tasks: Iterable[Task], plan: Plan, folder: Path) -> None:
+def drop_items(name: str, corpus: Corpus, items: list[str], plan: Plan, folder: Path) -> None:
     """Drop the documents that share ten running words with an item of tasks that are tested on all of their items.
 
     Raises:
         ValueError: Nothing is left.
     """
-    source, items = plan.folder / corpus.train_file, [text for task in tasks for text in read_items(task, plan)]
+    source = plan.folder / corpus.train_file
     digest = hashlib.sha256(json.dumps([fingerprint_files([source]), sorted(items)]).encode()).hexdigest()
     file = folder / f"{name}-{digest[:8]}-without-items.jsonl"
     if not file.is_file():
@@ -87,37 +113,20 @@ def drop_items(name: str, corpus: Corpus, tasks: Iterable[Task], plan: Plan, fol
     corpus.train_file = localize(file, plan)
 
 
-def read_items(task: Task, plan: Plan) -> Iterator[str]:
-    """Yield every text of a task."""
-    files = [task.get_file(split) for split in SPLITS]
-    columns = find_texts(task.kind, files[0], plan.folder, task.options.get("text_column_names"))
-    for file in files:
-        if (plan.folder / file).is_file():
-            for _, row in read_rows(file, plan.folder):
-                yield from (join_words(row.get(column)) for column in columns)
-
-
-def make_folds(name: str, task: Task, plan: Plan, folder: Path) -> None:
-    """Write the folds of a task, over the items of all its files, and let the task name them.
+def make_folds(name: str, items: Items, plan: Plan, folder: Path) -> None:
+    """Write the folds of a task, and let the task name them.
 
     Raises:
         ValueError: A fold lacks examples, such as training examples of a label.
     """
+    task, rows = plan.tasks[name], items.rows
     assert task.folds is not None
-    sources = [file for split in SPLITS if (plan.folder / (file := task.get_file(split))).is_file()]
-    rows = [row for file in sources for _, row in read_rows(file, plan.folder)]
     names = task.options.get("text_column_names")
     digest = hashlib.sha256(json.dumps([rows, task.kind, names, task.folds], sort_keys=True).encode()).hexdigest()
     made = folder / f"{name}-{digest[:8]}"
     if not (made / COUNTS).is_file():
-        columns = find_texts(task.kind, sources[0], plan.folder, names)
-        items = drop_repeated(rows, task.kind, columns)
-        if len(items) < task.folds:
-            raise ValueError(
-                f"tasks: {name}: folds must be at most the number of items whose labels agree, {len(items)}, but is "
-                f"{task.folds}. Lower it, or add items."
-            )
-        for number, parts in enumerate(split_folds(items, task.kind, task.folds), start=1):
+        kept = drop_repeated(rows, task.kind, items.columns)
+        for number, parts in enumerate(split_folds(kept, task.kind, task.folds), start=1):
             for split, examples in parts.items():
                 (made / f"fold{number}").mkdir(parents=True, exist_ok=True)
                 lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in examples)
@@ -128,8 +137,8 @@ def make_folds(name: str, task: Task, plan: Plan, folder: Path) -> None:
                     f"tasks: {name}: {task.folds} folds must have what training and testing need, but "
                     f"{'; '.join(problems)}. Lower folds, or drop rare labels."
                 )
-        write_json(made / COUNTS, {"items": len(items), "left out": len(rows) - len(items)})
-        logger.warning(f"{name}: {len(items)} of {len(rows)} items are tested; the others repeat a text")
+        write_json(made / COUNTS, {"items": len(kept), "left out": len(rows) - len(kept)})
+        logger.warning(f"{name}: {len(kept)} of {len(rows)} items are tested; the others repeat a text")
     task.folder = localize(made, plan)
 
 

@@ -877,9 +877,11 @@ PLANS = [
     plan(
         "folds without a corpus",
         ("domain", "share"),
-        corpora={"domain": {"train_file": "task/train.jsonl", "validation_file": "heldout.txt"}},
         tasks={"topics": {"folder": "task", "folds": 2}},
-        files={"task/train.jsonl": change_all_rows(text="one two three four five six seven eight nine ten")},
+        files={
+            "task/train.jsonl": change_rows(text="one two three four five six seven eight nine ten"),
+            "corpus.txt": "One, two, three, four, five, six, seven, eight, nine, ten!\n",
+        },
     ),
     plan(
         "values that are names",
