@@ -28,7 +28,7 @@ from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.publication import make_publication
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.task_files import check_task_files, find_kind
-from hf_domain.data.corpora import check_length
+from hf_domain.data.corpora import check_length, load_corpus
 from hf_domain.files import read_json, write_text
 from hf_domain.methods import BASELINE, RECIPES
 from hf_domain.training.arguments import parse_arguments
@@ -87,6 +87,7 @@ def write_plan(args: Arguments, output_dir: Path) -> Path:
         raise FileExistsError(
             f"{path} is not the plan of these options; choose another --output_dir, or run hf-domain compare {path}"
         )
+    load_corpus(args.corpus)  # a file that cannot be read is refused before anything is written
     output_dir.mkdir(parents=True, exist_ok=True)
     write_text(path, text)
     return path
