@@ -353,7 +353,7 @@ class Recipe:
     method: str | None = None
     """`--method` of the masked-LM stage; None: there is none."""
     text: Literal["domain", "general", "task"] = "domain"
-    """What the masked-LM stage, or the datastore, is made of."""
+    """What the masked-LM stage, or the datastore, is made of. A row made of "task" is not tested on folds."""
     card: str | None = None
     """The method of the model card; None: the recipe makes no model of a domain."""
     counterpart: str | None = "dapt"
