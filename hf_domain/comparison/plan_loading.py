@@ -102,7 +102,7 @@ def complete_plan(plan: Plan) -> None:
         task.corpus = task.corpus or (domains[0] if len(domains) == 1 else "")
         if not task.kind:
             try:
-                task.kind = find_kind(task.get_file("train"), plan.folder)
+                task.kind = find_kind(task.get_file("train"), plan.folder)  # type: ignore[assignment]
             except ValueError:
                 continue
         task.metric = task.metric or METRICS.get(task.kind, ("",))[0]

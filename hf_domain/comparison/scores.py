@@ -103,7 +103,7 @@ def _rank(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return the mean rank of each value when each occurs as often as its weight."""
     _, groups = np.unique(values, return_inverse=True)
     counts = np.zeros((*weights.shape[:-1], groups.max() + 1))
-    np.add.at(counts, (..., groups), weights)
+    np.add.at(counts, (..., groups), weights)  # type: ignore[arg-type]
     return (counts.cumsum(-1) - (counts - 1) / 2)[..., groups]
 
 

@@ -1,6 +1,7 @@
 """Thresholds of several labels, chosen on validation and saved with the model."""
 
 import logging
+from typing import Any
 
 import numpy as np
 from transformers import Trainer
@@ -17,8 +18,8 @@ def set_thresholds(trainer: Trainer) -> None:
     `config.label_thresholds` has a probability for each label, which `hf-domain predict` reads. Without a validation
     set it has none: one half counts.
     """
-    assert trainer.model is not None
-    config = trainer.model.config
+    model: Any = trainer.model
+    config = model.config
     if config.problem_type != "multi_label_classification":
         return
     config.label_thresholds = None  # those of a model that is trained further are of another one
