@@ -47,7 +47,7 @@ import sys
 from pathlib import Path
 
 from hf_domain.comparison.answer import answer, foresee_power
-from hf_domain.comparison.engine import list_missing, prepare_jobs, run_comparison
+from hf_domain.comparison.engine import list_work, run_comparison
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.results import gather_results
@@ -70,7 +70,7 @@ def main() -> None:
     output_dir = args.output_dir or args.plan.with_suffix("")
     plan = load_plan(args.plan, output_dir)
     if args.dry_run:
-        steps = [job.step for job in list_missing(*prepare_jobs(plan, output_dir), output_dir)]
+        steps = list_work(plan, output_dir)
         for step in steps:
             print(f"{step.name}: hf-domain {step.command} {shlex.join(step.list_arguments())}")
         if steps:

@@ -3,6 +3,7 @@
 import math
 import shlex
 import statistics
+from pathlib import Path
 
 from hf_domain.comparison.curves import say_price, say_where_rows_pay
 from hf_domain.comparison.plan import Plan
@@ -15,7 +16,7 @@ from hf_domain.methods import BASELINE, NO_ADAPTATION
 def answer(report: Report) -> list[str]:
     """Return the first sentences of a report: the answer, then its limits."""
     limits = [describe_unlearned(report), describe_failures(report), describe_power(report)]
-    lines = [] if count_unlearned(report) == count_runs(report) else recommend(report)
+    lines = [] if count_unlearned(report) == count_runs(report) else [*recommend(report), describe_models(report)]
     return [line for line in (*lines, *limits) if line]
 
 
@@ -122,6 +123,16 @@ def get_training_seconds(report: Report, method: str) -> tuple[float, float]:
 def describe_command(method: str, report: Report) -> str:
     """Return the command that trains a method, to run in the folder of the plan."""
     return f"The command: {shlex.join(report.commands[method])}" if report.commands[method] else ""
+
+
+def describe_models(report: Report) -> str:
+    """Say where the best fine-tuned models are, which are chosen on validation, whatever the answer is."""
+    home = Path(report.plan["path"]).stem
+    models = [
+        f"for {task} {home}/steps/{run.step.address} ({report.titles[str(run.step.method)]})"
+        for task, run in report.models.items()
+    ]
+    return f"The fine-tuned model with the best validation score is {', '.join(models)}." if models else ""
 
 
 def foresee_power(plan: Plan) -> str:

@@ -17,9 +17,10 @@ from distributed import Client, Future, KilledWorker, wait
 from hf_domain.clusters import open_client, open_local_client
 from hf_domain.comparison.default_flags import CACHES
 from hf_domain.comparison.descriptions import Job, list_jobs
+from hf_domain.comparison.models import drop_models, has_model, list_kept
 from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.progress import ProgressView
-from hf_domain.comparison.results import Result, describe_plan, find_results
+from hf_domain.comparison.results import Result, describe_plan, find_results, get_path
 from hf_domain.comparison.runner import (
     Execute,
     Interrupted,
@@ -29,6 +30,7 @@ from hf_domain.comparison.runner import (
     run_on_cluster,
 )
 from hf_domain.comparison.step_checks import check_encoders, check_flags
+from hf_domain.comparison.steps import Step
 from hf_domain.files import lock_folder, write_json
 
 # Flags of folders that several steps fill: one at a time.
@@ -66,14 +68,21 @@ def run_comparison(
     output_dir = output_dir.resolve()
     jobs, results = prepare_jobs(plan, output_dir)
     addresses = {job.name: job.address for job in jobs}
-    missing = list_missing(jobs, results, output_dir)
-    with lock_folder(output_dir), open_cluster(num_processes, dask_scheduler) if missing else nullcontext() as cluster:
+    lacking = find_lacking(plan, jobs, results, output_dir)
+    with lock_folder(output_dir), open_cluster(num_processes, dask_scheduler) if lacking else nullcontext() as cluster:
         for name in ("locks", "results"):
             (output_dir / name).mkdir(exist_ok=True)
         write_json(output_dir / "plan.json", describe_plan(plan, output_dir, addresses))
-        if cluster is not None:
+        drop_models(output_dir, results, list_kept(plan.keep_models, results))
+        tried: set[str] = set()
+        while cluster is not None and lacking:
             client, run = cluster
+            missing = list_missing(jobs, lacking, output_dir)
+            for job in missing:
+                get_path(output_dir, job.address).unlink(missing_ok=True)
             run_jobs(client, missing, results, plan, output_dir, execute or run)
+            tried |= lacking
+            lacking = find_lacking(plan, jobs, results, output_dir) - tried
     return [results[job.name] for job in jobs]
 
 
@@ -92,16 +101,43 @@ def prepare_jobs(plan: Plan, output_dir: Path) -> tuple[list[Job], dict[str, Res
     return jobs, find_results(output_dir, {job.name: job.address for job in jobs})
 
 
-def list_missing(jobs: list[Job], results: Mapping[str, Result], output_dir: Path) -> list[Job]:
-    """List the steps that have no result or failed, and those whose output these read and that is gone."""
+def find_lacking(plan: Plan, jobs: list[Job], results: Mapping[str, Result], output_dir: Path) -> set[str]:
+    """Return the names of the steps that have no result or failed; if there are none, those whose model is lost.
+
+    A model that is to be kept is made again where its encoder is there, such as after `keep_models: none`.
+    """
+    if unfinished := {job.name for job in jobs if job.name not in results or not results[job.name].is_done}:
+        return unfinished
+    by_name = {job.name: job for job in jobs}
+
+    def can_be_made(name: str) -> bool:
+        needed = [by_name[need] for need in by_name[name].step.needs]
+        return all(has_output(job.step, output_dir / "steps" / job.address) for job in needed)
+
+    kept = list_kept(plan.keep_models, results)
+    return {name for name in kept if not has_model(output_dir, results[name]) and can_be_made(name)}
+
+
+def list_missing(jobs: list[Job], lacking: set[str], output_dir: Path) -> list[Job]:
+    """List the steps that have to run: those that are lacking, and those whose output they read and is gone."""
     missing: dict[str, Job] = {}
     needed: set[str] = set()
     for job in reversed(jobs):
-        is_done = job.name in results and results[job.name].is_done
-        if not is_done or (job.name in needed and not has_output(job.step, output_dir / "steps" / job.address)):
+        is_gone = job.name in needed and not has_output(job.step, output_dir / "steps" / job.address)
+        if job.name in lacking or is_gone:
             missing[job.name] = job
             needed.update(job.step.needs)
     return [*reversed(missing.values())]
+
+
+def list_work(plan: Plan, output_dir: Path) -> list[Step]:
+    """List the steps that `run_comparison` would run.
+
+    Raises:
+        ValueError: See `prepare_jobs`.
+    """
+    jobs, results = prepare_jobs(plan, output_dir)
+    return [job.step for job in list_missing(jobs, find_lacking(plan, jobs, results, output_dir), output_dir)]
 
 
 @contextmanager
@@ -154,6 +190,8 @@ def run_jobs(
                 for future in wait_a_moment(running):
                     job = running.pop(future)
                     results[job.name] = gather_result(future, job)
+                    if job.step.kind == "fine_tuning":
+                        drop_models(output_dir, results, list_kept(plan.keep_models, results))
                     view.end(job, results[job.name], [*waiting, *running.values()], len(workers))
                 view.show(waiting, running, len(workers))
     finally:

@@ -76,6 +76,8 @@ def _check_costs(plan: Plan) -> list[str]:
         problems.append(f"labels must be different shares above 0 and up to 1, but are {plan.labels}")
     if plan.evaluation not in get_args(get_type_hints(Plan)["evaluation"]):
         problems.append(f"evaluation must be fine_tune or probe, but is {plan.evaluation}")
+    if plan.keep_models not in get_args(get_type_hints(Plan)["keep_models"]):
+        problems.append(f"keep_models must be best, all or none, but is {plan.keep_models}")
     if plan.evaluation == "probe" and plan.learning_rates:
         problems.append("learning_rates are of fine-tuning, a probe has none: leave them out")
     if len(set(plan.learning_rates)) < len(plan.learning_rates) or len(plan.learning_rates) == 1:

@@ -2,6 +2,7 @@
 
 import html
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pandas as pd
 from hf_domain.comparison.answer import answer, format_p
 from hf_domain.comparison.curves import make_curve_table, make_label_table
 from hf_domain.comparison.figures import draw, make_figures
+from hf_domain.comparison.models import find_models
 from hf_domain.comparison.results import read_results
 from hf_domain.comparison.statistics import Difference, compute_interval
 from hf_domain.comparison.summary import Report, read_report
@@ -40,7 +42,7 @@ def write_report(output_dir: Path) -> Report:
     """
     if not (output_dir / "plan.json").is_file() or not (results := read_results(output_dir)):
         raise FileNotFoundError(f"there are no results in {output_dir}; run the comparison first")
-    report = read_report(read_json(output_dir / "plan.json"), results)
+    report = replace(read_report(read_json(output_dir / "plan.json"), results), models=find_models(output_dir, results))
     pictures = draw(report, output_dir)
     tables = make_tables(report)
     write_text(output_dir / "report.md", make_markdown(report, tables, pictures))

@@ -24,6 +24,7 @@ from transformers import AutoTokenizer
 from hf_domain import command_line
 from hf_domain.comparison.descriptions import Description, Job, list_versions
 from hf_domain.comparison.floors import score_floors
+from hf_domain.comparison.models import WEIGHTS, get_validation_score
 from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.results import Result, get_path, read_result, write_result
 from hf_domain.comparison.scores import read_predictions
@@ -305,8 +306,9 @@ def read_output(step: Step, plan: Plan, folder: Path) -> dict[str, Any]:
         scores, floors = predictions.score(), score_floors(task, step.flags, plan.folder)
         output |= {"score": scores.compute(), "floors": floors, "predictions": predictions}
         output["milliseconds_per_text"] = 1000 * metrics["predict_runtime"] / len(scores)  # of QA: a question
-    if step.kind in ("fine_tuning", "tuning", "probe", "evaluation", "trunk"):
-        for file in folder.glob("*.safetensors"):
+    # Which fine-tuned models are kept is known once others have ended.
+    if step.kind in ("tuning", "probe", "evaluation", "trunk"):
+        for file in folder.glob(WEIGHTS):
             file.unlink()
     return output
 
@@ -345,9 +347,8 @@ def choose_learning_rate(step: Step, plan: Plan, results: Mapping[str, Result]) 
     if not tried:
         return step
     metric = plan.tasks[str(step.task)].metric
-    name = f"eval_{'f1' if metric == 'entity_f1' else metric}"  # as the commands call it
     done = [result for result in tried if result.is_done]
     if not done:
         raise RuntimeError(f"training failed at every learning rate, the first time with: {tried[0].error}")
-    best = max(done, key=lambda result: result.metrics[name])
+    best = max(done, key=lambda result: get_validation_score(result, metric) or -math.inf)
     return replace(step, flags={**step.flags, "learning_rate": best.step.flags["learning_rate"]})

@@ -408,7 +408,7 @@ class StepLister:
         for rate in self.plan.learning_rates:
             step = self.fine_tune(method, task, fold, self.plan.seeds[0], known)
             name = f"{method}-{name_fold(task, fold)}-rate{rate:g}"
-            flags = {**step.flags, "learning_rate": rate, "do_eval": True, "output_dir": self.get_folder(name)}
+            flags = {**step.flags, "learning_rate": rate, "output_dir": self.get_folder(name)}
             del flags["do_predict"]
             steps.append(replace(step, name=name, kind="tuning", flags=flags))
         return steps
@@ -442,9 +442,9 @@ class StepLister:
         if task.kind == "regression":
             column = find_label_column(task.kind, flags["train_file"], plan.folder)
             flags |= {"do_regression": True, "label_column_name": column}
-        if task.kind == "multi_label" or flags.get("early_stopping_patience") is not None:
-            flags["do_eval"] = True  # the validation set chooses thresholds and when to stop
-        flags |= {"seed": seed, "do_train": True, "do_predict": True, "output_dir": self.get_folder(name)}
+        # On the validation set thresholds are chosen, when to stop, and which model is kept.
+        flags |= {"seed": seed, "do_train": True, "do_eval": True, "do_predict": True}
+        flags["output_dir"] = self.get_folder(name)
         command = COMMANDS.get(task.kind, task.kind)
         # What trains no encoder has neither of the two.
         pretraining_seed, rung = (self.pretraining_seed, self.rung) if encoder else (None, None)

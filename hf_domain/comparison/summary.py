@@ -42,6 +42,7 @@ class Report:
         examples: Training examples by task.
         smaller: Summaries at the smaller budgets, in order.
         fewer_labels: Share of the training examples -> the summary with it.
+        models: For each task the fine-tuning with the best validation score, if its model was kept.
     """
 
     plan: dict[str, Any]
@@ -63,6 +64,7 @@ class Report:
     examples: dict[str, int]
     smaller: list["Report"] = field(default_factory=list)
     fewer_labels: dict[float, "Report"] = field(default_factory=dict)
+    models: Mapping[str, Result] = field(default_factory=dict)
 
     @property
     def titles(self) -> dict[str, str]:

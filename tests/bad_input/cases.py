@@ -843,6 +843,7 @@ PLANS = [
     plan("no accumulation", ("gradient_accumulation_steps", "0"), pretraining={"gradient_accumulation_steps": 0}),
     plan("unknown flag", ("learning_rat",), fine_tuning={"learning_rat": 1}),
     plan("abbreviated flag", ("num_train",), fine_tuning={"num_train": 1}),
+    plan("keeps some models", ("keep_models", "some"), keep_models="some"),
     plan("flag of a comparison", ("output_dir",), fine_tuning={"output_dir": "x"}),
     plan("masks nothing", ("mlm_probability", "0"), pretraining={"mlm_probability": 0}),
     plan("flags are a list", ("pretraining",), pretraining=["a"]),

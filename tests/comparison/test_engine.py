@@ -144,7 +144,7 @@ def read_lines(file):
 def test_real_steps_on_a_cluster(content, tmp_path, killed):
     """Masked LM goes on from its last checkpoint where its worker is lost, and no step outlives its comparison."""
     save_tiny_bert(tmp_path / "encoder", SENTENCES)
-    content |= {"methods": {"dapt": {"tasks": ["animals"]}}, "budget": {"tokens": 64_000}, "seeds": [1]}
+    content |= {"methods": {"dapt": {"tasks": ["animals"]}}, "budget": {"tokens": 32_000}, "seeds": [1]}
     path, log = write_plan(content, tmp_path), tmp_path / "log.txt"
     command = [sys.executable, "-m", "hf_domain.examples.compare", str(path)]
     output_dir = path.with_suffix("")

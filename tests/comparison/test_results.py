@@ -9,7 +9,7 @@ from script_runs import save_tiny_bert
 
 from hf_domain.comparison import descriptions
 from hf_domain.comparison.descriptions import list_jobs
-from hf_domain.comparison.engine import list_missing
+from hf_domain.comparison.engine import find_lacking
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.results import find_results, gather_results, read_results
@@ -21,7 +21,7 @@ def find_stale(plan, output_dir):
     """Return the names of the steps that have no result."""
     jobs = list_jobs(plan, output_dir)
     results = find_results(output_dir, {job.name: job.address for job in jobs})
-    return {job.name for job in list_missing(jobs, results, output_dir)}
+    return find_lacking(plan, jobs, results, output_dir)
 
 
 def read_tree(folder):

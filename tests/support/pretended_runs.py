@@ -83,6 +83,8 @@ def pretend(step, plan, folder):
     (folder / METRICS).write_text(json.dumps(metrics))
     (folder / "model.safetensors").write_bytes(b"weights")
     if step.kind == "fine_tuning":
+        score = random.Random(f"validation of {step.name}").random()
+        (folder / METRICS).write_text(json.dumps(metrics | {"eval_macro_f1": score, "eval_f1": score}))
         rows = [json.loads(line) for line in (plan.folder / step.flags["test_file"]).open()]
         if step.command == "ner":
             tags = [[numbers.choice(["O", "B-A"]) for _ in row["tags"]] for row in rows]
