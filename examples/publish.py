@@ -8,6 +8,8 @@
         --license_note "Base model: Apache-2.0. Abstracts: CC BY 4.0." --limits "English abstracts only." \
         --example "We train a language [MASK]." --repo_id you/encoder-cs
 
+`--task acl_arc` instead of --method and --corpus publishes the fine-tuned model with the best validation score.
+
 It gathers weights, tokenizer, code, pictures and card in a folder, runs the card's snippet on it in a process without
 this package, and pushes it in one commit. Without --repo_id the folder is made and nothing is pushed.
 """
@@ -25,12 +27,15 @@ class Arguments:
     """Which model, and what its card cannot know by itself."""
 
     comparison: str = field(metadata={"help": "Output folder of the comparison."})
-    method: str = field(metadata={"help": "A method of the plan."})
-    corpus: str = field(metadata={"help": "A corpus of the plan; for TAPT the task."})
     output_dir: str = field(metadata={"help": "Folder of the publication."})
     license_note: str = field(metadata={"help": "Licenses of the base model and of the corpus."})
     limits: str = field(metadata={"help": "What the model was not tested for."})
-    example: str = field(metadata={"help": "A sentence with the tokenizer's mask token."})
+    example: str = field(metadata={"help": "A sentence; for an encoder with the tokenizer's mask token."})
+    method: str | None = field(default=None, metadata={"help": "A method of the plan: publish its encoder."})
+    corpus: str | None = field(default=None, metadata={"help": "The corpus of that encoder; for TAPT the task."})
+    task: str | None = field(
+        default=None, metadata={"help": "A task of the plan: publish its best fine-tuned model instead."}
+    )
     license: str | None = field(
         default=None, metadata={"help": "License of the weights, as the Hub writes it, such as apache-2.0."}
     )
@@ -45,11 +50,15 @@ class Arguments:
 
 def main() -> None:
     (args,) = parse_arguments(Arguments, description=__doc__)
+    given = [name for name in ("method", "corpus", "task") if getattr(args, name) is not None]
+    if given not in (["task"], ["method", "corpus"]):
+        raise ValueError(f"give either --method and --corpus, or --task; given are {given or 'none'}")
     folder = make_publication(
         Path(args.comparison),
-        args.method,
-        args.corpus,
         Path(args.output_dir),
+        method=args.method,
+        corpus=args.corpus,
+        task=args.task,
         model_name=args.repo_id or Path(args.output_dir).name,
         license=args.license,
         license_note=args.license_note,

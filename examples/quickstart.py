@@ -111,9 +111,9 @@ def main() -> None:
         raise RuntimeError(f"{name} failed: {error}")
     folder = make_publication(
         output_dir / "plan",
-        "varmae",
-        "domain",
         output_dir / "hub",
+        method="varmae",
+        corpus="domain",
         model_name=f"{encoder.name}-varmae",
         license="apache-2.0" if is_demo else None,
         license_note="The sources and licenses of the demo's data are in examples/quickstart_data/NOTICE.md."

@@ -309,7 +309,7 @@ ABOUT = {"model_name": "someone/model", "license": None, "license_note": "n", "l
 def make(comparison, method, folder=None):
     """Make a publication; returns its card."""
     folder = folder or comparison.home.with_name("hub")
-    return (make_publication(comparison.home, method, "pets", folder, **ABOUT) / "README.md").read_text()
+    return (make_publication(comparison.home, folder, method=method, corpus="pets", **ABOUT) / "README.md").read_text()
 
 
 def list_files(folder):

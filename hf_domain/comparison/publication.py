@@ -4,7 +4,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from hf_domain.cards import make_usage, write_model_card
 from hf_domain.comparison.answer import describe_unlearned
 from hf_domain.comparison.default_flags import CHECKPOINTS, TRAINER_OPTIONS
 from hf_domain.comparison.figures import draw
+from hf_domain.comparison.models import find_models
 from hf_domain.comparison.report import explain, format_markdown_table, make_tables, write_report
 from hf_domain.comparison.results import Description, Result, read_results
 from hf_domain.comparison.summary import Report
@@ -27,13 +28,29 @@ from hf_domain.training.run_files import STATE
 MADE_FILES = ("README.md", "report.json", "*.png")
 # What a comparison keeps in its own folder.
 KEPT = ("steps", "results", "data", "texts", "passages", "memories", "locks")
+# What the Hub calls a kind of tasks; the others classify texts.
+HUB_TASKS = {"ner": "token-classification", "qa": "question-answering"}
 WITHOUT_PACKAGE = "import sys\nsys.modules['hf_domain'] = None\n"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model that a comparison trained."""
+
+    result: Result
+    folder: Path
+    method: str
+    """Of the plan."""
+    card: str | None
+    """A key of `METHODS`: what the card is about; None: fine-tuning alone."""
+    hub_task: str
+    """As the Hub names it."""
+    tasks: list[str]
+    """Of the plan, on which the model was tested."""
 
 
 def make_publication(
     output_dir: Path,
-    method: str,
-    corpus: str,
     folder: Path,
     *,
     model_name: str,
@@ -42,6 +59,9 @@ def make_publication(
     limits: str,
     example: str,
     language: str = "en",
+    method: str | None = None,
+    corpus: str | None = None,
+    task: str | None = None,
 ) -> Path:
     """Gather a model that a comparison trained, and write its card from the results.
 
@@ -50,15 +70,16 @@ def make_publication(
 
     Args:
         output_dir: Of the comparison.
-        method: Of the plan.
-        corpus: Of the plan; what the model was trained on. Of TAPT, and of what starts from it, the task.
         folder: Where the publication is made; an earlier one there is replaced, nothing else is.
         model_name: Name of the model, as its users will write it.
         license: Identifier of the license of the weights; None if it is not settled.
         license_note: Licenses of base model and data.
         limits: What it was not tested for.
-        example: A sentence with the tokenizer's mask token, for the snippet.
+        example: A sentence for the snippet; of an encoder with the tokenizer's mask token.
         language: Code of the language of the corpus.
+        method: Of the plan: its encoder is published.
+        corpus: Of the plan; what that encoder was trained on. Of TAPT, and of what starts from it, the task.
+        task: Of the plan: the fine-tuned model with the best validation score is published instead of an encoder.
 
     Returns:
         The folder.
@@ -73,7 +94,67 @@ def make_publication(
     restore_folder(folder)
     check_replaceable(folder, output_dir)
     check_replaceable(unfinished, output_dir, is_whole=False)
-    name, results = f"{method}-{corpus}", read_results(output_dir)
+    results = read_results(output_dir)
+    if task is not None:
+        source = find_fine_tuned(output_dir, results, task)
+    else:
+        source = find_encoder(output_dir, results, str(method), str(corpus))
+    report, result = write_report(output_dir), source.result
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    tokenizer = AutoTokenizer.from_pretrained(source.folder)
+    for pattern in (*MODEL_FILES, *tokenizer.vocab_files_names.values()):
+        for file in source.folder.glob(pattern):
+            shutil.copy(file, unfinished)
+    config = read_config(source.folder)
+    if not has_own_code(config) and config.pop("auto_map", None):  # of the base: its code computes nothing here
+        write_json(unfinished / "config.json", config)
+    report = keep_tasks(report, source.tasks)
+    pictures = draw(report, unfinished)
+    # The end of a failed step's log explains the failure, but may give away what nobody has checked.
+    scores = read_json(output_dir / "report.json")
+    write_json(unfinished / "report.json", scores | {"failed": sorted(scores["failed"])})
+    if draw_training(source.folder / STATE, unfinished / "training.png"):
+        pictures.append("training.png")
+    encoder, stages = find_start(report.plan, source.method)
+    recipe = RECIPES[report.plan["methods"][source.method]["recipe"]]
+    if task is not None and (recipe.method is not None or recipe.averages):
+        stages.append(recipe.title)
+    # The cards of the others say so themselves.
+    elif source.card and METHODS[source.card].keeps_encoder and "expanded_vocabulary" in result.step.flags:
+        stages.append("an expansion of its vocabulary by words of the domain")
+    start = output_dir / report.plan["folder"] / encoder
+    write_model_card(
+        unfinished,
+        # What was trained says what it is: DAPT that starts after a VarMAE goes on with the VarMAE.
+        method=config["model_type"] if has_own_code(config) else source.card,
+        task=source.hub_task,
+        model_name=model_name,
+        base_model=str(start.resolve()) if start.exists() else encoder,
+        stages=stages,
+        corpus=describe_text(result.step, report.plan),
+        settings=list_settings(result),
+        limits=limits,
+        license=license,
+        license_note=license_note,
+        example=example,
+        usage_output=run_usage(unfinished, example, source.hub_task),
+        language=language,
+        results_table=make_results(report) if report.plan["tasks"] else None,
+        results_note=f"{describe_row(source, report)} {explain(report)}",
+        pictures=pictures,
+    )
+    replace_folder(unfinished, folder)
+    return folder
+
+
+def find_encoder(output_dir: Path, results: Mapping[str, Result], method: str, corpus: str) -> Source:
+    """Find the encoder of a method.
+
+    Raises:
+        ValueError: The comparison did not train it.
+    """
+    name = f"{method}-{corpus}"
     trained = output_dir / "steps" / (results[name].step.address if name in results else name)
     if name not in results or not results[name].is_done or not (trained / "config.json").is_file():
         made = sorted(n for n, r in results.items() if r.step.kind == "pretraining" and r.is_done)
@@ -86,55 +167,49 @@ def make_publication(
             f"{method} makes no model of a domain (its recipe is {recipes[method]}): publish one of "
             f"{', '.join(made) or 'another plan'}"
         )
-    report, result = write_report(output_dir), results[name]
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    tokenizer = AutoTokenizer.from_pretrained(trained)
-    for pattern in (*MODEL_FILES, *tokenizer.vocab_files_names.values()):
-        for file in trained.glob(pattern):
-            shutil.copy(file, unfinished)
-    config = read_config(trained)
-    if not has_own_code(config) and config.pop("auto_map", None):  # of the base: its code computes nothing here
-        write_json(unfinished / "config.json", config)
-    report = keep_tasks(report, list_tasks(name, method, results))
-    pictures = draw(report, unfinished)
-    # The end of a failed step's log explains the failure, but may give away what nobody has checked.
-    scores = read_json(output_dir / "report.json")
-    write_json(unfinished / "report.json", scores | {"failed": sorted(scores["failed"])})
-    if draw_training(trained / STATE, unfinished / "training.png"):
-        pictures.append("training.png")
+    return Source(results[name], trained, method, card, "fill-mask", list_tasks(name, method, results))
+
+
+def find_fine_tuned(output_dir: Path, results: Mapping[str, Result], task: str) -> Source:
+    """Find the fine-tuned model of a task with the best validation score.
+
+    Raises:
+        ValueError: The comparison did not keep it.
+    """
+    models = find_models(output_dir, results)
+    if task not in models:
+        raise ValueError(
+            f"--task must be a task whose best fine-tuned model was kept, {', '.join(models) or 'and there is none'}, "
+            f"but is {task}. Set keep_models: best in the plan, and run the comparison again."
+        )
+    run, kind = models[task], read_json(output_dir / "plan.json")["tasks"][task]["kind"]
+    hub_task = HUB_TASKS.get(kind, "text-classification")
+    return Source(run, output_dir / "steps" / run.step.address, str(run.step.method), None, hub_task, [task])
+
+
+def list_settings(result: Result) -> dict[str, Any]:
+    """List how a model was trained, and what it cost."""
     settings = {key.replace("_", " "): value for key, value in result.step.flags.items() if is_setting(key)}
-    settings["max steps"] = result.max_steps
+    if "learning_rate" in result.metrics:  # as it was chosen
+        settings["learning rate"] = result.metrics["learning_rate"]
+    if result.max_steps is not None:
+        settings["max steps"] = result.max_steps
     if result.tokens is not None:
         settings["tokens"] = f"{result.tokens:,}"
     settings["seconds"] = f"{result.seconds:.0f}"
     settings["versions"] = ", ".join(f"{k} {v}" for k, v in result.environment["versions"].items())
-    encoder, stages = find_start(report.plan, method)
-    # The cards of the others say so themselves.
-    if METHODS[card].keeps_encoder and "expanded_vocabulary" in result.step.flags:
-        stages.append("an expansion of its vocabulary by words of the domain")
-    start = output_dir / report.plan["folder"] / encoder
-    write_model_card(
-        unfinished,
-        # What was trained says what it is: DAPT that starts after a VarMAE goes on with the VarMAE.
-        method=config["model_type"] if has_own_code(config) else card,
-        model_name=model_name,
-        base_model=str(start.resolve()) if start.exists() else encoder,
-        stages=stages,
-        corpus=describe_text(result.step, report.plan),
-        settings=settings,
-        limits=limits,
-        license=license,
-        license_note=license_note,
-        example=example,
-        usage_output=run_usage(unfinished, example),
-        language=language,
-        results_table=make_results(report) if report.plan["tasks"] else None,
-        results_note=f"{find_row(report, method)} is this model. {explain(report)}",
-        pictures=pictures,
+    return settings
+
+
+def describe_row(source: Source, report: Report) -> str:
+    """Say which row of the table a model is of, and how a fine-tuned one was chosen."""
+    row = find_row(report, source.method)
+    if source.result.score is None:
+        return f"{row} is this model."
+    return (
+        f"This model is a run of {row}. It has the best validation score of all runs, and a test score of "
+        f"{source.result.score:.1f}."
     )
-    replace_folder(unfinished, folder)
-    return folder
 
 
 def check_replaceable(folder: Path, output_dir: Path, *, is_whole: bool = True) -> None:
@@ -226,13 +301,13 @@ def find_row(report: Report, method: str) -> str:
     return report.plan["titles"][method]
 
 
-def run_usage(folder: Path, example: str) -> str:
+def run_usage(folder: Path, example: str, hub_task: str) -> str:
     """Run the snippet of the card on a folder, without this package; returns what it prints.
 
     Raises:
         RuntimeError: It fails.
     """
-    snippet = make_usage(folder, str(folder.resolve()), example)
+    snippet = make_usage(folder, str(folder.resolve()), example, hub_task)
     command = [sys.executable, "-c", WITHOUT_PACKAGE + snippet]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     if run.returncode:

@@ -708,6 +708,15 @@ OTHERS = [
     forget("weights are truncated", ("adapted/model.safetensors",), files={"adapted/model.safetensors": truncate}),
     Case("publish", "no comparison", ("nowhere",), {"comparison": "nowhere"}),
     Case("publish", "folder that is no comparison", ("encoder",), {"comparison": "encoder"}),
+    Case("publish", "method and task", ("--task", "--method"), {"task": "task"}),
+    Case("publish", "method without corpus", ("--corpus",), {"corpus": None}),
+    Case(
+        "publish",
+        "task without a model",
+        ("--task", "keep_models"),
+        {"method": None, "corpus": None, "task": "task"},
+        files={"comparison/plan.json": '{"steps": {}, "methods": {}}'},
+    ),
     Case("publish", "nothing run", ("comparison", "plan.json")),
     Case(
         "publish",

@@ -47,7 +47,7 @@ def answer(content, tmp_path):
 
 
 def test_a_row_that_is_surely_better_is_recommended(answer):
-    report, (_, first, costs, command, limit, *_) = answer(varmae=0.85)
+    report, (_, first, costs, command, models, limit, *_) = answer(varmae=0.85)
     difference = report.decisions["varmae", "dapt"]
     assert len(report.decisions) == 5  # the counterpart of G-MAP and of VarMAE is DAPT, that of DAPT is general text
     assert first == (
@@ -57,6 +57,7 @@ def test_a_row_that_is_surely_better_is_recommended(answer):
     losses = report.losses["VarMAE"]["general"], report.losses["the encoder as it was"]["general"]
     assert "It costs 1,024 tokens" in costs and f"from {losses[1]:.3f} to {losses[0]:.3f}" in costs
     assert command.startswith("The command: hf-domain mlm --method varmae --model_name_or_path encoder")
+    assert models.startswith("The fine-tuned model with the best validation score is for a plan/steps/")
     assert limit.startswith("Differences below about ")
 
 
@@ -101,7 +102,7 @@ def test_terminal_ends_with_the_answer(answer, tmp_path, monkeypatch, capsys):
     answer(varmae=0.85)
     monkeypatch.setattr("sys.argv", ["compare.py", str(tmp_path / "plan.yaml"), "--report_only"])
     compare.main()
-    *_, first, _, _, _ = capsys.readouterr().out.splitlines()
+    *_, first, _, _, _, _ = capsys.readouterr().out.splitlines()
     assert first.startswith("Use VarMAE: ")
 
 

@@ -247,14 +247,14 @@ def test_flags_of_several_labels_and_of_values(content, tmp_path):
     assert steps["dapt-several-frozen"].flags["validation_file"] == "several/validation.jsonl"
 
 
-def test_early_stopping_evaluates(content, tmp_path):
+def test_every_fine_tuning_evaluates(content, tmp_path):
     content |= {"methods": ["fine_tune"], "seeds": [1]}
-    for options, evaluates in (({}, False), ({"early_stopping_patience": 2}, True)):
+    for options in ({}, {"early_stopping_patience": 2}):
         content["fine_tuning"] = {"use_cpu": True, **options}
         steps = list_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")
         check_flags(steps)
         tuned = [step for step in steps if step.kind == "fine_tuning"]
-        assert {step.flags.get("do_eval", False) for step in tuned} == {evaluates}
+        assert {step.flags.get("do_eval", False) for step in tuned} == {True}
 
 
 def test_report_of_a_probe_tests_without_seeds(content, tmp_path):

@@ -96,6 +96,20 @@ def test_from_corpus_to_hub_folder(monkeypatch, inputs, capfd):
     run_publish(monkeypatch, **options)
     assert "BertForMaskedLM" in (inputs / "hub" / "config.json").read_text()
 
+    # The best fine-tuned model of the task, by validation.
+    fine_tuned = {name: value for name, value in options.items() if name not in ("method", "corpus")}
+    fine_tuned |= {"output_dir": inputs / "tuned", "task": "task", "example": "the cat sat"}
+    run_publish(monkeypatch, **fine_tuned)
+    (kept,) = (output / "plan" / "steps").glob("*-task-seed*/*.safetensors")
+    assert (inputs / "tuned" / "model.safetensors").read_bytes() == kept.read_bytes()
+    card = (inputs / "tuned" / "README.md").read_text()
+    assert "pipeline_tag: text-classification" in card and "It has the best validation score of all runs" in card
+    assert "'label': " in card and str(inputs) not in card
+    with pytest.raises(ValueError, match="--task must be a task whose best fine-tuned model was kept, task, but is x"):
+        run_publish(monkeypatch, **{**fine_tuned, "task": "x"})
+    with pytest.raises(ValueError, match="give either --method and --corpus, or --task"):
+        run_publish(monkeypatch, **{**options, "task": "task"})
+
     # A table of runs that did not learn is never shown without saying so.
     for path in (output / "plan" / "results").glob("*-task-seed*.json"):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"score": 0.0}))
