@@ -272,7 +272,8 @@ class BackbonePreTrainedModel(PreTrainedModel):
         backbone = self.get_backbone()
         if isinstance(backbone, BackbonePreTrainedModel) and self.get_output_embeddings() is None:
             return backbone.resize_token_embeddings(*args, **kwargs)
-        old_size = self.get_input_embeddings().num_embeddings
+        before: Any = self.get_input_embeddings()
+        old_size = before.num_embeddings
         table: Any = super().resize_token_embeddings(*args, **kwargs)
         if table.num_embeddings != old_size:
             for module in self.modules():

@@ -103,8 +103,9 @@ class Annealing(TrainerCallback):
     ) -> None:
         """Tell them; a run that continues from a checkpoint takes up where that was."""
         for module in () if model is None else model.modules():
-            if isinstance(module, BackbonePreTrainedModel) and hasattr(module, "anneal"):
-                module.anneal(state.global_step / state.max_steps)
+            anneal: Any = getattr(module, "anneal", None)
+            if isinstance(module, BackbonePreTrainedModel) and anneal is not None:
+                anneal(state.global_step / state.max_steps)
 
 
 class PushCodeCallback(TrainerCallback):

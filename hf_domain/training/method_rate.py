@@ -39,7 +39,9 @@ def choose_method_rate(model: PreTrainedModel, args: ModelArguments) -> None:
 def use_method_rate(trainer: Trainer) -> None:
     """Give the trainer's optimizer groups for what the method adds, if that has another rate than the rest."""
     model: Any = trainer.model
-    rate, least = model.__dict__.pop("method_rates", (None, 0.0))
+    if "method_rates" not in model.__dict__:
+        return
+    rate, least = model.__dict__.pop("method_rates")
     if rate is None:
         rate = max(least, trainer.args.learning_rate)
     added = {id(weight) for weight in list_added_weights(model)}
