@@ -8,7 +8,7 @@ import time
 
 import pytest
 from pretended_runs import SENTENCES, get_result, write_plan
-from script_runs import save_tiny_bert
+from script_runs import save_tiny_bert, write_jsonl
 
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.steps import list_steps
@@ -55,3 +55,28 @@ def test_script_is_killed_and_continues(content, tmp_path, monkeypatch, capsys):
     get_result(tmp_path / "plan", "dapt-pets").unlink()
     compare_script.main()
     assert capsys.readouterr().out.startswith("dapt-pets: hf-domain mlm --method dapt")
+
+
+def test_folds_several_labels_and_early_stopping_of_real_runs(content, tmp_path, monkeypatch):
+    """Thresholds and stops are of the validation part of each fold; class weights are those of its training part."""
+    save_tiny_bert(tmp_path / "encoder", SENTENCES)
+    rows = [{"text": f"{text} {number}", "label": text.split()[1:2]} for number, text in enumerate(SENTENCES[:48])]
+    write_jsonl(tmp_path / "animals" / "train.jsonl", rows)
+    for split in ("validation", "test"):
+        (tmp_path / "animals" / f"{split}.jsonl").unlink()
+    options = {"class_weights": "balanced", "learning_rate": 1e-12, "num_train_epochs": 9}
+    content |= {"corpus": "corpus.txt", "methods": ["fine_tune"], "seeds": [1], "general": None}
+    content |= {"tasks": {"animals": {"folder": "animals", "folds": 2, "options": options}}}
+    content["fine_tuning"] |= {"early_stopping_patience": 1, "max_seq_length": 16}
+    del content["corpora"]
+    path = write_plan(content, tmp_path)
+    monkeypatch.setattr(sys, "argv", ["compare", str(path)])
+    compare_script.main()
+    report = read_json(tmp_path / "plan" / "report.json")
+    assert report["failed"] == {} and report["scores"]["fine_tune"]["animals"].keys() == {"1"}
+    assert not list((tmp_path / "plan").rglob("checkpoint-*"))
+    for fold in (1, 2):
+        file = get_result(tmp_path / "plan", f"fine_tune-animals-fold{fold}-seed1")
+        assert read_json(file)["metrics"]["epoch"] == 2  # at this rate the second epoch is no better
+        config = read_json(tmp_path / "plan" / "steps" / file.stem / "config.json")
+        assert config["problem_type"] == "multi_label_classification" and len(config["label_thresholds"]) == 3
