@@ -120,7 +120,10 @@ def test_command_line(tmp_path):
     [
         ("--help", ""),
         ("--version", ""),
-        ("mlm --learning_rat 1", "there is no option --learning_rat: did you mean --learning_rate or --method_learning_rate?"),
+        (
+            "mlm --learning_rat 1",
+            "there is no option --learning_rat: did you mean --learning_rate or --method_learning_rate?",
+        ),
         ("compare --dry", "there is no option --dry: did you mean --dry_run?"),
         ("mlm --learning_rate fast --seed 1", "--learning_rate must be a number, but is fast"),
         ("ner --max_steps=1e3", "--max_steps must be a whole number, but is 1e3"),

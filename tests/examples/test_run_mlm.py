@@ -176,7 +176,7 @@ def test_memory_that_does_not_fit(run, tmp_path, encoder, general, expanded):
     options = {"method": "gmap", "memory_name_or_path": general}
     refuse(run, tmp_path, "both encoders must have one tokenizer", expanded_vocabulary=expanded, **options)
     refuse(run, tmp_path, "ascending layers from 1 to 2", config_overrides="memory_layers=[3]", **options)
-    refuse(run, tmp_path, "must read the memory, but ensemble is for task heads", config_overrides="strategy=ensemble", **options)
+    refuse(run, tmp_path, "but ensemble is for task heads", config_overrides="strategy=ensemble", **options)
     make_bert_tokenizer(SENTENCES[:3]).save_pretrained(general)
     refuse(run, tmp_path, "both encoders must have one tokenizer", **options)
 
