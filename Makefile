@@ -27,7 +27,7 @@ test: install  ## hermetic and offline: about 9 minutes on 2 cores
 test-faults: install  ## commands killed at every write, full disks and all bad inputs
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests -n $(PROCESSES) -m faults
 
-test-javascript: install  ## saved tokenizers and exports in transformers.js; needs node and npm, installs about 500 MB: 3 minutes
+test-javascript: install  ## saved tokenizers and exports in transformers.js; needs node and npm, installs about 500 MB: some minutes
 	cd tests/javascript && npm install --ignore-scripts --no-audit --no-fund --no-package-lock
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/tokenization/test_javascript.py tests/test_export.py -k 'transformers_js' -s
 
@@ -40,7 +40,7 @@ check: install  ## lint, format and types; the types of the built wheel, because
 test-benchmarks: install  ## every script of benchmarks/ at its smallest size: about 4 minutes on 2 cores
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/test_benchmarks.py -m benchmarks -n $(PROCESSES)
 
-test-controls: install  ## whether RADA and G-MAP learn what they are for, from their defaults: about 6 minutes on 2 cores
+test-controls: install  ## whether RADA and G-MAP learn what they are for, from their defaults: some minutes each
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/controls -m controls -n $(PROCESSES)
 
 test-lowest:  ## the tests on the lower bounds of the HuggingFace packages; torch stays at the pinned one
