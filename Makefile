@@ -21,7 +21,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: install  ## the main job on the data in the repository: about 14 minutes on 2 cores
 	$(BIN)/python examples/quickstart.py
 
-test: install  ## hermetic and offline: about 9 minutes on 2 cores
+test: install  ## hermetic and offline: about 13 minutes on 2 cores
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests -n $(PROCESSES)
 
 test-faults: install  ## commands killed at every write, full disks and all bad inputs
