@@ -7,7 +7,7 @@
     python examples/advise.py --model_name_or_path bert-base-uncased --corpus corpus.txt.gz --task acl_arc scierc \
         --general wikipedia.txt.gz --output_dir advice
 
-It reads samples for a minute or so and trains nothing: how words are cut, how well the encoder predicts the corpus, how
+It reads samples and trains nothing: how words are cut, how well the encoder predicts the corpus, how
 much text there is, how sharp the tests are, what a vote of the nearest texts scores, how fast this machine trains.
 `hf-domain compare advice/plan.yaml` runs the plan. `hf_domain.advise` does the same in Python.
 """

@@ -1,4 +1,4 @@
-"""What to try first on a corpus and its tasks: facts that a minute measures, and a plan with its reasons."""
+"""What to try first on a corpus and its tasks: facts measured on samples, and a plan with its reasons."""
 
 import os
 import shlex

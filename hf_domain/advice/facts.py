@@ -1,4 +1,4 @@
-"""Facts about an encoder, a corpus and its tasks, from samples: a minute on a CPU for a small encoder."""
+"""Facts about an encoder, a corpus and its tasks, from samples."""
 
 import random
 import statistics

@@ -21,12 +21,12 @@ SMALL, PASSES = 50_000_000, 10
 ENOUGH_TEXTS = 500
 # Points of the BM25 vote above the majority baseline from which passages are worth reading.
 HELPFUL_VOTE = 10.0
-# Points that a plan should see: a third of what adaptation gained in the pilots on an unseen domain.
+# Points that a plan should see.
 SHARP = 1.0
 # Training examples of a task that a comparison takes at most, to stay within hours.
 MAX_TRAIN_SAMPLES = 2000
-# Seconds of a training step relative to DAPT's: docs/papers.md, and figure 2 of exBERT's paper. The others train as
-# DAPT does, or not at all.
+# Seconds of a training step relative to DAPT's: docs/papers.md; exBERT's paper has 1.4. The others train as DAPT
+# does, or not at all.
 STEP_COSTS = {"varmae": 0.38, "exbert": 1.4, "fine_tune": 0.0, "average": 0.0, "gmap": 0.0, "rada": 0.0}
 
 

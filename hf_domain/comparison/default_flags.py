@@ -17,7 +17,7 @@ CHECKPOINTS: dict[str, Any] = {
     "save_total_limit": 1,
     "logging_steps": 20,
 }
-# The part of its tokens in which the learning rate of a rung goes down to 0; the pilots of WSD take 10 to 20 %.
+# The part of its tokens in which the learning rate of a rung goes down to 0; our choice.
 DECAY = 0.15
 PRETRAINING: dict[str, Any] = {
     "per_device_train_batch_size": 32,
