@@ -57,7 +57,7 @@ test-peers: install  ## the tests that transformers and peft run over their own 
 	$(BIN)/python tests_peers/fetch.py
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests_peers -n $(PROCESSES)
 
-test-servers: install  ## the contract of search servers on OpenSearch, which Maven fetches; skipped without Java and Maven
+test-servers: install  ## search servers: the contract and failures of OpenSearch, which Maven fetches; skipped without Java and Maven
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python tests/datastore/servers/run_suite.py
 
 docs: install  ## the site, in build/site; a broken link is an error
