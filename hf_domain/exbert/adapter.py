@@ -233,10 +233,11 @@ class DecoderBias(nn.Module):
     def __init__(self, base_vocab_size: int, extension_vocab_size: int):
         super().__init__()
         self.base_bias = nn.Parameter(torch.zeros(base_vocab_size))
-        self.extension_bias = nn.Parameter(torch.zeros(extension_vocab_size))
+        # An empty one would never get a gradient, which stops training on several processes.
+        self.extension_bias = nn.Parameter(torch.zeros(extension_vocab_size)) if extension_vocab_size else None
 
     def __len__(self) -> int:
-        return len(self.base_bias) + len(self.extension_bias)
+        return len(self.base_bias) + (0 if self.extension_bias is None else len(self.extension_bias))
 
 
 class DecoderAdapters(ExBertAdapterLayer):
@@ -258,7 +259,7 @@ class DecoderAdapters(ExBertAdapterLayer):
             return logits
         dtype = hidden_states.dtype
         base = logits[..., : len(bias.base_bias)] + bias.base_bias.to(dtype)
-        if not len(bias.extension_bias):
+        if bias.extension_bias is None:
             return base
         weight = self.tables[0].extension.weight.to(dtype)
         return torch.cat([base, F.linear(hidden_states, weight, bias.extension_bias.to(dtype))], dim=-1)

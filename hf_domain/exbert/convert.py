@@ -71,7 +71,7 @@ def convert_to_adapter(model: ExBertPreTrainedModel, base: PreTrainedModel) -> P
         own_decoder: Any = model.get_output_embeddings()
         bias = decoder.adapters.exbert_adapters["default"]
         bias.base_bias += (own_decoder.bias - decoder.bias)[: len(bias.base_bias)]
-        if len(bias.extension_bias):
+        if bias.extension_bias is not None:
             bias.extension_bias.copy_(own_decoder.extension.bias)
     return adapter
 
@@ -98,7 +98,7 @@ def convert_to_model(adapter: PeftModel) -> ExBertModel | ExBertForMaskedLM:
         bias = decoder.adapters.exbert_adapters[name]
         own_decoder: Any = model.get_output_embeddings()
         own_decoder.bias[: len(bias.base_bias)] += bias.base_bias
-        if len(bias.extension_bias):
+        if bias.extension_bias is not None:
             own_decoder.extension.bias.copy_(bias.extension_bias)
     return model
 

@@ -155,6 +155,9 @@ def test_ablations(absent):
     assert any(".side." in name for name in names) is (absent == "extension_vocab_size")
     assert any(".extension." in name for name in names) is (absent == "extension_hidden_size")
     assert predict(model, make_base_batch()).shape[-1] == VOCAB_SIZE + (0 if absent == "extension_vocab_size" else 10)
+    model(**make_base_batch()).loss.backward()
+    trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    assert [name for name, weight in trained.items() if weight.grad is None] == []  # DDP stops at the first
 
 
 def test_size_on_disk_beside_the_full_model(tmp_path):

@@ -1,0 +1,48 @@
+"""What `hf-domain` makes of errors: one line for a user's mistake, a traceback for a bug of ours."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from hf_domain import command_line
+from hf_domain.files import read_json
+
+
+def run(monkeypatch, function):
+    """Run a command whose work is this function."""
+    monkeypatch.setattr(command_line, "import_command", lambda name: SimpleNamespace(main=function))
+    monkeypatch.setattr(sys, "argv", ["hf-domain", "predict"])
+    command_line.main()
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        lambda: {}["missing"],
+        lambda: None.missing,
+        lambda: [][0],
+        lambda: int("x"),  # a ValueError of Python itself: nothing of ours explained it
+        lambda: 1 / 0,
+    ],
+)
+def test_a_bug_keeps_its_traceback(monkeypatch, bug):
+    with pytest.raises((KeyError, AttributeError, IndexError, ValueError, ZeroDivisionError)) as caught:
+        run(monkeypatch, bug)
+    assert caught.traceback[-1].frame.code.raw is bug.__code__
+
+
+def test_a_mistake_ends_in_one_line(monkeypatch, tmp_path):
+    (tmp_path / "config.json").write_text("{", encoding="utf-8")
+    with pytest.raises(SystemExit) as ended:
+        run(monkeypatch, lambda: read_json(tmp_path / "config.json"))
+    assert ended.value.code.startswith("error: ") and "\n" not in ended.value.code and "config.json" in ended.value.code
+
+
+def test_an_interruption_ends_as_a_shell_expects(monkeypatch, capsys):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as ended:
+        run(monkeypatch, interrupt)
+    assert ended.value.code == 130 and capsys.readouterr().err == "error: interrupted\n"
