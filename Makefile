@@ -8,7 +8,7 @@ PROCESSES ?= 2
 export OMP_WAIT_POLICY := PASSIVE
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: install demo test test-benchmarks test-controls test-faults test-javascript test-lowest test-peers test-servers check docs format clean release-check dist install-locked lock
+.PHONY: install demo test test-benchmarks test-browser test-controls test-faults test-javascript test-lowest test-peers test-servers check docs format clean release-check dist install-locked lock
 
 install: $(VENV)/.installed
 
@@ -39,6 +39,10 @@ check: install  ## lint, format and types; the types of the built wheel, because
 
 test-benchmarks: install  ## every script of benchmarks/ at its smallest size: about 4 minutes on 2 cores
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/test_benchmarks.py -m benchmarks -n $(PROCESSES)
+
+test-browser: install  ## the page of hf-domain explore in Chromium, which must be there: about 2 minutes
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,explore]" playwright
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/exploration/test_page.py -m browser
 
 test-controls: install  ## whether RADA and G-MAP learn what they are for, from their defaults: some minutes each
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/controls -m controls -n $(PROCESSES)

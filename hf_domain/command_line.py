@@ -46,6 +46,7 @@ COMMANDS = {
     "predict": ("predict", "Label raw data with a fine-tuned model, with probabilities."),
     "probe": ("run_probe", "Score a frozen encoder on a task by a logistic regression, in minutes and without a seed."),
     "compare": ("compare", "Compare methods at equal cost, by a plan."),
+    "explore": ("explore", "Show on a local page what a model, a vocabulary, a datastore or a comparison does."),
     "report_forgetting": ("report_forgetting", "Measure what adapted encoders forgot of general text."),
     "publish": ("publish", "Publish a model of a comparison, with a card that shows what was measured."),
     "export": ("run_export", "Export a model to ONNX or torch.export, also in int8."),

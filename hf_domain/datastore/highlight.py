@@ -139,10 +139,11 @@ def format_html(readings: Sequence[Reading]) -> str:
     Returns:
         A page in one file; all text is escaped.
     """
-    return PAGE.format(readings="\n".join(_format_section(reading) for reading in readings))
+    return PAGE.format(readings="\n".join(format_section(reading) for reading in readings))
 
 
-def _format_section(reading: Reading) -> str:
+def format_section(reading: Reading) -> str:
+    """Format a reading as a section of an HTML page; all text is escaped."""
     items = []
     for passage in reading.passages:
         text = "".join(

@@ -1,0 +1,89 @@
+"""A folder that is ready to be a Space: the page, or a comparison's report, with what it needs."""
+
+import os
+import shutil
+from pathlib import Path
+
+from hf_domain import __version__
+from hf_domain.exploration.folders import DELTA, MANIFEST, Exploration
+from hf_domain.files import read_json, write_folder, write_text
+from hf_domain.modeling.configuration_gmap import check_memory_reference
+from hf_domain.publishing import MODEL_FILES
+
+# Tested, as constraints.txt has it; a Space installs it.
+GRADIO = "6.31.0"
+CARD = """---
+title: {title}
+emoji: 🔎
+colorFrom: blue
+colorTo: gray
+sdk: {sdk}
+{more}
+pinned: false
+---
+
+{text}
+"""
+APP = '''"""What {title} does with a text. `hf-domain explore` shows the same page on your machine."""
+
+from hf_domain.exploration.folders import open_folder
+from hf_domain.exploration.page import launch_page, make_page
+
+launch_page(make_page(open_folder({arguments})))
+'''
+
+
+def write_space(folder: str | os.PathLike, found: Exploration) -> Path:
+    """Write a folder that `hf upload --repo-type space` makes a Space.
+
+    A comparison becomes its report, without its models. Anything else becomes the page: models and a datastore are
+    copied, those on the Hub are named.
+
+    Args:
+        folder: A new folder.
+        found: See `open_folder`.
+
+    Raises:
+        FileExistsError: The folder holds something.
+        ValueError: A model needs a folder of this machine.
+    """
+    folder = Path(folder)
+    if folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(f"--space_dir must be a new or empty folder, but {folder} holds something: name another")
+    with write_folder(folder) as unfinished:
+        if found.report is not None:
+            shutil.copy(found.report, unfinished / "index.html")
+            card = {"sdk": "static", "more": "app_file: index.html", "text": "The report of a comparison by hf-domain."}
+        else:
+            write_text(unfinished / "app.py", write_app(unfinished, found))
+            write_text(unfinished / "requirements.txt", f"hf-domain[explore]=={__version__}\n")
+            more = f'sdk_version: {GRADIO}\npython_version: "3.11"\napp_file: app.py'
+            card = {"sdk": "gradio", "more": more, "text": f"What {found.title} does with a text, shown by hf-domain."}
+        write_text(unfinished / "README.md", CARD.format(title=found.title, **card))
+    return folder
+
+
+def write_app(space: Path, found: Exploration) -> str:
+    """Copy what the page reads into a Space, and return the script that shows it."""
+    *before, own = [*found.tokenizers.values()] or [str(found.datastore)]
+    arguments = [repr(copy(own, space, "after"))]
+    arguments += [f"encoder={copy(start, space, 'before')!r}" for start in before]
+    if found.datastore not in (None, own):
+        arguments.append(f"datastore={copy(str(found.datastore), space, 'passages')!r}")
+    return APP.format(title=found.title, arguments=", ".join(arguments))
+
+
+def copy(name: str, space: Path, room: str) -> str:
+    """Copy what is loaded of a local folder into a Space, and return its path there; a name on the Hub stays."""
+    source = Path(name)
+    if not source.is_dir():
+        return name
+    place = space / room / source.resolve().name
+    if (source / "config.json").is_file():
+        check_memory_reference(read_json(source / "config.json"))
+    patterns = ("**/*",) if (source / MANIFEST).is_file() else (*MODEL_FILES, DELTA)
+    for file in {file for pattern in patterns for file in source.glob(pattern) if file.is_file()}:
+        target = place / file.relative_to(source)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, target)
+    return place.relative_to(space).as_posix()
