@@ -30,7 +30,7 @@ from hf_domain.data.corpora import load_corpus, tokenize_corpus
 from hf_domain.data.masking import DataCollatorForTokenMask
 from hf_domain.environment import describe_environment
 from hf_domain.files import read_json, write_json
-from hf_domain.methods import RECIPES
+from hf_domain.recipes import RECIPES
 from hf_domain.training.pretraining import PretrainingArguments, load_model, prepare_start
 
 

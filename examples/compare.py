@@ -25,9 +25,9 @@ A short plan has `encoder`, `corpus: corpus.txt`, `tasks: [acl_arc]`, `methods: 
       dapt: {pretraining: {learning_rate: 1e-4}}     # the default, 3e-4, is for small encoders
       slow_dapt: {recipe: dapt, pretraining: {learning_rate: 5e-5}}
       varmae:
-      average: {after: dapt}          # of the encoder before and after DAPT
+      average:                        # of the encoder before and after DAPT
       exbert:
-      gmap: {after: dapt}             # the encoder of DAPT reads the one before it as memory
+      gmap:                           # the encoder of DAPT reads the one before it as memory
       rada:                           # reads passages of the corpus
       append_passage: {tasks: [acl_arc]}  # the best passage simply appended; for texts to be classified
       mine: {recipe: fine_tune, encoder: my-encoder}  # a checkpoint made elsewhere
@@ -51,12 +51,20 @@ from hf_domain.comparison.engine import list_work, run_comparison
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.results import gather_results
+from hf_domain.recipes import RECIPES
 from hf_domain.training.arguments import OneLineParser
 
 
 def main() -> None:
+    rows = "".join(
+        f"  {name:16} {row.title}{f', after {row.after}' if row.after else ''}{row.note and f': {row.note}'}\n"
+        for name, row in RECIPES.items()
+    )
     parser = OneLineParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        description=__doc__,
+        epilog=f"rows that `methods` may name:\n{rows}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("plan", type=Path)
     parser.add_argument("--output_dir", type=Path, default=None, help="default: the plan's path without its ending")

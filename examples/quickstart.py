@@ -30,7 +30,8 @@ from hf_domain.comparison.report import write_report
 from hf_domain.comparison.task_files import check_task_files, find_kind
 from hf_domain.data.corpora import check_length, load_corpus
 from hf_domain.files import read_json, write_text
-from hf_domain.methods import BASELINE, RECIPES
+from hf_domain.methods import BASELINE
+from hf_domain.recipes import RECIPES
 from hf_domain.training.arguments import parse_arguments
 
 DATA = Path(__file__).parent / "quickstart_data"

@@ -10,7 +10,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, Trai
 from hf_domain.data.corpora import check_batch, load_corpus, tokenize_corpus
 from hf_domain.data.objects import Rows
 from hf_domain.files import lock_folder
-from hf_domain.methods import BASELINE, METHODS, RECIPES
+from hf_domain.methods import BASELINE, METHODS
+from hf_domain.recipes import RECIPES
 from hf_domain.training.callbacks import log_auxiliary_losses
 from hf_domain.training.pretraining import (
     CorpusArguments,

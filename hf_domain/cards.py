@@ -194,6 +194,7 @@ def make_model_card(
     datasets: Sequence[str] = (),
     pictures: Sequence[str] = (),
     stages: Sequence[str] = (),
+    note: str = "",
     command: str = "",
     warning: str | None = None,
 ) -> ModelCard:
@@ -219,6 +220,7 @@ def make_model_card(
         datasets: Datasets of the Hub that it was trained on.
         pictures: File names of plots in the folder.
         stages: What the encoder was trained by before, in order.
+        note: A sentence on how its training differs from the method's.
         command: That trained it.
         warning: A sentence that a reader must not miss.
 
@@ -260,7 +262,7 @@ def make_model_card(
         template_str=(files("hf_domain") / "model_card.md").read_text(encoding="utf-8"),
         model_name=model_name,
         warning=warning,
-        summary=summary,
+        summary=f"{summary} {note}".strip(),
         base_model=start,
         corpus=corpus,
         is_masked_lm=task == "fill-mask",

@@ -1,14 +1,14 @@
 """The methods: one table that every command, comparison, model card and publication reads.
 
-`METHODS` says what a method is, how its model is built from an encoder, and what its model card says. `RECIPES` says
-how a comparison uses the methods. To add a method, add a row here; CONTRIBUTING.md has all the steps.
+`METHODS` says what a method is, how its model is built from an encoder, and what its model card says; `RECIPES` of
+recipes.py says how a comparison uses the methods. To add a method, add a row here; CONTRIBUTING.md has all the steps.
 
 The table imports nothing heavy: the commands read it before torch is there. Builders import what they build.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 # --------------------------------------------------------------------------------------------- how models are built
 # A builder of masked LM gets the stock masked LM, its tokenizer, what an expanded vocabulary added (or None), the
@@ -340,147 +340,3 @@ OWN_TYPES = tuple(dict.fromkeys(method.model_type for method in METHODS.values()
 def find_methods(model_type: str) -> list[Method]:
     """Return the rows of the methods that make checkpoints of this type; none makes a stock model's."""
     return [method for method in METHODS.values() if method.model_type == model_type]
-
-
-# ----------------------------------------------------------------------------------------------------------- recipes
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How a comparison uses a method, and the flags that suit it; a plan may set others."""
-
-    title: str
-    method: str | None = None
-    """`--method` of the masked-LM stage; None: there is none."""
-    text: Literal["domain", "general", "task"] = "domain"
-    """What the masked-LM stage, or the datastore, is made of. A row made of "task" is not tested on folds."""
-    card: str | None = None
-    """The method of the model card; None: the recipe makes no model of a domain."""
-    counterpart: str | None = "dapt"
-    """The recipe of equal pre-training that shows what this one adds; None: there is none."""
-    expands_vocabulary: bool = False
-    needs_after: bool = False
-    averages: bool = False
-    reads_datastore: bool = False
-    kinds: tuple[str, ...] | None = None
-    """Kinds of tasks that it works for; None: all."""
-    pretraining: dict[str, Any] = field(default_factory=dict)
-    fine_tuning: dict[str, Any] = field(default_factory=dict)
-
-
-# Learning rates are our choice: those of the quickstart. VarMAE and exBERT train small new networks over a frozen
-# encoder.
-VARMAE_TRAINING = {"learning_rate": 1e-3, "config_overrides": "unmasked_ratio=0.15"}
-EXBERT_TRAINING = {"learning_rate": 1e-3}
-# A frozen copy encodes the passages, so they are encoded once for all epochs and seeds.
-FROZEN_PASSAGES = {"config_overrides": "passage_encoder=frozen"}
-RECIPES = {
-    "fine_tune": Recipe("fine-tuning only", counterpart=None),
-    "control": Recipe(
-        "general text", method="dapt", text="general", counterpart=None, pretraining={"learning_rate": 3e-4}
-    ),
-    "tapt": Recipe("TAPT", method="dapt", text="task", card="tapt", pretraining={"learning_rate": 3e-4}),
-    "dapt": Recipe("DAPT", method="dapt", card="dapt", counterpart="control", pretraining={"learning_rate": 3e-4}),
-    "lora": Recipe(
-        "DAPT with LoRA", method="lora", card="lora", expands_vocabulary=True, pretraining={"learning_rate": 1e-3}
-    ),
-    "average": Recipe("average with the base", needs_after=True, averages=True),
-    "varmae": Recipe(
-        "VarMAE",
-        method="varmae",
-        card="varmae",
-        pretraining=VARMAE_TRAINING,
-    ),
-    "varmae_paper": Recipe(
-        "VarMAE from the paper's start",
-        method="varmae",
-        card="varmae",
-        pretraining={**VARMAE_TRAINING, "start": "paper"},
-    ),
-    "adalm": Recipe(
-        "AdaLM vocabulary + DAPT",
-        method="dapt",
-        card="adalm",
-        expands_vocabulary=True,
-        pretraining={"learning_rate": 3e-4},
-    ),
-    "exbert": Recipe("exBERT", method="exbert", card="exbert", expands_vocabulary=True, pretraining=EXBERT_TRAINING),
-    "exbert_paper": Recipe(
-        "exBERT from the paper's start",
-        method="exbert",
-        card="exbert",
-        expands_vocabulary=True,
-        pretraining={**EXBERT_TRAINING, "start": "paper"},
-    ),
-    "exbert_adapter": Recipe(
-        "exBERT as an adapter",
-        method="exbert_adapter",
-        card="exbert",
-        expands_vocabulary=True,
-        pretraining=EXBERT_TRAINING,
-    ),
-    "gmap": Recipe("G-MAP", needs_after=True, fine_tuning={"method": "gmap"}),
-    "gmap_paper": Recipe(
-        "G-MAP from the paper's start", needs_after=True, fine_tuning={"method": "gmap", "start": "paper"}
-    ),
-    "gmap_mlm": Recipe(
-        "G-MAP with its masked-LM stage", method="gmap", card="gmap", pretraining={"learning_rate": 3e-4}
-    ),
-    "rada": Recipe(
-        "RADA", counterpart="fine_tune", reads_datastore=True, fine_tuning={"method": "rada", **FROZEN_PASSAGES}
-    ),
-    "rada_paper": Recipe(
-        "RADA from the paper's start",
-        counterpart="fine_tune",
-        reads_datastore=True,
-        fine_tuning={"method": "rada", "start": "paper", **FROZEN_PASSAGES},
-    ),
-    # Few passages: the blocks of a corpus retrieve many, and each is encoded once.
-    "rada_mlm": Recipe(
-        "RADA with its masked-LM stage",
-        method="rada",
-        card="rada",
-        reads_datastore=True,
-        pretraining={"learning_rate": 3e-4, "num_passages": 3, **FROZEN_PASSAGES},
-        fine_tuning={"method": "rada"},
-    ),
-    "rada_task": Recipe(
-        "RADA over the training set of the task",
-        text="task",
-        counterpart="fine_tune",
-        reads_datastore=True,
-        fine_tuning={"method": "rada", **FROZEN_PASSAGES},
-    ),
-    "append_passage": Recipe(
-        "best passage appended",
-        counterpart="fine_tune",
-        reads_datastore=True,
-        kinds=("classification", "multi_label", "regression"),
-        fine_tuning={"append_passage": True},
-    ),
-}
-
-
-def check_start(name: str, earlier: Sequence[str]) -> list[str]:
-    """Return why a recipe cannot start from an encoder that another recipe made; empty if it can.
-
-    Args:
-        earlier: Names of the recipes that made the encoder, the last one first.
-    """
-    recipe, before = RECIPES[name], {other: RECIPES[other] for other in earlier if other in RECIPES}
-    expanding = [other for other, row in before.items() if row.expands_vocabulary]
-    trained = {other: METHODS[row.method] for other, row in before.items() if row.method is not None}
-    if recipe.reads_datastore and expanding:
-        return [
-            f"passages are cut by the tokenizer of the plan's encoder; {', '.join(expanding)} expands its vocabulary"
-        ]
-    if recipe.fine_tuning.get("append_passage") and any(method.reads_passages for method in trained.values()):
-        return ["a passage is appended for an encoder that reads none by itself; rada_mlm makes one that does"]
-    if name == "exbert_adapter" and any(method.extends_vocabulary for method in trained.values()):
-        return ["an adapter of exBERT stands beside an encoder that is none"]
-    if recipe.averages and before and not trained:
-        return [f"`average` needs a trained encoder to average with; {', '.join(before)} does not train one"]
-    others = [other for other, method in trained.items() if method is not METHODS[BASELINE] or other in expanding]
-    if recipe.averages and others:
-        return [f"`average` needs two encoders with the same weights; {', '.join(others)} makes others"]
-    return []

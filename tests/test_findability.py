@@ -22,6 +22,7 @@ QUESTIONS = [
     ("Where do a layer's queries attend to G-MAP's memory?", "modeling/attention_gmap.py", "attend_with_memory"),
     ("Where does RADA choose one of its passages?", "modeling/selection_rada.py", "RetrievalInterface"),
     ("Where do I add a method so that every command knows it?", "hf_domain/methods.py", "METHODS"),
+    ("Where do I add a row that a plan may name?", "hf_domain/recipes.py", "RECIPES"),
     ("Where are all pieces of a word masked together?", "hf_domain/data/masking.py", "DataCollatorForWholeWordMask"),
     ("Who reads .jsonl, .csv and .txt.gz files of a corpus?", "hf_domain/data/file_loading.py", "load_files"),
     ("Where is macro F1 computed?", "hf_domain/data/metrics.py", "compute_single_label_metrics"),

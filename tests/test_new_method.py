@@ -44,18 +44,18 @@ def package(tmp_path):
         shutil.copytree(ROOT / folder, package / folder)
     for name in ("configuration_toy.py", "modeling_toy.py"):  # steps 1 and 2
         shutil.copy(TOY / name, package / "modeling")
-    code, table = (TOY / "rows.py").read_text(), package / "methods.py"
+    code = (TOY / "rows.py").read_text()
     builder = code[code.index("def build_toy") : code.index("METHODS = {")]
     rows = {name: re.search(rf"^{name} = {{\n(.*?)^}}", code, re.M | re.S)[1] for name in ("METHODS", "RECIPES")}
-    text = table.read_text()
-    for anchor, added in (  # steps 3 and 4
-        ("# A builder of a task gets", f"{builder}# A builder of a task gets"),
-        ("METHODS: dict[str, Method] = {\n", "METHODS: dict[str, Method] = {\n" + rows["METHODS"]),
-        ("\nRECIPES = {\n", "\nRECIPES = {\n" + rows["RECIPES"]),
+    for name, anchor, added in (  # steps 3 and 4
+        ("methods", "# A builder of a task gets", f"{builder}# A builder of a task gets"),
+        ("methods", "METHODS: dict[str, Method] = {\n", "METHODS: dict[str, Method] = {\n" + rows["METHODS"]),
+        ("recipes", "\nRECIPES = {\n", "\nRECIPES = {\n" + rows["RECIPES"]),
     ):
+        table = package / f"{name}.py"
+        text = table.read_text()
         assert text.count(anchor) == 1
-        text = text.replace(anchor, added)
-    table.write_text(text)
+        table.write_text(text.replace(anchor, added))
     return package.parent
 
 

@@ -23,8 +23,9 @@ from hf_domain.comparison.scores import Predictions
 from hf_domain.comparison.summary import read_report
 from hf_domain.environment import describe_environment
 from hf_domain.files import read_json, write_json
-from hf_domain.methods import METHODS, OWN_TYPES, RECIPES
+from hf_domain.methods import METHODS, OWN_TYPES
 from hf_domain.publishing import check_publication, publish
+from hf_domain.recipes import RECIPES
 from hf_domain.training.runs import run_training
 
 FOREIGN = {"AutoConfig": "somebody/else--configuration.Config"}

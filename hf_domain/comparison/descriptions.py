@@ -149,7 +149,9 @@ def digest_inputs(plan: Plan, step: Step, made: set[str]) -> dict[str, str]:
     for flag, value in step.flags.items():
         names = [name for name in map(str, value if isinstance(value, list) else [value]) if name not in made]
         paths = [plan.folder / name for name in names]
-        if flag.endswith("_file"):
+        if flag == "mix":  # a file and its share
+            paths = [plan.folder / name.rpartition(":")[0] for name in names]
+        if flag.endswith("_file") or flag in ("mix", "word_counts"):
             if step.task and [path.name for path in paths] == [f"{step.task}.txt"]:
                 paths = [plan.folder / plan.tasks[step.task].get_file("train")]  # of which the text of a task is made
             try:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from hf_domain.methods import BASELINE, RECIPES, Recipe
+from hf_domain.methods import BASELINE
+from hf_domain.recipes import RECIPES, Recipe
 
 SPLITS = ("train", "validation", "test")
 METRICS = {
@@ -61,7 +62,7 @@ class Method:
     recipe: str = ""
     """A key of `RECIPES`; if empty, the name of the method."""
     after: str | None = None
-    """Another method whose encoder is the start, instead of the plan's encoder."""
+    """Another method whose encoder is the start, instead of the plan's encoder; default the recipe's, if there is."""
     encoder: str | None = None
     """A checkpoint made elsewhere that is the start, instead of the plan's encoder."""
     share: float = 0.5

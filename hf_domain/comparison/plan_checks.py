@@ -8,8 +8,8 @@ from typing import get_args, get_type_hints
 from hf_domain.comparison.plan import METRICS, SPLITS, Corpus, Method, Plan, Task
 from hf_domain.comparison.task_files import TEXTS, check_task_files, find_kind, find_texts
 from hf_domain.data.file_loading import BUILDERS, check_held_out
-from hf_domain.methods import RECIPES, check_start
 from hf_domain.publishing import is_hub_id
+from hf_domain.recipes import RECIPES, check_start
 from hf_domain.training.arguments import find_damage, find_wrong_values
 
 # Flags that a comparison sets itself, or that change what it counts or scores.
@@ -211,10 +211,13 @@ def _check_method(method: Method, plan: Plan) -> list[str]:
     if method.recipe not in RECIPES:
         return [f"recipe must be one of {', '.join(RECIPES)}, got {method.recipe}"]
     problems, recipe = [], RECIPES[method.recipe]
-    if recipe.text == "general" and plan.general is None:
+    if recipe.needs_general and plan.general is None:
         problems.append(f"{method.recipe} is trained on general text: name one of the corpora in `general`")
-    if recipe.needs_after and method.after is None:
-        problems.append(f"{method.recipe} needs `after`, the method whose encoder it takes")
+    if recipe.after is not None and method.after is None:
+        problems.append(
+            f"{method.recipe} needs `after`, the method whose encoder it takes; the default, {recipe.after}, is not "
+            "in the plan"
+        )
     if recipe.method is None and method.pretraining:
         problems.append(f"{method.recipe} is not pre-trained, got pretraining {method.pretraining}")
     if method.datastore and not recipe.reads_datastore:
@@ -232,7 +235,22 @@ def _check_method(method: Method, plan: Plan) -> list[str]:
         problems.append(
             f"{method.recipe} works for {', '.join(recipe.kinds)} alone, got {', '.join(unfit)}: name other `tasks`"
         )
-    return problems + _check_appending(method, plan, tasks) + (_check_chain(method, plan) or _check_folds(method, plan))
+    problems += _check_stages(method, plan) + _check_appending(method, plan, tasks)
+    return problems + (_check_chain(method, plan) or _check_folds(method, plan))
+
+
+def _check_stages(method: Method, plan: Plan) -> list[str]:
+    """Note what a row of two stages cannot have: the first ends where the learning rate begins to decay."""
+    problems: list[str] = []
+    if not RECIPES[method.recipe].first_stage:
+        return problems
+    if plan.budget.minutes is not None:
+        problems.append(f"{method.recipe} has two stages that share the tokens: give the budget in tokens, not minutes")
+    if method.after is not None:
+        problems.append(f"{method.recipe} starts from an encoder that no method of the plan made: leave out `after`")
+    if given := sorted({"lr_scheduler_type", "lr_scheduler_kwargs"} & (plan.pretraining | method.pretraining).keys()):
+        problems.append(f"{method.recipe} needs a schedule of its own: leave out {', '.join(given)}")
+    return problems
 
 
 def _check_folds(method: Method, plan: Plan) -> list[str]:

@@ -8,6 +8,7 @@ from hf_domain.comparison.plan import METRICS, Budget, Corpus, Method, Plan, Tas
 from hf_domain.comparison.plan_checks import check_plan
 from hf_domain.comparison.prepared_data import prepare_data
 from hf_domain.comparison.task_files import find_kind
+from hf_domain.recipes import RECIPES
 from hf_domain.training.settings import has_type, read_settings
 
 # Sections with named entries.
@@ -91,13 +92,16 @@ def expand_short_forms(content: dict[Any, Any]) -> list[str]:
 
 
 def complete_plan(plan: Plan) -> None:
-    """Fill in what the plan implies: recipes from names, kinds from columns, metrics from kinds, the only corpus.
+    """Fill in what the plan implies: recipes from names, the rows they start from, kinds, metrics, the only corpus.
 
     `check_plan` reports what cannot be found.
     """
     domains = [name for name in plan.corpora if name != plan.general]
     for name, method in plan.methods.items():
         method.recipe = method.recipe or name
+        recipe = RECIPES.get(method.recipe)
+        if recipe is not None and method.encoder is None and recipe.after in plan.methods:
+            method.after = method.after or recipe.after
     for task in plan.tasks.values():
         task.corpus = task.corpus or (domains[0] if len(domains) == 1 else "")
         if not task.kind:

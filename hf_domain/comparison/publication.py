@@ -20,8 +20,9 @@ from hf_domain.comparison.report import explain, format_markdown_table, make_tab
 from hf_domain.comparison.results import Description, Result, read_results
 from hf_domain.comparison.summary import Report
 from hf_domain.files import name_replaced, read_json, replace_folder, restore_folder, write_json
-from hf_domain.methods import METHODS, RECIPES
+from hf_domain.methods import METHODS
 from hf_domain.publishing import MODEL_FILES, has_own_code, read_config
+from hf_domain.recipes import RECIPES
 from hf_domain.training.run_files import STATE
 
 # What a publication has beside the model; a license in its folder is somebody's own.
@@ -132,6 +133,7 @@ def make_publication(
         model_name=model_name,
         base_model=str(start.resolve()) if start.exists() else encoder,
         stages=stages,
+        note=recipe.note if task is None else "",
         corpus=describe_text(result.step, report.plan),
         settings=list_settings(result),
         limits=limits,

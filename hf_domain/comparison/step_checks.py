@@ -9,6 +9,7 @@ from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, AutoTokenizer
 from hf_domain.command_line import import_command
 from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.steps import Step
+from hf_domain.data.causal import check_causal
 from hf_domain.data.corpora import check_length
 from hf_domain.training.arguments import ScriptParser, find_wrong_values
 
@@ -51,17 +52,19 @@ def check_flags(steps: Iterable[Step]) -> None:
 
 
 def check_encoders(plan: Plan, steps: Iterable[Step]) -> None:
-    """Check before the first run that the encoders have a masked LM and allow the texts' lengths.
+    """Check before the first run that the encoders have a masked LM, and allow the texts' lengths and causal stages.
 
     Raises:
         ValueError: Some do not; lists all of them.
     """
     problems = []
     lengths: dict[str, int] = {}
+    causal: set[str] = set()
     for step in steps:
         if step.method is not None and "max_seq_length" in step.flags:
             encoder = plan.methods[plan.get_root(step.method)].encoder or plan.encoder
             lengths[encoder] = max(lengths.get(encoder, 0), int(step.flags["max_seq_length"]))
+            causal |= {encoder} if step.flags.get("objective") == "clm" else {*()}
     for encoder, length in lengths.items():
         folder = plan.folder / encoder
         name = folder if folder.is_dir() else encoder
@@ -73,6 +76,8 @@ def check_encoders(plan: Plan, steps: Iterable[Step]) -> None:
             problems.append(f"{encoder}: it must be an encoder such as BERT or RoBERTa, but is a {config.model_type}")
             continue
         try:
+            if encoder in causal:
+                check_causal(config.model_type)
             check_length(tokenizer, length)
         except ValueError as error:
             problems.append(f"{encoder}: {error}")

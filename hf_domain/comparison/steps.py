@@ -246,7 +246,9 @@ class StepLister:
             flags["datastore"] = f"{self.get_folder(needs[-1])}/datastore"
         text = {"domain": corpus, "general": plan.general, "task": None}[recipe.text]
         flags["train_file"] = f"{self.root}/texts/{task}.txt" if text is None else plan.corpora[text].train_file
-        flags |= TRAINER_OPTIONS | CHECKPOINTS | PRETRAINING | recipe.pretraining
+        files = {"domain": plan.corpora[corpus].train_file}
+        files |= {"general": plan.corpora[plan.general].train_file} if plan.general is not None else {}
+        flags |= TRAINER_OPTIONS | CHECKPOINTS | PRETRAINING | put_files(recipe.pretraining, files)
         if self.splits_corpus(method):
             flags["train_file"] = self.build_datastore(method, task).flags["held_out_file"]
         flags |= plan.pretraining | plan.methods[method].pretraining | {"seed": self.pretraining_seed}
@@ -254,8 +256,8 @@ class StepLister:
             flags["passage_cache"] = f"{self.root}/passages/{name}"
         flags |= {"do_train": True, "output_dir": self.get_folder(name)}
         step = Step(name, "pretraining", "mlm", flags, needs, method, text, None if text else task, rung=self.rung)
-        if self.rung is not None and plan.methods[method].after is None:
-            yield from self.branch(step, task)
+        if recipe.first_stage or (self.rung is not None and plan.methods[method].after is None):
+            yield from self.branch(step, task, recipe.first_stage)
         elif plan.budget.tokens is None:
             probe = replace(step, name=f"{name}-probe", kind="probe").change(
                 max_steps=PROBE_STEPS, save_strategy="no", output_dir=self.get_folder(f"{name}-probe")
@@ -267,39 +269,50 @@ class StepLister:
             assert isinstance(tokens, int)
             yield step.change(max_steps=count_steps(tokens, step))
 
-    def branch(self, step: Step, task: str) -> Iterator[Step]:
+    def branch(self, step: Step, task: str, first_stage: Mapping[str, Any]) -> Iterator[Step]:
         """Yield the steps that train an encoder up to a rung: a trunk that all rungs share, and the rung's end.
+
+        A budget of one number is a single rung without a name.
 
         The schedule is warm-up, stable, decay: the trunk keeps its learning rate, and at `1 - DECAY` of each rung a
         copy branches off, whose rate falls to 0 at the rung. Each budget gets the training that it would get alone,
         and together they cost little more than the largest.
+
+        Args:
+            step: The whole training.
+            task: That the encoder is for.
+            first_stage: Flags of the trunk alone.
         """
-        ends = {rung: count_steps(rung, step) for rung in self.list_rungs(str(step.method))}
+        total = self.rung or self.plan.budget.tokens
+        assert isinstance(total, int)
+        rungs = [total] if self.rung is None else self.list_rungs(str(step.method))
+        ends = {rung: count_steps(rung, step) for rung in rungs}
         starts = {rung: math.ceil((1 - DECAY) * count) for rung, count in ends.items()}
         given = float(step.flags["warmup_steps"])
         warmup = math.ceil(given * min(ends.values()) if given < 1 else given)
         if len({warmup, *starts.values()}) <= len(starts) or any(starts[rung] == ends[rung] for rung in ends):
             raise ValueError(
-                f"budget: the tokens of a list must be some steps apart, but those of {step.method} are "
-                f"{', '.join(map(str, ends.values()))} steps. Raise them, or lower per_device_train_batch_size."
+                "budget: tokens must leave steps to warm up and decay, and those of a list be some steps apart, but "
+                f"those of {step.method} are {', '.join(map(str, ends.values()))} steps. Raise them, or lower "
+                "per_device_train_batch_size."
             )
         shared = {"warmup_steps": warmup, "save_strategy": "steps"}
         before: Step | None = None
-        for rung in [rung for rung in ends if rung <= int(self.rung or 0)]:
-            own = replace(self, rung=rung)
+        for rung in [rung for rung in ends if rung <= total]:
+            own = replace(self, rung=self.rung and rung)
             name = f"{own.name_encoder(step.method, task)}-trunk"
             resumed = {} if before is None else {"resume_from_checkpoint": find_end(before)}
             needs = step.needs if before is None else [*step.needs, before.name]
-            before = replace(step, name=name, kind="trunk", needs=needs, rung=rung).change(
-                **shared, **resumed, lr_scheduler_type="constant_with_warmup", max_steps=starts[rung],
+            before = replace(step, name=name, kind="trunk", needs=needs, rung=own.rung).change(
+                **shared, **resumed, **first_stage, lr_scheduler_type="constant_with_warmup", max_steps=starts[rung],
                 output_dir=self.get_folder(name),
             )  # fmt: skip
             yield before
-        assert before is not None and self.rung is not None
-        schedule = {"num_decay_steps": ends[self.rung] - starts[self.rung], "decay_type": "linear"}
+        assert before is not None
+        schedule = {"num_decay_steps": ends[total] - starts[total], "decay_type": "linear"}
         yield replace(step, needs=[*step.needs, before.name]).change(
             **shared, lr_scheduler_type="warmup_stable_decay", lr_scheduler_kwargs=json.dumps(schedule),
-            max_steps=ends[self.rung], resume_from_checkpoint=find_end(before),
+            max_steps=ends[total], resume_from_checkpoint=find_end(before),
         )  # fmt: skip
 
     def list_rungs(self, method: str) -> list[int]:
@@ -465,6 +478,13 @@ def count_steps(tokens: int, step: Step) -> int:
             f"{step.name}, but is {tokens}. Raise the budget, or lower per_device_train_batch_size."
         )
     return math.ceil(tokens / of_step)
+
+
+def put_files(flags: Mapping[str, Any], files: Mapping[str, str]) -> dict[str, Any]:
+    """Return the flags of a recipe with the files of a plan in the place of `{domain}` and `{general}`."""
+    put = {name: [str(item).format(**files) for item in value] for name, value in flags.items() if type(value) is list}
+    put |= {name: value.format(**files) for name, value in flags.items() if isinstance(value, str)}
+    return {**flags, **put}
 
 
 def find_end(trunk: Step) -> str:

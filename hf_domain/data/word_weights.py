@@ -1,16 +1,41 @@
 """Find the words of a domain, which masking may prefer, by word counts of the domain's text and of general text."""
 
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from transformers import PreTrainedTokenizerBase
 
-from hf_domain.tokenization import WordCounts
+from hf_domain.data.corpora import read_texts
+from hf_domain.tokenization import WordCounts, batch_texts, count_words
 from hf_domain.tokenization.counting import fingerprint_splitter
 
 WORDS = 5000  # preferred at most
 BOOST = 4.0  # how much likelier a preferred word is predicted
 MIN_COUNT = 5  # in the domain's text: a ratio of rarer words is noise
+
+
+def load_counts(path: str, tokenizer: PreTrainedTokenizerBase) -> WordCounts:
+    """Read counts of words, or count the words of a text.
+
+    Args:
+        path: What `WordCounts.save` wrote, or a file of text that `read_texts` reads.
+        tokenizer: Cuts the text, with a fast backend.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It is a Parquet file that cannot be read.
+    """
+    if Path(path).suffix == ".parquet":
+        try:
+            holds_counts = "splitter" in map(bytes.decode, pq.read_schema(path).metadata or {})
+        except pa.ArrowInvalid as error:
+            raise ValueError(f"--word_counts must name files that can be read, but {path} cannot: {error}") from None
+        if holds_counts:
+            return WordCounts.load(path)
+    return count_words(batch_texts(read_texts(path)), tokenizer.backend_tokenizer, progress=False)
 
 
 def weigh_words(

@@ -22,12 +22,12 @@ from hf_domain.data.causal import DataCollatorForNextToken, check_causal
 from hf_domain.data.corpora import load_corpus, tokenize_corpus
 from hf_domain.data.file_loading import check_held_out
 from hf_domain.data.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask, check_mask_token
-from hf_domain.data.word_weights import weigh_words
+from hf_domain.data.word_weights import load_counts, weigh_words
 from hf_domain.distillation.new_rows import distill_new_rows
 from hf_domain.methods import BASELINE, METHODS, PRETRAINING_METHODS, find_methods
 from hf_domain.modeling.backbone import find_encoder
 from hf_domain.new_rows import NewRowsFirst, RowDistances, apply_delta, check_not_expanded
-from hf_domain.tokenization import VocabularyDelta, WordCounts
+from hf_domain.tokenization import VocabularyDelta
 from hf_domain.training.arguments import ModelArguments, check_work
 from hf_domain.training.finiteness import check_weights
 from hf_domain.training.method_rate import choose_method_rate
@@ -97,7 +97,7 @@ class CorpusArguments:
     whole_word_mask: bool = field(default=False, metadata={"help": "Mask all pieces of a word together."})
     word_counts: list[str] | None = field(
         default=None,
-        metadata={"help": "Mask words of the domain more: the --counts_file of the domain and that of general text."},
+        metadata={"help": "Mask words of the domain more: its text and general text, or their --counts_file."},
     )
     word_rule: Literal["ratio", "keyword", "random"] = field(
         default="ratio", metadata={"help": "With --word_counts: which words are masked more."}
@@ -274,7 +274,7 @@ def split_mix(mix: str) -> tuple[str, float]:
 
 
 def mix_examples(examples: Any, others: Any, share: float) -> Any:
-    """Add examples of other text to those of a corpus, as the given share of all of them.
+    """Mix examples of other text into those of a corpus, as the given share of all of them.
 
     Args:
         examples: Of the corpus; all of them stay.
@@ -287,7 +287,8 @@ def mix_examples(examples: Any, others: Any, share: float) -> Any:
         )
     count = max(1, round(len(examples) * share / (1 - share)))
     others = others.shuffle(seed=0).select([number % len(others) for number in range(count)])
-    return concatenate_datasets([examples, others])
+    # In a random order, so that the first examples alone (`max_train_samples`) hold the share, too.
+    return concatenate_datasets([examples, others]).shuffle(seed=0)
 
 
 def make_collator(tokenizer: PreTrainedTokenizerBase, args: CorpusArguments, training_args: TrainingArguments) -> Any:
@@ -298,7 +299,7 @@ def make_collator(tokenizer: PreTrainedTokenizerBase, args: CorpusArguments, tra
     collator_class: Any = DataCollatorForWholeWordMask if args.whole_word_mask else DataCollatorForTokenMask
     collator = collator_class(tokenizer, mlm_probability=args.mlm_probability, seed=training_args.seed)
     if args.word_counts is not None:
-        domain, general = map(WordCounts.load, args.word_counts)
+        domain, general = (load_counts(path, tokenizer) for path in args.word_counts)
         collator.weights = weigh_words(tokenizer, domain, general, args.word_rule, training_args.seed)
         logger.info(f"masks {len(collator.weights):,} words more than others")
     return collator

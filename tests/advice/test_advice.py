@@ -15,7 +15,7 @@ from hf_domain.advice.rules import PASSES, RULES, apply_rules, choose_budget, fo
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.data.corpora import tokenize_corpus
 from hf_domain.examples import advise as command
-from hf_domain.methods import RECIPES
+from hf_domain.recipes import RECIPES
 
 KNOWN = ["the cat sat on the mat", "a dog ran to the hill", "the bird sang in a tree"]
 PLAIN_WORDS = Words(pieces=1.1, broken=0.01, unknown=0.0)

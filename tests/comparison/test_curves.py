@@ -96,7 +96,7 @@ def test_what_a_list_of_tokens_cannot_have(several, tmp_path, change, message):
 
 def test_rungs_of_too_few_steps_are_refused(several, tmp_path):
     several["budget"]["tokens"] = [128, 192]
-    with pytest.raises(ValueError, match="some steps apart, but those of dapt are 2, 3 steps"):
+    with pytest.raises(ValueError, match="be some steps apart, but those of dapt are 2, 3 steps"):
         list_by_name(several, tmp_path)
 
 

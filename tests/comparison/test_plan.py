@@ -16,7 +16,7 @@ from hf_domain.examples import compare as compare_script
 
 
 def test_all_problems_of_a_plan_are_reported_at_once(content, tmp_path):
-    content["methods"] |= {"dance": None, "average": None, "a": {"recipe": "dapt", "after": "b"}}
+    content["methods"] |= {"dance": None, "a": {"recipe": "dapt", "after": "b"}}
     content["methods"] |= {"b": {"recipe": "dapt", "after": "a"}, "c": {"recipe": "dapt", "after": "nobody"}}
     content["methods"] |= {"../up": {"recipe": "dapt", "pretraining": {"hub_token": "secret"}}}
     content["methods"]["fine_tune"] = {"pretraining": {"learning_rate": 1}}
@@ -47,7 +47,6 @@ def test_all_problems_of_a_plan_are_reported_at_once(content, tmp_path):
         load_plan(write_plan(content, tmp_path))
     for part in (
         "recipe must be one of fine_tune, control, tapt",
-        "average needs `after`",
         "after goes in a circle: b after a after b",
         "after must be one of the methods, got nobody",
         "(quote a number): it becomes that of a folder; got ../up",

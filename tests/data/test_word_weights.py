@@ -5,11 +5,12 @@ from collections import Counter, defaultdict
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer, make_roberta_tokenizer
 
 from hf_domain.data import word_weights
 from hf_domain.data.masking import DataCollatorForWholeWordMask
-from hf_domain.data.word_weights import measure_log_likelihood, weigh_words
+from hf_domain.data.word_weights import load_counts, measure_log_likelihood, weigh_words
 from hf_domain.tokenization import WordCounts, count_words
 
 GENERAL = ["the court of the state has a view of the matter and the people"] * 40
@@ -27,6 +28,18 @@ def tokenizer(request):
 
 def spell(tokenizer, weights):
     return {tokenizer.decode(list(pieces)).strip() for pieces in weights}
+
+
+def test_counts_are_read_or_made_of_a_text(tokenizer, tmp_path):
+    counts = count(DOMAIN, tokenizer)
+    counts.save(tmp_path / "counts.parquet")
+    (tmp_path / "text.txt").write_text("\n".join(DOMAIN))
+    Dataset.from_dict({"text": DOMAIN}).to_parquet(tmp_path / "text.parquet")
+    for name in ("counts.parquet", "text.txt", "text.parquet"):
+        assert load_counts(str(tmp_path / name), tokenizer) == counts
+    (tmp_path / "broken.parquet").write_text("no")
+    with pytest.raises(ValueError, match=r"must name files that can be read, but .*broken.parquet cannot"):
+        load_counts(str(tmp_path / "broken.parquet"), tokenizer)
 
 
 def test_words_of_the_domain_alone_weigh_more(tokenizer):

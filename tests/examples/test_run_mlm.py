@@ -352,8 +352,9 @@ def test_replay_mixes_other_text_in(run, tmp_path, corpus):
 def test_share_of_the_replay():
     examples, others = (Dataset.from_dict({"number": [*range(first, last)]}) for first, last in ((0, 90), (100, 103)))
     mixed = mix_examples(examples, others, 0.1)["number"][:]
-    assert sorted(mixed[:90]) == [*range(90)]
-    assert len(mixed) == 100 and {*mixed[90:]} == {100, 101, 102}  # too few of them are repeated
+    assert sorted(mixed)[:90] == [*range(90)]
+    assert len(mixed) == 100 and {*sorted(mixed)[90:]} == {100, 101, 102}  # too few of them are repeated
+    assert {*mixed[:50]} & {100, 101, 102}  # `--max_train_samples` keeps the first
     stream = mix_examples(examples.to_iterable_dataset(), others.to_iterable_dataset(), 0.1)
     assert {*range(90)} <= {row["number"] for row in stream}
 
@@ -371,6 +372,10 @@ def test_domain_words_are_masked_more(run, tmp_path, encoder, caplog):
         for rule in ("ratio", "random")
     }
     assert len({plain, *weighted.values()}) == 3
+    for name, texts in (("domain", SENTENCES * 10), ("general", [SENTENCES[0]] * 50)):
+        (tmp_path / f"{name}.txt").write_text("\n".join(texts), encoding="utf-8")
+    texts = [tmp_path / "domain.txt", tmp_path / "general.txt"]
+    assert run(output="texts", whole_word_mask=True, word_counts=texts)["train_loss"] == weighted["ratio"]
 
 
 def test_a_causal_stage(run, tmp_path):

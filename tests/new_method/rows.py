@@ -1,8 +1,9 @@
-"""What the toy method adds to hf_domain/methods.py: its builder, and its rows in `METHODS` and `RECIPES`."""
+"""What the toy method adds: its builder and its row to hf_domain/methods.py, and a row to hf_domain/recipes.py."""
 
 from typing import Any
 
-from hf_domain.methods import Method, Recipe
+from hf_domain.methods import Method
+from hf_domain.recipes import Recipe
 
 
 def build_toy(model: Any, tokenizer: Any, delta: Any, args: Any, options: dict[str, Any]) -> Any:

@@ -44,7 +44,7 @@ def run_script(main, monkeypatch, output_dir, **flags):
         defaults["overwrite_output_dir"] = True  # a test may run several times into one folder
     argv = ["script.py", "--output_dir", str(output_dir)]
     for name, value in (defaults | flags).items():
-        argv += [f"--{name}", str(value)]
+        argv += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
     monkeypatch.setattr(sys, "argv", argv)
     main()
     return json.loads(Path(output_dir, "all_results.json").read_text())

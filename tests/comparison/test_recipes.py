@@ -1,0 +1,150 @@
+"""The rows that a plan may name: how their commands differ from DAPT's, and a tiny plan of them that really runs."""
+
+import json
+from itertools import pairwise
+
+import pytest
+from pretended_runs import SENTENCES, write_plan
+from script_runs import run_script, save_tiny_bert
+
+from hf_domain.comparison.descriptions import list_jobs
+from hf_domain.comparison.plan_loading import load_plan
+from hf_domain.comparison.step_checks import check_encoders, check_flags
+from hf_domain.comparison.steps import list_steps
+from hf_domain.examples import run_mlm
+from hf_domain.files import read_json
+from hf_domain.recipes import RECIPES
+
+VARIANTS = ["tapt_after_dapt", "mask_30", "random_words", "domain_words", "keywords", "clm_detour", "replay", "average"]
+
+
+@pytest.fixture
+def variants(content):
+    content["methods"] = ["fine_tune", "dapt", *VARIANTS]
+    del content["tasks"]["entities"]
+    return content
+
+
+def list_by_name(content, folder):
+    return {step.name: step for step in list_steps(load_plan(write_plan(content, folder)), folder / "plan")}
+
+
+def test_commands_differ_from_dapt_as_the_rows_say(variants, tmp_path):
+    steps = list_by_name(variants, tmp_path)
+    check_flags(steps.values())
+    dapt = steps["dapt-pets"].flags
+
+    def find_changes(name):
+        flags = steps[name].flags
+        assert flags["max_steps"] == dapt["max_steps"]
+        return {flag: flags.get(flag) for flag in {*flags, *dapt} - {"output_dir"} if flags.get(flag) != dapt.get(flag)}
+
+    words = {"whole_word_mask": True, "word_counts": ["corpus.txt", "general.txt"]}
+    assert find_changes("mask_30-pets") == {"mlm_probability": 0.3}
+    assert find_changes("replay-pets") == {"mix": "general.txt:0.1"}
+    assert find_changes("random_words-pets") == words | {"word_rule": "random"}
+    assert find_changes("domain_words-pets") == words | {"word_rule": "ratio"}
+    assert find_changes("keywords-pets") == words | {"word_rule": "keyword"}
+    changes = find_changes("tapt_after_dapt-animals")
+    assert changes == {"model_name_or_path": "plan/steps/dapt-pets", "train_file": "plan/texts/animals.txt"}
+    assert steps["average-pets"].flags["model_name_or_path"] == ["plan/steps/dapt-pets", "encoder"]
+
+
+def test_a_causal_stage_ends_where_the_rate_begins_to_fall(variants, tmp_path):
+    variants["methods"] = ["dapt", "clm_detour"]
+    steps = list_by_name(variants, tmp_path)
+    first, last = steps["clm_detour-pets-trunk"], steps["clm_detour-pets"]
+    assert first.flags["objective"] == "clm" and "objective" not in last.flags
+    # Together the steps of DAPT.
+    assert (first.flags["max_steps"], last.flags["max_steps"]) == (14, 16)
+    assert last.flags["resume_from_checkpoint"] == "plan/steps/clm_detour-pets-trunk/checkpoint-14"
+    assert json.loads(last.flags["lr_scheduler_kwargs"])["num_decay_steps"] == 2
+    assert steps["dapt-pets"].flags["max_steps"] == 16
+    variants["budget"] = {"tokens": [640, 1280]}
+    steps = list_by_name(variants, tmp_path)
+    trunk = [steps[f"clm_detour-pets-{rung}-trunk"].flags for rung in (640, 1280)]
+    assert [flags["objective"] for flags in trunk] == ["clm", "clm"]
+    for before, after in pairwise(trunk):
+        assert after["resume_from_checkpoint"].startswith(before["output_dir"])
+    for rung in (640, 1280):
+        assert "objective" not in steps[f"clm_detour-pets-{rung}"].flags
+        assert not {"objective"} & steps[f"dapt-pets-{rung}-trunk"].flags.keys()
+
+
+@pytest.mark.parametrize(
+    ("methods", "change", "message"),
+    [
+        (
+            ["clm_detour"],
+            {"budget": {"minutes": 1}},
+            "clm_detour has two stages that share the tokens: give",
+        ),
+        ({"dapt": None, "clm_detour": {"after": "dapt"}}, {}, "that no method of the plan made: leave out `after`"),
+        (["clm_detour"], {"pretraining": {"lr_scheduler_type": "cosine"}}, "clm_detour needs a schedule of its own"),
+        (["replay", "dapt"], {"general": None}, "replay is trained on general text: name one of the corpora"),
+        (["domain_words"], {"general": None}, "domain_words is trained on general text: name one of the corpora"),
+        (
+            ["average", "tapt"],
+            {},
+            "average needs `after`, the method whose encoder it takes; the default, dapt,",
+        ),
+        (["tapt_after_dapt"], {}, "tapt_after_dapt needs `after`"),
+    ],
+)
+def test_rows_that_a_plan_cannot_have(variants, tmp_path, methods, change, message):
+    with pytest.raises(ValueError) as error:
+        load_plan(write_plan(variants | {"methods": methods} | change, tmp_path))
+    assert message in str(error.value)
+
+
+def test_a_row_names_another_one_to_start_from(variants, tmp_path):
+    variants["methods"] = {"dapt": None, "control": None, "average": {"after": "control"}, "gmap": None}
+    plan = load_plan(write_plan(variants, tmp_path))
+    assert {name: method.after for name, method in plan.methods.items() if method.after} == {
+        "average": "control", "gmap": "dapt"
+    }  # fmt: skip
+
+
+def test_words_have_the_random_ones_as_counterpart(variants, tmp_path):
+    plan = load_plan(write_plan(variants, tmp_path))
+    pairs = {("domain_words", "random_words"), ("keywords", "random_words"), ("random_words", "dapt")}
+    assert pairs <= {*plan.list_pairs()} and ("domain_words", "dapt") in plan.list_pairs()
+    assert all(RECIPES[row].counterpart in RECIPES for row in VARIANTS)
+
+
+def test_a_change_of_the_general_text_is_noticed(variants, tmp_path):
+    def list_addresses():
+        plan = load_plan(write_plan(variants, tmp_path))
+        return {job.name: job.address for job in list_jobs(plan, tmp_path / "plan") if "-on-" not in job.name}
+
+    before = list_addresses()
+    (tmp_path / "general.txt").write_text("\n".join(SENTENCES[5:]))
+    after = list_addresses()
+    changed = {name.partition("-")[0] for name in before if before[name] != after[name]}
+    assert changed == {"replay", "domain_words", "keywords", "random_words"}
+
+
+def test_a_family_without_causal_attention_is_refused_before_the_first_run(variants, tmp_path):
+    variants["methods"] = ["clm_detour"]
+    (tmp_path / "encoder").mkdir()
+    save_tiny_bert(tmp_path / "encoder", SENTENCES)
+    config = tmp_path / "encoder" / "config.json"
+    config.write_text(json.dumps(read_json(config) | {"model_type": "deberta-v2"}))
+    plan = load_plan(write_plan(variants, tmp_path))
+    with pytest.raises(ValueError, match="an encoder whose attention can be made causal"):
+        check_encoders(plan, list_steps(plan, tmp_path / "plan"))
+
+
+def test_a_tiny_plan_of_the_rows_trains(variants, tmp_path, monkeypatch):
+    save_tiny_bert(tmp_path / "encoder", SENTENCES)
+    # More than 5 of each word, some of them rarer in general text.
+    (tmp_path / "general.txt").write_text("\n".join([*SENTENCES[:40], *["the mat sat on the mat on the hill"] * 40]))
+    variants["methods"] = ["dapt", "mask_30", "domain_words", "clm_detour", "replay"]
+    monkeypatch.chdir(tmp_path)
+    losses = {}
+    for step in list_by_name(variants | {"budget": {"tokens": 640}}, tmp_path).values():
+        if step.kind in ("trunk", "pretraining"):
+            flags = {**step.flags}
+            losses[step.name] = run_script(run_mlm.main, monkeypatch, flags.pop("output_dir"), **flags)["train_loss"]
+    assert len(losses) == 6 and len({*losses.values()}) == 6
+    assert json.loads((tmp_path / "plan/steps/clm_detour-pets/trainer_state.json").read_text())["global_step"] == 10
