@@ -147,7 +147,10 @@ def connect(hub, monkeypatch):
     monkeypatch.setattr("hf_domain.publishing.RETRY_SECONDS", (0, 0))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.get_environment("")["HF_ENDPOINT"])
+    endpoint = hub.get_environment("")["HF_ENDPOINT"]
+    template = f"{endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)  # made of it at import
     monkeypatch.setattr("transformers.utils.hub._hf_api", None, raising=False)  # a shared client keeps its address
     close_session()  # the open one was made to be offline
     yield
