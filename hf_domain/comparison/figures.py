@@ -27,13 +27,22 @@ PALETTE = (
 )  # fmt: skip
 
 
-def draw(report: Report, output_dir: Path) -> list[str]:
-    """Write a PNG of each figure for which there is something to show; returns their names."""
-    figures = make_figures(report)
+def draw(report: Report, output_dir: Path) -> dict[str, dict[str, Any]]:
+    """Write a PNG of each figure for which there is something to show.
+
+    Returns:
+        The figures as Vega-Lite has them, by name: `<name>.png` is the file.
+    """
+    import altair
+    import vl_convert
+
+    # What altair's own `save` does, but that makes and checks each figure once more.
+    version = "_".join(altair.SCHEMA_VERSION.split(".")[:2])
+    figures = {name: figure.to_dict() for name, figure in make_figures(report).items()}
     for name, figure in figures.items():
         with write_whole(output_dir / f"{name}.png") as unfinished:
-            figure.save(unfinished, format="png", scale_factor=SCALE)
-    return [f"{name}.png" for name in figures]
+            unfinished.write_bytes(vl_convert.vegalite_to_png(figure, vl_version=version, scale=SCALE))
+    return figures
 
 
 def make_figures(report: Report) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def make_publication(
     if not has_own_code(config) and config.pop("auto_map", None):  # of the base: its code computes nothing here
         write_json(unfinished / "config.json", config)
     report = keep_tasks(report, source.tasks)
-    pictures = draw(report, unfinished)
+    pictures = [f"{name}.png" for name in draw(report, unfinished)]
     # The end of a failed step's log explains the failure, but may give away what nobody has checked.
     scores = read_json(output_dir / "report.json")
     write_json(unfinished / "report.json", scores | {"failed": sorted(scores["failed"])})

@@ -10,7 +10,7 @@ import pandas as pd
 
 from hf_domain.comparison.answer import answer, format_p
 from hf_domain.comparison.curves import make_curve_table, make_label_table
-from hf_domain.comparison.figures import draw, make_figures
+from hf_domain.comparison.figures import draw
 from hf_domain.comparison.models import find_models
 from hf_domain.comparison.results import read_results
 from hf_domain.comparison.statistics import Difference, compute_interval
@@ -43,10 +43,10 @@ def write_report(output_dir: Path) -> Report:
     if not (output_dir / "plan.json").is_file() or not (results := read_results(output_dir)):
         raise FileNotFoundError(f"there are no results in {output_dir}; run the comparison first")
     report = replace(read_report(read_json(output_dir / "plan.json"), results), models=find_models(output_dir, results))
-    pictures = draw(report, output_dir)
+    figures = draw(report, output_dir)
     tables = make_tables(report)
-    write_text(output_dir / "report.md", make_markdown(report, tables, pictures))
-    write_text(output_dir / "report.html", make_html(report, tables))
+    write_text(output_dir / "report.md", make_markdown(report, tables, [f"{name}.png" for name in figures]))
+    write_text(output_dir / "report.html", make_html(report, tables, figures))
     write_json(
         output_dir / "report.json",
         {name: getattr(report, name) for name in ("scores", "floors", "unlearned", "costs", "losses", "failed")}
@@ -222,12 +222,11 @@ def escape_cell(text: Any) -> str:
     return " ".join(html.escape(str(text), quote=False).replace("|", "\\|").split())
 
 
-def make_html(report: Report, tables: dict[str, pd.DataFrame]) -> str:
+def make_html(report: Report, tables: dict[str, pd.DataFrame], figures: dict[str, dict[str, Any]]) -> str:
     """Write the report as one page that needs no other file and no network; every text is escaped."""
     import jinja2
     import vl_convert
 
-    figures = make_figures(report)
     template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(PAGE.read_text(encoding="utf-8"))
     page = template.render(
         title=f"Comparison: {name_encoder(report)}",
@@ -235,7 +234,7 @@ def make_html(report: Report, tables: dict[str, pd.DataFrame]) -> str:
         tables={name: table.to_html(escape=True, border=0) for name, table in tables.items()},
         explanation=explain(report),
         captions={name: CAPTIONS[name] for name in figures},
-        figures={name: figure.to_dict() for name, figure in figures.items()},
+        figures=figures,
         failed=report.failed,
         javascript=vl_convert.javascript_bundle().replace("</script", "<\\/script"),  # type: ignore[call-arg]  # the stub is wrong
     )
