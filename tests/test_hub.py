@@ -3,10 +3,10 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 
+import forked_python
 import pytest
 from hub_server import TOKEN, Fault, HubServer, Repository
 from huggingface_hub import HfApi
@@ -45,7 +45,7 @@ def hub():
 def run_process(hub, tmp_path, code, *arguments, token=TOKEN):
     environment = {**os.environ, **hub.get_environment(tmp_path / "hub_home", token), "TRANSFORMERS_VERBOSITY": "error"}
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
+    return forked_python.run(command, env=environment, cwd=tmp_path)
 
 
 def load_everywhere(hub, tmp_path, name, revisions):

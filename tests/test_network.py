@@ -1,8 +1,9 @@
 """What leaves this machine: every address that a process looks up or connects to is an event of the interpreter."""
 
 import os
-import subprocess
 import sys
+
+import forked_python
 
 WATCH = """
 import sys
@@ -27,7 +28,7 @@ def run(code, folder, **environment):
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HF_")} | environment
     environment |= {"HF_HOME": str(folder / "home"), "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_ETAG_TIMEOUT": "1"}
     command = [sys.executable, "-c", WATCH + code]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    return forked_python.run(command, cwd=folder, env=environment)
 
 
 def test_offline_switch_sends_nothing(tmp_path):

@@ -4,10 +4,10 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
+import forked_python
 import pytest
 import yaml
 from hub_server import HubServer
@@ -97,7 +97,7 @@ def test_a_method_is_added_by_the_steps_of_contributing(package, tmp_path):
 
         def run(code, *arguments):
             command = [sys.executable, "-c", code, *arguments]
-            result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+            result = forked_python.run(command, cwd=tmp_path, env=environment)
             assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-3000:]
             return result.stdout
 

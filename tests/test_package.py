@@ -11,6 +11,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+import forked_python
 import pytest
 from transformers.dynamic_module_utils import get_relative_import_files
 
@@ -171,7 +172,7 @@ from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as tar
 print("EXBERT" in peft.PeftType.__members__ and {{"varmae", "exbert", "gmap", "rada"}} <= targets.keys())
 print([name for name in hf_domain.__all__ if not hasattr(hf_domain, name)])
 """
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    output = forked_python.run([sys.executable, "-c", code]).stdout
     heads = ("Model", "ForQuestionAnswering")
     names = [f"{name}{head}" for name in ("VarMAE", "ExBert", "GMap", "Rada") for head in heads]
     assert output.splitlines() == [*names, "True", "[]"]

@@ -1,11 +1,10 @@
 """examples/run_distill.py as a user runs it."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
+import forked_python
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -187,11 +186,7 @@ def test_two_processes(tmp_path, teacher, gradient_checkpointing):
     options |= {"cache_dir": tmp_path / "cache", "logging_steps": 1, "save_strategy": "no"}
     options["gradient_checkpointing"] = gradient_checkpointing
     flags = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    result = subprocess.run(
-        [*command, run_distill.__file__, *flags, "--use_cpu"], env=environment, capture_output=True, text=True
-    )
+    result = forked_python.run_two_ranks(run_distill.__file__, [*flags, "--use_cpu"], cwd=tmp_path)
     assert result.returncode == 0, result.stderr[-2000:]
     assert result.stdout.count("the student:") == 1
     folder = tmp_path / "output" / "adapt_and_distill"

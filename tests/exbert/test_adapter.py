@@ -3,9 +3,9 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 
+import forked_python
 import pytest
 import torch
 from huggingface_hub import ModelCard
@@ -220,7 +220,7 @@ def test_card_says_how_to_load(tmp_path):
 def test_without_the_import_peft_does_not_know_the_type(tmp_path):
     save_on_named_base(tmp_path)
     code = "from transformers import AutoModelForMaskedLM; AutoModelForMaskedLM.from_pretrained('adapter')"
-    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    run = forked_python.run([sys.executable, "-c", code], cwd=tmp_path)
     assert run.returncode != 0
     assert "KeyError: 'EXBERT'" in run.stderr
 

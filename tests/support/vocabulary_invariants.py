@@ -1,11 +1,11 @@
 """What must hold of every expanded tokenizer, and the tiny tokenizers it is tried on."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+import forked_python
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import (
     BertTokenizer,
@@ -70,17 +70,13 @@ def assert_loads_elsewhere(tokenizers: dict[str, PreTrainedTokenizerBase], direc
     for name, tokenizer in tokenizers.items():
         tokenizer.save_pretrained(directory / name)
     script = (
-        "import json, sys; from transformers import AutoTokenizer; texts = json.load(sys.stdin);"
-        "print(json.dumps([AutoTokenizer.from_pretrained(path)(texts)['input_ids'] for path in sys.argv[1:]]));"
+        "import json, sys; from transformers import AutoTokenizer; texts = json.loads(sys.argv[1]);"
+        "print(json.dumps([AutoTokenizer.from_pretrained(path)(texts)['input_ids'] for path in sys.argv[2:]]));"
         "assert not any(name.startswith('hf_domain') for name in sys.modules)"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", script, *(str(directory / name) for name in tokenizers)],
-        input=json.dumps(texts),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    folders = [directory / name for name in tokenizers]
+    run = forked_python.run([sys.executable, "-c", script, json.dumps(texts), *folders])
+    assert run.returncode == 0, run.stderr
     assert json.loads(run.stdout) == [tokenizer(texts)["input_ids"] for tokenizer in tokenizers.values()]
 
 

@@ -1,8 +1,9 @@
 """Processes that cannot import this package."""
 
 import os
-import subprocess
 import sys
+
+import forked_python
 
 BLOCKED = """
 import sys
@@ -17,6 +18,4 @@ sys.meta_path.insert(0, Block())
 def run_without_package(code, tmp_path):
     """Run `code` where the package cannot be imported, with an empty cache of remote modules."""
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(tmp_path / "modules"), "PYTHONPATH": ""}
-    return subprocess.run(
-        [sys.executable, "-c", BLOCKED + code], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
+    return forked_python.run([sys.executable, "-c", BLOCKED + code], cwd=tmp_path, env=environment)

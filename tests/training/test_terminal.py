@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import datasets
+import forked_python
 import pytest
 import transformers
 from safetensors.torch import load_file, save_file
@@ -35,13 +36,7 @@ def call(tmp_path):
 
     def call(command, *arguments):
         environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
-        process = subprocess.run(
-            [sys.executable, "-c", START, command, *arguments],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
+        process = forked_python.run([sys.executable, "-c", START, command, *arguments], cwd=tmp_path, env=environment)
         assert process.returncode == 0, process.stderr
         return process
 

@@ -1,0 +1,105 @@
+"""Python processes at the price of a fork: `run` takes the place of `subprocess.run` for `python -c`.
+
+Most of what a process imports before it can load a model is torch, and what torch and the HuggingFace libraries use:
+four seconds of six. A server imports that once and is forked for each process. It leaves out the HuggingFace libraries
+and this package: they read the environment when they are imported, and that of each process is its own.
+"""
+
+import atexit
+import functools
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+SERVER = """
+import gc, importlib, json, os, sys
+
+for name in sys.argv[1].split(","):
+    importlib.import_module(name)
+gc.freeze()  # a collection of a fork would copy all of it
+for line in sys.stdin:
+    if os.fork() == 0:
+        break
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+else:
+    sys.exit()
+
+request = json.loads(line)
+for number, file in enumerate(request["streams"]):
+    os.dup2(os.open(file, os.O_RDWR), number)
+os.chdir(request["cwd"])
+os.environ.clear()
+os.environ.update(request["env"])
+sys.path[1:1] = filter(None, request["env"].get("PYTHONPATH", "").split(os.pathsep))
+sys.argv = request["argv"]
+exec(compile(request["code"], "<string>", "exec"), globals())
+"""
+PRELOADED = ("torch", "torch._dynamo", "torch.distributed.tensor", "torch.export", "numpy", "pandas", "pyarrow.dataset")
+PRELOADED += ("scipy.optimize", "scipy.stats", "sklearn.metrics", "sympy", "yaml", "jinja2")
+
+
+@functools.cache
+def start_server():
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVER, ",".join(PRELOADED)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+        text=True,
+    )
+    atexit.register(server.kill)
+    return server
+
+
+def run(command, *, cwd=".", env=None, **options):
+    """Run `[sys.executable, "-c", code, *arguments]` as `subprocess.run` does; its output is captured as text."""
+    if sys.platform != "linux":  # forks elsewhere are none, or not safe with torch
+        return subprocess.run(command, cwd=cwd, env=env, **options | {"capture_output": True, "text": True})
+    assert command[:2] == [sys.executable, "-c"]
+    server = start_server()
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder, name) for name in ("stdout", "stderr")]
+        for file in files:
+            file.touch()
+        request = {
+            "code": command[2],
+            "argv": ["-c", *map(str, command[3:])],
+            "cwd": str(cwd),
+            "env": dict(os.environ if env is None else env),
+            "streams": [os.devnull, *map(str, files)],
+        }
+        print(json.dumps(request), file=server.stdin, flush=True)
+        code = int(server.stdout.readline())
+        return subprocess.CompletedProcess(command, code, *(file.read_text(errors="replace") for file in files))
+
+
+# What torchrun does beside watching: two processes that know their rank and where to meet.
+TWO_RANKS = """
+import os, runpy, signal, sys
+other = os.fork()
+os.environ["RANK"] = os.environ["LOCAL_RANK"] = "0" if other else "1"
+sys.argv = sys.argv[1:]
+try:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+except BaseException:
+    if other:
+        os.kill(other, signal.SIGKILL)  # it would wait for this one
+    raise
+if other and os.wait()[1]:
+    sys.exit("the other process failed")
+"""
+
+
+def run_two_ranks(script, arguments, *, cwd):
+    """Run a script as two processes that train together on this machine."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    environment |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    return run([sys.executable, "-c", TWO_RANKS, script, *arguments], cwd=cwd, env=os.environ | environment)
