@@ -4,6 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # Tests that run at once, each on one thread: tiny models gain nothing from a second one.
 PROCESSES ?= 2
+# Neighbors run in one process, which keeps what they share; the process that ends first takes from the other.
+SPREAD := -n $(PROCESSES) --dist worksteal
 # Two cores shared with others: threads that wait must not spin.
 export OMP_WAIT_POLICY := PASSIVE
 export HF_HUB_DISABLE_TELEMETRY := 1
@@ -22,10 +24,10 @@ demo: install  ## the main job on the data in the repository: about 14 minutes o
 	$(BIN)/python examples/quickstart.py
 
 test: install  ## hermetic and offline: about 13 minutes on 2 cores
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests -n $(PROCESSES)
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests $(SPREAD)
 
 test-faults: install  ## commands killed at every write, full disks and all bad inputs
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests -n $(PROCESSES) -m faults
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests $(SPREAD) -m faults
 
 test-javascript: install  ## saved tokenizers and exports in transformers.js; needs node and npm, installs about 500 MB: some minutes
 	cd tests/javascript && npm install --ignore-scripts --no-audit --no-fund --no-package-lock
@@ -49,7 +51,7 @@ test-controls: install  ## whether RADA and G-MAP learn what they are for, from 
 
 test-lowest:  ## the tests on the lower bounds of the HuggingFace packages; torch stays at the pinned one
 	$(MAKE) VENV=.venv-lowest .venv-lowest/.lowest
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 .venv-lowest/bin/python -m pytest tests -n $(PROCESSES)
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 .venv-lowest/bin/python -m pytest tests $(SPREAD)
 
 .venv-lowest/.lowest: pyproject.toml constraints-lowest.txt
 	$(PYTHON) -m venv .venv-lowest
