@@ -40,9 +40,9 @@ def recommend(report: Report) -> list[str]:
         if not rows:
             return []
         chosen = min(rows, key=lambda method: sum(get_training_seconds(report, method)))
-        cheapest = "the cheapest of the rows that none is surely better than"
-        reason = cheapest if len(learned) > 1 else "the only row whose runs all learned"
-        lines = [f"Nothing is decided. Use {titles[chosen]}, {reason}.", describe_largest(rivals, report)]
+        cheapest = "no row is surely better, and it costs the least"
+        reason = cheapest if len(learned) > 1 else "it is the only row whose runs all learned"
+        lines = [f"Nothing is decided. Use {titles[chosen]}: {reason}.", describe_largest(rivals, report)]
     curves = say_where_rows_pay(report), say_price(report)
     return [*lines, *curves, describe_costs(chosen, report), describe_command(chosen, report)]
 
@@ -74,8 +74,7 @@ def describe_largest(rivals: dict[str, Difference], report: Report) -> str:
     if not rivals:
         return ""
     own = max(rivals, key=lambda name: rivals[name].mean)
-    text = f"The largest difference to {report.titles[BASELINE]} is that of {report.titles[own]}: "
-    text += f"{describe(rivals[own], report)}. "
+    text = f"{report.titles[own]} differs most from {report.titles[BASELINE]}: {describe(rivals[own], report)}. "
     several = len(report.plan["pretraining_seeds"]) > 1
     if report.plan["evaluation"] == "probe" and not several:
         return f"{text}A probe has no seeds: take larger test sets or more tasks."
@@ -129,10 +128,10 @@ def describe_models(report: Report) -> str:
     """Say where the best fine-tuned models are, which are chosen on validation, whatever the answer is."""
     home = Path(report.plan["path"]).stem
     models = [
-        f"for {task} {home}/steps/{run.step.address} ({report.titles[str(run.step.method)]})"
+        f"{home}/steps/{run.step.address} for {task} ({report.titles[str(run.step.method)]})"
         for task, run in report.models.items()
     ]
-    return f"The fine-tuned model with the best validation score is {', '.join(models)}." if models else ""
+    return f"Best fine-tuned model by validation: {', '.join(models)}." if models else ""
 
 
 def foresee_power(plan: Plan) -> str:
@@ -165,8 +164,7 @@ def describe_power(report: Report) -> str:
         return ""
     points = statistics.median(visible)
     return (
-        f"Differences below about {points:.1f} points are too small for this plan: in 9 of 10 cases it shows one that "
-        "large."
+        f"This plan shows a true difference of {points:.1f} points in 9 of 10 cases; a smaller one may stay hidden."
         if math.isfinite(points) and points > 0
         else ""
     )

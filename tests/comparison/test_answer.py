@@ -57,8 +57,8 @@ def test_a_row_that_is_surely_better_is_recommended(answer):
     losses = report.losses["VarMAE"]["general"], report.losses["the encoder as it was"]["general"]
     assert "It costs 1,024 tokens" in costs and f"from {losses[1]:.3f} to {losses[0]:.3f}" in costs
     assert command.startswith("The command: hf-domain mlm --method varmae --model_name_or_path encoder")
-    assert models.startswith("The fine-tuned model with the best validation score is for a plan/steps/")
-    assert limit.startswith("Differences below about ")
+    assert models.startswith("Best fine-tuned model by validation: plan/steps/")
+    assert limit.startswith("This plan shows a true difference of ")
 
 
 def test_dapt_is_recommended_where_nothing_is_surely_better(answer):
@@ -70,10 +70,8 @@ def test_dapt_is_recommended_where_nothing_is_surely_better(answer):
 
 def test_where_nothing_decides_it_says_how_many_seeds_would(answer):
     _, (_, first, largest, *_) = answer(seeds=(1, 2), varmae=0.63)
-    assert first == (
-        "**Nothing is decided. Use fine-tuning only, the cheapest of the rows that none is surely better than.**"
-    )
-    assert largest.startswith("The largest difference to DAPT is that of ")
+    assert first == ("**Nothing is decided. Use fine-tuning only: no row is surely better, and it costs the least.**")
+    assert " differs most from DAPT: " in largest
     assert "seeds instead of 2 a true difference of this size would show." in largest or "larger test sets" in largest
 
 

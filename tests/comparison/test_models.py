@@ -33,8 +33,8 @@ def test_best_model_of_each_task_by_validation_is_kept_and_named(content, tmp_pa
     write_report(output_dir)
     head = (output_dir / "report.md").read_text().partition("## ")[0]
     titles = {"fine_tune": "fine-tuning only", "dapt": "DAPT"}
-    named = ", ".join(f"for {t} plan/steps/{r.step.address} ({titles[r.step.method]})" for t, r in best.items())
-    assert f"The fine-tuned model with the best validation score is {named}." in head
+    named = ", ".join(f"plan/steps/{r.step.address} for {t} ({titles[r.step.method]})" for t, r in best.items())
+    assert f"Best fine-tuned model by validation: {named}." in head
 
 
 def test_other_choices_run_only_what_lost_its_model(content, tmp_path, ran, note):
