@@ -33,6 +33,13 @@ FINE_TUNING: dict[str, Any] = {
 # The command of a kind of tasks, where it is not called like the kind.
 COMMANDS = {"multi_label": "classification", "regression": "classification"}
 CACHES = ("memory_cache", "passage_cache")
+# What an evaluation takes of the flags of masked LM: another learning rate must not measure the same loss again.
+EVALUATION_FLAGS = {
+    *("text_column_name", "line_by_line", "streaming", "max_seq_length", "mlm_probability", "whole_word_mask"),
+    *("max_eval_samples", "per_device_eval_batch_size", "bf16", "bf16_full_eval", "fp16", "fp16_full_eval", "dtype"),
+    *("use_cpu", "preprocessing_num_workers", "overwrite_cache", "cache_dir", "trust_remote_code"),
+    *("report_to", "disable_tqdm"),
+}
 # What a probe takes of the flags of fine-tuning.
 PROBE_FLAGS = {
     *("model_name_or_path", "train_file", "validation_file", "test_file", "text_column_names", "label_column_name"),

@@ -15,6 +15,7 @@ from hf_domain.comparison.default_flags import (
     CHECKPOINTS,
     COMMANDS,
     DECAY,
+    EVALUATION_FLAGS,
     FINE_TUNING,
     PRETRAINING,
     PROBE_FLAGS,
@@ -367,13 +368,9 @@ class StepLister:
         encoder, name = self.name_encoder(method, task), f"{self.label_encoder(method, task)}-on-{corpus}"
         file = self.plan.corpora[corpus].validation_file
         flags: dict[str, Any] = {"method": BASELINE, "model_name_or_path": self.find_encoder(method, task)}
-        flags |= {
-            "train_file": file,
-            "validation_file": file,
-            **TRAINER_OPTIONS,
-            **PRETRAINING,
-            **self.plan.pretraining,
-        }
+        flags |= {"train_file": file, "validation_file": file}
+        options = {**TRAINER_OPTIONS, **PRETRAINING, **self.plan.pretraining}
+        flags |= {flag: value for flag, value in options.items() if flag in EVALUATION_FLAGS}
         flags |= {"do_eval": True, "output_dir": self.get_folder(name)}
         rung = self.rung if encoder else None
         return Step(name, "evaluation", "mlm", flags, [encoder] if encoder else [], method, corpus, rung=rung)

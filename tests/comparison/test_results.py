@@ -57,6 +57,18 @@ def test_changed_plan_runs_what_it_touches_and_keeps_the_rest(plan, content, tmp
     assert {p.name: p.read_bytes() for p in output_dir.glob("*.md")} == files
 
 
+def test_another_training_measures_the_untouched_encoder_no_second_time(plan, content, tmp_path, ran, note):
+    output_dir = tmp_path / "output"
+    run_comparison(plan, output_dir, execute=pretend)
+    content["pretraining"] = content.get("pretraining", {}) | {"learning_rate": 1e-5, "warmup_steps": 0.2}
+    run_comparison(load_plan(write_plan(content, tmp_path)), output_dir, execute=note)
+    assert "dapt-pets" in ran and not [name for name in ran if name.startswith("encoder-on-")]
+    ran.clear()
+    content["pretraining"] |= {"max_eval_samples": 7}
+    run_comparison(load_plan(write_plan(content, tmp_path)), output_dir, execute=note)
+    assert [name for name in ran if name.startswith("encoder-on-")]
+
+
 def test_half_run_change_leaves_the_old_encoders(plan, content, tmp_path):
     output_dir = tmp_path / "output"
     run_comparison(plan, output_dir, execute=pretend)
