@@ -1,4 +1,4 @@
-"""Arguments of the scripts in examples/: how they are read and checked, and those of models and tasks."""
+"""Read and check the arguments of the scripts in examples/; define those of models and tasks."""
 
 import argparse
 import json
@@ -21,12 +21,12 @@ from hf_domain.training.settings import read_settings
 
 @dataclass
 class ModelArguments:
-    """Which model is fine-tuned."""
+    """The model to fine-tune."""
 
     model_name_or_path: str = field(metadata={"help": "Encoder: a folder or a name on the Hub."})
     config_name: str | None = field(default=None, metadata={"help": "Config to use instead of the model's."})
     tokenizer_name: str | None = field(default=None, metadata={"help": "Tokenizer to use instead of the model's."})
-    cache_dir: str | None = field(default=None, metadata={"help": "Where downloads are kept."})
+    cache_dir: str | None = field(default=None, metadata={"help": "Folder for downloads."})
     model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of the model."})
     token: str | None = field(default=None, metadata={"help": "Hub token to use instead of the stored one."})
     trust_remote_code: bool = field(default=False, metadata={"help": "Run code that comes with the model."})
@@ -36,7 +36,7 @@ class ModelArguments:
     method: str = field(
         default=PLAIN,
         metadata={
-            "help": "What to fine-tune: the encoder alone (plain), with a memory (gmap) or with passages (rada).",
+            "help": "Fine-tune the encoder alone (plain), with a memory (gmap) or with passages (rada).",
             "choices": TASK_METHODS,
         },
     )
@@ -45,18 +45,18 @@ class ModelArguments:
     config_overrides: str | None = field(default=None, metadata={"help": "Options of the method: name=value,..."})
     start: Literal["recommended", "paper"] = field(
         default="recommended",
-        metadata={"help": "How a new model of the method starts: near its encoder, or as the paper has it."},
+        metadata={"help": "How a new model starts: recommended (computes what its encoder does) or as in the paper."},
     )
     method_learning_rate: float | None = field(
         default=None,
         metadata={
-            "help": "Learning rate of what the method adds beside its encoder. Default: that of the encoder; with rada "
-            "and gmap at least 1e-3, unless with --start paper."
+            "help": "Learning rate of the weights that the method adds to the encoder. Default: the encoder's; with "
+            "rada and gmap at least 1e-3, except with --start paper."
         },
     )
     overwrite_output_dir: bool = field(
         default=False,
-        metadata={"help": "Start over and replace the content of output_dir. Default: continue a killed run."},
+        metadata={"help": "Replace the content of output_dir. Default: resume a killed run."},
     )
     verbose: bool = field(
         default=False, metadata={"help": "Show all arguments and the messages of transformers and datasets."}
@@ -75,17 +75,17 @@ class ModelArguments:
 
 @dataclass
 class FineTuningArguments(ModelArguments):
-    """Which model is fine-tuned, and how much of it."""
+    """The model to fine-tune, and how much of it to train."""
 
     head_initializer_range: float | None = field(
         default=None,
-        metadata={"help": "Standard deviation of the weights of a new head. Default: set by the states it reads."},
+        metadata={"help": "Standard deviation of a new head's weights. Default: set from the states it reads."},
     )
     train_top_layers: int | None = field(
         default=None,
         metadata={
-            "help": "Train only the head and this many top layers; 0 trains everything, with the embeddings. "
-            "Default: 3 for an exBERT, else 0."
+            "help": "Train only the head and this many top layers; 0 trains everything, embeddings included. "
+            "Default: 3 for exBERT, else 0."
         },
     )
     early_stopping_patience: int | None = field(
@@ -98,7 +98,7 @@ class FineTuningArguments(ModelArguments):
 
 @dataclass
 class FineTunerArguments(TrainingArguments):
-    """How a model is fine-tuned: as transformers does, at a learning rate that fits the size of the encoder."""
+    """transformers' training arguments, with a default learning rate that fits the width of the encoder."""
 
     learning_rate: float | None = field(  # type: ignore[assignment] # FineTuner sets it
         default=None, metadata={"help": "Default: 5e-5 * (768 / hidden_size)^2, at most 5e-4."}
@@ -107,7 +107,7 @@ class FineTunerArguments(TrainingArguments):
 
 @dataclass
 class DataArguments:
-    """Which data a task has. Every task adds its own."""
+    """The data of a task; each task adds arguments."""
 
     dataset_name: str | None = field(default=None, metadata={"help": "Dataset of the Hub, instead of files."})
     dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of the dataset."})
@@ -119,54 +119,54 @@ class DataArguments:
     )
     max_eval_samples: int | None = field(default=None, metadata={"help": "Use only this many validation examples."})
     max_predict_samples: int | None = field(default=None, metadata={"help": "Use only this many test examples."})
-    pad_to_max_length: bool = field(default=False, metadata={"help": "Pad to max_seq_length, not batch by batch."})
+    pad_to_max_length: bool = field(default=False, metadata={"help": "Pad to max_seq_length, not per batch."})
     overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again, even if a cached result exists."})
     preprocessing_num_workers: int | None = field(
-        default=None, metadata={"help": "Number of processes that tokenize, and search for passages."}
+        default=None, metadata={"help": "Number of processes for tokenization and for passage search."}
     )
     memory_cache: str | None = field(
         default=None,
-        metadata={"help": "With gmap and a frozen memory: folder that caches its states for all examples."},
+        metadata={"help": "With gmap and a frozen memory: folder that caches the memory's states."},
     )
 
 
 @dataclass
 class ClassificationArguments(DataArguments):
-    """What to classify and how."""
+    """The data of a classification or a regression."""
 
     text_column_names: str | None = field(
         default=None,
-        metadata={"help": "Column of text, or two as first,second. Default: a known pair, `text`, or the only one."},
+        metadata={"help": "Column of text, or two as first,second. Default: a known pair, `text`, or the only column."},
     )
     label_column_name: str = field(default="label", metadata={"help": "Column of labels."})
     max_seq_length: int = field(default=128, metadata={"help": "Maximum number of tokens of an example."})
     do_regression: bool | None = field(
-        default=None, metadata={"help": "Treat labels as values. Default: if they are fractions."}
+        default=None, metadata={"help": "Predict labels as numbers. Default: on if they are fractions."}
     )
     multi_label: bool | None = field(
-        default=None, metadata={"help": "Allow any number of labels for an example. Default: if labels are lists."}
+        default=None, metadata={"help": "Allow any number of labels per example. Default: on if labels are lists."}
     )
     class_weights: Literal["none", "balanced"] = field(
         default="none",
-        metadata={"help": "balanced: in the loss, rare labels count as much as frequent ones (as in scikit-learn)."},
+        metadata={"help": "balanced: rare labels count as much in the loss as frequent ones (as in scikit-learn)."},
     )
     negative_labels: str | None = field(
         default=None,
-        metadata={"help": "Labels that mean 'none of these', as a,b; adds positive_micro_f1, which leaves them out."},
+        metadata={"help": "Labels that mean 'none of these', as a,b. Adds the metric positive_micro_f1 without them."},
     )
     metric_name: str | None = field(
         default=None,
-        metadata={"help": "Compute one metric instead of all; a metric of evaluate needs --trust_remote_code."},
+        metadata={"help": "Compute only this metric; metrics of the evaluate library need --trust_remote_code."},
     )
     append_passage: bool = field(
         default=False,
-        metadata={"help": "Append the best passage of a --datastore to the text, cut to the room that is left."},
+        metadata={"help": "Append the best passage of --datastore to the text, cut to the remaining length."},
     )
 
 
 @dataclass
 class NerArguments(DataArguments):
-    """What to tag and how."""
+    """The data of named-entity recognition."""
 
     text_column_name: str = field(default="tokens", metadata={"help": "Column of words."})
     label_column_name: str = field(default="tags", metadata={"help": "Column of tags; often ner_tags on the Hub."})
@@ -181,7 +181,7 @@ class NerArguments(DataArguments):
 
 @dataclass
 class QuestionAnsweringArguments(DataArguments):
-    """What to answer and how."""
+    """The data of extractive question answering, and how to choose an answer."""
 
     max_seq_length: int = field(default=384, metadata={"help": "Maximum number of tokens of question and window."})
     doc_stride: int = field(
@@ -191,44 +191,41 @@ class QuestionAnsweringArguments(DataArguments):
     max_answer_length: int = field(default=30, metadata={"help": "Maximum number of tokens of an answer."})
     version_2_with_negative: bool = field(default=False, metadata={"help": "Some questions have no answer."})
     null_score_diff_threshold: float = field(
-        default=0.0, metadata={"help": "Choose no answer when it leads the best answer by more than this."}
+        default=0.0, metadata={"help": "Predict no answer when its score exceeds the best answer's by this."}
     )
 
 
 def check_method(model_args: ModelArguments, is_method: bool) -> None:
-    """Raise unless the options fit the method.
+    """Raise a ValueError unless the options fit the method.
 
     Args:
-        model_args: Name the method and its options.
-        is_method: Whether the model that training starts from is of that method already.
-
-    Raises:
-        ValueError: An option is there that the method does not have, or one that it needs is missing.
+        is_method: Whether training starts from a model of that method.
     """
     method, memory = model_args.method, model_args.memory_name_or_path
     row = METHODS.get(method)
     if model_args.config_overrides and (row is None or row.keeps_encoder):
         raise ValueError(
-            f"--config_overrides sets options of a method, but {method} has none; got {model_args.config_overrides}"
+            f"--config_overrides needs a method with options, but {method} has none and the flag is "
+            f"{model_args.config_overrides}. Leave it out."
         )
     if (memory is not None) != (row is not None and row.reads_memory and not is_method):
         raise ValueError(
             f"--memory_name_or_path must be given exactly when --method gmap builds a new G-MAP, but is {memory} "
-            f"with --method {method}"
+            f"with --method {method}. Add or remove it."
         )
 
 
 def check_work(training_args: TrainingArguments, *names: str) -> None:
-    """Raise unless a run has something to do.
+    """Raise a ValueError unless a run has something to do.
 
     Args:
-        names: What it can do, such as `do_train`.
+        names: Flags that give it something, such as `do_train`.
     """
     if not any(getattr(training_args, name) for name in names):
-        raise ValueError(f"a run needs something to do. Add {' or '.join(f'--{name}' for name in names)}.")
+        raise ValueError(f"a run must have something to do. Add {' or '.join(f'--{name}' for name in names)}.")
 
 
-# The range of each number, by the name of its flag in any script. A NaN is in no range.
+# The range of each number by its flag, for all scripts. NaN is in no range.
 _RULES: dict[str, Callable[[float], bool]] = {
     "at least 1": lambda value: 1 <= value < math.inf,
     "at least 0": lambda value: 0 <= value < math.inf,
@@ -262,7 +259,7 @@ RANGES = {
 
 
 def find_wrong_values(values: Mapping[str, Any]) -> list[str]:
-    """List the numbers that no run can use, by the names of their flags."""
+    """Return an error message for each number that is out of range."""
     return [
         f"--{name} must be {RANGES[name]}, but is {item}"
         for name, value in values.items()
@@ -274,19 +271,19 @@ def find_wrong_values(values: Mapping[str, Any]) -> list[str]:
 
 def _is_in_range(value: float | str, rule: Callable[[float], bool]) -> bool:
     try:
-        return rule(float(value))  # the quickstart writes its rates into a plan as they are given
+        return rule(float(value))  # the quickstart's rates are text, copied into a plan
     except ValueError:
         return False
 
 
 def find_wrong_paths(values: Mapping[str, Any]) -> list[str]:
-    """List the folders of models that cannot be loaded, and an output folder that cannot be written."""
+    """Return an error message for each model that cannot be loaded, and for an output folder that is not writable."""
     models = [values.get(name) for name in ("model_name_or_path", "memory_name_or_path", "student_name_or_path")]
     models += [pair.partition("=")[2] for pair in values.get("models") or []]  # of report_forgetting
     names = [name for value in models for name in (value if isinstance(value, list) else [value]) if name]
     problems = [problem for name in names if (problem := find_damage(name))]
     if (folder := values.get("output_dir")) and not _can_write(Path(folder)):
-        problems.append(f"--output_dir must be a folder that can be written, but {folder} is not")
+        problems.append(f"--output_dir must be a writable folder, but {folder} is not")
     return problems
 
 
@@ -294,7 +291,7 @@ MODEL_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json")
 
 
 def find_damage(name: str, parent: str | Path = "") -> str | None:
-    """Return why a model cannot be loaded, as far as its folder shows: transformers' own error names no file."""
+    """Return why a model folder cannot be loaded; None if it can. transformers' own errors do not name the file."""
     folder = Path(parent, name)
     if not folder.is_dir():
         is_path = folder.exists() or not is_hub_id(name, parent)
@@ -308,27 +305,27 @@ def find_damage(name: str, parent: str | Path = "") -> str | None:
         except (ValueError, RecursionError):
             is_object = False
         if not is_object:
-            return f"{file} must be a JSON object, but is none. Save the model again"
+            return f"{file} must be a JSON object, but is not. Save the model again"
     for file in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(file, framework="pt"):
                 pass
         except SafetensorError as error:
-            return f"{file} must hold whole weights, but cannot be read ({error}). Copy or save the model again"
+            return f"{file} must be a complete weights file, but cannot be read ({error}). Copy or save the model again"
     return None
 
 
 def _can_write(folder: Path) -> bool:
-    """Return whether a folder can be made or, if it is there, written."""
+    """Return whether a folder can be written, or created if it does not exist."""
     parent = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     return parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """The stock parser with errors of one line: the usage of a training script fills three screens."""
+    """argparse's parser with one-line errors: the usage of a training script fills three screens."""
 
     source = ""
-    """The file that arguments come from."""
+    """File that the arguments come from, for errors."""
 
     def error(self, message: str) -> NoReturn:
         """End the program."""
@@ -337,14 +334,14 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 class ScriptParser(OneLineParser, HfArgumentParser):
-    """Reads dataclasses from the command line, and refuses unknown flags and values that no run can use."""
+    """Fills dataclasses from the command line, and refuses unknown flags and values out of range."""
 
     def __init__(self, classes: Any, **options: Any):
-        # A shortened flag may mean another one in the next release.
+        # An abbreviation may mean another flag in the next release.
         super().__init__(classes, allow_abbrev=False, **options)
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:  # type: ignore[override]
-        """Parse and check; nothing is left over."""
+        """Parse and check all arguments; unknown ones are an error."""
         values, unknown = super().parse_known_args(args, namespace)
         if unknown:
             known = [f"--{item.name}" for kind in self.dataclass_types for item in fields(kind)]
@@ -355,14 +352,14 @@ class ScriptParser(OneLineParser, HfArgumentParser):
         return values, unknown
 
     def find_wrong(self, values: Mapping[str, Any]) -> list[str]:
-        """List the problems of the values."""
+        """Return an error message for each value that cannot be used."""
         return find_wrong_values(values) or find_wrong_paths(values)
 
     def read_file(self, file: str) -> list[str]:
-        """Return what a YAML or JSON file says as a command line: its values then have the types of the flags.
+        """Return the settings of a YAML or JSON file as a command line, so that the flags define the types.
 
         Raises:
-            ValueError: See `read_settings`; a name is unknown, or a value is a list where one value is due.
+            ValueError: A name is unknown, or a single value is a list; see also `read_settings`.
         """
         kinds = {item.name: item.type for kind in self.dataclass_types for item in fields(kind)}
         arguments = []
@@ -388,21 +385,20 @@ def _write(value: Any) -> str:
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Shows defaults, and a description as it is written."""
+    """Shows defaults, and keeps the line breaks of the description."""
 
 
 def parse_arguments(*classes: Any, description: str | None = None) -> tuple[Any, ...]:
-    """Read the command line, or the JSON or YAML file that it begins with; flags after the file replace its values.
+    """Return one instance of each class, filled from the command line.
+
+    The command line may begin with a JSON or YAML file; flags after it override its values.
 
     Args:
-        description: What `--help` begins with, such as the docstring of the script.
-
-    Returns:
-        One instance of each.
+        description: First lines of `--help`, such as the docstring of the script.
 
     Raises:
         ValueError: The file cannot be read.
-        SystemExit: An argument is unknown, missing, or has a value that no run can use.
+        SystemExit: An argument is unknown, missing or out of range.
     """
     parser = ScriptParser(classes, description=description, formatter_class=_HelpFormatter)
     arguments = sys.argv[1:]

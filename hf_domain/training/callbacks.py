@@ -1,4 +1,4 @@
-"""Callbacks of the Trainer: logged auxiliary losses, annealing, loadable pushes, the speed of warm steps."""
+"""Trainer callbacks: auxiliary losses in the log, annealing, pushes that load, and the speed after the warm-up."""
 
 import shutil
 import time
@@ -24,8 +24,8 @@ from hf_domain.modeling.nested_models import save_nested_code
 class AuxiliaryLossCallback(TrainerCallback):
     """Logs the auxiliary outputs of a model (reconstruction losses, KL, ...) beside the loss.
 
-    Every scalar output named in `keys_to_ignore_at_inference` is averaged over the examples since the last log. In an
-    evaluation it is averaged over the examples of all processes, as `eval_loss` is, and gets the prefix `eval_`.
+    Each scalar output named in `keys_to_ignore_at_inference` is averaged over the examples since the last log. An
+    evaluation averages over the examples of all processes, as for `eval_loss`, and adds the prefix `eval_`.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class AuxiliaryLossCallback(TrainerCallback):
         self.examples = {True: 0, False: 0}
 
     def collect(self, model: PreTrainedModel, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        """Forward hook: add up the auxiliary outputs of one pass."""
+        """Add up the auxiliary outputs of one pass; a forward hook."""
         sums, examples = self.sums[model.training], len(kwargs["input_ids"])
         self.examples[model.training] += examples
         for name in getattr(model.config, "keys_to_ignore_at_inference", ()):
@@ -42,7 +42,7 @@ class AuxiliaryLossCallback(TrainerCallback):
                 sums[name] = sums.get(name, 0.0) + value.detach().float() * examples
 
     def flush(self, training: bool) -> dict[str, float]:
-        """Return the averages of training or evaluation passes and start again."""
+        """Return the averages of training or evaluation passes, and reset them."""
         sums, examples = self.sums[training], self.examples[training]
         self.sums[training], self.examples[training] = {}, 0
         if not sums:
@@ -80,18 +80,18 @@ class AuxiliaryLossCallback(TrainerCallback):
 
 
 def log_auxiliary_losses(trainer: Trainer) -> None:
-    """Log the auxiliary losses of the trainer's model; TensorBoard and the other reporters see them too."""
+    """Log the auxiliary losses of the trainer's model, also to TensorBoard and other reporters."""
     model: Any = trainer.model
     if not getattr(model.config, "keys_to_ignore_at_inference", ()):  # stock encoders have none
         return
     callback = AuxiliaryLossCallback()
     model.register_forward_hook(callback.collect, with_kwargs=True)
-    # In front, because reporters read the line that this callback completes.
+    # First in the list, because reporters read the line that this callback completes.
     trainer.callback_handler.callbacks.insert(0, callback)
 
 
 class Annealing(TrainerCallback):
-    """Tells modules with a method `anneal`, before every step, which share of the training is done."""
+    """Calls `anneal(progress)` of each module that has it, before every step."""
 
     def on_step_begin(
         self,
@@ -101,7 +101,7 @@ class Annealing(TrainerCallback):
         model: torch.nn.Module | None = None,
         **kwargs,
     ) -> None:
-        """Tell them; a run that continues from a checkpoint takes up where that was."""
+        """Pass on the share of finished steps, which a resumed run counts from its checkpoint."""
         for module in () if model is None else model.modules():
             anneal: Any = getattr(module, "anneal", None)
             if isinstance(module, BackbonePreTrainedModel) and anneal is not None:
@@ -111,8 +111,8 @@ class Annealing(TrainerCallback):
 class PushCodeCallback(TrainerCallback):
     """Copies the model's code into the folder before every push.
 
-    Trainer's `hub_strategy="every_save"` and "checkpoint" copy only files of known names, so that the commits during
-    training would name code that is not there.
+    With `hub_strategy="every_save"` or "checkpoint", Trainer pushes only files of known names. The configs of commits
+    during training would then name missing code.
     """
 
     def on_push_begin(
@@ -123,7 +123,7 @@ class PushCodeCallback(TrainerCallback):
         model: PreTrainedModel | None = None,
         **kwargs,
     ) -> None:
-        """Save the code beside the weights that are about to be pushed."""
+        """Save the code beside the weights."""
         if not isinstance(model, BackbonePreTrainedModel):
             return
         with TemporaryDirectory() as folder:
@@ -131,44 +131,44 @@ class PushCodeCallback(TrainerCallback):
             save_nested_code(model.config, folder)
             for file in Path(folder).iterdir():
                 copy = Path(str(args.output_dir), file.name)
-                # An earlier push may still read the file, so do not truncate one that is already right.
+                # An earlier push may still read the file: do not truncate it if its content is right.
                 if not (copy.is_file() and copy.read_bytes() == file.read_bytes()):
                     shutil.copy(file, copy)
 
 
 class StepTimer(TrainerCallback):
-    """Measures how many steps a second training makes after its warm-up.
+    """Measures the steps per second of a training after its warm-up.
 
-    Trainer's own figure includes what the first steps do once, such as loading kernels and filling caches. In a short
-    run that is most of the time, and plans based on it would be wrong.
+    Trainer's own figure includes one-time work of the first steps, such as loading kernels and filling caches. In a
+    short run this is most of the time, so a forecast from it would be wrong.
     """
 
     def __init__(self, warm_up: int = 5):
         """Leave out the first steps.
 
         Args:
-            warm_up: How many. Our choice: kernels are loaded and chosen within two or three.
+            warm_up: Number of steps to leave out. Our choice: kernels are loaded and chosen within two or three.
         """
         self.warm_up, self.steps = warm_up, 0
         self.started = self.ended = 0.0
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
-        """Count, and note when the warm-up is over."""
+        """Count the step, and note the time at the end of the warm-up."""
         self.steps += 1
         if self.steps == self.warm_up:
             self.started = self._read_clock()
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
-        """Note when the last step is over."""
+        """Note the time after the last step."""
         self.ended = self._read_clock()
 
     def _read_clock(self) -> float:
         if torch.cuda.is_available():
-            torch.cuda.synchronize()  # steps are queued faster than they are made
+            torch.cuda.synchronize()  # steps are queued faster than they run
         return time.perf_counter()
 
     def compute(self) -> float | None:
-        """Return steps a second after the warm-up; None without such steps."""
+        """Return the steps per second after the warm-up; None if there are none."""
         if self.steps <= self.warm_up:
             return None
         return (self.steps - self.warm_up) / (self.ended - self.started)

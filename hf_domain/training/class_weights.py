@@ -1,4 +1,4 @@
-"""Class weights: a loss in which rare labels count as much as frequent ones."""
+"""Class weights: let rare labels count as much in the loss as frequent ones."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -12,16 +12,14 @@ logger = logging.getLogger(__name__)
 
 
 def compute_class_weights(labels: Any, num_labels: int) -> np.ndarray:
-    """Return the weight of each label, as `class_weight="balanced"` of scikit-learn.
+    """Return the weight of each label, as scikit-learn's `class_weight="balanced"` does.
+
+    With one label per example, the weight is examples / (labels x examples with the label); its mean over the examples
+    is 1. With several labels per example, it is the ratio of examples without the label to examples with it, and
+    weighs the positive term. A label without examples gets 1.
 
     Args:
-        labels: Label ids of the training data `[examples]`, or 0 and 1 `[examples, labels]` for several labels.
-        num_labels: How many labels there are.
-
-    Returns:
-        Of a single label: examples / (labels x examples of the label), whose mean over the examples is 1. Of several
-        labels: how many examples lack a label for each that has it, the weight of having it. 1 for a label that no
-        example has.
+        labels: Label ids of the training data [examples], or 0 and 1 [examples, labels] for several labels.
     """
     values = np.asarray(labels, dtype=float)
     if values.ndim == 2:
@@ -34,27 +32,26 @@ def compute_class_weights(labels: Any, num_labels: int) -> np.ndarray:
 def make_weighted_loss(
     class_weights: str, problem_type: str, labels: Any, label_names: Sequence[str]
 ) -> Callable[..., torch.Tensor] | None:
-    """Return a loss for `Trainer(compute_loss_func=...)`; None where every example counts as much.
+    """Return a loss for `Trainer(compute_loss_func=...)`; None for `class_weights="none"`.
 
     Args:
         class_weights: "none" or "balanced".
         problem_type: As in the model's config.
         labels: See `compute_class_weights`.
-        label_names: In the order of their ids.
+        label_names: Names in the order of the ids.
 
     Raises:
-        ValueError: A regression has no classes.
+        ValueError: The task is a regression.
     """
     if class_weights == "none":
         return None
     if problem_type == "regression":
         raise ValueError(
-            "--class_weights balanced must have labels that are classes, but these are values of a regression. "
-            "Leave it out."
+            "--class_weights balanced needs labels that are classes, but the labels are numbers. Leave the flag out."
         )
     values = compute_class_weights(labels, len(label_names))
     told = ", ".join(f"{name} {value:.3g}" for name, value in zip(label_names, values, strict=True))
-    logger.info(f"class weights: {told}")
+    logger.info(f"Class weights: {told}")
 
     def compute_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
         logits = (outputs["logits"] if isinstance(outputs, dict) else outputs[0]).float()

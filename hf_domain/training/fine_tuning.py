@@ -1,4 +1,4 @@
-"""What all fine-tuning scripts share: loading the data of a task, and the model with its labels."""
+"""Load the data of a task and the model with its labels: the code that all fine-tuning scripts share."""
 
 import logging
 from collections.abc import Callable
@@ -26,10 +26,10 @@ logger = logging.getLogger(__name__)
 
 
 class FineTuner(Trainer):
-    """The stock trainer, which also starts a new head by the states it reads and keeps the order of evaluated examples.
+    """transformers' Trainer, which also starts a new head from the states it reads and evaluates examples in order.
 
-    With `train_sampling_strategy="group_by_length"` the stock trainer reorders examples in evaluation too, and writes
-    predictions beside the wrong examples.
+    With `train_sampling_strategy="group_by_length"` the stock Trainer also reorders evaluated examples, so that
+    predictions stand beside the wrong examples.
     """
 
     train_dataset: Dataset
@@ -40,8 +40,8 @@ class FineTuner(Trainer):
             width = get_native_config(model.config).hidden_size
             args.learning_rate = choose_learning_rate(width)
             logger.info(
-                f"The learning rate is {args.learning_rate:.2g}, chosen for an encoder of width {width}; "
-                "--learning_rate sets another."
+                f"The learning rate is {args.learning_rate:.2g}, chosen for an encoder of width {width}. "
+                "Set another with --learning_rate."
             )
         super().__init__(model, args, **options)
 
@@ -60,15 +60,11 @@ class FineTuner(Trainer):
 def load_splits(
     model_args: ModelArguments, data_args: DataArguments, training_args: TrainingArguments, needs_train: bool = True
 ) -> DatasetDict:
-    """Load the data of a task.
+    """Return the splits that a run needs, in the order `train`, `validation`, `test`.
 
     Args:
-        data_args: Files or a dataset of the Hub.
-        training_args: `do_train`, `do_eval` and `do_predict` tell which splits are needed.
-        needs_train: Load the training data in any case, because they define the labels.
-
-    Returns:
-        The needed splits among `train`, `validation` and `test`, in this order.
+        training_args: `do_train`, `do_eval` and `do_predict` choose the splits.
+        needs_train: Always load the training data, because they define the labels.
 
     Raises:
         ValueError: A needed split is missing, or a file cannot be used.
@@ -85,7 +81,7 @@ def load_splits(
     options: dict[str, Any] = {"cache_dir": model_args.cache_dir}
     if (data_args.dataset_name is None) == (not any(files.values())):
         raise ValueError(
-            f"the data must be either files or a dataset of the Hub, but are files={files} and "
+            f"the data must be either files or a dataset of the Hub, but the flags give files={files} and "
             f"dataset_name={data_args.dataset_name}. Give one of the two."
         )
     available: Any = files
@@ -98,13 +94,13 @@ def load_splits(
         if not is_needed:
             continue
         if not available.get(split):
-            raise ValueError(f"this run needs the split {split}, but it is missing or empty. Give --{split}_file.")
+            raise ValueError(f"the split {split} must have examples, but is missing or empty. Give --{split}_file.")
         splits[split] = available[split] if data_args.dataset_name else load_files(available[split], **options)
     return splits
 
 
 def locate_example(data_args: DataArguments, split: str, row: int) -> str:
-    """Return the place of an example: the line of its file, or its number in a split of the Hub."""
+    """Return where an example is: file and line, or split and number for a dataset of the Hub."""
     files = getattr(data_args, f"{split}_file")
     return name_example(split, row) if files is None else locate_row(files, row)
 
@@ -112,18 +108,15 @@ def locate_example(data_args: DataArguments, split: str, row: int) -> str:
 def choose_text_columns(
     splits: DatasetDict, label_column: str, names: str | None = None, locate: Locate = name_example
 ) -> list[str]:
-    """Choose the columns of text that a task reads, check that every example has a text, and log them.
+    """Return the one or two text columns that a task reads, and check that every example has text in them.
 
     Args:
         splits: The data; the first split, train, decides.
         names: See `find_text_columns`.
-        locate: Returns the place of an example, for messages.
-
-    Returns:
-        One or two columns, which every split has.
+        locate: Returns where an example is, for errors.
 
     Raises:
-        ValueError: A split lacks one of them or has another column of text, or an example has no text; see also
+        ValueError: A split lacks a column or has another column of text, or an example has no text. See also
             `find_text_columns`.
     """
     train = next(iter(splits))
@@ -132,22 +125,19 @@ def choose_text_columns(
     for split, dataset in splits.items():
         if names is None and (unread := set(list_text_columns(dataset, label_column)) - set(columns)):
             raise ValueError(
-                f"All splits must have the same columns of text, but {split} has {', '.join(sorted(unread))} beside "
-                f"{', '.join(columns)}. Drop the column, or name what to read by --text_column_names."
+                f"all splits must have the same columns of text, but {split} has {', '.join(sorted(unread))} beside "
+                f"{', '.join(columns)}. Drop the column, or name the columns to read with --text_column_names."
             )
     check_texts(splits, columns, locate)
-    logger.info(f"reads {' + '.join(columns)}")
+    logger.info(f"Columns of text: {' + '.join(columns)}")
     return columns
 
 
 def check_columns(splits: DatasetDict, columns: list[str], optional_in_test: str | None = None) -> None:
-    """Raise unless every split has the columns.
+    """Raise a ValueError unless every split has the columns.
 
     Args:
-        optional_in_test: A column that the test split may lack: the labels.
-
-    Raises:
-        ValueError: A column is missing.
+        optional_in_test: Column that the test split may lack, such as the labels.
     """
     for split, dataset in splits.items():
         for column in columns:
@@ -168,13 +158,8 @@ def map_splits(
     """Tokenize every split.
 
     Args:
-        tokenize: Takes a batch of columns and returns the columns that replace them; those of passages are kept.
-        training_args: Give the process that goes first and fills the cache for the others.
-        data_args: Give the number of processes that tokenize, and whether a cached result is used.
+        tokenize: Takes a batch of columns and returns the columns that replace them. Columns of passages are kept.
         options: Further arguments of `tokenize`, such as another tokenizer.
-
-    Returns:
-        The tokenized splits.
     """
     with training_args.main_process_first(desc="tokenizing"):
         return DatasetDict(
@@ -194,11 +179,7 @@ def map_splits(
 
 
 def limit_splits(splits: DatasetDict, data_args: DataArguments) -> DatasetDict:
-    """Keep the first examples of every split.
-
-    Returns:
-        The shortened splits.
-    """
+    """Return the splits with at most `max_*_samples` examples each, the first ones."""
     limits = {
         "train": data_args.max_train_samples,
         "validation": data_args.max_eval_samples,
@@ -210,12 +191,13 @@ def limit_splits(splits: DatasetDict, data_args: DataArguments) -> DatasetDict:
 
 
 def choose_learning_rate(hidden_size: int) -> float:
-    """Return the learning rate for fine-tuning an encoder of some width.
+    """Return the default learning rate for fine-tuning an encoder of this width.
 
-    5e-5 for 768, transformers' default and the largest that BERT's authors tried for BERT base (Devlin et al. 2019,
-    appendix A.3); it falls with the square of the width: 2.8e-5 for 1,024, where they found 5e-5 unstable; 2e-4 for 384
-    and 4.5e-4 for 256. There 5e-5 stays at the majority class on 400 examples in three epochs of batches of 8, and
-    these do not (docs/comparison.md). Narrower ones get no more than 5e-4: at 9e-4 the width 256 is worse again.
+    The rate is 5e-5 at width 768: transformers' default, and the largest rate that BERT's authors tried for BERT base
+    (Devlin et al. 2019, appendix A.3). It falls with the square of the width. Width 1,024 gets 2.8e-5; BERT's authors
+    found 5e-5 unstable there. Widths 384 and 256 get 2e-4 and 4.5e-4. There, 5e-5 stays at the majority class on 400
+    examples in three epochs of batches of 8, and these rates do not (docs/comparison.md). The rate is at most 5e-4,
+    because at 9e-4 the width 256 gets worse again.
     """
     return min(5e-5 * (768 / hidden_size) ** 2, 5e-4)
 
@@ -229,18 +211,17 @@ def load_model(
 ) -> PreTrainedModel:
     """Load the model of a task: the checkpoint with a head, or the model that the method builds around it.
 
-    The weights are float32 whatever the checkpoint has, so that small updates count. `FineTuner` starts the weights of
-    a head that the checkpoint does not have. Of an exBERT the head and the top three layers are left trainable (section
-    4.1), or as many as the arguments say.
+    Weights are always float32, so that small updates are not rounded away. `FineTuner` starts the head if the
+    checkpoint has none. For an exBERT, only the head and the top three layers train by default (section 4.1).
 
     Args:
         auto_class: `AutoModelFor*` of the task.
-        label_names: The labels in the order of their ids. Default: the task has none.
+        label_names: Labels in the order of their ids; None if the task has none.
         options: Other fields of the configuration that the task sets.
 
     Raises:
-        ValueError: The tokenizer has more entries than the model, or the top layers of another model than an exBERT
-            are chosen; see also `load_config`.
+        ValueError: The tokenizer has more entries than the model, or the model has fewer layers than should train.
+            See also `load_config`.
     """
     if label_names is not None:
         options["id2label"] = dict(enumerate(label_names))

@@ -1,4 +1,4 @@
-"""Check that weights, gradients, losses and scores are finite: a run that became NaN stops and saves nothing."""
+"""Check that weights, gradients, losses and scores are finite, so that a run with a NaN stops and saves nothing."""
 
 import math
 from collections.abc import Mapping
@@ -11,45 +11,35 @@ from transformers import PreTrainedModel, TrainerCallback, TrainerControl, Train
 
 
 def check_weights(model: torch.nn.Module, name: str, advice: str = "Use another checkpoint.") -> None:
-    """Raise unless every weight and every saved buffer of a model is finite.
+    """Raise a ValueError unless every weight and every saved buffer of a model is finite.
 
     Args:
-        name: How the message calls the model.
-        advice: What to do, in a sentence.
-
-    Raises:
-        ValueError: A tensor holds nan or inf; the message names the first.
+        name: Name of the model in the error.
+        advice: Last sentence of the error: what to do.
     """
     for tensor_name, tensor in model.state_dict().items():
         if tensor.is_floating_point() and not (finite := torch.isfinite(tensor)).all():
             raise ValueError(
-                f"all weights must be finite; {tensor_name} of {name} holds nan or inf in "
+                f"all weights must be finite, but {tensor_name} of {name} is nan or inf in "
                 f"{int((~finite).sum()):,} of {tensor.numel():,} places. {advice}"
             )
 
 
 def check_metrics(metrics: Mapping[str, Any]) -> None:
-    """Raise unless every number among metrics is finite.
-
-    Raises:
-        ValueError: A metric is nan or infinite.
-    """
+    """Raise a ValueError unless every number among the metrics is finite."""
     for name, value in metrics.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(
-                f"every metric must be a finite number; {name} is {value}. Check the labels and the weights, or choose "
-                "another metric."
+                f"every metric must be a finite number, but {name} is {value}. Check the labels and the weights, or "
+                "choose another metric."
             )
 
 
 def check_predictions(predictions: Any) -> None:
-    """Raise unless all logits are finite. The argmax over several nan is the first, which looks like an answer.
+    """Raise a ValueError unless all logits are finite: the argmax of nan is label 0, which looks like an answer.
 
     Args:
-        predictions: An array or a tuple of arrays, as Trainer returns them.
-
-    Raises:
-        ValueError: A logit is nan or infinite.
+        predictions: Array or tuple of arrays, as Trainer returns them.
     """
     for logits in predictions if isinstance(predictions, tuple) else (predictions,):
         if (
@@ -58,17 +48,16 @@ def check_predictions(predictions: Any) -> None:
             and not np.isfinite(logits).all()
         ):
             raise ValueError(
-                f"all predictions must be finite; {int((~np.isfinite(logits)).sum()):,} of {logits.size:,} logits are "
-                "nan or infinite. Predict in float32, or train again at a lower learning rate."
+                f"all predictions must be finite, but {int((~np.isfinite(logits)).sum()):,} of {logits.size:,} logits "
+                "are nan or infinite. Predict in float32, or train again at a lower learning rate."
             )
 
 
 class NonFiniteStop(TrainerCallback):
-    """Stops training before an optimizer step would write nan or inf into the weights, and before they are saved.
+    """Stops training before nan or inf reaches the weights or a checkpoint.
 
-    Trainer alone would continue: it clips gradients by a norm of nan, and its `logging_nan_inf_filter` logs the mean of
-    the other losses instead. The filter stays on for evaluation, where a batch without masked tokens has the
-    loss 0 / 0.
+    Trainer itself would continue: it clips gradients by a norm of nan, and its `logging_nan_inf_filter` hides the loss.
+    The filter stays on for evaluation, where a batch without masked tokens has the loss 0 / 0.
     """
 
     def on_pre_optimizer_step(
@@ -80,18 +69,18 @@ class NonFiniteStop(TrainerCallback):
         optimizer: Any = None,
         **kwargs,
     ) -> None:
-        """Check the gradients; a loss that is not finite gives none that are."""
+        """Check the gradients, which are not finite if the loss is not."""
         assert model is not None
         norm = get_total_norm([weight.grad for weight in model.parameters() if weight.grad is not None])
         if torch.isfinite(norm):
             return
-        # In float16, gradients of a loss that is scaled too high overflow; the step is skipped and the scale is halved.
-        # From 65,536 it falls below 1 only if no scale helps.
+        # In float16, gradients overflow if the loss scale is too high. The scaler then skips the step and halves the
+        # scale. It starts at 65,536 and falls below 1 only if no scale helps.
         scaler = getattr(optimizer, "scaler", None)
         if scaler is not None and scaler.get_scale() >= 1:
             return
         raise ValueError(
-            f"loss and gradients must be finite; at step {state.global_step + 1} the norm of the gradients is "
+            f"loss and gradients must be finite, but at step {state.global_step + 1} the norm of the gradients is "
             f"{norm.item()}. Lower the learning rate, which is {args.learning_rate:g}, or look for extreme values in "
             "the data."
         )
@@ -115,7 +104,7 @@ class NonFiniteStop(TrainerCallback):
         metrics: dict[str, float] | None = None,
         **kwargs,
     ) -> None:
-        """Check the scores of an evaluation during training, which may choose the best checkpoint."""
+        """Check the scores of an evaluation during training, which may select the best checkpoint."""
         check_metrics(metrics or {})
 
     def on_step_end(
@@ -126,7 +115,7 @@ class NonFiniteStop(TrainerCallback):
         model: PreTrainedModel | None = None,
         **kwargs,
     ) -> None:
-        """Check the weights before they are saved: finite gradients times a huge rate can overflow."""
+        """Check the weights before they are saved: finite gradients times a high rate can overflow."""
         if control.should_save and model is not None:
             self._check(args, model)
 
@@ -138,7 +127,7 @@ class NonFiniteStop(TrainerCallback):
         model: PreTrainedModel | None = None,
         **kwargs,
     ) -> None:
-        """Check the weights that are about to be saved."""
+        """Check the weights before they are saved."""
         if control.should_save and model is not None:
             self._check(args, model)
 
@@ -150,7 +139,7 @@ class NonFiniteStop(TrainerCallback):
         model: PreTrainedModel | None = None,
         **kwargs,
     ) -> None:
-        """Check the weights that training ends with."""
+        """Check the final weights."""
         assert model is not None
         self._check(args, model)
 

@@ -1,4 +1,4 @@
-"""A learning rate of its own for what a method adds beside its encoder: these weights are new, the encoder is not."""
+"""Train the new weights that a method adds to its encoder at their own learning rate."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from hf_domain.training.arguments import ModelArguments
 
 
 def list_added_weights(model: PreTrainedModel) -> list[nn.Parameter]:
-    """Return the trainable weights that a method adds beside its encoders; none of a stock model."""
+    """Return the trainable weights that a method adds to its encoders; none for a stock model."""
     base: Any = model.base_model
     if not isinstance(base, BackbonePreTrainedModel):
         return []
@@ -20,15 +20,15 @@ def list_added_weights(model: PreTrainedModel) -> list[nn.Parameter]:
 
 
 def choose_method_rate(model: PreTrainedModel, args: ModelArguments) -> None:
-    """Let `run_training` train what the method adds at `--method_learning_rate`, or else at least at the method's rate.
+    """Choose the learning rate of the added weights: `--method_learning_rate`, or else at least the method's default.
 
     Raises:
-        ValueError: A rate is given, and the model has no such weights.
+        ValueError: A rate is given, but the model has no added weights that train.
     """
     if args.method_learning_rate is not None and not list_added_weights(model):
         raise ValueError(
-            f"--method_learning_rate trains what a method adds beside its encoder, but a {type(model).__name__} has "
-            "nothing that trains there. Leave it out, or use --method rada or gmap."
+            f"--method_learning_rate needs a model with trainable weights beside its encoder, but a "
+            f"{type(model).__name__} has none. Leave the flag out, or use --method rada or gmap."
         )
     least = 0.0
     if args.start == "recommended":
@@ -37,7 +37,7 @@ def choose_method_rate(model: PreTrainedModel, args: ModelArguments) -> None:
 
 
 def use_method_rate(trainer: Trainer) -> None:
-    """Give the trainer's optimizer groups for what the method adds, if that has another rate than the rest."""
+    """Give the added weights their own optimizer groups, if their learning rate differs from the encoder's."""
     model: Any = trainer.model
     if "method_rates" not in model.__dict__:
         return

@@ -1,6 +1,6 @@
-"""Start a new task head, stock or ours, by the states it reads instead of a constant spread.
+"""Start a new task head, stock or ours, from the states it reads instead of with a constant spread.
 
-A constant suits one encoder only: the first token's state has a norm of 1.4 in the demo's encoder, 1.9 in MiniLM's and
+A constant fits only one encoder. The norm of the first token's state is 1.4 in the demo's encoder, 1.9 in MiniLM and
 8 in the same MiniLM with rescaled states. A head whose outputs start near zero learns slowly.
 """
 
@@ -21,15 +21,13 @@ def list_head_weights(model: PreTrainedModel) -> set[str]:
 
 
 def choose_start(model: PreTrainedModel, new_weights: Collection[str], spread: float | None) -> None:
-    """Record the weights that `FineTuner` will start; the spread is saved with the model.
-
-    Raises:
-        ValueError: The spread is not above 0.
-    """
+    """Record the weights that `FineTuner` will start; the spread is saved with the model."""
     if spread is not None and not spread > 0:
-        raise ValueError(f"--head_initializer_range must be above 0, but is {spread}. Leave it out for the default.")
+        raise ValueError(
+            f"--head_initializer_range must be above 0, but is {spread}. Leave the flag out for the default."
+        )
     if spread is not None:
-        setattr(model.config, "head_initializer_range", spread)  # noqa: B010  no field of a stock configuration
+        setattr(model.config, "head_initializer_range", spread)  # noqa: B010  stock configurations lack the field
     setattr(model, "new_weights", frozenset(new_weights))  # noqa: B010  torch types attributes as tensors
 
 
@@ -37,13 +35,13 @@ def choose_start(model: PreTrainedModel, new_weights: Collection[str], spread: f
 def start_head(model: PreTrainedModel, new_weights: Collection[str], batch: Mapping[str, Any]) -> None:
     """Draw the weights of a new head, in place, and set its biases to 0.
 
-    Each layer gets N(0, `config.head_initializer_range`). Where that is None or absent, each layer in turn gets the
-    spread that lets its outputs begin with a standard deviation of `HeadLinear.OUTPUT_SPREAD` on `batch`, as layer-wise
-    initialization does with all layers (Mishkin and Matas, ICLR 2016).
+    Each layer draws from N(0, `config.head_initializer_range`). If this field is None or absent, each layer gets the
+    spread at which its outputs on `batch` have the standard deviation `HeadLinear.OUTPUT_SPREAD`. Layer-wise
+    initialization does the same with all layers (Mishkin and Matas, ICLR 2016).
 
     Args:
         model: Any encoder with a task head.
-        new_weights: Names of the weights that no checkpoint gave, as in `missing_keys` of transformers' loading info.
+        new_weights: Names of weights that are missing in the checkpoint (`missing_keys` of transformers' loading info).
         batch: Inputs of `model`, on its device; 8 texts are enough.
     """
     spread = getattr(model.config, "head_initializer_range", None)

@@ -1,4 +1,4 @@
-"""Continued pre-training by masked LM: its arguments, the model of a method, and the examples of a corpus."""
+"""Continued masked-LM pre-training: arguments, the model of a method, and the examples of a corpus."""
 
 import logging
 import math
@@ -38,24 +38,25 @@ from hf_domain.training.terminal import hide_load_report, report_new_weights, sh
 
 logger = logging.getLogger(__name__)
 
-# Batches on which a start is measured: a running average of torch's momentum remembers as many.
+# Batches on which a start is measured: about as many as torch's running averages remember.
 PREPARING_BATCHES = 10
 
 
 @dataclass
 class PretrainingArguments(ModelArguments):
-    """Which encoder, and what is made of it."""
+    """The encoder, and how to change it."""
 
     method: str = field(
         default=BASELINE,
         metadata={
-            "help": "What to train: the encoder (dapt), low-rank changes (lora), or a method of this package.",
+            "help": "Train the encoder (dapt), low-rank changes of it (lora), or a method of this package.",
             "choices": PRETRAINING_METHODS,
         },
     )
     expanded_vocabulary: str | None = field(default=None, metadata={"help": "Folder written by expand_vocab."})
     embedding_init: Literal["pieces", "distill"] = field(
-        default="pieces", metadata={"help": "New rows: the mean of their pieces, or distilled on the training text."}
+        default="pieces",
+        metadata={"help": "Start new rows as the mean of their pieces, or distill them on the training text."},
     )
     new_rows_first_steps: int = field(
         default=0, metadata={"help": "Train only the new rows for this many steps, then everything."}
@@ -71,41 +72,43 @@ class PretrainingArguments(ModelArguments):
 
 @dataclass
 class CorpusArguments:
-    """Which text, and how it is cut and masked."""
+    """The text, and how to cut and mask it."""
 
     train_file: list[str] | None = field(default=None, metadata={"help": ".txt .jsonl .json .csv (.gz) .parquet."})
     validation_file: list[str] | None = field(default=None, metadata={"help": "Text to evaluate on."})
     dataset_name: str | None = field(default=None, metadata={"help": "A dataset of the Hub instead of files."})
     dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of the dataset."})
     text_column_name: str | None = field(
-        default=None, metadata={"help": "Column of text. Default: `text`, or the only one."}
+        default=None, metadata={"help": "Column of text. Default: `text`, or the only column."}
     )
     validation_split_percentage: int = field(
-        default=5, metadata={"help": "Percentage held out without validation text."}
+        default=5, metadata={"help": "Percentage of the text to hold out if there is no validation text."}
     )
-    streaming: bool = field(default=False, metadata={"help": "Read while training; needs --max_steps."})
+    streaming: bool = field(default=False, metadata={"help": "Read the text during training; needs --max_steps."})
     max_seq_length: int = field(default=128, metadata={"help": "Number of tokens in an example."})
-    line_by_line: bool = field(default=False, metadata={"help": "One example a document instead of packed blocks."})
+    line_by_line: bool = field(
+        default=False, metadata={"help": "Make one example per document instead of packed blocks."}
+    )
     mix: str | None = field(
         default=None,
-        metadata={"help": "Replay: other text and its share of the training, as general.txt:0.1."},
+        metadata={"help": "Replay: add other text as a share of all examples, as general.txt:0.1."},
     )
     objective: Literal["mlm", "clm"] = field(
-        default="mlm", metadata={"help": "clm predicts next tokens, with causal attention; go on with mlm after it."}
+        default="mlm", metadata={"help": "clm predicts next tokens with causal attention; train with mlm afterwards."}
     )
     mlm_probability: float = field(default=0.15, metadata={"help": "Share of tokens (or words) to mask."})
-    whole_word_mask: bool = field(default=False, metadata={"help": "Mask all pieces of a word together."})
+    whole_word_mask: bool = field(default=False, metadata={"help": "Mask all tokens of a word together."})
     word_counts: list[str] | None = field(
         default=None,
-        metadata={"help": "Mask words of the domain more: its text and general text, or their --counts_file."},
+        metadata={"help": "Mask domain words more often: text (or its --counts_file) of the domain, then general text."},
     )
     word_rule: Literal["ratio", "keyword", "random"] = field(
-        default="ratio", metadata={"help": "With --word_counts: which words are masked more."}
+        default="ratio", metadata={"help": "With --word_counts: how to choose the words to mask more often."}
     )
     max_train_samples: int | None = field(default=None, metadata={"help": "Use only this many training examples."})
     max_eval_samples: int | None = field(default=None, metadata={"help": "Use only this many validation examples."})
     preprocessing_num_workers: int | None = field(
-        default=None, metadata={"help": "Processes that tokenize, and search."}
+        default=None, metadata={"help": "Number of processes for tokenization."}
     )
     overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again, even if a cached result exists."})
 
@@ -113,18 +116,18 @@ class CorpusArguments:
 def check_options(
     model_args: PretrainingArguments, data_args: CorpusArguments, training_args: TrainingArguments
 ) -> None:
-    """Check what the flags ask for together.
+    """Check the flags that depend on each other.
 
     Raises:
-        ValueError: One needs another, or the text of the evaluation is trained on.
+        ValueError: A flag needs or excludes another one, or the validation text is also training text.
     """
     check_work(training_args, "do_train", "do_eval")
     if training_args.do_train:
         check_held_out(data_args.train_file, {"validation_file": data_args.validation_file})
     if data_args.word_counts is not None and (len(data_args.word_counts) != 2 or not data_args.whole_word_mask):
         raise ValueError(
-            "--word_counts must name two files, of the domain and of general text, beside --whole_word_mask, but names "
-            f"{', '.join(data_args.word_counts)} with whole_word_mask={data_args.whole_word_mask}"
+            "--word_counts must name two files (of the domain and of general text) and needs --whole_word_mask, but "
+            f"names {', '.join(data_args.word_counts)} with whole_word_mask={data_args.whole_word_mask}"
         )
     if data_args.objective == "clm" and (data_args.whole_word_mask or not METHODS[model_args.method].keeps_encoder):
         raise ValueError(
@@ -138,34 +141,35 @@ def check_options(
         check_held_out([path], {"validation_file": data_args.validation_file})
     if data_args.streaming and training_args.do_train and training_args.max_steps <= 0:
         raise ValueError(
-            "--streaming needs --max_steps, because the length of a stream is not known, but none is given"
+            "--streaming must come with --max_steps, because the length of a stream is unknown. Add --max_steps."
         )
     if METHODS[model_args.method].finish and training_args.push_to_hub and not training_args.do_train:
         raise ValueError(
-            f"--method {model_args.method} pushes the trained model, so --push_to_hub needs --do_train. Add it."
+            f"--push_to_hub must come with --do_train for --method {model_args.method}, which pushes what it trained. "
+            "Add --do_train."
         )
     check_new_rows(model_args, data_args)
 
 
 def check_new_rows(model_args: PretrainingArguments, data_args: CorpusArguments) -> None:
-    """Check the flags of new rows, see `check_options`."""
+    """Check the flags of new embedding rows, see `check_options`."""
     distills = model_args.embedding_init == "distill"
     if not distills and not model_args.new_rows_first_steps:
         return
     flag = "--embedding_init distill" if distills else "--new_rows_first_steps"
     if model_args.expanded_vocabulary is None:
-        raise ValueError(f"{flag} needs an --expanded_vocabulary, but none is given")
+        raise ValueError(f"{flag} must come with --expanded_vocabulary. Add it, or leave {flag} out.")
     if distills and data_args.streaming:
-        raise ValueError(f"{flag} draws its text from the whole corpus, but got --streaming. Leave one out.")
+        raise ValueError(f"{flag} needs the whole corpus, but --streaming reads it piece by piece. Leave one flag out.")
     if METHODS[model_args.method].trains_rows_apart:
         raise ValueError(
-            f"{flag} must not be used with {model_args.method}, which freezes the encoder and "
+            f"{flag} must be used with a method that trains the encoder, but {model_args.method} freezes it and "
             "trains the new rows separately. Leave the flag out."
         )
 
 
 def load_delta(args: PretrainingArguments) -> VocabularyDelta | None:
-    """Load what the expanded vocabulary adds; None without one."""
+    """Load the delta of the expanded vocabulary; None without one."""
     return None if args.expanded_vocabulary is None else VocabularyDelta.load(args.expanded_vocabulary)
 
 
@@ -175,25 +179,26 @@ def load_model(
     """Load the model to train: the encoder itself, or the method's model around it.
 
     Raises:
-        ValueError: The checkpoint is no masked LM, cannot take new entries, or has weights that are not finite; the
-            tokenizer has no mask token or does not fit; see also `load_config`.
+        ValueError: The checkpoint is not a masked LM, cannot take new entries, or has weights that are not finite. Or
+            the tokenizer has no mask token or does not fit. See also `load_config`.
     """
     check_mask_token(tokenizer)
     config, overrides = load_config(args)
     if type(config) not in MODEL_FOR_MASKED_LM_MAPPING and not args.trust_remote_code:
         raise ValueError(
-            f"masked language modeling needs an encoder such as BERT or RoBERTa, but this is a {config.model_type}"
+            f"the model must be an encoder with a masked-LM head, such as BERT or RoBERTa, but is a {config.model_type}"
         )
     extends = any(method.extends_vocabulary for method in find_methods(config.model_type))
     if delta is not None and (extends or hasattr(config, "memory_config")):
         raise ValueError(
-            f"the vocabulary of an {config.model_type} must be expanded before the model is built, because a part "
-            f"of it cannot read new words. Leave out --expanded_vocabulary {args.expanded_vocabulary}."
+            f"the vocabulary of a model of type {config.model_type} must be expanded before the model is built, "
+            "because one of its parts cannot read new words. Leave out --expanded_vocabulary "
+            f"{args.expanded_vocabulary}."
         )
     if getattr(config, "memory_tokenizer", "same") != "same":
         raise ValueError(
-            "in masked-LM training both encoders must have one tokenizer, because the memory reads the masked "
-            f"text, but the memory of {args.model_name_or_path} has its own"
+            "for masked-LM training both encoders must share a tokenizer, because the memory reads the masked text, "
+            f"but the memory of {args.model_name_or_path} has its own. Train a G-MAP whose memory shares it."
         )
     with hide_load_report():
         model, info = AutoModelForMaskedLM.from_pretrained(
@@ -214,7 +219,7 @@ def load_model(
 
 
 def load_own_tokenizer(args: PretrainingArguments) -> PreTrainedTokenizerBase | None:
-    """Load the tokenizer that lies beside the checkpoint; None if there is none."""
+    """Load the checkpoint's own tokenizer; None if it has none."""
     try:
         return AutoTokenizer.from_pretrained(args.model_name_or_path, **args.hub_options)
     except (OSError, ValueError):
@@ -224,7 +229,7 @@ def load_own_tokenizer(args: PretrainingArguments) -> PreTrainedTokenizerBase | 
 def load_examples(
     args: CorpusArguments, model_args: ModelArguments, do_eval: bool, tokenizer: Any
 ) -> tuple[Any, int | None]:
-    """Load, tokenize and cut the corpus; return its splits, or streams, and the number of training documents."""
+    """Return the tokenized splits (or streams) of a corpus, and the number of training documents."""
     corpus = load_corpus(
         args.train_file and [Path(file) for file in args.train_file],
         args.validation_file and [Path(file) for file in args.validation_file],
@@ -258,28 +263,24 @@ def load_examples(
 
 
 def split_mix(mix: str) -> tuple[str, float]:
-    """Split `general.txt:0.1` into a path or glob and a share.
-
-    Raises:
-        ValueError: It has no such form.
-    """
+    """Split `general.txt:0.1` into a path or glob and a share."""
     path, _, share = mix.rpartition(":")
     try:
         number = float(share)
     except ValueError:
         number = 0.0
     if not path or not 0 < number < 1:
-        raise ValueError(f"--mix must be a file and its share of the training, as general.txt:0.1, but is {mix}")
+        raise ValueError(f"--mix must be a file and its share of all examples, as general.txt:0.1, but is {mix}")
     return path, number
 
 
 def mix_examples(examples: Any, others: Any, share: float) -> Any:
-    """Mix examples of other text into those of a corpus, as the given share of all of them.
+    """Mix examples of other text into those of a corpus.
 
     Args:
-        examples: Of the corpus; all of them stay.
-        others: Of the other text; drawn at random, repeated if there are too few.
-        share: Of the others, above 0 and below 1.
+        examples: Examples of the corpus; all are kept.
+        others: Examples of the other text; drawn at random, and repeated if there are too few.
+        share: Share of other text in the result, above 0 and below 1.
     """
     if isinstance(examples, IterableDataset):
         return interleave_datasets(
@@ -292,7 +293,7 @@ def mix_examples(examples: Any, others: Any, share: float) -> Any:
 
 
 def make_collator(tokenizer: PreTrainedTokenizerBase, args: CorpusArguments, training_args: TrainingArguments) -> Any:
-    """Return the collator that masks tokens or whole words, or asks for next tokens."""
+    """Return the collator that masks tokens, masks whole words, or prepares next-token prediction."""
     if args.objective == "clm":
         return DataCollatorForNextToken(tokenizer, args.mlm_probability, training_args.seed)
     training_args.remove_unused_columns = not args.whole_word_mask  # the collator reads and drops word_ids
@@ -301,14 +302,14 @@ def make_collator(tokenizer: PreTrainedTokenizerBase, args: CorpusArguments, tra
     if args.word_counts is not None:
         domain, general = (load_counts(path, tokenizer) for path in args.word_counts)
         collator.weights = weigh_words(tokenizer, domain, general, args.word_rule, training_args.seed)
-        logger.info(f"masks {len(collator.weights):,} words more than others")
+        logger.info(f"{len(collator.weights):,} words are masked more often than others")
     return collator
 
 
 def prepare_start(trainer: Trainer, args: PretrainingArguments) -> None:
-    """Measure on the training text what the recommended start of a new model needs, before the first step.
+    """Prepare the recommended start of a new model on training text, before the first step.
 
-    A checkpoint of the method, and a run that continues, have it behind them.
+    A checkpoint of the method and a resumed run are already prepared.
     """
     method, train_args = METHODS[args.method], trainer.args
     if method.prepare is None or args.start == "paper" or train_args.resume_from_checkpoint is not None:
@@ -318,23 +319,23 @@ def prepare_start(trainer: Trainer, args: PretrainingArguments) -> None:
     model: Any = trainer.model
     size = train_args.per_device_train_batch_size
     dataset: Any = trainer.train_dataset
-    # Of all places of the corpus, and the same in every process; every epoch draws other masks.
+    # From the whole corpus, and the same in every process; each epoch draws other masks.
     rows = list(dataset.shuffle(seed=train_args.seed).take(PREPARING_BATCHES * size))
     batches = (trainer.data_collator(rows[first : first + size]) for first in range(0, len(rows), size))
     devices = [model.device] if model.device.type == "cuda" else []
-    # A resumed run does not come here: what it draws must be what this run draws.
+    # A resumed run skips this step, so it must not change the random state of training.
     with torch.random.fork_rng(devices), autocast_as_trained(train_args):
         method.prepare(model, ({name: value.to(model.device) for name, value in batch.items()} for batch in batches))
 
 
 def evaluate_start(trainer: Trainer) -> None:
-    """Measure the held-out loss before the first step, for the card, where the run evaluates anyway."""
+    """Measure the held-out loss before the first step, for the card, if the run evaluates."""
     args = trainer.args
     if not args.do_eval or args.resume_from_checkpoint is not None or args.deepspeed or args.fsdp:
         return
     show_progress(trainer)
     devices = [args.device] if args.device.type == "cuda" else []
-    with torch.random.fork_rng(devices):  # training draws what it would draw without this
+    with torch.random.fork_rng(devices):  # training must draw the same numbers as without this
         loss = trainer.evaluate()["eval_loss"]
     if trainer.is_world_process_zero():
         logger.info(f"Validation before the first step: loss {loss:.4g}")
@@ -343,7 +344,7 @@ def evaluate_start(trainer: Trainer) -> None:
 
 
 def prepare_new_rows(trainer: Trainer, delta: VocabularyDelta | None, args: PretrainingArguments) -> None:
-    """Distill new rows and train them alone at first, if the run asks for it, and log how far they move."""
+    """Distill new rows and train them alone first, if the flags say so, and log how far they move."""
     if delta is None or METHODS[args.method].trains_rows_apart:
         return
     model: Any = trainer.model

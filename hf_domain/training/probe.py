@@ -1,4 +1,4 @@
-"""A probe: a linear model on the states of a frozen encoder. It needs no seed, and minutes instead of hours."""
+"""Fit a probe, a linear model on the states of a frozen encoder: no seed, and minutes instead of hours."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +15,7 @@ C = 0.01
 
 
 def choose_layers(num_layers: int) -> tuple[int, int]:
-    """Return the layers whose states are read: one behind the middle, and the last."""
+    """Return the layers whose states the probe reads: one above the middle, and the last."""
     return math.ceil(2 * num_layers / 3), num_layers
 
 
@@ -26,17 +26,12 @@ def encode_texts(
     max_seq_length: int,
     batch_size: int = 32,
 ) -> np.ndarray:
-    """Return the states of texts, means over their tokens.
+    """Return a state for each text, the mean over its tokens [texts, layers x width].
 
     Args:
-        model: Without a head.
-        tokenizer: Its tokenizer.
+        model: Encoder without a head.
         texts: One column or two.
-        max_seq_length: Tokens of a text at most.
-        batch_size: Texts that are encoded at once.
-
-    Returns:
-        States [texts, layers x width].
+        max_seq_length: Longer texts are truncated to this many tokens.
     """
     columns = [[text or "" for text in column] for column in texts]
 
@@ -60,17 +55,13 @@ def encode_words(
     max_seq_length: int,
     batch_size: int = 32,
 ) -> list[np.ndarray]:
-    """Return the states of words, those of their first tokens.
+    """Return for each sentence the states of its words [words, layers x width], those of their first tokens.
 
     Args:
-        model: Without a head.
+        model: Encoder without a head.
         tokenizer: See `prepare_for_words`.
-        sentences: As words.
-        max_seq_length: Tokens of a sentence at most; words beyond have no state.
-        batch_size: Sentences that are encoded at once.
-
-    Returns:
-        For each sentence states [words, layers x width].
+        sentences: Lists of words.
+        max_seq_length: Words beyond this many tokens have no state.
     """
     options: dict[str, Any] = {"is_split_into_words": True, "truncation": True, "max_length": max_seq_length}
 
@@ -82,7 +73,7 @@ def encode_words(
         for number, row in enumerate(rows):
             ids = encodings.word_ids(number)
             firsts = [ids.index(word) if word in ids else None for word in range(len(sentences[row]))]
-            # A word without tokens gets the state of the first token.
+            # A word without tokens gets the state of the sentence's first token.
             known = [first or 0 for first in firsts[: 1 + max((w for w, f in enumerate(firsts) if f), default=-1)]]
             states[row] = hidden[number, known].float().cpu().numpy()
     return [states[row] for row in range(len(sentences))]
@@ -108,13 +99,13 @@ def fit_probe(states: np.ndarray, labels: Any, problem_type: str, class_weights:
 
     Args:
         states: [examples, dimensions].
-        labels: What `encode_labels` returns: ids, rows of 0 and 1, or values; at least two different ones.
-        problem_type: A logistic regression for single labels, one for each of several labels, a ridge regression for
-            values; as transformers' configs name them.
-        class_weights: "balanced": every class weighs the same; or "none".
+        labels: Result of `encode_labels`: ids, rows of 0 and 1, or values; at least two different ones.
+        problem_type: As in transformers' configs. Single labels get a logistic regression, several labels one each,
+            and values a ridge regression.
+        class_weights: "balanced" gives every class the same weight; or "none".
 
     Returns:
-        A pipeline of scikit-learn, whose `predict` takes states; see also `compute_logits`.
+        A scikit-learn pipeline whose `predict` takes states; see also `compute_logits`.
     """
     from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.multiclass import OneVsRestClassifier
@@ -126,23 +117,22 @@ def fit_probe(states: np.ndarray, labels: Any, problem_type: str, class_weights:
     if problem_type == "multi_label_classification":
         model = OneVsRestClassifier(model)
     elif problem_type == "regression":
-        model = Ridge(alpha=1 / C)  # the same strength: of a squared error it is the inverse
+        model = Ridge(alpha=1 / C)  # Ridge's strength is the inverse of C
     return make_pipeline(StandardScaler(), model).fit(states, np.asarray(labels))
 
 
 def compute_logits(probe: Any, states: np.ndarray) -> np.ndarray:
-    """Return what `decode_logits` takes.
+    """Return logits [examples, labels] or values [examples, 1], for `decode_logits`.
 
     Args:
-        probe: Of `fit_probe`, on labels as ids.
+        probe: Result of `fit_probe` on label ids.
         states: [examples, dimensions].
-
-    Returns:
-        Logits [examples, labels], or values [examples, 1].
     """
     if not hasattr(probe, "decision_function"):
         return probe.predict(states)[:, None]
     logits = probe.decision_function(states)
-    if logits.ndim == 1 and not hasattr(probe[-1], "estimators_"):  # of two labels: the logit of the second alone
+    if logits.ndim == 1 and not hasattr(
+        probe[-1], "estimators_"
+    ):  # two labels: scikit-learn returns only the logit of the second
         return np.stack([-logits, logits], axis=1) / 2
     return logits.reshape(len(states), -1)

@@ -26,7 +26,7 @@ from hf_domain.training.settings import read_settings
 
 logger = logging.getLogger(__name__)
 
-# The metric by which a task is judged, the first that was measured; of several labels macro F1.
+# The deciding metric of a task is the first of these that was measured; with several labels, macro F1.
 DECIDING = ("macro_f1", "f1", "mse")
 SECRETS = ("--token", "--hub_token")
 COMMANDS = {f"run_{name}": f"hf-domain {name}" for name in ("mlm", "classification", "ner", "qa", "distill")}
@@ -42,14 +42,11 @@ NOT_SCORES = ("runtime", "samples", "samples_per_second", "steps_per_second", "m
 def make_run_card(
     trainer: Trainer, task: str, model_args: ModelArguments, data_args: Any, passage_args: Any, documents: int | None
 ) -> ModelCard:
-    """Return the card of what a run trained.
+    """Return the card of a trained model.
 
     Args:
-        trainer: Has saved its model and its metrics.
-        task: As the Hub names it.
-        model_args: Give what it was trained from.
-        data_args: Give what it was trained on.
-        passage_args: Name the datastore, if there is one.
+        trainer: Must have saved the model and the metrics.
+        task: Pipeline tag of the Hub.
         documents: Number of documents of a corpus, if counted.
     """
     folder, encoder = Path(str(trainer.args.output_dir)), model_args.model_name_or_path
@@ -63,19 +60,19 @@ def make_run_card(
     is_scored = {name: name == "eval" if task == "fill-mask" else bool(list_scores(metrics, name)) for name in SPLITS}
     split = next((name for name in SPLITS if is_scored[name] and f"{name}_samples" in metrics), None)
     if task == "feature-extraction":
-        split = None  # the terms of a distillation are no scores of a model
+        split = None  # the losses of a distillation are not scores of the model
     table, note, scores = "", "", []
     if split is not None:
         held_out = f"the {SPLITS[split]} set"
         if task == "fill-mask":
             table, names = tabulate_losses(metrics), ["loss"]
             predicted = "next" if data_args.objective == "clm" else "masked"
-            note = f"Loss is the mean cross-entropy of {predicted} tokens, in nats, on text that was not trained on."
+            note = f"Loss is the mean cross-entropy of {predicted} tokens, in nats, on held-out text."
         else:
             table, names = tabulate_scores(metrics, split), [name for name in DECIDING if f"{split}_{name}" in metrics]
             names = names or list_scores(metrics, split)
             note = f"Measured on {held_out} ({metrics.get(f'{split}_samples', 0):,} examples); the majority baseline "
-            note += "predicts the same for every example."
+            note += "predicts the same label for every example."
         config_name = data_args.dataset_config_name if data_args.dataset_name else None
         scores = [
             make_score(task, data, SPLITS[split], name, metrics[f"{split}_{name}"], config_name=config_name)
@@ -105,7 +102,7 @@ def make_run_card(
 
 
 def find_method(folder: Path, task: str, model_args: ModelArguments) -> str | None:
-    """Return the method of a model: its type says it, or else how a stock encoder was trained further."""
+    """Return the method of a model, from its model type or from the options that trained a stock encoder."""
     config = read_config(folder)
     if has_own_code(config):
         return config["model_type"]
@@ -116,9 +113,9 @@ def find_method(folder: Path, task: str, model_args: ModelArguments) -> str | No
 
 
 def find_origin(encoder: str, token: str | None) -> tuple[str | None, str | None]:
-    """Return the name on the Hub and the license of what an encoder is or was made from, as far as known.
+    """Return the Hub name and the license of an encoder, or of its base model, as far as known.
 
-    A local encoder says both on its own card.
+    For a local encoder, both come from its card.
     """
     data: Any = None
     if Path(encoder, "README.md").is_file():
@@ -126,25 +123,25 @@ def find_origin(encoder: str, token: str | None) -> tuple[str | None, str | None
     elif is_hub_id(encoder) and not HF_HUB_OFFLINE:
         try:
             data = HfApi(token=token).model_info(encoder, timeout=10).card_data
-        except Exception as error:  # of any HTTP library; a card without a license is better than no card
-            logger.debug(f"the license of {encoder} is not known: {error}")
+        except Exception as error:  # any HTTP error: a card without a license is better than no card
+            logger.debug(f"the license of {encoder} is unknown: {error}")
     base, license = getattr(data, "base_model", None), getattr(data, "license", None)
     name = encoder if is_hub_id(encoder) else base
     return name if isinstance(name, str) else None, license if isinstance(license, str) else None
 
 
 def describe_licenses(encoder: str, origin: str | None, license: str | None, data_args: Any) -> str:
-    """Return a sentence on the known licenses, and where to find the others."""
+    """Return sentences on the known licenses and on where to find the others."""
     base = origin or Path(encoder).resolve().name
-    known = f"{base} is under the license {license}." if license else f"The run does not know the license of {base}."
+    known = f"{base} has the license {license}." if license else f"The license of {base} was not found."
     if data_args.dataset_name and is_hub_id(data_args.dataset_name):
         address = f"https://huggingface.co/datasets/{data_args.dataset_name}"
-        return f"{known} The license of the data is on the page of [{data_args.dataset_name}]({address})."
-    return f"{known} The data are files of the author; the run does not know their license."
+        return f"{known} See [{data_args.dataset_name}]({address}) for the license of the data."
+    return f"{known} The data are the author's own files, without a known license."
 
 
 def name_data(data_args: Any) -> str:
-    """Return a short name of the training data: the dataset, or the file or its folder."""
+    """Return a short name of the training data: that of the dataset, the file or its folder."""
     if data_args.dataset_name:
         return str(data_args.dataset_name) if is_hub_id(data_args.dataset_name) else Path(data_args.dataset_name).name
     files = list_files(data_args)
@@ -162,7 +159,7 @@ def list_files(data_args: Any) -> list[Path]:
 
 
 def describe_data(trainer: Trainer, task: str, data_args: Any, metrics: dict[str, Any], documents: int | None) -> str:
-    """Return a sentence on the training data: their amount, their names, and a digest of local files."""
+    """Return names and amount of the training data, with a digest of local files."""
     files, facts = list_files(data_args), []
     if documents is not None:
         facts.append(f"{documents:,} documents")
@@ -181,7 +178,7 @@ def describe_data(trainer: Trainer, task: str, data_args: Any, metrics: dict[str
 
 
 def count_tokens(dataset: Any) -> int:
-    """Return how many tokens a dataset has, special ones too; 0 for a stream."""
+    """Return the number of tokens of a dataset, special tokens included; 0 for a stream."""
     if not isinstance(dataset, Dataset):
         return 0
     batches = dataset.select_columns(["input_ids"]).with_format("arrow").iter(10_000)
@@ -189,14 +186,14 @@ def count_tokens(dataset: Any) -> int:
 
 
 def list_scores(metrics: dict[str, Any], split: str) -> list[str]:
-    """List the scores of a split: numbers that are neither times nor the baseline's."""
+    """List the scores of a split: numbers without durations and baseline scores."""
     names = [name.removeprefix(f"{split}_") for name in metrics if name.startswith(f"{split}_")]
     numbers = [name for name in names if type(metrics[f"{split}_{name}"]) in (int, float)]
     return [name for name in numbers if name not in NOT_SCORES and not name.startswith("baseline_")]
 
 
 def tabulate_scores(metrics: dict[str, Any], split: str) -> str:
-    """Return the table of a task's scores, beside those of the majority baseline; the one that counts is bold."""
+    """Return the table of a task's scores beside the majority baseline's, with the deciding metric in bold."""
     names = list_scores(metrics, split)
     counts = next((name for name in DECIDING if name in names), None)
     lines = [f"| metric | {SPLITS[split]} set | majority baseline |", "| --- | --- | --- |"]
@@ -209,7 +206,7 @@ def tabulate_scores(metrics: dict[str, Any], split: str) -> str:
 
 
 def tabulate_losses(metrics: dict[str, Any]) -> str:
-    """Return the table of the held-out loss of masked tokens, before the first step and after the last one."""
+    """Return the table of the held-out loss before and after training."""
     before = metrics.get("start_loss")
     lines = ["| held-out text | loss | perplexity |", "| --- | --- | --- |"]
     if before is not None:
@@ -219,14 +216,14 @@ def tabulate_losses(metrics: dict[str, Any]) -> str:
 
 
 def list_settings(trainer: Trainer, metrics: dict[str, Any], *groups: Any) -> dict[str, Any]:
-    """List how a model was trained, and what it cost."""
+    """Return the settings of a training and its cost."""
     args, state = trainer.args, trainer.state
     values = {item.name: getattr(group, item.name) for group in (*groups, args) if group for item in fields(group)}
     settings = {name.replace("_", " "): format_value(values[name]) for name in SETTINGS if values.get(name)}
     if values.get("datastore"):
         settings["passages"] = values["num_passages"]
     if values.get("start") == "paper":
-        settings["start"] = "that of the paper"
+        settings["start"] = "as in the paper"
     settings["steps"] = f"{state.global_step:,}"
     settings["examples a step"] = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     for name, metric in (
@@ -244,7 +241,7 @@ def list_settings(trainer: Trainer, metrics: dict[str, Any], *groups: Any) -> di
 
 
 def format_value(value: Any) -> str:
-    """Write the value of an option."""
+    """Return the text of an option's value."""
     return f"{value:.4g}" if isinstance(value, float) else str(getattr(value, "value", value))
 
 
@@ -252,22 +249,24 @@ def describe_limits(folder: Path, task: str, is_evaluated: bool) -> str:
     """Return the limits of a model, for its card."""
     config, sentences = read_config(folder), []
     if is_evaluated:
-        sentences.append("The results are those of one run with one seed, on the data above alone.")
+        sentences.append("The results come from one run with one seed, on the data above.")
     else:
         sentences.append("The card has no results on held-out data.")
     if reads_passages(config):
-        sentences.append("Without passages of its datastore the model is its encoder alone.")
+        sentences.append("Without passages of its datastore, the model computes what its encoder alone computes.")
     if config.get("memory_tokenizer", "same") != "same":
         sentences.append(
-            "Its memory has a tokenizer of its own and needs `memory_input_ids`; hf_domain.predict makes them."
+            "The memory has its own tokenizer and needs `memory_input_ids`, which hf_domain.predict provides."
         )
     if task == "feature-extraction":
-        sentences.append("It is for fine-tuning: distillation trains neither the end of its last layer nor an LM head.")
+        sentences.append(
+            "Fine-tune the model before use: distillation trains neither the end of the last layer nor an LM head."
+        )
     return " ".join(sentences)
 
 
 def describe_command(arguments: Sequence[str] | None = None) -> str:
-    """Return the command of this process, without secrets and folders; a file of settings is written as flags."""
+    """Return the command of this process without secrets and folders, with the settings of a file as flags."""
     program, *flags = arguments if arguments is not None else sys.argv
     if flags and flags[0].endswith((".json", ".yaml", ".yml")):
         flags = [*list_file_flags(flags[0]), *flags[1:]]
@@ -284,7 +283,7 @@ def describe_command(arguments: Sequence[str] | None = None) -> str:
 
 
 def list_file_flags(file: str) -> list[str]:
-    """Return what a file of settings says, as flags."""
+    """Return the settings of a file as flags."""
     flags = []
     for name, value in read_settings(file, as_text=True).items():
         if value is not None:

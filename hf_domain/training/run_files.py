@@ -1,4 +1,4 @@
-"""The files that a run leaves in its folder: names and forms, for the scripts that write them and those that read."""
+"""Names and formats of the files in a run's folder, for the code that writes and reads them."""
 
 import json
 from collections.abc import Iterable
@@ -6,22 +6,22 @@ from pathlib import Path
 
 # Written by Trainer.
 METRICS, STATE = "all_results.json", "trainer_state.json"
-# The held-out loss before the first step, until training is over.
+# The held-out loss before the first step; deleted after training.
 START = "start_results.json"
-# What was predicted for the test set: a label or the tags of a sentence in each line. Answers by question, as the
-# scripts of transformers name them: with the prefix of the split.
+# Predictions for the test set: a label or a sentence's tags in each line, or the answers by question id. The files of
+# answers have the prefix of their split, as in the scripts of transformers.
 LABELS, TAGS, ANSWERS = "predict_results.txt", "predictions.txt", "predictions.json"
 LABELS_HEADER = "index\tprediction"
 
 
 def format_labels(labels: Iterable[object]) -> str:
-    """Return the text of `LABELS`; several labels of one example are a list in JSON."""
+    """Return the text of `LABELS`; an example with several labels gets a JSON list."""
     texts = (json.dumps(label, ensure_ascii=False) if isinstance(label, list) else label for label in labels)
     return "".join(f"{line}\n" for line in [LABELS_HEADER, *(f"{row}\t{text}" for row, text in enumerate(texts))])
 
 
 def read_labels(folder: Path) -> list[str]:
-    """Read the label of each example, as it is written."""
+    """Return the label of each example as text."""
     _, *lines = (folder / LABELS).read_text(encoding="utf-8").splitlines()
     return [line.split("\t", 1)[1] for line in lines]
 
@@ -32,10 +32,10 @@ def format_tags(sentences: Iterable[Iterable[str]]) -> str:
 
 
 def read_tags(folder: Path) -> list[list[str]]:
-    """Read the tags of each sentence."""
+    """Return the tags of each sentence."""
     return [line.split() for line in (folder / TAGS).read_text(encoding="utf-8").splitlines()]
 
 
 def read_answers(folder: Path) -> dict[str, str]:
-    """Read the answer to each question, by its id."""
+    """Return the answer to each question by its id."""
     return json.loads((folder / f"predict_{ANSWERS}").read_text(encoding="utf-8"))

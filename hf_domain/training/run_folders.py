@@ -1,7 +1,7 @@
-"""The output folder of a run: what it holds, who writes into it, and the checkpoint that a killed run continues from.
+"""The output folder of a run: its record, its lock, and the checkpoint from which a killed run resumes.
 
-Before it works, a run writes `_run.json`: its options, and digests of the files and models it reads. The same command
-in the same folder continues a killed run and skips a finished one; any other run is refused.
+Before it works, a run writes `_run.json` with its options and with digests of the files and models that it reads. The
+same command in the same folder resumes a killed run and skips a finished one. Any other run is refused.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from hf_domain.training.run_files import STATE
 logger = logging.getLogger(__name__)
 
 RECORD = "_run.json"
-# Files that a command makes in its folder and another run would overwrite.
+# Files that a command writes into its folder, and that another run would overwrite.
 MADE = (
     "config.json",
     "*.safetensors",
@@ -43,7 +43,7 @@ MADE = (
     "model.onnx*",
     "model.pt2",
 )
-# Options that change neither weights nor results, or only say where something is.
+# Options that change neither weights nor results, and options that only locate a file.
 FREE = {
     "overwrite_output_dir", "resume_from_checkpoint", "output_dir", "token", "cache_dir", "trust_remote_code",
     "overwrite_cache", "preprocessing_num_workers", "num_workers", "dask_scheduler", "counts_file", "use_cpu",
@@ -53,22 +53,21 @@ FREE = {
     "enable_jit_checkpoint", "restore_callback_states_from_checkpoint", "prediction_loss_only", "debug",
 }  # fmt: skip
 FREE_PREFIXES = ("_", "log_", "logging_", "save_", "hub_", "ddp_", "dataloader_", "trackio_")
-# A cache may move, but must not come or go: cached states are rounded.
+# A resumed run may move its cache but not add or drop it: cached states are rounded.
 CACHES = ("memory_cache", "passage_cache")
 # Options that name files or models, besides `*_file` and `*_or_path`.
 PATHS = ("tokenizer_name", "config_name", "expanded_vocabulary", "datastore", "dataset_name")
 
 
 def run_in_folder(run: Callable[..., None], *arguments: Any) -> None:
-    """Run a command in its output folder: continue it if it was killed, skip it if it is finished.
+    """Run a command in its output folder: resume it if it was killed, skip it if it is finished.
 
     Args:
         run: Takes the arguments; not called if the same run is finished.
         arguments: Dataclasses, one of which has `output_dir`.
 
     Raises:
-        ValueError: Another process writes into the folder, or the folder holds something else.
-        OSError: The disk is full; names the place.
+        ValueError: Another process writes into the folder, or the folder contains another run or foreign files.
     """
     options = {item.name: getattr(group, item.name) for group in arguments for item in fields(group)}
     training_args = next((group for group in arguments if isinstance(group, TrainingArguments)), None)
@@ -101,33 +100,30 @@ def run_in_folder(run: Callable[..., None], *arguments: Any) -> None:
 
 
 def begin_run(folder: Path, options: dict[str, Any], description: dict[str, Any]) -> bool:
-    """Record that a run begins, unless the folder holds it finished.
+    """Record that a run begins, and return whether it has anything to do.
 
     Args:
         description: Identifies the run, see `describe_run`.
 
-    Returns:
-        Whether there is anything to do.
-
     Raises:
-        ValueError: The folder holds another run, or files that no run of this package recorded.
+        ValueError: The folder contains another run, or files without the record of a run.
     """
     finish_writing(folder)
     check_inputs(folder, options)
     record, overwrites = read_record(folder), bool(options.get("overwrite_output_dir"))
     chosen = options.get("resume_from_checkpoint")
-    # A user who names a checkpoint of this folder wants the run to continue from it.
+    # A user who names a checkpoint of this folder wants to resume from it.
     if not overwrites and not (chosen and Path(chosen).resolve().is_relative_to(folder.resolve())):
         check_same_run(folder, record, description, can_overwrite="overwrite_output_dir" in options)
         if record.get("finished"):
             if options.get("push_to_hub") and not record.get("pushed"):
                 raise ValueError(
-                    f"a run can push only what it trains, and {folder} holds this run finished and not pushed. "
-                    f"Push the folder with hf upload REPOSITORY {folder}, or train again with "
+                    f"a run must be unfinished to push its model, but {folder} contains this run, finished without a "
+                    f"push. Push the folder with hf upload REPOSITORY {folder}, or train again with "
                     "--overwrite_output_dir."
                 )
-            again = "" if "overwrite_output_dir" not in options else " --overwrite_output_dir runs it again."
-            sys.stdout.write(f"{folder} holds this run, finished; nothing to do.{again}\n")
+            again = "" if "overwrite_output_dir" not in options else " --overwrite_output_dir repeats it."
+            sys.stdout.write(f"This run is already finished in {folder}; nothing to do.{again}\n")
             return False
     clear_folder(folder, checkpoints=overwrites)
     write_text(folder / RECORD, json.dumps(description | {"finished": False}, indent=2) + "\n")
@@ -135,10 +131,10 @@ def begin_run(folder: Path, options: dict[str, Any], description: dict[str, Any]
 
 
 def clear_folder(folder: Path, *, checkpoints: bool = False) -> None:
-    """Delete what a killed process left half-written.
+    """Delete the half-written files of a killed process.
 
     Args:
-        checkpoints: Delete the whole checkpoints as well.
+        checkpoints: Also delete complete checkpoints.
     """
     finish_writing(folder)
     for checkpoint in folder.glob("checkpoint-*"):
@@ -150,7 +146,7 @@ def clear_folder(folder: Path, *, checkpoints: bool = False) -> None:
 
 
 def check_inputs(folder: Path, options: dict[str, Any]) -> None:
-    """Check that a run does not overwrite its own inputs."""
+    """Raise a ValueError if a run would overwrite its own inputs."""
     own = folder.resolve()
     for name, value in options.items():
         if not name.endswith("_or_path") and name not in PATHS:
@@ -159,42 +155,38 @@ def check_inputs(folder: Path, options: dict[str, Any]) -> None:
             place = Path(path).resolve()
             if place == own or (place.parent == own and place.name.startswith("checkpoint-")):
                 raise ValueError(
-                    f"--output_dir must be another folder than what the run reads; --{name} {path} would be "
-                    "overwritten. Name another --output_dir."
+                    f"--output_dir must differ from the folders that the run reads, but would overwrite --{name} "
+                    f"{path}. Name another --output_dir."
                 )
 
 
 def check_same_run(folder: Path, record: dict[str, Any], description: dict[str, Any], can_overwrite: bool) -> None:
-    """Check that a folder is free or holds the described run.
-
-    Raises:
-        ValueError: The folder holds something else; names it.
-    """
+    """Raise a ValueError unless a folder is free or contains the described run."""
     remedy = "Name another --output_dir"
     remedy += ", or start over with --overwrite_output_dir." if can_overwrite else " or delete this one."
     if not record:
         check_free(folder, remedy)
     if not list_made(folder) and not record.get("finished"):
-        return  # the earlier run died before it made anything
+        return  # the earlier run died before it wrote anything
     ours, theirs = description["options"], record["options"]
     changes = [f"{name} {theirs[name]!r}, now {ours[name]!r}" for name in ours.keys() & theirs.keys()
                if theirs[name] != ours[name] and not is_digest(ours[name], theirs[name])]  # fmt: skip
-    changes += [f"what {name} names, which has changed" for name in ours.keys() & theirs.keys()
+    changes += [f"other content of {name}" for name in ours.keys() & theirs.keys()
                 if theirs[name] != ours[name] and is_digest(ours[name], theirs[name])]  # fmt: skip
     if changes:
         state = "finished" if record["finished"] else "unfinished"
         more = f" and {len(changes) - 5} more" if len(changes) > 5 else ""
         raise ValueError(
-            f"an output folder must belong to one run, but {folder} holds another one, {state}, with "
+            f"an output folder must belong to one run, but {folder} contains another run, {state}, with "
             f"{'; '.join(sorted(changes)[:5])}{more}. {remedy}"
         )
 
 
 def check_free(folder: Path, remedy: str) -> None:
-    """Check that a folder holds no files that a run would overwrite."""
+    """Raise a ValueError if a folder contains files that a run would overwrite."""
     if held := list_made(folder):
         listed = ", ".join(held[:5]) + (f" and {len(held) - 5} more" if len(held) > 5 else "")
-        raise ValueError(f"an output folder must be free for what the run makes, but {folder} holds {listed}. {remedy}")
+        raise ValueError(f"an output folder must not contain files of a model, but {folder} has {listed}. {remedy}")
 
 
 def list_made(folder: Path) -> list[str]:
@@ -203,12 +195,12 @@ def list_made(folder: Path) -> list[str]:
 
 
 def is_digest(*values: Any) -> bool:
-    """Return whether values are digests, which mean nothing to a reader."""
+    """Return whether all values are digests, which an error should not show."""
     return all("sha256" in str(value) for value in values)
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """Return the record of the run in a folder; empty if there is none."""
+    """Return the record of a folder's run; empty without a record."""
     file = folder / RECORD
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
@@ -217,7 +209,7 @@ def read_record(folder: Path) -> dict[str, Any]:
 
 
 def describe_run(arguments: Sequence[Any]) -> dict[str, Any]:
-    """Return what identifies a run: its options, with digests instead of local paths."""
+    """Return the options that identify a run, with digests instead of local paths."""
     options: dict[str, Any] = {}
     for group in arguments:
         for item in fields(group):
@@ -244,11 +236,11 @@ def describe_option(name: str, value: Any) -> Any:
 
 
 def digest_path(path: Path) -> str:
-    """Return a digest of a file, or of the part of a folder that a run reads: a datastore, a model, or all files."""
+    """Return a digest of a file, or of those files of a folder that a run reads: a datastore's, a model's, or all."""
     files = [path]
     if path.is_dir():
         patterns: tuple[str, ...] = ("**/*",)
-        if (path / "datastore.json").is_file():  # holds the checksums of the others
+        if (path / "datastore.json").is_file():  # it contains the checksums of the other files
             patterns = ("datastore.json",)
         elif (path / "config.json").is_file() or (path / "tokenizer_config.json").is_file():
             patterns = ("config.json", "*.safetensors", "tokenizer*.json", "vocab*", "merges.txt", "*.model")
@@ -267,19 +259,18 @@ def digest_path(path: Path) -> str:
 
 
 def choose_checkpoint(folder: Path, chosen: str | None) -> str | None:
-    """Return the checkpoint from which training continues, and log it; None starts from the beginning.
+    """Return the checkpoint from which training resumes, and log it; None if training starts at step 0.
 
     Args:
-        chosen: The value of `--resume_from_checkpoint`.
+        chosen: Value of `--resume_from_checkpoint`.
 
     Raises:
-        ValueError: The named checkpoint is incomplete.
+        ValueError: The chosen checkpoint is incomplete.
     """
     if chosen is not None and not is_resumable(Path(chosen)):
         raise ValueError(
-            "training must continue from a whole checkpoint (weights, optimizer, scheduler, random state and "
-            f"trainer state), but {chosen} lacks some of them. Leave out --resume_from_checkpoint, or name "
-            "another one."
+            "--resume_from_checkpoint must be a complete checkpoint (weights, optimizer, scheduler, random state and "
+            f"trainer state), but {chosen} lacks some of these files. Leave the flag out, or name another checkpoint."
         )
     checkpoint = chosen or find_checkpoint(folder)
     if checkpoint is not None:
@@ -288,23 +279,23 @@ def choose_checkpoint(folder: Path, chosen: str | None) -> str | None:
 
 
 def find_checkpoint(output_dir: str | Path) -> str | None:
-    """Return the newest checkpoint of a folder from which training can continue; None if there is none."""
+    """Return the newest checkpoint of a folder from which training can resume; None if there is none."""
     checkpoints = [path for path in Path(output_dir).glob("checkpoint-*") if is_number(path) and is_resumable(path)]
     return str(max(checkpoints, key=lambda path: int(path.name.removeprefix("checkpoint-")))) if checkpoints else None
 
 
 def is_number(checkpoint: Path) -> bool:
-    """Return whether a folder has the name of a checkpoint of Trainer, which ends in its step."""
+    """Return whether a folder is named like a checkpoint of Trainer, which ends in its step."""
     return checkpoint.name.removeprefix("checkpoint-").isdigit()
 
 
 def is_resumable(checkpoint: Path) -> bool:
-    """Return whether training can continue from a checkpoint exactly as if it had never stopped.
+    """Return whether training can resume from a checkpoint exactly as if it had never stopped.
 
-    Trainer continues without a missing optimizer or random state, and does not say so.
+    Trainer itself resumes without an optimizer or a random state, and does not warn.
     """
     names = {path.name for path in checkpoint.iterdir()} if checkpoint.is_dir() else set()
-    # DeepSpeed and FSDP keep weights and optimizer in folders of their own.
+    # DeepSpeed and FSDP save weights and optimizer in subfolders.
     is_sharded = any(path.is_dir() and path.name != "adapter" for path in checkpoint.glob("*"))
     has_weights = any(name.endswith(".safetensors") for name in names)
     has_state = any(name.startswith("rng_state") for name in names)
@@ -314,7 +305,7 @@ def is_resumable(checkpoint: Path) -> bool:
 
 
 def is_damaged(checkpoint: Path) -> bool:
-    """Return whether a run died while it saved this checkpoint; Trainer writes the trainer state last."""
+    """Return whether a run died while it saved this checkpoint. Trainer writes the trainer state last."""
     return not (checkpoint / STATE).is_file() or not all(map(is_whole, checkpoint.iterdir()))
 
 
@@ -334,7 +325,7 @@ def is_whole(file: Path) -> bool:
 
 
 def is_json(file: Path) -> bool:
-    """Return whether a file is whole JSON."""
+    """Return whether a file is complete JSON."""
     try:
         json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The steps that every script of examples/ takes: logging, tokenizer, training, evaluation, model card."""
+"""The steps that all scripts of examples/ share: logging, tokenizer, training, evaluation, model card."""
 
 import atexit
 import logging
@@ -51,32 +51,31 @@ def start_run(training_args: TrainingArguments, verbose: bool = False) -> None:
     """Set up logging and the seed as the scripts of transformers do.
 
     Args:
-        training_args: Give the level of logging and the seed.
         verbose: Show all arguments and the messages of the libraries.
 
     Raises:
-        ValueError: One process would train on several GPUs.
+        ValueError: This process sees several GPUs.
     """
     if training_args.n_gpu > 1:
-        # Trainer would split every batch by threads (`nn.DataParallel`): what a method adds to a model, and passages
-        # that a whole batch shares, would be on the wrong GPU.
+        # Trainer would split each batch between threads (`nn.DataParallel`). The modules that a method adds, and
+        # passages that a batch shares, would then be on the wrong GPU.
         raise ValueError(
-            f"each process must train on one GPU, but sees {training_args.n_gpu}. Start one process for each with "
+            f"each process must train on one GPU, but sees {training_args.n_gpu}. Start a process for each GPU with "
             f"torchrun --nproc_per_node {training_args.n_gpu}, or choose one with CUDA_VISIBLE_DEVICES=0."
         )
     start_logging(training_args, verbose)
     warn_of_slow_bfloat16(training_args)
     keep_private(training_args)
-    if training_args.include_num_input_tokens_seen == "no":  # needed for the tokens per second
+    if training_args.include_num_input_tokens_seen == "no":  # for the tokens per second
         training_args.include_num_input_tokens_seen = "non_padding"
     if training_args.device.type == "cpu":
-        training_args.dataloader_pin_memory = False  # torch warns at every epoch that there is no GPU to pin for
+        training_args.dataloader_pin_memory = False  # without a GPU, torch warns about it in every epoch
     set_seed(training_args.seed)
     atexit.register(leave_process_group)
 
 
 def warn_of_slow_bfloat16(training_args: TrainingArguments) -> None:
-    """Warn where bfloat16 is emulated: on such a CPU training takes about three times as long as in float32."""
+    """Warn if the CPU emulates bfloat16: training then takes about three times as long as in float32."""
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.6 cannot tell
     is_emulated = capabilities and not any(value for name, value in capabilities.items() if "bf16" in name)
     if training_args.bf16 and training_args.device.type == "cpu" and is_emulated:
@@ -84,14 +83,14 @@ def warn_of_slow_bfloat16(training_args: TrainingArguments) -> None:
 
 
 def keep_private(training_args: TrainingArguments) -> None:
-    """Keep the token of the Hub, and the file in which Trainer pickles its arguments, out of what a run pushes.
+    """Keep the Hub token and Trainer's pickled arguments out of the files that a run pushes.
 
     Args:
         training_args: `hub_token` is cleared and exported as HF_TOKEN.
     """
     if training_args.hub_token is not None:
         os.environ["HF_TOKEN"], training_args.hub_token = training_args.hub_token, None
-    # Trainer writes and pushes the file in one method with its own patterns; the client adds these to any patterns.
+    # Trainer writes and pushes the file in one method, with ignore patterns of its own. The client adds these to all.
     if (pattern := f"*{TRAINING_ARGS_NAME}") not in DEFAULT_IGNORE_PATTERNS:
         DEFAULT_IGNORE_PATTERNS.append(pattern)
 
@@ -99,28 +98,25 @@ def keep_private(training_args: TrainingArguments) -> None:
 def leave_process_group() -> None:
     """Leave the process group of a distributed run, if there is one.
 
-    Gloo's threads would otherwise free tensors of Python while the interpreter shuts down, and now and then a process
-    that has done its work aborts.
+    Otherwise Gloo's threads may free Python tensors while the interpreter shuts down, which sometimes aborts a finished
+    process.
     """
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 
 
 def load_tokenizer(model_args: ModelArguments, max_seq_length: int | None) -> PreTrainedTokenizerBase:
-    """Load the tokenizer.
-
-    Returns:
-        The tokenizer.
+    """Load the tokenizer of a model, or the one that `--tokenizer_name` names.
 
     Raises:
-        ValueError: There is none, or the model takes fewer tokens.
+        ValueError: There is no tokenizer, or the length exceeds the model's limit.
     """
     name = model_args.tokenizer_name or model_args.model_name_or_path
     tokenizer = AutoTokenizer.from_pretrained(name, **model_args.hub_options)
-    # Without files transformers makes a tokenizer of special tokens only, for which every word is unknown.
+    # Without tokenizer files transformers returns a tokenizer of special tokens only: every word is unknown.
     if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
         raise ValueError(
-            f"the model must have a tokenizer beside it, but {name} has none. Name one with --tokenizer_name."
+            f"the model's folder must contain a tokenizer, but {name} has none. Name one with --tokenizer_name."
         )
     if max_seq_length is not None:
         check_length(tokenizer, max_seq_length)
@@ -131,10 +127,10 @@ def run_training(trainer: Trainer, finish: Callable[[Trainer], None] | None = No
     """Train, from `resume_from_checkpoint` if there is one, and save model, tokenizer, metrics and state.
 
     Args:
-        finish: Is called with the trained model, before it is saved.
+        finish: Called after training and before the model is saved.
 
     Raises:
-        ValueError: The model is to be pushed and needs a folder of this machine.
+        ValueError: The run pushes a model that needs a local folder.
     """
     timer = StepTimer()
     for callback in (Annealing(), PushCodeCallback(), NonFiniteStop(), timer):
@@ -144,7 +140,7 @@ def run_training(trainer: Trainer, finish: Callable[[Trainer], None] | None = No
     if trainer.args.push_to_hub:
         config: Any = trainer.model.config
         check_memory_reference(config.to_dict())
-    forget_truncation(trainer.processing_class)  # checkpoints hold the tokenizer, too
+    forget_truncation(trainer.processing_class)  # checkpoints contain the tokenizer too
     show_progress(trainer)
     trainable_parameters = sum(weight.numel() for weight in trainer.model.parameters() if weight.requires_grad)
     metrics = train(trainer, trainer.args.resume_from_checkpoint)
@@ -154,7 +150,7 @@ def run_training(trainer: Trainer, finish: Callable[[Trainer], None] | None = No
     if (steps_per_second := timer.compute()) is not None:
         metrics["train_warm_steps_per_second"] = round(steps_per_second, 3)
     start = Path(str(trainer.args.output_dir), START)
-    if trainer.args.do_eval and start.is_file():  # maybe of a process that was killed
+    if trainer.args.do_eval and start.is_file():  # perhaps written before the run was killed
         metrics |= read_json(start)
     save_model(trainer, replaced=MADE)
     save_metrics(trainer, "train", metrics, trainer.train_dataset)
@@ -164,11 +160,7 @@ def run_training(trainer: Trainer, finish: Callable[[Trainer], None] | None = No
 
 
 def train(trainer: Trainer, checkpoint: str | None) -> dict[str, float]:
-    """Train, or continue from a checkpoint, and return the metrics; `train_loss` covers all steps.
-
-    Args:
-        checkpoint: Folder of a whole checkpoint.
-    """
+    """Train, or continue from a complete checkpoint, and return the metrics; `train_loss` covers all steps."""
     if checkpoint is None:
         return trainer.train().metrics
     state = TrainerState.load_from_json(os.path.join(checkpoint, STATE))
@@ -179,14 +171,14 @@ def train(trainer: Trainer, checkpoint: str | None) -> dict[str, float]:
     else:
         metrics = load_trained(trainer, checkpoint, state)
     taken = trainer.state.global_step - state.global_step
-    if taken + steps:  # Trainer's own figure knows the steps since the checkpoint alone
+    if taken + steps:  # Trainer's train_loss covers only the steps since the checkpoint
         metrics["train_loss"] = (metrics["train_loss"] * taken + before) / (taken + steps)
         trainer.state.log_history[-1]["train_loss"] = metrics["train_loss"]
     return metrics
 
 
 def add_losses(state: TrainerState) -> tuple[float, int]:
-    """Return the sum of the logged training losses of each step, and of how many steps they are."""
+    """Return the sum of the logged losses over all steps, and the number of these steps."""
     total, last = 0.0, 0
     for entry in state.log_history:
         if "loss" in entry:
@@ -195,13 +187,13 @@ def add_losses(state: TrainerState) -> tuple[float, int]:
 
 
 def load_trained(trainer: Trainer, checkpoint: str, state: TrainerState) -> dict[str, float]:
-    """Load a checkpoint of the last step; Trainer would train one more step if it resumed from it."""
+    """Load the checkpoint of the last step. Resuming from it would train one more step."""
     trainer._load_from_checkpoint(checkpoint)
     trainer.state = state
     if trainer.args.load_best_model_at_end and state.best_model_checkpoint is not None:
         trainer._load_best_model()
     model: Any = trainer.model
-    # Otherwise the evaluation would prepare the model and count that time.
+    # Otherwise the evaluation prepares the model, and its runtime includes that.
     trainer.callback_handler.model = trainer.accelerator.prepare_model(model, evaluation_mode=True)
     metrics = {"train_runtime": 0.0, "train_loss": 0.0, "total_flos": state.total_flos}
     trainer.log(dict(metrics))
@@ -210,10 +202,10 @@ def load_trained(trainer: Trainer, checkpoint: str, state: TrainerState) -> dict
 
 
 def forget_truncation(tokenizer: Any) -> None:
-    """Take back the truncation and the padding that the last call of a tokenizer set.
+    """Reset the truncation and padding that the last call of a tokenizer set.
 
-    tokenizer.json would hold them: runtimes that read it alone (tokenizers, transformers.js) would then cut every text
-    at the length of this run, and whether they do would depend on what the cache of datasets holds.
+    They would be saved in tokenizer.json. Runtimes that read only this file (tokenizers, transformers.js) would then
+    truncate every text to this run's length, or not if the run took its examples from a cache.
     """
     if (backend := getattr(tokenizer, "backend_tokenizer", None)) is not None:
         backend.no_truncation()
@@ -221,13 +213,12 @@ def forget_truncation(tokenizer: Any) -> None:
 
 
 def save_model(trainer: Trainer, replaced: Sequence[str] = ()) -> None:
-    """Save model and tokenizer into the output folder, as a whole or not at all; nothing is pushed.
+    """Save model and tokenizer into the output folder, completely or not at all; every process calls this.
 
-    `write_card` pushes: a refusal of the Hub would take evaluation and predictions with it.
+    Nothing is pushed. `write_card` pushes at the end, so that an error of the Hub costs no evaluation or prediction.
 
     Args:
-        trainer: Has a trained model; every process calls this.
-        replaced: Patterns of the files that belong to the model that was there; they go.
+        replaced: Patterns of the previous model's files, which are deleted.
     """
     args = trainer.args
     folder = Path(str(args.output_dir))
@@ -250,11 +241,11 @@ def run_evaluation(trainer: Trainer) -> None:
 def train_and_evaluate(
     trainer: Trainer, deciding: str, patience: int | None = None, finish: Callable[[Trainer], None] | None = None
 ) -> None:
-    """Train and evaluate, as far as `--do_train` and `--do_eval` ask for it.
+    """Train if `--do_train` is set, then evaluate if `--do_eval` is set.
 
     Args:
-        deciding: The metric that counts.
-        patience: Stop after this many evaluations without a better score; None: never.
+        deciding: Metric for early stopping.
+        patience: Stop after this many evaluations without a better score; None never stops early.
         finish: See `run_training`.
     """
     if patience is not None:
@@ -266,21 +257,21 @@ def train_and_evaluate(
 
 
 def stop_early(trainer: Trainer, deciding: str, patience: int) -> None:
-    """Let training stop when the score stops improving, and keep the best weights.
+    """Stop training when the score stops improving, and keep the best weights.
 
-    Each epoch is evaluated unless `--eval_strategy` says otherwise.
+    The model is evaluated after each epoch unless `--eval_strategy` says otherwise.
 
     Args:
-        deciding: The metric that counts.
-        patience: Evaluations without a better score.
+        deciding: Metric that must improve.
+        patience: Stop after this many evaluations without a better score.
 
     Raises:
-        ValueError: The run does not evaluate.
+        ValueError: The run does not train and evaluate.
     """
     args = trainer.args
     if not (args.do_train and args.do_eval):
         raise ValueError(
-            "--early_stopping_patience must have --do_train, --do_eval and validation data, but got "
+            "--early_stopping_patience needs --do_train, --do_eval and validation data, but got "
             f"do_train={args.do_train}, do_eval={args.do_eval}. Add them, or leave the flag out."
         )
     if args.eval_strategy == "no":
@@ -294,11 +285,7 @@ def stop_early(trainer: Trainer, deciding: str, patience: int) -> None:
 
 
 def run_prediction(trainer: Trainer, dataset: Dataset) -> PredictionOutput:
-    """Predict and save the metrics, if there are labels.
-
-    Returns:
-        Predictions and labels, in the order of the examples.
-    """
+    """Return predictions and labels in the order of the examples, and save the metrics if there are labels."""
     show_progress(trainer)
     output = trainer.predict(dataset, metric_key_prefix="predict")
     check_predictions(output.predictions)
@@ -311,7 +298,7 @@ def save_metrics(trainer: Trainer, split: str, metrics: dict[str, float], datase
 
     Args:
         split: `train`, `eval` or `predict`.
-        dataset: On what; a stream has no number of samples.
+        dataset: Adds the number of samples, which a stream does not have.
     """
     if hasattr(dataset, "__len__"):
         metrics = {**metrics, f"{split}_samples": len(dataset)}
@@ -337,12 +324,10 @@ def finish_run(
     passage_args: Any,
     documents: int | None = None,
 ) -> None:
-    """Write the card, push if the run asks for it, and print the model's place and a next command.
+    """Write the card, push with `--push_to_hub`, and log where the model is and which command usually follows.
 
     Args:
-        task: As the Hub names it.
-        data_args: Give what it was trained on.
-        passage_args: Name the datastore, if there is one.
+        task: Pipeline tag of the Hub.
         documents: Number of documents of a corpus, if counted.
     """
     write_card(trainer, task, model_args, data_args, passage_args, documents)
@@ -360,9 +345,9 @@ def write_card(
     passage_args: Any = None,
     documents: int | None = None,
 ) -> None:
-    """Write the model card, then push the folder in one commit if the run asks for it.
+    """Write the model card, then push the folder in one commit with `--push_to_hub`.
 
-    A run that trains nothing has no model to describe, unless it pushes one. See `finish_run` for the arguments.
+    A run that neither trains nor pushes gets no card. See `finish_run` for the arguments.
     """
     args = trainer.args
     if args.push_to_hub:
@@ -381,13 +366,13 @@ def write_card(
 
 
 def push_run(trainer: Trainer, name: str) -> None:
-    """Push the folder of a run in one commit, which deletes files of a peft adapter at the top of the repository.
+    """Push the folder of a run in one commit, which deletes a peft adapter at the top of the repository.
 
-    transformers puts such an adapter on any weights beside it: on those that hold it already, too.
+    transformers applies such an adapter to any weights beside it, even to weights that contain it already.
 
     Args:
-        trainer: Saved the model and wrote its card.
-        name: The encoder, as the run was given it.
+        trainer: Must have saved the model and its card.
+        name: Encoder as the user named it.
     """
     args = trainer.args
     assert args.output_dir is not None

@@ -1,4 +1,4 @@
-"""Settings that a user writes into a file: YAML or JSON, read with one-line errors."""
+"""Read the settings of a YAML or JSON file, with one-line errors."""
 
 import json
 import re
@@ -11,13 +11,14 @@ import yaml
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads YAML 1.2's numbers and truth values, and refuses duplicate keys.
+    """Reads numbers and booleans as YAML 1.2 does, and refuses duplicate keys.
 
-    PyYAML follows YAML 1.1, where `1e-4` is a text and `save_strategy: no` is false, and keeps the last of two keys.
+    PyYAML follows YAML 1.1: it reads `1e-4` as text and `save_strategy: no` as false. Of two equal keys it keeps the
+    last.
     """
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        """Construct a mapping whose keys differ."""
+        """Construct a mapping, and refuse a key that occurs twice."""
         seen = set()
         for key, _ in node.value:
             if key.value in seen:
@@ -28,11 +29,11 @@ class _Loader(yaml.SafeLoader):
 
 
 class _TextLoader(_Loader):
-    """Leaves every value but an empty one as it is written: the flag that it is for knows its type."""
+    """Keeps all values except empty ones as text: the flag that reads a value knows its type."""
 
 
 def _list_resolvers(*tags: str) -> dict[str, list]:
-    """List the patterns by which PyYAML recognizes these tags."""
+    """Return the patterns by which PyYAML recognizes these tags."""
     prefix = "tag:yaml.org,2002:"
     return {
         first: kept
@@ -52,24 +53,20 @@ _TextLoader.yaml_implicit_resolvers = _list_resolvers("merge", "null")
 
 
 def read_settings(file: str | Path, *, as_text: bool = False) -> dict[Any, Any]:
-    """Read a mapping from a YAML or JSON file.
+    """Return the mapping in a YAML or JSON file.
 
     Args:
-        file: Ends in .json, or is YAML.
-        as_text: Leave numbers and truth values as they are written.
-
-    Returns:
-        The mapping.
+        file: Read as JSON if it ends in .json, else as YAML.
+        as_text: Keep numbers and booleans as text.
 
     Raises:
-        OSError: The file cannot be read.
-        ValueError: It is not UTF-8, not YAML or JSON, or not a mapping; or a key occurs twice.
+        ValueError: The file is not UTF-8, YAML, JSON or a mapping, or a key occurs twice.
     """
     read = _read_json if Path(file).suffix == ".json" else _read_yaml
     try:
         settings = read(Path(file).read_text(encoding="utf-8-sig"), as_text)
     except UnicodeDecodeError as error:
-        raise ValueError(f"{file} must be text in UTF-8, but its byte {error.start} is not. Convert it.") from None
+        raise ValueError(f"{file} must be UTF-8 text, but byte {error.start} is not. Convert the file.") from None
     except json.JSONDecodeError as error:
         raise ValueError(
             f"{file}, line {error.lineno} must be JSON, but is not: {error.msg} at column {error.colno}."
@@ -83,7 +80,7 @@ def read_settings(file: str | Path, *, as_text: bool = False) -> dict[Any, Any]:
             f"{file} must be YAML in UTF-8, but is not: {' '.join(str(error).split())}. Convert it."
         ) from None
     except RecursionError:
-        raise ValueError(f"{file} must be a mapping of names to values, but is nested too deep to read.") from None
+        raise ValueError(f"{file} must be a mapping of names to values, but is nested too deeply.") from None
     if not isinstance(settings, dict):
         found = "empty" if settings is None else f"a {type(settings).__name__}"
         raise ValueError(f"{file} must be a mapping of names to values, but is {found}. Write `name: value` lines.")
@@ -91,7 +88,7 @@ def read_settings(file: str | Path, *, as_text: bool = False) -> dict[Any, Any]:
 
 
 def has_type(value: Any, hint: Any) -> bool:
-    """Return whether a value of a settings file has a type; unlike in Python, True is no number and 1 is a float."""
+    """Return whether a setting has a type. Unlike in Python, True is not a number, and 1 is a float."""
     origin, arguments = get_origin(hint), get_args(hint)
     if hint is Any:
         return True

@@ -1,4 +1,4 @@
-"""Stock models under the stock Trainer: an exact loss over accumulation, decoded at labeled rows alone."""
+"""Let stock models train under Trainer with an exact loss over accumulation, decoded at labeled positions only."""
 
 from typing import Any
 
@@ -16,25 +16,14 @@ from hf_domain.modeling.heads import EncoderPassthrough, NumItems, compute_maske
 
 
 def autocast_as_trained(training_args: TrainingArguments) -> torch.autocast:
-    """Return the precision that Trainer trains in, for what is computed before it: a cache then costs what it saves.
-
-    Args:
-        training_args: With bf16, fp16 or neither.
-
-    Returns:
-        A context.
-    """
+    """Return a context with the precision that Trainer trains in, for states that are computed before training."""
     dtype = torch.float16 if training_args.fp16 else torch.bfloat16
     return torch.autocast(training_args.device.type, dtype, enabled=training_args.fp16 or training_args.bf16)
 
 
 def check_tokenizer_fits(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
-    """Check that every id of `tokenizer` has a row in the embedding tables of `model`.
-
-    Raises:
-        ValueError: It has more entries than the tables have rows.
-    """
-    base: Any = model.get_base_model() if isinstance(model, PeftModel) else model  # the config beside it is older
+    """Raise a ValueError unless every id of `tokenizer` has a row in the embedding tables of `model`."""
+    base: Any = model.get_base_model() if isinstance(model, PeftModel) else model  # PeftModel's own config may be older
     rows = base.config.vocab_size  # an exBERT has two tables
     if len(tokenizer) > rows:
         raise ValueError(
@@ -47,8 +36,8 @@ def check_tokenizer_fits(tokenizer: PreTrainedTokenizerBase, model: PreTrainedMo
 def normalize_stock_loss(model: PreTrainedModel) -> PreTrainedModel:
     """Make Trainer divide the loss of a stock model by the accumulation steps.
 
-    Most stock heads accept `num_items_in_batch` and ignore it; Trainer believes them and does not divide, so that
-    batch 2 x 4 trains with four times the loss and gradient of batch 8 x 1. Our own models are returned as they are.
+    Most stock heads accept `num_items_in_batch` but ignore it. Trainer then does not divide, so that batch 2 x 4 trains
+    with four times the loss and gradient of batch 8 x 1. Our own models are returned unchanged.
     """
     if not isinstance(model, BackbonePreTrainedModel):
         setattr(model, "accepts_loss_kwargs", False)  # noqa: B010  torch types attributes of a module as tensors
@@ -58,14 +47,12 @@ def normalize_stock_loss(model: PreTrainedModel) -> PreTrainedModel:
 def decode_labeled_rows_only(model: PreTrainedModel) -> PreTrainedModel:
     """Make a stock masked LM project only labeled positions to the vocabulary while training.
 
-    The same loss in less time and memory, summed and divided by `num_items_in_batch`, which stock heads ignore. The
-    instance's `forward` is replaced; its class and weights are not, so it saves and loads as before.
+    The loss is the same but takes less time and memory. It is also divided by `num_items_in_batch`, which stock heads
+    ignore. In training with labels, the model then returns only the loss; evaluation is unchanged. Only the instance's
+    `forward` is replaced, so the model saves and loads as before.
 
     Args:
-        model: A stock `...ForMaskedLM`. Ours do this by themselves and are returned as they are.
-
-    Returns:
-        `model`. In training with labels its output is the loss alone; in evaluation it is unchanged.
+        model: A stock `...ForMaskedLM`. Our own models do this already and are returned unchanged.
     """
     if isinstance(model, BackbonePreTrainedModel):
         return model
@@ -73,7 +60,7 @@ def decode_labeled_rows_only(model: PreTrainedModel) -> PreTrainedModel:
     encoder = model.base_model_prefix
 
     def decode(hidden_states: torch.Tensor) -> torch.Tensor:
-        # A shallow view, made on each call so that a replaced decoder (after a resize, say) is used at once.
+        # A shallow copy for each call, so that a replaced decoder (after a resize, say) takes effect at once.
         head = model.__class__.__new__(model.__class__)
         head.__dict__ = {**model.__dict__, "_modules": {**model._modules, encoder: EncoderPassthrough()}}
         return model.__class__.forward(head, hidden_states).logits
@@ -87,7 +74,7 @@ def decode_labeled_rows_only(model: PreTrainedModel) -> PreTrainedModel:
         hidden_states = model.base_model(*args, **kwargs).last_hidden_state
         return MaskedLMOutput(loss=compute_masked_lm_loss(decode, hidden_states, labels, num_items_in_batch))
 
-    # Trainer drops the dataset columns that forward does not name: its signature stays the stock one.
+    # Trainer drops dataset columns that forward does not name, so keep the stock signature.
     forward_labeled_rows.__wrapped__ = forward  # type: ignore[attr-defined]
     model.forward = forward_labeled_rows
     setattr(model, "accepts_loss_kwargs", True)  # noqa: B010

@@ -1,4 +1,4 @@
-"""What a run says in the terminal: a bar or plain lines, scores in words, where the model is, and the next command."""
+"""The terminal output of a run: progress bar or lines, scores in words, the model's folder, and a next command."""
 
 import logging
 import shlex
@@ -26,9 +26,9 @@ from transformers import (
 logger = logging.getLogger(__name__)
 
 BAR = "{percentage:3.0f}% |{bar}| step {n_fmt}/{total_fmt} [{remaining} left{postfix}]"
-# Losses that a run logs at least, where --logging_steps would show fewer: 500 steps, the default, are many short runs.
+# A run logs its loss at least this often. Many runs are shorter than the default of --logging_steps, 500.
 LEAST_LOGS = 10
-# Metrics of all_results.json that are not shown during a run.
+# Metrics of all_results.json that the terminal does not show.
 UNSAID = ("runtime", "model_preparation_time", "samples", "samples_per_second", "steps_per_second", "beats_baseline")
 ALSO_UNSAID = ("epoch", "grad_norm", "learning_rate", "total_flos", "step", "num_input_tokens_seen")
 FINE_TUNING = ("text-classification", "token-classification", "question-answering")
@@ -44,7 +44,7 @@ WORDS = {
 
 
 class TerminalHandler(logging.Handler):
-    """Prints records on the current stdout, above a progress bar."""
+    """Prints log records to the current stdout, above a progress bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""
@@ -56,7 +56,7 @@ class TerminalHandler(logging.Handler):
 
 
 class QuietFormatter(logging.Formatter):
-    """Marks warnings and errors alone: the other lines are for reading."""
+    """Marks only warnings and errors with their level."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -68,20 +68,20 @@ def start_logging(training_args: TrainingArguments, verbose: bool) -> None:
     """Set up what this process logs.
 
     Args:
-        training_args: Give the level; "passive" shows our own messages and the libraries' warnings.
-        verbose: Show the libraries' messages, their bars and all arguments as well.
+        training_args: `log_level` "passive" shows our messages and the libraries' warnings.
+        verbose: Also show the libraries' messages and progress bars, and all arguments.
     """
     level = training_args.get_process_log_level()
     own_level = logging.INFO if training_args.should_log and training_args.log_level == "passive" else level
     if verbose:
         level = min(level, own_level)
     else:
-        transformers.utils.logging.disable_progress_bar()  # of weights that are read or written
+        transformers.utils.logging.disable_progress_bar()  # for loading and saving weights
         if not shows_bar(training_args):
             datasets.disable_progress_bars()
     own = logging.getLogger("hf_domain")
     for handler in [handler for handler in own.handlers if isinstance(handler, TerminalHandler)]:
-        own.removeHandler(handler)  # of an earlier run in this process
+        own.removeHandler(handler)  # from an earlier run in this process
     terminal = TerminalHandler()
     format_verbosely = logging.Formatter("%(asctime)s - %(levelname)s - %(name)s - %(message)s")
     terminal.setFormatter(format_verbosely if verbose else QuietFormatter())
@@ -94,13 +94,13 @@ def start_logging(training_args: TrainingArguments, verbose: bool) -> None:
 
 
 def shows_bar(training_args: TrainingArguments) -> bool:
-    """Return whether somebody looks at a bar: into a file it would write a line for each of its states."""
+    """Return whether stdout can show a bar. In a file, each state of the bar would be a line."""
     return sys.stderr.isatty() and not training_args.disable_tqdm
 
 
 @contextmanager
 def hide_load_report() -> Iterator[None]:
-    """Leave out transformers' report of weights, 16 lines for a new head; `report_new_weights` says it in one."""
+    """Hide transformers' report of new weights (16 lines for a head); `report_new_weights` logs one line."""
 
     def is_other(record: logging.LogRecord) -> bool:
         text = record.getMessage()
@@ -118,30 +118,29 @@ def hide_load_report() -> Iterator[None]:
 
 
 def report_new_weights(model: PreTrainedModel, lost: set[str], is_head_new: bool) -> None:
-    """Log which weights a checkpoint does not have, and warn of those that it should have.
+    """Log which weights are missing in a checkpoint, and warn if they do not belong to a new head.
 
     Args:
-        model: As loaded.
-        lost: Names of the weights that the checkpoint does not have.
-        is_head_new: Whether the head of a task is expected among them.
+        lost: Names of the missing weights.
+        is_head_new: Whether a new head is expected.
     """
     encoder = f"{model.base_model_prefix}."
     head = {name for name in lost if not name.startswith(encoder) or ".pooler." in name} if is_head_new else set()
     if head:
         parts = ", ".join(sorted({name.rpartition(".")[0] for name in head}))
-        logger.info(f"New weights, which the checkpoint does not have: {parts}")
+        logger.info(f"New weights, missing in the checkpoint: {parts}")
     if missing := sorted(lost - head):
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
         logger.warning(
-            f"The checkpoint must have all weights but those of a new head; {', '.join(missing[:5])}{more} are missing "
-            f"and start at random. Check that it was saved from a {type(model).__name__} or its encoder."
+            f"The checkpoint must have all weights except those of a new head, but {', '.join(missing[:5])}{more} are "
+            f"missing and start at random. Check that it was saved from a {type(model).__name__} or its encoder."
         )
 
 
 class Progress(TrainerCallback):
-    """Shows step, loss, tokens a second and time left: as a bar in a terminal, as lines in a file.
+    """Shows step, loss, tokens per second and time left, as a bar in a terminal and as lines in a file.
 
-    A method's own terms do not fit into the bar and are written as lines.
+    The losses of a method do not fit into the bar and are printed as lines.
     """
 
     def __init__(self) -> None:
@@ -150,7 +149,7 @@ class Progress(TrainerCallback):
         self.is_training = False
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
-        """Begin to count."""
+        """Start the bar."""
         if args.logging_strategy == "steps":
             state.logging_steps = min(state.logging_steps, max(1, state.max_steps // LEAST_LOGS))
         self.is_training, self.first_step, self.started = True, state.global_step, time.perf_counter()
@@ -175,7 +174,7 @@ class Progress(TrainerCallback):
         logs: dict[str, Any] | None = None,
         **kwargs,
     ) -> None:
-        """Show the loss, and what else a method logs."""
+        """Show the loss, and the losses of a method."""
         if not state.is_world_process_zero or logs is None or "loss" not in logs:
             return
         seconds, tokens = time.perf_counter() - self.interval, state.num_input_tokens_seen - self.tokens
@@ -196,7 +195,7 @@ class Progress(TrainerCallback):
     def on_prediction_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Move the bar of an evaluation; it leaves no line."""
+        """Move the bar of an evaluation, which disappears at the end."""
         if not (state.is_world_process_zero and shows_bar(args)):
             return
         if self.evaluation_bar is None:
@@ -213,13 +212,13 @@ class Progress(TrainerCallback):
         metrics: dict[str, Any] | None = None,
         **kwargs,
     ) -> None:
-        """Show the scores of an evaluation while training; those of the others are printed when they are saved."""
+        """Show the scores of an evaluation during training. Other scores are printed when they are saved."""
         self._end_evaluation(state)
         if self.is_training and state.is_world_process_zero and metrics:
             logger.info(f"step {state.global_step}: {describe_metrics('eval', metrics)}")
 
     def on_predict(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *_, **kwargs) -> None:
-        """Drop the bar."""
+        """Remove the bar."""
         self._end_evaluation(state)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
@@ -233,14 +232,14 @@ class Progress(TrainerCallback):
         if self.evaluation_bar is not None:
             self.evaluation_bar.close()
             self.evaluation_bar = None
-        self._begin_interval(state)  # do not count the time of an evaluation for its steps
+        self._begin_interval(state)  # leave the time of an evaluation out of the speed
 
     def _begin_interval(self, state: TrainerState) -> None:
         self.interval, self.tokens = time.perf_counter(), state.num_input_tokens_seen
 
 
 def show_progress(trainer: Trainer) -> None:
-    """Put our progress in the place of Trainer's; that of a notebook, which draws a table, stays."""
+    """Replace Trainer's progress display by ours, except in a notebook, where it is a table."""
     callbacks = trainer.callback_handler.callbacks
     if any(type(callback) in (PrinterCallback, ProgressCallback) for callback in callbacks):
         trainer.remove_callback(PrinterCallback)
@@ -249,7 +248,7 @@ def show_progress(trainer: Trainer) -> None:
 
 
 def name_scores(metrics: dict[str, Any], baseline: dict[str, Any] | None = None) -> list[str]:
-    """Return the numbers among metrics in words, each with the majority baseline's if there is one."""
+    """Return the numbers among the metrics in words, each with the majority baseline's if there is one."""
     described = []
     for name, value in metrics.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)) or name in ALSO_UNSAID:
@@ -265,11 +264,11 @@ def name_metric(name: str) -> str:
 
 
 def describe_metrics(split: str, metrics: dict[str, Any]) -> str:
-    """Return the line on a split: its scores, each beside that of the majority baseline.
+    """Return the log line of a split: its scores, each beside the majority baseline's.
 
     Args:
         split: `eval` or `predict`.
-        metrics: With the prefix of the split; others, such as the perplexity, have none.
+        metrics: Scores with the prefix of the split, and metrics without one, such as perplexity.
     """
     own = {name.removeprefix(f"{split}_"): value for name, value in metrics.items()}
     baseline = {name.removeprefix("baseline_"): value for name, value in own.items() if name.startswith("baseline_")}
@@ -279,7 +278,7 @@ def describe_metrics(split: str, metrics: dict[str, Any]) -> str:
 
 
 def describe_training(metrics: dict[str, Any], steps: int) -> str:
-    """Return the line on a training that is over."""
+    """Return the log line of a finished training."""
     speed = metrics.get("train_tokens_per_second")
     return (
         f"Trained {metrics['trainable_parameters']:,} parameters for {steps:,} steps in "
@@ -297,10 +296,9 @@ def suggest_command(task: str, folder: str, data_args: Any = None, passage_args:
     """Return the command that usually follows a run: fine-tuning after masked LM, predictions after fine-tuning.
 
     Args:
-        task: Of the run, as the Hub names it.
-        folder: Of the trained model.
-        data_args: Of the run; a prediction reads the same columns of text.
-        passage_args: Name the datastore, if there is one.
+        task: Pipeline tag of the Hub.
+        folder: Folder of the trained model.
+        data_args: Arguments of the run; a prediction reads the same columns of text.
     """
     command, own = ["hf-domain", "predict", folder, "texts.jsonl"], {"text_column_names": data_args}
     if task not in FINE_TUNING:
@@ -314,10 +312,10 @@ def suggest_command(task: str, folder: str, data_args: Any = None, passage_args:
 
 
 def log_end(training_args: TrainingArguments, repository: str | None, command: str) -> None:
-    """Log where the results are, and what a user may do next.
+    """Log where the results are, and which command usually follows.
 
     Args:
-        repository: Address on the Hub, if the run pushed.
+        repository: URL on the Hub, if the run pushed.
         command: See `suggest_command`.
     """
     if training_args.do_train:

@@ -1,4 +1,4 @@
-"""Thresholds of several labels, chosen on validation and saved with the model."""
+"""Choose the thresholds of a classifier of several labels on validation data, and save them with the model."""
 
 import logging
 from typing import Any
@@ -13,16 +13,16 @@ logger = logging.getLogger(__name__)
 
 
 def set_thresholds(trainer: Trainer) -> None:
-    """Choose the thresholds of a trained classifier on its validation set, if it has several labels an example.
+    """Choose the thresholds of a trained classifier on its validation set, if examples have several labels.
 
-    `config.label_thresholds` has a probability for each label, which `hf-domain predict` reads. Without a validation
-    set it has none: one half counts.
+    They go into `config.label_thresholds`, one probability per label, which `hf-domain predict` reads. Without a
+    validation set, every threshold is one half.
     """
     model: Any = trainer.model
     config = model.config
     if config.problem_type != "multi_label_classification":
         return
-    config.label_thresholds = None  # those of a model that is trained further are of another one
+    config.label_thresholds = None  # thresholds of the model that training started from
     if trainer.eval_dataset is None:
         return
     output = trainer.predict(trainer.eval_dataset)  # type: ignore[arg-type]
@@ -30,4 +30,4 @@ def set_thresholds(trainer: Trainer) -> None:
     logits = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
     config.label_thresholds = choose_thresholds(logits, np.asarray(output.label_ids))
     told = [f"{config.id2label[number]} {value:.2f}" for number, value in enumerate(config.label_thresholds)]
-    logger.info(f"thresholds chosen on the validation set: {', '.join(told)}")
+    logger.info(f"Thresholds chosen on the validation set: {', '.join(told)}")

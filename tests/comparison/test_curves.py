@@ -136,7 +136,7 @@ def test_a_branch_is_the_training_that_its_budget_has_alone(several, tmp_path, m
     branched = train("varmae-pets-2560")
     for name in ("varmae-pets-2560", "varmae-pets-2560-trunk"):
         shutil.rmtree(tmp_path / "plan" / "steps" / name)
-    with pytest.raises(ValueError, match="must continue from a whole checkpoint"):
+    with pytest.raises(ValueError, match="must be a complete checkpoint"):
         train("varmae-pets-2560")  # it read the trunk before
     alone = train("varmae-pets-2560", resume_from_checkpoint=None, save_strategy="no")
     assert alone.keys() == branched.keys()

@@ -225,7 +225,7 @@ def test_model_without_a_tokenizer(tmp_path, files, run, model):
         file.unlink()
     flags = files(lambda topic, rng: topic) | {"model_name_or_path": tmp_path / "bare"}
     with pytest.raises(
-        ValueError, match=r"must have a tokenizer beside it, but .*bare has none. Name one with --tokenizer_name"
+        ValueError, match=r"must contain a tokenizer, but .*bare has none. Name one with --tokenizer_name"
     ):
         run(**flags)
     assert run(**flags, tokenizer_name=model, num_train_epochs=1)["train_samples"]
@@ -274,7 +274,7 @@ def test_memory_states_are_kept(tmp_path, files, run, model, strategy, monkeypat
     [
         ({"method": "gmap"}, "--memory_name_or_path must be given .*is None with --method gmap"),
         ({"memory_name_or_path": "general"}, "but is general with --method plain"),
-        ({"config_overrides": "strategy=gated"}, "plain has none; got strategy=gated"),
+        ({"config_overrides": "strategy=gated"}, "plain has none and the flag is strategy=gated"),
         ({"memory_cache": "states"}, "needs a frozen memory, but a BertForSequenceClassification has no memory"),
     ],
 )
@@ -365,14 +365,14 @@ def test_bad_input_is_reported_before_anything_is_written(tmp_path, files, run, 
 def test_missing_split_is_reported(files, run):
     flags = files(lambda topic, rng: topic)
     del flags["validation_file"]
-    with pytest.raises(ValueError, match="needs the split validation"):
+    with pytest.raises(ValueError, match="split validation must have examples"):
         run(**flags)
 
 
 def test_folder_of_another_model_is_left_alone(tmp_path, files, run):
     run(**files(lambda topic, rng: topic), max_steps=1)
     before = {path: path.read_bytes() for path in (tmp_path / "output").iterdir() if path.is_file()}
-    with pytest.raises(ValueError, match="holds another one, finished, with what test_file names, which has changed"):
+    with pytest.raises(ValueError, match="contains another run, finished, with other content of test_file"):
         run(**files(lambda topic, rng: rng.randrange(2)), max_steps=1, overwrite_output_dir=False)
     assert {path: path.read_bytes() for path in (tmp_path / "output").iterdir() if path.is_file()} == before
 

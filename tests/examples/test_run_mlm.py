@@ -240,7 +240,7 @@ def test_new_rows_are_distilled(run, expanded, tmp_path):
             assert same[: delta.old_size].all() and not same[delta.old_size :].all()
         else:
             assert same.all(), name
-    with pytest.raises(ValueError, match="--embedding_init distill needs an --expanded_vocabulary"):
+    with pytest.raises(ValueError, match="--embedding_init distill must come with --expanded_vocabulary"):
         run("other", embedding_init="distill")
     with pytest.raises(ValueError, match=r"distill must not be used with exbert"):
         run("other", method="exbert", expanded_vocabulary=expanded, embedding_init="distill")
@@ -365,7 +365,7 @@ def test_domain_words_are_masked_more(run, tmp_path, encoder, caplog):
     for name, texts in (("domain", SENTENCES * 10), ("general", [SENTENCES[0]] * 50)):
         count_shard(texts, tokenizer.backend_tokenizer).save(tmp_path / f"{name}.parquet")
     counts = [tmp_path / "domain.parquet", tmp_path / "general.parquet"]
-    with pytest.raises(ValueError, match="two files, of the domain and of general text, beside --whole_word_mask"):
+    with pytest.raises(ValueError, match="two files .of the domain and of general text. and needs --whole_word_mask"):
         run(word_counts=counts[0], whole_word_mask=True)
     plain = run(output="plain", whole_word_mask=True)["train_loss"]
     weighted = {
@@ -441,7 +441,7 @@ def test_bad_input(run, tmp_path, encoder):
     refuse(run, tmp_path, r"must end in \.txt.*but .*corpus\.docx does not", train_file=write("corpus.docx", b"text"))
     refuse(run, tmp_path, "one batch of 8 examples, but has", train_file=write("short.txt", b"a few words\n" * 9))
     refuse(run, tmp_path, "a file must match", train_file=tmp_path / "missing.txt")
-    refuse(run, tmp_path, "--streaming needs --max_steps", streaming=True, max_steps=-1)
+    refuse(run, tmp_path, "--streaming must come with --max_steps", streaming=True, max_steps=-1)
     refuse(run, tmp_path, "--method lora pushes .* needs --do_train", method="lora", push_to_hub=True, do_train=False)
     refuse(run, tmp_path, "no option kl_wieght", method="varmae", config_overrides="kl_wieght=1")
     refuse(run, tmp_path, "dapt has none", config_overrides="kl_weight=1")
@@ -470,6 +470,6 @@ def test_model_that_is_no_encoder(run, tmp_path, encoder):
 def test_output_folder_of_another_model(run, tmp_path):
     run(method="dapt")
     before = (tmp_path / "output" / "model.safetensors").read_bytes()
-    with pytest.raises(ValueError, match="holds another one, finished, with method 'dapt', now 'varmae'"):
+    with pytest.raises(ValueError, match="contains another run, finished, with method 'dapt', now 'varmae'"):
         run(method="varmae")
     assert (tmp_path / "output" / "model.safetensors").read_bytes() == before

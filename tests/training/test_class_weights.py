@@ -45,7 +45,7 @@ def test_loss_is_that_of_torch():
     expected = F.binary_cross_entropy_with_logits(logits, rows.float(), pos_weight=positive)
     torch.testing.assert_close(several({"logits": logits}, rows), expected)
     assert make_weighted_loss("none", "single_label_classification", ids, names) is None
-    with pytest.raises(ValueError, match="must have labels that are classes, but these are values of a regression"):
+    with pytest.raises(ValueError, match="needs labels that are classes, but the labels are numbers"):
         make_weighted_loss("balanced", "regression", ids, names)
 
 

@@ -96,7 +96,7 @@ def test_only_the_splits_of_the_run_are_loaded(tmp_path, model_args, monkeypatch
         }
         splits = load_splits(model_args, data_args, make_training_args(tmp_path, do_predict=True), needs_train=False)
         assert list(splits) == ["test"]
-    with pytest.raises(ValueError, match="needs the split validation"):
+    with pytest.raises(ValueError, match="split validation must have examples"):
         load_splits(model_args, by_files, make_training_args(tmp_path, do_eval=True))
 
 

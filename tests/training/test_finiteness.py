@@ -63,7 +63,7 @@ def test_an_encoder_with_nan_is_refused_by_the_name_of_its_tensor(tmp_path, monk
     name = "bert.encoder.layer.1.output.dense.weight"
     weights[name][0, :3] = math.nan
     save_file(weights, f"{model}/model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=rf"all weights must be finite; {name} of .* in 3 of 2,048 places"):
+    with pytest.raises(ValueError, match=rf"all weights must be finite, but {name} of .* in 3 of 2,048 places"):
         run_script(script.main, monkeypatch, tmp_path / "output", **flags[script])
 
 
@@ -144,5 +144,5 @@ def test_predictions_that_are_nan_are_no_answers(tmp_path):
     model = BertForSequenceClassification(BertConfig(vocab_size=8, **TINY))
     torch.nn.init.constant_(model.classifier.bias, math.nan)
     trainer = Trainer(model, TrainingArguments(str(tmp_path), report_to="none", use_cpu=True))
-    with pytest.raises(ValueError, match="all predictions must be finite; 4 of 4 logits are nan"):
+    with pytest.raises(ValueError, match="all predictions must be finite, but 4 of 4 logits are nan"):
         run_prediction(trainer, [{"input_ids": [1, 2]}, {"input_ids": [3, 4]}])

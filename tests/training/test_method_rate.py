@@ -84,5 +84,5 @@ def test_a_stock_model_adds_nothing(tmp_path):
     trainer = Trainer(model, TrainingArguments(tmp_path, use_cpu=True, report_to="none"))
     use_method_rate(trainer)
     assert trainer.optimizer_cls_and_kwargs is None
-    with pytest.raises(ValueError, match="a BertForMaskedLM has nothing that trains there"):
+    with pytest.raises(ValueError, match="a BertForMaskedLM has none"):
         choose_method_rate(model, make_args(1e-3))

@@ -48,7 +48,7 @@ def run(tmp_path):
 def test_finished_run_is_left_alone(run, tmp_path, capsys):
     assert run(cache_dir="a")
     assert not run(cache_dir="b")
-    assert "holds this run, finished; nothing to do. --overwrite_output_dir runs it again" in capsys.readouterr().out
+    assert "output; nothing to do. --overwrite_output_dir repeats it" in capsys.readouterr().out
     assert run(overwrite_output_dir=True)
     assert not list((tmp_path / "output").glob("*lock*"))
 
@@ -56,7 +56,7 @@ def test_finished_run_is_left_alone(run, tmp_path, capsys):
 def test_another_run_is_refused(run, tmp_path):
     run()
     before = (tmp_path / "output" / "_run.json").read_text()
-    with pytest.raises(ValueError, match=r"another one, finished, with rate 0.1, now 0.2. Name another"):
+    with pytest.raises(ValueError, match=r"another run, finished, with rate 0.1, now 0.2. Name another"):
         run(rate=0.2)
     assert (tmp_path / "output" / "config.json").read_text() == "0.1"
     assert (tmp_path / "output" / "_run.json").read_text() == before
@@ -70,16 +70,16 @@ def test_a_run_is_what_its_files_hold(run, tmp_path):
     (tmp_path / "moved").write_text("one")
     assert not run(train_file=str(tmp_path / "moved"))
     (tmp_path / "text").write_text("two")
-    with pytest.raises(ValueError, match="what train_file names, which has changed"):
+    with pytest.raises(ValueError, match="other content of train_file"):
         run(train_file=str(tmp_path / "text"))
 
 
 def test_files_of_somebody_are_not_overwritten(run, tmp_path):
     (tmp_path / "output").mkdir()
     (tmp_path / "output" / "README.md").write_text("mine")
-    with pytest.raises(ValueError, match=r"must be free for what the run makes, but .*output holds README.md"):
+    with pytest.raises(ValueError, match=r"must not contain files of a model, but .*output has README.md"):
         run()
-    with pytest.raises(ValueError, match="must be another folder than what the run reads"):
+    with pytest.raises(ValueError, match="must differ from the folders that the run reads"):
         run(model_name_or_path=str(tmp_path / "output"), overwrite_output_dir=True)
     assert [path.name for path in (tmp_path / "output").iterdir()] == ["README.md"]
 

@@ -10,7 +10,7 @@ def test_a_process_trains_on_one_gpu(tmp_path):
     arguments = TrainingArguments(str(tmp_path), use_cpu=True)
     assert arguments.n_gpu <= 1
     arguments._n_gpu = 4
-    with pytest.raises(ValueError, match=r"sees 4. Start one process for each with torchrun --nproc_per_node 4"):
+    with pytest.raises(ValueError, match=r"sees 4. Start a process for each GPU with torchrun --nproc_per_node 4"):
         start_run(arguments)
 
 

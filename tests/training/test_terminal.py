@@ -77,7 +77,7 @@ def test_classification_is_quiet_and_its_next_command_runs(call, tmp_path):
     process = call("classification", *CLASSIFICATION)
     lines = list_lines(process)
     assert len(lines) <= 20, lines
-    assert any(line.startswith("New weights, which the checkpoint does not have: ") for line in lines)
+    assert any(line.startswith("New weights, missing in the checkpoint: ") for line in lines)
     assert any(re.match(r"Test, 24 examples: .*macro F1 [\d.]+ \(majority baseline 0.4\)", line) for line in lines)
     where, command = lines[-2:]
     assert where == "Model and card: classifier"
@@ -126,7 +126,7 @@ def test_bar_in_a_terminal_and_warnings(call, tmp_path):
     assert len([line for line in shown.split("\n") if line.rpartition("\r")[2].strip()]) <= 25, shown
     assert re.search(r"step 4/4 \[00:00 left, loss [\d.]+, [\d,]+ tokens/s\]", shown), shown
     assert "step 4/4: " not in shown
-    assert f"warning: The checkpoint must have all weights but those of a new head; {lost} are missing" in shown
+    assert f"warning: The checkpoint must have all weights except those of a new head, but {lost} are missing" in shown
     assert "warning: This model did not learn its task" in shown
 
 
