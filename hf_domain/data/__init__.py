@@ -1,1 +1,1 @@
-"""What models are trained and tested on: corpora, tasks, labels, masking and metrics."""
+"""Data for training and evaluation: corpora, tasks, labels, masking and metrics."""

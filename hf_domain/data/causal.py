@@ -1,4 +1,4 @@
-"""Next-token prediction with an encoder: a causal stage, followed by masked language modeling."""
+"""Train an encoder on next tokens: a causal stage before masked language modeling."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,39 +10,32 @@ from transformers.data.data_collator import pad_without_fast_tokenizer_warning
 
 from hf_domain.data.masking import check_probability, make_generator
 
-# Their attention takes a mask of pairs of tokens; that of DeBERTa-v2 makes one of its own.
+# Their attention accepts a mask over pairs of tokens; DeBERTa-v2 builds its own.
 CAUSAL_FAMILIES = ("bert", "roberta", "xlm-roberta", "electra", "distilbert", "modernbert")
 
 
 def check_causal(model_type: str) -> None:
-    """Raise unless a family of encoders can be trained causally.
-
-    Raises:
-        ValueError: Its attention takes no mask of pairs.
-    """
+    """Raise a ValueError unless a family of encoders can be trained causally."""
     if model_type not in CAUSAL_FAMILIES:
         raise ValueError(
-            f"--objective clm must have an encoder whose attention can be made causal ({', '.join(CAUSAL_FAMILIES)}), "
-            f"but this is a {model_type}. Use --objective mlm."
+            f"--objective clm needs an encoder whose attention can be made causal ({', '.join(CAUSAL_FAMILIES)}), but "
+            f"the encoder is a {model_type}. Use --objective mlm."
         )
 
 
 @dataclass
 class DataCollatorForNextToken:
-    """Pad a batch; every token attends to those before it, and a share of positions predicts the next token.
+    """Pad a batch; each token attends only to earlier ones, and a share of the positions predicts the next token.
 
-    The head of masked-language modeling is not shifted, so a label stands where the token before it is read. The
-    causal mask is an additive one of four dimensions, which transformers hands to every layer as it is; the local
-    layers of a ModernBERT see more than their window then.
+    The masked-LM head does not shift labels, so a label stands at the position before its token. The causal mask is
+    additive and has four dimensions; transformers passes such a mask to every layer unchanged. The local layers of
+    ModernBERT then see more than their window.
 
     Args:
         tokenizer: The tokenizer that made the examples.
-        probability: Share of the positions that predict: the vocabulary is most of the cost of a small encoder, and
-            with the share of masked-language modeling both cost the same.
-        seed: Of the draws, which depend on it and on the batch alone.
-
-    Raises:
-        ValueError: The share is out of range.
+        probability: Share of the positions that predict. Projecting to the vocabulary is most of the cost of a small
+            encoder, so the share of masked-language modeling makes both objectives cost the same.
+        seed: The draws depend only on this seed and the batch.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -64,7 +57,7 @@ class DataCollatorForNextToken:
         draws = torch.rand(input_ids.shape, generator=make_generator(examples, self.seed))
         batch["labels"] = labels.masked_fill(draws >= self.probability, -100)
         visible = torch.ones(length, length, dtype=torch.bool).tril() & is_text[:, None, None, :]
-        # A padded row on the left sees nothing: a softmax over nothing is nan, so it sees itself.
+        # Padding on the left would see no token, and a softmax over nothing is nan: let it see itself.
         visible = visible | torch.eye(length, dtype=torch.bool)
         batch["attention_mask"] = torch.zeros(visible.shape).masked_fill(~visible, torch.finfo(torch.float32).min)
         return batch

@@ -1,4 +1,4 @@
-"""Sequence classification: labels and texts as the model takes and gives them."""
+"""Sequence classification: texts and labels to model inputs, logits to predictions."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,12 +18,9 @@ def tokenize_texts(
     """Tokenize texts or pairs of texts.
 
     Args:
-        texts: One column or two; None, as an empty cell of a table is read, is an empty text.
-        max_seq_length: Tokens at most; of a pair, the longer one is cut first.
-        pad_to_max_length: Pad here rather than batch by batch.
-
-    Returns:
-        The model's inputs.
+        texts: One column or two; None, an empty cell of a table, counts as an empty text.
+        max_seq_length: Maximum number of tokens; in a pair, the longer text is truncated first.
+        pad_to_max_length: Pad here instead of per batch.
     """
     columns = [[text or "" for text in column] for column in texts]
     padding = "max_length" if pad_to_max_length else False
@@ -31,15 +28,12 @@ def tokenize_texts(
 
 
 def encode_labels(labels: list[Any], problem_type: str, ids: dict[Any, int]) -> list[Any]:
-    """Turn labels into what the model's loss takes.
+    """Return labels as the model's loss expects them: values, rows of 0 and 1 (multi-label), or ids.
 
     Args:
         labels: As in the dataset.
         problem_type: See `find_problem_type`.
-        ids: See `find_labels`; not used for regression.
-
-    Returns:
-        Values for regression, a 1 or 0 for every label for multi-label classification, ids otherwise.
+        ids: See `find_labels`; unused for regression.
 
     Raises:
         ValueError: A value is missing, nan or infinite.
@@ -47,14 +41,14 @@ def encode_labels(labels: list[Any], problem_type: str, ids: dict[Any, int]) -> 
     if problem_type == "regression":
         if None in labels:
             raise ValueError(
-                "every example of a regression must have a value, but one of the labels is empty. Fill it in or "
-                "drop the example."
+                "every label of a regression must be a number, but one is empty. Fill it in or drop the example."
             )
         values = [float(label) for label in labels]
         if not np.isfinite(values).all():
             wrong = int(np.flatnonzero(~np.isfinite(values))[0])
             raise ValueError(
-                f"every value must be finite, but one of the labels is {values[wrong]}. Correct it or drop the example."
+                f"every label of a regression must be finite, but one is {values[wrong]}. Correct it or drop the "
+                "example."
             )
         return values
     if problem_type == "multi_label_classification":
@@ -71,13 +65,13 @@ def decode_logits(
     """Turn the logits of a sequence classifier into predictions.
 
     Args:
-        logits: [examples, labels], or a tuple that begins with them, as a model gives that returns more.
+        logits: [examples, labels], or a tuple that begins with them.
         problem_type: As in the model's config.
         thresholds: See `choose_thresholds`; default one half.
 
     Returns:
-        Values [examples] for regression, 0 or 1 [examples, labels] for multi-label classification (a label is predicted
-        when its probability is above its threshold), label ids [examples] otherwise.
+        For regression, values [examples]. For multi-label classification, 0 or 1 [examples, labels]: 1 where the
+        probability exceeds the label's threshold. Otherwise, label ids [examples].
     """
     logits = logits[0] if isinstance(logits, tuple) else logits
     if problem_type == "regression":
@@ -88,20 +82,19 @@ def decode_logits(
 
 
 def compute_logits(probabilities: ArrayLike) -> np.ndarray:
-    """Return the logits of probabilities between 0 and 1."""
+    """Return the logits of probabilities."""
     values = np.asarray(probabilities, dtype=float)
     return np.log(values) - np.log1p(-values)
 
 
 def choose_thresholds(logits: np.ndarray, labels: np.ndarray) -> list[float]:
-    """Choose for each label the probability above which it is predicted: the one with the best F1.
+    """Return for each label the threshold on its probability that gives the best F1.
+
+    A threshold lies midway between two probabilities; a label without examples gets one half.
 
     Args:
-        logits: [examples, labels], of examples that no model was trained on.
+        logits: [examples, labels] of held-out examples.
         labels: [examples, labels], 0 or 1.
-
-    Returns:
-        Thresholds midway between two probabilities; one half for a label that no example has.
     """
     probabilities = 1 / (1 + np.exp(-logits.astype(float)))
     thresholds = []
@@ -109,7 +102,7 @@ def choose_thresholds(logits: np.ndarray, labels: np.ndarray) -> list[float]:
         order = np.argsort(-own, kind="stable")
         values, found = own[order], np.cumsum(gold[order])
         f1 = 2 * found / (np.arange(1, len(gold) + 1) + gold.sum())
-        f1[:-1][values[:-1] == values[1:]] = 0  # equal probabilities are predicted together
+        f1[:-1][values[:-1] == values[1:]] = 0  # a threshold cannot separate equal probabilities
         last = int(f1.argmax())
         below = values[last + 1] if last + 1 < len(values) else 0.0
         thresholds.append(float(np.clip((values[last] + below) / 2, 1e-6, 1 - 1e-6)) if found[-1] else 0.5)
@@ -117,15 +110,12 @@ def choose_thresholds(logits: np.ndarray, labels: np.ndarray) -> list[float]:
 
 
 def name_predictions(predictions: np.ndarray, problem_type: str, label_names: list[str]) -> list[Any]:
-    """Turn predictions into values or label names.
+    """Return for each example a value (regression), a list of label names (multi-label) or a label name.
 
     Args:
         predictions: See `decode_logits`.
         problem_type: See `find_problem_type`.
-        label_names: In the order of their ids.
-
-    Returns:
-        A value, a list of names, or a name for each example.
+        label_names: Names in the order of their ids.
     """
     if problem_type == "regression":
         return predictions.tolist()

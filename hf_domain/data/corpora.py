@@ -1,4 +1,4 @@
-"""Corpora for masked-language modeling: from files or the Hub to examples of token ids."""
+"""Load a corpus from files or the Hub, and cut it into examples for masked-language modeling."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -40,23 +40,23 @@ def load_corpus(
         data: The training documents, see `load_rows`, or a `DatasetDict` with the split `train` and perhaps
             `validation`.
         validation_data: See `load_rows`. Default: a part of the training documents.
-        dataset_name: A dataset of the Hub (or a folder that holds one), instead of data.
+        dataset_name: A dataset of the Hub, or the folder of a dataset, instead of data.
         text_column: The column to read, or two as first,second. Default: see `find_document_columns`.
-        validation_split_percentage: Share of the documents held out when there is no validation split: drawn at
-            random, since corpora are often sorted by source, and always the same. 0: none. Default: as in run_mlm.py
-            of transformers.
-        num_validation_examples: With `streaming`, this many documents at the start are held out instead (our choice, as
-            the length of a stream is not known).
-        streaming: Read while training.
+        validation_split_percentage: Percentage of the documents to hold out if there is no validation split; 0 holds
+            out none. They are drawn at random, because corpora are often sorted by source, and are always the same.
+            Default: as in run_mlm.py of transformers.
+        num_validation_examples: With `streaming`, hold out this many documents at the start instead (our choice:
+            the length of a stream is unknown).
+        streaming: Read during training.
         load_options: For `datasets.load_dataset`: `cache_dir`, `revision`, `token`.
 
     Returns:
-        Splits `train` and, if any, `validation` with the one column `text`. Blank documents are left out.
+        Splits `train` and, if any, `validation` with the single column `text`. Blank documents are left out.
 
     Raises:
         FileNotFoundError: A file is missing.
-        TypeError: The data is an object that holds no texts.
-        ValueError: The corpus cannot be used: see `load_rows`; no text column; no document; too few to split.
+        TypeError: The data is an object without texts.
+        ValueError: The corpus has no text column, no document, or too few documents to split; see also `load_rows`.
     """
     if not 0 <= validation_split_percentage < 100:
         raise ValueError(
@@ -89,7 +89,7 @@ def load_corpus(
 
 
 def read_texts(path: str) -> Iterator[str]:
-    """Yield the texts of a file of a corpus or of a task: both of a pair, or the words of `tokens`."""
+    """Yield the texts of a corpus file or a task file: both texts of a pair, or the words of `tokens`."""
     rows = load_files(path, streaming=True)
     first = next(iter(rows))
     columns = ["tokens"] if "tokens" in first and "text" not in first else find_document_columns(rows)
@@ -111,28 +111,28 @@ def tokenize_corpus(
     """Turn documents into examples of token ids for masked-language modeling.
 
     Args:
-        corpus: Splits with the column `text`; of anything else that `load_corpus` reads, `train` is made.
-        max_seq_length: Tokens of an example at most, special tokens included. Default: the papers' phase of short
-            sequences, and what a CPU can train.
-        line_by_line: One example per document, truncated, as long as it is. Otherwise documents are joined by the
-            tokenizer's separator and cut into examples of exactly `max_seq_length` tokens, each with special tokens at
-            both ends; what is left at the end of 1000 documents is dropped.
+        corpus: Splits with the column `text`; anything else that `load_corpus` reads becomes `train`.
+        max_seq_length: Maximum number of tokens of an example, special tokens included. The default is the length of
+            the papers' first phase, and trains on a CPU.
+        line_by_line: Make one example per document, truncated. Otherwise, join documents by the tokenizer's separator
+            and cut them into examples of exactly `max_seq_length` tokens, with special tokens at both ends; the rest of
+            every 1,000 documents is dropped.
         whole_words: Keep `word_ids`, which `DataCollatorForWholeWordMask` needs.
-        num_proc: Processes; not used when streaming.
-        overwrite_cache: Tokenize again although a cached result exists.
+        num_proc: Number of processes; unused for a stream.
+        overwrite_cache: Tokenize again even if a cached result exists.
 
     Returns:
-        The splits with the column `input_ids` and, on request, `word_ids` (None: of no word). The collators add the
-        attention mask.
+        The splits with the columns `input_ids` and, with `whole_words`, `word_ids` (None outside words). The collators
+        add the attention mask.
 
     Raises:
-        ValueError: The tokenizer cannot mask, has no separator or no word ids, or takes fewer tokens.
+        ValueError: The tokenizer cannot mask, has no separator or no word ids, or the length exceeds its limit.
     """
     check_mask_token(tokenizer)
     if whole_words and not tokenizer.is_fast:
         raise ValueError(
-            f"the tokenizer must give word ids for whole-word masking, but {type(tokenizer).__name__} gives none. "
-            "Use a fast tokenizer."
+            f"whole-word masking needs a tokenizer with word ids, but {type(tokenizer).__name__} has none. Use a fast "
+            "tokenizer."
         )
     if not line_by_line and None in (tokenizer.cls_token_id, tokenizer.sep_token_id):
         raise ValueError(
@@ -161,15 +161,7 @@ def tokenize_corpus(
 
 
 def check_length(tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> None:
-    """Raise if examples would be longer than the model takes.
-
-    Args:
-        tokenizer: The tokenizer of the model; its `model_max_length` is the model's.
-        max_seq_length: Tokens of an example at most.
-
-    Raises:
-        ValueError: The model takes fewer tokens, or nothing fits beside two special tokens.
-    """
+    """Raise a ValueError if examples would exceed `tokenizer.model_max_length`, or have no room for text."""
     if max_seq_length < 3:
         raise ValueError(
             f"max_seq_length must be at least 3 (two special tokens and one of text), but is {max_seq_length}"
@@ -182,13 +174,10 @@ def check_length(tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> Non
 
 
 def check_batch(examples: Dataset | IterableDataset, batch_size: int) -> None:
-    """Raise unless there is at least one full batch.
+    """Raise a ValueError unless there is at least one full batch.
 
     Args:
-        batch_size: Examples of one optimizer step, over all devices.
-
-    Raises:
-        ValueError: There are fewer examples than that.
+        batch_size: Examples per optimizer step, over all devices.
     """
     count = len(examples) if isinstance(examples, Dataset) else sum(1 for _ in examples.take(batch_size))
     if count < batch_size:
@@ -199,9 +188,9 @@ def check_batch(examples: Dataset | IterableDataset, batch_size: int) -> None:
 
 
 def _select_documents(dataset: Any, text_column: str | None, split: str) -> Any:
-    """Keep the texts of a split, as the column `text`, without blank documents; each text of a pair is a document."""
+    """Return the documents of a split as the column `text`, without blank ones; each text of a pair is a document."""
     if next(iter(dataset), None) is None:
-        raise ValueError(f"a corpus must hold text, but its split {split} is empty. Use another dataset.")
+        raise ValueError(f"a corpus must contain text, but its split {split} is empty. Use another dataset.")
     columns = find_document_columns(dataset, text_column)
     documents = dataset.select_columns(columns)
     if columns != ["text"]:
@@ -215,8 +204,8 @@ def _select_documents(dataset: Any, text_column: str | None, split: str) -> Any:
     documents = documents.filter(_has_text, input_columns="text")
     if next(iter(documents), None) is None:
         raise ValueError(
-            f"a corpus must hold text, but all documents of {split} are blank. Check that {' + '.join(columns)} "
-            "is the right column."
+            f"a corpus must contain text, but all documents of {split} are blank. Check that {' + '.join(columns)} is "
+            "the right column."
         )
     return documents
 
@@ -234,14 +223,14 @@ def _hold_out(documents: Any, percentage: int, num_examples: int) -> dict[str, A
         split: dict[str, Any] = {"train": documents.skip(num_examples), "validation": documents.take(num_examples)}
         if next(iter(split["train"]), None) is None:
             raise ValueError(
-                f"a stream must be longer than the {num_examples} documents that are held out for validation, but "
-                "is not. Hold out fewer."
+                f"a stream must be longer than the {num_examples} documents held out for validation, but is not. Hold "
+                "out fewer."
             )
         return split
     count = max(1, round(len(documents) * percentage / 100))
     if count >= len(documents):
         raise ValueError(
-            f"holding out {percentage} % of the corpus must leave documents to train on, but takes {count} of "
+            f"some documents must remain for training, but holding out {percentage} % takes {count} of "
             f"{len(documents)}. Hold out less, or give a validation file."
         )
     parts = documents.train_test_split(test_size=count, seed=0)

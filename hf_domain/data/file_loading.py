@@ -1,6 +1,6 @@
-"""Load data files, after checking them so that a long run does not fail on them later.
+"""Check data files, then load them, so that a long run does not fail on them later.
 
-Every local file is read through once (a hundredth of the time that tokenizing takes); errors give file and line.
+The check reads every local file once, in about a hundredth of the tokenization time. Errors give file and line.
 `datasets.load_dataset` does the rest.
 """
 
@@ -25,7 +25,7 @@ from tqdm.auto import tqdm
 
 from hf_domain.data.objects import Rows, find_paths, make_dataset
 
-# Extension -> builder of datasets. All but parquet, which is compressed inside, may also end in .gz.
+# Extension -> builder of datasets. All except parquet, which is compressed inside, may also end in .gz.
 BUILDERS = {".txt": "text", ".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 
 
@@ -33,10 +33,10 @@ def find_files(patterns: str | Sequence[str]) -> list[str]:
     """Expand globs.
 
     Args:
-        patterns: One or several paths or globs (`**` goes into folders).
+        patterns: One or several paths or globs (`**` matches nested folders).
 
     Returns:
-        The files, in the order of the patterns and sorted within each.
+        The files in the order of the patterns, sorted within each pattern.
 
     Raises:
         FileNotFoundError: A pattern matches no file.
@@ -47,7 +47,8 @@ def find_files(patterns: str | Sequence[str]) -> list[str]:
         matches = [match for match in matches if Path(match).is_file()]
         if not matches:
             raise FileNotFoundError(
-                f"a file must match {pattern}, but none does. Check the path; relative paths start at {Path.cwd()}."
+                f"at least one file must match {pattern}, but none does. Check the path; relative paths start at "
+                f"{Path.cwd()}."
             )
         files += matches
     return files
@@ -60,21 +61,18 @@ def load_rows(
 
     Args:
         data: A path, a glob or a list of `Path` objects, see `load_files`; or texts, rows, a table, a dataset or a
-            function, see `make_dataset`. A list of strings holds texts.
-        streaming: For files.
-
-    Returns:
-        One dataset.
+            function, see `make_dataset`. Strings in a list are texts, not paths.
+        streaming: Read files while they are used.
 
     Raises:
         FileNotFoundError: A file is missing.
-        TypeError: The object holds neither texts nor rows.
+        TypeError: The object contains neither texts nor rows.
         ValueError: A file or the object cannot be used.
     """
     if (paths := find_paths(data)) is not None:
         return load_files(paths, streaming=streaming, **load_options)
     if isinstance(data, (list, tuple)) and data and all(str(item).endswith((*BUILDERS, ".gz")) for item in data):
-        raise ValueError(f"a list of strings must hold texts, but {name} holds file names. Make them Path objects.")
+        raise ValueError(f"strings in a list must be texts, but {name} lists file names. Make them Path objects.")
     return make_dataset(data, name)
 
 
@@ -85,12 +83,9 @@ def load_files(
 
     Args:
         patterns: One or several paths or globs of .txt, .jsonl, .json, .csv (each also .gz) or .parquet files, all of
-            one format. A .txt file holds one example a line.
-        streaming: Read the files while they are used; the check still reads them through once.
+            one format. A .txt file has one example per line.
+        streaming: Read the files while they are used; the check still reads them once before.
         load_options: For `datasets.load_dataset`, e.g. `cache_dir`.
-
-    Returns:
-        One dataset of all files.
 
     Raises:
         FileNotFoundError: A file is missing.
@@ -98,7 +93,7 @@ def load_files(
     """
     files = find_files(patterns)
     if not files:
-        raise FileNotFoundError("data must be at least one file, but no name of a file is given")
+        raise FileNotFoundError("data must be at least one file, but no file is given")
     builders = {file: _get_builder(file) for file in files}
     if len(set(builders.values())) > 1:
         raise ValueError(f"all files of a dataset must have one format, but they have {builders}. Convert them to one.")
@@ -107,10 +102,10 @@ def load_files(
         for file in files:
             _check_file(file, progress, content)
     if builder == "csv":
-        # pandas would read "None", "NA" and "null" as missing, but they are labels and texts.
+        # By default pandas reads "None", "NA" and "null" as missing, but they can be labels or texts.
         load_options = {"keep_default_na": False, "na_values": [""], **load_options}
     if content is not None:
-        # datasets caches a file by path and time only: after `cp -p` or `rsync -t`, which keep the time, it would
+        # datasets caches a file by path and time only. `cp -p` and `rsync -t` keep the time, so that datasets would
         # return the old content.
         load_options = {"name": f"content_{content.hexdigest()}", **load_options}
     try:
@@ -121,14 +116,11 @@ def load_files(
 
 
 def check_held_out(train_files: str | Sequence[str] | None, others: Mapping[str, str | Sequence[str] | None]) -> None:
-    """Check that no file is trained on and tested on.
+    """Raise a ValueError if a file is both training data and test or validation data.
 
     Args:
-        train_files: Paths or globs; missing files are left to `load_files`.
-        others: Paths or globs of other splits, by the names of their flags.
-
-    Raises:
-        ValueError: A file of another split is a file of the training data.
+        train_files: Paths or globs; `load_files` reports missing files.
+        others: Paths or globs of other splits, by flag.
     """
     trained = _resolve_files(train_files)
     for flag, patterns in others.items():
@@ -148,21 +140,21 @@ def _get_suffix(file: str) -> str:
 def _get_builder(file: str) -> str:
     if _get_suffix(file) not in BUILDERS or file.endswith(".parquet.gz"):
         raise ValueError(
-            f"the name of a file must end in {', '.join(BUILDERS)} (all but the last also in .gz), but {file} "
-            "does not. Convert or rename it."
+            f"a file name must end in {', '.join(BUILDERS)} (all but the last also in .gz), but {file} does not. "
+            "Convert or rename the file."
         )
     return BUILDERS[_get_suffix(file)]
 
 
 def _check_file(file: str, progress: tqdm, content: Any) -> None:
-    """Read a file through into the hash `content`, if any; its lines are UTF-8 and, in .jsonl, JSON objects."""
+    """Check that a file's lines are UTF-8 and, in .jsonl, JSON objects; add them to the hash `content`, if any."""
     if file.endswith(".parquet"):
         try:
             num_rows = pyarrow.parquet.read_metadata(file).num_rows
         except pyarrow.ArrowInvalid as error:
             raise ValueError(f"{file} must be a Parquet file, but is not: {error}. Convert or rename it.") from error
         if not num_rows:
-            raise ValueError(f"a file holds at least one example; {file} is empty. Leave it out.")
+            raise ValueError(f"a file must contain at least one example, but {file} is empty. Leave it out.")
         if content is not None:
             with open(file, "rb") as parquet:
                 content.update(hashlib.file_digest(parquet, "blake2b").digest())
@@ -178,12 +170,12 @@ def _check_file(file: str, progress: tqdm, content: Any) -> None:
                 has_content = _check_lines(lines, parse, file, progress, content)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(
-            f"{file} must be a complete gzip file, but cannot be unpacked: {error}. Pack it again, or drop the "
-            "ending .gz."
+            f"{file} must be a complete gzip file, but cannot be unpacked: {error}. Compress it again, or drop the "
+            "extension .gz."
         ) from error
     if not has_content:
-        raise ValueError(f"a file holds at least one example; {file} is empty. Leave it out.")
-    _update(content, b"\0")  # no file holds one: where a file ends is part of the hash
+        raise ValueError(f"a file must contain at least one example, but {file} is empty. Leave it out.")
+    _update(content, b"\0")  # marks the end of the file in the hash; no file contains a zero byte
 
 
 def _open(file: str) -> Any:
@@ -205,27 +197,24 @@ def _check_lines(lines: Iterable[bytes], parse: Callable, file: str, progress: t
         progress.update(len(line))
         _update(content, line)
         if not line.isspace():
-            _parse(parse, line.rstrip(), file, number)  # a newline would count as the next line
+            _parse(parse, line.rstrip(), file, number)  # an error at the newline would name the next line
             has_content = True
     return has_content
 
 
 def locate_row(patterns: str | Sequence[str], row: int) -> str:
-    """Say where a row of a dataset stands, for a message.
+    """Return where a row of a dataset is, for errors: "line 12 of train.jsonl", or "row 12 of ..." without lines.
 
     Args:
-        patterns: As `load_files` took them.
-        row: The number of the row, from 0.
-
-    Returns:
-        Such as "line 12 of train.jsonl"; "row 12 of ..." where a file has no lines.
+        patterns: As given to `load_files`.
+        row: Number of the row, from 0.
     """
     places = chain.from_iterable(map(_list_places, find_files(patterns)))
     return next(islice(places, row, None), f"row {row + 1} of {patterns}")
 
 
 def _list_places(file: str) -> Iterator[str]:
-    """Yield where each row of a file begins."""
+    """Yield the place where each row of a file begins."""
     if file.endswith(".parquet"):
         yield from (f"row {number} of {file}" for number in range(1, pyarrow.parquet.read_metadata(file).num_rows + 1))
         return
@@ -233,10 +222,10 @@ def _list_places(file: str) -> Iterator[str]:
         if _is_array(file, lines):
             yield from (f"row {number} of {file}" for number in range(1, len(json.loads(lines.read())) + 1))
         elif _get_builder(file) == "csv":
-            # A quoted cell may hold line breaks, and blank lines are no rows.
+            # A quoted cell may contain line breaks, and blank lines are not rows.
             rows = csv.reader(io.TextIOWrapper(lines, encoding="utf-8-sig", newline=""))
             starts, end = [], 0
-            with suppress(csv.Error):  # of a longer cell than the module reads
+            with suppress(csv.Error):  # a cell longer than the module's limit
                 for row in rows:
                     starts += [end + 1] if row else []
                     end = rows.line_num
@@ -246,19 +235,19 @@ def _list_places(file: str) -> Iterator[str]:
 
 
 def _parse(parse: Callable, content: bytes, file: str, number: int) -> Any:
-    """Parse content that starts at line `number` of the file; say where it cannot be."""
+    """Parse content that starts at line `number` of the file; errors name the line."""
     if b"\0" in content:
         number += content.count(b"\n", 0, content.index(b"\0"))
         raise ValueError(
-            f"a file must be text in UTF-8, but {file}, line {number} has a zero byte. Leave out a binary file; "
-            "convert a text file, e.g. with iconv."
+            f"a file must be UTF-8 text, but {file}, line {number} has a zero byte. Leave a binary file out; convert "
+            "a text file, e.g. with iconv."
         )
     try:
         return parse(content)
     except UnicodeDecodeError as error:
         number += content.count(b"\n", 0, error.start)
         raise ValueError(
-            f"a file must be text in UTF-8, but {file}, line {number} has the byte {content[error.start]:#04x}, "
+            f"a file must be UTF-8 text, but {file}, line {number} has the byte {content[error.start]:#04x}, "
             f"{error.reason}. Convert the file, e.g. with iconv."
         ) from error
     except json.JSONDecodeError as error:
@@ -267,11 +256,11 @@ def _parse(parse: Callable, content: bytes, file: str, number: int) -> Any:
             f"{error.colno}. Correct or remove the line."
         ) from error
     except RecursionError:
-        raise ValueError(f"{file}, line {number} must be plain JSON, but is nested too deep. Remove it.") from None
+        raise ValueError(f"{file}, line {number} must be plain JSON, but is nested too deeply. Remove it.") from None
 
 
 def _parse_object(line: bytes) -> dict:
     value = json.loads(line)
     if not isinstance(value, dict):
-        raise json.JSONDecodeError("Expecting one object a line", line.decode(), 0)
+        raise json.JSONDecodeError("Expecting one object per line", line.decode(), 0)
     return value

@@ -1,4 +1,4 @@
-"""Labels of a task: which kind they are of, which there are, and whether every split keeps to them."""
+"""Find the kind and the names of a task's labels, and check the labels of every split."""
 
 import math
 import re
@@ -9,7 +9,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, List
 
 FRACTION = re.compile(r"[-+]?\d+\.\d+")
 Locate = Callable[[str, int], str]
-"""Says where a row of a split stands, for a message."""
+"""Returns where a row of a split is, for errors."""
 
 
 def name_example(split: str, row: int) -> str:
@@ -23,10 +23,9 @@ def read_labels(
     """Return the problem type of a task, the names of its labels, and the id of every value.
 
     Args:
-        splits: The splits of the task; the first one, train, decides.
+        splits: Splits of the task; the first one, train, decides.
         do_regression: See `find_problem_type`.
         multi_label: See `find_problem_type`.
-        locate: Says where an example stands, for messages.
 
     Raises:
         ValueError: See `find_problem_type`, `find_labels` and `check_values`.
@@ -45,15 +44,11 @@ def find_problem_type(
     multi_label: bool | None,
     locate: Locate = name_example,
 ) -> str:
-    """Find out what kind of classification a task is, and check that the labels fit.
+    """Return the problem type of a task, as transformers' configs name it, and check that the labels fit.
 
     Args:
-        do_regression: Whether labels are values. Default: if they are fractions.
-        multi_label: Whether an example has any number of labels. Default: if it has a list of them.
-        locate: Says where an example stands, for messages.
-
-    Returns:
-        The problem type, as transformers' configs name it.
+        do_regression: Whether labels are numbers to predict. Default: whether they are fractions.
+        multi_label: Whether an example has any number of labels. Default: whether labels are lists.
 
     Raises:
         ValueError: The labels do not fit the settings.
@@ -62,13 +57,13 @@ def find_problem_type(
     holds_lists = isinstance(label, list)
     if holds_lists and (do_regression or multi_label is False):
         raise ValueError(
-            f"lists of labels must be read as multi-label, but {column} holds {label} and the settings are "
+            f"lists of labels need multi-label classification, but {column} has {label} and the settings are "
             f"do_regression={do_regression}, multi_label={multi_label}. Drop the setting, or give each example "
             "one label."
         )
     if multi_label and not holds_lists:
         raise ValueError(
-            f"multi-label data must have lists of labels, but {column} holds {label!r} and the settings are "
+            f"multi-label data must have lists of labels, but {column} has {label!r} and the settings are "
             f"do_regression={do_regression}, multi_label={multi_label}. Put the labels into lists, or drop the "
             "setting."
         )
@@ -82,14 +77,14 @@ def find_problem_type(
 
 
 def _check_numbers(dataset: Dataset, column: str, do_regression: bool | None, locate: Locate) -> None:
-    """Raise if labels read as texts should be numbers: one wrong cell turns a whole column of fractions into texts."""
+    """Raise if text labels should be numbers: one wrong cell turns a whole column of fractions into text."""
     labels = ["" if label is None else str(label) for label in dataset[column]]
     if do_regression or (do_regression is None and any(map(FRACTION.fullmatch, labels))):
         row = next((row for row, label in enumerate(labels) if not _is_finite(label)), 0)
         raise ValueError(
-            f"Regression needs numbers, but {column} is {labels[row]!r} in {locate('train', row)}. "
+            f"labels of a regression must be numbers, but {column} is {labels[row]!r} in {locate('train', row)}. "
             f"Correct the labels, or {'drop' if do_regression else 'set'} --do_regression "
-            f"{'' if do_regression else 'false '}to take them for names."
+            f"{'' if do_regression else 'false '}to read them as names."
         )
 
 
@@ -101,20 +96,18 @@ def _is_finite(text: str) -> bool:
 
 
 def find_labels(splits: DatasetDict, column: str, locate: Locate = name_example) -> tuple[list[str], dict[Any, int]]:
-    """Collect the labels of a task and check that every split keeps to them.
+    """Collect the labels of a task, and check that every split uses only these.
 
     Args:
-        splits: The splits of the task; the first one, train, says which labels exist. Another one may have none.
-        column: The column of labels, or of lists of labels.
-        locate: Says where an example stands, for messages.
+        splits: Splits of the task; the first one, train, defines the labels. Others may have no labels.
+        column: Column of labels, or of lists of labels.
 
     Returns:
-        The names of the labels in the order of their ids: as the dataset declares them, otherwise sorted. And the id of
-        every value of the column.
+        The names of the labels in the order of their ids (as the dataset declares them, otherwise sorted), and the id
+        of every value of the column.
 
     Raises:
-        ValueError: An example has no label, labels are of several kinds, or a split has labels that the first one
-            lacks.
+        ValueError: An example has no label, labels mix names and numbers, or a split has labels that train lacks.
     """
     (first, train), *others = splits.items()
     feature = train.features[column]
@@ -139,14 +132,14 @@ def find_labels(splits: DatasetDict, column: str, locate: Locate = name_example)
 
 
 def _find_values(dataset: Dataset, column: str, split: str, locate: Locate) -> dict[Any, int]:
-    """Return each value of a column of labels with the first row that has it."""
+    """Return each value of a label column with the first row that has it."""
     rows: dict[Any, int] = {}
     for row, labels in enumerate(dataset[column]):
         for value in labels if isinstance(labels, list) else [labels]:
             if _is_missing(value):
                 told = "NaN" if isinstance(value, float) else "empty"
                 raise ValueError(
-                    f"Every example must have a label, but {column} is {told} in {locate(split, row)}. "
+                    f"every example must have a label, but {column} is {told} in {locate(split, row)}. "
                     "Label the example or drop it."
                 )
             rows.setdefault(value, row)
@@ -154,65 +147,55 @@ def _find_values(dataset: Dataset, column: str, split: str, locate: Locate) -> d
     if len(kinds) > 1:
         row, value = max(kinds.values(), key=lambda found: found[0])
         raise ValueError(
-            f"Labels must be all names or all numbers, but {column} holds both; {locate(split, row)} has {value!r}. "
+            f"labels must be all names or all numbers, but {column} has both; {locate(split, row)} has {value!r}. "
             "Put numbers in quotes, or give every label a name."
         )
     return rows
 
 
 def _is_missing(value: Any) -> bool:
-    """Return whether a label is empty or no number."""
+    """Return whether a label is empty or NaN."""
     return value is None or (not value.strip() if isinstance(value, str) else value != value)
 
 
 def check_values(splits: DatasetDict, column: str, locate: Locate = name_example) -> None:
-    """Raise unless the labels of a regression are finite numbers.
+    """Raise a ValueError unless the labels of a regression are finite numbers.
 
     Args:
-        splits: The splits of the task; another one than the first may have no labels.
-        locate: Says where an example stands, for messages.
-
-    Raises:
-        ValueError: A value is missing, no number, or infinite.
+        splits: Splits of the task; only the first must have labels.
     """
     for split, dataset in splits.items():
         for row, value in enumerate(dataset[column] if column in dataset.column_names else []):
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                 told = "empty" if value is None else repr(value)
                 raise ValueError(
-                    f"Every example of a regression must have a finite number, but {column} is {told} in "
+                    f"every label of a regression must be a finite number, but {column} is {told} in "
                     f"{locate(split, row)}. Correct the value or drop the example."
                 )
 
 
 def check_variety(labels: Iterable[Any], column: str) -> None:
-    """Raise if there is nothing to learn: all labels are the same.
+    """Raise a ValueError if all training labels are the same.
 
     Args:
-        labels: What the examples of train have; a list stands for a set of labels.
-
-    Raises:
-        ValueError: All labels are the same.
+        labels: Labels of the training examples; a list is a set of labels.
     """
     values = iter(labels)
     first = next(values, None)
     first = sorted(first) if isinstance(first, list) else first
     if all((sorted(value) if isinstance(value, list) else value) == first for value in values):
         raise ValueError(
-            f"Training needs at least two different labels, but {column} is {first!r} everywhere in train. "
+            f"training needs at least two different labels, but {column} is {first!r} everywhere in train. "
             "Check the column, or add examples with other labels."
         )
 
 
 def find_ids(names: str | None, label_names: list[str]) -> list[int]:
-    """Look up labels by name.
+    """Return the ids of labels.
 
     Args:
-        names: As a,b; or nothing.
-        label_names: All labels, in the order of their ids.
-
-    Returns:
-        The ids.
+        names: Names as a,b; None for none.
+        label_names: All labels in the order of their ids.
 
     Raises:
         ValueError: There is no such label.
@@ -221,7 +204,6 @@ def find_ids(names: str | None, label_names: list[str]) -> list[int]:
     for name in named:
         if name not in label_names:
             raise ValueError(
-                f"--negative_labels must name labels of the data, {', '.join(label_names)}, but there is no "
-                f"label {name}"
+                f"--negative_labels must name labels of the data ({', '.join(label_names)}), but names {name}"
             )
     return [label_names.index(name) for name in named]

@@ -1,4 +1,4 @@
-"""Majority baselines: the scores of constant predictions, and the mark of a run that does not beat them."""
+"""Majority baselines: score constant predictions, and mark a run that does not beat them."""
 
 import logging
 from collections import Counter
@@ -13,12 +13,12 @@ from hf_domain.training.finiteness import check_predictions
 logger = logging.getLogger(__name__)
 
 Metrics = dict[str, Any]
-# A metric from elsewhere may be better high or low: such a run is not judged.
+# For other metrics we do not know whether higher is better, so a run with them is not judged.
 BETTER = dict.fromkeys(("accuracy", "micro_f1", "macro_f1", "positive_micro_f1", "pearson", "spearman", "f1"), 1)
 BETTER |= {"mse": -1}
-# The metric that judges a run. For regression it is the error, because a constant has no correlation.
+# The deciding metric of a run. For regression it is the error, because a constant has no correlation.
 DECIDING = {"single_label_classification": "macro_f1", "multi_label_classification": "macro_f1", "regression": "mse"}
-# The logit of a constant prediction of several labels, beyond any threshold.
+# The logit of a constant multi-label prediction, beyond any threshold.
 CERTAIN = 20.0
 ADVICE = "Train longer, choose another learning rate, or give more examples."
 
@@ -29,15 +29,15 @@ def add_baseline(
     """Return `compute_metrics` that also scores constant predictions.
 
     Args:
-        constants: Logits `[labels]` of constant predictions, see `make_constants`. Of several the best on the training
-            labels is taken, metric by metric.
-        labels: Label ids of the training data, read where there are several constants.
-        deciding: The metric by which a run is judged.
+        constants: Logits `[labels]` of constant predictions, see `make_constants`. If there are several, each metric
+            uses the best one on the training labels.
+        labels: Label ids of the training data, used only with several constants.
+        deciding: The metric that decides whether a run beats the baseline.
     """
 
     def compute_constant(constant: np.ndarray, references: Any) -> Metrics:
         references = np.asarray(references)
-        # Several constants are of several labels an example, which have a column each.
+        # There are several constants only for multi-label tasks, where each label has a column.
         shape = references.shape[:-1] if len(constants) > 1 else references.shape
         return compute_metrics(EvalPrediction(np.broadcast_to(constant, (*shape, len(constant))), references))
 
@@ -54,11 +54,11 @@ def add_baseline(
 
 
 def compare_with_baseline(metrics: Metrics, baseline: Metrics, deciding: str) -> Metrics:
-    """Return metrics with those of the baseline as `baseline_*`, and `beats_baseline`.
+    """Return the metrics with the baseline's as `baseline_*`, and with `beats_baseline`.
 
     Args:
-        baseline: The same of constant predictions.
-        deciding: The metric that must be better than the baseline's.
+        baseline: The same metrics of constant predictions.
+        deciding: The metric that must beat the baseline's.
     """
     result = metrics | {f"baseline_{name}": value for name, value in baseline.items()}
     if deciding in metrics and deciding in BETTER:
@@ -67,15 +67,15 @@ def compare_with_baseline(metrics: Metrics, baseline: Metrics, deciding: str) ->
 
 
 def make_constants(problem_type: str, labels: Any, num_labels: int) -> list[np.ndarray]:
-    """Return logits of the constant predictions of a classifier.
+    """Return the logits of the constant predictions of a classifier.
+
+    A single-label task has one: the most frequent label. A regression has one: the mean. A multi-label task has three:
+    all labels (best for macro F1), as many of the most frequent labels as give the best micro F1, and the most frequent
+    set of labels (best for accuracy).
 
     Args:
         problem_type: As in the model's config.
         labels: Label ids of the training data: `[examples]`, or 0 and 1 `[examples, labels]` for several labels.
-
-    Returns:
-        One: the most frequent label, or the mean for regression. Three for several labels: all of them (the best for
-        macro F1), the most frequent ones that are best for micro F1, and the most frequent set (the best for accuracy).
     """
     labels = np.asarray(labels)
     if problem_type == "regression":
@@ -92,10 +92,10 @@ def make_constants(problem_type: str, labels: Any, num_labels: int) -> list[np.n
 
 
 def describe_unlearned(metrics: Metrics, split: str) -> str | None:
-    """Return a sentence that says that a run does not beat the majority baseline; None if it does.
+    """Return a warning if a run does not beat the majority baseline; None if it does.
 
     Args:
-        metrics: With the prefix of the split.
+        metrics: Metrics with the prefix of the split.
         split: `eval` or `predict`.
     """
     if metrics.get(f"{split}_beats_baseline", True):
@@ -108,8 +108,8 @@ def describe_unlearned(metrics: Metrics, split: str) -> str | None:
     ]
     what = {"eval": "validation set", "predict": "test set"}.get(split, split)
     return (
-        f"This model did not learn its task: on the {what} it is no better than the majority baseline, which predicts "
-        f"the same for every example: {', '.join(pairs)}."
+        f"This model did not learn its task: on the {what} it is not better than the majority baseline, which predicts "
+        f"the same label for every example: {', '.join(pairs)}."
     )
 
 

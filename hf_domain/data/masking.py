@@ -1,18 +1,16 @@
 """Masks for masked-language modeling.
 
-Both collators draw the masks of a batch from a seed and from the batch alone. A killed run that resumes thus draws the
-masks of the whole run: batches are collated ahead of the step that uses them, and skipped ones are not collated at all,
-so the state of a generator at a checkpoint says nothing of the next batch. Batches are shuffled again every epoch, so
-the masks are as well.
+Both collators draw the masks of a batch from a seed and the batch alone, so that a resumed run draws the same masks as
+an uninterrupted one. Storing a generator's state would not achieve this: batches are collated ahead of their step, and
+a resumed run skips batches without collating them. Batches are shuffled in every epoch, so masks change too.
 
-Token masking is transformers' `DataCollatorForLanguageModeling`. Whole-word masking is here, because the stock one
-finds words by gaps between character offsets, which puts a whole sequence into one word for Metaspace tokenizers
-(DeBERTa-v2) and for byte-level ones without trimmed offsets (ModernBERT). The tokenizer knows its words:
-`BatchEncoding.word_ids()`.
+Token masking is transformers' `DataCollatorForLanguageModeling`. We do not use its whole-word masking, because it finds
+words by gaps between character offsets. For Metaspace tokenizers (DeBERTa-v2) and for byte-level ones without trimmed
+offsets (ModernBERT), the whole sequence would be one word. `BatchEncoding.word_ids()` gives the tokenizer's own words.
 
-The tokenizer decides what a word is, which differs in languages without spaces: BERT makes every Chinese character a
-word, so there whole-word masking is token masking; byte-level BPE takes a run of letters between punctuation marks and
-Unigram everything between two spaces, which may be a sentence. Use token masking for such a pair.
+In languages without spaces, tokenizers define words differently. For BERT, every Chinese character is a word, so
+whole-word masking equals token masking. For byte-level BPE, a word is all letters between two punctuation marks; for
+Unigram, all text between two spaces, perhaps a sentence. Use token masking there.
 """
 
 import itertools
@@ -28,14 +26,7 @@ from transformers.data.data_collator import pad_without_fast_tokenizer_warning
 
 
 def check_mask_token(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise unless the tokenizer can mask.
-
-    Args:
-        tokenizer: The tokenizer of the model that is to be trained.
-
-    Raises:
-        ValueError: The tokenizer has no mask token.
-    """
+    """Raise a ValueError unless the tokenizer has a mask token."""
     if tokenizer.mask_token_id is None:
         name = tokenizer.name_or_path or type(tokenizer).__name__
         raise ValueError(
@@ -45,11 +36,7 @@ def check_mask_token(tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def check_probability(mlm_probability: float) -> None:
-    """Raise unless something is masked.
-
-    Raises:
-        ValueError: The share of tokens to predict is out of range.
-    """
+    """Raise a ValueError unless the share of tokens to predict is above 0 and at most 1."""
     if not 0 < mlm_probability <= 1:
         raise ValueError(
             f"mlm_probability must be above 0 and at most 1, but is {mlm_probability}. The usual value is 0.15."
@@ -57,13 +44,10 @@ def check_probability(mlm_probability: float) -> None:
 
 
 def make_generator(examples: Sequence[dict[str, Any]], seed: int) -> torch.Generator:
-    """Make the generator of a batch.
+    """Return a generator whose state depends on the seed and on the batch's token ids in their order.
 
     Args:
         examples: Dicts with `input_ids`.
-
-    Returns:
-        A generator whose state depends on the seed and the token ids, in their order.
     """
     state = seed
     for example in examples:
@@ -73,7 +57,7 @@ def make_generator(examples: Sequence[dict[str, Any]], seed: int) -> torch.Gener
 
 @dataclass
 class DataCollatorForTokenMask(DataCollatorForLanguageModeling):
-    """Transformers' collator, with masks that depend only on `seed` and the batch."""
+    """transformers' collator, with masks that depend only on `seed` and the batch."""
 
     seed: int = 0
 
@@ -89,25 +73,25 @@ class DataCollatorForTokenMask(DataCollatorForLanguageModeling):
 
 @dataclass
 class DataCollatorForWholeWordMask:
-    """Pad a batch and mask whole words of it.
+    """Pads a batch and masks whole words of it.
 
-    A word is a run of tokens with the same entry of `word_ids`. Documents packed into one block and sentence pairs need
-    no special care, because the tokens between them belong to no word. One draw for each word decides whether its
-    tokens are predicted, and whether all become the mask token, random tokens or stay: one visible piece would give the
-    word away (our choice; BERT's release draws the replacement per token). The draws are independent, as in the stock
-    collator: `mlm_probability` is an expectation, and a short example may end up without a masked word.
+    A word is a sequence of tokens with the same entry of `word_ids`. Packed documents and sentence pairs need no extra
+    care, because the tokens between them belong to no word. One draw per word decides whether its tokens are predicted,
+    and whether they all become the mask token, become random tokens or stay. A single visible token would reveal the
+    word (our choice; BERT's release draws the replacement per token). The draws are independent, as in the stock
+    collator: `mlm_probability` is an expectation, and a short example may have no masked word.
 
     The examples need the column `word_ids`, which the model does not take: train with `remove_unused_columns=False`.
 
     Args:
-        tokenizer: The tokenizer that made the examples; pads on its own side.
+        tokenizer: The tokenizer that made the examples.
         mlm_probability: Share of words to predict. Default: BERT (Devlin et al. 2019, section 3.1).
         mask_replace_prob: Share of the predicted words that become mask tokens. Default: ibid.
         random_replace_prob: Share of the predicted words that become random tokens; the others stay. Default: ibid.
         pad_to_multiple_of: Pad to a multiple of this many tokens.
-        seed: Of the masks.
-        weights: The pieces of words -> how much likelier than others they are predicted, see `weigh_words`. The share
-            of all words of a batch that are predicted stays the same.
+        seed: Seed of the masks.
+        weights: Token ids of a word -> its weight, see `weigh_words`. The share of predicted words in a batch stays the
+            same.
 
     Raises:
         ValueError: The tokenizer has no mask token, or a probability is out of range.
@@ -135,7 +119,7 @@ class DataCollatorForWholeWordMask:
         """Make a batch.
 
         Args:
-            examples: Dicts with `input_ids` and `word_ids`, one entry per token, None where a token is of no word.
+            examples: Dicts with `input_ids` and `word_ids`, one entry per token, None for a token outside words.
 
         Returns:
             The padded model inputs and `labels` [batch, length]: the original id of every masked token, -100 elsewhere.
@@ -145,7 +129,7 @@ class DataCollatorForWholeWordMask:
         """
         if "word_ids" not in examples[0]:
             raise ValueError(
-                f"examples for whole-word masking must have the column word_ids, but have {sorted(examples[0])}. "
+                f"whole-word masking needs examples with the column word_ids, but they have {sorted(examples[0])}. "
                 "Tokenize with whole_words=True and train with remove_unused_columns=False."
             )
         inputs = [{k: v for k, v in example.items() if k in self.tokenizer.model_input_names} for example in examples]
@@ -166,7 +150,7 @@ class DataCollatorForWholeWordMask:
 
         Args:
             input_ids: Token ids [batch, length].
-            word_ids: The word of every token [batch, length], -1 where it is of no word.
+            word_ids: The word of every token [batch, length], -1 outside words.
 
         Returns:
             The masked ids and the labels, both [batch, length].
@@ -174,7 +158,7 @@ class DataCollatorForWholeWordMask:
         is_start = torch.ones_like(word_ids, dtype=torch.bool)
         is_start[:, 1:] = word_ids[:, 1:] != word_ids[:, :-1]
         draws = torch.rand(input_ids.shape, generator=generator).gather(1, is_start.cumsum(1) - 1)
-        # A text may contain a special token, and a word an unknown piece: neither is ever predicted.
+        # Special tokens in a text and unknown tokens in a word are never predicted.
         special = torch.isin(input_ids, torch.tensor(self.tokenizer.all_special_ids))
         if self.weights:
             draws = draws / self._weigh(input_ids, word_ids, is_start)
@@ -188,7 +172,7 @@ class DataCollatorForWholeWordMask:
         return masked_ids.masked_fill(draws < to_mask, self.tokenizer.mask_token_id), labels
 
     def _weigh(self, input_ids: torch.Tensor, word_ids: torch.Tensor, is_start: torch.Tensor) -> torch.Tensor:
-        """Return the weight of the word of every token, in the mean 1 over the tokens of words."""
+        """Return for every token the weight of its word; the mean over the tokens of words is 1."""
         weights = torch.ones(input_ids.shape)
         for row, ids, words, starts in zip(weights, input_ids, word_ids, is_start, strict=True):
             bounds = [*starts.nonzero().flatten().tolist(), len(ids)]

@@ -1,6 +1,6 @@
-"""Metrics as the papers define them, on scikit-learn, seqeval and scipy, which work without the network.
+"""Metrics as the papers define them, computed offline by scikit-learn, seqeval and scipy.
 
-All are shares between 0 and 1, except SQuAD's, which are percentages by definition.
+All scores lie between 0 and 1, except SQuAD's, which are percentages by definition.
 """
 
 import re
@@ -24,12 +24,12 @@ def compute_single_label_metrics(
     Args:
         predictions: Predicted label ids [examples].
         references: Gold label ids [examples].
-        negative_labels: Ids that stand for "none of these". Given, `positive_micro_f1` is the micro F1 over all other
-            labels, as AdaLM scores ChemProt (Yao et al. 2021, released code).
+        negative_labels: Ids that mean "none of these". They add `positive_micro_f1`, the micro F1 over all other
+            labels, with which AdaLM scores ChemProt (Yao et al. 2021, released code).
 
     Returns:
-        `accuracy`, `micro_f1` (equal to it by definition), `macro_f1` over the labels that occur on either side and,
-        on request, `positive_micro_f1`.
+        `accuracy`, `micro_f1` (equal to accuracy by definition), `macro_f1` over the labels that occur among
+        predictions or references, and perhaps `positive_micro_f1`.
     """
     from sklearn.metrics import accuracy_score, f1_score
 
@@ -55,11 +55,11 @@ def compute_multi_label_metrics(predictions: np.ndarray, references: np.ndarray)
         predictions: 1 where a label is predicted, else 0 [examples, labels].
 
     Returns:
-        `micro_f1`, `macro_f1` over all labels, `accuracy`: share of the examples with every label right.
+        `micro_f1`, `macro_f1` over all labels, and `accuracy`, the share of examples whose labels are all correct.
     """
     from sklearn.metrics import accuracy_score, f1_score
 
-    # scikit-learn takes a single label for a binary task and would also score its absence.
+    # scikit-learn reads a single label as a binary task and would also score its absence.
     options: dict[str, Any] = {"labels": [1] if references.shape[1] == 1 else None, "zero_division": 0}
     return {
         "micro_f1": float(f1_score(references, predictions, average="micro", **options)),
@@ -75,10 +75,11 @@ def compute_regression_metrics(predictions: ArrayLike, references: ArrayLike) ->
         predictions: Predicted values [examples], at least two.
 
     Returns:
-        `pearson` and `spearman` correlation, 0 where all predictions are equal, and the mean squared error `mse`.
+        The mean squared error `mse`, and the correlations `pearson` and `spearman`, which are 0 if all predictions are
+        equal.
 
     Raises:
-        ValueError: All references are equal: nothing correlates with a constant.
+        ValueError: All references are equal, so that there is no correlation.
     """
     from scipy.stats import pearsonr, spearmanr
     from sklearn.metrics import mean_squared_error
@@ -111,7 +112,7 @@ def compute_class_metrics(
 
     Args:
         predictions: See `decode_logits`.
-        references: The same, gold.
+        references: Gold labels in the same form.
         problem_type: As in the model's config.
         negative_labels: See `compute_single_label_metrics`.
     """
@@ -125,15 +126,15 @@ def compute_class_metrics(
 def compute_entity_metrics(
     predictions: list[list[str]], references: list[list[str]], per_type: bool = False
 ) -> dict[str, float]:
-    """Score named entities: an entity is found if its type and both ends are right (seqeval, as conlleval).
+    """Score named entities; an entity counts if its type and both ends are correct (seqeval, as conlleval).
 
     Args:
         predictions: Predicted tags of each sentence, e.g. B-Disease, I-Disease, O.
         per_type: Add `<type>_precision`, `<type>_recall` and `<type>_f1` for each type.
 
     Returns:
-        Micro-averaged `precision`, `recall` and `f1` of entities; `accuracy` of tags; `token_f1`, see
-        `compute_token_f1`.
+        Micro-averaged `precision`, `recall` and `f1` of entities, `accuracy` of tags, and `token_f1` (see
+        `compute_token_f1`).
     """
     from seqeval.metrics import accuracy_score, classification_report, f1_score, precision_score, recall_score
 
@@ -158,14 +159,13 @@ def strip_prefix(tag: str) -> str:
 
 
 def compute_token_f1(predictions: list[list[str]], references: list[list[str]]) -> float:
-    """Score tags token by token, as for PICO: the mean token F1 of the classes other than O.
+    """Return the mean token F1 of all classes except O, as for PICO.
+
+    The mean is over the classes that occur among predictions or references. A class without a correct token counts 0
+    (nan in AdaLM's released code).
 
     Args:
         predictions: Predicted tags of each sentence; B- and I- of a type are one class.
-
-    Returns:
-        The mean over the classes of the references and predictions; 0 for a class without a right token (AdaLM's
-        released code gives nan).
     """
     from sklearn.metrics import f1_score
 
@@ -180,12 +180,12 @@ def compute_squad_metrics(predictions: dict[str, str], references: dict[str, Seq
     """Score answers as SQuAD does (Rajpurkar et al. 2016, 2018).
 
     Args:
-        predictions: Question id -> answer; "" is no answer.
-        references: Question id -> accepted answers; none when the question has no answer.
+        predictions: Question id -> answer; "" means no answer.
+        references: Question id -> accepted answers; empty for a question without an answer.
 
     Returns:
-        `exact_match` and `f1`, in percent; both also as `has_answer_*` and `no_answer_*` if there are questions without
-        an answer.
+        `exact_match` and `f1` in percent. If some questions have no answer, both also as `has_answer_*` and
+        `no_answer_*`.
     """
     exact, overlap, answerable = [], [], []
     for question, answers in references.items():
@@ -205,17 +205,13 @@ def compute_squad_metrics(predictions: dict[str, str], references: dict[str, Seq
 
 
 def normalize_answer(text: str) -> str:
-    """Lower the case, drop punctuation and English articles, and collapse white space.
-
-    Returns:
-        What SQuAD compares.
-    """
+    """Return an answer as SQuAD compares it: lower case, no punctuation or English articles, single spaces."""
     text = "".join(character for character in text.lower() if character not in string.punctuation)
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
 
 
 def _compute_overlap_f1(prediction: str, answer: str) -> float:
-    """F1 of the bags of words; 1 when both are empty."""
+    """Return the F1 of two bags of words; 1 if both are empty."""
     if not prediction or not answer:
         return float(prediction == answer)
     predicted, gold = Counter(prediction.split()), Counter(answer.split())
@@ -234,10 +230,10 @@ def choose_metrics(
     Args:
         problem_type: As in the model's config.
         negative_labels: See `compute_single_label_metrics`.
-        metric_name: One of the metrics here, or one that `evaluate.load` finds on the Hub or as a local script.
-            Default: all that are here for the problem type.
-        trust_remote_code: Whether `metric_name` may be a script, which runs as code of this process.
-        config: Of the model; its `label_thresholds`, once they are chosen, decide which labels are predicted.
+        metric_name: A metric of this module, or one that `evaluate.load` finds on the Hub or as a local script.
+            Default: all metrics of this module for the problem type.
+        trust_remote_code: Whether `metric_name` may be a script, which runs in this process.
+        config: The model's config; its `label_thresholds`, if set, decide which labels are predicted.
 
     Returns:
         A function for `Trainer(compute_metrics=...)`.
@@ -264,15 +260,15 @@ def choose_metrics(
 def _load_metric(metric_name: str, names: list[str], trust_remote_code: bool) -> Any:
     if not trust_remote_code:
         raise ValueError(
-            f"--metric_name must be one of {', '.join(names)}, or a metric of evaluate.load, which runs its script as "
-            f"code; got {metric_name}. Check the name, or add --trust_remote_code if you trust the script"
+            f"--metric_name must be one of {', '.join(names)}, or a metric of evaluate.load, which runs the metric's "
+            f"script, but is {metric_name}. Check the name, or add --trust_remote_code if you trust the script."
         )
     import evaluate
 
     try:
         return evaluate.load(metric_name)
-    except Exception as error:  # not found, no network, a script that fails: the remedy is the same
+    except Exception as error:  # not found, no network or a failing script: the remedy is the same
         raise ValueError(
-            f"a metric must be one of {', '.join(names)}, or one that evaluate.load finds, but {metric_name} is "
-            "neither. Check its name and the network."
+            f"--metric_name must be one of {', '.join(names)}, or a metric that evaluate.load finds, but {metric_name} "
+            "is neither. Check the name and the network."
         ) from error

@@ -1,4 +1,4 @@
-"""Data as people hold it in Python: files, lists, tables and datasets, all read as datasets."""
+"""Turn Python data (files, lists, tables, datasets, functions) into datasets."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,13 +21,13 @@ Rows: TypeAlias = Union[
     Dataset,
     IterableDataset,
 ]
-"""A path or a glob, paths, texts, rows, a function that yields them, or a table."""
+"""A path or a glob, a list of paths, texts, rows, a table, or a function that yields texts or rows."""
 
 
 def find_paths(data: Any) -> list[str] | None:
-    """Return data that is paths or globs as a list; None if it is the data itself.
+    """Return paths or globs as a list; None if `data` is not paths.
 
-    A list of strings holds texts; one of `Path` objects holds files.
+    A list of strings contains texts; a list of `Path` objects contains files.
     """
     if isinstance(data, (str, os.PathLike)):
         return [os.fspath(data)]
@@ -37,36 +37,36 @@ def find_paths(data: Any) -> list[str] | None:
 
 
 def make_dataset(data: Any, name: str = "data") -> Dataset | IterableDataset:
-    """Make a dataset of an object.
+    """Return an object as a dataset; texts become the column `text`.
 
     Args:
-        data: Texts, rows, a `DataFrame`, or a generator of texts or rows: all of them end up in memory. A function
-            without arguments that yields them is read into datasets' cache on the disk. A dataset is returned as it is.
-
-    Returns:
-        The dataset; texts are its column `text`.
+        data: Texts, rows, a `DataFrame`, or a generator of texts or rows, which are all kept in memory. A function
+            without arguments that yields texts or rows is read into datasets' cache on the disk. A dataset is returned
+            unchanged.
 
     Raises:
-        TypeError: The object holds neither texts nor rows.
-        ValueError: It is empty, or its columns cannot be read.
+        TypeError: The object contains neither texts nor rows.
+        ValueError: The object is empty, or a column mixes types.
     """
     if isinstance(data, (Dataset, IterableDataset)):
         return data
     if isinstance(data, (DatasetDict, IterableDatasetDict)):
-        raise TypeError(f"{name} must be one split, but is a {type(data).__name__} of {', '.join(data)}: choose one")
+        raise TypeError(
+            f"{name} must be one split, but is a {type(data).__name__} of {', '.join(data)}. Choose one split"
+        )
     try:
-        if hasattr(data, "to_parquet") and hasattr(data, "columns"):  # pandas need not be imported to know its table
+        if hasattr(data, "to_parquet") and hasattr(data, "columns"):  # recognizes a DataFrame without importing pandas
             return _check_filled(Dataset.from_pandas(data, preserve_index=False), name)
         if callable(data):
             return _check_filled(Dataset.from_generator(_yield_rows, gen_kwargs={"function": data, "name": name}), name)
         if isinstance(data, Mapping) or not isinstance(data, Iterable):
             raise TypeError(
                 f"{name} must be a path, texts, rows, a DataFrame, a Dataset or a function that yields texts or rows, "
-                f"but is of type {type(data).__name__}"
+                f"but has the type {type(data).__name__}"
             )
         return _check_filled(Dataset.from_list(list(_read_rows(data, name))), name)
     except ArrowException as error:
-        raise ValueError(f"a column of {name} must hold values of one kind: {error}") from error
+        raise ValueError(f"each column of {name} must have values of one type, but: {error}") from error
 
 
 def _yield_rows(function: Callable[[], Iterable[Any]], name: str) -> Iterator[Mapping[str, Any]]:
@@ -76,13 +76,13 @@ def _yield_rows(function: Callable[[], Iterable[Any]], name: str) -> Iterator[Ma
 def _read_rows(items: Iterable[Any], name: str) -> Iterator[Mapping[str, Any]]:
     for number, item in enumerate(items):
         if isinstance(item, os.PathLike):
-            raise TypeError(f"{name} must hold files alone or none, but item {number} is the path {item}")
+            raise TypeError(f"{name} must not mix paths with texts or rows, but item {number} is the path {item}")
         if not isinstance(item, (str, Mapping)):
-            raise TypeError(f"{name} must hold texts or rows, but item {number} is {item!r}")
+            raise TypeError(f"{name} must contain texts or rows, but item {number} is {item!r}")
         yield {"text": item} if isinstance(item, str) else item
 
 
 def _check_filled(dataset: Dataset, name: str) -> Dataset:
     if not len(dataset):
-        raise ValueError(f"{name} must hold at least one example, but is empty")
+        raise ValueError(f"{name} must contain at least one example, but is empty")
     return dataset

@@ -1,6 +1,6 @@
-"""Extractive question answering: from questions and contexts to features, from logits to answers.
+"""Extractive question answering: questions and contexts to features, logits to answers.
 
-A context that is longer than the model takes is cut into overlapping windows; each window is a feature.
+A context that exceeds the model's limit is cut into overlapping windows; each window is a feature.
 """
 
 from collections import defaultdict
@@ -27,36 +27,36 @@ def tokenize_questions(
 
     Args:
         examples: Columns `id`, `question`, `context` and, if known, `answers`: {"text": [...], "answer_start": [...]},
-            both empty for a question without an answer. The first answer is the one to learn. `passage_ids`
-            and `passage_scores`, if there are any, are those of every window of the question.
-        tokenizer: A fast one that pads on the right.
-        max_seq_length: Tokens of a feature at most. Default: BERT's for SQuAD.
-        doc_stride: Tokens that two windows of a context share. Default: BERT's for SQuAD.
-        pad_to_max_length: Pad here rather than batch by batch.
+            both empty for a question without an answer. The first answer is the target. If there are `passage_ids`
+            and `passage_scores`, every window of the question gets them.
+        tokenizer: A fast tokenizer that pads on the right.
+        max_seq_length: Maximum number of tokens of a feature. Default: BERT's for SQuAD.
+        doc_stride: Number of tokens that two neighboring windows share. Default: BERT's for SQuAD.
+        pad_to_max_length: Pad here instead of per batch.
 
     Returns:
-        The model's inputs; `example_id`; `offset_mapping`, characters of the context, None for tokens of no context;
-        with answers `start_positions` and `end_positions`, first and last token of the answer. A window without the
-        whole answer points to the start token, at 0, which stands for "no answer".
+        The model's inputs; `example_id`; `offset_mapping`, the characters of the context (None for other tokens); and
+        with answers `start_positions` and `end_positions`, the first and last token of the answer. If a window does not
+        contain the whole answer, both point to the start token at 0, which means "no answer".
 
     Raises:
-        ValueError: The tokenizer is a slow one or pads on the left, which moves the start token; a question leaves too
-            little room.
+        ValueError: The tokenizer is slow or pads on the left, which moves the start token. Or a question leaves too
+            little room for the context.
     """
     if not tokenizer.is_fast or tokenizer.padding_side != "right":
         raise ValueError(
-            "question answering needs a fast tokenizer that pads on the right, but this is "
+            "question answering needs a fast tokenizer that pads on the right, but the encoder's is "
             f"{type(tokenizer).__name__} with padding_side={tokenizer.padding_side}. Use another encoder."
         )
-    # Some questions begin with spaces, which would count as tokens.
+    # Some questions begin with spaces, which would become tokens.
     questions = [question.strip() for question in examples["question"]]
     longest = max(map(len, tokenizer(questions, add_special_tokens=False)["input_ids"]))
     room = max_seq_length - longest - tokenizer.num_special_tokens_to_add(pair=True)
     if room <= doc_stride:
         raise ValueError(
-            f"a window must hold more of the context than the doc_stride={doc_stride} tokens that two windows "
-            f"share, but a question of {longest} tokens leaves it {room}. Raise max_seq_length={max_seq_length}, "
-            "lower doc_stride, or shorten the question."
+            f"a window must have room for more tokens of the context than doc_stride={doc_stride}, but a question of "
+            f"{longest} tokens leaves {room}. Raise max_seq_length={max_seq_length}, lower doc_stride, or shorten the "
+            "question."
         )
     features = tokenizer(
         questions,
@@ -86,14 +86,11 @@ def tokenize_questions(
 
 
 def cut_windows(examples: dict[str, list], features: BatchEncoding) -> list[list[str]]:
-    """Cut out the texts that features cover, for a second tokenizer.
+    """Return the question and the part of the context of every feature, as two columns, for a second tokenizer.
 
     Args:
-        examples: As `tokenize_questions` takes them.
-        features: What it made of them.
-
-    Returns:
-        Two columns: the question and the part of the context of every feature.
+        examples: Input of `tokenize_questions`.
+        features: Output of `tokenize_questions`.
     """
     rows = {name: row for row, name in enumerate(examples["id"])}
     questions, contexts = [], []
@@ -108,15 +105,11 @@ def cut_windows(examples: dict[str, list], features: BatchEncoding) -> list[list
 def check_questions(
     splits: Mapping[str, Iterable[dict[str, Any]]], locate: Locate = name_example, needs_answer: bool = False
 ) -> None:
-    """Raise unless every question has its own id and every context contains the answer where the data say.
+    """Raise a ValueError unless every question has a unique id and every answer is at its place in the context.
 
     Args:
         splits: Rows with `id`, `question`, `context` and, if known, `answers`.
-        locate: Says where an example stands, for messages.
-        needs_answer: There must be a question with an answer in the split train, to train on.
-
-    Raises:
-        ValueError: A cell is empty; an id occurs twice; an answer stands elsewhere; no question has an answer.
+        needs_answer: Whether the split train needs a question with an answer.
     """
     for split, examples in splits.items():
         _check_split(examples, split, locate, needs_answer and split == "train")
@@ -128,20 +121,20 @@ def _check_split(examples: Iterable[dict[str, Any]], split: str, locate: Locate,
         for column in ("id", "question", "context"):
             if column in example and (example[column] is None or (column != "context" and example[column] == "")):
                 raise ValueError(
-                    f"Every question must have an id, a text and a context, but {column} is empty in "
+                    f"every question must have an id, a text and a context, but {column} is empty in "
                     f"{locate(split, row)}. Fill it in or drop the question."
                 )
         if example["id"] in ids:
             raise ValueError(
-                f"every question must have an id of its own, but {example['id']} occurs twice in {split}, the "
-                f"second time in {locate(split, row)}. Give the questions different ids."
+                f"every question must have a unique id, but {example['id']} occurs twice in {split}, the second time "
+                f"in {locate(split, row)}. Give the questions different ids."
             )
         ids.add(example["id"])
         if "answers" in example:
             _check_answers(example, split, partial(locate, split, row))
             has_answer |= bool(example["answers"]["text"])
     if needs_answer and not has_answer:
-        raise ValueError(f"Training needs a question with an answer, but {split} has none. Add such questions.")
+        raise ValueError(f"training needs questions with answers, but {split} has none. Add such questions.")
 
 
 def _check_answers(example: dict[str, Any], split: str, locate: Callable[[], str]) -> None:
@@ -149,21 +142,20 @@ def _check_answers(example: dict[str, Any], split: str, locate: Callable[[], str
     columns: list[Any] = [answers.get(name) for name in ("text", "answer_start")] if isinstance(answers, dict) else []
     if len(columns) < 2 or not all(isinstance(column, list) for column in columns) or len({*map(len, columns)}) > 1:
         raise ValueError(
-            "Answers must be as in SQuAD, two lists of equal length called text and answer_start, both empty for no "
-            f"answer, but they are {answers} in {locate()}. Correct the answers or drop the question."
+            "answers must be two lists of equal length, text and answer_start, as in SQuAD (both empty without an "
+            f"answer), but are {answers} in {locate()}. Correct the answers or drop the question."
         )
     for text, start in zip(*columns, strict=True):
         if not isinstance(text, str) or not text.strip() or not isinstance(start, int):
             raise ValueError(
-                f"An answer must be a text and the character where it begins, but is {text!r} at {start!r} in "
-                f"{locate()}. Correct the answer; leave both lists empty for a question without one."
+                f"an answer must be a text and the position of its first character, but is {text!r} at {start!r} in "
+                f"{locate()}. Correct the answer; leave both lists empty for a question without an answer."
             )
         found = example["context"][start : start + len(text)]
         if found != text:
             raise ValueError(
-                f"the context must contain the answer at answer_start, but for id {example['id']} of {split} "
-                f"there is {found!r} instead of {text!r} in {locate()}. Correct answer_start, which counts "
-                "characters."
+                f"the context must contain the answer at answer_start, but for id {example['id']} of {split} it has "
+                f"{found!r} there instead of {text!r}, in {locate()}. Correct answer_start, which counts characters."
             )
 
 
@@ -178,23 +170,23 @@ def find_answers(
     with_no_answer: bool = False,
     null_score_diff_threshold: float = 0.0,
 ) -> list[dict[str, Any]]:
-    """Choose the answers with the highest score: the sum of the logits of first and last token.
+    """Choose the answers with the highest score, the sum of the logits of the first and the last token.
 
     Args:
         examples: Rows with `id` and `context`.
         features: Their windows, in the order of the logits, with `example_id` and `offset_mapping`.
-        start_logits: [features, length]; length is at least that of the longest feature.
+        start_logits: [features, length]; at least as long as the longest feature.
         end_logits: [features, length].
-        n_best_size: Answers that are kept for a question.
-        max_answer_length: Tokens of an answer at most.
-        with_no_answer: A question may have no answer (SQuAD 2). The score of "no answer" is the least that a window
-            gives to its start token.
-        null_score_diff_threshold: "No answer" is chosen when its score exceeds that of the best answer by more.
+        n_best_size: Number of answers to keep for each question.
+        max_answer_length: Maximum number of tokens of an answer.
+        with_no_answer: A question may have no answer (SQuAD 2). The score of "no answer" is the lowest score that any
+            window gives to its start token.
+        null_score_diff_threshold: "No answer" is chosen if its score exceeds the best answer's by more than this.
 
     Returns:
-        For each example `id`; `text`, the answer chosen, "" for none; `n_best`, up to `n_best_size` dicts with `text`,
-        `score` and `probability` among them, best first, with "no answer" always among them where there may be none;
-        then also `null_score_diff`, score of "no answer" less that of the best answer.
+        For each example a dict: `id`; `text`, the chosen answer, "" for none; and `n_best`, up to `n_best_size` dicts
+        with `text`, `score` and `probability`, best first. With `with_no_answer`, "no answer" is always in `n_best`,
+        and `null_score_diff` is its score minus that of the best answer.
     """
     windows = defaultdict(list)
     for row, feature in enumerate(features):
@@ -226,10 +218,10 @@ def find_answers(
 
 
 def _find_answer(features: BatchEncoding, index: int, answers: dict[str, list]) -> tuple[int, int]:
-    """First and last token of the first answer, or twice the start token."""
+    """Return the first and the last token of the first answer, or the start token twice."""
     if not answers["text"]:
         return 0, 0
-    # White space belongs to no token.
+    # No token contains white space.
     text, start = answers["text"][0], answers["answer_start"][0]
     start += len(text) - len(text.lstrip())
     first = features.char_to_token(index, start, sequence_index=1)
@@ -240,10 +232,10 @@ def _find_answer(features: BatchEncoding, index: int, answers: dict[str, list]) 
 def _find_spans(
     start: np.ndarray, end: np.ndarray, offsets: list, n_best_size: int, max_answer_length: int
 ) -> list[tuple[int, int, float]]:
-    """The best spans of one window: first token, last token, score."""
+    """Return the best spans of one window: first token, last token, score."""
     in_context = np.array([offset is not None for offset in offsets])
     start, end = np.where(in_context, start, -np.inf), np.where(in_context, end, -np.inf)
-    # Row i holds the scores of the spans that begin at i, column j of those that are j + 1 tokens long.
+    # Row i has the scores of the spans that begin at token i; column j, of spans of j + 1 tokens.
     ends = np.pad(end, (0, max_answer_length - 1), constant_values=-np.inf)
     scores = start[:, None] + np.lib.stride_tricks.sliding_window_view(ends, max_answer_length)
     best = np.argsort(-scores, axis=None)[:n_best_size]
@@ -256,7 +248,7 @@ def _find_spans(
 
 
 def list_answer_files(answers: list[dict[str, Any]], with_no_answer: bool) -> dict[str, dict[Any, Any]]:
-    """Return what each file of predictions holds, as the scripts of transformers name them."""
+    """Return the content of each prediction file, named as in the scripts of transformers."""
     parts = {ANSWERS: "text", "nbest_predictions.json": "n_best"}
     if with_no_answer:
         parts["null_odds.json"] = "null_score_diff"

@@ -1,4 +1,4 @@
-"""Which columns of a data set hold the texts to read: one column, or the two of a pair."""
+"""Choose the text columns of a dataset: one column, or two for pairs of texts."""
 
 import logging
 import re
@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 Data: TypeAlias = Dataset | IterableDataset | Mapping[str, Any]
 
-# text_pair is what tokenizers call a second text; the others are those of GLUE (run_glue.py of transformers), BoolQ and
+# Tokenizers call a second text text_pair. The other names are those of GLUE (run_glue.py of transformers), BoolQ and
 # SQuAD.
 PAIRS = (
     ("text", "text_pair"),
@@ -25,7 +25,7 @@ PAIRS = (
     ("question", "context"),
     ("text1", "text2"),
 )
-# Columns of text that no task reads: gold_label, label_text; id, doc_id, guid, pairID.
+# Columns that are labels or ids, not text: gold_label, label_text; id, doc_id, guid, pairID.
 LABEL_OR_ID = re.compile(r"(?i:label|(?:^|[_ -])(?:id|idx|guid|uid|uuid|index|key)$)|[a-z](?:ID|Id)$")
 
 
@@ -36,20 +36,17 @@ def find_text_columns(
     label_column: str | None = None,
     option: str = "--text_column_names",
 ) -> list[str]:
-    """Find the columns that a task reads.
+    """Return the one or two columns of text that a task reads.
 
     Args:
-        dataset: The data, one split of the task, or a value of each column.
+        dataset: One split of the task, or a value of each column.
         names: One column, or two as first,second. Default: a pair of `PAIRS`, `text`, or the only column of text.
-        label_column: Is never read.
-        option: Names the columns, for messages.
-
-    Returns:
-        One or two columns.
+        label_column: Column that is never text.
+        option: Flag that names the columns, for errors.
 
     Raises:
-        ValueError: A named column is missing or holds no text, no column is named and none or several could be read, or
-            a column of text would be left unread.
+        ValueError: A named column is missing or has no text. Or no column is named, and the choice is unclear or would
+            leave a column of text unread.
     """
     if names is not None:
         return check_text_columns(dataset, names, option)
@@ -62,34 +59,26 @@ def find_text_columns(
 
 
 def check_texts(splits: Mapping[str, Dataset], columns: Sequence[str], locate: Locate = name_example) -> None:
-    """Check that every example has a text; of a pair, one of both may be empty.
-
-    Args:
-        locate: Says where an example stands, for messages.
-
-    Raises:
-        ValueError: An example has none.
-    """
+    """Raise a ValueError unless every example has a text; in a pair, one text may be empty."""
     for split, dataset in splits.items():
         for row, texts in enumerate(zip(*(dataset[column] for column in columns), strict=True)):
             if not any(text and text.strip() for text in texts):
                 raise ValueError(
-                    f"Every example must have a text, but {' and '.join(columns)} of {locate(split, row)} is empty. "
+                    f"every example must have a text, but {' and '.join(columns)} of {locate(split, row)} is empty. "
                     "Fill it in or drop the example."
                 )
 
 
 def find_document_columns(dataset: Data, names: str | None = None, *, option: str = "--text_column_name") -> list[str]:
-    """Find the columns that hold the text of a corpus; further columns, such as a title or a URL, may stay unread.
+    """Return the one or two columns with the text of a corpus; other columns, such as titles or URLs, are ignored.
+
+    The texts of two columns are separate documents.
 
     Args:
         names: See `find_text_columns`.
 
-    Returns:
-        One column, or two whose texts are documents of their own.
-
     Raises:
-        ValueError: A named column is missing or holds no text, or none is named and it is not clear which to read.
+        ValueError: A named column is missing or has no text, or no column is named and the choice is unclear.
     """
     if names is not None:
         return check_text_columns(dataset, names, option)
@@ -99,44 +88,39 @@ def find_document_columns(dataset: Data, names: str | None = None, *, option: st
     if not columns:
         raise _refuse(dataset, columns, unread, option)
     if unread or len(columns) > 1:
-        left_out = f", leaves out {', '.join(unread)}" if unread else ""
-        logger.info(f"reads {' + '.join(columns)}{left_out}")
+        left_out = f"; ignored: {', '.join(unread)}" if unread else ""
+        logger.info(f"Columns of text: {' + '.join(columns)}{left_out}")
     return columns
 
 
 def check_text_columns(dataset: Data, names: str, option: str) -> list[str]:
-    """Return the columns that an option names, one or two.
+    """Return the one or two columns that an option names.
 
     Raises:
-        ValueError: There are more or twice the same, or one is missing or holds no text.
+        ValueError: There are more columns or the same twice, or a column is missing or has no text.
     """
     columns = [name.strip() for name in names.split(",")]
     if len(columns) > 2 or len(set(columns)) < len(columns):
         raise ValueError(
             f"{option} must name one column or two different ones, as first,second, but is {names}. "
-            "An encoder takes one text or a pair; join columns to read more."
+            "An encoder reads one text or a pair; join columns to read more."
         )
     kinds = _list_kinds(dataset)
     for name in columns:
         if name not in kinds:
             raise ValueError(
-                f"{option} must name columns of the data, but there is no {name} in {', '.join(kinds)}. "
-                "Name another column."
+                f"{option} must name columns of the data ({', '.join(kinds)}), but names {name}. Name another column."
             )
         if not _holds_text(kinds[name]) and not _is_empty(kinds[name]):
             raise ValueError(
-                f"{option} must name columns of text, but {name} holds {_describe(kinds[name])}. "
+                f"{option} must name columns of text, but {name} contains {_describe(kinds[name])}. "
                 f"Name another column of {', '.join(kinds)}."
             )
     return columns
 
 
 def choose_text_columns(candidates: Sequence[str]) -> list[str]:
-    """Choose the columns to read by their names; return none if the names do not decide.
-
-    Returns:
-        A pair of `PAIRS`, `text`, or the only column.
-    """
+    """Return the columns to read by their names: a pair of `PAIRS`, `text`, or the only column; otherwise none."""
     if "text" in candidates and "text_pair" not in candidates:
         return ["text"]
     for pair in PAIRS:
@@ -146,13 +130,13 @@ def choose_text_columns(candidates: Sequence[str]) -> list[str]:
 
 
 def list_text_columns(dataset: Data, label_column: str | None = None) -> list[str]:
-    """List the columns of text that are neither labels nor ids."""
+    """List the text columns that are neither labels nor ids."""
     columns = [name for name, kind in _list_kinds(dataset).items() if name != label_column and _holds_text(kind)]
     return [name for name in columns if not LABEL_OR_ID.search(name)] or columns[:1]
 
 
 def _list_kinds(dataset: Data) -> dict[str, Any]:
-    """Return what each column holds: its feature or, in a stream of unknown features, its first value."""
+    """Return the feature of each column or, for a stream without features, its first value."""
     return dict(dataset if isinstance(dataset, Mapping) else dataset.features or next(iter(dataset), {}))
 
 
@@ -172,12 +156,12 @@ def _refuse(dataset: Data, columns: list[str], unread: list[str], option: str) -
     if not columns and not unread:
         kinds = [f"{name} ({_describe(kind)})" for name, kind in _list_kinds(dataset).items()]
         return ValueError(
-            f"The data must have a column of text, but none of {', '.join(kinds)} is one. Name the column by {option}, "
-            "or write its values as text."
+            f"the data must have a column of text, but none of {', '.join(kinds)} is text. Name the column with "
+            f"{option}, or write its values as text."
         )
     example = ",".join([*columns, *unread][:2])
-    would = f"reading {' + '.join(columns)} would leave out " if columns else "several columns hold text: "
+    would = f"reading {' + '.join(columns)} leaves out " if columns else "the choice is unclear: "
     return ValueError(
-        f"Every column of text must be read, unless it is a label or an id, but {would}{', '.join(unread)}. "
-        f"Name what to read, one column or two: {option} {example}."
+        f"all columns of text except labels and ids must be read, but {would}{', '.join(unread)}. "
+        f"Name one or two columns to read: {option} {example}."
     )

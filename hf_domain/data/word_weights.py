@@ -1,4 +1,4 @@
-"""Find the words of a domain, which masking may prefer, by word counts of the domain's text and of general text."""
+"""Find the words of a domain from word counts of its text and of general text, so that masking can prefer them."""
 
 from pathlib import Path
 from typing import Literal
@@ -12,9 +12,9 @@ from hf_domain.data.corpora import read_texts
 from hf_domain.tokenization import WordCounts, batch_texts, count_words
 from hf_domain.tokenization.counting import fingerprint_splitter
 
-WORDS = 5000  # preferred at most
-BOOST = 4.0  # how much likelier a preferred word is predicted
-MIN_COUNT = 5  # in the domain's text: a ratio of rarer words is noise
+WORDS = 5000  # maximum number of preferred words
+BOOST = 4.0  # a preferred word is this many times as likely to be predicted
+MIN_COUNT = 5  # minimum count in the domain's text: the ratio of a rarer word is noise
 
 
 def load_counts(path: str, tokenizer: PreTrainedTokenizerBase) -> WordCounts:
@@ -47,34 +47,38 @@ def weigh_words(
 ) -> dict[tuple[int, ...], float]:
     """Choose the words that masking prefers.
 
-    The figures are our choice: 5,000 words at most, each four times as likely to be predicted as any other.
+    Our choice: at most 5,000 words, each four times as likely to be predicted as other words.
 
     Args:
-        tokenizer: The tokenizer of the model, with a fast backend.
-        domain: Counts of the domain's text, by this tokenizer.
+        tokenizer: The model's tokenizer, with a fast backend.
+        domain: Counts of the domain's text by this tokenizer.
         general: Counts of general text.
-        rule: "ratio": words whose share in the domain is largest against that in general text. "keyword": those with
-            the largest log-likelihood (Dunning 1993), which frequent words reach, too. "random": as many at random, the
-            control: it shows what preferring any words does.
-        seed: Of the random ones.
+        rule: "ratio" takes the words with the largest ratio of their shares in the domain and in general text.
+            "keyword" takes those with the largest log-likelihood (Dunning 1993), which favors frequent words. "random"
+            takes as many random words; it is a control that shows the effect of preferring any words.
+        seed: Seed of the random words.
 
     Returns:
-        The pieces of a word -> its weight; all others weigh 1.
+        Token ids of a word -> its weight; all other words weigh 1.
 
     Raises:
-        ValueError: The counts are another tokenizer's, or no word is more frequent in the domain.
+        ValueError: The counts come from another tokenizer, or no word is more frequent in the domain.
     """
     splitter = fingerprint_splitter(tokenizer.backend_tokenizer)
     for name, counted in (("domain", domain), ("general", general)):
         if counted.splitter != splitter:
-            raise ValueError(f"counts of words must be made with the model's tokenizer, but those of {name} are not")
+            raise ValueError(
+                f"words must be counted with the model's tokenizer, but those of the {name} text were not. Count again"
+            )
     words = [word for word, count in domain.words.items() if count >= MIN_COUNT and any(map(str.isalpha, word))]
     counts = np.array([[domain.words[word], general.words[word]] for word in words], dtype=float).reshape(-1, 2)
     totals = np.array([domain.words.total(), general.words.total()])
     ratio = np.log((counts[:, 0] + 1) / (totals[0] + 1)) - np.log((counts[:, 1] + 1) / (totals[1] + 1))
     preferred = np.flatnonzero(ratio > 0)
     if not len(preferred):
-        raise ValueError("a domain must have words that general text has less of, but these counts have none")
+        raise ValueError(
+            "some words must be more frequent in the domain than in general text, but none is. Check the two files"
+        )
     score = ratio if rule == "ratio" else measure_log_likelihood(counts, totals)
     preferred = preferred[np.argsort(-score[preferred], kind="stable")][:WORDS]
     if rule == "random":

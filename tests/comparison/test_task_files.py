@@ -58,7 +58,7 @@ def test_right_files(tmp_path, kind):
         ("ner", {"tokens": ["a"], "tags": ["B-x"]}, "every label of test.jsonl occurs in train.jsonl; got B-x"),
         ("ner", {"tokens": ["a"], "tags": [1]}, "tags are texts such as B-gene, one for each token; line 3"),
         ("ner", {"tokens": ["a"], "tags": ["O", "O"]}, "line 3 of test.jsonl has 2 tags for 1 tokens"),
-        ("classification", RIGHT["classification"] | {"note": "x"}, "test.jsonl: .* reading text would leave out note"),
+        ("classification", RIGHT["classification"] | {"note": "x"}, "test.jsonl: .* reading text leaves out note"),
         ("classification", RIGHT["classification"] | {"text_pair": "x"}, "test.jsonl has the texts text, text_pair"),
         ("qa", RIGHT["qa"] | {"answers": ["cat"]}, "answers hold a list of texts as in SQuAD, line 3"),
     ],

@@ -57,7 +57,7 @@ def test_no_token_sees_a_later_one(family, attention, side, tokenizer):
 
 def test_an_encoder_that_cannot_be_causal_is_refused():
     check_causal("bert")
-    with pytest.raises(ValueError, match="but this is a deberta-v2"):
+    with pytest.raises(ValueError, match="the encoder is a deberta-v2"):
         check_causal("deberta-v2")
     with pytest.raises(ValueError, match="must be above 0"):
         DataCollatorForNextToken(make_bert_tokenizer(), 0.0)

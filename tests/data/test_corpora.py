@@ -99,10 +99,10 @@ def test_dataset_name_may_be_a_folder(tmp_path):
 def test_text_column_is_found_or_named(tmp_path):
     file = tmp_path / "c.jsonl"
     file.write_text('{"title": "x", "abstract": "y", "year": 1}\n' * 30)
-    with pytest.raises(ValueError, match="several columns hold text: title, abstract"):
+    with pytest.raises(ValueError, match="the choice is unclear: title, abstract"):
         load_corpus(str(file))
     assert load_corpus(str(file), text_column="abstract")["train"][0] == {"text": "y"}
-    with pytest.raises(ValueError, match="there is no body in title, abstract, year"):
+    with pytest.raises(ValueError, match=r"year\), but names body"):
         load_corpus(str(file), text_column="body")
     with pytest.raises(ValueError, match="year holds int64"):
         load_corpus(str(file), text_column="year")
@@ -165,7 +165,11 @@ def test_rows_are_located(tmp_path):
             b'{"text": "a"}\n\n{"text": "b"\n',
             "c.jsonl, line 3 must be JSON, but is not: Expecting ',' delimiter",
         ),
-        ("c.jsonl", b'{"text": "a"}\n["b"]\n', "c.jsonl, line 2 must be JSON, but is not: Expecting one object a line"),
+        (
+            "c.jsonl",
+            b'{"text": "a"}\n["b"]\n',
+            "c.jsonl, line 2 must be JSON, but is not: Expecting one object per line",
+        ),
         ("c.jsonl", b'{"text": "a"}\n{"text": "\xff"}\n', "c.jsonl, line 2 has the byte 0xff"),
         (
             "c.json",
@@ -197,9 +201,9 @@ def test_fault_that_only_the_parser_sees_is_reported(tmp_path):
 
 def test_unusable_corpus_is_reported(tmp_path):
     file = str(write(tmp_path / "c.txt", ["one"]))
-    with pytest.raises(FileNotFoundError, match=r"a file must match .*missing.txt"):
+    with pytest.raises(FileNotFoundError, match=r"one file must match .*missing.txt"):
         load_corpus(str(tmp_path / "missing.txt"))
-    with pytest.raises(FileNotFoundError, match="a file must match"):
+    with pytest.raises(FileNotFoundError, match="one file must match"):
         load_corpus(str(tmp_path))
     with pytest.raises(ValueError, match="one format"):
         load_corpus([Path(file), write(tmp_path / "c.jsonl", ["one"])])

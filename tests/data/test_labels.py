@@ -41,7 +41,7 @@ def test_labels_that_train_lacks_are_reported():
 def test_ids_are_found_by_name():
     assert find_ids(None, ["a", "b"]) == []
     assert find_ids("b,a", ["a", "b"]) == [1, 0]
-    with pytest.raises(ValueError, match=r"labels of the data, a, b, but there is no label c"):
+    with pytest.raises(ValueError, match=r"labels of the data .a, b., but names c"):
         find_ids("c", ["a", "b"])
 
 

@@ -164,7 +164,7 @@ def test_corpus_trains_with_the_stock_trainer(tmp_path, streaming):
 
 def test_what_cannot_be_masked_is_refused():
     tokenizer = make_bert_tokenizer()
-    with pytest.raises(ValueError, match=r"word_ids, but have .*'input_ids'"):
+    with pytest.raises(ValueError, match=r"word_ids, but they have .*'input_ids'"):
         DataCollatorForWholeWordMask(tokenizer)([dict(tokenizer("text"))])
     with pytest.raises(ValueError, match=r"above 0 and at most 1, but is 1\.5"):
         DataCollatorForWholeWordMask(tokenizer, mlm_probability=1.5)

@@ -109,7 +109,7 @@ def test_metrics_are_chosen_by_problem_type_and_name():
     with pytest.raises(ValueError, match=r"one of accuracy, micro_f1, macro_f1, or a metric .*; got pearson"):
         choose_metrics("single_label_classification", metric_name="pearson")
     with pytest.raises(
-        ValueError, match=r"one of accuracy, micro_f1, macro_f1, or one that .* finds, but pearson is neither"
+        ValueError, match=r"one of accuracy, micro_f1, macro_f1, or a metric that .* finds, but pearson is neither"
     ):
         choose_metrics("single_label_classification", metric_name="pearson", trust_remote_code=True)
 

@@ -86,14 +86,14 @@ def test_questions_without_answers_have_no_labels():
 def test_tokenizer_that_moves_the_start_token_is_refused():
     tokenizer = make_bert_tokenizer()
     tokenizer.padding_side = "left"
-    with pytest.raises(ValueError, match="pads on the right, but this is BertTokenizer with padding_side=left"):
+    with pytest.raises(
+        ValueError, match="pads on the right, but the encoder's is BertTokenizer with padding_side=left"
+    ):
         tokenize_questions(make_examples(None), tokenizer)
 
 
 def test_question_that_leaves_no_room_is_reported():
-    with pytest.raises(
-        ValueError, match="doc_stride=26 tokens that two windows share, but a question of 10 tokens leaves it 26"
-    ):
+    with pytest.raises(ValueError, match="doc_stride=26, but a question of 10 tokens leaves 26"):
         tokenize_questions(make_examples(None), make_bert_tokenizer(), max_seq_length=39, doc_stride=26)
 
 
@@ -106,7 +106,7 @@ def test_wrong_questions_are_reported():
     with pytest.raises(ValueError, match="x occurs twice in train"):
         check_questions({"train": [rows[0], rows[0]]})
     rows[0]["answers"]["answer_start"] = [3]
-    with pytest.raises(ValueError, match="for id x of train there is ' tw' instead of 'two'"):
+    with pytest.raises(ValueError, match="for id x of train it has ' tw' there instead of 'two'"):
         check_questions({"train": rows})
 
 

@@ -28,14 +28,14 @@ def test_one_column_is_found():
 @pytest.mark.parametrize(
     ("columns", "names", "message"),
     [
-        (("text", "title"), None, "reading text would leave out title. .* --text_column_names text,title"),
-        (("text", "text_pair", "note"), None, r"reading text \+ text_pair would leave out note"),
-        (("title", "body"), None, "several columns hold text: title, body. .* --text_column_names title,body"),
-        ((), None, r"must have a column of text, but none of year \(int64\) is one"),
+        (("text", "title"), None, "reading text leaves out title. .* --text_column_names text,title"),
+        (("text", "text_pair", "note"), None, r"reading text \+ text_pair leaves out note"),
+        (("title", "body"), None, "the choice is unclear: title, body. .* --text_column_names title,body"),
+        ((), None, r"must have a column of text, but none of year \(int64\) is text"),
         (("text",), "text,text", "two different ones, as first,second, but is text,text"),
         (("text",), "a,b,c", "two different ones, as first,second, but is a,b,c"),
-        (("text",), "year", "name columns of text, but year holds int64"),
-        (("text",), "text, body", "there is no body in text, year"),
+        (("text",), "year", "name columns of text, but year contains int64"),
+        (("text",), "text, body", ".text, year., but names body"),
     ],
 )
 def test_what_does_not_decide_is_refused(columns, names, message):

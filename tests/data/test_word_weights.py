@@ -79,9 +79,9 @@ def test_log_likelihood():
 
 def test_other_counts_are_refused(tokenizer):
     counts = count(DOMAIN, tokenizer)
-    with pytest.raises(ValueError, match="those of general are not"):
+    with pytest.raises(ValueError, match="those of the general text were not"):
         weigh_words(tokenizer, counts, WordCounts("another"))
-    with pytest.raises(ValueError, match="these counts have none"):
+    with pytest.raises(ValueError, match="than in general text, but none is"):
         weigh_words(tokenizer, counts, counts)
 
 

@@ -124,7 +124,10 @@ def test_every_tenth_document_is_held_out(folder, monkeypatch, capsys, streaming
         ),
         ({"output_dir": "encoder", "train_file": ["corpus.txt"]}, "encoder exists. Use --add"),
         ({"output_dir": "encoder", "add": True, "train_file": ["corpus.txt"]}, "encoder must be a datastore"),
-        ({"output_dir": "new", "model_name_or_path": "encoder", "train_file": ["no.txt"]}, "a file must match no.txt"),
+        (
+            {"output_dir": "new", "model_name_or_path": "encoder", "train_file": ["no.txt"]},
+            "one file must match no.txt",
+        ),
         (
             {"output_dir": "new", "model_name_or_path": "encoder", "train_file": ["corpus.txt"], "max_length": 1000},
             "to 512, the encoder's limit, but is 1000",
@@ -158,7 +161,7 @@ def test_both_texts_of_a_pair_are_searched_for(folder, monkeypatch, capsys):
     ("rows", "column", "message"),
     [
         ([{"body": "omega"}, {"body": None}], None, r"line 2 of .*texts.jsonl has \(None,\) as body"),
-        ([{"body": "omega"}], "text", "there is no text in body"),
+        ([{"body": "omega"}], "text", ".body., but names text"),
         ([{"body": "omega", "number": 1}], "number", "number holds int64"),
     ],
 )

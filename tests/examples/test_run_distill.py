@@ -247,7 +247,7 @@ def test_plan_from_another_base(run, tmp_path):
 
 def test_general_text(run, tmp_path, capsys):
     """It is what the general teacher teaches; a missing file is found before the teacher is adapted."""
-    with pytest.raises(FileNotFoundError, match=r"a file must match nowhere\.txt"):
+    with pytest.raises(FileNotFoundError, match=r"one file must match nowhere\.txt"):
         run(general_file="nowhere.txt")
     assert not (tmp_path / "output").exists()
     run(dry_run=True)

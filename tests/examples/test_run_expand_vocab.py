@@ -88,7 +88,7 @@ def test_a_dask_cluster_counts_the_same(checkpoint, tmp_path):
     [
         ("corpus.txt", b"good\nb\xff\xfed\n", "corpus.txt, line 2"),
         ("corpus.jsonl", b'{"text": "good"}\n{"text": \n', "corpus.jsonl, line 2"),
-        ("corpus.jsonl", b'{"body": 1}', r"a column of text, but none of body \(int64\) is one"),
+        ("corpus.jsonl", b'{"body": 1}', r"a column of text, but none of body \(int64\) is text"),
         ("corpus.txt", b"", "corpus.txt is empty"),
     ],
 )

@@ -73,4 +73,4 @@ def test_a_rare_label_is_found(tmp_path, monkeypatch, caplog):
         lines = (tmp_path / weights / "predict_results.txt").read_text().splitlines()[1:]
         recall[weights] = sum(line.endswith("rare") for line in lines[::16]) / 8
     assert recall == {"none": 0, "balanced": 1}
-    assert "class weights: no 0.533, rare 8" in caplog.text
+    assert "Class weights: no 0.533, rare 8" in caplog.text

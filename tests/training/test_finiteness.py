@@ -73,7 +73,7 @@ def test_a_value_to_learn_is_finite(tmp_path, monkeypatch, flags, value):
     lines = "text,label\n" + "".join(f"{row['text'].replace(',', '')},{row['label']}\n" for row in rows)
     (tmp_path / "train.csv").write_text(lines + f"the last,{value}\n", encoding="utf-8")
     options = {**flags[run_classification], "train_file": tmp_path / "train.csv", "do_regression": True}
-    with pytest.raises(ValueError, match=r"needs numbers, but label is 'nan'|finite number, but label is inf"):
+    with pytest.raises(ValueError, match=r"must be numbers, but label is 'nan'|finite number, but label is inf"):
         run_script(run_classification.main, monkeypatch, tmp_path / "output", **options)
 
 

@@ -45,7 +45,7 @@ def test_a_classifier_that_did_not_learn_says_so(run, caplog):
     assert results.get("predict_beats_baseline") is False
     assert results["predict_baseline_macro_f1"] == pytest.approx(2 * 0.6 / 1.6 / 3)
     assert results["predict_baseline_accuracy"] == pytest.approx(0.6)
-    sentence = "This model did not learn its task: on the test set it is no better than the majority baseline"
+    sentence = "This model did not learn its task: on the test set it is not better than the majority baseline"
     assert sentence in caplog.text
     assert sentence in card.partition("## ")[0]
 

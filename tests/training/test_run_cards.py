@@ -95,7 +95,7 @@ def test_run_that_did_not_learn_says_so(run, tmp_path):
     rows = [{**row, "text": "the same"} for row in ONE]
     files = {f"{split}_file": write_jsonl(tmp_path / f"{split}.jsonl", rows) for split in ("train", "validation")}
     _, card = run(run_classification, max_seq_length=16, **files)
-    sentence = "This model did not learn its task: on the validation set it is no better than the majority baseline"
+    sentence = "This model did not learn its task: on the validation set it is not better than the majority baseline"
     assert sentence in card.text.partition("## ")[0]
 
 

@@ -161,6 +161,6 @@ def test_leftovers_of_a_kill_are_removed_and_chosen_weights_stay(run, tmp_path):
     assert {path.name for path in (tmp_path / "output").iterdir()} == {"_run.json", "config.json"}
     shutil.rmtree(tmp_path / "output")
     write_checkpoint(tmp_path / "output" / "checkpoint-1")
-    with pytest.raises(ValueError, match=r"holds checkpoint-1\. Name another"):
+    with pytest.raises(ValueError, match=r"has checkpoint-1\. Name another"):
         run()
     assert json.loads((tmp_path / "output" / "checkpoint-1" / "trainer_state.json").read_text()) == {}
