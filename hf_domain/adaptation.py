@@ -1,4 +1,4 @@
-"""Adapt an encoder to a domain in Python: what `hf-domain mlm` does, with objects."""
+"""Adapt an encoder to a domain from Python, as `hf-domain mlm` does from the command line."""
 
 import os
 from pathlib import Path
@@ -49,25 +49,24 @@ def adapt(
     Args:
         encoder: A folder or a name on the Hub.
         corpus: Documents, see `load_corpus`.
-        method: `dapt`, `lora`, `varmae`, `exbert`, `exbert_adapter` or `gmap`. RADA needs a datastore: train it by
+        method: `dapt`, `lora`, `varmae`, `exbert`, `exbert_adapter` or `gmap`. RADA needs a datastore; train it with
             `hf-domain mlm`.
         output_dir: A new folder for model, tokenizer, metrics and checkpoints.
-        num_tokens: Tokens that are trained on, at least one batch.
+        num_tokens: Number of tokens to train on, at least one batch.
         validation_data: Documents to evaluate on. Default: a twentieth of the corpus.
-        learning_rate: Default: that of the method's row in `RECIPES`, for small encoders; 1e-4 suits BERT base.
-        batch_size: Examples of a step.
-        max_seq_length: Tokens of an example.
-        expanded_vocabulary: A folder that `hf-domain expand_vocab` wrote.
+        learning_rate: Default: that of the method in `RECIPES`, for small encoders; 1e-4 suits BERT base.
+        batch_size: Number of examples per step.
+        max_seq_length: Number of tokens per example.
+        expanded_vocabulary: Folder written by `hf-domain expand_vocab`.
         memory: The general encoder of G-MAP.
         start: How a new module starts, see `hf-domain mlm --start`.
-        seed: Of everything that is drawn.
         training_options: Other fields of `TrainingArguments`.
 
     Returns:
         The trained model with its masked-LM head, ready to predict, and its tokenizer. Both are saved.
 
     Raises:
-        FileExistsError: The folder holds something.
+        FileExistsError: The folder is not empty.
         FileNotFoundError: A file is missing.
         ValueError: The method, the corpus or the encoder cannot be used.
     """
@@ -76,7 +75,9 @@ def adapt(
         raise ValueError(f"method must be one of {', '.join(methods)}, but is {method}")
     folder = Path(output_dir)
     if folder.exists() and any(folder.iterdir()):
-        raise FileExistsError(f"output_dir must be a new or empty folder, but {folder} holds something: name another")
+        raise FileExistsError(
+            f"output_dir must be a new or empty folder, but {folder} is not empty. Name another folder."
+        )
     rates = RECIPES[method].pretraining if method in RECIPES else {}
     model_args = PretrainingArguments(
         model_name_or_path=os.fspath(encoder),

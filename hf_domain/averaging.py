@@ -1,4 +1,4 @@
-"""The weight average of models: the usual remedy against forgetting that needs no training."""
+"""Average the weights of models: the usual remedy against forgetting, without training."""
 
 import math
 from collections.abc import Sequence
@@ -15,20 +15,20 @@ def average_models(models: Sequence[PreTrainedModel], weights: Sequence[float] |
     """Average models of one architecture, such as an encoder before and after DAPT.
 
     Args:
-        models: Two or more with the same parameters and buffers (those of VarMAE's batch normalization count, too).
-        weights: How much each counts; default equally. They are divided by their sum.
+        models: Two or more models with the same parameters and buffers (VarMAE's batch normalization has buffers).
+        weights: Weight of each model, divided by their sum; default equal.
 
     Returns:
         The first model, with averaged parameters and buffers.
 
     Raises:
-        ValueError: The models do not have the same parameters or hold nan, or the weights do not fit.
+        ValueError: The models have different parameters or contain nan, or the weights do not fit.
     """
     weights = [1.0] * len(models) if weights is None else weights
     if len(models) < 2 or len(weights) != len(models) or not (min(weights) >= 0 and 0 < sum(weights) < math.inf):
         raise ValueError(
-            "an average needs at least two models and a weight for each, all finite, none below 0 and not all 0, but "
-            f"there are {len(models)} models and the weights {list(weights)}. Give other weights."
+            "an average needs at least two models, and for each a finite weight of at least 0, not all 0, but there "
+            f"are {len(models)} models and the weights {list(weights)}. Give other weights."
         )
     for number, model in enumerate(models, start=1):
         check_weights(model, f"model {number}")

@@ -1,4 +1,4 @@
-"""Model cards: one builder for what a run trains and for what a comparison publishes."""
+"""Build the model cards of runs and of comparisons."""
 
 import json
 import re
@@ -15,8 +15,8 @@ from hf_domain.files import write_text
 from hf_domain.methods import METHODS
 from hf_domain.publishing import has_own_code, is_hub_id, read_config
 
-# How a model is loaded without this package, by task: `{model}` and `{text}` are quoted, `{trust}` is empty for stock
-# models. A pipeline wherever transformers has one.
+# Code that loads a model without this package, by task, with a pipeline if transformers has one. `{model}` and `{text}`
+# are quoted; `{trust}` is empty for stock models.
 USAGE = {
     "fill-mask": """from transformers import pipeline
 
@@ -40,7 +40,7 @@ model = AutoModelForQuestionAnswering.from_pretrained({model}{trust})""",
 tokenizer = AutoTokenizer.from_pretrained({model})
 model = AutoModel.from_pretrained({model}{trust})""",
 }
-# With the package, for all tasks but masked LM; it also retrieves passages and feeds a memory.
+# Code with this package, for all tasks except masked LM; it also retrieves passages and feeds a memory.
 PREDICT = """import hf_domain
 
 print(hf_domain.predict({model}, {rows}{options})[0])"""
@@ -50,32 +50,28 @@ TASK_NAMES = {
     "question-answering": "question answering",
     "feature-extraction": "encoding texts",
 }
-# What the Hub calls the metrics that a macro average or a correlation has in front.
+# The Hub's names of our metrics.
 METRIC_TYPES = {"macro_f1": "f1", "micro_f1": "f1", "pearson": "pearsonr", "spearman": "spearmanr"}
 
 
 @cache
 def list_licenses() -> tuple[str, ...]:
-    """Return the identifiers of licenses that the Hub takes (hub-docs, repositories-licenses)."""
+    """Return the license identifiers that the Hub accepts (hub-docs, repositories-licenses)."""
     return tuple((files("hf_domain") / "hub_licenses.txt").read_text(encoding="utf-8").split())
 
 
 def check_license(license: str | None) -> None:
-    """Check that the Hub takes a license.
-
-    Raises:
-        ValueError: It refuses a card that names it.
-    """
+    """Raise a ValueError unless the Hub accepts a license."""
     if license is not None and license not in list_licenses():
         near = get_close_matches(license.lower(), list_licenses(), n=1)
         raise ValueError(
-            f"A license must be an identifier of the Hub, such as apache-2.0, but is {license!r}. "
+            f"a license must be an identifier of the Hub, such as apache-2.0, but is {license!r}. "
             f"{f'Did you mean {near[0]}?' if near else 'Use other, and put the text into a LICENSE file.'}"
         )
 
 
 def describe_parts(config: dict[str, Any]) -> dict[str, str]:
-    """Say by its saved configuration which parts a model has and which of them were trained."""
+    """Return from a saved configuration which parts a model has and which of them were trained."""
     parts = {"extension_vocab_size": "an extension vocabulary", "extension_hidden_size": "a side module in every layer"}
     state = {True: "frozen", False: "trained as well"}
     return {
@@ -89,17 +85,17 @@ def make_usage(folder: str | Path, model_name: str, example: str, task: str = "f
     """Return the snippet that loads a model without this package.
 
     Args:
-        folder: Folder of the saved model, which says whether code of ours computes it.
+        folder: Folder of the saved model.
         model_name: A name on the Hub, or a folder.
         example: A text; for a masked LM with the tokenizer's mask token.
-        task: As the Hub names it.
+        task: Pipeline tag of the Hub.
     """
     trust = ", trust_remote_code=True" if has_own_code(read_config(folder)) else ""
     return USAGE[task].format(model=quote(model_name), text=quote(example), trust=trust)
 
 
 def make_usage_with_package(folder: str | Path, model_name: str, example: str, task: str) -> str:
-    """Return the snippet that uses a model with this package; empty where `make_usage` says it already."""
+    """Return the snippet that uses a model with this package; empty if it would repeat `make_usage`."""
     config = read_config(folder)
     if task in ("fill-mask", "feature-extraction"):
         usage = USAGE[task].format(model=quote(model_name), text=quote(example), trust="")
@@ -110,17 +106,17 @@ def make_usage_with_package(folder: str | Path, model_name: str, example: str, t
 
 
 def reads_passages(config: dict[str, Any]) -> bool:
-    """Return whether a model reads passages of a datastore, by its saved configuration."""
+    """Return whether a saved configuration is of a model that reads passages."""
     return has_own_code(config) and METHODS[config["model_type"]].reads_passages
 
 
 def quote(value: Any) -> str:
-    """Return a text, or a mapping of texts, as Python writes it."""
+    """Return a text, or a mapping of texts, as Python source."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def looks_up_words(folder: str | Path) -> bool:
-    """Return whether the tokenizer is a BPE that looks up words before it merges, as an expanded one does."""
+    """Return whether the tokenizer is a BPE that looks up words before it merges, as an expanded BPE does."""
     path = Path(folder, "tokenizer.json")
     if not path.is_file():
         return False
@@ -129,7 +125,7 @@ def looks_up_words(folder: str | Path) -> bool:
 
 
 def hide_folders(text: str) -> str:
-    """Return a text whose absolute paths are cut to their last names, so that a card leaks no path."""
+    """Return a text with absolute paths cut to their last names, so that a card leaks no path."""
     return re.sub(r"(?<![\w.:/])/(?:[^\s/,;='\"]+/)*([^\s/,;='\"]+)", r"\1", text)
 
 
@@ -144,14 +140,12 @@ def make_score(
     """Return a score for the metadata of a card.
 
     Args:
-        task: As the Hub names it.
+        task: Pipeline tag of the Hub.
         data: A dataset of the Hub, or the name of a file.
-        split: Of the data.
         metric: Name in `all_results.json`.
-        value: The score.
         config_name: Configuration of the dataset.
     """
-    # The Hub takes letters, digits and these marks in the identifier of a dataset.
+    # The Hub allows letters, digits and these characters in the identifier of a dataset.
     identifier = data if is_hub_id(data) else re.sub(r"[^\w.-]+", "-", data).strip("-.") or "data"
     return EvalResult(
         task_type=task,
@@ -201,31 +195,32 @@ def make_model_card(
     """Return the card of a saved model.
 
     Args:
-        method: A key of `METHODS`; None: fine-tuning of a stock encoder.
-        model_name: Name of the model, as its users will write it.
-        base_model: The encoder it was made from: a name on the Hub, or a folder, which the card calls by its name.
-        corpus: The text or the data it was trained on.
-        settings: Hyper-parameters and costs, name to value.
-        limits: What it was not tested for.
-        license: Identifier of the license of the weights, as the Hub writes it; None if it is not settled.
+        method: A key of `METHODS`; None for fine-tuning of a stock encoder.
+        model_name: Name that users of the model will write.
+        base_model: Encoder that training started from: a name on the Hub, or a folder, which the card cuts to its last
+            name.
+        corpus: The text or the data of the training.
+        settings: Hyperparameters and costs, name to value.
+        limits: Uses for which the model was not tested.
+        license: License of the weights, as an identifier of the Hub; None if it is not settled.
         license_note: Licenses of base model and data.
         example: A text for the usage snippet; for a masked LM with the tokenizer's mask token.
-        task: As the Hub names it.
-        origin: Name on the Hub of the model that a local encoder was made from, if there is one.
-        usage_output: What the snippet printed when it was run.
-        language: Code of the language of the corpus; None if it is not known.
-        results_table: A Markdown table of measured results.
-        results_note: What it was measured on.
-        scores: The metrics that count, for the metadata.
-        datasets: Datasets of the Hub that it was trained on.
+        task: Pipeline tag of the Hub.
+        origin: Hub name of the model from which a local encoder was made, if known.
+        usage_output: Output of the usage snippet.
+        language: Code of the language of the corpus, if known.
+        results_table: Markdown table of measured results.
+        results_note: Data of these results.
+        scores: Deciding metrics, for the metadata.
+        datasets: Datasets of the Hub that were trained on.
         pictures: File names of plots in the folder.
-        stages: What the encoder was trained by before, in order.
-        note: A sentence on how its training differs from the method's.
-        command: That trained it.
+        stages: Earlier trainings of the encoder, in order.
+        note: A sentence on how the training differs from the method's.
+        command: Command of the training.
         warning: A sentence that a reader must not miss.
 
     Raises:
-        ValueError: The method is not known, or the Hub does not take the license.
+        ValueError: The method is unknown, or the Hub does not accept the license.
     """
     if method is not None and method not in METHODS:
         raise ValueError(f"the method of a model card must be one of {', '.join(METHODS)}, but is {method}")
@@ -271,7 +266,7 @@ def make_model_card(
         usage=usage,
         usage_output=usage_output,
         usage_with_package=with_package,
-        fence="`" * max([3, *(len(run) + 1 for run in runs)]),  # longer than any inside it
+        fence="`" * max([3, *(len(run) + 1 for run in runs)]),  # longer than any fence inside it
         trust=has_own_code(config),
         only_auto_tokenizer=looks_up_words(folder),
         results_table=results_table,

@@ -1,4 +1,4 @@
-"""What a run says of itself beside its metrics: one JSON file a run, which tables, plots and model cards read."""
+"""Describe the versions, hardware and code of a run, for its JSON file."""
 
 import hashlib
 import importlib
@@ -16,12 +16,12 @@ PACKAGES = ("hf-domain", "transformers", "tokenizers", "peft", "datasets", "acce
 
 
 def describe_environment() -> dict[str, Any]:
-    """Return versions, hardware, a digest of the code and, inside a checkout, the commit: to measure a number again."""
+    """Return what reproducing a number needs: versions, hardware, code digest, and the commit if any."""
     try:
         commit = subprocess.run(
             ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
         ).stdout.strip()
-    except OSError:  # there is no git here
+    except OSError:  # git is not installed
         commit = ""
     return {
         "versions": {"python": platform.python_version(), **{package: version(package) for package in PACKAGES}},
@@ -37,7 +37,7 @@ def describe_environment() -> dict[str, Any]:
 
 @cache
 def digest_code() -> str:
-    """Return a digest of the package's own code: between two releases the version says nothing of it."""
+    """Return a digest of the package's code, which may change between releases while the version does not."""
     sources = {}
     for name in ("hf_domain", "hf_domain.modeling", "hf_domain.tokenization", "hf_domain.examples"):
         folder = Path(importlib.import_module(name).__path__[0])

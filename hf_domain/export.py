@@ -1,7 +1,7 @@
-"""Serving: any encoder and head as one file for ONNX Runtime or for `torch.export`, checked against the model.
+"""Export any encoder with its head for ONNX Runtime or `torch.export`, and check the program against the model.
 
-`transformers.exporters` does the work; what is added here is which models can be exported, that batch and length stay
-free, the layout that loaders of ONNX expect, and that an export which differs from its model is never written.
+`transformers.exporters` does the export. This module checks which models can be exported, keeps batch size and length
+free, writes the layout that ONNX loaders expect, and never writes a program whose outputs differ from the model's.
 """
 
 import copy
@@ -22,32 +22,32 @@ from hf_domain.rada.passages import count_positions
 
 TEXT_INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds"})
 TARGETS = frozenset({"labels", "start_positions", "end_positions", "num_items_in_batch"})
-# Two shapes besides that of the trace, and one as long as texts may be: an axis that was fixed by mistake fails on one.
+# Two shapes besides the traced one; a third has the maximum length. An axis that was fixed by mistake fails on one.
 SHAPES = ((1, 7), (3, 40))
 TRACED_SHAPE = (2, 16)
-# float32 kernels of different libraries; the tests measure up to 4e-6 on logits around 1.
+# Libraries have different float32 kernels; our tests measure up to 4e-6 on logits around 1.
 TOLERANCE = 1e-3
 REPORT = "export_report.json"
-# Where transformers.js, optimum and sentence-transformers look.
+# The names that transformers.js, optimum and sentence-transformers expect.
 PROGRAM, QUANTIZED = "onnx/model.onnx", "onnx/model_quantized.onnx"
 PROGRAMS = ("onnx/model*.onnx", "onnx/model*.onnx_data", "model.pt2")
 ONE_FILE = 2**31 - 2**20
-"""Bytes of weights that fit into one ONNX file; protobuf ends at 2 GiB."""
+"""Bytes of weights that fit into one ONNX file; protobuf allows 2 GiB."""
 NUM_TEXTS = 200
 """Texts on which int8 is compared with float32."""
 
 
 @dataclass(frozen=True)
 class QuantizationReport:
-    """How close int8 comes to float32 on real texts, each in a batch of its own.
+    """How close int8 comes to float32 on real texts, each in its own batch.
 
     Args:
-        scheme: "channels", or "blocks" where that is not close enough: a key of `SCHEMES`.
-        num_texts: Texts compared.
-        max_length: Tokens of the longest, the longest that the encoder reads.
-        cosines: Smallest cosine over the texts, by output: of the mean-pooled states, and of the
-            logits of a head, around their mean where there are more than two.
-        same_predictions: Share of predictions (of texts, words or masks) that are the model's; None without a head.
+        scheme: Key of `SCHEMES`: "channels", or "blocks" if channels are not close enough.
+        num_texts: Number of compared texts.
+        max_length: Number of tokens of the longest text, the longest that the encoder reads.
+        cosines: Smallest cosine over the texts, by output: of the mean-pooled states, and of the logits of a head
+            (minus their mean if there are more than two).
+        same_predictions: Share of predictions (for texts, words or masks) that equal the model's; None without a head.
     """
 
     scheme: str
@@ -58,22 +58,22 @@ class QuantizationReport:
 
     def __str__(self) -> str:
         cosines = ", ".join(f"{name} at least {cosine:.3f}" for name, cosine in self.cosines.items())
-        same = "" if self.same_predictions is None else f"; {self.same_predictions:.1%} of the predictions are the same"
+        same = "" if self.same_predictions is None else f"; {self.same_predictions:.1%} of the predictions are equal"
         return f"int8 in {self.scheme}: cosine to float32 on {self.num_texts} texts: {cosines}{same}"
 
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What an export is.
+    """The facts about an export.
 
     Args:
         model: Class of the exported model.
         export_format: "onnx" or "dynamo".
-        parameters: Of the model.
-        max_length: Tokens of the longest text that the export was checked with.
+        parameters: Number of parameters of the model.
+        max_length: Number of tokens of the longest text in the check.
         file_bytes: Size of each program with its weights, by file.
-        differences: Largest absolute difference of any output from the model's, by "batch x length"; in float32.
-        quantization: Of the program in int8, if one was made.
+        differences: Largest absolute difference of any output from the model's, in float32, by "batch x length".
+        quantization: Report of the int8 program, if any.
     """
 
     model: str
@@ -86,14 +86,11 @@ class ExportReport:
 
 
 def check_exportable(model: PreTrainedModel) -> None:
-    """Check that a model can be served from text alone.
+    """Raise a ValueError unless a model can be served from text alone.
 
     An exported program gets only what a tokenizer returns. `forward` of the model, and of each of our models inside it,
     may therefore take only text inputs and targets; a stock model may have other inputs with a default. Without the
     memory of a G-MAP or the passages of a RADA, the program would silently compute something else.
-
-    Raises:
-        ValueError: The model has another input; names both.
     """
     for module in model.modules():
         if not isinstance(module, PreTrainedModel):
@@ -117,16 +114,12 @@ def check_exportable(model: PreTrainedModel) -> None:
 
 
 def check_exporters(export_format: str) -> None:
-    """Check that what an export needs is installed.
-
-    Raises:
-        ValueError: It is not, or the format is unknown; says what to install.
-    """
+    """Raise a ValueError unless the format is known and the packages of an export are installed."""
     if export_format not in ("onnx", "dynamo"):
         raise ValueError(f"export_format must be 'onnx' or 'dynamo', but is {export_format!r}")
     if importlib.util.find_spec("transformers.exporters") is None:
         raise ValueError(
-            "an export needs the exporters of transformers, which this release lacks. Run pip install -U transformers."
+            "transformers must have the module exporters, but this release lacks it. Run pip install -U transformers."
         )
     packages = ("onnx", "onnxruntime", "onnxscript") if export_format == "onnx" else ()
     if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
@@ -144,35 +137,31 @@ def export_model(
     min_cosine: float = 0.99,
     max_seq_length: int | None = None,
 ) -> ExportReport:
-    """Export a model with free batch and length, check it against the model, and save it with its tokenizer.
+    """Export a model with free batch size and length, check it against the model, and save it with its tokenizer.
 
-    A folder of ONNX holds `onnx/model.onnx`, and `onnx/model_quantized.onnx` with `int8`: what `onnxruntime`,
-    transformers.js, optimum and sentence-transformers load. A model of ours has the configuration of its encoder
-    there, since loaders choose by its type. `transformers.exporters.ExportedModel.from_pretrained` loads "dynamo".
+    An ONNX folder contains `onnx/model.onnx` and, with `int8`, `onnx/model_quantized.onnx`. `onnxruntime`,
+    transformers.js, optimum and sentence-transformers load these. For one of our models, the folder has the encoder's
+    configuration, because loaders choose by model type. `transformers.exporters.ExportedModel.from_pretrained` loads
+    "dynamo".
 
     Args:
-        model: Any encoder or head that `check_exportable` lets pass; put into evaluation mode, hidden states and
-            attentions switched off.
-        output_dir: Where the programs, the configuration, the tokenizer and `export_report.json` go.
+        model: Any encoder or head that passes `check_exportable`. It is put into evaluation mode, without outputs of
+            hidden states and attentions.
+        output_dir: Folder for the programs, the configuration, the tokenizer and `export_report.json`.
         export_format: "onnx" for ONNX Runtime, "dynamo" for `torch.export`.
-        int8: Add a program for CPU whose weights, the embedding table included, are 8-bit integers; activations are
-            quantized while it runs. ONNX only. The fastest of `SCHEMES` whose outputs are close enough is taken.
-        texts: Real texts on which int8 is compared with float32; the first 200 are read.
-        min_cosine: Least cosine of an output in int8 to that in float32, on any text.
-        max_seq_length: Tokens of the longest text to serve. Default: the limit of the encoder.
-
-    Returns:
-        The report.
+        int8: Add an ONNX program for CPUs whose weights, embeddings included, are 8-bit integers; it quantizes
+            activations at run time. The fastest of `SCHEMES` whose outputs are close enough is used.
+        texts: Real texts on which int8 is compared with float32; the first 200 are used.
+        min_cosine: Minimum cosine between int8 and float32 outputs, for every text.
+        max_seq_length: Number of tokens of the longest text to serve. Default: the encoder's limit.
 
     Raises:
-        ValueError: The model or its packages do not allow it, or the export gives other outputs than the model.
+        ValueError: The model cannot be exported, packages are missing, or the outputs of the export differ.
     """
     check_exporters(export_format)
     check_exportable(model)
     if model.dtype != torch.float32:
-        raise ValueError(
-            f"an export must be in float32, but the model is in {model.dtype}. Load it with dtype='float32'."
-        )
+        raise ValueError(f"the model must have float32 weights, but has {model.dtype}. Load it with dtype='float32'.")
     check_place(Path(output_dir))
     check_quantization(int8, export_format, texts, min_cosine)
     from transformers import exporters
@@ -181,10 +170,10 @@ def export_model(
     max_length = tokenizer.model_max_length
     model.eval()
     model.config.output_attentions = False
-    # A saved program has the outputs of the head alone; the states are compared in int8.
+    # The saved program returns only the outputs of the head; the check of int8 also needs the states.
     model.config.output_hidden_states = int8 and model.base_model is not model
     sample: dict[str, Any] = make_inputs(model, tokenizer, TRACED_SHAPE)
-    # DYNAMIC, not AUTO: an axis that the trace would fix must fail instead of giving a program for one length.
+    # DYNAMIC, not AUTO: if the trace fixes an axis, fail instead of exporting a program for one length.
     axes = {name: {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC} for name in sample}
     exporter, config_class = {
         "onnx": (exporters.OnnxExporter, exporters.OnnxConfig),
@@ -198,19 +187,19 @@ def export_model(
         differences[f"{shape[0]} x {shape[1]}"] = measure_difference(model, exported, inputs)
     if not all(map(math.isfinite, differences.values())):
         raise ValueError(
-            f"the model and its export must give finite values, but do not ({differences}); nothing was written. "
+            f"the outputs of model and export must be finite, but differ by {differences}; nothing was written. "
             "Look for NaN in the weights of the model."
         )
     if (largest := max(differences.values())) > TOLERANCE:
         raise ValueError(
-            f"the export must give the model's outputs, but differs by up to {largest:.2g} ({differences}); "
+            f"the export must compute the model's outputs, but differs by up to {largest:.2g} ({differences}); "
             "nothing was written. Try the other export_format."
         )
     quantized = quantization = None
     if int8:
         quantized, quantization = quantize(model, tokenizer, exported, texts, min_cosine)
     model.config.output_hidden_states = False
-    # Programs of an earlier export are deleted: the report describes these.
+    # Delete the programs of an earlier export: the report describes only the new ones.
     with write_folder(output_dir, replaced=PROGRAMS) as folder:
         if export_format == "onnx":
             save_program(exported.program, folder / PROGRAM)
@@ -236,16 +225,16 @@ def export_model(
 def limit_length(
     tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, max_seq_length: int | None
 ) -> PreTrainedTokenizerBase:
-    """Return the tokenizer with the length of the longest text to serve, which loaders cut texts at.
+    """Return the tokenizer with the maximum length to serve, at which loaders truncate texts.
 
     Raises:
-        ValueError: The encoder takes no text so long.
+        ValueError: The length exceeds the encoder's limit.
     """
     positions = count_positions(model) or get_native_config(model.config).max_position_embeddings
     limit = min(tokenizer.model_max_length, positions)
     if max_seq_length is not None and not 3 <= max_seq_length <= limit:
         raise ValueError(
-            f"max_seq_length must be from 3, two special tokens and one of text, to {limit}, the encoder's limit, but "
+            f"max_seq_length must be from 3 (two special tokens and one of text) to {limit} (the encoder's limit), but "
             f"is {max_seq_length}"
         )
     tokenizer = copy.deepcopy(tokenizer)
@@ -254,10 +243,9 @@ def limit_length(
 
 
 def make_loader_config(model: PreTrainedModel) -> PreTrainedConfig:
-    """Return the configuration by which loaders of ONNX know what to do: one of ours is that of its encoder.
+    """Return the configuration for ONNX loaders; for one of our models, that of its encoder.
 
-    They choose by the type of the model, know none of ours, and read of the rest the labels alone. What the program
-    computes does not depend on it.
+    Loaders do not know our model types. They read the type and the labels; the program itself does not depend on them.
     """
     if not isinstance(model, BackbonePreTrainedModel):
         return model.config
@@ -271,7 +259,7 @@ def make_loader_config(model: PreTrainedModel) -> PreTrainedConfig:
 
 
 def save_program(program: Any, file: Path) -> None:
-    """Write an ONNX program as one file, or with its weights beside it where one file cannot hold them."""
+    """Write an ONNX program as one file, or with its weights in a second file if they are too large."""
     import onnx_ir
 
     file.parent.mkdir(exist_ok=True)
@@ -283,18 +271,14 @@ def save_program(program: Any, file: Path) -> None:
 
 
 def check_place(folder: Path) -> None:
-    """Check that an export may go into a folder.
-
-    Raises:
-        ValueError: It holds something else than an earlier export.
-    """
+    """Raise a ValueError unless a folder is new or contains only an earlier export."""
     held = sorted(path.name for path in folder.glob("[!_.]*"))
-    # A run that was killed may have left a program without its report; the next one replaces it.
+    # A killed run may have left a program without its report; the next run replaces it.
     if held and REPORT not in held and not list_programs(folder):
         listed = ", ".join(held[:5]) + (f" and {len(held) - 5} more" if len(held) > 5 else "")
         raise ValueError(
-            f"an export must go into a new folder or that of an earlier export, but {folder} holds {listed}. Name "
-            "another."
+            f"the output folder must be new or contain an earlier export, but {folder} has {listed}. Name another "
+            "folder."
         )
 
 
@@ -306,14 +290,9 @@ def list_programs(folder: Path) -> list[Path]:
 def make_inputs(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, shape: tuple[int, int]
 ) -> dict[str, torch.Tensor]:
-    """Make a batch as the tokenizer would, of random entries, the second half of the last row being padding.
+    """Return a batch of random tokens with the inputs of the tokenizer; the second half of the last row is padding.
 
-    Args:
-        model: Says by its `forward` which inputs it takes.
-        tokenizer: Says which inputs it gives.
-
-    Returns:
-        The inputs, each of that shape; always the same.
+    The same arguments give the same batch.
     """
     generator = torch.Generator().manual_seed(0)
     special = torch.tensor(sorted(tokenizer.all_special_ids))
@@ -330,7 +309,7 @@ def make_inputs(
 
 @torch.no_grad()
 def measure_difference(model: PreTrainedModel, exported: Any, inputs: dict[str, torch.Tensor]) -> float:
-    """Return the largest absolute difference between the outputs of a model and of its export, padding left out."""
+    """Return the largest absolute difference between the outputs of a model and its export, without padding."""
     differences = []
     theirs = read_outputs(exported(**inputs))
     for name, output in read_outputs(model(**inputs)).items():
@@ -338,11 +317,11 @@ def measure_difference(model: PreTrainedModel, exported: Any, inputs: dict[str, 
         if output.shape[:2] == inputs["input_ids"].shape:
             difference = difference[inputs["attention_mask"].bool()]
         differences.append(difference.max())
-    return torch.stack(differences).max().item()  # NaN if any is: max() of Python would pass over it
+    return torch.stack(differences).max().item()  # Python's max() would ignore a NaN
 
 
 def read_outputs(outputs: Any) -> dict[str, torch.Tensor]:
-    """Return the outputs of a model or a program by name, of hidden states the last alone."""
+    """Return the outputs of a model or a program by name; of the hidden states, only the last."""
     named = dict(outputs.items())
     if "hidden_states" in named:
         named["last_hidden_state"] = named.pop("hidden_states")[-1]
@@ -353,33 +332,28 @@ def read_outputs(outputs: Any) -> dict[str, torch.Tensor]:
 
 
 def check_quantization(int8: bool, export_format: str, texts: Sequence[str], min_cosine: float) -> None:
-    """Check the options of int8 before work starts.
-
-    Raises:
-        ValueError: One does not fit; says which.
-    """
+    """Raise a ValueError unless the options of int8 fit, before work starts."""
     if not 0 <= min_cosine <= 1:
         raise ValueError(f"min_cosine must be from 0 to 1, but is {min_cosine}")
     if int8 and export_format != "onnx":
         raise ValueError(f"int8 needs export_format='onnx', but export_format is {export_format!r}")
     if int8 and not any(map(str.strip, texts)):
-        raise ValueError("int8 is compared with float32 on texts, but there is none. Give some of your domain.")
+        raise ValueError("int8 needs texts for a comparison with float32, but got none. Give some of your domain.")
 
 
 def quantize(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, exported: Any, texts: Sequence[str], min_cosine: float
 ) -> tuple[Any, QuantizationReport]:
-    """Return the program in int8, and how close it comes.
+    """Return the int8 program and its report.
 
     Args:
-        model: The model.
-        tokenizer: Cuts texts at the longest that is served.
-        exported: Its export in float32.
+        tokenizer: Truncates texts to the maximum length to serve.
+        exported: The float32 export of the model.
         texts: Real texts.
         min_cosine: See `export_model`.
 
     Raises:
-        ValueError: No scheme comes close enough.
+        ValueError: No scheme is close enough.
     """
     from transformers import exporters
     from transformers.exporters.base import ExportedComponent
@@ -398,15 +372,15 @@ def quantize(
     best = max(reports, key=lambda report: min(report.cosines.values()))
     name, cosine = min(best.cosines.items(), key=lambda item: item[1])
     raise ValueError(
-        f"int8 must give {name} with a cosine to float32 of at least {min_cosine} on each of {best.num_texts} texts, "
-        f"but the smallest is {cosine:.3f}; nothing was written. Accept it with --min_cosine, or leave out --int8."
+        f"the cosine of {name} between int8 and float32 must be at least {min_cosine} on each of {best.num_texts} "
+        f"texts, but the smallest is {cosine:.3f}; nothing was written. Lower --min_cosine, or leave out --int8."
     )
 
 
 def quantize_channels(program: Any, sample: dict[str, Any]) -> Any:
-    """Quantize weights with a scale for each output, and activations while the program runs: one scale for a tensor.
+    """Quantize weights with a scale per output channel, and activations at run time with a scale per tensor.
 
-    The fastest. One scale for a whole matrix would cost ten times as much of the cosine.
+    This is the fastest scheme. With one scale per weight matrix, the cosine would lose ten times as much.
     """
     from transformers import exporters
 
@@ -415,10 +389,10 @@ def quantize_channels(program: Any, sample: dict[str, Any]) -> Any:
 
 
 def quantize_blocks(program: Any, sample: dict[str, Any]) -> Any:
-    """Quantize weights and activations with a scale for each 128 inputs.
+    """Quantize weights and activations with a scale per 128 inputs.
 
-    Activations between the two layers of a feed-forward have outliers, which leave few of 256 steps to the rest of
-    their tensor; in blocks they spoil their neighbors alone.
+    Activations inside a feed-forward network have outliers. With one scale per tensor, few of the 256 steps remain for
+    the other values; in blocks, outliers affect only their neighbors.
     """
     import onnx_ir
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
@@ -426,7 +400,7 @@ def quantize_blocks(program: Any, sample: dict[str, Any]) -> Any:
 
     embeddings = exporters.OnnxRuntimeQuantizer(exporters.OnnxRuntimeDynamicConfig(op_types_to_quantize=["Gather"]))
     program = embeddings.quantize(program, sample, embeddings.supported_formats[0])
-    # The level asks for arithmetic of 8 bits; without it weights alone are.
+    # The level requests 8-bit arithmetic; without it only the weights have 8 bits.
     matrices = MatMulNBitsQuantizer(
         onnx_ir.to_proto(program), bits=8, block_size=128, is_symmetric=True, accuracy_level=4
     )
@@ -435,13 +409,13 @@ def quantize_blocks(program: Any, sample: dict[str, Any]) -> Any:
 
 
 SCHEMES = {"channels": quantize_channels, "blocks": quantize_blocks}
-"""Fastest first; the next one is for models of which it is not close enough."""
+"""Fastest first; the next scheme is for models whose outputs the first one changes too much."""
 
 
 def read_inputs(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """Yield what the model reads of each text, one in a batch; the last is as long as a text may be."""
+    """Yield the model's inputs for each text, in batches of one; the last text has the maximum length."""
     texts = [text for text in texts if text.strip()][:NUM_TEXTS]
     longest = " ".join(texts)
     while len(tokenizer(longest, truncation=True)["input_ids"]) < tokenizer.model_max_length:
@@ -450,7 +424,7 @@ def read_inputs(
     for text in (*texts[: NUM_TEXTS - 1], longest):
         inputs = tokenizer(text, truncation=True, return_tensors="pt")
         if type(model).__name__.endswith("ForMaskedLM"):
-            inputs["input_ids"][:, 3:-1:7] = tokenizer.mask_token_id  # one of seven, about the share that is trained
+            inputs["input_ids"][:, 3:-1:7] = tokenizer.mask_token_id  # every seventh, about the share of training
         yield {name: tensor for name, tensor in inputs.items() if name in accepted}
 
 
@@ -458,13 +432,13 @@ def read_inputs(
 def compare_outputs(
     model: PreTrainedModel, quantized: Any, batches: Sequence[dict[str, torch.Tensor]], mask_id: int | None
 ) -> tuple[dict[str, float], float | None]:
-    """Return the smallest cosine of each output over the texts, and the share of the predictions that are the same.
+    """Return the smallest cosine of each output over the texts, and the share of equal predictions.
 
     Args:
-        model: In float32.
-        quantized: Its program in int8.
+        model: The float32 model.
+        quantized: The int8 program.
         batches: One text each.
-        mask_id: Where a text has this token, a masked LM is asked there alone: it only repeats the others.
+        mask_id: Compare a masked LM only at this token; elsewhere it merely repeats its input.
     """
     cosines: dict[str, list[float]] = {}
     same: list[torch.Tensor] = []
@@ -477,7 +451,7 @@ def compare_outputs(
                 if masked.any() and pair.shape[1:3] == masked.shape:
                     pair = pair[:, masked]
                 same.append((pair[0].argmax(-1) == pair[1].argmax(-1)).flatten())
-                if pair.shape[-1] > 2:  # what all have in common changes no probability, but raises the cosine
+                if pair.shape[-1] > 2:  # a common offset changes no probability, but raises the cosine
                     pair = pair - pair.mean(-1, keepdim=True)
             else:
                 pair = pair.mean(2)

@@ -1,4 +1,4 @@
-"""Files as a whole or not at all: one file, the files of a folder, and one process that writes into a folder."""
+"""Write files completely or not at all, replace the files of a folder together, and lock a folder."""
 
 import errno
 import hashlib
@@ -16,29 +16,21 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-# Names with an underscore: neither Trainer nor this package pushes them to the Hub.
+# Neither Trainer nor this package pushes names that begin with an underscore.
 UNFINISHED, FINISHED, LOCK = "_unfinished", "_finished", "_run.lock"
 LIST = "_files.json"
 
 
 def write_text(file: str | Path, text: str) -> None:
-    """Write a file as a whole or not at all.
-
-    Args:
-        file: Where to; replaced if it exists.
-    """
+    """Write a file completely or not at all; an existing file is replaced."""
     with write_whole(file) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
 
 
 @contextmanager
 def write_whole(file: str | Path) -> Iterator[Path]:
-    """Give a path to write to, which takes the place of a file once it is written.
-
-    Args:
-        file: Replaced if it exists, and left as it is where writing fails.
-    """
-    # One name per writer: two writers of the same file would move each other's file away.
+    """Yield a path to write to, which replaces `file` afterwards. If writing fails, `file` stays unchanged."""
+    # Each writer has its own name; otherwise two writers of one file would move each other's file away.
     unfinished = Path(f"{file}.{uuid.uuid4().hex}.unfinished")
     try:
         yield unfinished
@@ -49,14 +41,14 @@ def write_whole(file: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def write_folder(folder: str | Path, replaced: Sequence[str] = ()) -> Iterator[Path]:
-    """Give a folder to write into, whose files then move into another folder: all of them or none.
+    """Yield a folder to write into, whose files then move to `folder`, all of them or none.
 
-    A kill while they move leaves the rest in `_finished`, complete; `finish_writing` moves it. A model that was there
-    is whole until then.
+    If the process is killed during the move, the remaining files are complete in `_finished`, and `finish_writing`
+    moves them. A model that was in `folder` stays complete until the move begins.
 
     Args:
-        folder: Where the files go; made if it does not exist.
-        replaced: Patterns of the files there that belong to what is replaced, such as an old model's second shard.
+        folder: Created if it does not exist.
+        replaced: Patterns of old files to delete, such as the second shard of an old model.
     """
     unfinished = begin_writing(folder)
     try:
@@ -76,7 +68,7 @@ def begin_writing(folder: str | Path) -> Path:
 
 
 def end_writing(folder: str | Path, replaced: Sequence[str] = ()) -> None:
-    """Move what was written since `begin_writing`; see `write_folder`."""
+    """Move the files written since `begin_writing`; see `write_folder`."""
     unfinished = Path(folder, UNFINISHED)
     files = sorted(path.relative_to(unfinished).as_posix() for path in unfinished.rglob("*") if path.is_file())
     paths = [path for pattern in replaced for path in Path(folder).glob(pattern) if path.is_file()]
@@ -87,7 +79,7 @@ def end_writing(folder: str | Path, replaced: Sequence[str] = ()) -> None:
 
 
 def finish_writing(folder: str | Path) -> None:
-    """Move what a killed process had written as a whole, and delete what it had not."""
+    """Move the files that a killed process had completed, and delete the others."""
     folder, finished = Path(folder), Path(folder, FINISHED)
     if (finished / LIST).is_file():
         names = json.loads((finished / LIST).read_text(encoding="utf-8"))
@@ -95,7 +87,7 @@ def finish_writing(folder: str | Path) -> None:
             (folder / name).unlink(missing_ok=True)
         # The configuration comes last: without it nothing loads a half-moved model.
         for name in sorted(names["new"], key=lambda name: name == "config.json"):
-            if (finished / name).exists():  # else a process moved it, which was killed then
+            if (finished / name).exists():  # otherwise a killed process moved it already
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 os.replace(finished / name, folder / name)
         (finished / LIST).unlink()
@@ -106,14 +98,14 @@ def finish_writing(folder: str | Path) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Delete what killed writers left; the caller holds the folder's lock."""
-    for file in folder.glob("*.unfinished"):  # of `write_whole`
+    """Delete the leftovers of killed writers; the caller holds the folder's lock."""
+    for file in folder.glob("*.unfinished"):  # from `write_whole`
         if file.is_file():
             file.unlink()
 
 
 def replace_folder(new: Path, folder: Path) -> None:
-    """Put a folder in the place of another, which is whole until then; see `restore_folder`."""
+    """Replace a folder by another one; the old folder stays complete until then. See `restore_folder`."""
     old = name_replaced(folder)
     if folder.exists():
         os.replace(folder, old)
@@ -122,7 +114,7 @@ def replace_folder(new: Path, folder: Path) -> None:
 
 
 def restore_folder(folder: Path) -> None:
-    """Undo, or finish, what `replace_folder` was killed in."""
+    """Undo or finish a `replace_folder` that was killed."""
     old = name_replaced(folder)
     if old.exists() and not folder.exists():
         os.replace(old, folder)
@@ -131,20 +123,20 @@ def restore_folder(folder: Path) -> None:
 
 
 def name_replaced(folder: Path) -> Path:
-    """Return where `replace_folder` keeps the old folder until the new one is in its place."""
+    """Return the name under which `replace_folder` keeps the old folder until the new one is in place."""
     return folder.with_name(f"{folder.name}.replaced")
 
 
 @contextmanager
 def lock_folder(folder: str | Path) -> Iterator[None]:
-    """Keep other processes from writing into a folder; the lock falls with the process, also when it is killed.
+    """Keep other processes from writing into a folder. The lock is released when the process ends or is killed.
 
     Args:
-        folder: Made if it does not exist.
+        folder: Created if it does not exist.
 
     Raises:
-        ValueError: Another process holds the lock; says which.
-        OSError: The disk became full; names the place.
+        ValueError: Another process holds the lock.
+        OSError: The disk became full.
     """
     path = Path(folder, LOCK)
     is_new = not path.parent.exists()
@@ -154,11 +146,11 @@ def lock_folder(folder: str | Path) -> Iterator[None]:
         lock.acquire(timeout=0)
     except Timeout:
         raise ValueError(
-            f"one run writes into a folder at a time; {_read_holder(path)} is writing into {folder}. Wait for it, or "
-            "name another folder."
+            f"only one run may write into a folder, but {_read_holder(path)} is writing into {folder}. Wait for that "
+            "run, or name another folder."
         ) from None
     try:
-        # Windows may refuse to open a locked file; the lock holds without a name in it.
+        # Windows may refuse to open a locked file; the lock works without a name in it.
         with suppress(PermissionError):
             path.write_text(
                 f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}",
@@ -170,14 +162,14 @@ def lock_folder(folder: str | Path) -> Iterator[None]:
             raise describe_full_disk(error, folder) from error
         raise
     finally:
-        # Before the release: afterwards it may be another's. A process that opened it before looks whether it is still
-        # there once it has the lock.
+        # Delete the file before the release; afterwards another process may own it. A process that opened the file
+        # earlier checks that it still exists once it has the lock.
         with suppress(OSError):
             path.unlink()
         lock.release()
         if is_new:
             with suppress(OSError):
-                path.parent.rmdir()  # if it is empty: what is refused leaves nothing
+                path.parent.rmdir()  # if it is empty: a refused run leaves nothing behind
 
 
 def _read_holder(lock: Path) -> str:
@@ -187,40 +179,40 @@ def _read_holder(lock: Path) -> str:
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Return whether a full disk is behind an error, also where a library lost the number of the error on the way."""
+    """Return whether a full disk caused an error, even if a library dropped the error number."""
     while error is not None:
         text = str(error)
         if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in text:
             return True
-        if "PytorchStreamWriter failed writing" in text or "unexpected pos" in text:  # torch.save gives no reason
+        if "PytorchStreamWriter failed writing" in text or "unexpected pos" in text:  # torch.save names no cause
             return True
         error = error.__cause__ or error.__context__
     return False
 
 
 def describe_full_disk(error: BaseException, folder: str | Path = ".") -> OSError:
-    """Return the error that names the place which has no room.
+    """Return an error that names the folder whose disk is full.
 
     Args:
-        error: For which `is_disk_full`.
-        folder: Where the command writes; named unless the error, or a disk without room, says better.
+        error: An error for which `is_disk_full` is true.
+        folder: Output folder of the command, for when neither the error nor a full disk shows a better one.
     """
     if isinstance(error, OSError) and ("room on the disk" in str(error) or "is full" in str(error)):
-        return error  # says it already
+        return error  # names the place already
     named: BaseException | None = error
     while named is not None and not getattr(named, "filename", None):
         named = named.__cause__ or named.__context__
     place = getattr(named, "filename", None) or _find_full_disk(folder)
     full = OSError(
-        f"a file needs room on the disk; there is none left for {place}. Nothing that was complete is lost: make "
-        "room and give the same command again."
+        f"a file needs room on the disk of {place}, but the disk is full. Nothing complete is lost: make room and "
+        "repeat the command."
     )
     full.errno = errno.ENOSPC
     return full
 
 
 def _find_full_disk(folder: str | Path) -> Path:
-    """Return the first folder that a command writes into whose disk has no room; else `folder`."""
+    """Return the first folder of a command whose disk is full; else `folder`."""
     from datasets import config
 
     places = [Path(folder), Path(config.HF_DATASETS_CACHE), Path(tempfile.gettempdir())]
@@ -231,26 +223,22 @@ def _find_full_disk(folder: str | Path) -> Path:
 
 
 def write_json(path: str | os.PathLike, content: Any) -> None:
-    """Write `content` to `path` whole or not at all: a killed run never leaves half a result."""
+    """Write `content` to `path` completely or not at all: a killed run never leaves half a result."""
     write_text(Path(path), json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_json(path: str | os.PathLike) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        ValueError: It is no whole JSON.
-    """
+    """Read a JSON file; raise a ValueError if it is not complete."""
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(
-            f"{path} must be whole JSON, but cannot be read: {error}. Delete it, it is made again."
+            f"{path} must be complete JSON, but cannot be read: {error}. Delete it; the command writes it again."
         ) from None
 
 
 def fingerprint_files(files: Sequence[str | Path]) -> str:
-    """Return a digest of what files hold, one after the other."""
+    """Return a digest of the contents of files in their order."""
     digest = hashlib.sha256()
     for file in files:
         with Path(file).open("rb") as stream:

@@ -1,4 +1,4 @@
-"""Continued pre-training with LoRA, the cheap way that most people use today; peft does the work."""
+"""Continued pre-training with LoRA, the usual inexpensive way; peft does the work."""
 
 import re
 from pathlib import Path
@@ -14,16 +14,16 @@ from hf_domain.tokenization import VocabularyDelta
 
 
 def add_lora(model: PreTrainedModel, delta: VocabularyDelta | None = None, rank: int = 16) -> PeftModel:
-    """Freeze a model and train a low-rank change of each of its linear layers, and the rows of new tokens.
+    """Freeze a model, and train low-rank changes of its linear layers and the embedding rows of new tokens.
 
     Args:
-        model: With the new rows already, if there are any.
-        delta: What an expanded vocabulary added; its rows are trained in full. A low-rank change of the table would
-            not help them: a row that was made today has to move on its own.
-        rank: Of the change. Our choice is 16, with twice that as alpha, as in peft's examples.
+        model: Must already have the rows of new tokens.
+        delta: Delta of an expanded vocabulary. Its rows are trained in full, because a low-rank change of the table
+            cannot move each new row on its own.
+        rank: Rank of the changes. Our choice is 16, with alpha twice as large, as in peft's examples.
 
     Returns:
-        The model to train; `merge_lora` makes an ordinary one of it.
+        The model to train; `merge_lora` turns it into an ordinary model.
     """
     tokens = None
     if delta is not None:
@@ -42,16 +42,9 @@ def add_lora(model: PreTrainedModel, delta: VocabularyDelta | None = None, rank:
 
 
 def merge_lora(model: PeftModel, output_dir: str | Path) -> PreTrainedModel:
-    """Add the changes to the weights, and save the ordinary model where the adapter was saved.
-
-    Args:
-        model: Made by `add_lora`.
-
-    Returns:
-        The ordinary model.
-    """
+    """Merge the changes of `add_lora` into the weights, save the ordinary model over the adapter, and return it."""
     merged: Any = model.merge_and_unload()
-    # The card is replaced too: Trainer reads from it that the folder holds an adapter.
+    # Also replace the card: Trainer reads from it that the folder contains an adapter.
     with write_folder(output_dir, replaced=("adapter_*", "README.md")) as folder:
         merged.save_pretrained(folder)
     return merged

@@ -1,9 +1,9 @@
-"""The layers of our models that LoRA changes, as patterns of their names: apart from lora.py, which imports peft."""
+"""Patterns of the layers of our models that LoRA changes; not in lora.py, which imports peft."""
 
 # The memory of G-MAP and the frozen passage encoder of RADA, which their methods never train.
 SECOND_ENCODERS = r"(.*\.)?(memory|passage_backbone)\..*"
-# Queries and values, as peft takes of the stock encoders of all families, also of exBERT's side modules. RADA's
-# interface is taken whole: its output starts at zero, and without that it would add nothing.
+# Queries and values, peft's choice for stock encoders of all families, and the same in exBERT's side modules. RADA's
+# interface has LoRA in all layers: its output layer starts at zero and must train, or the interface adds nothing.
 LORA_TARGETS = (
     rf"(?!{SECOND_ENCODERS})"
     r"(.*\.(query|value|query_proj|value_proj|q_lin|v_lin|Wqkv|query_key_value)|(.*\.)?interface\.(key|output))"

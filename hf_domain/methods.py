@@ -1,9 +1,10 @@
-"""The methods: one table that every command, comparison, model card and publication reads.
+"""The table of methods, which every command, comparison, model card and publication reads.
 
-`METHODS` says what a method is, how its model is built from an encoder, and what its model card says; `RECIPES` of
-recipes.py says how a comparison uses the methods. To add a method, add a row here; CONTRIBUTING.md has all the steps.
+`METHODS` describes each method: how its model is built from an encoder, and the text of its model card. `RECIPES` in
+recipes.py defines how a comparison uses the methods. To add a method, add a row here; CONTRIBUTING.md lists all steps.
 
-The table imports nothing heavy: the commands read it before torch is there. Builders import what they build.
+The table imports no large library, because the commands read it before they import torch. Each builder has its own
+imports.
 """
 
 from collections.abc import Callable
@@ -11,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 # --------------------------------------------------------------------------------------------- how models are built
-# A builder of masked LM gets the stock masked LM, its tokenizer, what an expanded vocabulary added (or None), the
-# arguments of the command and the method's own options, and returns the model to train.
+# A builder for masked LM gets the stock masked LM, its tokenizer, the delta of an expanded vocabulary (or None), the
+# arguments of the command and the options of the method. It returns the model to train.
 
 
 def build_dapt(model: Any, tokenizer: Any, delta: Any, args: Any, options: dict[str, Any]) -> Any:
@@ -23,7 +24,7 @@ def build_dapt(model: Any, tokenizer: Any, delta: Any, args: Any, options: dict[
 
 
 def build_lora(model: Any, tokenizer: Any, delta: Any, args: Any, options: dict[str, Any]) -> Any:
-    """Return the encoder with low-rank changes; the rows of new tokens train in full."""
+    """Return the encoder with low-rank changes; the embedding rows of new tokens train in full."""
     from hf_domain.lora import add_lora
     from hf_domain.training.stock_models import decode_labeled_rows_only
 
@@ -52,33 +53,33 @@ def prepare_varmae(model: Any, batches: Any) -> None:
 
 
 def build_exbert(model: Any, tokenizer: Any, delta: Any, args: Any, options: dict[str, Any]) -> Any:
-    """Return an exBERT, whose extension vocabulary holds the new entries."""
+    """Return an exBERT whose extension vocabulary has the new entries."""
     from hf_domain.modeling.modeling_exbert import ExBertForMaskedLM
 
     return ExBertForMaskedLM.from_backbone(model, extension_vocabulary=delta, **options)
 
 
 def build_exbert_adapter(model: Any, tokenizer: Any, delta: Any, args: Any, options: dict[str, Any]) -> Any:
-    """Return the encoder with an exBERT beside it, as an adapter of peft.
+    """Return the encoder with exBERT's modules as an adapter of peft.
 
     Raises:
-        ValueError: The encoder is an exBERT already, or an option would change it.
+        ValueError: The encoder is an exBERT already, or an option would change the encoder.
     """
     from hf_domain.exbert.convert import convert_to_adapter
     from hf_domain.training.stock_models import decode_labeled_rows_only
 
     if model.config.model_type == "exbert" or {"freeze_backbone", "backbone_dropout"} & {*options}:
         raise ValueError(
-            "an exBERT adapter needs a plain encoder, which stays as it is, and takes neither freeze_backbone "
-            f"nor backbone_dropout, but got {args.model_name_or_path} and {options}. Use --method exbert to train "
-            "an exBERT further, or its base as well."
+            "an exBERT adapter needs a plain encoder, which it does not change, and has no option freeze_backbone or "
+            f"backbone_dropout, but got {args.model_name_or_path} and {options}. Use --method exbert to train an "
+            "exBERT further, or to train its base as well."
         )
     exbert = build_exbert(model, tokenizer, delta, args, options)
     return convert_to_adapter(exbert, decode_labeled_rows_only(model))
 
 
 def save_exbert_adapter(model: Any, output_dir: str) -> Any:
-    """Save the adapter, and the exBERT that it makes of its base."""
+    """Save the adapter, and the exBERT model of adapter and base."""
     from hf_domain.exbert.convert import save_as_model
 
     return save_as_model(model, output_dir)
@@ -108,8 +109,8 @@ def build_rada(model: Any, tokenizer: Any, delta: Any, args: Any, options: dict[
     return RadaForMaskedLM.from_backbone(model, **options)
 
 
-# A builder of a task gets the task's name in class names (ForSequenceClassification, ...), the arguments of the command
-# and the options of the configuration, labels among them.
+# A builder for a task gets the suffix of its classes (ForSequenceClassification, ...), the arguments of the command,
+# and the options of the configuration, including the labels.
 
 
 def build_gmap_for_task(task: str, args: Any, options: dict[str, Any]) -> Any:
@@ -119,7 +120,7 @@ def build_gmap_for_task(task: str, args: Any, options: dict[str, Any]) -> Any:
 
     options = {**options, "memory_revision": args.memory_revision}
     if args.tokenizer_name is not None and "memory_tokenizer" not in options:
-        # The run reads its text with this tokenizer, not with the one beside the encoder.
+        # The run tokenizes its text with this tokenizer, which may differ from the encoder's own.
         options["memory_tokenizer"] = compare_tokenizers(
             args.tokenizer_name,
             args.memory_name_or_path,
@@ -143,37 +144,37 @@ def build_rada_for_task(task: str, args: Any, options: dict[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class Method:
-    """What a method is, and what its model card says."""
+    """A method, and the text of its model card."""
 
     title: str
     paper: str
     """Authors, year and link."""
     summary: str
-    """What was made of `{base_model}`."""
+    """The first sentence of the card: what training made from `{base_model}`."""
     citation: str
     """BibTeX."""
     model_type: str | None = None
-    """That of its checkpoints, whose code is ours; None: the checkpoints are stock models."""
+    """Model type of its checkpoints, whose code is ours; None if the checkpoints are stock models."""
     build: Callable[..., Any] | None = None
-    """Builds the model of `hf-domain mlm --method`; None: another method's command makes this one."""
+    """Builds the model for `hf-domain mlm --method`; None if another method's command trains this one."""
     finish: Callable[[Any, str], Any] | None = None
-    """Saves what was trained in another form. Until then the folder holds an adapter."""
+    """Saves the trained adapter in another form."""
     build_for_task: Callable[..., Any] | None = None
-    """Builds the model of `hf-domain classification --method` and the other tasks."""
+    """Builds the model for `hf-domain classification --method` and the other tasks."""
     start: dict[str, Any] = field(default_factory=dict)
-    """Options of the recommended start; `--start paper` leaves them out, `--config_overrides` wins over them."""
+    """Options of the recommended start; `--start paper` omits them, and `--config_overrides` overrides them."""
     learning_rate: float | None = None
-    """The least of what it adds beside its encoder, from the recommended start; None: that of the encoder."""
+    """Minimum learning rate of the added weights with the recommended start; None uses the encoder's rate."""
     prepare: Callable[[Any, Any], None] | None = None
-    """Measures what the recommended start needs on batches of the training text, before the first step."""
+    """Prepares the recommended start on batches of the training text, before the first step."""
     keeps_encoder: bool = False
-    """Trains the weights of the encoder itself, so it continues from any checkpoint and has no options."""
+    """Whether it trains the encoder's own weights: it then continues from any checkpoint and has no options."""
     extends_vocabulary: bool = False
-    """Keeps the entries of an expanded vocabulary beside the encoder's table."""
+    """Whether the entries of an expanded vocabulary have a table beside the encoder's."""
     trains_rows_apart: bool = False
-    """Trains the rows of new entries apart from the encoder's table."""
+    """Whether the rows of new entries train while the encoder's table is frozen."""
     trains_top_layers: bool = False
-    """Fine-tuning trains the head and the top three layers of its checkpoints, unless `--train_top_layers` is given."""
+    """Whether fine-tuning trains only the head and the top three layers, unless `--train_top_layers` is given."""
     reads_memory: bool = False
     """Needs `--memory_name_or_path`."""
     reads_passages: bool = False
@@ -184,7 +185,7 @@ class Method:
         return not self.keeps_encoder and self.model_type != model_type
 
 
-# Of DAPT and of TAPT.
+# For DAPT and TAPT.
 DONT_STOP_PRETRAINING = """@inproceedings{gururangan-etal-2020-dont,
   title = "Don't Stop Pretraining: Adapt Language Models to Domains and Tasks",
   author = "Gururangan, Suchin and others",
@@ -210,8 +211,8 @@ METHODS: dict[str, Method] = {
     "adalm": Method(
         title="AdaLM's vocabulary expansion and DAPT",
         paper="Yao et al. 2021, <https://aclanthology.org/2021.findings-acl.40>",
-        summary="{base_model}, whose vocabulary got words of its domain, trained further with masked language modeling "
-        "on text of it.",
+        summary="{base_model} with words of its domain added to the vocabulary, trained further with masked language "
+        "modeling on text of the domain.",
         citation="""@inproceedings{yao-etal-2021-adapt,
   title = "Adapt-and-Distill: Developing Small, Fast and Effective Pretrained Language Models for Domains",
   author = "Yao, Yunzhi and others",
@@ -248,8 +249,9 @@ METHODS: dict[str, Method] = {
 }""",
         model_type="varmae",
         build=build_varmae,
-        # The mean starts as the encoder's state, and the noise low: a frozen encoder's predictions survive both.
-        # Of the paper's candidates for lambda the smallest: with 10 the noise is back at full size after 200 steps.
+        # The mean starts as the encoder's state and the noise is low, so a frozen encoder's predictions stay the same.
+        # The KL weight is the smallest of the paper's candidates for lambda: with 10, the noise is back at full size
+        # after 200 steps.
         start={"residual": True, "log_variance_init": -4.0, "kl_weight": 1.0, "unmasked_kl_weight": 1.0},
         prepare=prepare_varmae,
     ),
@@ -266,7 +268,7 @@ METHODS: dict[str, Method] = {
 }""",
         model_type="exbert",
         build=build_exbert,
-        # Side modules start as parts of the layers beside them, and weigh a twentieth.
+        # Side modules start as parts of the layers beside them, with a weight of a twentieth.
         start={"side_init": "base", "gate_bias_init": 3.0, "extension_init": "pieces"},
         extends_vocabulary=True,
         trains_rows_apart=True,
@@ -294,7 +296,7 @@ METHODS: dict[str, Method] = {
         title="RADA",
         paper="Xu et al. 2023, <https://aclanthology.org/2023.repl4nlp-1.5>",
         summary="{base_model} with an interface that reads retrieved passages, trained by masked language modeling on "
-        "text of its domain. Without passages it is its encoder alone.",
+        "text of its domain. Without passages it computes what its encoder alone computes.",
         citation="""@inproceedings{xu-etal-2023-retrieval,
   title = "Retrieval-Augmented Domain Adaptation of Language Models",
   author = "Xu, Benfeng and others",
@@ -304,7 +306,8 @@ METHODS: dict[str, Method] = {
         model_type="rada",
         build=build_rada,
         build_for_task=build_rada_for_task,
-        # The retrieval's order at first, which one word of a passage can overrule; choices become firm in training.
+        # Selection starts with the order of the retrieval, which one word of a passage can overrule. It becomes more
+        # decided in training.
         start={
             "scores": "logsumexp",
             "prior_scale_init": 4.0,
@@ -316,7 +319,7 @@ METHODS: dict[str, Method] = {
         reads_passages=True,
     ),
 }
-# Training starts from a stock model; the result is published as the exBERT that it makes of its base.
+# Training starts from a stock model; the result is published as an exBERT model.
 METHODS["exbert_adapter"] = replace(
     METHODS["exbert"],
     title="exBERT as an adapter",
@@ -325,12 +328,12 @@ METHODS["exbert_adapter"] = replace(
     finish=save_exbert_adapter,
 )
 
-# The baseline: every other method is compared with it.
+# The method that all others are compared with.
 BASELINE = "dapt"
 NO_ADAPTATION = "fine_tune"
 # `hf-domain mlm --method`
 PRETRAINING_METHODS = tuple(name for name, method in METHODS.items() if method.build is not None)
-# `hf-domain classification --method`, and of the other tasks; the first is the encoder as it is.
+# `hf-domain classification --method` and the same for the other tasks; the first is the encoder alone.
 PLAIN = "plain"
 TASK_METHODS = (PLAIN, *(name for name, method in METHODS.items() if method.build_for_task is not None))
 # Model types whose code travels with a checkpoint; all other types belong to transformers.
@@ -338,5 +341,5 @@ OWN_TYPES = tuple(dict.fromkeys(method.model_type for method in METHODS.values()
 
 
 def find_methods(model_type: str) -> list[Method]:
-    """Return the rows of the methods that make checkpoints of this type; none makes a stock model's."""
+    """Return the methods with checkpoints of this type; empty for a stock model."""
     return [method for method in METHODS.values() if method.model_type == model_type]

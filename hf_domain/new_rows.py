@@ -1,4 +1,4 @@
-"""The rows of a model for the new entries of its tokenizer."""
+"""Add, measure and train the embedding rows of new tokenizer entries."""
 
 import json
 import os
@@ -20,8 +20,8 @@ from hf_domain.files import write_text
 from hf_domain.tokenization import VocabularyDelta
 
 LARGEST_PADDING = 1024
-"""Rows by which a table may exceed its tokenizer (our choice): DeBERTa-v3 pads by 99 and no encoder we know by more,
-while the table of another tokenizer, or one that got its new rows already, rarely differs by less."""
+"""Rows by which a table may exceed its tokenizer (our choice). Encoders pad by at most 99 rows (DeBERTa-v3) as far as
+we know. The table of another tokenizer, or one that already has the new rows, usually differs by more than this."""
 
 
 @torch.no_grad()
@@ -31,18 +31,18 @@ def apply_delta(
     init: Literal["pieces", "random", "mean"] = "pieces",
     pad_to_multiple_of: int | None = None,
 ) -> None:
-    """Give a model rows for the new entries of an expanded tokenizer, in place.
+    """Add rows for the new entries of an expanded tokenizer to a model, in place.
 
-    The input embedding, the decoder where it is a table of its own, and the decoder's bias are filled. A table that is
-    padded beyond its tokenizer is filled from the padding on and never shrinks.
+    The rows go into the input embedding, an untied decoder, and the decoder's bias. In a padded table they replace
+    padding rows first; a table never shrinks.
 
     Args:
         model: Any model of transformers with an input embedding over the old vocabulary.
-        delta: What `expand_vocabulary` returned beside the tokenizer.
-        init: "pieces": the mean of the rows of the old pieces (AdaLM); an entry without known pieces gets the mean of
-            all. Biases, which the paper leaves open, follow the frequency of the entry as those of old entries do; a
-            delta without counts gives them the mean of the pieces too. "random": normal with the model's
-            `initializer_range`, bias 0. "mean": the mean of all old rows and biases.
+        delta: Delta that `expand_vocabulary` returned.
+        init: "pieces" uses the mean of the rows of the old tokens (AdaLM), or the mean of all rows if none is known.
+            Biases, which the paper leaves open, follow the frequency of the entry, as for old entries; without counts
+            they are the mean of the old tokens' biases. "random" draws from a normal distribution with the model's
+            `initializer_range`, with bias 0. "mean" uses the mean of all old rows and biases.
         pad_to_multiple_of: Enlarge the table to a multiple of this; a multiple of 64 is faster on a GPU.
 
     Raises:
@@ -51,8 +51,8 @@ def apply_delta(
     rows = len(_list_tables(model)[0])
     if not delta.old_size <= rows <= delta.old_size + LARGEST_PADDING:
         raise ValueError(
-            f"The model's embedding has {rows:,} rows, but the tokenizer that was expanded has {delta.old_size:,} "
-            f"entries. The table must have as many rows, or up to {LARGEST_PADDING:,} more as padding: take model and "
+            f"the embedding table must have a row for each of the {delta.old_size:,} entries of the tokenizer that was "
+            f"expanded, and at most {LARGEST_PADDING:,} rows of padding, but has {rows:,} rows. Take model and "
             f"tokenizer from the same checkpoint, and apply a delta once."
         )
     if init not in ("pieces", "random", "mean"):
@@ -69,15 +69,12 @@ def apply_delta(
 
 
 def check_not_expanded(tokenizer: PreTrainedTokenizerBase, delta: VocabularyDelta) -> None:
-    """Check that a checkpoint has not got the new entries already: their trained rows would start again.
+    """Raise a ValueError if a checkpoint already has the new entries, whose trained rows would be overwritten.
 
-    `apply_delta` sees it by the number of rows alone, and takes a few for padding.
+    `apply_delta` cannot detect this reliably, because it reads a few extra rows as padding.
 
     Args:
-        tokenizer: Of the checkpoint, before it is expanded.
-
-    Raises:
-        ValueError: The tokenizer has the entries.
+        tokenizer: The checkpoint's own tokenizer.
     """
     if delta.pieces and max(tokenizer.get_vocab().values(), default=0) + 1 >= delta.new_size:
         raise ValueError(
@@ -89,21 +86,18 @@ def check_not_expanded(tokenizer: PreTrainedTokenizerBase, delta: VocabularyDelt
 def measure_row_distances(
     before: torch.Tensor, after: torch.Tensor, delta: VocabularyDelta
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Measure how far training moved the rows of old and of new entries (Figure 5 of AdaLM).
+    """Return how far training moved the rows of old and of new entries, as L2 distances (Figure 5 of AdaLM).
 
     Args:
-        before: Embedding right after `apply_delta`, shape [rows, hidden]; a copy, since training works in place.
+        before: Embedding right after `apply_delta`, shape [rows, hidden]; a copy, because training works in place.
         after: Embedding after training, same shape.
-
-    Returns:
-        The L2 distances of the old rows, shape [old_size], and of the new rows, shape [new entries].
     """
     distances = (after.float() - before.float()).norm(dim=1)
     return distances[: delta.old_size], distances[delta.old_size : delta.new_size]
 
 
 def plot_row_distances(old: torch.Tensor, new: torch.Tensor, path: str | os.PathLike) -> None:
-    """Draw what `measure_row_distances` returned, one histogram for old and one for new rows."""
+    """Plot the result of `measure_row_distances`: a histogram of old rows and one of new rows."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5, 3.5), layout="constrained")
@@ -119,7 +113,7 @@ class RowDistances(TrainerCallback):
     """Measures how far training moved the rows, and writes `row_distances.json` and `.png` (Figure 5 of AdaLM).
 
     Args:
-        model: As it is before training; a run that continues from a checkpoint loads that later.
+        model: The model before training; a resumed run loads its checkpoint later.
     """
 
     def __init__(self, delta: VocabularyDelta, model: PreTrainedModel) -> None:
@@ -141,14 +135,14 @@ class RowDistances(TrainerCallback):
 
 
 class NewRowsFirst(TrainerCallback):
-    """Train the new rows alone for some steps, then everything.
+    """Trains only the new rows for some steps, then everything.
 
-    New rows start as guesses, and the gradients that put them right would move a pretrained encoder as well. All other
-    gradients are dropped just before the optimizer's step: freezing parameters instead would fail under a distributed
-    wrapper, which waits for the gradient of each parameter that it was built with.
+    New rows start as guesses, and the gradients that correct them would also move the pretrained encoder. All other
+    gradients are therefore dropped just before the optimizer's step. Freezing parameters would fail under a distributed
+    wrapper, which waits for the gradient of every parameter that it was built with.
 
     Args:
-        num_steps: Optimizer steps that train the new rows alone.
+        num_steps: Number of optimizer steps that train only the new rows.
     """
 
     def __init__(self, delta: VocabularyDelta, num_steps: int) -> None:
@@ -159,7 +153,7 @@ class NewRowsFirst(TrainerCallback):
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Drop the gradients of everything but the new rows, and the weight decay, which needs no gradient."""
+        """Drop all gradients except those of the new rows, and suspend weight decay, which needs no gradient."""
         if state.global_step >= self.num_steps:
             return
         tables = {id(table) for table in _list_tables(kwargs["model"])}
@@ -176,14 +170,14 @@ class NewRowsFirst(TrainerCallback):
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Put the weight decay back."""
+        """Restore the weight decay."""
         for group, weight_decay in zip(kwargs["optimizer"].param_groups, self.weight_decay, strict=False):
             group["weight_decay"] = weight_decay
         self.weight_decay = []
 
 
 def _list_tables(model: PreTrainedModel) -> list[nn.Parameter]:
-    """The parameters with one row per entry: input embedding, decoder if it is not the same, decoder bias."""
+    """Return the parameters with one row per entry: input embedding, untied decoder, decoder bias."""
     modules = [model.get_input_embeddings(), model.get_output_embeddings()]
     parameters = [parameter for module in modules if module is not None for parameter in module.parameters()]
     return list({id(parameter): parameter for parameter in parameters}.values())
@@ -209,10 +203,10 @@ def _fill_rows(table: nn.Parameter, delta: VocabularyDelta, init: str, spread: f
 
 
 def _predict_biases(old: torch.Tensor, delta: VocabularyDelta) -> torch.Tensor:
-    """Biases of new entries, by the line that fits those of old entries best against the logarithm of their counts.
+    """Return the biases of new entries, from a line fitted to the old biases over the logarithm of their counts.
 
-    The bias of a masked LM is about the logarithm of a frequency. An entry is rarer than its pieces, whose mean would
-    let it outbid all others wherever the model is unsure.
+    The bias of a masked LM is about the logarithm of a frequency. An entry is rarer than its tokens; the mean of their
+    biases would let it win wherever the model is unsure.
     """
     counts = torch.tensor(delta.counts, dtype=torch.float64, device=old.device)
     seen = counts[: delta.old_size] > 0

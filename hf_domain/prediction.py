@@ -1,4 +1,4 @@
-"""Label raw data with a fine-tuned model: texts, pairs, words or questions, with probabilities."""
+"""Label raw data (texts, pairs, words or questions) with a fine-tuned model, with probabilities."""
 
 import logging
 import os
@@ -41,19 +41,19 @@ from hf_domain.training.stock_models import check_tokenizer_fits
 
 logger = logging.getLogger(__name__)
 
-LONGEST = 512  # tokens; longer rows cost much memory, and few tasks are trained with them
+LONGEST = 512  # tokens; longer rows need much memory, and few tasks are trained on them
 
 
 @dataclass
 class Task:
-    """How a kind of head reads rows and labels them."""
+    """The functions by which a kind of head reads rows and labels them."""
 
     auto_class: Any
     collator: Callable[[PreTrainedTokenizerBase], Any]
     prepare: Callable[..., tuple[Dataset, list[str]]]
-    """Takes rows and the columns that the user named; returns the rows to read and their columns of text."""
+    """Takes rows and the columns that the user named; returns the rows to read and their text columns."""
     tokenize: Callable[..., Any]
-    """Takes a batch, its columns, the model's tokenizer, the length limit, and the tokenizer that reads the batch."""
+    """Takes a batch, the tokenizer to use, the text columns, the model's tokenizer and the length limit."""
     decode: Callable[..., list[dict[str, Any]]]
     """Takes Trainer's output, the tokenized rows, the rows and the configuration; returns the result of each row."""
 
@@ -75,29 +75,28 @@ def predict(
     Args:
         model: A folder, a name on the Hub, or a model with a head for sequence classification, token classification or
             question answering.
-        data: Texts or rows, see `load_rows`. Token classification takes `tokens`, lists of words, or texts, which are
-            cut into words and punctuation; question answering takes `question` and `context`.
-        tokenizer: Its tokenizer. Default: the one saved with the model.
+        data: Texts or rows, see `load_rows`. Token classification reads `tokens`, lists of words, or texts, which are
+            split into words and punctuation. Question answering reads `question` and `context`.
+        tokenizer: Default: the tokenizer saved with the model.
         datastore: Folder of the passages that a RADA reads.
-        num_passages: Passages retrieved for a row.
+        num_passages: Number of passages to retrieve for a row.
         text_columns: Columns that a sequence classifier reads, one or two as first,second. Default: a known pair,
-            `text`, or the only one.
-        max_seq_length: Largest number of tokens in a row. Default: the model's limit, at most 512.
-        batch_size: Rows in a batch.
+            `text`, or the only column.
+        max_seq_length: Maximum number of tokens of a row. Default: the model's limit, at most 512.
         hub_options: For `from_pretrained`: `revision`, `token`, `trust_remote_code`.
 
     Returns:
-        The rows in their order, with `prediction` (a label, a list of labels, a value, the tags of the words, or an
-        answer) and `probabilities`: of every label, of each word's tag, or of the answer.
+        The rows in their order, with two new columns. `prediction` is a label, a list of labels, a value, the tags of
+        the words, or an answer. `probabilities` are those of every label, of each word's tag, or of the answer.
 
     Raises:
         FileNotFoundError: A file is missing.
-        TypeError: The data is no texts or rows.
+        TypeError: The data contain neither texts nor rows.
         ValueError: The model has no such head, or the data do not fit it.
     """
     if max_seq_length is not None and max_seq_length < 3:
         raise ValueError(
-            f"max_seq_length must be at least 3, two special tokens and one of text, but is {max_seq_length}"
+            f"max_seq_length must be at least 3 (two special tokens and one of text), but is {max_seq_length}"
         )
     network: Any = model
     if not isinstance(model, PreTrainedModel):
@@ -136,11 +135,11 @@ def predict(
 
 
 def find_task(architectures: list[str] | None, name: str) -> Task:
-    """Find the task of a model by the name of its class.
+    """Return the task of a model by the name of its class.
 
     Args:
         architectures: As in the configuration.
-        name: The model's name, for messages.
+        name: The model's name, for errors.
 
     Raises:
         ValueError: The model has no task head.
@@ -149,8 +148,8 @@ def find_task(architectures: list[str] | None, name: str) -> Task:
         if (architectures or [""])[0].endswith(head):
             return task
     raise ValueError(
-        f"labels come from a model that was fine-tuned: {', '.join(TASKS)}; {name} is {architectures}. Fine-tune it by "
-        "hf-domain classification, ner or qa."
+        f"the model must have the head of a task ({', '.join(TASKS)}), but {name} is {architectures}. Fine-tune it "
+        "with hf-domain classification, ner or qa."
     )
 
 
@@ -158,9 +157,9 @@ def find_task(architectures: list[str] | None, name: str) -> Task:
 
 
 def prepare_texts(rows: Dataset, text_columns: str | None) -> tuple[Dataset, list[str]]:
-    """Find the text, or the pair of texts, of each row."""
+    """Return the rows and their columns of text: one, or two for pairs."""
     columns = find_text_columns(rows, text_columns)
-    logger.info(f"reads {' + '.join(columns)}")
+    logger.info(f"Columns of text: {' + '.join(columns)}")
     return rows, columns
 
 
@@ -170,7 +169,7 @@ def tokenize_columns(batch: Any, tokenizer: Any, columns: list[str], own_tokeniz
 
 
 def decode_classes(output: Any, read: Dataset, rows: Dataset, config: Any) -> list[dict[str, Any]]:
-    """Return each row's labels, with the probability of every label; for a regression only the value."""
+    """Return the labels of each row with the probabilities of all labels; for a regression, only the value."""
     logits = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
     problem_type = config.problem_type or ("regression" if config.num_labels == 1 else "single_label_classification")
     names = [config.id2label[number] for number in range(config.num_labels)]
@@ -190,7 +189,7 @@ def decode_classes(output: Any, read: Dataset, rows: Dataset, config: Any) -> li
 
 
 def split_words(text: str) -> list[str]:
-    """Cut a text into words, punctuation marks and Chinese characters, as BERT's tokenizer does before its pieces."""
+    """Split a text into words, punctuation marks and Chinese characters, as BERT's tokenizer does before WordPiece."""
     text = BertNormalizer(
         clean_text=True, handle_chinese_chars=True, strip_accents=False, lowercase=False
     ).normalize_str(text)
@@ -198,22 +197,22 @@ def split_words(text: str) -> list[str]:
 
 
 def prepare_words(rows: Dataset, text_columns: str | None) -> tuple[Dataset, list[str]]:
-    """Find the words of each row; texts are cut into words."""
+    """Return the rows with their words in `tokens`; texts are split into words."""
     if "tokens" not in rows.column_names:
         (column,) = find_text_columns(rows, text_columns or "text")
-        rows = rows.map(lambda row: {"tokens": split_words(row[column] or "")}, desc="Cutting into words")
+        rows = rows.map(lambda row: {"tokens": split_words(row[column] or "")}, desc="Splitting into words")
     return rows, ["tokens"]
 
 
 def tokenize_tagged(batch: Any, tokenizer: Any, columns: list[str], own_tokenizer: Any, max_seq_length: int) -> Any:
-    """Tokenize words; the label 0 marks the token whose prediction counts for its word."""
+    """Tokenize words; the label 0 marks the token that decides for its word."""
     prepare_for_words(tokenizer)
     words = batch[columns[0]]
     return tokenize_words(words, [[0] * len(row) for row in words], tokenizer, max_seq_length=max_seq_length)
 
 
 def decode_tags(output: Any, read: Dataset, rows: Dataset, config: Any) -> list[dict[str, Any]]:
-    """Return the tag of every word with its probability; a word beyond the length limit has none."""
+    """Return the tag of every word with its probability; a word beyond the length limit has no tag."""
     logits = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
     labels = []
     for words, row, marks in zip(rows["tokens"], torch.from_numpy(logits).softmax(-1), output.label_ids, strict=True):
@@ -231,7 +230,9 @@ def prepare_questions(rows: Dataset, text_columns: str | None) -> tuple[Dataset,
     """Number questions without an id, and drop known answers."""
     columns = ["question", "context"]
     if missing := [name for name in columns if name not in rows.column_names]:
-        raise ValueError(f"question answering reads question and context; the data lack {', '.join(missing)}")
+        raise ValueError(
+            f"the data must have the columns question and context, but lack {', '.join(missing)}. Rename columns."
+        )
     if "id" not in rows.column_names:
         rows = rows.add_column("id", [str(number) for number in range(len(rows))])
     check_questions({"test": rows.select_columns(["id", *columns])})
@@ -239,7 +240,7 @@ def prepare_questions(rows: Dataset, text_columns: str | None) -> tuple[Dataset,
 
 
 def tokenize_windows(batch: Any, tokenizer: Any, columns: list[str], own_tokenizer: Any, max_seq_length: int) -> Any:
-    """Cut contexts into windows; a memory with its own tokenizer reads the same windows."""
+    """Cut contexts into windows. A memory with its own tokenizer reads the same windows."""
     batch = {name: values for name, values in batch.items() if name != "answers"}
     windows = tokenize_questions(
         batch, own_tokenizer, max_seq_length=max_seq_length, doc_stride=min(128, max_seq_length // 4)
@@ -251,7 +252,7 @@ def tokenize_windows(batch: Any, tokenizer: Any, columns: list[str], own_tokeniz
 
 
 def decode_answers(output: Any, read: Dataset, rows: Dataset, config: Any) -> list[dict[str, Any]]:
-    """Find the best answer to each question, with its probability among the best twenty."""
+    """Return the best answer to each question, with its probability among the best twenty."""
     answers = find_answers(rows, read, *output.predictions[:2])
     return [
         {

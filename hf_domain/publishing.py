@@ -1,4 +1,4 @@
-"""Publish a folder in one commit, after checking that it is a complete and safe publication."""
+"""Check that a folder is complete and safe, then publish it in one commit."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
-from huggingface_hub.errors import HFValidationError, HTTPError  # HTTPError of its HTTP library
+from huggingface_hub.errors import HFValidationError, HTTPError  # HTTPError of the Hub client's HTTP library
 from huggingface_hub.utils import filter_repo_objects
 from safetensors import SafetensorError, safe_open
 from transformers import AutoTokenizer
@@ -18,7 +18,7 @@ from transformers.dynamic_module_utils import get_relative_imports
 from hf_domain.methods import OWN_TYPES
 from hf_domain.modeling.configuration_gmap import check_memory_reference
 
-# The files that loading a saved model needs. Metrics, logs and the trainer's state are not uploaded.
+# Files that load a saved model. Metrics, logs and the trainer's state are not uploaded.
 MODEL_FILES = (
     "config.json",
     "generation_config.json",
@@ -36,13 +36,13 @@ MODEL_FILES = (
     "spm.model",
     "sentencepiece.bpe.model",
 )
-# Further files of a publication.
+# Other files of a publication.
 OTHER_FILES = ("README.md", "report.json", "*.png", "LICENSE*")
-# Files that may run code when they are loaded, also when compressed.
+# Files that may run code on loading, also compressed.
 PICKLE = re.compile(
     r"\.(bin|pt|pth|pkl|pickle|ckpt|joblib|dill|npy|npz)(\.(gz|bz2|xz|zip|zst|bak|old))?$", re.IGNORECASE
 )
-# Seconds between attempts; a Hub that restarts is back within them.
+# Seconds between attempts; long enough for a restart of the Hub.
 RETRY_SECONDS = (1, 4)
 
 
@@ -54,17 +54,17 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 def has_own_code(config: dict[str, Any]) -> bool:
     """Return whether our code computes a model and is saved with it.
 
-    An `auto_map` alone does not show this: one that belongs to the base stays in the configuration of a derived model,
-    and `trust_remote_code` would run the code that it names.
+    An `auto_map` is not enough: a derived model keeps the `auto_map` of its base, and `trust_remote_code` would run
+    the code that it names.
     """
     return config.get("model_type") in OWN_TYPES
 
 
 def is_hub_id(name: str, folder: str | Path = "") -> bool:
-    """Return whether a name is a repository of the Hub rather than a path.
+    """Return whether a name is a repository of the Hub and not a path.
 
     Args:
-        folder: Where relative paths start.
+        folder: Base of relative paths.
     """
     return re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) is not None and not Path(folder, name).exists()
 
@@ -84,11 +84,11 @@ def commit_files(
     Args:
         repo_id: An existing repository.
         names: Paths in the folder and in the repository.
-        replaced: Pattern of the files that the commit deletes unless it brings them.
-        revision: Branch; None is the main one.
+        replaced: Pattern of old files that the commit deletes.
+        revision: Branch; None for the main branch.
 
     Returns:
-        The address of the commit.
+        The URL of the commit.
     """
     old = set(filter_repo_objects(api.list_repo_files(repo_id, revision=revision), allow_patterns=replaced))
     operations: list[Any] = [CommitOperationDelete(name) for name in sorted(old - {*names, ".gitattributes"})]
@@ -97,13 +97,10 @@ def commit_files(
 
 
 def check_publication(folder: Path) -> list[str]:
-    """Check that a folder is a complete and safe publication.
+    """Return the names of the files to publish, after checking that the publication is complete and safe.
 
     Args:
         folder: A saved model with its README.md.
-
-    Returns:
-        The names of the files to publish: those that loading needs, and those that describe the model.
 
     Raises:
         ValueError: A file is missing, there is a pickle, or the model needs a local folder.
@@ -112,35 +109,33 @@ def check_publication(folder: Path) -> list[str]:
     paths = sorted(file.relative_to(folder).as_posix() for file in files)
     names = [path for path in paths if any(fnmatch(path, p) for p in (*MODEL_FILES, *OTHER_FILES)) and "/" not in path]
     if missing := sorted({"config.json", "tokenizer_config.json", "README.md"} - {*names}):
-        raise ValueError(f"a publication must hold model, tokenizer and card, but {folder} lacks {', '.join(missing)}")
-    # Trainer's own pickles are never uploaded, nor is anything else that loading does not need.
+        raise ValueError(
+            f"a publication must have a model, tokenizer and card, but {folder} lacks {', '.join(missing)}. Save them."
+        )
+    # Trainer's pickles are not an error, because only files that loading needs are uploaded.
     left = ("training_args.bin", "checkpoint-*/*")
     if pickles := [path for path in paths if PICKLE.search(path) and not any(fnmatch(path, p) for p in left)]:
         raise ValueError(
-            f"a publication must hold safetensors only, but {folder} has {', '.join(pickles)}. Remove them."
+            f"a publication must have only safetensors, but {folder} has {', '.join(pickles)}. Remove them."
         )
     check_code(folder)
     code = list_code(folder)
     if lost := [name for name in [*list_weights(folder), *code] if name not in names]:
         raise ValueError(
-            f"a publication must hold the whole model, but {folder} lacks {', '.join(lost)}. Save the model again."
+            f"a publication must have every file of its model, but {folder} lacks {', '.join(lost)}. Save it again."
         )
     check_memory_reference(read_config(folder))
     tokenizer = AutoTokenizer.from_pretrained(folder)
     if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
         raise ValueError(
-            f"a publication must hold a vocabulary, but the tokenizer of {folder} has none. Save it again."
+            f"a publication must have a vocabulary, but the tokenizer of {folder} has none. Save it again."
         )
     names += [name for name in tokenizer.vocab_files_names.values() if name in paths and name not in names]
     return [name for name in names if name in code or not name.endswith(".py")]
 
 
 def check_code(folder: Path) -> None:
-    """Check that a publication runs no code but ours, which it contains.
-
-    Raises:
-        ValueError: An `auto_map` names code of another repository, or a class of transformers has one.
-    """
+    """Raise a ValueError if a publication would run code other than ours, which it contains."""
     is_ours = has_own_code(read_config(folder))
     for name in ("config.json", "tokenizer_config.json"):
         named = json.loads((folder / name).read_text(encoding="utf-8")).get("auto_map") or {}
@@ -152,11 +147,7 @@ def check_code(folder: Path) -> None:
 
 
 def list_weights(folder: Path) -> list[str]:
-    """List the files that should hold the weights of a model, existing or not.
-
-    Raises:
-        ValueError: A file of the weights is truncated.
-    """
+    """List the weights files of a model, existing or not; raise a ValueError if one is truncated."""
     index = folder / "model.safetensors.index.json"
     names = ["model.safetensors"]
     if index.is_file() and not (folder / names[0]).is_file():
@@ -167,13 +158,14 @@ def list_weights(folder: Path) -> list[str]:
                 safe_open(folder / name, framework="pt")
             except SafetensorError as error:
                 raise ValueError(
-                    f"{folder / name} must hold whole weights, but cannot be read ({error}). Save the model again."
+                    f"{folder / name} must be a complete weights file, but cannot be read ({error}). Save the model "
+                    "again."
                 ) from error
     return names
 
 
 def list_code(folder: Path) -> list[str]:
-    """List the files of the code that `auto_map` names and of its imports, existing or not."""
+    """List the code files that `auto_map` names, and those that they import, existing or not."""
     configs = [
         json.loads((folder / name).read_text(encoding="utf-8")) for name in ("config.json", "tokenizer_config.json")
     ]
@@ -195,14 +187,14 @@ def publish(folder: str | Path, repo_id: str, *, private: bool | None = None, to
     Args:
         folder: A saved model with its README.md.
         repo_id: Repository, created if missing; a name without owner belongs to the token's account.
-        private: Whether a new repository is private; None takes the owner's setting.
-        token: Hub token; None takes the one of `hf auth login`.
+        private: Whether a new repository is private; None uses the owner's setting.
+        token: Hub token; None uses the token of `hf auth login`.
 
     Returns:
-        The address of the commit.
+        The URL of the commit.
 
     Raises:
-        ValueError: The folder is not a whole publication, or holds a pickle; see `check_publication`.
+        ValueError: The folder is incomplete or has a pickle; see `check_publication`.
         PermissionError, ConnectionError: See `retry_on_the_hub`.
     """
     folder, api = Path(folder), HfApi(token=token)
@@ -216,18 +208,12 @@ def publish(folder: str | Path, repo_id: str, *, private: bool | None = None, to
 
 
 def retry_on_the_hub(push: Callable[[], str], repo_id: str) -> str:
-    """Push, and try again after temporary failures.
-
-    Args:
-        push: Makes one commit and returns its address.
-
-    Returns:
-        The address.
+    """Push with `push`, which returns the URL of its commit; retry after temporary failures.
 
     Raises:
-        ValueError: The Hub refuses the header of the card and gives the reason, or a name is invalid.
+        ValueError: The Hub refuses the metadata of the card, or a name is invalid.
         PermissionError: The token is missing or may not write there.
-        ConnectionError: The Hub failed or could not be reached, several times; the commit is complete or absent.
+        ConnectionError: The Hub failed or was unreachable several times; the commit is complete or absent.
     """
     for wait in (*RETRY_SECONDS, None):
         try:
@@ -241,15 +227,15 @@ def retry_on_the_hub(push: Callable[[], str], repo_id: str) -> str:
             reason = (getattr(error, "server_message", None) or str(error)).strip().partition("\n")[0]
             if status in (401, 403):
                 raise PermissionError(
-                    f"the Hub refused to write {repo_id} ({status}): {reason}. Log in with `hf auth login`, or pass a "
-                    "token that may write there"
+                    f"the token must be allowed to write {repo_id}, but the Hub refused it ({status}): {reason}. Log "
+                    "in with `hf auth login`, or pass another token."
                 ) from error
             passes = status is None or status == 429 or status >= 500
             if wait is None or not passes:
-                # The commit may exist although its answer was lost; it is complete or absent.
-                advice = "no half of it was published; try again later" if passes else "nothing was published; why"
+                # The commit may exist even if its answer was lost; it is complete or absent.
+                advice = "no partial commit exists; try again later" if passes else "nothing was published"
                 raise ConnectionError(
                     f"{repo_id} could not be written ({status or type(error).__name__}); {advice}: {reason}"
                 ) from error
             time.sleep(wait)
-    raise AssertionError("the last attempt returns or raises")
+    raise AssertionError("the last attempt must return or raise")

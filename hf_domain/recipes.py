@@ -12,17 +12,17 @@ from hf_domain.methods import BASELINE, METHODS
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a comparison uses a method, and the flags that suit it; a plan may set others."""
+    """How a comparison uses a method, with default flags that a plan may override."""
 
     title: str
     method: str | None = None
-    """`--method` of the masked-LM stage; None: there is none."""
+    """`--method` of the masked-LM stage; None without such a stage."""
     text: Literal["domain", "general", "task"] = "domain"
-    """What the masked-LM stage, or the datastore, is made of. A row made of "task" is not tested on folds."""
+    """Text of the masked-LM stage or the datastore. A recipe that reads "task" text is not tested on folds."""
     card: str | None = None
-    """The method of the model card; None: the recipe makes no model of a domain."""
+    """The method of the model card; None if the recipe trains no domain model."""
     counterpart: str | None = "dapt"
-    """The recipe of equal pre-training that shows what this one adds; None: there is none."""
+    """The recipe with equal pre-training that shows what this one adds, if any."""
     note: str = ""
     """What it does differently from its method, in one sentence: for model cards and for the help."""
     after: str | None = None
@@ -31,7 +31,7 @@ class Recipe:
     averages: bool = False
     reads_datastore: bool = False
     kinds: tuple[str, ...] | None = None
-    """Kinds of tasks that it works for; None: all."""
+    """Kinds of tasks that it supports; None for all."""
     pretraining: dict[str, Any] = field(default_factory=dict)
     """Flags of the masked-LM stage; `{domain}` and `{general}` stand for the training files of the two corpora."""
     first_stage: dict[str, Any] = field(default_factory=dict)
@@ -44,13 +44,13 @@ class Recipe:
         return self.text == "general" or "{general}" in str(self.pretraining)
 
 
-# Learning rates are our choice: those of the quickstart. VarMAE and exBERT train small new networks over a frozen
-# encoder.
+# Learning rates are our choice, as in the quickstart. VarMAE and exBERT train small new networks on a frozen encoder,
+# so their rates are higher.
 VARMAE_TRAINING = {"learning_rate": 1e-3, "config_overrides": "unmasked_ratio=0.15"}
 EXBERT_TRAINING = {"learning_rate": 1e-3}
 # The share of masked words, and so the cost, stays that of DAPT: only which words are masked changes.
 WORD_MASKING = {"learning_rate": 3e-4, "whole_word_mask": True, "word_counts": ["{domain}", "{general}"]}
-# A frozen copy encodes the passages, so they are encoded once for all epochs and seeds.
+# A frozen encoder reads the passages, so they are encoded once for all epochs and seeds.
 FROZEN_PASSAGES = {"config_overrides": "passage_encoder=frozen"}
 RECIPES = {
     "fine_tune": Recipe("fine-tuning only", counterpart=None),
@@ -166,7 +166,7 @@ RECIPES = {
         reads_datastore=True,
         fine_tuning={"method": "rada", "start": "paper", **FROZEN_PASSAGES},
     ),
-    # Few passages: the blocks of a corpus retrieve many, and each is encoded once.
+    # Few passages per block: a corpus has many blocks, and each retrieved passage is encoded once.
     "rada_mlm": Recipe(
         "RADA with its masked-LM stage",
         method="rada",
@@ -203,17 +203,18 @@ def check_start(name: str, earlier: Sequence[str]) -> list[str]:
     trained = {other: METHODS[row.method] for other, row in before.items() if row.method is not None}
     if recipe.reads_datastore and expanding:
         return [
-            f"passages are cut by the tokenizer of the plan's encoder; {', '.join(expanding)} expands its vocabulary"
+            "the encoder must have the tokenizer that cut the passages, the plan's, but "
+            f"{', '.join(expanding)} expands its vocabulary"
         ]
     if recipe.fine_tuning.get("append_passage") and any(method.reads_passages for method in trained.values()):
-        return ["a passage is appended for an encoder that reads none by itself; rada_mlm makes one that does"]
+        return ["a passage can be appended only for an encoder that reads none itself, but rada_mlm reads passages"]
     own = METHODS.get(str(recipe.method))
     is_adapter = own is not None and own.finish is not None and own.extends_vocabulary
     if is_adapter and any(method.extends_vocabulary for method in trained.values()):
-        return ["an adapter of exBERT stands beside an encoder that is none"]
+        return ["an exBERT adapter needs an encoder that is not an exBERT"]
     if recipe.averages and before and not trained:
-        return [f"`average` needs a trained encoder to average with; {', '.join(before)} does not train one"]
+        return [f"`average` needs a trained encoder to average with, but {', '.join(before)} does not train one"]
     others = [other for other, method in trained.items() if method is not METHODS[BASELINE] or other in expanding]
     if recipe.averages and others:
-        return [f"`average` needs two encoders with the same weights; {', '.join(others)} makes others"]
+        return [f"`average` needs two encoders with the same parameters, but {', '.join(others)} changes them"]
     return []

@@ -26,7 +26,7 @@ from tqdm.auto import tqdm
 from hf_domain.files import read_json, remove_unfinished, write_json
 
 MANIFEST, LOCK = "states.json", "states.lock"
-# What is lost when a run is killed, and held in memory while it is written (our choice): the smaller of both.
+# Size of a shard, the smaller of both (our choice): a killed run loses this much, and writing needs this much memory.
 SHARD_SEQUENCES, SHARD_BYTES = 1024, 400_000_000
 
 Inputs = dict[str, list[int]]
@@ -38,8 +38,8 @@ class StateStore:
     """The states of sequences in a folder.
 
     Args:
-        folder: Filled by `fill_store`. An open store keeps its content when the folder is filled again.
-        source: The expected source of the states, see `StateSource`; None accepts any.
+        folder: Filled by `fill_store`. An open store keeps its content if the folder is filled again.
+        source: The expected source of the states, see `StateSource`; None accepts any source.
 
     Raises:
         FileNotFoundError: There is no complete store.
@@ -50,7 +50,7 @@ class StateStore:
         self.folder = Path(folder)
         if not (self.folder / MANIFEST).is_file():
             raise FileNotFoundError(
-                f"a folder of states must have a {MANIFEST}, but {folder} has none. Compute the states first."
+                f"a folder of states must contain {MANIFEST}, but {folder} does not. Compute the states first."
             )
         manifest = read_json(self.folder / MANIFEST)
         self.source = manifest["source"]
@@ -85,8 +85,8 @@ class StateStore:
         found = self.ids[rows] if len(self) else np.full_like(ids, -1)
         if (found != ids).any():
             raise ValueError(
-                f"every sequence must be in the store before it is read, but {ids[found != ids][0]} is not among the "
-                f"{len(self)} of {self.folder}. Compute the states of all."
+                f"every sequence to read must be in the store, but {ids[found != ids][0]} is not among the {len(self)} "
+                f"of {self.folder}. Compute the states of all sequences."
             )
         places = [(self._shards[shard], row) for shard, row in self._places[rows].tolist()]
         if means:
@@ -96,10 +96,10 @@ class StateStore:
 
 @dataclass
 class StateSource:
-    """What states are made from, and how."""
+    """The inputs of states, and the function that computes them."""
 
     made_of: dict[str, Any]
-    """What the states depend on, name -> digest; if one changes, all states are computed again."""
+    """Names and digests of everything that the states depend on; if one changes, all states are computed again."""
     read: Callable[[list[int]], list[Inputs]]
     """Returns the inputs of sequences, including `input_ids`, without padding."""
     encode: Callable[[list[Inputs]], list[torch.Tensor]]
@@ -107,7 +107,7 @@ class StateSource:
     shape: tuple[int, ...]
     """Shape of the states of one token."""
     keeps_means: bool = False
-    """Whether to store the mean state of each sequence too, in float32."""
+    """Whether to store also the mean state of each sequence, in float32."""
     grows: str | None = None
     """The part of `made_of` that may change while the inputs of the sequences stay the same."""
 
@@ -127,12 +127,11 @@ def fill_store(folder: str | Path, source: StateSource, wanted: Iterable[int], *
 
     Args:
         folder: Created if missing.
-        source: What the states are made from; the log names the parts that changed.
+        source: The inputs of the states; the log names the parts that changed.
         wanted: Ids of sequences.
-        batch_size: Sequences encoded at once.
 
     Raises:
-        OSError: The disk is too small; raised with the size, before anything is written.
+        OSError: The disk is too small; raised before anything is written.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -151,7 +150,7 @@ def fill_store(folder: str | Path, source: StateSource, wanted: Iterable[int], *
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read the manifest of a folder; if it is missing or damaged, return that of an empty store."""
+    """Return the manifest of a folder, or that of an empty store if it is missing or damaged."""
     try:
         return read_json(folder / MANIFEST)
     except (FileNotFoundError, ValueError):
@@ -164,10 +163,10 @@ def find_changes(source: Mapping[str, Any], expected: Mapping[str, Any]) -> list
 
 
 def find_shards(folder: Path, source: StateSource, manifest: dict[str, Any]) -> Iterator[tuple[str, list[int]]]:
-    """Find the shards to keep, with their ids: all of this source, including those from before it grew."""
+    """Yield the shards to keep with their ids: all of this source, also those from before it grew."""
     changed = find_changes(manifest["source"], source.made_of)
     if manifest["shards"] and {*changed} - {source.grows}:
-        logger.warning(f"the states in {folder} are computed again: the {', the '.join(changed)} changed")
+        logger.warning(f"The states in {folder} are computed again, because the {', the '.join(changed)} changed")
         return
     for name in manifest["shards"]:
         try:
@@ -179,16 +178,14 @@ def find_shards(folder: Path, source: StateSource, manifest: dict[str, Any]) -> 
 
 
 def open_shard(file: Path) -> dict[str, torch.Tensor]:
-    """Map a shard into memory.
-
-    Raises:
-        ValueError: The file is damaged.
-    """
+    """Map a shard into memory; raise a ValueError if it is damaged."""
     try:
         with safe_open(file, "pt") as shard:
             return {name: shard.get_tensor(name) for name in shard.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
-        raise ValueError(f"the files of states must be whole; {file} is not ({error}). Compute them again.") from error
+        raise ValueError(
+            f"a file of states must be complete, but {file} cannot be read ({error}). Compute the states again."
+        ) from error
 
 
 def is_whole(file: Path) -> bool:
@@ -201,7 +198,7 @@ def is_whole(file: Path) -> bool:
 
 
 def compute_shards(folder: Path, source: StateSource, missing: list[int], batch_size: int) -> list[str]:
-    """Write the shards that are missing and return the names of all; skip those an interrupted computation wrote."""
+    """Write the missing shards and return the names of all; skip those that an interrupted computation wrote."""
     names, new, num_tokens = [], {}, 0
     for ids, inputs in cut_shards(source, missing):
         names.append(source.name_shard(ids, inputs))
@@ -213,7 +210,7 @@ def compute_shards(folder: Path, source: StateSource, missing: list[int], batch_
     with tqdm(total=len(missing), initial=len(missing) - num_sequences, desc="Computing states") as progress:
         for name, ids in new.items():
             tensors = compute_shard(source, ids, batch_size, progress)
-            unfinished = folder / f"{name}.{os.getpid()}.unfinished"  # shared disks do not always have locks
+            unfinished = folder / f"{name}.{os.getpid()}.unfinished"  # shared disks may lack locks
             save_file(tensors, unfinished)
             os.replace(unfinished, folder / name)
     return names
@@ -233,11 +230,7 @@ def cut_shards(source: StateSource, missing: list[int]) -> Iterator[tuple[list[i
 
 
 def check_room(folder: Path, source: StateSource, num_tokens: int, num_sequences: int) -> None:
-    """Print the size of the states and check that they fit.
-
-    Raises:
-        OSError: They are larger than the free space.
-    """
+    """Print the size of the states; raise an OSError if they exceed the free space."""
     needed, free = source.estimate_bytes(num_tokens, num_sequences), shutil.disk_usage(folder).free
     tqdm.write(f"States of {num_sequences:,} sequences of {num_tokens:,} tokens: {needed / 1e6:,.1f} MB in {folder}")
     if needed > free:
@@ -253,7 +246,7 @@ def compute_shard(source: StateSource, ids: list[int], batch_size: int, progress
     lengths = [len(each["input_ids"]) for each in inputs]
     offsets = torch.tensor([0, *np.cumsum(lengths)])
     states = torch.empty(int(offsets[-1]), *source.shape, dtype=torch.bfloat16)
-    by_length = sorted(range(len(ids)), key=lengths.__getitem__)  # for little padding
+    by_length = sorted(range(len(ids)), key=lengths.__getitem__)  # reduces padding
     for start in range(0, len(ids), batch_size):
         rows: Sequence[int] = by_length[start : start + batch_size]
         with torch.inference_mode():
@@ -262,6 +255,6 @@ def compute_shard(source: StateSource, ids: list[int], batch_size: int, progress
         progress.update(len(rows))
     tensors = {"ids": torch.tensor(ids), "offsets": offsets, "states": states}
     if source.keeps_means:
-        # Means of the rounded states, so that a passage is chosen by what will be read.
+        # Means of the rounded states, so that a passage is selected by the same states that are read later.
         tensors["means"] = torch.stack([part.float().sum(dim=0) / max(len(part), 1) for part in states.split(lengths)])
     return tensors

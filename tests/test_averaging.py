@@ -36,9 +36,9 @@ def test_what_has_no_average():
     bert, roberta = make_masked_lm("bert"), make_masked_lm("roberta")
     with pytest.raises(ValueError, match="must have the same parameters"):
         average_models([bert, roberta])
-    with pytest.raises(ValueError, match="needs at least two models and a weight for each"):
+    with pytest.raises(ValueError, match="needs at least two models, and for each a finite weight"):
         average_models([bert])
-    with pytest.raises(ValueError, match="needs at least two models and a weight for each"):
+    with pytest.raises(ValueError, match="needs at least two models, and for each a finite weight"):
         average_models([bert, bert], [1.0])
     larger = make_masked_lm("bert")
     larger.resize_token_embeddings(larger.config.vocab_size + 8)

@@ -229,16 +229,16 @@ def test_name_alone_is_of_the_owner_of_the_token(hub, folder):
         (
             Fault("POST", "/commit/", 500, times=100),
             ConnectionError,
-            r"\(500\); no half of it was published; try again later",
+            r"\(500\); no partial commit exists; try again later",
         ),
-        (Fault("POST", "/commit/", "cut", times=100), ConnectionError, "no half of it was published; try again later"),
-        (Fault("POST", "/commit/", 412, times=100), ConnectionError, r"\(412\); nothing was published; why: Fault"),
-        (Fault("POST", "/preupload/", 404, times=100), ConnectionError, r"\(404\); nothing was published; why: Fault"),
-        (Fault("PUT", "/store/", 500, times=100), ConnectionError, "no half of it .*; try again later: .*upload"),
+        (Fault("POST", "/commit/", "cut", times=100), ConnectionError, "no partial commit exists; try again later"),
+        (Fault("POST", "/commit/", 412, times=100), ConnectionError, r"\(412\); nothing was published: Fault"),
+        (Fault("POST", "/preupload/", 404, times=100), ConnectionError, r"\(404\); nothing was published: Fault"),
+        (Fault("PUT", "/store/", 500, times=100), ConnectionError, "no partial commit .*; try again later: .*upload"),
         (
             Fault("POST", "/validate-yaml", 503, times=100),
             ConnectionError,
-            "no half of it was published; try again later",
+            "no partial commit exists; try again later",
         ),
         (
             Fault("POST", "/repos/create", 401, times=100),

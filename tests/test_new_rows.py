@@ -126,7 +126,7 @@ def test_an_empty_delta_changes_nothing():
 def test_a_table_of_another_tokenizer_is_refused(rows):
     model = make_model(rows=rows)
     before = read_tables(model)
-    with pytest.raises(ValueError, match=r"embedding has [\d,]+ rows"):
+    with pytest.raises(ValueError, match=r"but has [\d,]+ rows"):
         apply_delta(model, DELTA)
     assert all(torch.equal(old, new) for old, new in zip(before, read_tables(model), strict=True))
 

@@ -146,7 +146,7 @@ def test_publish_refuses_what_is_not_whole(whole):
     (whole / "away").rename(whole / "tokenizer.json")
     weights = (whole / "model.safetensors").read_bytes()
     (whole / "model.safetensors").write_bytes(weights[:-1])
-    with pytest.raises(ValueError, match=r"model.safetensors must hold whole weights.*\. Save the model again"):
+    with pytest.raises(ValueError, match=r"model.safetensors must be a complete weights file.*\. Save the model again"):
         publish(whole, "someone/model")
     (whole / "model.safetensors").rename(whole / "model-00001-of-00002.safetensors")
     (whole / "model-00001-of-00002.safetensors").write_bytes(weights)
@@ -174,7 +174,7 @@ def test_publish_refuses_pickles(whole, name):
     assert not {"training_args.bin", "checkpoint-2/optimizer.pt"} & {*check_publication(whole)}
     (whole / name).parent.mkdir(parents=True, exist_ok=True)
     (whole / name).write_text("")
-    with pytest.raises(ValueError, match=f"must hold safetensors only, but .* has {name}. Remove"):
+    with pytest.raises(ValueError, match=f"must have only safetensors, but .* has {name}. Remove"):
         publish(whole, "someone/model")
 
 
@@ -396,7 +396,7 @@ def test_card_is_of_the_recipe(comparison):
     comparison("mean", "average", kind="average", flags={"method": None}, after="words")
     comparison("general", "control")
     comparison("low_rank", "lora", flags={"expanded_vocabulary": "plan/steps/vocabulary-pets"})
-    assert "whose vocabulary got words of its domain" in make(comparison, "words")
+    assert "with words of its domain added to the vocabulary" in make(comparison, "words")
     assert "exBERT" in make(comparison, "adapter")
     assert "(after an expansion of its vocabulary by words of the domain), trained" in make(comparison, "low_rank")
     for method, recipe in (("mean", "average"), ("general", "control")):

@@ -100,7 +100,9 @@ class CorpusArguments:
     whole_word_mask: bool = field(default=False, metadata={"help": "Mask all tokens of a word together."})
     word_counts: list[str] | None = field(
         default=None,
-        metadata={"help": "Mask domain words more often: text (or its --counts_file) of the domain, then general text."},
+        metadata={
+            "help": "Mask domain words more often: text (or its --counts_file) of the domain, then general text."
+        },
     )
     word_rule: Literal["ratio", "keyword", "random"] = field(
         default="ratio", metadata={"help": "With --word_counts: how to choose the words to mask more often."}

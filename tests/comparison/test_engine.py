@@ -76,7 +76,7 @@ def test_steps_that_fill_one_cache_run_one_after_the_other(content, tmp_path):
 
 def test_second_comparison_in_a_folder_is_refused(plan, tmp_path):
     (tmp_path / "output").mkdir()
-    with lock_folder(tmp_path / "output"), pytest.raises(ValueError, match="one run writes into a folder at a time"):
+    with lock_folder(tmp_path / "output"), pytest.raises(ValueError, match="only one run may write into a folder"):
         run_comparison(plan, tmp_path / "output", pretend)
 
 

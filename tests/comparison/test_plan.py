@@ -73,7 +73,7 @@ def test_all_problems_of_a_plan_are_reported_at_once(content, tmp_path):
         "methods: twofold: a passage is appended for an encoder that reads none by itself; rada_mlm makes",
         "a budget of tokens counts full blocks, lines are shorter: drop line_by_line",
         "a name must be a text of letters, digits, _ and - (quote a number): it becomes that of a folder; got 2010",
-        "methods: mean: `average` needs two encoders with the same weights; adalm makes others",
+        "methods: mean: `average` needs two encoders with the same parameters, but adalm changes them",
     ):
         assert part in str(error.value)
     assert "secret" not in str(error.value)

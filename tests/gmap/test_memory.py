@@ -223,7 +223,7 @@ def test_damaged_files(tokenizer, tmp_path):
     content = shard.read_bytes()
     shard.unlink()  # what is mapped is not cut off
     shard.write_bytes(content[:-10])
-    with pytest.raises(ValueError, match=r"must be whole; .* is not .*Compute them again"):
+    with pytest.raises(ValueError, match=r"must be complete, but .*Compute the states again"):
         open_memory_cache(tmp_path, model, dataset)
     assert torch.equal(cache_memory_states(model, dataset, tmp_path)[0], first)
 

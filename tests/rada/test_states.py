@@ -294,14 +294,14 @@ def test_an_interrupted_build_continues_and_hurts_nothing(tmp_path, tokenizer, p
 
 def test_damaged_and_missing_files(tmp_path, tokenizer, passages):
     model = make_model()
-    with pytest.raises(FileNotFoundError, match=r"has none\. Compute the states first"):
+    with pytest.raises(FileNotFoundError, match=r"does not\. Compute the states first"):
         PassageCache(tmp_path)
     cache = build(tmp_path, model, tokenizer, passages)
     with pytest.raises(ValueError, match="3 is not among the 6 of"):
         cache.read_vectors(torch.tensor([0, 3]))
     file = tmp_path / json.loads((tmp_path / "states.json").read_text())["shards"][1]
     file.write_bytes(file.read_bytes()[:-10])
-    with pytest.raises(ValueError, match=rf"must be whole; .*{file.name} is not"):
+    with pytest.raises(ValueError, match=rf"must be complete, but .*{file.name} cannot be read"):
         PassageCache(tmp_path)
     assert len(build(tmp_path, model, tokenizer, passages)) == 6  # the damaged shard is made again
     (tmp_path / "states.json").write_text("{")

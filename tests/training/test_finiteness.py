@@ -85,7 +85,7 @@ def test_an_average_of_nan_is_refused(tmp_path, monkeypatch, capsys, model, weig
         average_models.main()
     assert error.value.code != 0 and "--weights must be" in capsys.readouterr().err
     assert not (tmp_path / "average").exists()
-    with pytest.raises(ValueError, match=rf"two models and a weight for each.*weights \[{weights[0]}, 1\.0\]"):
+    with pytest.raises(ValueError, match=rf"two models, and for each a finite weight.*weights \[{weights[0]}, 1\.0\]"):
         averaging.average_models([BertForMaskedLM.from_pretrained(model)] * 2, [float(weight) for weight in weights])
 
 

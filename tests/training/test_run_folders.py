@@ -110,9 +110,9 @@ def test_full_disk_is_named(run, tmp_path):
     def fail():
         raise RuntimeError("safetensors lost the number: No space left on device (os error 28)")
 
-    with pytest.raises(OSError, match=rf"there is none left for {tmp_path}/output.*give the same command again"):
+    with pytest.raises(OSError, match=rf"room on the disk of {tmp_path}/output.*repeat the command"):
         run(fail)
-    with pytest.raises(OSError, match="none left for some/file"), lock_folder(tmp_path):
+    with pytest.raises(OSError, match="the disk of some/file"), lock_folder(tmp_path):
         raise RuntimeError("lost") from OSError(28, "No space left on device", "some/file")
 
 
