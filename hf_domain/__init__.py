@@ -1,7 +1,7 @@
 """Adapt encoder language models to a domain.
 
-Importing the package makes its models known to transformers' Auto classes, so that `AutoModel.from_pretrained` loads
-them without `trust_remote_code`, and its adapter to peft.
+Importing the package registers its models with transformers' Auto classes and its adapter with peft.
+`AutoModel.from_pretrained` then loads the models without `trust_remote_code`.
 """
 
 import importlib
@@ -87,7 +87,7 @@ __all__ = [
     "load_corpus",
     "predict",
 ]
-# What most people call, and where it is.
+# The most used functions, and their modules.
 FUNCTIONS = {
     "adapt": "adaptation",
     "advise": "advice",
@@ -113,7 +113,7 @@ def __dir__() -> list[str]:
 
 
 limit_network()
-# The command answers `--help` and a misspelled option without torch, which takes seconds; it registers before it runs
-# a script.
+# The command answers `--help` and misspelled options without importing torch, which takes seconds. It registers the
+# models before it runs a script.
 if Path(next(iter(sys.argv), "")).stem != "hf-domain":
     register_classes()

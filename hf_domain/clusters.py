@@ -1,4 +1,4 @@
-"""Dask clusters: the one that a scheduler's address or file names, or workers inside this process."""
+"""Open Dask clients: of a cluster by its address or file, or of workers inside this process."""
 
 import json
 import logging
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
 CONNECT_SECONDS = 10
-# Workers inside a process need neither statistics of what they run nor a proof that they live.
+# Workers inside a process need neither statistics nor heartbeats.
 QUIET = {
     "distributed.worker.profile.enabled": False,
     "distributed.admin.system-monitor.interval": "10s",
@@ -27,7 +27,7 @@ def open_client(dask_scheduler: str) -> Iterator["Client"]:
     """Open a client of a cluster.
 
     Args:
-        dask_scheduler: Address of its scheduler, such as tcp://host:8786, or the file that `dask scheduler
+        dask_scheduler: Address of the scheduler, such as tcp://host:8786, or the file that `dask scheduler
             --scheduler-file` writes.
 
     Raises:
@@ -42,15 +42,15 @@ def open_client(dask_scheduler: str) -> Iterator["Client"]:
             address = json.loads(Path(dask_scheduler).read_text(encoding="utf-8"))["address"]
         except (OSError, ValueError, KeyError, TypeError):
             raise ValueError(
-                "--dask_scheduler must be the address of a scheduler, such as tcp://host:8786, or the file that it "
-                f"writes by --scheduler-file, but is {dask_scheduler}"
+                "--dask_scheduler must be the address of a scheduler, such as tcp://host:8786, or the file that "
+                f"`dask scheduler --scheduler-file` writes, but is {dask_scheduler}"
             ) from None
     try:
         client = Client(address, timeout=CONNECT_SECONDS)
     except (OSError, ValueError) as error:
         raise OSError(
-            f"--dask_scheduler must name a running scheduler, but none answers at {address} ({error}). Start one by "
-            "dask scheduler, or correct the address."
+            f"--dask_scheduler must name a running scheduler, but none answers at {address} ({error}). Start one with "
+            "`dask scheduler`, or correct the address."
         ) from None
     with client:
         yield client
@@ -58,9 +58,9 @@ def open_client(dask_scheduler: str) -> Iterator["Client"]:
 
 @contextmanager
 def open_local_client(num_workers: int) -> Iterator["Client"]:
-    """Open a client of workers that are threads of this process, for tasks that only wait for processes of their own.
+    """Open a client of worker threads in this process, for tasks that only wait for their own processes.
 
-    Nothing listens but Dask's dashboard, on this machine alone.
+    Only Dask's dashboard listens, and only on this machine.
     """
     import dask
     from distributed import Client, LocalCluster
@@ -71,7 +71,7 @@ def open_local_client(num_workers: int) -> Iterator["Client"]:
             n_workers=num_workers,
             threads_per_worker=1,
             processes=False,
-            memory_limit=0,  # the memory of this process says nothing of the tasks
+            memory_limit=0,  # the tasks run in other processes
             dashboard_address=LOOPBACK,
             worker_dashboard_address=LOOPBACK,
             silence_logs=logging.ERROR,
@@ -83,11 +83,11 @@ def open_local_client(num_workers: int) -> Iterator["Client"]:
 
 @contextmanager
 def open_executor(num_workers: int = 1, dask_scheduler: str | None = None) -> Iterator[Executor | None]:
-    """Open what counts the shards of `count_words`.
+    """Open the executor that counts the shards of `count_words`.
 
     Args:
-        num_workers: Processes of a pool; 1 counts in this process.
-        dask_scheduler: See `open_client`; the cluster counts instead.
+        num_workers: Number of processes; 1 counts in this process.
+        dask_scheduler: Count on this cluster instead, see `open_client`.
     """
     if dask_scheduler:
         with open_client(dask_scheduler) as client, client.get_executor() as executor:

@@ -1,7 +1,7 @@
-"""The `hf-domain` command: runs the scripts of examples/ by their names.
+"""The `hf-domain` command, which runs the scripts of examples/ by name.
 
-Help, the version and a misspelled option are answered from the sources of the scripts, without importing them: torch
-and transformers take seconds.
+It answers `--help`, `--version` and misspelled options from the source of a script, without importing torch and
+transformers, which takes seconds.
 """
 
 import ast
@@ -21,7 +21,7 @@ from types import ModuleType
 from hf_domain import __version__
 from hf_domain.registration import register_classes
 
-# Packages whose ValueErrors are meant for users. One of another package, such as torch on shapes, is our bug.
+# Packages whose ValueErrors are meant for users. A ValueError of another package, such as torch on shapes, is our bug.
 SPEAKING = ("hf_domain", "transformers", "datasets", "huggingface_hub", "tokenizers", "accelerate", "peft", "evaluate")
 NUMBERS = {"int": (int, "a whole number"), "float": (float, "a number")}
 USAGE = """usage: hf-domain <command> [options]
@@ -30,31 +30,31 @@ USAGE = """usage: hf-domain <command> [options]
 
 `hf-domain <command> --help` lists the options. `hf-domain <command> options.yaml` reads them from a file;
 `compare` reads its plan."""
-# In the order of a user's work; the script of each, and what it does.
+# Name -> script and description, in the order of a user's work.
 COMMANDS = {
     "quickstart": ("quickstart", "Compare methods on a corpus and a task, in one command."),
-    "advise": ("advise", "Say what to try first on a corpus and its tasks, and write the plan."),
+    "advise": ("advise", "Recommend what to try first on a corpus and its tasks, and write the plan."),
     "expand_vocab": ("run_expand_vocab", "Add the words of a domain to a tokenizer (AdaLM, exBERT)."),
-    "mlm": ("run_mlm", "Continue the pre-training of an encoder on domain text, by any method."),
-    "distill": ("run_distill", "Train a small student of a large encoder (Adapt-and-Distill)."),
+    "mlm": ("run_mlm", "Continue the pre-training of an encoder on domain text, with any method."),
+    "distill": ("run_distill", "Distill an encoder into a small student (Adapt-and-Distill)."),
     "average_models": ("average_models", "Average the weights of encoders."),
     "build_datastore": ("build_datastore", "Build a datastore of passages for RADA, or add to one."),
-    "search_datastore": ("search_datastore", "Show which passages a text finds, and what a RADA reads in them."),
+    "search_datastore": ("search_datastore", "Show which passages a text retrieves, and what a RADA reads in them."),
     "classification": ("run_classification", "Fine-tune an encoder to classify texts or pairs of texts."),
     "ner": ("run_ner", "Fine-tune an encoder to find named entities."),
-    "qa": ("run_qa", "Fine-tune an encoder to find the answers to questions in a text."),
+    "qa": ("run_qa", "Fine-tune an encoder to find answers to questions in a text."),
     "predict": ("predict", "Label raw data with a fine-tuned model, with probabilities."),
-    "probe": ("run_probe", "Score a frozen encoder on a task by a logistic regression, in minutes and without a seed."),
-    "compare": ("compare", "Compare methods at equal cost, by a plan."),
+    "probe": ("run_probe", "Score a frozen encoder on a task with a linear model, in minutes and without a seed."),
+    "compare": ("compare", "Compare methods at equal cost, following a plan."),
     "explore": ("explore", "Show on a local page what a model, a vocabulary, a datastore or a comparison does."),
-    "report_forgetting": ("report_forgetting", "Measure what adapted encoders forgot of general text."),
-    "publish": ("publish", "Publish a model of a comparison, with a card that shows what was measured."),
-    "export": ("run_export", "Export a model to ONNX or torch.export, also in int8."),
+    "report_forgetting": ("report_forgetting", "Measure how much general language adapted encoders forgot."),
+    "publish": ("publish", "Publish a model of a comparison, with its results on the card."),
+    "export": ("run_export", "Export a model to ONNX (also in int8) or torch.export."),
 }
 
 
 def describe_commands() -> str:
-    """Return a line for each command."""
+    """Return a line of help for each command."""
     width = max(map(len, COMMANDS))
     return "\n".join(f"  {name:{width}}  {sentence}" for name, (_, sentence) in COMMANDS.items())
 
@@ -65,7 +65,7 @@ def find_module(name: str) -> str:
 
 
 def import_command(name: str) -> ModuleType:
-    """Import the script of a command, which has `main`, and `ARGUMENTS` where these are dataclasses."""
+    """Import the script of a command; it has `main`, and `ARGUMENTS` if its arguments are dataclasses."""
     return importlib.import_module(find_module(name))
 
 
@@ -73,7 +73,7 @@ def import_command(name: str) -> ModuleType:
 def parse_source(module: str) -> ast.Module:
     """Parse the source of a module without importing it."""
     package, _, name = module.rpartition(".")
-    # Importing a package of ours is cheap and finds its folder, wherever it is mapped; transformers is only located.
+    # Importing our own packages is fast, and finds their folder wherever it is mapped. transformers is only located.
     is_ours = package.startswith("hf_domain.")
     spec = None if is_ours else importlib.util.find_spec(package)
     paths = importlib.import_module(package).__path__ if is_ours else spec and spec.submodule_search_locations
@@ -81,7 +81,7 @@ def parse_source(module: str) -> ast.Module:
 
 
 def find_fields(module: str, class_name: str) -> Iterator[tuple[str, str]]:
-    """Find the fields of a dataclass and of what it inherits, with their types, in the module that has the class."""
+    """Yield the fields of a dataclass and of its base classes, with their types, from the source of a module."""
     for node in parse_source(module).body:
         if isinstance(node, ast.ClassDef) and node.name == class_name:
             for base in node.bases:
@@ -94,7 +94,7 @@ def find_fields(module: str, class_name: str) -> Iterator[tuple[str, str]]:
 
 
 def find_flags(script: str) -> dict[str, str]:
-    """Find the options of a script and their types in its source: classes of arguments, by name, or argparse's."""
+    """Return the options of a script and their types from its source, which uses dataclasses or argparse."""
     nodes = list(ast.walk(parse_source(script)))
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
     names |= {node.name for node in nodes if isinstance(node, ast.ClassDef)}
@@ -104,11 +104,7 @@ def find_flags(script: str) -> dict[str, str]:
 
 
 def check_flags(script: str, arguments: list[str]) -> None:
-    """Refuse a flag that the script does not have, and a value that is not a number where one is needed.
-
-    Raises:
-        ValueError: There is no such flag, or it does not take this value.
-    """
+    """Raise a ValueError for an unknown flag, or for a value that is not a number where the flag needs one."""
     types = {"help": "", **find_flags(script)}
     for argument, following in zip_longest(arguments, arguments[1:], fillvalue="--"):
         name, sign, value = argument.removeprefix("--").partition("=")
@@ -127,7 +123,7 @@ def check_flags(script: str, arguments: list[str]) -> None:
 
 
 def main() -> None:
-    """Run the named script with the remaining arguments; a user's mistake ends in one line instead of a traceback."""
+    """Run the named script with the remaining arguments. A user's mistake gives one line instead of a traceback."""
     usage = USAGE.format(commands=describe_commands())
     if len(sys.argv) < 2:
         sys.exit(usage)
@@ -151,7 +147,7 @@ def main() -> None:
     except Exception as error:
         from hf_domain.files import describe_full_disk, is_disk_full
 
-        if is_disk_full(error):  # safetensors, tokenizers and torch have errors of their own for it
+        if is_disk_full(error):  # safetensors, tokenizers and torch have their own errors for it
             sys.exit(f"error: {describe_full_disk(error)}")
         if (message := describe_mistake(error)) is None:
             raise
@@ -159,14 +155,14 @@ def main() -> None:
 
 
 def describe_mistake(error: Exception) -> str | None:
-    """Return a line that says what a user can repair; None for an error that is a bug and needs its traceback."""
+    """Return the message of an error that a user can fix; None for a bug, which needs its traceback."""
     is_of_files = isinstance(error, (OSError, ModuleNotFoundError)) or type(error).__name__ == "SafetensorError"
     if not is_of_files and not (isinstance(error, ValueError) and _find_package(error) in SPEAKING):
         return None
     message = str(error)
     if isinstance(error, OSError) and error.strerror and error.filename:
         message = f"{error.strerror}: {error.filename}"
-    # Problems of a plan keep their lines; transformers lists hundreds of classes.
+    # Keep the lines of a plan's problems. Shorten other messages: some of transformers list hundreds of classes.
     return message if "\n- " in message else textwrap.shorten(message, 600, placeholder=" ...")
 
 

@@ -1,4 +1,4 @@
-"""Edits of a tokenizer: vocabulary expansion and the delta that a model edit consumes."""
+"""Edit tokenizers: vocabulary expansion, and the delta that the edit of a model needs."""
 
 from .counting import WordCounts, batch_texts, count_shard, count_words, merge_counts
 from .delta import VocabularyDelta

@@ -18,8 +18,8 @@ def propose_entries(
 ) -> list[str]:
     """Rank words that take more than one piece; see `wordpiece`.
 
-    Entries inside words would need merges, and merges come with the pieces on the way to each entry and change texts
-    that hold no new entry. A word with and without the blank before it, or with a capital, is a word of its own here.
+    Entries inside words would need merges. Merges add intermediate pieces, and change texts without any new entry. A
+    word with and without a preceding space, or with a capital, are different words here.
     """
     several = np.flatnonzero((segmentation.lengths > 1) & (counts >= min_frequency)).tolist()
     short = [number for number in several if len(words[number]) <= max_word_length]
@@ -28,12 +28,12 @@ def propose_entries(
 
 
 def add_entries(model: Model, entries: list[str], first_id: int) -> Model:
-    """Append words; `ignore_merges` has them found, and leaves every other word to the merges."""
+    """Append words. `ignore_merges` looks them up whole; the merges still spell every other word."""
     vocab = {**model["vocab"], **{entry: first_id + i for i, entry in enumerate(entries)}}
     return {**model, "vocab": vocab, "ignore_merges": True}
 
 
 def spell_entries(model: Model, entries: list[str]) -> Mapping[str, list[int]]:
-    """Find the ids of the pieces by which a model without these entries writes them."""
+    """Return the ids of the pieces with which a model without these entries spells them."""
     segmentation = segment_words(model, entries)
     return {entry: segmentation.pieces(number) for number, entry in enumerate(entries)}

@@ -1,4 +1,4 @@
-"""Count the words of a corpus, as a tokenizer's own normalizer and pre-tokenizer cut them.
+"""Count the words of a corpus, as split by a tokenizer's own normalizer and pre-tokenizer.
 
 Vocabulary expansion needs one pass over the text; everything after it works on distinct words. The pass is a map over
 shards and a sum, so the same two functions run in this process, on a process pool and on a Dask cluster. Counts of
@@ -36,10 +36,10 @@ class WordCounts:
     """
 
     splitter: str
-    """Fingerprint of the normalizer and pre-tokenizer; counts made by different ones do not add up."""
+    """Fingerprint of the normalizer and pre-tokenizer; only counts with the same fingerprint can be added."""
     words: Counter[str] = field(default_factory=Counter)
     documents: int = 0
-    """Documents that are not blank."""
+    """Number of documents that are not blank."""
 
     def save(self, path: str | os.PathLike) -> None:
         """Write a parquet file with the columns `word` and `count`, the most frequent first."""
@@ -52,11 +52,11 @@ class WordCounts:
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> Self:
-        """Read what `save` wrote."""
+        """Read a file that `save` wrote."""
         try:
             table = pq.read_table(path)
         except pa.ArrowInvalid as error:
-            raise ValueError(f"{path} must be a Parquet file of word counts, but cannot be read: {error}") from None
+            raise ValueError(f"{path} must be a Parquet file of word counts, but cannot be read: {error}.") from None
         metadata = table.schema.metadata or {}
         if b"splitter" not in metadata or b"documents" not in metadata:
             raise ValueError(
@@ -67,7 +67,7 @@ class WordCounts:
 
 
 def fingerprint_splitter(tokenizer: Tokenizer) -> str:
-    """Name the way a tokenizer cuts text into words."""
+    """Return a digest of how a tokenizer splits text into words."""
     state = json.loads(tokenizer.to_str())
     splitter = json.dumps([state["normalizer"], state["pre_tokenizer"]], sort_keys=True)
     return hashlib.sha256(splitter.encode()).hexdigest()[:16]
@@ -76,9 +76,9 @@ def fingerprint_splitter(tokenizer: Tokenizer) -> str:
 def count_shard(texts: Iterable[str], tokenizer: Tokenizer) -> WordCounts:
     """Count the words of one part of a corpus.
 
-    White-space chunks are counted first, and each distinct one is normalized and pre-tokenized once, which is several
-    times faster than processing every document. The result is exact if the pre-tokenizer cuts at white space whatever
-    stands around it. This is checked on a sample of the shard; a shard that fails is counted document by document.
+    White-space chunks are counted first, and each distinct chunk is normalized and pre-tokenized once. This is several
+    times faster than processing every document. The result is exact if the pre-tokenizer splits at white space in any
+    context. A sample of the shard checks this; if it fails, the shard is counted document by document.
 
     Args:
         texts: Any iterable of documents. For workers of a cluster it may be an object that opens a file when iterated.
@@ -95,20 +95,20 @@ def merge_counts(parts: Iterable[WordCounts]) -> WordCounts:
     """Add up counts of disjoint parts of a corpus.
 
     Raises:
-        ValueError: The parts were counted with different normalizers or pre-tokenizers, or there is none.
+        ValueError: There is no part, or the parts were counted with different normalizers or pre-tokenizers.
     """
     total: WordCounts | None = None
     for part in parts:
         total = total or WordCounts(part.splitter)
         if part.splitter != total.splitter:
             raise ValueError(
-                f"Counts add up only if one tokenizer's normalizer and pre-tokenizer made them, but the fingerprints "
+                f"word counts must come from one tokenizer's normalizer and pre-tokenizer, but the fingerprints "
                 f"are {total.splitter} and {part.splitter}. Count the parts again with the same tokenizer."
             )
         total.words.update(part.words)
         total.documents += part.documents
     if total is None:
-        raise ValueError("There are no counts to add up: the corpus is empty.")
+        raise ValueError("a corpus must contain words, but it is empty. Use another corpus.")
     return total
 
 
@@ -132,7 +132,7 @@ def batch_texts(texts: Iterable[str], characters: int = 16_000_000) -> Iterator[
     """Cut a stream of documents into shards.
 
     Args:
-        characters: Least size of a shard. 16 million is our choice: few distinct chunks are split twice, and two
+        characters: Minimum size of a shard. 16 million is our choice: few distinct chunks are processed twice, and two
             cores stay busy from 32 MB of text on.
     """
     batch: list[str] = []
@@ -148,7 +148,7 @@ def batch_texts(texts: Iterable[str], characters: int = 16_000_000) -> Iterator[
 
 
 def _count_chunks(documents: list[str]) -> Counter[str]:
-    """Count white-space chunks, each with the blank before it: ` word` and a `word` that opens a text may differ."""
+    """Count white-space chunks, each with its preceding space: ` word` and a `word` that opens a text may differ."""
     rows = pc.utf8_split_whitespace(pc.utf8_trim_whitespace(pa.array(documents, pa.large_string())))
     chunks = Counter({f" {chunk}": count for chunk, count in _count_values(rows.flatten())})
     for chunk, count in _count_values(pc.list_element(rows, 0)):
@@ -177,7 +177,7 @@ def _split(texts: Counter[str], tokenizer: Tokenizer) -> Counter[str]:
 def _map_in_order(
     executor: Executor | None, shards: Iterable[Iterable[str]], tokenizer: Tokenizer
 ) -> Iterator[WordCounts]:
-    """`executor.map(count_shard, shards)` that never holds more than a few shards, however long the corpus."""
+    """Yield `executor.map(count_shard, shards)` with only a few shards in memory at once."""
     if executor is None:
         yield from (count_shard(shard, tokenizer) for shard in shards)
         return

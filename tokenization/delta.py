@@ -1,4 +1,4 @@
-"""What an expansion changed: the value that the tokenizer's edit passes to the model's edit."""
+"""The delta of an expansion, which the edit of the tokenizer passes to the edit of the model."""
 
 import json
 import os
@@ -20,10 +20,10 @@ class VocabularyDelta:
     old_size: int
     """Highest id of the old tokenizer plus one."""
     pieces: Mapping[str, list[int]] = field(default_factory=dict)
-    """Old ids that spelled each new entry, in the order of the new ids; empty where a character was unknown."""
+    """Old ids that spelled each new entry, in the order of the new ids; empty if a character was unknown."""
 
     counts: list[int] = field(default_factory=list)
-    """How often the corpus has each entry, old and new, as the new tokenizer cuts it; empty where nobody counted."""
+    """Occurrences of each entry, old and new, in the corpus as the new tokenizer splits it; empty if not counted."""
 
     @property
     def new_size(self) -> int:
@@ -41,5 +41,5 @@ class VocabularyDelta:
 
     @classmethod
     def load(cls, directory: str | os.PathLike) -> Self:
-        """Read what `save` wrote."""
+        """Read a file that `save` wrote."""
         return cls(**json.loads(Path(directory, FILE_NAME).read_text(encoding="utf-8")))

@@ -1,7 +1,7 @@
 """Vocabulary expansion (AdaLM, Algorithm 1; exBERT's extension vocabulary) inside the tokenizer's model.
 
-Tokens added with `add_tokens` are cut out of a text before the model sees it, even in the middle of words, and texts
-become longer. Here the new entries are part of the model, and `AutoTokenizer` loads the result as a plain tokenizer.
+Tokens added with `add_tokens` are split off before the model sees a text, even in the middle of words, which makes
+texts longer. Here the new entries are part of the model, and `AutoTokenizer` loads the result as a plain tokenizer.
 """
 
 import itertools
@@ -27,11 +27,11 @@ from .tokenizer_file import read_tokenizer, replace_model
 
 KINDS: dict[str, ModuleType] = {"WordPiece": wordpiece, "BPE": bpe, "Unigram": unigram}
 ROUNDS = 5  # rounds to fill a vocabulary up to a size, as in tensor2tensor's builder
-TOLERANCE = 0.01  # a vocabulary that misses the wanted size by more has used up the corpus
+TOLERANCE = 0.01  # if a vocabulary misses the wanted size by more, the corpus has no more entries
 GONE = -1  # replaces the id of a dropped entry
 USEFUL_ENTRIES = 100  # listed in the report
 WORTHWHILE = 0.02  # share of the corpus' tokens; below it, the savings do not pay for the new rows
-# Thai, Lao, Burmese, Khmer, Japanese and Chinese: languages that put no blanks between words.
+# Thai, Lao, Burmese, Khmer, Japanese and Chinese: languages without spaces between words.
 UNSPACED = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
     r"\U00020000-\U0003ffff]"
@@ -65,33 +65,33 @@ def expand_vocabulary(
 
     Args:
         tokenizer: A fast tokenizer with a WordPiece, byte-level BPE or Unigram model.
-        corpus: Documents, or their words as `count_words` counted them.
-        method: "adalm": the entries that would be used most, step by step (Algorithm 1). "exbert": the entries of a
-            WordPiece vocabulary that is learned on the corpus and that the tokenizer does not have.
-        size: Wanted size of the new vocabulary, instead of the automatic choice. With "exbert" the size of the learned
-            vocabulary; None is the size of the tokenizer's, as in the paper.
+        corpus: Documents, or their words as counted by `count_words`.
+        method: "adalm" adds the entries that would be used most, step by step (Algorithm 1). "exbert" learns a
+            WordPiece vocabulary on the corpus, and adds its entries that the tokenizer does not have.
+        size: Size of the new vocabulary, instead of the automatic choice. With "exbert", the size of the learned
+            vocabulary; None uses the size of the tokenizer's, as in the paper.
         step: Entries per step; 10,000 in the paper.
-        threshold: Stop when (P_i - P_(i-1)) / |P_(i-1)| falls below; 0.01 in the paper.
-        select: "algorithm" returns the vocabulary of the step that fell below, as Algorithm 1 is printed (and the
+        threshold: Stop when (P_i - P_(i-1)) / |P_(i-1)| falls below this; 0.01 in the paper.
+        select: "algorithm" returns the vocabulary of the step that fell below, as Algorithm 1 is printed (and as the
             paper's 50k for computer science); "last_accepted" the one before (the paper's 60k for biomedicine).
-        max_size: Follow the curve up to this size, also after the choice (Figure 4). None stops with the choice.
-        min_frequency: Least occurrences of a new entry in the corpus, as the new tokenizer cuts it. 5 is our choice:
-            the row of a rarer one is hardly trained (section 6.3 of the paper).
-        max_word_length: Longer words, in characters, lend nothing to new entries. 50 is our choice: beyond are
-            addresses, sequences and words run together.
-        training_tokens: Tokens of the training that is planned. Keep only the entries that it is expected to show at
-            least `min_exposures` times; the report's `exposure` says how many, and what they save.
-        min_exposures: 5 is our choice. With masked language modeling at 15 % an entry is predicted 0.75 times then.
+        max_size: Follow the curve up to this size even after the choice (Figure 4). None stops at the choice.
+        min_frequency: Minimum occurrences of a new entry in the corpus, as the new tokenizer splits it. 5 is our
+            choice: the row of a rarer entry hardly trains (section 6.3 of the paper).
+        max_word_length: Words of more characters contribute nothing to new entries. 50 is our choice: most longer
+            words are addresses, sequences and words run together.
+        training_tokens: Tokens of the planned training. Keep only the entries that it is expected to show at least
+            `min_exposures` times; the report's `exposure` gives their number and their savings.
+        min_exposures: 5 is our choice. Masked language modeling at 15 % then predicts an entry 0.75 times.
         executor: Where the corpus is counted, see `count_words`.
 
     Returns:
-        The new tokenizer (a plain one; the very same object if there is nothing to add), what to tell a model, and how
+        The new tokenizer (the very same object if there is nothing to add), the delta for a model, and a report of how
         the size was chosen. Old ids keep their meaning; new ones follow, the most frequent entry first.
 
     Raises:
-        TypeError: The tokenizer has no fast backend, or the corpus is no iterable of strings.
+        TypeError: The tokenizer has no fast backend, or the corpus is not an iterable of strings.
         ValueError: An option is out of range, the corpus is empty or was counted for another tokenizer, or the
-            tokenizer's model is of a kind that cannot be expanded, or not with words of the corpus' language.
+            tokenizer's model cannot be expanded, or not with words of the corpus' language.
     """
     _check_options(method, size, step, threshold, select, max_size, min_frequency)
     _check_exposures(training_tokens, min_exposures)
@@ -136,7 +136,7 @@ def expand_vocabulary(
 
 @dataclass
 class Vocabulary:
-    """The original entries and some new ones, with the segmentation of the corpus' words that they give."""
+    """The original entries and some new ones, with the resulting segmentation of the corpus' words."""
 
     entries: list[str]
     size: int
@@ -171,11 +171,11 @@ class Domain:
         self.counts = np.array([count for _, count in ranked])
 
     def try_entries(self, entries: list[str], before: Vocabulary | None = None) -> Vocabulary:
-        """Cut the words of the corpus with the original vocabulary and these entries.
+        """Split the words of the corpus with the original vocabulary and these entries.
 
         Args:
-            entries: New entries, in the order of their ids.
-            before: What was tried before: only words that the difference can touch are cut again.
+            entries: New entries in the order of their ids.
+            before: The previous vocabulary; only words that the difference can affect are split again.
         """
         model = self.kind.add_entries(self.model, entries, self.size) if entries else self.model
         segmentation = self._recut(model, entries, before) if before else segment_words(model, self.words)
@@ -196,10 +196,10 @@ class Domain:
         return old.replace(numbers, segment_words(model, [self.words[number] for number in numbers]))
 
     def settle(self, vocabulary: Vocabulary, least_use: float | None = None) -> Vocabulary:
-        """Drop entries that other entries replace, until each occurs at least `least_use` times.
+        """Drop entries that other entries replace, until each occurs at least `least_use` times in the corpus.
 
         Args:
-            least_use: In the corpus; None is `min_frequency`.
+            least_use: None uses `min_frequency`.
         """
         least_use = self.min_frequency if least_use is None else least_use
         while (vocabulary.use < least_use).any():
@@ -210,8 +210,8 @@ class Domain:
     def limit_exposure(self, vocabulary: Vocabulary, training_tokens: int | None, min_exposures: float) -> Vocabulary:
         """Drop entries that a training on this many tokens of the corpus would show too rarely; None drops none.
 
-        A dropped word is spelled by shorter entries again, which are then used more. The corpus then has more tokens,
-        and training sees a smaller share of it.
+        Shorter entries then spell the dropped words, and are used more. The corpus has more tokens, so that training
+        sees a smaller share of it.
         """
         if training_tokens is None:
             return vocabulary
@@ -224,8 +224,8 @@ class Domain:
     def grow(self, vocabulary: Vocabulary, size: int) -> Vocabulary:
         """Add the most frequent entries up to a size: one step of Algorithm 1.
 
-        A new entry moves the places where later pieces of a word start, so some entries of a round end up unused. The
-        next round replaces them by entries that the new segmentation needs.
+        A new entry moves the positions where later pieces of a word start, so some entries of a round end up unused.
+        The next round replaces them by entries that the new segmentation needs.
         """
         for _ in range(ROUNDS):
             new = self.kind.propose_entries(
@@ -261,16 +261,16 @@ def _check_growth(kind: ModuleType, original_size: int, size: int | None, max_si
     last = max_size if size is None else size
     if last is not None and last < original_size:
         raise ValueError(
-            f"The new vocabulary must be larger than the tokenizer's {original_size:,} entries, but its size is "
-            f"{last:,}."
+            f"the new vocabulary must exceed the tokenizer's {original_size:,} entries, but its size is {last:,}. "
+            "Choose a larger size."
         )
 
 
 def _grow_by_steps(domain: Domain, options: Options) -> tuple[list[Vocabulary], int, str]:
-    """AdaLM's Algorithm 1: the entries that would be used most, step by step.
+    """Run AdaLM's Algorithm 1: add the entries that would be used most, step by step.
 
     Returns:
-        The vocabularies that were tried, the position of the chosen one, and what stopped the search.
+        The tried vocabularies, the position of the chosen one, and the reason for stopping.
     """
     last = options.max_size if options.size is None else options.size
     sizes = _list_sizes(domain.size, options.step, last)
@@ -286,8 +286,8 @@ def _grow_by_steps(domain: Domain, options: Options) -> tuple[list[Vocabulary], 
 def _list_sizes(original: int, step: int, last: int | None) -> Iterator[int]:
     """Yield round sizes above the original one, up to `last`.
 
-    Sizes count from the nearest round one, not from the one below. The first step is then at least half a step long; a
-    shorter one would look like the end of the rise.
+    They count from the nearest round size, not from the one below. The first step is then at least half as long as the
+    others; a shorter one would look like the end of the rise.
     """
     for size in itertools.count(round(original / step) * step + step, step):
         if last is not None and size >= last:
@@ -302,8 +302,9 @@ def _follow_curve(
     """Run the loop of Algorithm 1.
 
     Returns:
-        The original vocabulary and that of each size, and the position of the first whose rise fell below the
-        threshold. The list ends there if `stop`, else at the last size or when the corpus has no more entries.
+        The vocabularies, beginning with the original, and the position of the first whose rise fell below the
+        threshold. With `stop` the list ends there; otherwise it ends at the last size, or when the corpus has no more
+        entries.
     """
     history = [domain.try_entries([])]
     failed = None
@@ -323,17 +324,13 @@ def _check_word_pieces(kind: ModuleType, original_size: int, size: int | None, m
     if kind is not wordpiece:
         name = next(name for name, each in KINDS.items() if each is kind)
         raise ValueError(
-            f"exBERT's algorithm needs a WordPiece tokenizer, but this one's model is a {name}. Use method='adalm'."
+            f"exBERT's algorithm needs a WordPiece tokenizer, but the tokenizer's model is {name}. Use method='adalm'."
         )
     _check_growth(kind, original_size, None, max_size)
 
 
 def _learn_word_pieces(domain: Domain, options: Options) -> tuple[list[Vocabulary], int, str]:
-    """exBERT: the entries of a WordPiece vocabulary learned on the corpus that the tokenizer does not have.
-
-    Returns:
-        As `_grow_by_steps`.
-    """
+    """Learn a WordPiece vocabulary on the corpus, and return the same as `_grow_by_steps` (exBERT)."""
     learned = wordpiece.learn_entries(domain.model, domain.words, domain.counts, options.size or domain.size)
     return [domain.try_entries([]), domain.settle(domain.try_entries(learned))], 1, "size"
 
@@ -342,7 +339,7 @@ class Algorithm(NamedTuple):
     """A way to choose new entries."""
 
     check: Callable[[ModuleType, int, int | None, int | None], None]
-    """Raises for a wrong model or size, before the corpus is counted."""
+    """Raises a ValueError for a wrong model or size, before the corpus is counted."""
     choose: Callable[[Domain, Options], tuple[list[Vocabulary], int, str]]
 
 
@@ -356,7 +353,7 @@ ALGORITHMS = {
 
 
 def _improve(before: Vocabulary, after: Vocabulary) -> float:
-    """Relative rise of P(D); with |P|, since (P_i - P_(i-1)) / P_(i-1) as printed is negative for every rise."""
+    """Return the relative rise of P(D), over |P|: (P_i - P_(i-1)) / P_(i-1) as printed is negative for every rise."""
     return (after.log_probability - before.log_probability) / (abs(before.log_probability) or 1.0)
 
 
@@ -384,7 +381,7 @@ def _compare_exposure(
 
 
 def _rank_entries(domain: Domain, vocabulary: Vocabulary) -> Vocabulary:
-    """Give ids in the order of use; ties in alphabetical order."""
+    """Assign ids in the order of use; ties in alphabetical order."""
     ranked = sorted(zip(-vocabulary.use, vocabulary.entries, strict=True))
     return domain.try_entries([entry for _, entry in ranked])
 
@@ -399,16 +396,14 @@ def _check_options(
     if step < 1:
         raise ValueError(f"`step` must be at least 1 entry, but is {step}.")
     if not 0 < threshold < 1:
-        raise ValueError(
-            f"`threshold` is a share of P(D) between 0 and 1 (the paper's 1 % is 0.01), but is {threshold}."
-        )
+        raise ValueError(f"`threshold` must be between 0 and 1 (the paper's 1 % is 0.01), but is {threshold}.")
     if size is not None and size < 1:
         raise ValueError(f"`size` must be at least 1 entry, but is {size}.")
     if min_frequency < 1:
         raise ValueError(f"`min_frequency` must be at least 1, but is {min_frequency}.")
     if size is not None and max_size is not None:
         raise ValueError(
-            f"`size` and `max_size` must not be given together, but are {size:,} and {max_size:,}. Give one."
+            f"only one of `size` and `max_size` may be given, but they are {size:,} and {max_size:,}. Leave one out."
         )
 
 
@@ -421,16 +416,16 @@ def _check_exposures(training_tokens: int | None, min_exposures: float) -> None:
 
 def _check_counts(corpus: WordCounts, backend: Tokenizer) -> None:
     if not corpus.words:
-        raise ValueError("The corpus is empty: it has no document with a word in it.")
+        raise ValueError("the corpus must contain words, but no document has one. Use another corpus.")
     if corpus.splitter != fingerprint_splitter(backend):
         raise ValueError(
-            f"The corpus was counted with a normalizer and pre-tokenizer of the fingerprint {corpus.splitter}, but the "
-            f"tokenizer's is {fingerprint_splitter(backend)}. Count it again with this tokenizer."
+            "the corpus must be counted with the tokenizer's normalizer and pre-tokenizer, whose fingerprint is "
+            f"{fingerprint_splitter(backend)}, but that of the counts is {corpus.splitter}. Count the corpus again."
         )
 
 
 def _measure_unspaced(corpus: WordCounts, backend: Tokenizer) -> float:
-    """Share of the corpus' letters that are of a language without blanks between words."""
+    """Return the share of letters of languages without spaces between words."""
     decode = backend.decoder.decode if backend.decoder and '"ByteLevel"' in backend.to_str() else "".join
     unspaced = spaced = 0
     for word, count in corpus.words.items():
@@ -441,15 +436,15 @@ def _measure_unspaced(corpus: WordCounts, backend: Tokenizer) -> float:
 
 
 def _explain_unspaced(share: float, kind: str) -> str:
-    """Return why a WordPiece or BPE model gets no words of such a language, and what to use instead."""
+    """Return why a WordPiece or BPE model cannot get words of such a language, and what to use instead."""
     reason = {
-        "WordPiece": "BERT's pre-tokenizer makes each Chinese character a word and each Thai or Japanese phrase one",
-        "BPE": "a byte-level pre-tokenizer takes a whole phrase for one word",
+        "WordPiece": "BERT's pre-tokenizer makes each Chinese character, and each Thai or Japanese phrase, one word",
+        "BPE": "a byte-level pre-tokenizer makes a whole phrase one word",
     }[kind]
     return (
-        f"Words can be added to a {kind} model only where blanks part them, but {share:.0%} of the corpus' letters are "
-        f"of a language without blanks: {reason}. Use an encoder with a Unigram tokenizer (XLM-R, multilingual "
-        "DeBERTa-v3), or train with the original vocabulary."
+        f"a {kind} model needs spaces between words, but {share:.0%} of the corpus' letters are of a language without "
+        f"spaces: {reason}. Use an encoder with a Unigram tokenizer (XLM-R, multilingual DeBERTa-v3), or keep "
+        "the original vocabulary."
     )
 
 
@@ -458,13 +453,13 @@ def _list_warnings(report: ExpansionReport, kind: ModuleType, delta: VocabularyD
         yield _explain_unspaced(unspaced, "WordPiece" if kind is wordpiece else "BPE")
     if report.saved < WORTHWHILE:
         yield (
-            f"The new entries save {report.saved:.1%} of the corpus' tokens. Below "
-            f"{WORTHWHILE:.0%}, new rows cost more training than shorter texts give back: keep the original tokenizer."
+            f"The new entries save {report.saved:.1%} of the corpus' tokens. Below {WORTHWHILE:.0%}, training the new "
+            "rows costs more than shorter texts save: keep the original tokenizer."
         )
     if kind is bpe and delta.pieces:
         yield (
             "Load this tokenizer with AutoTokenizer. RobertaTokenizer.from_pretrained, or the class of another "
-            "byte-level BPE, builds the model again from its merges and cuts the new words into old pieces."
+            "byte-level BPE, rebuilds the model from its merges and splits the new words into old pieces."
         )
 
 
@@ -483,7 +478,7 @@ def _list_useful_entries(domain: Domain, vocabulary: Vocabulary, delta: Vocabula
 
 
 def _find_unreachable(tokenizer: PreTrainedTokenizerBase, domain: Domain, vocabulary: Vocabulary) -> list[str]:
-    """List the entries that the finished tokenizer does not make of the most frequent word they were used in."""
+    """List the entries that the finished tokenizer does not produce in the most frequent word that uses them."""
     if not vocabulary.entries:
         return []
     ids, places = np.unique(vocabulary.segmentation.ids, return_index=True)
@@ -491,7 +486,7 @@ def _find_unreachable(tokenizer: PreTrainedTokenizerBase, domain: Domain, vocabu
     decoder = tokenizer.backend_tokenizer.decoder
     words = {domain.words[witness] for witness in witnesses}
     texts = [decoder.decode([word]) if decoder else word for word in words]
-    # A word that never opens a text, like the rest of `5mg`, is made after a bracket.
+    # Some words never open a text, such as the rest of `5mg`; put them after a bracket.
     tokens = tokenizer(texts + [f"({text}" for text in texts], add_special_tokens=False)["input_ids"]
     made = set(itertools.chain.from_iterable(tokens))
     return [entry for id_, entry in enumerate(vocabulary.entries, domain.size) if id_ not in made]

@@ -1,7 +1,7 @@
 """Select the strings that would be used most if they were in the vocabulary.
 
-The rule is that of tensor2tensor's SubwordTextBuilder, to which AdaLM refers: a string's count is the number of places
-where it would be the longest match. Accepting a string therefore lowers the counts of all its beginnings.
+The rule is that of tensor2tensor's SubwordTextBuilder, to which AdaLM refers: the count of a string is the number of
+positions where it would be the longest match. Accepting a string therefore lowers the counts of all its prefixes.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ class Level:
 
     entries: list[str]
     known: np.ndarray
-    """Whether the vocabulary holds the entry already, shape [beginnings]."""
+    """Whether the vocabulary already has the entry, shape [beginnings]."""
     start: np.ndarray
     """First of the sorted tails that begins so, shape [beginnings]."""
     end: np.ndarray
@@ -29,10 +29,10 @@ class Level:
 
 
 class PrefixTree:
-    """The beginnings of many tails; a tail is the rest of a word from a place where the model starts a piece.
+    """The beginnings of many tails; a tail is the rest of a word from a position where the model starts a piece.
 
     Args:
-        tails: Strings, one character a symbol, shape [tails].
+        tails: Strings, one character per symbol, shape [tails].
         counts: How often the word of each tail occurs, shape [tails].
         inner: Whether a tail starts inside its word, shape [tails], or one value for all.
         spell: The vocabulary entry that a beginning of a tail stands for.
@@ -75,10 +75,10 @@ class PrefixTree:
             above = start
 
     def select(self, threshold: int) -> Counter[str]:
-        """Accept, longest first, what would be used at least `threshold` times, and return the counts.
+        """Accept strings, longest first, that would be used at least `threshold` times, and return their counts.
 
-        A word frequent enough to become an entry itself contributes nothing to entries inside words. Otherwise
-        `##phoma` and `##mphoma` would be counted at every `lymphoma` and then never be used.
+        A word that is frequent enough to become an entry contributes nothing to entries inside words. Otherwise
+        `##phoma` and `##mphoma` would be counted at every `lymphoma`, but never be used.
         """
         counts = np.where(self.inner & (self.counts >= threshold), 0, self.counts)
         total = np.concatenate([[0], np.cumsum(counts)])
@@ -96,15 +96,12 @@ class PrefixTree:
 
 
 def select_entries(trees: list[PrefixTree], room: int, min_frequency: int) -> list[str]:
-    """Find the `room` strings that would be used most.
+    """Return the `room` strings that would be used most, most used first and then the longest.
 
     Args:
-        trees: Tails whose beginnings stand for different entries.
-        room: How many entries there is room for.
-        min_frequency: Least use of an entry.
-
-    Returns:
-        The entries, most used first and then the longest; fewer than `room` if there are no more.
+        trees: Tails whose beginnings are different entries.
+        room: Maximum number of strings.
+        min_frequency: Minimum use of a string.
     """
 
     def accept(threshold: int) -> Counter[str]:
@@ -124,7 +121,7 @@ def select_entries(trees: list[PrefixTree], room: int, min_frequency: int) -> li
 
 
 def _measure_shared(tails: list[str], lengths: np.ndarray) -> np.ndarray:
-    """Length of the beginning that each tail shares with the one before it, -1 for the first, shape [tails]."""
+    """Return the length of the beginning that each tail shares with the one before, -1 for the first, [tails]."""
     symbols = np.array(tails).view(np.uint32).reshape(len(tails), -1)
     different = symbols[1:] != symbols[:-1]
     shared = np.where(different.any(axis=1), different.argmax(axis=1), lengths[1:])

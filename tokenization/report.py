@@ -28,7 +28,7 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class LengthComparison:
-    """Tokens of texts before and after, without special tokens."""
+    """Tokens of texts before and after the expansion, without special tokens."""
 
     texts: int
     tokens_before: float
@@ -36,34 +36,34 @@ class LengthComparison:
     tokens_after: float
     """Mean per text."""
     longer: float
-    """Share of the texts that take more tokens than before."""
+    """Share of the texts with more tokens than before."""
 
     @property
     def saved(self) -> float:
-        """Share of the tokens that are saved."""
+        """Share of saved tokens."""
         return 1 - self.tokens_after / self.tokens_before
 
 
 @dataclass(frozen=True)
 class ExposureLimit:
-    """Which entries a planned training shows often enough; the others were left out."""
+    """The effect of keeping only entries that a planned training shows often enough."""
 
     training_tokens: int
     min_exposures: float
     proposed: int
     """Entries before."""
     proposed_saving: float
-    """Share of the corpus' tokens that these would save."""
+    """Share of the corpus' tokens that all proposed entries would save."""
     kept: int
     """Entries that training is expected to show at least `min_exposures` times."""
     saving: float
-    """Share of the corpus' tokens that the kept ones save."""
+    """Share of the corpus' tokens that the kept entries save."""
 
     def __str__(self) -> str:
         return (
             f"{self.kept:,} of {self.proposed:,} entries are kept: {self.training_tokens:,} training tokens show each "
-            f"at least {self.min_exposures:g} times. They save {self.saving:.1%} of the corpus' tokens; with the "
-            f"{self.proposed - self.kept:,} entries that are left out it would be {self.proposed_saving:.1%}."
+            f"at least {self.min_exposures:g} times. They save {self.saving:.1%} of the corpus' tokens; with the other "
+            f"{self.proposed - self.kept:,} entries it would be {self.proposed_saving:.1%}."
         )
 
 
@@ -78,19 +78,19 @@ class ExpansionReport:
     distinct_words: int
     min_frequency: int
     stopped_by: str
-    """`size` (as asked for), `threshold`, `max_size` or `corpus` (it has no more entries that are frequent enough)."""
+    """`size` (reached), `threshold`, `max_size` or `corpus` (no more entries are frequent enough)."""
     curve: list[CurvePoint]
     """The original vocabulary and each size tried, as in Figure 4."""
     chosen: int
-    """Position in `curve` of the vocabulary that was returned, before `exposure` left entries out."""
+    """Position in `curve` of the returned vocabulary, before `exposure` left entries out."""
     useful_entries: list[dict]
     """The new entries that save most tokens of the corpus: entry, id, old pieces, frequency, tokens saved."""
     unreachable: list[str]
-    """New entries that no text was found for; must be empty."""
+    """New entries that the tokenizer never produces; must be empty."""
     lengths: dict[str, LengthComparison] = field(default_factory=dict)
     """Name of the texts -> comparison of their lengths, as in Table 12. Filled by callers that have texts."""
     warnings: list[str] = field(default_factory=list)
-    """What a user should know before using the tokenizer; also logged."""
+    """Warnings about the use of the tokenizer; also logged."""
     saved: float = 0.0
     """Share of the corpus' tokens that the new entries save."""
     exposure: ExposureLimit | None = None
@@ -113,7 +113,7 @@ def compare_lengths(
     """
     texts = list(read_texts(texts))
     if not texts:
-        raise ValueError("Lengths can only be compared on texts, and there is none.")
+        raise ValueError("a comparison of lengths needs texts, but there is none. Give at least one text.")
     old, new = (
         np.array([len(ids) for ids in tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]])
         for tokenizer in (before, after)
@@ -122,7 +122,7 @@ def compare_lengths(
 
 
 def plot_curve(report: ExpansionReport, path: str | os.PathLike) -> None:
-    """Draw P(D) against the vocabulary size, the chosen size marked (Figure 4 of AdaLM)."""
+    """Plot P(D) against the vocabulary size, with the chosen size marked (Figure 4 of AdaLM)."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5, 3.5), layout="constrained")
@@ -136,7 +136,7 @@ def plot_curve(report: ExpansionReport, path: str | os.PathLike) -> None:
 
 
 def plot_lengths(report: ExpansionReport, path: str | os.PathLike) -> None:
-    """Draw the mean tokens per text before and after, for each set of texts of the report."""
+    """Plot the mean number of tokens per text before and after, for each set of texts of the report."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5, 3.5), layout="constrained")

@@ -1,4 +1,4 @@
-"""How a tokenizer model cuts words into pieces, and the log-probability of a vocabulary."""
+"""Split words into pieces with a tokenizer model, and compute the log-probability of a vocabulary."""
 
 import itertools
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Segmentation:
         return self.ids[self.starts[word] : self.starts[word + 1]].tolist()
 
     def replace(self, words: np.ndarray, new: "Segmentation") -> "Segmentation":
-        """Put other pieces in the place of some words' pieces.
+        """Replace the pieces of some words.
 
         Args:
             words: Numbers of the words, ascending.
@@ -45,12 +45,12 @@ class Segmentation:
         return Segmentation(ids, np.concatenate([[0], np.cumsum(lengths)]))
 
     def count_pieces(self, counts: np.ndarray, size: int) -> np.ndarray:
-        """How often each id occurs in the corpus, shape [size], given how often each word does."""
+        """Return how often each id occurs in the corpus, shape [size], from the counts of the words."""
         return np.bincount(self.ids, weights=np.repeat(counts, self.lengths), minlength=size).astype(np.int64)
 
 
 def segment_words(model: Model, words: list[str]) -> Segmentation:
-    """Cut words with the model alone: no normalizer, no pre-tokenizer, no special tokens."""
+    """Split words with only the model: no normalizer, no pre-tokenizer, no special tokens."""
     encodings = make_bare_tokenizer(model).encode_batch_fast(words, add_special_tokens=False)
     pieces = [encoding.ids for encoding in encodings]
     starts = np.cumsum([0, *map(len, pieces)], dtype=np.int64)
@@ -58,8 +58,8 @@ def segment_words(model: Model, words: list[str]) -> Segmentation:
 
 
 def make_bare_tokenizer(model: Model) -> Tokenizer:
-    """Build a tokenizer that takes each text for one word."""
-    # Built from arguments: parsing JSON takes longer than cutting the words of a small corpus.
+    """Build a tokenizer that reads each text as one word."""
+    # Built from arguments, because parsing JSON takes longer than splitting the words of a small corpus.
     arguments = {name: value for name, value in model.items() if name != "type" and value is not None}
     for name in ("vocab", "merges"):
         if isinstance(arguments.get(name), list):
@@ -80,12 +80,12 @@ def read_unknown(model: Model) -> int | None:
 
 
 def measure_log_probability(piece_counts: np.ndarray, documents: int) -> float:
-    """P(D) of a vocabulary: the mean over documents of the log-probability of their pieces.
+    """Return P(D) of a vocabulary: the mean over documents of the log-probability of their pieces.
 
-    With x the pieces of a document, n the occurrences of a piece in the corpus D and N the sum of all n, the paper's
-    p(x_i) = n / N (Eq. 1) and P(x) = sum of ln p(x_i) (Eq. 2), so that the mean of P(x) over documents needs the n
-    alone: (sum of n ln(n / N)) / |D|. Eq. 3 as printed takes a second logarithm, of a negative number; the released
-    code and Tables 8 and 9 are the mean.
+    Let x be the pieces of a document, n the occurrences of a piece in the corpus D, and N the sum of all n. The paper
+    has p(x_i) = n / N (Eq. 1) and P(x) = sum of ln p(x_i) (Eq. 2). The mean of P(x) over documents therefore needs only
+    the n: (sum of n ln(n / N)) / |D|. Eq. 3 as printed takes a second logarithm, of a negative number; the released
+    code and Tables 8 and 9 use the mean.
 
     Args:
         piece_counts: Occurrences of each id in the corpus, shape [size].

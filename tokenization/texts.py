@@ -1,4 +1,4 @@
-"""The texts of a corpus, and errors for everything else."""
+"""Read the texts of a corpus, and refuse everything else."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -8,24 +8,24 @@ from typing import Any
 def read_texts(corpus: Any) -> Iterator[str]:
     """Yield the texts of a corpus.
 
-    Of a table (`datasets.Dataset`, `pandas.DataFrame`) those of the column `text`, or of its only column of text; of
-    several splits (`datasets.DatasetDict`) those of `train`. A string or a dictionary is iterable too: without a check,
-    its characters or its keys would be counted as documents.
+    A table (`datasets.Dataset`, `pandas.DataFrame`) gives its column `text`, or its only column of text; several splits
+    (`datasets.DatasetDict`) give `train`. A string or a dictionary is iterable too, and without a check its characters
+    or keys would count as documents.
 
     Raises:
-        TypeError: It is no iterable of texts.
+        TypeError: The corpus is not an iterable of texts.
     """
     for number, text in enumerate(_find_texts(corpus)):
         if text is not None and not isinstance(text, str):
             raise TypeError(
-                f"Each document must be a string, but document {number} is of type {type(text).__name__}. Pass the "
-                'texts alone, e.g. `(row["text"] for row in rows)`.'
+                f"each document must be a string, but document {number} is of type {type(text).__name__}. Pass only "
+                'the texts, e.g. `(row["text"] for row in rows)`.'
             )
         yield text or ""
 
 
 def _find_texts(corpus: Any) -> Iterable[Any]:
-    found = f"Texts must be an iterable of strings, but got {type(corpus).__name__}"
+    found = f"texts must be an iterable of strings, but got {type(corpus).__name__}"
     if isinstance(corpus, str | bytes | os.PathLike):
         raise TypeError(f"{found}. Pass a list of texts; for a file, open it and pass the file: each line is a text.")
     if isinstance(corpus, dict):
@@ -33,7 +33,7 @@ def _find_texts(corpus: Any) -> Iterable[Any]:
             return _find_texts(corpus["train"])
         raise TypeError(f"{found} with the keys {_join(corpus)}. Pass the texts of one of them.")
     if hasattr(corpus, "columns") and hasattr(corpus, "dtypes"):
-        # pandas calls a column of strings `object` or `string`; one of numbers fails at its first value.
+        # pandas calls a column of strings `object` or `string`; a column of numbers fails at its first value.
         texts = [name for name, kind in corpus.dtypes.items() if str(kind).startswith(("object", "str"))]
         return (None if text != text else text for text in corpus[_choose(texts, corpus.columns, found)])
     if isinstance(names := getattr(corpus, "column_names", None), list):

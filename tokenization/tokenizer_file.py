@@ -1,4 +1,4 @@
-"""The tokenizer.json that a tokenizer is read from and written to."""
+"""Read the tokenizer.json of a tokenizer, and write it with another model."""
 
 import json
 from pathlib import Path
@@ -12,19 +12,19 @@ from .segmentation import Model, read_vocabulary
 
 
 def read_tokenizer(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """Read the tokenizer.json of a tokenizer that can be expanded, each added token an entry of the model too.
+    """Read the tokenizer.json of a tokenizer that can be expanded, with each added token as an entry of the model.
 
-    Without that, the ids of a Unigram model, which are positions, would collide: DeBERTa-v3's [MASK] has the id after
-    the last piece without being one, and the first new piece would take it.
+    Without these entries, ids of a Unigram model would collide, because they are positions: DeBERTa-v3's [MASK] is not
+    a piece but has the id after the last one, which the first new piece would get.
 
     Raises:
         TypeError: The tokenizer has no fast backend.
-        ValueError: Its model is of a kind that cannot be expanded.
+        ValueError: The tokenizer's model cannot be expanded.
     """
     if not isinstance(getattr(tokenizer, "backend_tokenizer", None), Tokenizer):
         raise TypeError(
-            f"Only fast tokenizers can be expanded, but {type(tokenizer).__name__} has no `backend_tokenizer`. "
-            f"Load it with AutoTokenizer and the `tokenizers` package."
+            f"only fast tokenizers can be expanded, but {type(tokenizer).__name__} has no `backend_tokenizer`. "
+            f"Load the tokenizer with AutoTokenizer and the `tokenizers` package."
         )
     state: dict[str, Any] = json.loads(tokenizer.backend_tokenizer.to_str())
     _check_model(state)
@@ -37,16 +37,16 @@ def read_tokenizer(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
 
 
 def replace_model(tokenizer: PreTrainedTokenizerBase, state: dict[str, Any], model: Model) -> PreTrainedTokenizerBase:
-    """Make a tokenizer that differs in its model: put it into the saved files and load them as anybody would.
+    """Return a tokenizer with another model: write it into the saved files, and load them as usual.
 
     Args:
-        state: What `read_tokenizer` read of it.
+        state: Result of `read_tokenizer`.
     """
     with TemporaryDirectory() as directory:
         tokenizer.save_pretrained(directory)
         Path(directory, "tokenizer.json").write_text(json.dumps({**state, "model": model}), encoding="utf-8")
         if model["type"] == "BPE":
-            # RobertaTokenizer and others rebuild their backend from vocabulary and merges, and lose ignore_merges.
+            # RobertaTokenizer and others rebuild their backend from vocabulary and merges, without ignore_merges.
             path = Path(directory, "tokenizer_config.json")
             config = json.loads(path.read_text(encoding="utf-8"))
             config |= {"tokenizer_class": "TokenizersBackend", "model_input_names": tokenizer.model_input_names}
@@ -61,26 +61,24 @@ def _check_model(state: dict[str, Any]) -> None:
     kind = state["model"]["type"]
     if kind not in ("WordPiece", "BPE", "Unigram"):
         raise ValueError(
-            f"The vocabulary of a {kind} model cannot be expanded; WordPiece, byte-level BPE and Unigram can."
+            f"the tokenizer's model must be WordPiece, byte-level BPE or Unigram, but is {kind}. Use another tokenizer."
         )
     if state["pre_tokenizer"] is None:
-        raise ValueError(
-            "A tokenizer without a pre-tokenizer takes a whole text for one word: there are none to count."
-        )
+        raise ValueError("the tokenizer must split texts into words, but has no pre-tokenizer. Use another tokenizer.")
     if kind == "BPE" and '"ByteLevel"' not in json.dumps(state["pre_tokenizer"]):
         raise ValueError(
-            "Only a byte-level BPE can be expanded, but this one's pre-tokenizer has no ByteLevel: in a BPE of "
-            "characters, a word that is looked up whole would lose its byte or unknown fallback."
+            "a BPE must be byte-level, but the tokenizer's pre-tokenizer has no ByteLevel: in a BPE of characters, a "
+            "word that is looked up whole would lose its byte or unknown fallback. Use another tokenizer."
         )
 
 
 def _pin_token(model: Model, content: str, id_: int) -> Model:
-    """Give the model the added token under the id that it has."""
+    """Add an added token to the model under its id."""
     if isinstance(model["vocab"], dict):
         return {**model, "vocab": {**model["vocab"], content: id_}}
     if id_ != len(model["vocab"]):
         raise ValueError(
-            f"The ids of a Unigram model are positions, but the added token {content!r} has the id {id_} where the "
-            f"next position is {len(model['vocab'])}."
+            f"an added token of a Unigram model must have the next position, {len(model['vocab'])}, as its id, but "
+            f"{content!r} has the id {id_}. Use another tokenizer."
         )
     return {**model, "vocab": [*model["vocab"], [content, 0.0]]}

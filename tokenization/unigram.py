@@ -1,4 +1,4 @@
-"""Entries of a Unigram model: the cut of a word whose pieces' scores have the highest sum."""
+"""Entries of a Unigram model, which splits a word into the pieces whose scores have the highest sum."""
 
 import itertools
 import unicodedata
@@ -12,13 +12,13 @@ from .prefix_tree import PrefixTree, select_entries
 from .segmentation import Model, Segmentation, read_unknown, read_vocabulary, segment_words
 
 BONUS = 1e-6
-"""Bonus of a piece for each token it saves. It is far above the rounding of a sum of scores, and far below the
-difference between two cuts of a word: it decides only between cuts that the old model found equally likely."""
+"""Bonus of a piece for each token that it saves. It is far above the rounding error of a sum of scores, and far below
+the usual difference between two splits of a word: it decides only between splits that were equally likely before."""
 TIE_BREAK = 1e-7
-"""Largest further bonus of a piece, drawn by a hash of its text. Without it, cuts that save equally many tokens
-(`blasto|cyst` and `blast|ocyst`) would have exactly the same score, and the last bit's rounding would decide. JSON
-parsers round differently, so `AutoTokenizer`, `tokenizers` and transformers.js could cut the same text differently. It
-is far above that rounding and too small to outweigh the bonus of a token."""
+"""Largest additional bonus of a piece, drawn by a hash of its text. Without it, splits that save equally many tokens
+(`blasto|cyst` and `blast|ocyst`) would have the same score, and rounding would decide. JSON parsers round differently,
+so `AutoTokenizer`, `tokenizers` and transformers.js could split a text differently. The bonus is far above that
+rounding error, and too small to outweigh the bonus of a token."""
 
 
 def propose_entries(
@@ -30,11 +30,11 @@ def propose_entries(
     min_frequency: int,
     max_word_length: int,
 ) -> list[str]:
-    """Rank runs of pieces: only strings that start and end where pieces do can win over them; see `wordpiece`.
+    """Rank runs of pieces, because only strings that start and end where pieces do can replace them; see `wordpiece`.
 
-    The words of these models are everything between blanks, including punctuation, or whole sentences of a language
-    without blanks. A run therefore ends at an unknown piece, and at one with a character that is no letter, mark or
-    digit: `▁lymphoma` and `▁lymphoma,` count for one entry. `max_word_length` limits the runs.
+    A word of these models is all text between two spaces, including punctuation, or a whole sentence of a language
+    without spaces. A run therefore ends at an unknown piece, and at a piece with a character other than a letter, mark
+    or digit: `▁lymphoma` and `▁lymphoma,` count for one entry. `max_word_length` limits the runs.
     """
     vocabulary = read_vocabulary(model)
     spelling = [piece for piece, _ in model["vocab"]]
@@ -46,7 +46,7 @@ def propose_entries(
     for number in np.flatnonzero(segmentation.lengths > 1).tolist():
         for joined, pieces in itertools.groupby(segmentation.pieces(number), joins.__getitem__):
             if joined:
-                # One character a piece makes a run a string; 0 would be lost at the end of a numpy string.
+                # One character per piece turns a run into a string; numpy would drop a 0 at the end of a string.
                 runs["".join(chr(id_ + 1) for id_ in pieces)] += int(counts[number])
 
     def spell(run: str) -> str:
@@ -62,16 +62,16 @@ def propose_entries(
 
 
 def add_entries(model: Model, entries: list[str], first_id: int) -> Model:
-    """Append pieces that win over their old spelling, and over nothing else.
+    """Append pieces that replace their old spelling, and change nothing else.
 
-    A piece scores what its old spelling did, plus a little for each token it saves. Of the cuts that were best before,
-    the one with the fewest tokens then wins. The scores of a newly trained model would change unrelated texts, and a
-    piece with the lowest score would never win.
+    A piece gets the score of its old spelling plus a little for each token that it saves. Among equally good splits,
+    the one with the fewest tokens then wins. Scores of a newly trained model would change unrelated texts, and a piece
+    with the lowest score would never win.
     """
     if len(model["vocab"]) != first_id:
         raise ValueError(
-            f"The ids of a Unigram model are positions, so new pieces can only follow the last one, at "
-            f"{len(model['vocab'])}; but the tokenizer's ids go up to {first_id - 1}. Fill the gap with added tokens."
+            f"new pieces of a Unigram model must follow the last one, at {len(model['vocab'])}, because ids are "
+            f"positions, but the tokenizer's ids go up to {first_id - 1}. Fill the gap with added tokens."
         )
     scores = [score for _, score in model["vocab"]]
     pieces = []
@@ -82,13 +82,13 @@ def add_entries(model: Model, entries: list[str], first_id: int) -> Model:
 
 
 def spell_entries(model: Model, entries: list[str]) -> Mapping[str, list[int]]:
-    """Find the ids of the pieces by which a model without these entries writes them."""
+    """Return the ids of the pieces with which a model without these entries spells them."""
     segmentation = segment_words(model, entries)
     return {entry: segmentation.pieces(number) for number, entry in enumerate(entries)}
 
 
 def _hash_entry(entry: str) -> float:
-    """Return a number from 0 to 1 that depends on the text only; a rank would change the cuts when entries change."""
+    """Return a number from 0 to 1 that depends only on the text; a rank would change splits when entries change."""
     return zlib.crc32(entry.encode()) / 2**32
 
 

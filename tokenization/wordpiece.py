@@ -1,4 +1,4 @@
-"""Entries of a WordPiece model: greedy longest match from the left, continuations marked with `##`."""
+"""Entries of a WordPiece model, which takes the longest match from the left and marks continuations with `##`."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from tokenizers.trainers import WordPieceTrainer
 from .prefix_tree import PrefixTree, select_entries
 from .segmentation import Model, Segmentation, read_unknown, read_vocabulary, segment_words
 
-LEARNED_WORDS = 20_000_000  # words of text that `learn_entries` makes the learner read at most, some seconds of work
+LEARNED_WORDS = 20_000_000  # maximum words that the learner of `learn_entries` reads, some seconds of work
 
 
 def propose_entries(
@@ -23,22 +23,19 @@ def propose_entries(
     min_frequency: int,
     max_word_length: int,
 ) -> list[str]:
-    """Rank beginnings of words and of what is left of a word after its first pieces.
+    """Return new entries, most used first: beginnings of words and of the rests after their first pieces.
 
-    Longest match cuts a word from the left, so an entry is useful if it starts where a piece starts; it may end at any
+    WordPiece splits a word from the left, so an entry is useful if it starts where a piece starts. It may end at any
     character.
 
     Args:
         model: The model with all entries accepted so far.
         words: Distinct words.
-        counts: How often each word occurs, shape [words].
-        segmentation: The words as the model cuts them.
-        room: Most entries to return.
-        min_frequency: Least use of an entry.
-        max_word_length: Longer words, in characters, lend nothing.
-
-    Returns:
-        New entries, most used first.
+        counts: Occurrences of each word, shape [words].
+        segmentation: The words as split by the model.
+        room: Maximum number of entries.
+        min_frequency: Minimum use of an entry.
+        max_word_length: Words of more characters contribute nothing.
     """
     vocabulary = read_vocabulary(model)
     prefix = model["continuing_subword_prefix"]
@@ -69,18 +66,18 @@ def propose_entries(
 
 
 def learn_entries(model: Model, words: list[str], counts: np.ndarray, size: int) -> list[str]:
-    """Learn a WordPiece vocabulary of the corpus and leave out what the model has (exBERT's extension vocabulary).
+    """Learn a WordPiece vocabulary on the corpus, without the model's entries (exBERT's extension vocabulary).
 
     Args:
-        model: The model to be extended.
+        model: The model to extend.
         words: Distinct words.
-        counts: How often each word occurs, shape [words].
-        size: Entries to learn.
+        counts: Occurrences of each word, shape [words].
+        size: Number of entries to learn.
     """
     learner = Tokenizer(WordPiece(unk_token=model["unk_token"]))
     learner.pre_tokenizer = WhitespaceSplit()
     prefix = model["continuing_subword_prefix"]
-    # By default the learner numbers characters in hash order, and breaks ties by these numbers.
+    # By default the learner numbers characters in hash order, and these numbers break ties.
     characters = sorted(set().union(*words))
     trainer = WordPieceTrainer(
         vocab_size=size,
@@ -88,7 +85,7 @@ def learn_entries(model: Model, words: list[str], counts: np.ndarray, size: int)
         continuing_subword_prefix=prefix,
         show_progress=False,
     )
-    # The learner takes text alone and counts it again; only the ratios of the counts matter to it.
+    # The learner reads only text and counts it again; only the ratios of the counts matter.
     scale = max(1, int(counts.sum()) // LEARNED_WORDS)
     weighted = zip(words, counts.tolist(), strict=True)
     learner.train_from_iterator((f"{word} " * -(-count // scale) for word, count in weighted), trainer)
@@ -102,13 +99,10 @@ def add_entries(model: Model, entries: list[str], first_id: int) -> Model:
 
 
 def spell_entries(model: Model, entries: list[str]) -> Mapping[str, list[int]]:
-    """Return the ids of the pieces by which a model without these entries spells them.
+    """Return the ids of the pieces with which a model without these entries spells them; empty if one is unknown.
 
-    A continuation must be cut as a continuation: as a text, `##otropin` would start with `#`. It is therefore cut by a
-    model whose only entries are the continuations, without their mark.
-
-    Returns:
-        Ids of each entry's pieces; empty if a character is unknown.
+    A continuation such as `##otropin` cannot be split as text, which would start with `#`. A model whose only entries
+    are the continuations, without their mark, splits it.
     """
     prefix = model["continuing_subword_prefix"]
     unknown = model["unk_token"]

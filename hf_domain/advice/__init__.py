@@ -1,4 +1,4 @@
-"""What to try first on a corpus and its tasks: facts measured on samples, and a plan with its reasons."""
+"""Recommend what to try first on a corpus and its tasks: facts measured on samples, reasons, and a plan."""
 
 import os
 import shlex
@@ -18,14 +18,14 @@ from hf_domain.files import write_json, write_text
 
 @dataclass(frozen=True)
 class Advice:
-    """What was measured, what follows from it, and the plan that tests it."""
+    """Measured facts, the reasons that follow from them, and a plan that tests them."""
 
     facts: Facts
     reasons: list[Reason]
     plan: dict[str, Any]
-    """As YAML has it."""
+    """The content of the plan's YAML file."""
     hours: float
-    """That the plan is expected to take on this machine."""
+    """Expected duration of the plan on this machine."""
 
     def __str__(self) -> str:
         lines = [f"- {reason.text} ({reason.source})" for reason in self.reasons]
@@ -33,7 +33,7 @@ class Advice:
         return "\n".join([self.facts.describe(), "", *lines, "", hours])
 
     def save(self, folder: str | os.PathLike) -> Path:
-        """Write plan.yaml, advice.md and advice.json into a folder; returns the path of the plan."""
+        """Write plan.yaml, advice.md and advice.json into a folder, and return the path of the plan."""
         path = Path(folder, "plan.yaml")
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path.with_name("advice.json"), asdict(self))
@@ -58,25 +58,25 @@ def advise(
         encoder: A masked LM: a folder or a name on the Hub.
         corpus: One local file of documents.
         tasks: Folders with train, validation and test as .jsonl, see docs/comparison.md.
-        general: A file of general text. With it, the distance of the corpus from what the encoder knows is measured,
-            and the plan has the control that trains on general text.
-        hours: That pre-training may take in all.
-        max_seq_length: Tokens of an example.
+        general: A file of general text. It lets the advice measure how much harder the corpus is for the encoder, and
+            adds a control that trains on general text to the plan.
+        hours: Maximum duration of all pre-training.
+        max_seq_length: Number of tokens of an example.
 
     Raises:
-        ValueError: Corpus, tasks or encoder cannot be compared; says all that is wrong.
+        ValueError: Corpus, tasks or encoder cannot be compared; lists all problems.
     """
     if not hours > 0:
         raise ValueError(f"hours must be above 0, but is {hours}")
     corpora = {"domain": str(Path(corpus).resolve())}
     if general is not None:
         if Path(general).resolve() == Path(corpus).resolve():
-            raise ValueError(f"general text must be another file than the corpus, but both are {corpus}")
+            raise ValueError(f"general text and corpus must be different files, but both are {corpus}")
         corpora["general"] = str(Path(general).resolve())
     folders = {Path(task).resolve().name: str(Path(task).resolve()) for task in tasks}
     if len(folders) < len(tasks) or not tasks:
         listed = ", ".join(map(str, tasks)) or "none"
-        raise ValueError(f"tasks must be folders of different names, at least one, but are {listed}")
+        raise ValueError(f"tasks must be one or more folders with different names, but are {listed}")
     content: dict[str, Any] = {
         "encoder": str(Path(encoder).resolve()) if Path(encoder).is_dir() else encoder,
         "corpora": corpora,

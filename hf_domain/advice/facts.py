@@ -1,4 +1,4 @@
-"""Facts about an encoder, a corpus and its tasks, from samples."""
+"""Measure facts about an encoder, a corpus and its tasks on samples."""
 
 import random
 import statistics
@@ -23,41 +23,41 @@ from hf_domain.data.masking import DataCollatorForTokenMask
 from hf_domain.datastore.analysis import choose_analyzer
 from hf_domain.gmap.forgetting import measure_masked_lm_loss
 
-# Documents whose words are looked at, and blocks whose loss is measured: enough for two digits.
+# Sample sizes: documents whose words are counted, and blocks whose loss is measured. Enough for two digits.
 DOCUMENTS, BLOCKS = 2000, 64
-# A word that is cut into so many pieces has no meaning of its own left in them.
+# A word of this many pieces counts as broken: its pieces hardly carry its meaning.
 BROKEN = 3
-# Steps that are timed, after one that is not, and their batch.
+# Number of timed steps, after an untimed one, and their batch size.
 TIMED_STEPS, BATCH = 3, 8
 SEEDS = 5
 
 
 @dataclass(frozen=True)
 class Words:
-    """How a tokenizer cuts the words of a text."""
+    """How a tokenizer splits the words of a text."""
 
     pieces: float
-    """Of a word, on average."""
+    """Mean number of pieces per word."""
     broken: float
-    """Share of the words that are cut into `BROKEN` pieces or more."""
+    """Share of words of `BROKEN` pieces or more."""
     unknown: float
-    """Share of the pieces that are unknown to the vocabulary."""
+    """Share of unknown pieces."""
 
 
 @dataclass(frozen=True)
 class CorpusFacts:
-    """Text of the domain."""
+    """The facts about a corpus."""
 
     documents: int
     tokens: int
-    """Of the encoder's tokenizer; estimated from a sample."""
+    """Number of tokens for the encoder's tokenizer, estimated from a sample."""
     analyzer: str
-    """Of a search index: the language, as far as it matters."""
+    """Analyzer for a search index, chosen by the language."""
     words: Words
     loss: float
     """Masked-LM loss of the encoder, in nats."""
     general_loss: float | None = None
-    """The same on general text."""
+    """The same loss on general text."""
 
     @property
     def distance(self) -> float | None:
@@ -67,47 +67,47 @@ class CorpusFacts:
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """A task of the domain."""
+    """The facts about a task."""
 
     name: str
     kind: str
     train: int
     test: int
     leaked: int
-    """Test items whose texts the training part holds."""
+    """Number of test items whose text is also in the training data."""
     tokens: float
-    """Of an example, on average."""
+    """Mean number of tokens per example."""
     words: Words
     entity_words: Words | None
-    """Of the words inside entities."""
+    """How the words inside entities are split."""
     largest_label: float | None
-    """Share of the most frequent label of the training part."""
+    """Share of the most frequent training label."""
     metric: str
     majority: float
-    """What the majority baseline scores, in percent."""
+    """Score of the majority baseline, in percent."""
     nearest: float | None
-    """What a vote of the nearest training texts by BM25 scores."""
+    """Score of a vote of the nearest training texts by BM25, in percent."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """All that the rules read."""
+    """The facts that the rules read."""
 
     encoder: str
     parameters: int
     seconds_per_token: float
-    """Of a training step of masked LM, on this machine."""
+    """Duration of a masked-LM training step on this machine, divided by its tokens."""
     corpus: CorpusFacts
     tasks: tuple[TaskFacts, ...]
     visible: float
-    """Points: the smallest difference of two rows that the mean over the tasks shows with `SEEDS` seeds."""
+    """Smallest difference of two rows, in points, that the mean over the tasks detects with `SEEDS` seeds."""
 
     def describe(self) -> str:
-        """Write the facts as a short list."""
+        """Return the facts as a short list."""
         corpus, speed = self.corpus, 1 / self.seconds_per_token
         lines = [
             f"Encoder: {Path(self.encoder).name}, {self.parameters / 1e6:.1f} million parameters, trains on "
-            f"{speed:,.0f} tokens a second here.",
+            f"{speed:,.0f} tokens per second on this machine.",
             f"Corpus: {corpus.documents:,} documents, about {corpus.tokens:,} tokens, read as {corpus.analyzer}; "
             f"{_describe_words(corpus.words)}; masked-LM loss {corpus.loss:.2f}"
             + ("." if corpus.general_loss is None else f", on general text {corpus.general_loss:.2f}."),
@@ -116,14 +116,14 @@ class Facts:
             floors = f"majority baseline {task.majority:.1f}"
             floors += "" if task.nearest is None else f", vote of the nearest texts {task.nearest:.1f}"
             lines.append(
-                f"Task {task.name}: {task.kind}, {task.train:,} to train on and {task.test:,} to test; "
+                f"Task {task.name}: {task.kind}, {task.train:,} training and {task.test:,} test examples; "
                 f"{_describe_words(task.words)}; {floors} ({task.metric.replace('_', ' ')})."
             )
         return "\n".join(f"- {line}" for line in lines)
 
 
 def _describe_words(words: Words) -> str:
-    return f"{words.pieces:.2f} pieces a word, {words.broken:.0%} of the words in {BROKEN} or more"
+    return f"{words.pieces:.2f} pieces per word, {words.broken:.0%} of the words have {BROKEN} or more"
 
 
 def measure_facts(plan: Plan, max_seq_length: int = 128) -> Facts:
@@ -168,7 +168,7 @@ def read_documents(plan: Plan, corpus: str) -> list[str]:
 
 
 def make_blocks(documents: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> Dataset:
-    """Make `BLOCKS` examples of masked LM of a sample of documents."""
+    """Return up to `BLOCKS` masked-LM examples from a sample of documents."""
     sample = random.Random(1).sample(documents, min(DOCUMENTS, len(documents)))
     examples = tokenize_corpus(sample, tokenizer, max_seq_length=max_seq_length)["train"]
     if not len(examples):  # too little text for a block
@@ -177,12 +177,12 @@ def make_blocks(documents: Sequence[str], tokenizer: PreTrainedTokenizerBase, ma
 
 
 def measure_loss(model: PreTrainedModel, blocks: Dataset, tokenizer: PreTrainedTokenizerBase) -> float:
-    """Measure the masked-LM loss on blocks, with the same masks each time."""
+    """Return the masked-LM loss on blocks, with the same masks each time."""
     return measure_masked_lm_loss(model, blocks, DataCollatorForTokenMask(tokenizer, seed=0), batch_size=BATCH)["loss"]
 
 
 def time_training(model: PreTrainedModel, blocks: Dataset, tokenizer: PreTrainedTokenizerBase) -> float:
-    """Return the seconds that a training step takes for each token."""
+    """Return the seconds per token of a training step."""
     examples = [blocks[number % len(blocks)] for number in range(BATCH)]
     batch = DataCollatorForTokenMask(tokenizer, seed=0)(examples)
     model.train()
@@ -197,7 +197,7 @@ def time_training(model: PreTrainedModel, blocks: Dataset, tokenizer: PreTrained
 
 
 def count_tokens(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Count the tokens of texts, which may be longer than the encoder takes."""
+    """Count the tokens of texts, which may exceed the encoder's limit."""
     return [len(ids) for ids in tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]]
 
 
@@ -206,7 +206,7 @@ def count_pieces(texts: Iterable[Any], tokenizer: PreTrainedTokenizerBase, chose
 
     Args:
         texts: Texts, or lists of words.
-        chosen: For lists of words: which of them count, a list of truth values each.
+        chosen: For each list of words, which of them count, as booleans.
     """
     pieces: list[int] = []
     unknown = 0
@@ -255,5 +255,5 @@ def measure_task(name: str, task: Task, plan: Plan, tokenizer: PreTrainedTokeniz
 
 
 def join_words(value: Any) -> str:
-    """Return a text with single blanks; the words of an entity task are joined."""
+    """Return a text with single spaces; the words of an entity task are joined."""
     return " ".join((" ".join(value) if isinstance(value, list) else str(value or "")).split())

@@ -1,7 +1,7 @@
-"""The rules of the advice: a table of what speaks for a row of a plan, and where that is known from.
+"""The rules of the advice: a table of reasons for the rows of a plan, with their sources.
 
-A rule reads the facts and returns a sentence with the numbers behind it, or None where it does not apply. A new rule is
-a function and a row of `RULES`.
+A rule reads the facts and returns a sentence with its numbers, or None if it does not apply. A new rule is a function
+and a row of `RULES`.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,23 +10,23 @@ from typing import Any
 
 from hf_domain.advice.facts import SEEDS, Facts, TaskFacts
 
-# Our choices, unless a rule names a source.
-# Nats of masked-LM loss above general text from which a corpus counts as far from what the encoder knows.
+# Thresholds; our choices, unless a rule names a source.
+# A corpus is far from what the encoder knows if its masked-LM loss is this much above that of general text, in nats.
 FAR = 0.3
-# Share of words in `BROKEN` pieces from which domain words are worth entries of their own.
+# Expand the vocabulary if at least this share of the words is broken.
 MANY_BROKEN = 0.05
-# Tokens up to which a corpus is small: VarMAE is made for such; more than ten passes over them teach little.
+# A corpus is small up to this many tokens. VarMAE is for small corpora; more than ten passes over one teach little.
 SMALL, PASSES = 50_000_000, 10
-# Training texts of all tasks from which their text alone is worth a stage of training.
+# Train on the texts of the tasks if there are at least this many.
 ENOUGH_TEXTS = 500
-# Points of the BM25 vote above the majority baseline from which passages are worth reading.
+# Read passages if a vote of retrieved texts scores this many points above the majority baseline.
 HELPFUL_VOTE = 10.0
-# Points that a plan should see.
+# A plan should detect differences of this many points.
 SHARP = 1.0
-# Training examples of a task that a comparison takes at most, to stay within hours.
+# Maximum number of training examples of a task, so that it takes hours
 MAX_TRAIN_SAMPLES = 2000
-# Seconds of a training step relative to DAPT's: docs/papers.md; exBERT's paper has 1.4. The others train as DAPT
-# does, or not at all.
+# Duration of a training step relative to DAPT's, from docs/papers.md; exBERT's is its paper's. Other methods train like
+# DAPT, or not at all.
 STEP_COSTS = {"varmae": 0.38, "exbert": 1.4, "fine_tune": 0.0, "average": 0.0, "gmap": 0.0, "rada": 0.0}
 
 
@@ -37,14 +37,14 @@ class Reason:
     text: str
     source: str
     row: str = ""
-    """The row of the plan that it speaks for."""
+    """Row of the plan that the sentence recommends."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Of the row."""
+    """Options of the row."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """When to recommend a row, or to warn."""
+    """A condition, and the row that it recommends or the warning that it gives."""
 
     check: Callable[[Facts], str | None]
     source: str
@@ -53,25 +53,23 @@ class Rule:
 
 
 def _always_fine_tune(facts: Facts) -> str:
-    return "Fine-tune the encoder as it is: without this row nobody knows whether adapting pays at all."
+    return "Fine-tune the encoder without adaptation: this row shows whether adaptation pays at all."
 
 
 def _always_dapt(facts: Facts) -> str:
-    return (
-        f"Continue masked language modeling on the corpus (DAPT): every other row must beat it. {judge_distance(facts)}"
-    )
+    return f"Continue masked language modeling on the corpus (DAPT), the row to beat. {judge_distance(facts)}"
 
 
 def judge_distance(facts: Facts) -> str:
-    """Say what the distance of the corpus lets expect."""
+    """Return what the distance of the corpus from general text lets us expect."""
     distance = facts.corpus.distance
     if distance is None:
-        return "Give --general to see how far the corpus is from what the encoder knows: gains grow with the distance."
+        return "Add --general to measure how far the corpus is from general text: gains grow with the distance."
     if distance >= FAR:
         return f"The encoder predicts the corpus {distance:.2f} nats worse than general text: expect a gain."
     return (
-        f"The encoder predicts the corpus about as well as general text ({distance:+.2f} nats): that says little about "
-        "the gain."
+        f"The encoder predicts the corpus about as well as general text ({distance:+.2f} nats), which tells little "
+        "about the gain."
     )
 
 
@@ -85,20 +83,20 @@ def _continue_on_task_texts(facts: Facts) -> str | None:
     texts = sum(task.train for task in facts.tasks)
     if texts < ENOUGH_TEXTS:
         return None
-    return f"Train on the texts of the task after the corpus: there are {texts:,}, and DAPT then TAPT was best of all."
+    return f"After the corpus, train on the {texts:,} task texts (TAPT): the paper's best row was DAPT, then TAPT."
 
 
 def _save_a_small_corpus(facts: Facts) -> str | None:
     if facts.corpus.tokens > SMALL:
         return None
     return (
-        f"Try VarMAE: the corpus is small (about {facts.corpus.tokens:,} tokens), and a step costs "
-        f"{STEP_COSTS['varmae']:.0%} of one of DAPT."
+        f"Try VarMAE: the corpus is small (about {facts.corpus.tokens:,} tokens), and a step takes "
+        f"{STEP_COSTS['varmae']:.0%} of the time of DAPT's."
     )
 
 
 def find_most_broken(facts: Facts) -> tuple[float, str]:
-    """Return the largest share of broken words, and of what."""
+    """Return the largest share of broken words, and where it was found."""
     shares = [(facts.corpus.words.broken, "of the corpus")]
     for task in facts.tasks:
         shares.append((task.words.broken, f"of {task.name}"))
@@ -111,31 +109,30 @@ def _add_words(facts: Facts) -> str | None:
     share, place = find_most_broken(facts)
     if facts.corpus.analyzer == "cjk" or share < MANY_BROKEN:
         return None
-    return (
-        f"Add domain words to the vocabulary (AdaLM): {share:.0%} of the words {place} fall into three pieces or more."
-    )
+    return f"Add domain words to the vocabulary (AdaLM): {share:.0%} of the words {place} have three pieces or more."
 
 
 def _add_a_side_module(facts: Facts) -> str | None:
     if _add_words(facts) is None or facts.corpus.tokens <= SMALL:
         return None
-    return "Try exBERT: words fall apart, and there is text enough to train its side modules, which start small."
+    return "Try exBERT: many words are broken, and there is enough text to train its side modules."
 
 
 def _average_with_the_base(facts: Facts) -> str:
-    return "Average DAPT's weights with the encoder's: it costs nothing and forgets less."
+    return "Average DAPT's weights with the encoder's: this takes no training and forgets less."
 
 
 def _keep_general_knowledge(facts: Facts) -> str | None:
     if facts.corpus.distance is None or facts.corpus.distance < FAR:
         return None
     return (
-        "Let the adapted encoder read the general one as memory (G-MAP): so far from general text, DAPT forgets much."
+        "Let the adapted encoder read the general one as memory (G-MAP): DAPT forgets much on a corpus this far from "
+        "general text."
     )
 
 
 def list_helped(facts: Facts) -> list[TaskFacts]:
-    """List the tasks whose nearest training texts say much about the label."""
+    """Return the tasks whose nearest training texts tell much about the label."""
     return [task for task in facts.tasks if task.nearest is not None and task.nearest - task.majority >= HELPFUL_VOTE]
 
 
@@ -143,18 +140,20 @@ def _read_passages(facts: Facts) -> str | None:
     if not (helped := list_helped(facts)):
         return None
     gains = ", ".join(f"{task.name}: {task.nearest:.0f} over {task.majority:.0f}" for task in helped)
-    return f"Let the encoder read retrieved passages (RADA): texts that BM25 finds know much of the label ({gains})."
+    return (
+        f"Let the encoder read retrieved passages (RADA): the labels of the nearest texts are good guesses ({gains})."
+    )
 
 
 def _warn_of_leaks(facts: Facts) -> str | None:
     leaks = [f"{task.leaked} of {task.test} in {task.name}" for task in facts.tasks if task.leaked]
-    return f"Remove test items that stand in the training part: {', '.join(leaks)}." if leaks else None
+    return f"Remove test items that are also in the training data: {', '.join(leaks)}." if leaks else None
 
 
 def _warn_of_rare_labels(facts: Facts) -> str | None:
     skewed = [f"{t.largest_label:.0%} in {t.name}" for t in facts.tasks if (t.largest_label or 0) > 0.8]
     return (
-        f"One label is that of most examples: {', '.join(skewed)}. Weigh the classes, and trust macro F1."
+        f"Most examples have the same label: {', '.join(skewed)}. Weight the classes, and trust macro F1."
         if skewed
         else None
     )
@@ -164,8 +163,8 @@ def _warn_of_noise(facts: Facts) -> str | None:
     if facts.visible <= SHARP:
         return None
     return (
-        f"With {SEEDS} seeds these tests show differences from {facts.visible:.1f} points on; adaptation often gains "
-        "less. Add tasks, or cross-validate small ones (`folds: 5`)."
+        f"With {SEEDS} seeds these test sets detect differences of {facts.visible:.1f} points or more, but adaptation "
+        "often gains less. Add tasks, or cross-validate small ones (`folds: 5`)."
     )
 
 
@@ -198,7 +197,7 @@ def apply_rules(facts: Facts) -> list[Reason]:
 
 
 def choose_budget(facts: Facts, rows: Sequence[str], hours: float) -> int:
-    """Return the tokens of pre-training of each row: what fits into the time, and at most `PASSES` over the corpus."""
+    """Return the pre-training tokens of each row: as many as fit into the time, at most `PASSES` passes."""
     costs = sum(STEP_COSTS.get(row, 1.0) for row in rows)
     fitting = hours * 3600 / facts.seconds_per_token / costs
     tokens = min(fitting, PASSES * facts.corpus.tokens)
@@ -207,10 +206,10 @@ def choose_budget(facts: Facts, rows: Sequence[str], hours: float) -> int:
 
 
 def foretell_hours(facts: Facts, plan: dict[str, Any]) -> float:
-    """Return the hours of pre-training and fine-tuning of a plan, by the speed that was measured here."""
+    """Return the expected hours of pre-training and fine-tuning of a plan, from the measured speed."""
     rows, length = plan["methods"], plan["pretraining"]["max_seq_length"]
     pretraining = plan["budget"]["tokens"] * sum(STEP_COSTS.get(row, 1.0) for row in rows)
-    # Three epochs, the default of the scripts.
+    # Three epochs are the default of the scripts.
     limit = plan["fine_tuning"]["max_train_samples"]
     of_one = sum(3 * min(task.train, limit) * min(task.tokens, length) for task in facts.tasks)
     return (pretraining + of_one * len(rows) * len(plan["seeds"])) * facts.seconds_per_token / 3600

@@ -75,7 +75,7 @@ def test_warnings_name_what_was_found():
     assert say() == ""
     assert "3 of 500 in task" in say(tasks=(replace(TASK, leaked=3),))
     assert "90% in task" in say(tasks=(replace(TASK, largest_label=0.9),))
-    assert "differences from 2.5 points" in say(visible=2.5)
+    assert "differences of 2.5 points" in say(visible=2.5)
 
 
 def test_the_budget_fits_the_time_and_the_corpus():
@@ -138,8 +138,8 @@ def test_the_command_writes_a_plan_that_a_comparison_takes(files, monkeypatch, c
     ("changes", "message"),
     [
         ({"hours": 0}, "hours must be above 0, but is 0"),
-        ({"tasks": []}, "tasks must be folders of different names, at least one, but are none"),
-        ({"tasks": ["animals", "other/animals"]}, "tasks must be folders of different names"),
+        ({"tasks": []}, "tasks must be one or more folders with different names, but are none"),
+        ({"tasks": ["animals", "other/animals"]}, "tasks must be one or more folders with different names"),
         ({"corpus": "nowhere.txt"}, "there is no file"),
         ({"tasks": ["nowhere"]}, "there is no file"),
     ],
@@ -155,4 +155,4 @@ def test_the_advice_is_saved_as_it_is(files, tmp_path):
     advice = advise(str(files / "encoder"), files / "corpus.txt", [files / "animals"], max_seq_length=16)
     path = advice.save(tmp_path / "new" / "folder")
     assert yaml.safe_load(path.read_text()) == advice.plan
-    assert "Give --general" in str(advice)
+    assert "Add --general" in str(advice)

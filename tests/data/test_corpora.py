@@ -104,7 +104,7 @@ def test_text_column_is_found_or_named(tmp_path):
     assert load_corpus(str(file), text_column="abstract")["train"][0] == {"text": "y"}
     with pytest.raises(ValueError, match=r"year\), but names body"):
         load_corpus(str(file), text_column="body")
-    with pytest.raises(ValueError, match="year holds int64"):
+    with pytest.raises(ValueError, match="year contains int64"):
         load_corpus(str(file), text_column="year")
 
 
@@ -209,7 +209,7 @@ def test_unusable_corpus_is_reported(tmp_path):
         load_corpus([Path(file), write(tmp_path / "c.jsonl", ["one"])])
     with pytest.raises(ValueError, match=r"--train_file.*--dataset_name.*neither is given"):
         load_corpus()
-    with pytest.raises(ValueError, match="but takes 1 of 1"):
+    with pytest.raises(ValueError, match="takes 1 of 1"):
         load_corpus(file)
     with pytest.raises(ValueError, match="than the 1000 documents"):
         load_corpus(file, streaming=True)

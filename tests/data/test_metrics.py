@@ -106,7 +106,7 @@ def test_metrics_are_chosen_by_problem_type_and_name():
     everything = choose_metrics("single_label_classification", negative_labels=[1])(output)
     assert set(everything) == {"accuracy", "micro_f1", "macro_f1", "positive_micro_f1"}
     assert choose_metrics("single_label_classification", metric_name="accuracy")(output) == {"accuracy": 0.5}
-    with pytest.raises(ValueError, match=r"one of accuracy, micro_f1, macro_f1, or a metric .*; got pearson"):
+    with pytest.raises(ValueError, match=r"one of accuracy, micro_f1, macro_f1, or a metric .* but is pearson"):
         choose_metrics("single_label_classification", metric_name="pearson")
     with pytest.raises(
         ValueError, match=r"one of accuracy, micro_f1, macro_f1, or a metric that .* finds, but pearson is neither"

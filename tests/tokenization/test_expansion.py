@@ -270,12 +270,12 @@ def test_an_empty_corpus_is_refused(texts):
         ({"min_frequency": 0}, "`min_frequency`"),
         ({"select": "first"}, "`select`"),
         ({"method": "bert"}, "`method`"),
-        ({"size": 10}, "must be larger than .* but its size is 10"),
+        ({"size": 10}, "must exceed .* but its size is 10"),
         ({"size": 0}, "`size`"),
         ({"size": 300, "max_size": 300}, "`max_size`"),
         ({"training_tokens": 0}, "`training_tokens`"),
         ({"training_tokens": 9, "min_exposures": 0}, "`min_exposures`"),
-        ({"max_size": 10}, "must be larger than .* but its size is 10"),
+        ({"max_size": 10}, "must exceed .* but its size is 10"),
     ],
 )
 def test_options_out_of_range_are_refused(options, message):
