@@ -1,1 +1,1 @@
-"""Scripts to copy and edit; the command line runs the same main()."""
+"""Scripts to copy and edit. The command line runs the same main()."""

@@ -2,14 +2,14 @@
 # requires-python = ">=3.11"
 # dependencies = ["hf-domain"]
 # ///
-"""Say what to try first on a corpus and its tasks, with the numbers behind each sentence, and write the plan.
+"""Recommend what to try first on a corpus and its tasks, with the numbers behind each reason, and write the plan.
 
     python examples/advise.py --model_name_or_path bert-base-uncased --corpus corpus.txt.gz --task acl_arc scierc \
         --general wikipedia.txt.gz --output_dir advice
 
-It reads samples and trains nothing: how words are cut, how well the encoder predicts the corpus, how
-much text there is, how sharp the tests are, what a vote of the nearest texts scores, how fast this machine trains.
-`hf-domain compare advice/plan.yaml` runs the plan. `hf_domain.advise` does the same in Python.
+The script measures samples and trains nothing: how words are split, how well the encoder predicts the corpus, how much
+text there is, which differences the test sets can show, the score of a vote of the nearest texts, and the speed of this
+machine. `hf-domain compare advice/plan.yaml` runs the plan. `hf_domain.advise` does the same in Python.
 """
 
 from dataclasses import dataclass, field
@@ -24,15 +24,15 @@ from hf_domain.training.arguments import parse_arguments
 
 @dataclass
 class Arguments:
-    """Whose encoder, corpus and tasks."""
+    """The encoder, the corpus and the tasks."""
 
     model_name_or_path: str = field(metadata={"help": "Encoder to adapt: a folder or a name on the Hub."})
     corpus: str = field(metadata={"help": "Text of the domain, one file: .txt .jsonl .json .csv (.gz) .parquet."})
-    task: list[str] = field(metadata={"help": "Folders of tasks, with train, validation and test .jsonl."})
+    task: list[str] = field(metadata={"help": "Folders of tasks, each with train, validation and test .jsonl."})
     output_dir: str = field(metadata={"help": "New folder for plan.yaml, advice.md and advice.json."})
     general: str | None = field(default=None, metadata={"help": "General text to compare the corpus with."})
-    hours: float = field(default=8.0, metadata={"help": "Hours that the pre-training of all rows may take."})
-    max_seq_length: int = field(default=128, metadata={"help": "Tokens of an example of pre-training."})
+    hours: float = field(default=8.0, metadata={"help": "Maximum hours for the pre-training of all rows."})
+    max_seq_length: int = field(default=128, metadata={"help": "Number of tokens in an example of pre-training."})
 
 
 ARGUMENTS = (Arguments,)
@@ -41,7 +41,7 @@ ARGUMENTS = (Arguments,)
 def main() -> None:
     (args,) = parse_arguments(*ARGUMENTS, description=__doc__)
     if Path(args.output_dir).exists():
-        raise FileExistsError(f"--output_dir must be a new folder, but {args.output_dir} is there: name another")
+        raise FileExistsError(f"--output_dir must be a new folder, but {args.output_dir} exists. Name another.")
     transformers.utils.logging.disable_progress_bar()
     datasets.disable_progress_bars()
     advice = advise(

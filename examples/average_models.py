@@ -6,7 +6,7 @@
 
     python examples/average_models.py --model_name_or_path bert-base-uncased adapted --output_dir averaged
 
-Averaging needs no training and forgets less than the adapted encoder alone. It is the simplest rival of G-MAP.
+Averaging needs no training, and the average forgets less than the adapted encoder. It is the simplest rival of G-MAP.
 """
 
 from dataclasses import dataclass, field
@@ -22,12 +22,12 @@ from hf_domain.training.run_folders import run_in_folder
 
 @dataclass
 class Arguments:
-    """Which models, and how much of each."""
+    """The models and their weights."""
 
     model_name_or_path: list[str] = field(
         metadata={"help": "Two or more models; the average keeps the tokenizer and config of the first."}
     )
-    output_dir: str = field(metadata={"help": "Where the average is written."})
+    output_dir: str = field(metadata={"help": "Folder for the average."})
     weights: list[float] | None = field(default=None, metadata={"help": "Weight of each model. Default: all equal."})
 
 

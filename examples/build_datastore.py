@@ -2,15 +2,15 @@
 # requires-python = ">=3.11"
 # dependencies = ["hf-domain[datastore]"]
 # ///
-"""Build a datastore of passages for RADA, add to one, or make its index again.
+"""Build a datastore of passages for RADA, add documents to it, or rebuild its index.
 
     python examples/build_datastore.py \
         --model_name_or_path bert-base-uncased --train_file corpus.txt.gz --output_dir datastore
 
-Train RADA on text that is not in its datastore: `--held_out_file rest.jsonl` leaves every tenth document out and writes
-it there, for `run_mlm.py --method rada --datastore datastore --train_file rest.jsonl`.
+RADA must be trained on text that is not in its datastore. `--held_out_file rest.jsonl` writes every tenth document to
+this file instead; train with `run_mlm.py --method rada --datastore datastore --train_file rest.jsonl`.
 
-Repeat the command to continue an interrupted build. With `--engine elasticsearch` or `opensearch`, set
+Repeat the command to resume an interrupted build. With `--engine elasticsearch` or `opensearch`, set
 ELASTICSEARCH_URL or OPENSEARCH_URL. docs/datastore.md has the details.
 """
 
@@ -29,19 +29,22 @@ from hf_domain.training.arguments import parse_arguments
 
 @dataclass
 class DataArguments:
-    """The documents; none with `--rebuild_index` or `--push_to_hub_id` alone."""
+    """The documents; not needed with only `--rebuild_index` or `--push_to_hub_id`."""
 
     train_file: list[str] = field(
-        default_factory=list, metadata={"help": "Documents: .txt (one a line) .jsonl .json .csv (.gz) .parquet."}
+        default_factory=list, metadata={"help": "Documents: .txt (one per line) .jsonl .json .csv (.gz) .parquet."}
     )
     dataset_name: str | None = field(default=None, metadata={"help": "A dataset of the Hub instead of files."})
     dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of the dataset."})
     split: str = field(default="train", metadata={"help": "Split of the dataset."})
-    text_column_name: str | None = field(default=None, metadata={"help": "Default: `text`, or the only one of text."})
-    id_column_name: str | None = field(default=None, metadata={"help": "Default: the row number is the id."})
-    streaming: bool = field(default=False, metadata={"help": "Read while building, without a copy in the cache."})
+    text_column_name: str | None = field(
+        default=None, metadata={"help": "Default: `text`, or the only column of text."}
+    )
+    id_column_name: str | None = field(default=None, metadata={"help": "Column of ids. Default: the row number."})
+    streaming: bool = field(default=False, metadata={"help": "Read during the build, without a copy in the cache."})
     held_out_file: str | None = field(
-        default=None, metadata={"help": "Write every tenth document to this .jsonl instead, to pre-train RADA on."}
+        default=None,
+        metadata={"help": "Write every tenth document to this .jsonl instead, for the pre-training of RADA."},
     )
 
 
@@ -55,10 +58,11 @@ class DatastoreArguments:
     )
     max_length: int = field(default=256, metadata={"help": "Maximum number of tokens of a passage."})
     analyzer: Literal["english", "standard", "cjk"] | None = field(
-        default=None, metadata={"help": "What a word is. Default: cjk for Chinese, Japanese and Korean, else english."}
+        default=None,
+        metadata={"help": "How to split words. Default: cjk for Chinese, Japanese and Korean, else english."},
     )
     engine: Literal["tantivy", "elasticsearch", "opensearch"] = field(
-        default="tantivy", metadata={"help": "What searches: this process (tantivy) or a server."}
+        default="tantivy", metadata={"help": "Search in this process (tantivy) or on a server."}
     )
     add: bool = field(default=False, metadata={"help": "Add the documents to an existing datastore."})
     rebuild_index: bool = field(
@@ -72,7 +76,9 @@ ARGUMENTS = (DataArguments, DatastoreArguments)
 
 def read_documents(data_args: DataArguments):
     if bool(data_args.train_file) == bool(data_args.dataset_name):
-        raise ValueError("the documents must be either files or a dataset. Give --train_file or --dataset_name.")
+        raise ValueError(
+            "the documents must come from files or from a dataset. Give either --train_file or --dataset_name."
+        )
     if data_args.train_file:
         return load_files(data_args.train_file, streaming=data_args.streaming)
     return load_dataset(
@@ -87,7 +93,7 @@ def main() -> None:
     if exists and has_documents and not args.add:
         raise ValueError(f"--output_dir must be new, but {args.output_dir} exists. Use --add, or name another folder.")
     if not exists and (args.add or args.rebuild_index):
-        raise ValueError(f"--add and --rebuild_index need an existing datastore, but {args.output_dir} does not exist")
+        raise ValueError(f"--add and --rebuild_index need an existing datastore, but {args.output_dir} does not exist.")
     if not exists and args.model_name_or_path is None:
         raise ValueError("a new datastore needs an encoder's tokenizer to cut the passages. Give --model_name_or_path.")
 
@@ -100,15 +106,15 @@ def main() -> None:
         if data_args.held_out_file:
             documents = hold_out_every_tenth(documents, columns["text_column"], data_args.held_out_file)
         if exists:
-            print(f"{datastore.add(documents, **columns):,} passages are new")
+            print(f"{datastore.add(documents, **columns):,} new passages")
         else:
             tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
             options = {"max_length": args.max_length, "analyzer": args.analyzer, "engine": args.engine}
             datastore = build_datastore(documents, args.output_dir, tokenizer, **columns, **options)
     manifest = datastore.manifest
     print(
-        f"{len(datastore):,} passages of {manifest.num_documents:,} documents ({manifest.num_duplicates:,} duplicates "
-        f"left out, analyzer {manifest.analyzer}) in {datastore.folder}"
+        f"{len(datastore):,} passages from {manifest.num_documents:,} documents ({manifest.num_duplicates:,} "
+        f"duplicates left out, analyzer {manifest.analyzer}) in {datastore.folder}"
     )
     if args.push_to_hub_id:
         print(push_to_hub(datastore, args.push_to_hub_id))

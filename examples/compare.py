@@ -2,25 +2,25 @@
 # requires-python = ">=3.11"
 # dependencies = ["hf-domain"]
 # ///
-"""Is it better than plain continued pre-training, at equal cost? Run a plan and write the report.
+"""Compare methods with plain continued pre-training at equal cost: run a plan and write the report.
 
-    python examples/compare.py plan.yaml                # into a folder named after the plan, beside it
+    python examples/compare.py plan.yaml                # writes into a folder beside the plan, named after it
     python examples/compare.py plan.yaml --dry_run      # list the runs
     python examples/compare.py plan.yaml --num_processes 4  # four steps at once: small models on a CPU, or four GPUs
     python examples/compare.py plan.yaml --dask_scheduler tcp://host:8786  # on the workers of a Dask cluster
-    python examples/compare.py plan.yaml --report_only  # from the existing results
+    python examples/compare.py plan.yaml --report_only  # write the report from the existing results
 
-A short plan has `encoder`, `corpus: corpus.txt`, `tasks: [acl_arc]`, `methods: [dapt, varmae]`, `budget`. A whole one:
+A short plan has `encoder`, `corpus: corpus.txt`, `tasks: [acl_arc]`, `methods: [dapt, varmae]`, `budget`. A full one:
 
     encoder: bert-base-uncased
     corpora:
       cs: {train_file: corpus.txt.gz, validation_file: heldout.txt.gz}
       general: {train_file: wikipedia.txt.gz, validation_file: wikipedia_heldout.txt.gz}
-    general: general                  # the corpus of the control, and the text on which forgetting shows
+    general: general                  # the corpus of the control, and the text on which forgetting is measured
     tasks:
       acl_arc: {kind: classification, folder: acl_arc, corpus: cs, metric: macro_f1, options: {max_seq_length: 96}}
-    methods:                          # one row of the report each
-      fine_tune:                      # the encoder as it is
+    methods:                          # each is a row of the report
+      fine_tune:                      # the encoder without adaptation
       control: {pretraining: {learning_rate: 1e-4}}  # as many steps on general text: training itself may help
       dapt: {pretraining: {learning_rate: 1e-4}}     # the default, 3e-4, is for small encoders
       slow_dapt: {recipe: dapt, pretraining: {learning_rate: 5e-5}}
@@ -29,16 +29,17 @@ A short plan has `encoder`, `corpus: corpus.txt`, `tasks: [acl_arc]`, `methods: 
       exbert:
       gmap:                           # the encoder of DAPT reads the one before it as memory
       rada:                           # reads passages of the corpus
-      append_passage: {tasks: [acl_arc]}  # the best passage simply appended; for texts to be classified
+      append_passage: {tasks: [acl_arc]}  # appends the best passage to the text; only for classification
       mine: {recipe: fine_tune, encoder: my-encoder}  # a checkpoint made elsewhere
     seeds: [1, 2, 3]
     budget: {tokens: 10000000}        # or {minutes: 30}, the same for every method
     pretraining: {per_device_train_batch_size: 32}
     fine_tuning: {learning_rate: 3e-5, num_train_epochs: 4}
 
-`pretraining`, `fine_tuning`, `vocabulary` and `datastore` are flags of run_mlm.py, of the scripts of the tasks, of
-run_expand_vocab.py and of build_datastore.py. Finished steps are skipped, a killed comparison continues, a run that
-failed is tried again, and a changed plan runs what the change touches. Each run leaves one file in results/.
+`pretraining`, `fine_tuning`, `vocabulary` and `datastore` take flags of run_mlm.py, of the task's script, of
+run_expand_vocab.py and of build_datastore.py. Repeat the command to resume a killed comparison: finished steps are
+skipped, and failed runs are repeated. After a change of the plan, only the affected steps run. Each run writes one file
+to results/.
 """
 
 import argparse
@@ -67,12 +68,12 @@ def main() -> None:
         allow_abbrev=False,
     )
     parser.add_argument("plan", type=Path)
-    parser.add_argument("--output_dir", type=Path, default=None, help="default: the plan's path without its ending")
-    parser.add_argument("--num_processes", type=int, default=1, help="steps that run at once on this machine")
+    parser.add_argument("--output_dir", type=Path, default=None, help="default: the plan's path without its extension")
+    parser.add_argument("--num_processes", type=int, default=1, help="number of steps to run at once on this machine")
     parser.add_argument(
         "--dask_scheduler", default=None, help="address or file of a Dask scheduler, whose workers run the steps"
     )
-    parser.add_argument("--dry_run", action="store_true", help="list the steps that are missing and run none")
+    parser.add_argument("--dry_run", action="store_true", help="list the missing steps without running them")
     parser.add_argument("--report_only", action="store_true", help="write the report from the existing results")
     args = parser.parse_args()
     output_dir = args.output_dir or args.plan.with_suffix("")
@@ -91,9 +92,9 @@ def main() -> None:
     report = write_report(output_dir)
     print((output_dir / "report.md").read_text(encoding="utf-8"))
     print(f"The report: {output_dir / 'report.html'}")
-    print("", *answer(report), sep="\n")  # again: the end of a long report is what a terminal shows
+    print("", *answer(report), sep="\n")  # repeated, because a terminal shows the end of a long report
     if report.failed:
-        sys.exit(f"{len(report.failed)} runs failed; the same command tries them again")
+        sys.exit(f"{len(report.failed)} runs failed. Repeat the command to run them again.")
 
 
 if __name__ == "__main__":

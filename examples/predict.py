@@ -8,9 +8,9 @@
     python examples/predict.py output new.jsonl --output_file labels.csv
     python examples/predict.py rada-output new.jsonl --datastore datastore
 
-The data are texts or pairs for a classifier, `tokens` (lists of words) or texts for an entity model, `question` and
-`context` for question answering; what the rows hold besides stays in the output. `hf_domain.predict` does the same in
-Python, with lists, DataFrames and datasets.
+A classifier reads texts or pairs of texts; an entity model reads `tokens` (lists of words) or texts; question answering
+reads `question` and `context`. Other columns are copied to the output. `hf_domain.predict` does the same in Python,
+with lists, DataFrames and datasets.
 """
 
 import argparse
@@ -31,9 +31,11 @@ def main() -> None:
     parser.add_argument("--output_file", help="new file, .jsonl or .csv; default: JSON lines on the terminal")
     parser.add_argument("--text_column_names", help="column of text, or two as first,second")
     parser.add_argument("--datastore", help="folder of the passages that a RADA reads")
-    parser.add_argument("--num_passages", type=int, default=10, help="passages retrieved for a row")
-    parser.add_argument("--max_seq_length", type=int, help="tokens of a row at most; default: the model's, at most 512")
-    parser.add_argument("--batch_size", type=int, default=32, help="rows at once")
+    parser.add_argument("--num_passages", type=int, default=10, help="number of passages to retrieve for a row")
+    parser.add_argument(
+        "--max_seq_length", type=int, help="maximum number of tokens of a row; default: the model's limit, at most 512"
+    )
+    parser.add_argument("--batch_size", type=int, default=32, help="number of rows in a batch")
     parser.add_argument("--trust_remote_code", action="store_true", help="run code that comes with the model")
     args = parser.parse_args()
     if damage := find_damage(args.model_name_or_path):
@@ -42,7 +44,7 @@ def main() -> None:
     if output_file and output_file.suffix not in (".jsonl", ".csv"):
         raise ValueError(f"--output_file must end in .jsonl or .csv, but is {output_file}")
     if output_file and output_file.exists():
-        raise FileExistsError(f"--output_file must be a new file, but {output_file} exists: name another")
+        raise FileExistsError(f"--output_file must be a new file, but {output_file} exists. Name another.")
     for name in ("num_passages", "max_seq_length", "batch_size"):
         if (value := getattr(args, name)) is not None and value < 1:
             raise ValueError(f"--{name} must be at least 1, but is {value}")

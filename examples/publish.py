@@ -2,7 +2,7 @@
 # requires-python = ">=3.11"
 # dependencies = ["hf-domain"]
 # ///
-"""Publish a model that a comparison trained, with a card that shows what the comparison measured.
+"""Publish a model that a comparison trained, with a card that shows its results.
 
     python examples/publish.py --comparison plan --method varmae --corpus cs --output_dir hub --license apache-2.0 \
         --license_note "Base model: Apache-2.0. Abstracts: CC BY 4.0." --limits "English abstracts only." \
@@ -10,8 +10,8 @@
 
 `--task acl_arc` instead of --method and --corpus publishes the fine-tuned model with the best validation score.
 
-It gathers weights, tokenizer, code, pictures and card in a folder, runs the card's snippet on it in a process without
-this package, and pushes it in one commit. Without --repo_id the folder is made and nothing is pushed.
+The script gathers weights, tokenizer, code, pictures and card in a folder. It runs the code on the card in a process
+without this package, and pushes the folder in one commit. Without --repo_id nothing is pushed.
 """
 
 from dataclasses import dataclass, field
@@ -24,20 +24,20 @@ from hf_domain.training.arguments import parse_arguments
 
 @dataclass
 class Arguments:
-    """Which model, and what its card cannot know by itself."""
+    """The model, and facts for its card."""
 
     comparison: str = field(metadata={"help": "Output folder of the comparison."})
     output_dir: str = field(metadata={"help": "Folder of the publication."})
     license_note: str = field(metadata={"help": "Licenses of the base model and of the corpus."})
-    limits: str = field(metadata={"help": "What the model was not tested for."})
-    example: str = field(metadata={"help": "A sentence; for an encoder with the tokenizer's mask token."})
+    limits: str = field(metadata={"help": "Uses for which the model was not tested."})
+    example: str = field(metadata={"help": "Example text for the card; for an encoder, with its mask token."})
     method: str | None = field(default=None, metadata={"help": "A method of the plan: publish its encoder."})
-    corpus: str | None = field(default=None, metadata={"help": "The corpus of that encoder; for TAPT the task."})
+    corpus: str | None = field(default=None, metadata={"help": "The corpus of that encoder; for TAPT, the task."})
     task: str | None = field(
         default=None, metadata={"help": "A task of the plan: publish its best fine-tuned model instead."}
     )
     license: str | None = field(
-        default=None, metadata={"help": "License of the weights, as the Hub writes it, such as apache-2.0."}
+        default=None, metadata={"help": "License of the weights as an identifier of the Hub, such as apache-2.0."}
     )
     language: str = field(default="en", metadata={"help": "Code of the language of the corpus."})
     repo_id: str | None = field(
@@ -52,7 +52,7 @@ def main() -> None:
     (args,) = parse_arguments(Arguments, description=__doc__)
     given = [name for name in ("method", "corpus", "task") if getattr(args, name) is not None]
     if given not in (["task"], ["method", "corpus"]):
-        raise ValueError(f"give either --method and --corpus, or --task; given are {given or 'none'}")
+        raise ValueError(f"the model must be named by --method and --corpus, or by --task, but got {given or 'none'}.")
     folder = make_publication(
         Path(args.comparison),
         Path(args.output_dir),

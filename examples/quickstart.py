@@ -2,17 +2,17 @@
 # requires-python = ">=3.11"
 # dependencies = ["hf-domain"]
 # ///
-"""From a corpus to a published domain encoder, and whether it was worth it.
+"""Adapt an encoder to a corpus, measure whether this pays, and prepare the result for the Hub.
 
     python examples/quickstart.py                                 # on the data in quickstart_data/
     python examples/quickstart.py --model_name_or_path bert-base-uncased \
         --pretraining_learning_rate 1e-4 --corpus mine.jsonl --task my_task/ --output_dir mine
 
-It writes a plan, and compares: the encoder as it is, DAPT, and VarMAE on equally many tokens, each fine-tuned on a
-task (a folder with train, validation and test .jsonl, of any kind) over several seeds. Then it writes
-a folder that is ready for the Hub and loads it in a process that cannot import this package. Repeat the
-command to continue a killed run. Extend the plan and run it with `hf-domain compare quickstart/plan.yaml`. The default
-budget is only for a demonstration: raise --num_tokens for an answer.
+The script writes a plan and compares three encoders: the original, one after DAPT, and one after VarMAE on the same
+number of tokens. Each is fine-tuned on a task (a folder with train, validation and test .jsonl) with several seeds. The
+VarMAE model is then written to a folder for the Hub, and loaded in a process that cannot import this package. Repeat
+the command to resume a killed run. Extend the plan and run it with `hf-domain compare quickstart/plan.yaml`. The
+default budget is only for a demonstration; raise --num_tokens for an answer.
 """
 
 import time
@@ -39,20 +39,22 @@ DATA = Path(__file__).parent / "quickstart_data"
 
 @dataclass
 class Arguments:
-    """Whose encoder, corpus and task, and how much of them."""
+    """The encoder, the corpus, the task and the budget."""
 
     model_name_or_path: str = field(default=str(DATA / "encoder"), metadata={"help": "Encoder to adapt."})
     corpus: str = field(default=str(DATA / "corpus.txt.gz"), metadata={"help": "Text of the domain."})
-    task: str = field(default=str(DATA / "acl_arc"), metadata={"help": "Folder with a task."})
-    output_dir: str = field(default="quickstart", metadata={"help": "Where everything is written."})
+    task: str = field(default=str(DATA / "acl_arc"), metadata={"help": "Folder of a task."})
+    output_dir: str = field(default="quickstart", metadata={"help": "Folder for all output."})
     num_tokens: int = field(default=300_000, metadata={"help": "Tokens to pre-train on, for each method."})
     num_train_epochs: int = field(default=2, metadata={"help": "Epochs of fine-tuning."})
-    learning_rate: str | None = field(default=None, metadata={"help": "Of fine-tuning; default by the encoder's size."})
+    learning_rate: str | None = field(
+        default=None, metadata={"help": "Of fine-tuning. Default: by the encoder's width."}
+    )
     pretraining_learning_rate: str | None = field(
         default=None, metadata={"help": "Learning rate of DAPT and AdaLM. Default: 3e-4; use 1e-4 for BERT base."}
     )
-    num_seeds: int = field(default=3, metadata={"help": "Fine-tuning runs of each encoder."})
-    max_seq_length: int = field(default=128, metadata={"help": "Tokens in an example of pre-training."})
+    num_seeds: int = field(default=3, metadata={"help": "Number of fine-tuning runs of each encoder."})
+    max_seq_length: int = field(default=128, metadata={"help": "Number of tokens in an example of pre-training."})
     expand_vocabulary: bool = field(default=False, metadata={"help": "Also expand the vocabulary first (AdaLM)."})
     task_max_seq_length: int = field(default=64, metadata={"help": "Maximum number of tokens of a task's text."})
 
@@ -63,7 +65,7 @@ def write_plan(args: Arguments, output_dir: Path) -> Path:
     splits = {split: f"{split}.jsonl" for split in ("train", "validation", "test")}
     if problems := check_task_files(kind, splits, Path(args.task)):
         raise ValueError("; ".join([f"--task {args.task} cannot be used as {kind}: {problems[0]}", *problems[1:]]))
-    windows = {"max_seq_length": args.max_seq_length, "doc_stride": args.max_seq_length // 4}  # which overlap
+    windows = {"max_seq_length": args.max_seq_length, "doc_stride": args.max_seq_length // 4}  # overlapping
     options = windows if kind == "qa" else {"max_seq_length": args.task_max_seq_length}
     encoder, task, corpus = (Path(path).resolve() for path in (args.model_name_or_path, args.task, args.corpus))
     methods: dict = dict.fromkeys(["fine_tune", "dapt", "varmae", *["adalm"] * args.expand_vocabulary])
@@ -78,7 +80,7 @@ def write_plan(args: Arguments, output_dir: Path) -> Path:
         "seeds": list(range(args.num_seeds)),
         "budget": {"tokens": args.num_tokens},
         "pretraining": {"max_seq_length": args.max_seq_length},
-        # Batches of 16 left several runs of the demo's encoder at the majority class.
+        # With batches of 16, several runs of the demo's encoder stayed at the majority class.
         "fine_tuning": {"num_train_epochs": args.num_train_epochs, "per_device_train_batch_size": 8}
         | ({"learning_rate": args.learning_rate} if args.learning_rate else {}),
         "vocabulary": {"step": 1000},
@@ -86,9 +88,10 @@ def write_plan(args: Arguments, output_dir: Path) -> Path:
     path, text = output_dir / "plan.yaml", yaml.safe_dump(content, sort_keys=False)
     if path.is_file() and path.read_text(encoding="utf-8") != text:
         raise FileExistsError(
-            f"{path} is not the plan of these options; choose another --output_dir, or run hf-domain compare {path}"
+            f"{path} must be the plan of these options, but differs. Name another --output_dir, or run hf-domain "
+            f"compare {path}."
         )
-    load_corpus(args.corpus)  # a file that cannot be read is refused before anything is written
+    load_corpus(args.corpus)  # refuses an unreadable file before anything is written
     output_dir.mkdir(parents=True, exist_ok=True)
     write_text(path, text)
     return path
@@ -98,10 +101,10 @@ def main() -> None:
     (args,) = parse_arguments(Arguments, description=__doc__)
     for name, path in (("corpus", args.corpus), ("task", f"{args.task}/train.jsonl")):
         if not Path(path).is_file():
-            raise FileNotFoundError(f"--{name} must be a file, but there is no {path}")
+            raise FileNotFoundError(f"--{name} must be a file, but {path} does not exist.")
     tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
     check_length(tokenizer, args.max_seq_length)
-    AutoConfig.from_pretrained(args.model_name_or_path)  # a wrong name fails before anything is trained
+    AutoConfig.from_pretrained(args.model_name_or_path)  # fails for a wrong name before anything is trained
     started, output_dir, encoder = time.perf_counter(), Path(args.output_dir), Path(args.model_name_or_path)
     is_demo = Path(args.corpus).parent == DATA and encoder.parent == DATA
     plan = load_plan(write_plan(args, output_dir))
@@ -119,18 +122,18 @@ def main() -> None:
         license="apache-2.0" if is_demo else None,
         license_note="The sources and licenses of the demo's data are in examples/quickstart_data/NOTICE.md."
         if is_demo
-        else "Not stated yet: name the licenses of the base model and of the corpus here before you publish.",
+        else "Before you publish, name the licenses of the base model and of the corpus here.",
         limits="Made by the quickstart of hf-domain with a small budget: a demonstration, not a model for production.",
         example=f"We train a language {tokenizer.mask_token} on a large corpus.",
     )
     print((output_dir / "plan" / "report.md").read_text(encoding="utf-8"))
     printed = (folder / "README.md").read_text(encoding="utf-8").split("```text\n")[1].split("```")[0]
-    print(*answer(report), sep="\n")  # again: the end of a long report is what a terminal shows
+    print(*answer(report), sep="\n")  # repeated, because a terminal shows the end of a long report
     print(
         f"{read_json(folder / 'config.json')['architectures'][0]} from {folder}, without hf_domain:\n{printed}\n"
         f"The report: {output_dir / 'plan' / 'report.html'}\n"
         f"Ready for the Hub: {folder} (hf upload <user>/<name> {folder})\n"
-        f"{time.perf_counter() - started:.0f} seconds in all"
+        f"{time.perf_counter() - started:.0f} seconds in total"
     )
 
 

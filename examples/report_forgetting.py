@@ -2,13 +2,13 @@
 # requires-python = ">=3.11"
 # dependencies = ["hf-domain"]
 # ///
-"""Report what adapting an encoder made it forget: masked-LM losses of several models on general and domain text.
+"""Measure how much general language adapted encoders forgot: masked-LM losses on general and domain text.
 
     python examples/report_forgetting.py \
         --models general=bert-base-uncased dapt=adapted gmap=adapted-with-memory \
         --corpora general=wikipedia.txt.gz cs=abstracts.txt.gz --output_dir forgetting
 
-All models must have the same tokenizer: losses are comparable under one tokenizer only. The output folder holds
+All models must have the same tokenizer, because losses are comparable under one tokenizer only. The output is
 forgetting.json and forgetting.png.
 """
 
@@ -30,15 +30,15 @@ from hf_domain.training.arguments import parse_arguments
 
 @dataclass
 class ReportArguments:
-    """What is compared, on what."""
+    """The models and the texts."""
 
-    models: list[str] = field(metadata={"help": "name=folder or name=name on the Hub, of masked LMs."})
-    corpora: list[str] = field(metadata={"help": "name=file: .txt .jsonl .json .csv (.gz) .parquet, held-out text."})
-    output_dir: str = field(metadata={"help": "Where the report is written."})
+    models: list[str] = field(metadata={"help": "Masked LMs as name=folder or name=name on the Hub."})
+    corpora: list[str] = field(metadata={"help": "Held-out text as name=file: .txt .jsonl .json .csv (.gz) .parquet."})
+    output_dir: str = field(metadata={"help": "Folder for the report."})
     max_seq_length: int = field(default=128, metadata={"help": "Number of tokens in an example."})
     max_samples: int | None = field(default=None, metadata={"help": "Use only this many examples of each corpus."})
     mlm_probability: float = field(default=0.15, metadata={"help": "Share of tokens to predict."})
-    per_device_eval_batch_size: int = field(default=16, metadata={"help": "Examples at once."})
+    per_device_eval_batch_size: int = field(default=16, metadata={"help": "Number of examples in a batch."})
     seed: int = field(default=42, metadata={"help": "Seed of the masks."})
     use_cpu: bool = field(default=False, metadata={"help": "Do not use an accelerator."})
 
@@ -49,7 +49,7 @@ def parse_names(pairs: list[str], option: str) -> dict[str, str]:
         raise ValueError(f"--{option} must be name=value pairs, but has {', '.join(broken)}")
     names = dict(pair.split("=", 1) for pair in pairs)
     if len(names) < len(pairs):
-        raise ValueError(f"--{option} must have different names, but are {', '.join(pairs)}")
+        raise ValueError(f"--{option} must have different names, but has {', '.join(pairs)}")
     return names
 
 
@@ -66,8 +66,8 @@ def main() -> None:
     for other in others:
         if not read_same_ids(tokenizer, other):
             raise ValueError(
-                "the models must have the same tokenizer for their losses to be comparable, but those of "
-                f"{tokenizer.name_or_path} and {other.name_or_path} differ. Report them separately."
+                "the models must have the same tokenizer, so that their losses are comparable, but those of "
+                f"{tokenizer.name_or_path} and {other.name_or_path} differ. Report the models separately."
             )
     corpora = {}
     for name, file in files.items():
@@ -75,8 +75,8 @@ def main() -> None:
         examples = tokenize_corpus(corpus, tokenizer, max_seq_length=args.max_seq_length)["train"]
         if not len(examples):
             raise ValueError(
-                f"each text must fill an example of --max_seq_length {args.max_seq_length} tokens, but that of "
-                f"{name}, {file}, is shorter. Use more text or shorter examples."
+                f"each text must fill an example of --max_seq_length {args.max_seq_length} tokens, but {file} of "
+                f"{name} is shorter. Use more text or shorter examples."
             )
         corpora[name] = examples.take(min(args.max_samples or len(examples), len(examples)))
 

@@ -9,12 +9,12 @@
         --train_file train.jsonl --validation_file validation.jsonl --test_file test.jsonl \
         --do_train --do_eval --do_predict --max_seq_length 128 --num_train_epochs 3 --output_dir output
 
-The files have a column of text, or the two of a pair (text and text_pair, sentence1 and sentence2, premise and
-hypothesis, ...), and a column of labels: names or numbers (one label each), lists (multi-label), or fractions
+The files have one column of text, or two for pairs (text and text_pair, sentence1 and sentence2, premise and
+hypothesis, ...), and a column of labels. Labels are names or numbers (single-label), lists (multi-label), or fractions
 (regression).
 
-`--method gmap --memory_name_or_path <general encoder>` gives an encoder that was adapted to a domain a frozen general
-one as memory; `--memory_cache <folder>` keeps the memory's states, so that it reads each text once.
+`--method gmap --memory_name_or_path <general encoder>` lets an adapted encoder read a frozen general encoder as memory.
+`--memory_cache <folder>` caches the memory's states, so that the memory reads each text only once.
 """
 
 from functools import partial
@@ -100,7 +100,7 @@ def run(model_args, data_args, passage_args, training_args):
         splits = passages.look_up(splits, text_columns, data_args.preprocessing_num_workers)
     if data_args.append_passage:
         splits = append_passages(splits, passages.datastore, *text_columns, tokenizer, data_args.max_seq_length)
-        text_columns, passages = [*text_columns, "passage"], None  # the passage is text of the example now
+        text_columns, passages = [*text_columns, "passage"], None  # the passage is now part of the text
     examples = map_splits(splits, tokenize, training_args, data_args)
     train_labels = examples["train"]["labels"][:]
     collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None)

@@ -2,22 +2,22 @@
 # requires-python = ">=3.11"
 # dependencies = ["hf-domain"]
 # ///
-"""Make a small encoder of a domain from a large general one: the four strategies of Adapt-and-Distill (AdaLM).
+"""Distill a large general encoder into a small domain encoder, by one of four strategies (Adapt-and-Distill, AdaLM).
 
     python examples/run_distill.py --model_name_or_path bert-base-uncased --strategy adapt_and_distill \
         --train_file corpus.txt.gz --general_file general.txt.gz --num_hidden_layers 6 --hidden_size 384 \
         --intermediate_size 1536 --teacher_steps 10000 --student_steps 30000 --output_dir distilled --dry_run
 
-`--dry_run` prints the steps. Each step leaves a checkpoint below the output directory. Repeat the command to continue:
-finished steps are skipped, and a killed one continues from its last checkpoint. The strategies share the output
-directory and its adapted teacher. The batch size, `--learning_rate` (distillation) and all other options of Trainer
-hold for every step; `--mlm_learning_rate` is for masked LM.
+`--dry_run` prints the steps. Each step writes a checkpoint into the output directory. Repeat the command to resume:
+finished steps are skipped, and a killed step resumes from its last checkpoint. Strategies with the same output
+directory share its adapted teacher. Batch size, `--learning_rate` (of distillation) and other options of Trainer apply to
+every step; `--mlm_learning_rate` applies to masked LM.
 
-The student is fresh, of the shape named above; or `--student_layers 1 3 5` picks layers of the teacher; or
-`--student_name_or_path` names one. With `--expanded_vocabulary` teacher and student get the same new rows.
+The student is new and has the shape above. Or it consists of teacher layers (`--student_layers 1 3 5`), or is a
+checkpoint (`--student_name_or_path`). With `--expanded_vocabulary` teacher and student get the same new rows.
 
-A distilled student is for fine-tuning. It cannot predict masked tokens, because distillation gives the end of its last
-layer and its LM head no gradient; `--masked_lm_steps` trains both at the end, if you need them.
+A distilled student is for fine-tuning. It cannot predict masked tokens, because distillation trains neither the end of
+its last layer nor its LM head; `--masked_lm_steps` trains both at the end, if you need them.
 """
 
 from contextlib import nullcontext
@@ -68,8 +68,8 @@ def run(args, data_args, training_args, plan):
         result = {"strategy": args.strategy, "environment": describe_environment(), "steps": metrics}
         write_json(Path(training_args.output_dir, args.strategy, "results.json"), result)
         if plan[-1].kind == "distill":
-            print("It is for fine-tuning: its last layer and LM head need --masked_lm_steps to predict masked tokens.")
-        print(f"the student: {plan[-1].output_dir}")
+            print("The student is for fine-tuning. To predict masked tokens, it needs --masked_lm_steps.")
+        print(f"The student: {plan[-1].output_dir}")
         print(f"Next: {suggest_command('fill-mask', plan[-1].output_dir)}")
 
 

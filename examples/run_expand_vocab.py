@@ -2,14 +2,14 @@
 # requires-python = ">=3.11"
 # dependencies = ["hf-domain"]
 # ///
-"""Expand a tokenizer with the words of a domain and give a model their rows.
+"""Add the words of a domain to a tokenizer, and their embedding rows to a model.
 
     python examples/run_expand_vocab.py \
         --model_name_or_path bert-base-uncased --train_file corpus.txt.gz \
         --validation_file heldout.txt.gz --output_dir bert-biomed
 
-The output directory holds a checkpoint that `AutoModelForMaskedLM` and `AutoTokenizer` load, ready for `run_mlm.py`
-(AdaLM), `vocabulary_delta.json`, and the report: `vocabulary_report.json`, `curve.png` and `lengths.png`.
+The output is a checkpoint for `AutoModelForMaskedLM`, `AutoTokenizer` and `run_mlm.py` (AdaLM),
+`vocabulary_delta.json`, and the report: `vocabulary_report.json`, `curve.png` and `lengths.png`.
 """
 
 import os
@@ -40,11 +40,11 @@ from hf_domain.training.run_folders import run_in_folder
 
 @dataclass
 class ModelArguments:
-    """What is expanded."""
+    """The model to expand."""
 
-    model_name_or_path: str = field(metadata={"help": "Encoder with a masked-LM head, or a tokenizer alone."})
+    model_name_or_path: str = field(metadata={"help": "Encoder with a masked-LM head, or only a tokenizer."})
     embedding_init: Literal["pieces", "distill", "random", "mean", "none"] = field(
-        default="pieces", metadata={"help": "How new rows are made; none writes the tokenizer and the delta alone."}
+        default="pieces", metadata={"help": "Start of new rows; none writes only the tokenizer and the delta."}
     )
 
 
@@ -54,37 +54,37 @@ class DataArguments:
 
     train_file: list[str] = field(metadata={"help": "Corpus: .txt .jsonl .json .csv (.gz) .parquet."})
     validation_file: list[str] = field(
-        default_factory=list, metadata={"help": "Held-out texts and task files on which lengths are compared."}
+        default_factory=list, metadata={"help": "Held-out texts and task files whose lengths are compared."}
     )
     counts_file: str | None = field(
         default=None, metadata={"help": "Parquet file of word counts: read if it exists, otherwise written."}
     )
     num_workers: int = field(default=2, metadata={"help": "Number of processes that count words."})
     dask_scheduler: str | None = field(
-        default=None, metadata={"help": "Address or file of a Dask scheduler, whose cluster counts instead."}
+        default=None, metadata={"help": "Count on a Dask cluster: address or file of its scheduler."}
     )
 
 
 @dataclass
 class ExpansionArguments:
-    """The options of expand_vocabulary, and where the result goes."""
+    """The options of expand_vocabulary, and the output folder."""
 
-    output_dir: str = field(metadata={"help": "Where the new checkpoint and the report are written."})
-    method: Literal["adalm", "exbert"] = field(default="adalm", metadata={"help": "exbert is for WordPiece only."})
-    size: int | None = field(default=None, metadata={"help": "Fixed size. Default: Algorithm 1 chooses."})
+    output_dir: str = field(metadata={"help": "Folder for the new checkpoint and the report."})
+    method: Literal["adalm", "exbert"] = field(default="adalm", metadata={"help": "exbert needs WordPiece."})
+    size: int | None = field(default=None, metadata={"help": "Size of the vocabulary. Default: Algorithm 1 chooses."})
     step: int = field(default=10_000, metadata={"help": "Number of entries that each step of Algorithm 1 adds."})
     threshold: float = field(default=0.01, metadata={"help": "Stop when the relative rise of P(D) falls below this."})
     select: Literal["algorithm", "last_accepted"] = field(
-        default="algorithm", metadata={"help": "Take the step that fell below the threshold, or the one before."}
+        default="algorithm", metadata={"help": "Use the step that fell below the threshold, or the one before."}
     )
-    max_size: int | None = field(default=None, metadata={"help": "Measure sizes up to this one."})
-    min_frequency: int = field(default=5, metadata={"help": "How often a new entry must occur in the corpus."})
+    max_size: int | None = field(default=None, metadata={"help": "Follow the curve up to this size."})
+    min_frequency: int = field(default=5, metadata={"help": "Minimum occurrences of a new entry in the corpus."})
     max_word_length: int = field(default=50, metadata={"help": "Ignore words with more characters than this."})
     training_tokens: int | None = field(
-        default=None, metadata={"help": "Tokens of the planned training. Keep only entries that it shows often enough."}
+        default=None, metadata={"help": "Tokens of the planned training; keep only entries that it shows often enough."}
     )
     min_exposures: float = field(
-        default=5.0, metadata={"help": "How often --training_tokens must be expected to show an entry."}
+        default=5.0, metadata={"help": "Minimum expected occurrences of an entry in --training_tokens."}
     )
     seed: int = field(default=42, metadata={"help": "Seed of --embedding_init random and distill."})
 

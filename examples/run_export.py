@@ -6,9 +6,9 @@
 
     python examples/run_export.py --model_name_or_path classifier --output_dir classifier-onnx --int8
 
-The output directory holds `onnx/model.onnx`, with --int8 also `onnx/model_quantized.onnx`, the configuration, the
-tokenizer, and `export_report.json`: file sizes, and how close the programs are to the model. onnxruntime and
-transformers.js load it. In Python:
+The output is `onnx/model.onnx`, with --int8 also `onnx/model_quantized.onnx`, the configuration, the tokenizer, and
+`export_report.json` with file sizes and differences from the model. onnxruntime and transformers.js load the folder. In
+Python:
 
     from onnxruntime import InferenceSession
     from transformers import AutoTokenizer
@@ -34,7 +34,7 @@ from hf_domain.training.run_folders import run_in_folder
 
 DEMO_TEXTS = Path(__file__).parent / "quickstart_data" / "corpus.txt.gz"
 
-# Which class loads a checkpoint, by the end of its architecture's name.
+# The class that loads a checkpoint, by the end of its architecture's name.
 HEADS = {
     "encoder": ("Model", "AutoModel"),
     "masked_lm": ("ForMaskedLM", "AutoModelForMaskedLM"),
@@ -46,56 +46,58 @@ HEADS = {
 
 @dataclass
 class ExportArguments:
-    """What is exported, and how."""
+    """The model and the format of the export."""
 
     model_name_or_path: str = field(metadata={"help": "Model: a folder or a name on the Hub."})
-    tokenizer_name: str | None = field(default=None, metadata={"help": "Tokenizer, if not that of the model."})
-    cache_dir: str | None = field(default=None, metadata={"help": "Where downloads are kept."})
+    tokenizer_name: str | None = field(default=None, metadata={"help": "Tokenizer to use instead of the model's."})
+    cache_dir: str | None = field(default=None, metadata={"help": "Folder for downloads."})
     model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of the model."})
-    token: str | None = field(default=None, metadata={"help": "Token of the Hub, if not the stored one."})
+    token: str | None = field(default=None, metadata={"help": "Hub token to use instead of the stored one."})
     trust_remote_code: bool = field(default=False, metadata={"help": "Run code that comes with the model."})
     output_dir: str = field(default="exported", metadata={"help": "Folder of the export."})
     head: Literal[
         "auto", "encoder", "masked_lm", "sequence_classification", "token_classification", "question_answering"
-    ] = field(default="auto", metadata={"help": "Head to export. Default: the one that was saved."})
+    ] = field(default="auto", metadata={"help": "Head to export. Default: the saved one."})
     export_format: Literal["onnx", "dynamo"] = field(
         default="onnx", metadata={"help": "onnx for ONNX Runtime, dynamo for torch.export."}
     )
     int8: bool = field(
-        default=False, metadata={"help": "Add a program with weights and arithmetic of 8 bits for CPU; ONNX only."}
+        default=False, metadata={"help": "Add a program for CPUs with 8-bit weights and arithmetic; ONNX only."}
     )
     validation_file: list[str] = field(
         default_factory=list,
-        metadata={"help": "Texts on which int8 is compared with float32. Default: papers of computer science."},
+        metadata={"help": "Texts on which int8 is compared with float32. Default: computer-science papers."},
     )
-    min_cosine: float = field(default=0.99, metadata={"help": "Least cosine of int8 to float32 on any text."})
+    min_cosine: float = field(
+        default=0.99, metadata={"help": "Minimum cosine between int8 and float32 outputs on every text."}
+    )
     max_seq_length: int | None = field(
-        default=None, metadata={"help": "Tokens of the longest text to serve. Default: the encoder's limit."}
+        default=None, metadata={"help": "Number of tokens of the longest text to serve. Default: the encoder's limit."}
     )
 
 
 def load_trained(auto_class, name: str, **options):
-    """Load a model whose weights are all in the checkpoint: new ones are random, and another model each time."""
+    """Load a model, and refuse missing weights: they would be random, and different each time."""
     model, info = auto_class.from_pretrained(name, dtype="float32", output_loading_info=True, **options)
     missing = {key.partition(".")[0] for key in info["missing_keys"]}
     if missing == {"pooler"}:
-        model.pooler = None  # a masked LM has none: what it would give is noise
+        model.pooler = None  # the checkpoint of a masked LM has no pooler, so its output would be noise
     elif missing:
         raise ValueError(
-            f"an export needs a trained model, but {name} has no weights of {', '.join(sorted(missing))}. "
-            "Fine-tune it first, or name another --head."
+            f"the model must be trained, but {name} has no weights for {', '.join(sorted(missing))}. Fine-tune it "
+            "first, or name another --head."
         )
     check_weights(model, name)
     return model
 
 
 def find_auto_class(head: str, config):
-    """Find the Auto class of a head; auto takes that of the saved architecture."""
+    """Return the Auto class of a head; auto uses the saved architecture's."""
     architecture = (config.architectures or ["none"])[0]
     for name, (suffix, auto_class) in HEADS.items():
         if name == head or (head == "auto" and architecture.endswith(suffix)):
             return getattr(transformers, auto_class)
-    raise ValueError(f"the checkpoint was saved as {architecture}, which cannot be exported. Choose another --head.")
+    raise ValueError(f"the checkpoint must have a known head, but was saved as {architecture}. Choose another --head.")
 
 
 def main() -> None:

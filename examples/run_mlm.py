@@ -7,27 +7,26 @@
     python examples/run_mlm.py --model_name_or_path bert-base-uncased --method varmae \
         --train_file corpus.txt.gz --output_dir varmae-cs --do_train --do_eval --num_train_epochs 3
 
-`--method dapt` trains the encoder as it is, `--method lora` low-rank changes of it, merged at the end. Every other
-method builds its model around the encoder, from a start that keeps the encoder's predictions where the method has one;
-`--start paper` takes the paper's. The method's own options go into `--config_overrides
-kl_weight=10,unmasked_ratio=0.15`. `--model_name_or_path` may also name a checkpoint of the method: training then goes
-on from there. Give the command of a killed run again, and it continues from its last checkpoint: Trainer saves one
-every 500 steps (`--save_steps`).
+`--method dapt` trains the encoder itself; `--method lora` trains low-rank changes, merged at the end. Every other
+method builds its model around the encoder. The recommended start keeps the encoder's predictions if the method allows
+it; `--start paper` starts as the paper does. Set options of a method with `--config_overrides
+kl_weight=10,unmasked_ratio=0.15`. If `--model_name_or_path` is a checkpoint of the method, training continues from it.
+Repeat the command to resume a killed run from its last checkpoint; Trainer saves one every 500 steps (`--save_steps`).
 
-`--expanded_vocabulary` names a folder that run_expand_vocab.py wrote. With dapt that is AdaLM; under any method the
-encoder gets the new rows first; exBERT keeps them in an extension of their own. exBERT trains the extension alone; a
-second stage trains everything:
+`--expanded_vocabulary` names a folder that run_expand_vocab.py wrote. The encoder gets the new rows before training;
+with dapt this is AdaLM. exBERT keeps the new rows in a separate extension and trains only the extension. A second stage
+trains everything:
 
     python examples/run_mlm.py --model_name_or_path <first stage> --method exbert \
         --config_overrides freeze_backbone=false --output_dir <second stage> ...
 
-`--method exbert_adapter` trains exBERT as an adapter of peft: the output holds `adapter/` beside the same as a model.
+`--method exbert_adapter` trains exBERT as an adapter of peft. The output is `adapter/` and the same as a model.
 
-`--method gmap --memory_name_or_path bert-base-uncased` lets an encoder read a frozen general one while it is trained;
-both need the same tokenizer.
+`--method gmap --memory_name_or_path bert-base-uncased` trains an encoder that reads a frozen general encoder. Both must
+have the same tokenizer.
 
-RADA reads passages of a datastore beside the text, which should not be in it: `--held_out_file rest.jsonl` of
-build_datastore.py leaves a tenth of the corpus out.
+RADA reads passages of a datastore beside the text. The text should not be in the datastore: `--held_out_file
+rest.jsonl` of build_datastore.py leaves out a tenth of the corpus.
 
     python examples/run_mlm.py --method rada --datastore datastore --train_file rest.jsonl ...
 """
@@ -83,7 +82,7 @@ def run(model_args, data_args, passage_args, training_args):
         collator = passages.collate(collator)
 
     method = METHODS[model_args.method]
-    # Push nothing before an adapter is finished: loading the folder would put it on the weights beside it.
+    # Push nothing before an adapter is finished: loading the folder would apply it to the weights beside it.
     pushes, training_args.push_to_hub = training_args.push_to_hub, training_args.push_to_hub and not method.finish
     trainer = Trainer(
         model=model,

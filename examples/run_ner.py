@@ -9,7 +9,7 @@
         --train_file train.jsonl --validation_file validation.jsonl --test_file test.jsonl \
         --do_train --do_eval --do_predict --num_train_epochs 3 --output_dir output
 
-The files have a column of words, `tokens`, and one of their tags, `tags`, such as B-Disease, I-Disease and O.
+The files have a column of words, `tokens`, and a column of their tags, `tags`, such as B-Disease, I-Disease and O.
 """
 
 from functools import partial

@@ -2,14 +2,14 @@
 # requires-python = ">=3.11"
 # dependencies = ["hf-domain"]
 # ///
-"""Probe a frozen encoder: a linear model on its states labels texts, pairs of texts, or words.
+"""Probe a frozen encoder: train a linear model on its states to label texts, pairs of texts, or words.
 
     python examples/run_probe.py --model_name_or_path bert-base-uncased \
         --train_file train.jsonl --test_file test.jsonl --output_dir probe
 
-Nothing is trained but a logistic regression (one for each of several labels; a ridge regression for values), so there
-is no seed and an encoder takes minutes. The files have the columns of run_classification.py or, for named entities,
-those of run_ner.py: `tokens` and `tags`.
+The linear model is a logistic regression (one per label for several labels, a ridge regression for numbers). There is
+no seed, and an encoder takes minutes. The files have the columns of run_classification.py or, for named entities, those
+of run_ner.py: `tokens` and `tags`.
 """
 
 import time
@@ -41,30 +41,30 @@ from hf_domain.training.run_folders import run_in_folder
 
 @dataclass
 class Arguments:
-    """Which encoder, and which task."""
+    """The encoder and the task."""
 
     model_name_or_path: str = field(metadata={"help": "Encoder: a folder or a name on the Hub."})
     train_file: str = field(metadata={"help": "Training data: .jsonl, .json, .csv or .parquet."})
     test_file: str = field(metadata={"help": "Test data."})
-    output_dir: str = field(metadata={"help": "Where predictions and scores are written."})
+    output_dir: str = field(metadata={"help": "Folder for predictions and scores."})
     validation_file: str | None = field(
-        default=None, metadata={"help": "Validation data, to choose the thresholds of several labels. Default: 0.5."}
+        default=None, metadata={"help": "Validation data, which choose the thresholds of several labels; without: 0.5."}
     )
     text_column_names: str | None = field(
-        default=None, metadata={"help": "Column of text, or two as first,second. Default: as run_classification.py."}
+        default=None, metadata={"help": "Column of text, or two as first,second. Default: as in run_classification.py."}
     )
     label_column_name: str = field(default="label", metadata={"help": "Column of labels of texts."})
     do_regression: bool | None = field(
-        default=None, metadata={"help": "Treat labels as values. Default: if they are fractions."}
+        default=None, metadata={"help": "Predict labels as numbers. Default: on if they are fractions."}
     )
     class_weights: Literal["balanced", "none"] = field(
-        default="balanced", metadata={"help": "balanced: every class weighs the same."}
+        default="balanced", metadata={"help": "balanced: every class has the same weight."}
     )
-    max_seq_length: int = field(default=128, metadata={"help": "Tokens of an example at most."})
+    max_seq_length: int = field(default=128, metadata={"help": "Maximum number of tokens of an example."})
     max_train_samples: int | None = field(default=None, metadata={"help": "Use the first N training examples."})
     max_eval_samples: int | None = field(default=None, metadata={"help": "The same for validation."})
     max_predict_samples: int | None = field(default=None, metadata={"help": "The same for test."})
-    per_device_eval_batch_size: int = field(default=32, metadata={"help": "Examples that are encoded at once."})
+    per_device_eval_batch_size: int = field(default=32, metadata={"help": "Number of examples in a batch."})
     use_cpu: bool = field(default=False, metadata={"help": "Use no accelerator."})
 
 
@@ -129,7 +129,7 @@ def probe_words(args, splits, **options):
     ]
     write_text(Path(args.output_dir, TAGS), format_tags(predicted))
     metrics = {"predict_runtime": time.perf_counter() - started}
-    # Words beyond the longest input have no prediction: they count as O, which misses their entities.
+    # Words beyond the maximum length have no prediction. They count as O, so their entities are missed.
     whole = [row + ["O"] * (len(gold) - len(row)) for row, gold in zip(predicted, test["tags"], strict=True)]
     return metrics | {
         f"predict_{name}": value for name, value in compute_entity_metrics(whole, test["tags"][:]).items()

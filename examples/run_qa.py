@@ -2,7 +2,7 @@
 # requires-python = ">=3.11"
 # dependencies = ["hf-domain"]
 # ///
-"""Fine-tune any encoder to find answers in texts.
+"""Fine-tune any encoder to find answers to questions in texts.
 
     python examples/run_qa.py \
         --model_name_or_path bert-base-uncased \
@@ -79,7 +79,7 @@ def run(model_args, data_args, passage_args, training_args):
     tokenize = partial(tokenize_questions, tokenizer=tokenizer, doc_stride=data_args.doc_stride, **options)
 
     def tokenize_for_memory(batch, tokenizer):
-        texts = cut_windows(batch, tokenize(batch))  # it reads the windows of the domain encoder
+        texts = cut_windows(batch, tokenize(batch))  # the memory reads the encoder's windows
         return tokenize_texts(texts, tokenizer, **options)
 
     if passages is not None:

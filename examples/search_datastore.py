@@ -2,12 +2,12 @@
 # requires-python = ">=3.11"
 # dependencies = ["hf-domain[datastore]"]
 # ///
-"""Show what a model reads for a text: the passages that a datastore finds, with the words they have in common marked.
+"""Show the passages that a datastore finds for a text, with the common words marked.
 
     python examples/search_datastore.py --datastore_dir datastore --text "lung lesions" --html_file reading.html
 
-With `--model_name_or_path` a RADA reads them: every passage has the probability that it is chosen, the words of the
-chosen one are marked where they weigh more than the average word, and a classifier's prediction is shown.
+With `--model_name_or_path` a RADA reads the passages. The output then shows the probability that each passage is
+selected, marks words of the selected passage with more than average weight, and gives a classifier's prediction.
 """
 
 import sys
@@ -28,21 +28,19 @@ from hf_domain.training.arguments import parse_arguments
 
 @dataclass
 class SearchArguments:
-    """What is searched."""
+    """The datastore and the texts."""
 
     datastore_dir: str = field(metadata={"help": "Folder that build_datastore wrote."})
     text: list[str] = field(default_factory=list, metadata={"help": "One or several texts."})
-    text_pair: list[str] = field(default_factory=list, metadata={"help": "The second text of each, for pairs."})
+    text_pair: list[str] = field(default_factory=list, metadata={"help": "For pairs: the second text of each."})
     text_file: str | None = field(
         default=None, metadata={"help": "File with more texts: .txt .jsonl .json .csv (.gz) .parquet."}
     )
     text_column_name: str | None = field(
         default=None,
-        metadata={
-            "help": "Column of the file, or two as first,second. Default: a known pair, `text`, or the only one."
-        },
+        metadata={"help": "Column of text, or two as first,second. Default: a known pair, `text`, or the only column."},
     )
-    model_name_or_path: str | None = field(default=None, metadata={"help": "A RADA, to show which passage it chooses."})
+    model_name_or_path: str | None = field(default=None, metadata={"help": "A RADA, to show which passage it selects."})
     k: int = field(default=10, metadata={"help": "Number of passages for each text."})
     max_query_terms: int | None = field(
         default=None, metadata={"help": "Use only this many of the rarest terms of a query: faster, different results."}
@@ -56,13 +54,13 @@ def read_texts(args: SearchArguments):
         return
     rows = load_files(args.text_file, streaming=True)
     columns = find_text_columns(rows, args.text_column_name, option="--text_column_name")
-    print(f"reads {' + '.join(columns)} of {args.text_file}", file=sys.stderr)
+    print(f"Columns of text in {args.text_file}: {' + '.join(columns)}", file=sys.stderr)
     for number, row in enumerate(rows):
         texts = tuple(row.get(column) for column in columns)
         if not all(isinstance(text, str) for text in texts):
             place = locate_row(args.text_file, number)
             raise ValueError(
-                f"a text must be a string, but {place} has {texts} as {', '.join(columns)}. Fill in the text."
+                f"a text must be a string, but {place} has {texts} in {', '.join(columns)}. Fill in the text."
             )
         yield texts
 
@@ -70,7 +68,7 @@ def read_texts(args: SearchArguments):
 def main() -> None:
     (args,) = parse_arguments(SearchArguments, description=__doc__)
     if args.html_file and not args.html_file.endswith(".html"):
-        raise ValueError(f"--html_file must end in .html, but is {args.html_file}: another file would be replaced")
+        raise ValueError(f"--html_file must end in .html, but is {args.html_file}. Choose another name.")
     if args.text_pair and len(args.text_pair) != len(args.text):
         raise ValueError(
             f"--text_pair must have one text for each --text, but has {len(args.text_pair)} for {len(args.text)}. "
@@ -79,7 +77,7 @@ def main() -> None:
     texts = [*zip(args.text, args.text_pair, strict=True)] if args.text_pair else [(text,) for text in args.text]
     texts += read_texts(args)
     if not texts:
-        raise ValueError("a search needs a text. Give --text or --text_file.")
+        raise ValueError("a search must have a text, but none is given. Use --text or --text_file.")
     options = {"max_query_terms": args.max_query_terms}
     if not args.model_name_or_path:
         datastore = Datastore.load(args.datastore_dir)

@@ -80,7 +80,7 @@ def test_all_problems_of_a_plan_are_reported_at_once(content, tmp_path):
 
 
 def test_plan_of_the_documentation_is_one(content, tmp_path):
-    text = textwrap.dedent(compare_script.__doc__.partition("A whole one:\n\n")[2].rpartition("\n\n`pretraining`")[0])
+    text = textwrap.dedent(compare_script.__doc__.partition("A full one:\n\n")[2].rpartition("\n\n`pretraining`")[0])
     shutil.move(tmp_path / "animals", tmp_path / "acl_arc")
     for name in ("corpus", "heldout", "wikipedia", "wikipedia_heldout"):
         (tmp_path / f"{name}.txt.gz").write_bytes(b"")

@@ -81,11 +81,11 @@ def test_from_corpus_to_hub_folder(monkeypatch, inputs, capfd):
     assert json.loads((output / "plan" / "report.json").read_text()) == report
 
     # What is there is not replaced by something else.
-    with pytest.raises(FileExistsError, match="choose another --output_dir"):
+    with pytest.raises(FileExistsError, match="Name another --output_dir"):
         run_quickstart(monkeypatch, inputs, num_seeds=3)
     texts = {file: file.read_bytes() for file in output.glob("plan/data/*.jsonl")}
     (inputs / "other.txt").write_text("\n".join(SENTENCES[:1] * 100), encoding="utf-8")
-    with pytest.raises(FileExistsError, match="choose another --output_dir"):
+    with pytest.raises(FileExistsError, match="Name another --output_dir"):
         run_quickstart(monkeypatch, inputs, corpus=inputs / "other.txt")
     assert len(texts) == 2
     assert texts == {file: file.read_bytes() for file in output.glob("plan/data/*.jsonl")}
@@ -107,7 +107,7 @@ def test_from_corpus_to_hub_folder(monkeypatch, inputs, capfd):
     assert "'label': " in card and str(inputs) not in card
     with pytest.raises(ValueError, match="--task must be a task whose best fine-tuned model was kept, task, but is x"):
         run_publish(monkeypatch, **{**fine_tuned, "task": "x"})
-    with pytest.raises(ValueError, match="give either --method and --corpus, or --task"):
+    with pytest.raises(ValueError, match="named by --method and --corpus, or by --task"):
         run_publish(monkeypatch, **{**options, "task": "task"})
 
     # A table of runs that did not learn is never shown without saying so.

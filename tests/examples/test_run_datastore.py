@@ -42,7 +42,7 @@ def test_build_add_rebuild_search(folder, monkeypatch, capsys):
     store = folder / "store"
     options = {"output_dir": store, "train_file": [folder / "corpus.txt"]}
     out = run(build_datastore, monkeypatch, capsys, **options, model_name_or_path=folder / "encoder", max_length=64)
-    assert "20 passages of 20 documents (0 duplicates left out, analyzer english)" in out
+    assert "20 passages from 20 documents (0 duplicates left out, analyzer english)" in out
 
     rows = [
         {"body": TEXTS[0], "key": "old"},
@@ -52,7 +52,7 @@ def test_build_add_rebuild_search(folder, monkeypatch, capsys):
     (folder / "more.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     more = {"train_file": [folder / "more.jsonl"], "text_column_name": "body", "id_column_name": "key"}
     out = run(build_datastore, monkeypatch, capsys, output_dir=store, add=True, **more)
-    assert "2 passages are new" in out and "(1 duplicates left out," in out
+    assert "2 new passages" in out and "(1 duplicates left out," in out
     datastore = Datastore.load(store)
     assert datastore.passages["document_id"][-2:] == ["new", "zh"] and datastore.manifest.max_length == 64
 
@@ -102,7 +102,7 @@ def test_every_tenth_document_is_held_out(folder, monkeypatch, capsys, streaming
     ("flags", "message"),
     [
         ({"output_dir": "new", "train_file": ["corpus.txt"]}, "Give --model_name_or_path"),
-        ({"output_dir": "new", "model_name_or_path": "encoder"}, "Give --train_file or --dataset_name"),
+        ({"output_dir": "new", "model_name_or_path": "encoder"}, "Give either --train_file or --dataset_name"),
         ({"output_dir": "new", "add": True}, "new does not exist"),
         (
             {
@@ -160,7 +160,7 @@ def test_both_texts_of_a_pair_are_searched_for(folder, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("rows", "column", "message"),
     [
-        ([{"body": "omega"}, {"body": None}], None, r"line 2 of .*texts.jsonl has \(None,\) as body"),
+        ([{"body": "omega"}, {"body": None}], None, r"line 2 of .*texts.jsonl has \(None,\) in body"),
         ([{"body": "omega"}], "text", ".body., but names text"),
         ([{"body": "omega", "number": 1}], "number", "number holds int64"),
     ],

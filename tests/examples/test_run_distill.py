@@ -88,7 +88,7 @@ def test_all_strategies_share_a_folder(run, tmp_path, capsys):
     }
     final = tmp_path / "output" / "adapt_and_distill" / "adapted-distilled"
     assert {"attention_loss", "value_loss"} <= read_log(final)[0].keys()
-    assert "It is for fine-tuning" in capsys.readouterr().out
+    assert "The student is for fine-tuning" in capsys.readouterr().out
     results = json.loads((final.parent / "results.json").read_text())
     assert results["steps"][str(final)]["eval_loss"] > 0
     model = AutoModel.from_pretrained(final)
@@ -188,7 +188,7 @@ def test_two_processes(tmp_path, teacher, gradient_checkpointing):
     flags = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
     result = forked_python.run_two_ranks(run_distill.__file__, [*flags, "--use_cpu"], cwd=tmp_path)
     assert result.returncode == 0, result.stderr[-2000:]
-    assert result.stdout.count("the student:") == 1
+    assert result.stdout.count("The student:") == 1
     folder = tmp_path / "output" / "adapt_and_distill"
     assert {"attention_loss", "value_loss"} <= read_log(folder / "adapted-distilled")[0].keys()
     assert AutoModel.from_pretrained(folder / "adapted-distilled").config.num_hidden_layers == 1
