@@ -1,9 +1,9 @@
-"""Measure a datastore: building, searching, memory and size; from them, what millions of passages take.
+"""Measure a datastore: time to build and search, memory and size, extrapolated to millions of passages.
 
 python benchmarks/datastore.py --model_name_or_path bert-base-uncased \
     --corpus a.txt.gz b.txt.gz --heldout heldout.txt.gz --output datastore.json
 
-Rates are per second of processor time, of all threads, which a busy machine changes little.
+Rates are per second of processor time over all threads, which a busy machine changes little.
 """
 
 import argparse
@@ -33,13 +33,13 @@ MEGABYTE = 1e6
 
 
 def read_cpu_seconds() -> float:
-    """Of this process, all threads."""
+    """Return the processor time of this process, over all threads."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
 def read_peak_megabytes() -> float:
-    """Most memory this process ever held, files that are memory-mapped included."""
+    """Return the peak memory of this process, including memory-mapped files."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MEGABYTE
 
 
@@ -48,15 +48,15 @@ def measure_size(folder: Path, pattern: str) -> float:
 
 
 def read_documents(files: Sequence[str], number: int) -> Iterator[dict]:
-    """The first documents of the files, in turns."""
+    """Yield the first documents of the files, in turns."""
     rows = zip(*(load_files(file, streaming=True) for file in files), strict=False)
     return itertools.islice(itertools.chain.from_iterable(rows), number)
 
 
 def measure_build(files: list[str], number: int, folder: str, model: str, analyzer: str) -> dict:
-    """The whole way from documents to a datastore."""
+    """Measure the complete build from documents to a datastore."""
     tokenizer = AutoTokenizer.from_pretrained(model)
-    # A list would be taken for shards, each with all of the number.
+    # datasets would read a list as shards, each with the full number of documents.
     dataset = IterableDataset.from_generator(read_documents, gen_kwargs={"files": tuple(files), "number": number})
     before, start, start_cpu = read_peak_megabytes(), time.perf_counter(), read_cpu_seconds()
     datastore = build_datastore(dataset, folder, tokenizer, analyzer=analyzer)
@@ -79,7 +79,7 @@ def measure_build(files: list[str], number: int, folder: str, model: str, analyz
 
 
 def measure_parts(files: list[str], number: int, model: str, analyzer: str) -> dict:
-    """Cutting and making terms, each alone."""
+    """Measure splitting into passages and analysis into terms, each alone."""
     documents = [row["text"] for row in read_documents(files, number)]
     tokenizer = AutoTokenizer.from_pretrained(model)
     megabytes = sum(len(text.encode()) for text in documents) / MEGABYTE
@@ -96,7 +96,7 @@ def measure_parts(files: list[str], number: int, model: str, analyzer: str) -> d
 
 
 def measure_index(folder: str, number: int) -> dict:
-    """Build only the index, from this many passages."""
+    """Measure the build of only the index, from this many passages."""
     datastore = Datastore.load(folder)
     megabytes = sum(len(text.encode()) for _, text in itertools.islice(datastore.read_texts(), number)) / MEGABYTE
     with tempfile.TemporaryDirectory() as target:
@@ -115,7 +115,7 @@ def measure_index(folder: str, number: int) -> dict:
 
 
 def measure_search(folder: str, queries: list[str], k: int, repeats: int = 3) -> dict:
-    """Searching alone, and as a step of data preparation."""
+    """Measure search alone, and search as a step of data preparation."""
     before = read_peak_megabytes()
     start, start_cpu = time.perf_counter(), read_cpu_seconds()
     datastore = Datastore.load(folder)
@@ -155,7 +155,7 @@ def measure_search(folder: str, queries: list[str], k: int, repeats: int = 3) ->
 
 
 def run_alone(function, *arguments) -> dict:
-    """Call a function in a process of its own, so that its peak of memory is its own."""
+    """Call a function in its own process, so that the peak memory is the function's."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
         return process.submit(function, *arguments).result()
 
@@ -164,13 +164,15 @@ def main() -> None:
     """Measure everything, one after the other."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model_name_or_path", required=True, help="Encoder whose tokenizer cuts the passages.")
-    parser.add_argument("--corpus", required=True, nargs="+", help="Text, one document a line, plain or .gz.")
+    parser.add_argument("--corpus", required=True, nargs="+", help="Text, one document per line, plain or .gz.")
     parser.add_argument("--heldout", required=True, nargs="+", help="Text that is not in the corpus, for queries.")
     parser.add_argument("--output", required=True, help="JSON file of the results.")
-    parser.add_argument("--documents", type=int, default=75_000, help="Documents of the datastore.")
-    parser.add_argument("--passages", type=int, default=100_000, help="Passages of the index that is timed alone.")
+    parser.add_argument("--documents", type=int, default=75_000, help="Number of documents of the datastore.")
+    parser.add_argument(
+        "--passages", type=int, default=100_000, help="Number of passages of the separately timed index."
+    )
     parser.add_argument("--queries", type=int, default=2_000)
-    parser.add_argument("--characters", action="store_true", help="Cut queries by characters: Chinese has no blanks.")
+    parser.add_argument("--characters", action="store_true", help="Split queries by characters: Chinese has no spaces.")
     parser.add_argument("--analyzer", default="english")
     parser.add_argument("--k", type=int, default=10)
     args = parser.parse_args()

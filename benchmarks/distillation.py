@@ -2,10 +2,10 @@
 
     python benchmarks/distillation.py --output distillation.json
 
-Both variants compute MiniLM's loss of the same batch, and it is checked that they agree; `attentions` is the step as it
-is usually written: both models return every attention map, the last one of each is compared. Steps alternate, so that a
-slower machine is slower for both; the medians are compared. Peak memory is measured in a process for each variant and
-counts what a step adds to the weights and the optimizer's states. A step has as many tokens at every length.
+Both variants compute MiniLM's loss of the same batch, and the script checks that they agree. `attentions` is the usual
+step: both models return all attention maps, and the loss compares their last ones. Steps alternate, so that a busy
+machine slows both; the medians are compared. Peak memory is measured in one process per variant, without weights and
+optimizer states. A step has the same number of tokens at every length.
 """
 
 import argparse
@@ -38,8 +38,8 @@ def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", type=int, nargs="+", default=[128, 512])
-    parser.add_argument("--tokens", type=int, default=4096, help="of a step, padding included")
-    parser.add_argument("--bf16", action="store_true", help="autocast as Trainer's --bf16")
+    parser.add_argument("--tokens", type=int, default=4096, help="tokens of a step, including padding")
+    parser.add_argument("--bf16", action="store_true", help="autocast as Trainer does with --bf16")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--output", type=Path, default=None, help="JSON file; default prints")
@@ -53,7 +53,7 @@ def build_model(role: str, attn_implementation: str):
         num_hidden_layers=layers,
         num_attention_heads=heads,
         intermediate_size=intermediate_size,
-        hidden_dropout_prob=0.0,  # the two variants draw different masks, and could not be compared
+        hidden_dropout_prob=0.0,  # the variants would draw different dropout masks, and their losses would differ
         attention_probs_dropout_prob=0.0,
     )
     return AutoModel.from_config(config, attn_implementation=attn_implementation)
@@ -78,7 +78,7 @@ class Workload:
         self.batch = {"input_ids": input_ids, "attention_mask": attention_mask}
 
     def compute_loss(self) -> torch.Tensor:
-        """MiniLM's loss of the batch."""
+        """Return MiniLM's loss of the batch."""
         if self.variant == "hooks":
             return self.model(**self.batch).loss
         with torch.no_grad():
@@ -88,14 +88,14 @@ class Workload:
         return sum(compute_relation_loss(theirs, ours, mask) for theirs, ours in zip(teacher, student, strict=True))
 
     def run(self, model) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logarithms of the last attention map, and the value relations."""
+        """Return the logarithms of the last attention map, and the value relations."""
         with record_attention(find_layers(model)[-1]) as record:
             attentions = model(**self.batch, output_attentions=True).attentions
         value = record["value"]
         return attentions[-1].clamp(min=1e-30).log(), compute_relation_scores(value, value, 12)
 
     def step(self) -> float:
-        """One training step."""
+        """Run one training step."""
         with self.autocast:
             loss = self.compute_loss()
         loss.backward()
@@ -105,7 +105,7 @@ class Workload:
 
 
 def measure_seconds(length: int, args: argparse.Namespace) -> dict[str, float]:
-    """Median seconds of a step."""
+    """Return the median seconds of a step."""
     workloads = {variant: Workload(variant, length, args) for variant in VARIANTS}
     seconds: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
     for repetition in range(-1, args.repetitions):  # the first warms up
@@ -116,12 +116,12 @@ def measure_seconds(length: int, args: argparse.Namespace) -> dict[str, float]:
             if repetition >= 0:
                 seconds[variant].append(time.perf_counter() - start)
         if abs(losses["hooks"] - losses["attentions"]) > (3e-2 if args.bf16 else 1e-3) * losses["hooks"]:
-            raise RuntimeError(f"the variants must compute the same loss, got {losses}")
+            raise RuntimeError(f"the variants must compute the same loss, but compute {losses}")
     return {variant: statistics.median(values) for variant, values in seconds.items()}
 
 
 def measure_bytes(variant: str, length: int, args: argparse.Namespace) -> int:
-    """Peak memory of a step beyond weights and optimizer states; in a process of its own (Linux)."""
+    """Return the peak memory of a step without weights and optimizer states; run in its own process (Linux)."""
     workload = Workload(variant, length, args)
     workload.step()
     if args.device == "cuda":
@@ -129,14 +129,14 @@ def measure_bytes(variant: str, length: int, args: argparse.Namespace) -> int:
         torch.cuda.reset_peak_memory_stats()
         workload.step()
         return torch.cuda.max_memory_allocated() - before
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = read_status("VmRSS")
     workload.step()
     return read_status("VmHWM") - before
 
 
 def read_status(name: str) -> int:
-    """Read a size of this process from /proc, bytes."""
+    """Return a size of this process from /proc, in bytes."""
     status = Path("/proc/self/status").read_text()
     return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith(name))
 
@@ -146,9 +146,9 @@ def main() -> None:
     args = parse_arguments()
     transformers.utils.logging.set_verbosity_error()
     lengths = {}
-    # Freed blocks go back at once; kept for later they would hide what a step takes.
+    # Return freed blocks at once; blocks kept for reuse would hide the memory of a step.
     os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"
-    # Memory first: a process begins with the peak of the one that started it.
+    # Measure memory first: a process inherits the peak of its parent.
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         for length in args.lengths:
             memory = {variant: pool.apply(measure_bytes, (variant, length, args)) for variant in VARIANTS}

@@ -2,8 +2,8 @@
 
     python benchmarks/exbert.py --output exbert.json
 
-Steps of the models alternate, so that a slower machine is slower for all of them; the medians are compared. `stock` is
-the full step of transformers' masked LM, `dapt` our own, which projects labeled rows only. Inference is the encoder's.
+Steps of the models alternate, so that a busy machine slows all of them; the medians are compared. `stock` is the step
+of transformers' masked LM; `dapt` is our own, which projects only labeled rows. Inference runs only the encoder.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base", default=None, help="configuration of the base, a name or a folder; default BERT base")
     parser.add_argument("--extension_size", type=float, default=33.2)
-    parser.add_argument("--extension_vocab_size", type=int, default=17_658, help="the released one's")
+    parser.add_argument("--extension_vocab_size", type=int, default=17_658, help="default: that of the released exBERT")
     parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--repetitions", type=int, default=7)
@@ -61,19 +61,19 @@ class Workload:
         self.batch = {"input_ids": input_ids.to(args.device), "labels": labels.to(args.device)}
 
     def train(self) -> None:
-        """One training step."""
+        """Run one training step."""
         self.model.train()(**self.batch).loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
 
     @torch.inference_mode()
     def infer(self) -> None:
-        """One pass through the encoder."""
+        """Run one pass through the encoder."""
         self.model.eval().base_model(self.batch["input_ids"])
 
 
 def measure_seconds(args: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Median seconds of a step, by kind of step and variant."""
+    """Return the median seconds of a step, by kind of step and variant."""
     workloads = {variant: Workload(variant, args) for variant in VARIANTS}
     medians = {}
     for kind in ("train", "infer"):
@@ -91,7 +91,7 @@ def measure_seconds(args: argparse.Namespace) -> dict[str, dict[str, float]]:
 
 
 def measure_bytes(variant: str, args: argparse.Namespace) -> int:
-    """Peak memory of two training steps with weights, gradients and optimizer; in a process of its own."""
+    """Return the peak memory of two training steps with weights, gradients and optimizer; run in its own process."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     workload = Workload(variant, args)
     for _ in range(2):
@@ -104,8 +104,8 @@ def measure_bytes(variant: str, args: argparse.Namespace) -> int:
 def main() -> None:
     """Measure, print, and write the JSON file."""
     args = parse_arguments()
-    # Memory first: a process begins with the peak of the one that started it. With every tensor mapped on its own, what
-    # is freed leaves the process, and the peak is that of what is held, not of what the allocator hoards.
+    # Measure memory first: a process inherits the peak of its parent. If every tensor is mapped separately, freed
+    # memory leaves the process, and the peak counts only memory in use, not memory that the allocator keeps.
     os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         memory = {variant: pool.apply(measure_bytes, (variant, args)) for variant in VARIANTS}

@@ -2,12 +2,11 @@
 
     python benchmarks/gmap.py --output gmap.json
 
-Steps of the models alternate, so that a slower machine is slower for all of them; the medians are compared. `plain` is
-the stock classifier on the domain encoder, `gmap` runs the memory encoder in every step, `cached` reads the memory's
-states as they come from a cache, in bfloat16. The sequences are as long as each other, without padding.
+Steps of the models alternate, so that a busy machine slows all of them; the medians are compared. `plain` is the stock
+classifier on the domain encoder. `gmap` runs the memory encoder in every step. `cached` reads the memory's states from
+a cache, in bfloat16. All sequences have the same length, without padding.
 
-`--cpu_time` counts the processor's seconds on one thread instead of the clock's: on a machine that others use, these
-alone tell the models apart.
+`--cpu_time` measures processor time on one thread instead of wall time; use it on a shared machine.
 """
 
 import argparse
@@ -37,7 +36,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch_size", type=int, default=16)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--repetitions", type=int, default=7)
-    parser.add_argument("--cpu_time", action="store_true", help="count seconds of the processor, on one thread")
+    parser.add_argument("--cpu_time", action="store_true", help="measure processor time on one thread")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--output", type=Path, default=None, help="JSON file; default prints")
     return parser.parse_args()
@@ -68,19 +67,19 @@ class Workload:
             self.batch["memory_states"] = torch.randn(shape, device=args.device).to(torch.bfloat16)
 
     def train(self) -> None:
-        """One training step."""
+        """Run one training step."""
         self.model.train()(**self.batch, labels=self.labels).loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
 
     @torch.inference_mode()
     def infer(self) -> None:
-        """One pass through the classifier."""
+        """Run one pass through the classifier."""
         self.model.eval()(**self.batch)
 
 
 def measure_seconds(args: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Median seconds of a step, by kind of step and variant."""
+    """Return the median seconds of a step, by kind of step and variant."""
     workloads = {variant: Workload(variant, args) for variant in VARIANTS}
     read_clock = time.process_time if args.cpu_time else time.perf_counter
     medians = {}
@@ -99,7 +98,7 @@ def measure_seconds(args: argparse.Namespace) -> dict[str, dict[str, float]]:
 
 
 def measure_bytes(variant: str, args: argparse.Namespace) -> int:
-    """Peak memory of two training steps with weights, gradients and optimizer; in a process of its own."""
+    """Return the peak memory of two training steps with weights, gradients and optimizer; run in its own process."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     workload = Workload(variant, args)
     for _ in range(2):
@@ -114,7 +113,7 @@ def main() -> None:
     args = parse_arguments()
     if args.cpu_time:
         torch.set_num_threads(1)
-    # Memory first: a process begins with the peak of the one that started it.
+    # Measure memory first: a process inherits the peak of its parent.
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         memory = {variant: pool.apply(measure_bytes, (variant, args)) for variant in VARIANTS}
     seconds = measure_seconds(args)

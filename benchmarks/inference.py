@@ -1,11 +1,11 @@
-"""Size and speed of domain encoders for serving (Table 5 of AdaLM), all of them side by side in one run.
+"""Measure size and speed of domain encoders for serving (Table 5 of AdaLM), side by side in one run.
 
     python benchmarks/inference.py --tokenizer bert-base-uncased --expanded_vocabulary <folder of run_expand_vocab.py> \
         --texts chemprot/test.jsonl --output inference.json
 
-The encoders have the shapes of the paper and random weights, which change neither. Each reads the texts one by one
-through its own tokenizer; the encoders take turns on every text, so that a slower machine is slower for all, and the
-fastest of some repetitions counts.
+The encoders have the paper's shapes and random weights, which change neither size nor speed. Each reads the texts one
+by one through its own tokenizer. The encoders take turns on every text, so that a busy machine slows all of them; the
+fastest repetition counts.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def load_exported(file: Path, threads: int):
-    """Load an ONNX program that keeps to `threads`."""
+    """Load an ONNX program that uses `threads` threads."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -74,7 +74,7 @@ def main() -> None:
         parameters = model.num_parameters()
         with tempfile.TemporaryDirectory() as folder:
             if is_exported:
-                # Random weights say nothing about the cosine of trained ones.
+                # The cosine of random weights is meaningless for trained ones.
                 report = export_model(model, tokenizer, folder, int8=True, texts=texts, min_cosine=0.0)
                 size = report.file_bytes[QUANTIZED]
                 model = load_exported(Path(folder, QUANTIZED), args.threads)

@@ -1,17 +1,17 @@
-"""How often does a comparison see a difference that is not there, and how large must one be to be seen?
+"""Measure how often a comparison reports a difference that does not exist, and how large a detectable difference is.
 
     python benchmarks/p_values.py
 
-It simulates comparisons of rows on several tasks. What differs is chance: on which examples a row is better (in all its
-runs), which examples a single run gets right, and how a seed of fine-tuning or of pre-training moves a run as a whole.
-Their sizes are those of the published comparison, see `hf_domain/comparison/statistics.py`; the seeds of pre-training
-move as much as those of fine-tuning.
+The script simulates comparisons of rows on several tasks, with random effects: the examples on which a row is better in
+all its runs, the examples that a single run gets right, and the effect of a seed of fine-tuning or pre-training on a
+whole run. The sizes of the effects come from the published comparison, see `hf_domain/comparison/statistics.py`. Seeds
+of pre-training have the same effect as seeds of fine-tuning.
 
-- **wrong**: of equal rows, the share of comparisons with p < 0.05. It should be 5 %.
+- **wrong**: the share of comparisons of equal rows with p < 0.05. It should be 5 %.
 - **any wrong**: the share of plans of eight equal rows with at least one p < 0.05, before and after Holm's correction.
-- **covered**: how often the 95 % interval holds the true difference.
-- **seen**: of a row better by the difference that the dry run calls visible, the share of comparisons that see it after
-  the correction; it should be 90 %.
+- **covered**: how often the 95 % interval contains the true difference.
+- **seen**: how often a row is detected after the correction, if it is better by the difference that the dry run calls
+  visible. It should be 90 %.
 """
 
 import argparse
@@ -30,10 +30,10 @@ class Simulation:
     """Plans of equal rows on a few tasks.
 
     Args:
-        sizes: Of the test sets.
-        pretraining_seeds: How many.
-        seeds: How many, of fine-tuning; None: there are none, as with a probe.
-        rows: Of a plan; the first is compared with every other.
+        sizes: Sizes of the test sets.
+        pretraining_seeds: Number of pre-training seeds.
+        seeds: Number of fine-tuning seeds; None without seeds, as with a probe.
+        rows: Number of rows of a plan; the first is compared with every other.
     """
 
     def __init__(self, sizes: list[int], pretraining_seeds: int, seeds: int | None, rows: int):
@@ -67,11 +67,11 @@ class Simulation:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=300, help="simulated plans of each line")
-    parser.add_argument("--sizes", type=int, nargs="+", default=[300, 1000, 1000], help="of the test sets")
+    parser.add_argument("--trials", type=int, default=300, help="number of simulated plans for each line")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[300, 1000, 1000], help="sizes of the test sets")
     parser.add_argument("--output", help="file for the figures, as JSON")
     args = parser.parse_args()
-    statistics.RESAMPLES = 200  # of 2,000: the variance is as exact as it has to be
+    statistics.RESAMPLES = 200  # instead of 2,000: the variance is still exact enough
     names = ["wrong", "covered", "any wrong, before", "any wrong", "visible", "seen"]
     print(f"| pre-trainings x seeds | {' | '.join(names)} |\n{'| --- ' * (len(names) + 1)}|", flush=True)
     figures = {}
@@ -82,7 +82,7 @@ def main() -> None:
         better = [simulation.draw(generator, simulation.visible) for _ in range(args.trials)]
         ps, corrected = (np.array([[getattr(d, name) for d in plan] for plan in equal]) for name in ("p", "corrected"))
         covered = [d.low < 0 < d.high for plan in equal for d in plan]
-        # Of each plan one comparison, corrected as the first of seven: the others are seen by the same runs.
+        # One comparison of each plan, corrected as the first of seven: the others depend on the same runs.
         seen = [plan[0].p < 0.05 / len(plan) for plan in better]
         shares = [(ps < 0.05).mean(), np.mean(covered), (ps < 0.05).any(1).mean(), (corrected < 0.05).any(1).mean()]
         cells = [f"{100 * share:.1f} %" for share in shares]

@@ -2,11 +2,11 @@
 
     python benchmarks/rada.py --output rada.json
 
-Random weights of bert-base size under a classification head. The variants alternate within one process, so that a busy
-machine slows all of them; ratios of medians are what counts, by the clock and of the processor, whose time is not spent
-waiting. `cached_10` reads 10 passages an input from a cache on disk, in evaluation one of them; `encoded_10` encodes
-all of them, without gradient; `encoded_1` is also what evaluation costs when the vectors of the passages are known. The
-cache of random passages is made by a single layer of the same width: what its states say costs nothing.
+The model has random weights of bert-base size and a classification head. The variants alternate within one process, so
+that a busy machine slows all of them. The results are ratios of medians, of wall time and of processor time (without
+waiting). `cached_10` reads 10 passages per input from a cache on disk, in evaluation one of them. `encoded_10` encodes
+all of them, without gradient. `encoded_1` is also the cost of evaluation if the vectors of the passages are known. A
+single layer of the same width makes the cache of random passages, because the content of the states does not matter.
 """
 
 import statistics
@@ -26,22 +26,22 @@ from hf_domain.rada.states import PassageCache, build_passage_cache
 
 @dataclass
 class Arguments:
-    """What is measured."""
+    """The size of the measurement."""
 
-    batch_size: int = field(default=8, metadata={"help": "Inputs."})
-    length: int = field(default=128, metadata={"help": "Tokens of an input."})
-    passage_length: int = field(default=256, metadata={"help": "Tokens of a passage."})
+    batch_size: int = field(default=8, metadata={"help": "Number of inputs."})
+    length: int = field(default=128, metadata={"help": "Number of tokens of an input."})
+    passage_length: int = field(default=256, metadata={"help": "Number of tokens of a passage."})
     cached: list[int] = field(default_factory=lambda: [1, 5, 10, 50], metadata={"help": "Numbers of cached passages."})
     encoded: list[int] = field(default_factory=lambda: [10], metadata={"help": "Numbers of encoded passages."})
     num_hidden_layers: int = field(default=12, metadata={"help": "Layers of the encoder; 12 is bert-base."})
     scores: str = field(default="pooled", metadata={"help": "pooled, logsumexp, joint or literal."})
     repeats: int = field(default=7, metadata={"help": "Measured steps of each variant."})
-    device: str = field(default="cuda" if torch.cuda.is_available() else "cpu", metadata={"help": "Where it runs."})
+    device: str = field(default="cuda" if torch.cuda.is_available() else "cpu", metadata={"help": "Device to run on."})
     output: str = field(default="rada.json", metadata={"help": "Result file."})
 
 
 class RandomPassages:
-    """What building a cache asks of a tokenizer, for passages of random ids and one length."""
+    """The part of a tokenizer that building a cache needs, for passages of random ids and one length."""
 
     def get_vocab(self) -> dict[str, int]:
         """No vocabulary."""
@@ -70,7 +70,7 @@ class Workload:
         self.optimizer = torch.optim.AdamW(trained, lr=1e-5, fused=True)
 
     def train(self, batch: dict[str, torch.Tensor]) -> None:
-        """One training step."""
+        """Run one training step."""
         self.optimizer.zero_grad()
         self.model.train()(**batch).loss.backward()
         self.optimizer.step()
@@ -82,7 +82,7 @@ class Workload:
 
 
 def make_batch(variant: str, args: Arguments, passages: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Inputs that are the same for all, and the passages of a variant."""
+    """Return the same inputs for all variants, and the passages of one variant."""
     torch.manual_seed(0)
     input_ids = torch.randint(1000, 30000, (args.batch_size, args.length))
     labels = torch.zeros(args.batch_size, dtype=torch.long)
@@ -95,7 +95,7 @@ def make_batch(variant: str, args: Arguments, passages: torch.Tensor) -> dict[st
 
 
 def measure(args: Arguments, passages: torch.Tensor, cache: PassageCache) -> dict[str, dict[str, list[list[float]]]]:
-    """Seconds of every step by the clock and of the processor, by kind and variant."""
+    """Return wall time and processor time of every step, by kind and variant."""
     variants = ["plain", *(f"cached_{k}" for k in args.cached), *(f"encoded_{k}" for k in args.encoded)]
     workloads = {kind: Workload(kind, args, cache) for kind in ("plain", "cached", "encoded")}
     batches = {variant: make_batch(variant, args, passages) for variant in variants}

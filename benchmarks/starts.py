@@ -1,11 +1,10 @@
-"""How each method starts: masked loss before the first step, beside the encoder's, and after some steps.
+"""Measure how each method starts: its masked loss before the first step and after some steps, and the encoder's.
 
     python benchmarks/starts.py --model_name_or_path encoder --corpus corpus.txt.gz --heldout heldout.txt.gz
 
-All losses are of held-out text. Models are built, prepared and trained as `hf-domain mlm` does it with the flags of
-their recipes. exBERT has no new words here: losses under another vocabulary are no losses of the same tokens.
-`--output` is written after each start; given again with the same options, the command adds the starts that are not
-there.
+All losses are measured on held-out text. Models are built, prepared and trained like `hf-domain mlm` with the flags of
+their recipes. exBERT has no new words here, because losses under different vocabularies are not comparable. `--output`
+is written after each start; repeat the command with the same options to add missing starts.
 """
 
 import copy
@@ -36,7 +35,7 @@ from hf_domain.training.pretraining import PretrainingArguments, load_model, pre
 
 @dataclass
 class Arguments:
-    """What is measured."""
+    """The size of the measurement."""
 
     model_name_or_path: str = field(metadata={"help": "Encoder with a masked-LM head."})
     corpus: str = field(metadata={"help": "Text of a domain, to train on."})
@@ -45,14 +44,16 @@ class Arguments:
         default_factory=lambda: ["varmae", "exbert", "dapt", "varmae_paper", "exbert_paper"],
         metadata={"help": "Recipes."},
     )
-    documents: int = field(default=4000, metadata={"help": "Of the corpus."})
-    blocks: int = field(default=96, metadata={"help": "Held-out examples."})
-    batch_size: int = field(default=8, metadata={"help": "Examples of a step."})
-    length: int = field(default=128, metadata={"help": "Tokens of an example."})
-    steps: int = field(default=200, metadata={"help": "Of training."})
-    measured_steps: list[int] = field(default_factory=lambda: [50], metadata={"help": "Measured on the way."})
+    documents: int = field(default=4000, metadata={"help": "Number of documents of the corpus."})
+    blocks: int = field(default=96, metadata={"help": "Number of held-out examples."})
+    batch_size: int = field(default=8, metadata={"help": "Number of examples per step."})
+    length: int = field(default=128, metadata={"help": "Number of tokens per example."})
+    steps: int = field(default=200, metadata={"help": "Number of training steps."})
+    measured_steps: list[int] = field(
+        default_factory=lambda: [50], metadata={"help": "Earlier steps at which to measure."}
+    )
     bf16: bool = field(default=False, metadata={"help": "Train in mixed precision; losses are measured in float32."})
-    seed: int = field(default=0, metadata={"help": "Of masks, order and new weights."})
+    seed: int = field(default=0, metadata={"help": "Seed of masks, order and new weights."})
     output: str = field(default="starts.json", metadata={"help": "Result file."})
 
 
@@ -63,7 +64,7 @@ def measure(model: Any, batches: list[dict[str, torch.Tensor]], training: bool =
     model.train(training)
     for batch in batches:
         output = model(**{name: value.to(model.device) for name, value in batch.items()})
-        loss = output.get("masked_reconstruction_loss", output.loss)  # a VarMAE trains on more than this
+        loss = output.get("masked_reconstruction_loss", output.loss)  # VarMAE's loss has more terms
         masked = int((batch["labels"] != -100).sum())
         total, count = total + float(loss) * masked, count + masked
     model.train(was_training)
@@ -71,7 +72,7 @@ def measure(model: Any, batches: list[dict[str, torch.Tensor]], training: bool =
 
 
 class HeldOutLoss(TrainerCallback):
-    """Measures on the held-out batches after some steps."""
+    """Measures the loss of the held-out batches after some steps."""
 
     def __init__(self, batches: list[dict[str, torch.Tensor]], steps: list[int]):
         self.batches, self.steps, self.losses = batches, steps, dict[str, float]()
@@ -110,7 +111,9 @@ def run(name: str, args: Arguments, tokenizer: Any, examples: Any, collator: Any
         model, training_args, train_dataset=examples["train"], data_collator=collator, callbacks=[callback]
     )
     prepare_start(trainer, model_args)
-    train_mode = measure(copy.deepcopy(model), held_out, training=True)  # a copy: statistics move in training mode
+    train_mode = measure(
+        copy.deepcopy(model), held_out, training=True
+    )  # a copy, because batch statistics change in training mode
     start = measure(model, held_out)
     print(f"{name}: {train_mode:.3f} in training mode, {start:.3f} in evaluation", flush=True)
     started = time.perf_counter()
@@ -124,7 +127,7 @@ def run(name: str, args: Arguments, tokenizer: Any, examples: Any, collator: Any
 
 
 def make_batches(dataset: Any, collator: Any, args: Arguments) -> list[dict[str, torch.Tensor]]:
-    """Return the held-out blocks, masked; the same for all starts."""
+    """Return the masked held-out blocks, which are the same for all starts."""
     rows = list(dataset.take(min(args.blocks, len(dataset))))
     return [collator(rows[first : first + args.batch_size]) for first in range(0, len(rows), args.batch_size)]
 

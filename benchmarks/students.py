@@ -1,9 +1,9 @@
-"""What students of Adapt-and-Distill have learned: the distillation loss of each from one teacher, on held-out text.
+"""Measure what students of Adapt-and-Distill have learned: their distillation loss from one teacher on held-out text.
 
     python benchmarks/students.py --teacher distilled/adapted-teacher --validation_file heldout.txt.gz \
         --students distilled/*/adapted-distilled distilled/from_scratch/adapted --output students.json
 
-MiniLM's loss, its two terms and their sum; a student that was never distilled is measured like the others.
+The loss is MiniLM's: its two terms and their sum. A student that was never distilled is measured in the same way.
 """
 
 import argparse

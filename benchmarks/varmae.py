@@ -1,9 +1,9 @@
-"""Time and memory of one training step: stock masked LM, our DAPT step, VarMAE with all tokens and with a share.
+"""Measure time and memory of a training step: stock masked LM, our DAPT step, VarMAE with all tokens and with a share.
 
     python benchmarks/varmae.py --output varmae.json
 
-Random weights of bert-base size. The variants alternate within one process, so that a busy machine slows all of them;
-ratios of medians are what counts. Peak memory is that of a process of its own for each variant.
+The models have random weights of bert-base size. The variants alternate within one process, so that a busy machine
+slows all of them; the results are ratios of medians. Peak memory is measured in a separate process for each variant.
 """
 
 import json
@@ -28,14 +28,16 @@ VARIANTS = ("stock", "dapt", "varmae", "varmae_15")
 
 @dataclass
 class Arguments:
-    """What is measured."""
+    """The size of the measurement."""
 
-    batch_size: int = field(default=16, metadata={"help": "Sequences."})
-    length: int = field(default=128, metadata={"help": "Tokens of a sequence."})
+    batch_size: int = field(default=16, metadata={"help": "Number of sequences."})
+    length: int = field(default=128, metadata={"help": "Number of tokens of a sequence."})
     num_hidden_layers: int = field(default=12, metadata={"help": "Layers of the encoder; 12 is bert-base."})
     repeats: int = field(default=7, metadata={"help": "Measured steps of each variant."})
     output: str = field(default="varmae.json", metadata={"help": "Result file."})
-    only: str | None = field(default=None, metadata={"help": "Run two steps of this variant alone, for its memory."})
+    only: str | None = field(
+        default=None, metadata={"help": "Run only two steps of this variant, to measure its memory."}
+    )
 
 
 def make_step(variant: str, args: Arguments):
@@ -63,7 +65,7 @@ def make_step(variant: str, args: Arguments):
 
 
 def measure_memory(variant: str) -> float:
-    """Return the peak resident memory of two steps of a variant, in MiB, less that of importing everything."""
+    """Return the peak resident memory of two steps of a variant, in MiB, minus that of the imports."""
     command = [sys.executable, __file__, *sys.argv[1:], "--only", variant]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return json.loads(output.splitlines()[-1])["peak_mib"]

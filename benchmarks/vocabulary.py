@@ -1,4 +1,4 @@
-"""Measure vocabulary expansion: time and memory, tokenizer speed, rows, and the loss right after.
+"""Measure vocabulary expansion: time, memory, tokenizer speed, new rows, and the loss right after the expansion.
 
 python benchmarks/vocabulary.py --model_name_or_path bert-base-uncased \
     --corpus corpus.txt.gz --heldout heldout.txt.gz --output vocabulary.json
@@ -21,11 +21,11 @@ from hf_domain.data.corpora import read_texts
 from hf_domain.new_rows import apply_delta
 from hf_domain.tokenization import VocabularyDelta, batch_texts, count_words, expand_vocabulary
 
-REFERENCE_WORDS = 236_000  # of text on which AdaLM's released script took 22 to 104 s for each size
+REFERENCE_WORDS = 236_000  # AdaLM's released script took 22 to 104 s per size on this many words
 
 
 def measure_expansion(model: str, corpus: str, share: float, max_size: int, workers: int) -> dict:
-    """Count a share of a corpus and follow the curve to `max_size`; to be run in a process of its own."""
+    """Count a share of a corpus and follow the curve to `max_size`; run this in its own process."""
     tokenizer = AutoTokenizer.from_pretrained(model)
     kept = (text for number, text in enumerate(read_texts(corpus)) if number % 100 < share * 100)
     start, start_cpu = time.perf_counter(), _read_cpu_seconds()
@@ -34,7 +34,7 @@ def measure_expansion(model: str, corpus: str, share: float, max_size: int, work
     counted, counted_cpu = time.perf_counter(), _read_cpu_seconds()
     _, _, report = expand_vocabulary(tokenizer, counts, max_size=max_size, min_frequency=1, progress=False)
     done, done_cpu = time.perf_counter(), _read_cpu_seconds()
-    # Kilobytes; children are reported as the largest one, so this is an upper bound of what was held at once.
+    # Kilobytes. For children, only the largest is reported, so this is an upper bound of the memory in use at once.
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     memory += workers * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     return {
@@ -51,13 +51,13 @@ def measure_expansion(model: str, corpus: str, share: float, max_size: int, work
 
 
 def _read_cpu_seconds() -> float:
-    """Seconds of all cores so far, which a busy machine does not lengthen much; ended children included."""
+    """Return the processor time so far, including ended children; a busy machine changes it little."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 def measure_reference(model: str, corpus: str) -> dict:
-    """Time per candidate size on as much text as AdaLM's released script was timed on."""
+    """Measure the time per candidate size on as much text as AdaLM's released script was timed on."""
     tokenizer = AutoTokenizer.from_pretrained(model)
     words, texts = 0, []
     for text in read_texts(corpus):
@@ -73,7 +73,7 @@ def measure_reference(model: str, corpus: str) -> dict:
 
 
 def measure_tokenizers(paths: dict[str, str], texts: list[str], repeats: int = 5) -> dict:
-    """Speed and loading time of tokenizers, in turns, so that a busy moment hits all of them."""
+    """Measure speed and loading time of tokenizers in turns, so that a busy moment slows all of them."""
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
     speeds: dict[str, list[float]] = {name: [] for name in paths}
     loads: dict[str, list[float]] = {name: [] for name in paths}
@@ -89,7 +89,7 @@ def measure_tokenizers(paths: dict[str, str], texts: list[str], repeats: int = 5
 
 
 def measure_rows(number: int = 20_000) -> float:
-    """Seconds for rows of 768 by piece mean in a BERT of BERT-base's vocabulary."""
+    """Measure the seconds for new rows of 768 by the mean of pieces, in a BERT with BERT base's vocabulary."""
     generator = random.Random(0)
     pieces = {str(entry): generator.choices(range(30_522), k=generator.randint(1, 6)) for entry in range(number)}
     model = BertForMaskedLM(BertConfig(num_hidden_layers=1))
@@ -100,7 +100,7 @@ def measure_rows(number: int = 20_000) -> float:
 
 @torch.inference_mode()
 def measure_loss(model, tokenizer, texts: list[str], first_new: int) -> dict:
-    """Masked-LM loss with 15 % of the tokens replaced by [MASK], the same ones for every model."""
+    """Measure the masked-LM loss with 15 % of the tokens replaced by [MASK], the same for every model."""
     model.eval()
     generator = torch.Generator().manual_seed(0)
     losses, new = [], []
@@ -128,7 +128,7 @@ def measure_loss(model, tokenizer, texts: list[str], first_new: int) -> dict:
 
 
 def measure_inits(model_name: str, tokenizers: dict, delta: VocabularyDelta, texts: list[str]) -> dict:
-    """Loss right after the expansion for each way to make rows; `mean_resizing` is what transformers does by itself."""
+    """Measure the loss right after the expansion for each start of new rows; `mean_resizing` is transformers' own."""
     results = {
         "base": measure_loss(
             AutoModelForMaskedLM.from_pretrained(model_name), tokenizers["base"], texts, delta.old_size
@@ -149,7 +149,7 @@ def main() -> None:
     """Measure everything, one after the other."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model_name_or_path", required=True)
-    parser.add_argument("--corpus", required=True, help="Text, one document a line, plain or .gz.")
+    parser.add_argument("--corpus", required=True, help="Text, one document per line, plain or .gz.")
     parser.add_argument("--heldout", required=True, help="Text that is not in the corpus.")
     parser.add_argument("--output", required=True, help="JSON file of the results.")
     parser.add_argument("--max_size", type=int, default=80_000)

@@ -10,8 +10,8 @@
 
 `--dry_run` prints the steps. Each step writes a checkpoint into the output directory. Repeat the command to resume:
 finished steps are skipped, and a killed step resumes from its last checkpoint. Strategies with the same output
-directory share its adapted teacher. Batch size, `--learning_rate` (of distillation) and other options of Trainer apply to
-every step; `--mlm_learning_rate` applies to masked LM.
+directory share its adapted teacher. Batch size, `--learning_rate` (of distillation) and other options of Trainer apply
+to every step; `--mlm_learning_rate` applies to masked LM.
 
 The student is new and has the shape above. Or it consists of teacher layers (`--student_layers 1 3 5`), or is a
 checkpoint (`--student_name_or_path`). With `--expanded_vocabulary` teacher and student get the same new rows.

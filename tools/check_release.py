@@ -1,9 +1,9 @@
-"""Say what a release still lacks, and make its README work on a package index.
+"""List what a release still lacks, and make its README work on a package index.
 
     python tools/check_release.py                 # lists what is missing; fails until nothing is
     python tools/check_release.py --readme FILE   # also writes README.md with absolute links
 
-Only the owner knows the repository's address and the authors' names: they are written into pyproject.toml, never here.
+The repository's address and the authors' names belong into pyproject.toml, not into this script.
 """
 
 import argparse
@@ -17,7 +17,7 @@ RELATIVE_LINK = re.compile(r"(\]\()(?!https?:|#|mailto:)([^)\s]+)(\))")
 
 
 def find_problems(project: dict, changelog: str) -> list[str]:
-    """Return what is missing, a sentence each."""
+    """Return a sentence for each missing item."""
     problems = []
     if "Repository" not in project.get("urls", {}):
         problems.append("pyproject.toml must name the repository: add [project.urls] with Repository = ...")
@@ -29,7 +29,7 @@ def find_problems(project: dict, changelog: str) -> list[str]:
 
 
 def make_links_absolute(text: str, repository: str) -> str:
-    """Return a README whose links lead to the repository: an index page has no files beside it."""
+    """Return a README whose links lead to the repository, because an index page has no other files."""
     return RELATIVE_LINK.sub(lambda match: f"{match[1]}{repository.rstrip('/')}/blob/main/{match[2]}{match[3]}", text)
 
 

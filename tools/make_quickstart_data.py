@@ -4,20 +4,20 @@
 # ///
 """Make the encoder and the corpus sample that `quickstart.py` runs on.
 
-The two parts of examples/quickstart_data/ that are not copied from somewhere are made here, so that anybody can make
-them again or make their own: a small general English BERT,
+The script makes two parts of examples/quickstart_data/, so that you can reproduce them or make your own. The first is a
+small general English BERT:
 
     python tools/make_quickstart_data.py --part encoder --source some-bert-with-lm-head --text general.txt.gz \
         --output_dir examples/quickstart_data/encoder
 
-and a sample of a domain corpus, kept to documents that name a year from 2016 on beside a venue or a shared task of the
-ACL Anthology (the years it publishes under CC BY 4.0; the corpus itself does not carry the year),
+The second is a sample of a domain corpus. It contains only documents that name a year from 2016 on beside a venue or a
+shared task of the ACL Anthology, which publishes these years under CC BY 4.0. The corpus itself does not have the year.
 
     python tools/make_quickstart_data.py --part corpus --text cs.txt.gz --output_dir examples/quickstart_data
 
-The encoder is cut out of a larger one and trained further on general text. From nothing, a BERT of this size still
-predicts little more than word frequencies after 8 million tokens (masked-LM loss 6.1); cut out, it passes that loss
-within 0.2 million.
+The encoder is cut out of a larger one and trained further on general text. A BERT of this size with random weights
+still predicts little more than word frequencies after 8 million tokens (masked-LM loss 6.1). Cut out of a larger one,
+it passes that loss within 0.2 million tokens.
 """
 
 import gzip
@@ -58,23 +58,23 @@ YEAR_FROM_2016 = re.compile(r"\b20(1[6-9]|2[0-5])\b")
 
 @dataclass
 class Arguments:
-    """What to make, from what, and how large."""
+    """The part to make, its source and its size."""
 
-    part: Literal["encoder", "corpus"] = field(metadata={"help": "What to make."})
-    text: str = field(metadata={"help": "Text, one document a line, plain or .gz."})
-    output_dir: str = field(metadata={"help": "Where it is written."})
+    part: Literal["encoder", "corpus"] = field(metadata={"help": "Part to make."})
+    text: str = field(metadata={"help": "Text, one document per line, plain or .gz."})
+    output_dir: str = field(metadata={"help": "Output folder."})
     source: str | None = field(default=None, metadata={"help": "BERT with a masked-LM head to cut the encoder out of."})
-    vocab_size: int = field(default=8192, metadata={"help": "WordPieces of the encoder."})
+    vocab_size: int = field(default=8192, metadata={"help": "Number of WordPieces of the encoder."})
     hidden_size: int = field(default=256, metadata={"help": "Width; the feed-forward is four times as wide."})
     num_hidden_layers: int = field(default=4, metadata={"help": "Layers."})
     max_seq_length: int = field(default=128, metadata={"help": "Tokens per training example."})
     max_steps: int = field(default=1200, metadata={"help": "Training steps of 64 examples (about 10 M tokens)."})
     per_device_train_batch_size: int = field(default=64, metadata={"help": "Examples per step."})
-    bf16: bool = field(default=False, metadata={"help": "Train in bfloat16; twice as fast on a CPU that has it."})
+    bf16: bool = field(default=False, metadata={"help": "Train in bfloat16; twice as fast on a CPU with bfloat16."})
 
 
 def choose_entries(tokenizer: PreTrainedTokenizerBase, text: Dataset, vocab_size: int) -> list[int]:
-    """Choose the entries of a vocabulary to keep: the special ones, all ASCII characters, then the most frequent."""
+    """Return the entries of a vocabulary to keep: special ones, all ASCII characters, then the most frequent."""
     counts: Counter[int] = Counter()
     for batch in text.iter(1000):
         for ids in tokenizer(batch["text"], add_special_tokens=False, verbose=False)["input_ids"]:
@@ -90,8 +90,8 @@ def cut_out_encoder(
 ) -> BertForMaskedLM:
     """Cut a smaller BERT out of `source`: the chosen vocabulary entries and the strongest units, heads and layers.
 
-    What is cut from the hidden states is predicted from what stays, by least squares over `inputs`, and the prediction
-    is folded into the weights that read hidden states.
+    Least squares over `inputs` predicts the removed hidden units from the kept ones. This prediction is folded into the
+    weights that read hidden states.
     """
     hidden_states = source.bert(**inputs, output_hidden_states=True).hidden_states
     rows = torch.cat([states[inputs["attention_mask"].bool()] for states in hidden_states])
@@ -152,7 +152,7 @@ def pack_documents(text: Dataset, tokenizer: BertTokenizer, length: int) -> Data
 def make_encoder(args: Arguments) -> None:
     """Cut the encoder out, train it on general text and save it, in bfloat16, with its tokenizer."""
     if args.source is None:
-        raise ValueError("--part encoder needs --source, a BERT with a masked-LM head; got none")
+        raise ValueError("--part encoder needs a BERT with a masked-LM head, but none is given. Add --source.")
     set_seed(0)
     output_dir = Path(args.output_dir)
     text = load_dataset("text", data_files=args.text, split="train")
@@ -188,7 +188,7 @@ def make_encoder(args: Arguments) -> None:
             warmup_steps=0.05,
             adam_beta2=0.98,
             bf16=args.bf16,
-            use_cpu=not torch.cuda.is_available(),  # bf16 on a CPU is refused unless the CPU was asked for
+            use_cpu=not torch.cuda.is_available(),  # Trainer refuses bf16 on a CPU without use_cpu
             save_steps=200,
             save_total_limit=1,
             logging_steps=50,
@@ -203,14 +203,14 @@ def make_encoder(args: Arguments) -> None:
 
 
 def was_published_from_2016(document: str) -> bool:
-    """Whether a document names a year from 2016 on as an ACL Anthology paper would, and none before."""
+    """Return whether a document names a year from 2016 on as an ACL Anthology paper would, and no earlier year."""
     if BEFORE_2016.search(document):
         return False
     return bool(FROM_2016.search(document) or (SHARED_TASK.search(document) and YEAR_FROM_2016.search(document)))
 
 
 def make_corpus(args: Arguments) -> None:
-    """Write the documents of `text` that the rule above keeps, in their order, to corpus.txt.gz."""
+    """Write the documents of `text` that the rule above keeps to corpus.txt.gz, in their order."""
     text = load_dataset("text", data_files=args.text, split="train")
     kept = [row["text"] for row in text if was_published_from_2016(row["text"])]
     output_dir = Path(args.output_dir)
