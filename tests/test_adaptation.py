@@ -61,7 +61,7 @@ def test_a_memory_is_read(encoder, tmp_path):
 def test_what_cannot_be_adapted_is_refused(encoder, tmp_path):
     with pytest.raises(ValueError, match=r"method must be one of dapt, lora, .*, but is rada"):
         hf_domain.adapt(encoder, SENTENCES, "rada", output_dir=tmp_path / "adapted")
-    with pytest.raises(FileExistsError, match="holds something"):
+    with pytest.raises(FileExistsError, match="is not empty"):
         hf_domain.adapt(encoder, SENTENCES, output_dir=encoder)
     with pytest.raises(TypeError, match="item 0 is 7"):
         hf_domain.adapt(encoder, [7], output_dir=tmp_path / "adapted", **OPTIONS)

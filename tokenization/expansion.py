@@ -416,7 +416,7 @@ def _check_exposures(training_tokens: int | None, min_exposures: float) -> None:
 
 def _check_counts(corpus: WordCounts, backend: Tokenizer) -> None:
     if not corpus.words:
-        raise ValueError("the corpus must contain words, but no document has one. Use another corpus.")
+        raise ValueError("the corpus must contain words, but is empty. Use another corpus.")
     if corpus.splitter != fingerprint_splitter(backend):
         raise ValueError(
             "the corpus must be counted with the tokenizer's normalizer and pre-tokenizer, whose fingerprint is "
