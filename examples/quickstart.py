@@ -10,9 +10,8 @@
 
 The script writes a plan and compares three encoders: the original, one after DAPT, and one after VarMAE on the same
 number of tokens. Each is fine-tuned on a task (a folder with train, validation and test .jsonl) with several seeds. The
-VarMAE model is then written to a folder for the Hub, and loaded in a process that cannot import this package. Repeat
-the command to resume a killed run. Extend the plan and run it with `hf-domain compare quickstart/plan.yaml`. The
-default budget is only for a demonstration; raise --num_tokens for an answer.
+VarMAE model is written to a folder for the Hub, and loaded without this package. Repeat the command to resume a killed
+run. Extend the plan and run it with `hf-domain compare quickstart/plan.yaml`. Raise --num_tokens for a real answer.
 """
 
 import time
