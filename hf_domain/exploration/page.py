@@ -229,8 +229,8 @@ def add_losses(gradio: Any, found: Exploration) -> None:
 
     def show(text: str, chosen: list[str]) -> str:
         models = list_chosen(found, chosen)
-        first = models[0][2].get_vocab()
-        same = [model for model in models if model[2].get_vocab() == first]
+        own = models[-1][2].get_vocab()  # an encoder before its vocabulary was expanded has other tokens
+        same = [model for model in models if model[2].get_vocab() == own]
         losses = {name: views.measure_losses(text, *model) for name, *model in same}
         left_out = [name for name, *_ in models if name not in losses]
         note = f"Left out, because their tokens differ: {', '.join(left_out)}."

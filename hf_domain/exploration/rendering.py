@@ -24,6 +24,7 @@ STYLE = """
   background: linear-gradient(90deg, rgba(78, 121, 167, .32) var(--share), rgba(130, 140, 160, .1) var(--share)) }
 .bar .value { width: 4rem; text-align: right; padding: .15rem 0 }
 .wide { overflow-x: auto; padding-bottom: .5rem }
+.gates { overflow-wrap: normal; width: auto !important; border: 0 !important }
 .gates { border-collapse: separate; border-spacing: 2px; font-size: .85rem; font-variant-numeric: tabular-nums }
 .gates th { font-weight: 500; padding: .15rem .4rem; white-space: nowrap; text-align: left }
 .gates thead th { text-align: center }
@@ -113,7 +114,10 @@ def format_gates(found: Sequence[Gates]) -> str:
 
 def format_losses(losses: Mapping[str, Sequence[tuple[str, float]]]) -> str:
     """Show the mean loss of each model as a bar, and below, each token shaded by what it lost since the first model."""
-    means = [(name, statistics.mean(loss for _, loss in tokens)) for name, tokens in losses.items()]
+    (start, base), *others = [(name, statistics.mean(loss for _, loss in own)) for name, own in losses.items()]
+    bars = format_bars([(start, base), *((f"{name} ({mean - base:+.3f})", mean) for name, mean in others)], ".3f")
+    if not others:
+        return bars
     first, *_, last = losses.values()
     changes = [(token, after - before) for (token, before), (_, after) in zip(first, last, strict=True)]
     shown = " ".join(
@@ -123,7 +127,7 @@ def format_losses(losses: Mapping[str, Sequence[tuple[str, float]]]) -> str:
         for token, change in changes
     )
     note = "Red tokens became harder from the first model to the last, green ones easier."
-    return f'{format_bars(means, ".3f")}{format_note(note)}<div class="words">{shown}</div>'
+    return f'{bars}{format_note(note)}<div class="words">{shown}</div>'
 
 
 def format_labels(row: Mapping[str, Any]) -> str:

@@ -125,6 +125,8 @@ def test_gates(made, show):
     (gates,) = views.measure_gates([TEXT], load_model(str(made / "exbert")), load_tokenizer(str(made / "exbert")))
     assert answer.locator("td").all_inner_texts() == [f"{share:.2f}" for row in gates.rows.values() for share in row]
     assert answer.locator("thead th").all_inner_texts()[1:] == gates.columns
+    losses = read(tab, "Forgetting", TEXT).inner_text()
+    assert "Left out, because their tokens differ: before: encoder." in losses
 
 
 @pytest.mark.parametrize("name", ["classifier", "tagger", "answerer"])

@@ -51,8 +51,12 @@ def test_losses_compare_the_first_model_with_the_last():
     page = rendering.format_losses(
         {"a": [("x", 1.0), ("y", 3.0)], "b": [("x", 9.0), ("y", 9.0)], "c": [("x", 2.0), ("y", 1.0)]}
     )
-    assert read(page).startswith("a 2.000 b 9.000 c 1.500")
+    assert read(page).startswith("a 2.000 b (+7.000) 9.000 c (-0.500) 1.500")
     assert re.findall(r'title="(.*?)"', page) == ["+1.00", "-2.00"]
+
+
+def test_loss_of_a_model_that_compares_with_no_other():
+    assert read(rendering.format_losses({"a": [("x", 1.0)]})) == "a 1.000"
 
 
 def test_labels_of_every_task():
