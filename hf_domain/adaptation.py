@@ -8,7 +8,7 @@ from datasets import DatasetDict, IterableDatasetDict
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
 
 from hf_domain.data.corpora import check_batch, load_corpus, tokenize_corpus
-from hf_domain.data.objects import Rows
+from hf_domain.data.objects import Rows, find_paths
 from hf_domain.files import lock_folder
 from hf_domain.methods import BASELINE, METHODS
 from hf_domain.recipes import RECIPES
@@ -18,13 +18,14 @@ from hf_domain.training.pretraining import (
     PretrainingArguments,
     check_options,
     evaluate_masked_lm,
+    evaluate_start,
     load_delta,
     load_model,
     make_collator,
     prepare_new_rows,
     prepare_start,
 )
-from hf_domain.training.runs import load_tokenizer, run_training, start_run
+from hf_domain.training.runs import load_tokenizer, run_training, start_run, write_card
 
 
 def adapt(
@@ -51,7 +52,7 @@ def adapt(
         corpus: Documents, see `load_corpus`.
         method: `dapt`, `lora`, `varmae`, `exbert`, `exbert_adapter` or `gmap`. RADA needs a datastore; train it with
             `hf-domain mlm`.
-        output_dir: A new folder for model, tokenizer, metrics and checkpoints.
+        output_dir: A new folder for model, tokenizer, model card, metrics and checkpoints.
         num_tokens: Number of tokens to train on, at least one batch.
         validation_data: Documents to evaluate on. Default: a twentieth of the corpus.
         learning_rate: Default: that of the method in `RECIPES`, for small encoders; 1e-4 suits BERT base.
@@ -87,7 +88,8 @@ def adapt(
         config_overrides=rates.get("config_overrides"),
         start=start,
     )
-    data_args = CorpusArguments(max_seq_length=max_seq_length)
+    files, held_out = find_paths(corpus), None if validation_data is None else find_paths(validation_data)
+    data_args = CorpusArguments(files, held_out, max_seq_length=max_seq_length)
     training_args = TrainingArguments(
         str(folder),
         do_train=True,
@@ -104,7 +106,8 @@ def adapt(
         delta = load_delta(model_args)
         tokenizer = load_tokenizer(model_args, max_seq_length)
         model = load_model(model_args, tokenizer, delta)
-        examples = tokenize_corpus(load_corpus(corpus, validation_data), tokenizer, max_seq_length=max_seq_length)
+        splits = load_corpus(corpus, validation_data)
+        examples = tokenize_corpus(splits, tokenizer, max_seq_length=max_seq_length)
         check_batch(examples["train"], batch_size)
         trainer = Trainer(
             model=model,
@@ -117,9 +120,13 @@ def adapt(
         log_auxiliary_losses(trainer)
         prepare_new_rows(trainer, delta, model_args)
         prepare_start(trainer, model_args)
+        evaluate_start(trainer)
         run_training(trainer)
         evaluate_masked_lm(trainer)
         model = trainer.accelerator.unwrap_model(trainer.model)
         if (finish := METHODS[method].finish) is not None:
-            model = finish(model, str(folder))
+            trainer.model = model = finish(model, str(folder))
+        documents = len(splits["train"]) if isinstance(splits, DatasetDict) else None
+        call = f"hf_domain.adapt({os.fspath(encoder)!r}, corpus, {method!r}, num_tokens={num_tokens:_}, ...)"
+        write_card(trainer, "fill-mask", model_args, data_args, documents=documents, command=call)
     return model.eval(), tokenizer

@@ -43,6 +43,18 @@ def test_the_model_comes_back_and_is_saved(encoder, method, tmp_path):
         torch.testing.assert_close(loaded(**batch).logits, model(**batch).logits, rtol=0, atol=1e-5)
 
 
+def test_the_card_says_what_was_measured(encoder, tmp_path):
+    (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES * 40))
+    for name, corpus in (("texts", SENTENCES * 40), ("file", tmp_path / "corpus.txt")):
+        hf_domain.adapt(encoder, corpus, output_dir=tmp_path / name, **OPTIONS)
+        results, card = read_results(tmp_path / name), (tmp_path / name / "README.md").read_text()
+        assert f"| before the first step | {results['start_loss']:.4f} |" in card
+        assert f"| after training | {results['eval_loss']:.4f} |" in card
+        assert "hf_domain.adapt('encoder', corpus, 'dapt', num_tokens=3_840, ...)" in card
+        assert "190 documents" in card and str(tmp_path) not in card
+        assert ("corpus.txt (" in card and "sha256" in card) == (name == "file")
+
+
 def test_adaptation_learns_the_domain(encoder, tmp_path):
     for name, tokens in (("short", 1), ("long", 16 * 8 * 200)):
         options = {**OPTIONS, "num_tokens": tokens}

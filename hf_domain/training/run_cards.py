@@ -40,7 +40,13 @@ NOT_SCORES = ("runtime", "samples", "samples_per_second", "steps_per_second", "m
 
 
 def make_run_card(
-    trainer: Trainer, task: str, model_args: ModelArguments, data_args: Any, passage_args: Any, documents: int | None
+    trainer: Trainer,
+    task: str,
+    model_args: ModelArguments,
+    data_args: Any,
+    passage_args: Any,
+    documents: int | None,
+    command: str | None = None,
 ) -> ModelCard:
     """Return the card of a trained model.
 
@@ -48,6 +54,7 @@ def make_run_card(
         trainer: Must have saved the model and the metrics.
         task: Pipeline tag of the Hub.
         documents: Number of documents of a corpus, if counted.
+        command: What trained it. Default: the command of this process.
     """
     folder, encoder = Path(str(trainer.args.output_dir)), model_args.model_name_or_path
     metrics = read_json(folder / METRICS) if (folder / METRICS).is_file() else {}
@@ -96,7 +103,7 @@ def make_run_card(
         results_note=note,
         scores=scores,
         datasets=[data_args.dataset_name] if data_args.dataset_name and is_hub_id(data_args.dataset_name) else [],
-        command=describe_command(),
+        command=describe_command() if command is None else command,
         warning=next(filter(None, (describe_unlearned(metrics, each) for each in SPLITS)), None),
     )
 

@@ -344,10 +344,11 @@ def write_card(
     data_args: Any,
     passage_args: Any = None,
     documents: int | None = None,
+    command: str | None = None,
 ) -> None:
     """Write the model card, then push the folder in one commit with `--push_to_hub`.
 
-    A run that neither trains nor pushes gets no card. See `finish_run` for the arguments.
+    A run that neither trains nor pushes gets no card. See `make_run_card` for the arguments.
     """
     args = trainer.args
     if args.push_to_hub:
@@ -358,7 +359,7 @@ def write_card(
         save_model(trainer)
     if not trainer.is_world_process_zero() or not (args.do_train or args.push_to_hub):
         return
-    card = make_run_card(trainer, task, model_args, data_args, passage_args, documents)
+    card = make_run_card(trainer, task, model_args, data_args, passage_args, documents, command)
     write_text(Path(str(args.output_dir), "README.md"), str(card))
     if args.push_to_hub:
         trainer._finish_current_push()
