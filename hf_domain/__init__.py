@@ -15,6 +15,7 @@ from hf_domain.registration import register_classes
 if TYPE_CHECKING:
     from hf_domain.adaptation import adapt
     from hf_domain.advice import advise
+    from hf_domain.comparison.in_python import compare
     from hf_domain.data.corpora import load_corpus
     from hf_domain.datastore import build_datastore
     from hf_domain.exbert.adapter import ExBertAdapterConfig
@@ -83,6 +84,7 @@ __all__ = [
     "adapt",
     "advise",
     "build_datastore",
+    "compare",
     "expand_vocabulary",
     "load_corpus",
     "predict",
@@ -92,6 +94,7 @@ FUNCTIONS = {
     "adapt": "adaptation",
     "advise": "advice",
     "build_datastore": "datastore",
+    "compare": "comparison.in_python",
     "expand_vocabulary": "tokenization",
     "load_corpus": "data.corpora",
     "predict": "prediction",

@@ -1,0 +1,122 @@
+"""Compare methods in Python: what `hf-domain compare` does, with objects."""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from hf_domain.comparison.answer import answer
+from hf_domain.comparison.engine import run_comparison
+from hf_domain.comparison.plan_loading import load_plan
+from hf_domain.comparison.report import make_tables, write_report
+from hf_domain.comparison.summary import Report
+from hf_domain.data.file_loading import load_rows
+from hf_domain.data.objects import Rows
+from hf_domain.files import write_text
+from hf_domain.methods import BASELINE, NO_ADAPTATION
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a comparison found."""
+
+    report: Report
+    """Scores, differences, costs and losses as numbers."""
+    tables: dict[str, pd.DataFrame]
+    """The tables of the report by their titles, as it prints them."""
+    scores: pd.DataFrame
+    """A row for each run: `method`, `task`, `seeds` (of pre-training, if any, and of fine-tuning, as 42-1) and `score`,
+    in percent on the test set."""
+    folder: Path
+    """Holds report.html, report.md, the figures, and the encoders."""
+
+    def __str__(self) -> str:
+        return "\n".join(answer(self.report))
+
+
+def compare(
+    encoder: str | os.PathLike,
+    corpus: Rows,
+    tasks: Mapping[str, str | os.PathLike | Mapping[str, Rows]],
+    methods: Iterable[str] | Mapping[str, Mapping[str, Any] | None] = (NO_ADAPTATION, BASELINE, "varmae"),
+    *,
+    output_dir: str | os.PathLike,
+    num_tokens: int = 1_000_000,
+    num_processes: int = 1,
+    **plan: Any,
+) -> Comparison:
+    """Compare methods at equal cost. The same call continues a comparison that was stopped.
+
+    Args:
+        encoder: A folder or a name on the Hub.
+        corpus: Text of the domain, see `load_rows`.
+        tasks: By name, a folder with train, validation and test .jsonl, or the rows of these three.
+        methods: Names of recipes; or rows of the report, with their options as a plan has them.
+        output_dir: Folder for the plan, the data that are no files, and the results.
+        num_tokens: Tokens that each method trains on.
+        num_processes: Steps that run at once.
+        plan: Other fields of a plan, such as `seeds`, `pretraining` and `fine_tuning`.
+
+    Raises:
+        FileExistsError: The folder holds the plan of another comparison.
+        RuntimeError: A run failed; the same call tries it again.
+        ValueError: The plan has problems.
+    """
+    folder = Path(output_dir)
+    content = {
+        "encoder": find_file(encoder) if Path(encoder).is_dir() else os.fspath(encoder),
+        "corpus": find_file(corpus) if is_path(corpus) else "corpus.jsonl",
+        "tasks": {name: {"folder": find_file(task) if is_path(task) else name} for name, task in tasks.items()},
+        "methods": {name: row and dict(row) for name, row in methods.items()}
+        if isinstance(methods, Mapping)
+        else dict.fromkeys(methods),
+        "budget": {"tokens": num_tokens},
+        **plan,
+    }
+    path, results, text = folder / "plan.yaml", folder / "plan", yaml.safe_dump(content, sort_keys=False)
+    # A plan that was refused has no results, and may be corrected.
+    if (results / "plan.json").is_file() and path.read_text(encoding="utf-8") != text:
+        raise FileExistsError(f"output_dir must be a new folder or hold this plan, but {path} is another: name another")
+    if not is_path(corpus):
+        write_rows(corpus, folder / "corpus.jsonl", "corpus")
+    for name, task in tasks.items():
+        for split, rows in task.items() if isinstance(task, Mapping) else ():
+            write_rows(rows, folder / name / f"{split}.jsonl", f"{split} of {name}")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(path, text)
+    run_comparison(load_plan(path, results), results, num_processes=num_processes)
+    report = write_report(results)
+    if report.failed:
+        failures = "; ".join(f"{name}: {error}" for name, error in report.failed.items())
+        raise RuntimeError(
+            f"every run must end, but {len(report.failed)} failed: {failures}. Call again to repeat them."
+        )
+    scores = [
+        {"method": method, "task": task, "seeds": seeds, "score": score}
+        for method, by_task in report.scores.items()
+        for task, by_seed in by_task.items()
+        for seeds, score in by_seed.items()
+    ]
+    return Comparison(report, make_tables(report), pd.DataFrame(scores), results)
+
+
+def is_path(data: Any) -> bool:
+    """Return whether data is the place of a file or folder, and not the data itself."""
+    return isinstance(data, (str, os.PathLike))
+
+
+def find_file(path: Any) -> str:
+    """Return a path that a plan in any folder can name."""
+    return str(Path(path).resolve())
+
+
+def write_rows(rows: Rows, file: Path, name: str) -> None:
+    """Write texts or rows as JSON lines."""
+    lines = [json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in load_rows(rows, name)]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_text(file, "".join(lines))

@@ -1,0 +1,79 @@
+"""A comparison of objects is the comparison of the files that hold them."""
+
+import pandas as pd
+import pytest
+from pretended_runs import SENTENCES, get_result, pretend, run_comparison
+
+import hf_domain
+from hf_domain.comparison import in_python
+from hf_domain.files import read_json
+
+
+@pytest.fixture(autouse=True)
+def pretended(monkeypatch, tmp_path):
+    """Steps leave what they would leave, and no encoder is looked at."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(
+        in_python, "run_comparison", lambda plan, folder, num_processes: run_comparison(plan, folder, execute=pretend)
+    )
+
+
+@pytest.fixture
+def objects(content):
+    rows = [{"text": f"{text} {number}", "label": text.split()[1]} for number, text in enumerate(SENTENCES[:24])]
+    return {
+        "corpus": SENTENCES,
+        "tasks": {"animals": {split: pd.DataFrame(rows) for split in ("train", "validation", "test")}},
+    }
+
+
+OPTIONS = {"num_tokens": 1000, "seeds": [1, 2], "pretraining": {"per_device_train_batch_size": 4, "max_seq_length": 16}}
+
+
+def test_objects_are_compared(objects, tmp_path):
+    found = hf_domain.compare("encoder", **objects, output_dir=tmp_path / "mine", **OPTIONS)
+    assert found.folder == tmp_path / "mine" / "plan" and (found.folder / "report.html").is_file()
+    assert set(found.scores["method"]) == {"fine_tune", "dapt", "varmae"} and len(found.scores) == 6
+    (score,) = found.scores.query("method == 'dapt' and seeds == '42-1'")["score"]
+    assert score == pytest.approx(read_json(get_result(found.folder, "dapt-animals-seed1"))["score"])
+    assert list(found.tables["Costs"].index) == ["fine-tuning only", "DAPT", "VarMAE"]
+    assert (tmp_path / "mine" / "corpus.jsonl").read_text().count("\n") == len(SENTENCES)
+    assert str(found)
+
+
+def test_files_are_named_and_not_copied(content, tmp_path):
+    tasks = {"animals": tmp_path / "animals"}
+    found = hf_domain.compare(
+        "encoder", tmp_path / "corpus.txt", tasks, ["dapt"], output_dir=tmp_path / "mine", **OPTIONS
+    )
+    plan = (tmp_path / "mine" / "plan.yaml").read_text()
+    assert str(tmp_path / "corpus.txt") in plan and not (tmp_path / "mine" / "corpus.jsonl").exists()
+    assert set(found.scores["method"]) == {"dapt"}
+
+
+def test_the_same_call_goes_on_and_another_is_refused(objects, tmp_path):
+    first = hf_domain.compare("encoder", **objects, output_dir=tmp_path / "mine", **OPTIONS)
+    again = hf_domain.compare("encoder", **objects, output_dir=tmp_path / "mine", **OPTIONS)
+    assert again.scores.equals(first.scores)
+    with pytest.raises(FileExistsError, match="is another: name another"):
+        hf_domain.compare("encoder", **objects, output_dir=tmp_path / "mine", **OPTIONS | {"num_tokens": 2000})
+
+
+def test_runs_that_failed_are_named(objects, tmp_path, monkeypatch):
+    def fail(step, plan, folder):
+        raise RuntimeError("no space in the cat")
+
+    monkeypatch.setattr(
+        in_python, "run_comparison", lambda plan, folder, num_processes: run_comparison(plan, folder, execute=fail)
+    )
+    with pytest.raises(RuntimeError, match=r"every run must end, but \d+ failed: .*no space in the cat"):
+        hf_domain.compare("encoder", **objects, output_dir=tmp_path / "mine", **OPTIONS)
+
+
+def test_data_that_cannot_be_used_are_refused(objects, tmp_path):
+    with pytest.raises(ValueError, match="test of animals must hold at least one example"):
+        tasks = {"animals": objects["tasks"]["animals"] | {"test": []}}
+        hf_domain.compare("encoder", SENTENCES, tasks, output_dir=tmp_path / "mine", **OPTIONS)
+    with pytest.raises(ValueError, match="unknown"):
+        hf_domain.compare("encoder", **objects, output_dir=tmp_path / "other", **OPTIONS, unknown=1)
+    assert str(hf_domain.compare("encoder", **objects, output_dir=tmp_path / "other", **OPTIONS))  # corrected
