@@ -30,11 +30,11 @@ from hf_domain.rada.passages import PassageArguments, load_datastore
 
 LOOPBACK = "127.0.0.1"
 PASSAGES = 5
-# What a fine-tuned model reads: labels of the inputs, and the columns of a row.
+# What a fine-tuned model reads: labels and lines of the inputs, and the columns of a row.
 INPUTS = {
-    "SequenceClassification": (("Text", "Second text of a pair"), ("text", "text_pair")),
-    "TokenClassification": (("Text",), ("text",)),
-    "QuestionAnswering": (("Question", "Text"), ("question", "context")),
+    "SequenceClassification": ((("Text", 3), ("Second text of a pair", 1)), ("text", "text_pair")),
+    "TokenClassification": ((("Text", 3),), ("text",)),
+    "QuestionAnswering": ((("Question", 1), ("Text", 3)), ("question", "context")),
 }
 
 
@@ -115,7 +115,9 @@ def list_tabs(found: Exploration) -> dict[str, Callable[[Any, Exploration], None
     for name in found.fine_tuned:
         title = "Prediction" if len(found.fine_tuned) == 1 else f"Prediction: {name}"
         tabs[title] = lambda gradio, found, name=name: add_prediction(gradio, found, name)
-    if found.datastore:
+    if found.datastore and not any(
+        isinstance(load_model(name), RadaForSequenceClassification) for name in found.fine_tuned.values()
+    ):  # whose predictions show the passages
         tabs["Passages"] = add_passages
     if found.encoders:
         tabs["Fill in words"] = add_masks
@@ -278,7 +280,7 @@ def add_prediction(gradio: Any, found: Exploration, name: str) -> None:
         row = dict(zip(columns, texts, strict=False))
         return format_labels(predict(model, [row], tokenizer, datastore=found.datastore)[0])
 
-    add_form(gradio, "What the model says of a text.", [make_textbox(gradio, label) for label in labels], show)
+    add_form(gradio, "What the model says of a text.", [make_textbox(gradio, *each) for each in labels], show)
 
 
 def add_passages(gradio: Any, found: Exploration) -> None:

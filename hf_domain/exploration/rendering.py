@@ -10,7 +10,7 @@ from hf_domain.exploration.views import Gates, Piece
 # A single column on a phone; colors that a light and a dark page can both have.
 STYLE = """
 .gradio-container { overflow-wrap: anywhere }
-.gradio-container main { max-width: 68rem; width: 100%; margin: auto }
+.gradio-container main { max-width: 68rem; width: 100%; margin: 0 auto !important }
 .read { max-width: 12rem }
 .sides { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(18rem, 100%), 1fr)); gap: 1.5rem }
 .sides h4, .mistake, .note { margin: .4rem 0 }
