@@ -10,7 +10,7 @@ SPREAD := -n $(PROCESSES) --dist worksteal
 export OMP_WAIT_POLICY := PASSIVE
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: install demo test test-benchmarks test-browser test-controls test-faults test-javascript test-lowest test-peers test-servers check docs format clean release-check dist install-locked lock
+.PHONY: install demo test test-benchmarks test-browser test-controls test-faults test-javascript test-lowest test-notebooks test-peers test-servers check docs format clean release-check dist install-locked lock
 
 install: $(VENV)/.installed
 
@@ -48,6 +48,10 @@ test-browser: install  ## the page of hf-domain explore in Chromium, which must 
 
 test-controls: install  ## whether RADA and G-MAP learn what they are for, from their defaults: some minutes each
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/controls -m controls -n $(PROCESSES)
+
+test-notebooks: install  ## the notebooks of examples/notebooks on little data: some minutes
+	$(BIN)/pip install --quiet --constraint constraints.txt ipykernel nbclient
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/examples/test_notebooks.py -m notebooks -n $(PROCESSES)
 
 test-lowest:  ## the tests on the lower bounds of the HuggingFace packages; torch stays at the pinned one
 	$(MAKE) VENV=.venv-lowest .venv-lowest/.lowest
