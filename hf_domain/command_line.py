@@ -14,11 +14,11 @@ import textwrap
 import traceback
 from collections.abc import Iterator
 from functools import cache
+from importlib.metadata import version
 from itertools import zip_longest
 from pathlib import Path
 from types import ModuleType
 
-from hf_domain import __version__
 from hf_domain.registration import register_classes
 
 # Packages whose ValueErrors are meant for users. A ValueError of another package, such as torch on shapes, is our bug.
@@ -131,7 +131,7 @@ def main() -> None:
         sys.stdout.write(usage + "\n")
         return
     if sys.argv[1] == "--version":
-        sys.stdout.write(f"hf-domain {__version__}\n")
+        sys.stdout.write(f"hf-domain {version('hf-domain')}\n")
         return
     name = sys.argv.pop(1)
     if name not in COMMANDS:

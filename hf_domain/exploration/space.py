@@ -2,9 +2,9 @@
 
 import os
 import shutil
+from importlib.metadata import version
 from pathlib import Path
 
-from hf_domain import __version__
 from hf_domain.exploration.folders import DELTA, MANIFEST, Exploration
 from hf_domain.files import read_json, write_folder, write_text
 from hf_domain.modeling.configuration_gmap import check_memory_reference
@@ -56,7 +56,7 @@ def write_space(folder: str | os.PathLike, found: Exploration) -> Path:
             card = {"sdk": "static", "more": "app_file: index.html", "text": "The report of a comparison by hf-domain."}
         else:
             write_text(unfinished / "app.py", write_app(unfinished, found))
-            write_text(unfinished / "requirements.txt", f"hf-domain[explore]=={__version__}\n")
+            write_text(unfinished / "requirements.txt", f"hf-domain[explore]=={version('hf-domain')}\n")
             more = f'sdk_version: {GRADIO}\npython_version: "3.11"\napp_file: app.py'
             card = {"sdk": "gradio", "more": more, "text": f"What {found.title} does with a text, shown by hf-domain."}
         write_text(unfinished / "README.md", CARD.format(title=found.title, **card))
