@@ -43,7 +43,11 @@ def main() -> None:
         folder = write_space(args.space_dir, found)
         print(f"Ready for the Hub: hf upload you/{folder.name} {folder} --repo-type space")
         return
-    launch_page(make_page(found), port=args.port, share=args.share)
+    page = make_page(found)
+    print(
+        f"Open {launch_page(page, port=args.port, share=args.share)} in a browser; Ctrl+C stops the page.", flush=True
+    )
+    page.block_thread()
 
 
 if __name__ == "__main__":

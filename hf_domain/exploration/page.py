@@ -76,14 +76,17 @@ def make_page(found: Exploration) -> Any:
     return page
 
 
-def launch_page(page: Any, *, port: int | None = None, share: bool = False, **options: Any) -> None:
+def launch_page(page: Any, *, port: int | None = None, share: bool = False) -> str:
     """Serve a page to this machine alone; in a Space, which says so in its environment, to its visitors.
 
     Args:
         page: From `make_page`.
         port: Default: the first free one from 7860.
         share: Also give it a public address, over a server of Gradio.
-        options: For `gradio.Blocks.launch`.
+
+    Returns:
+        The address, that for everybody if the page is shared. The page ends with the process: `page.block_thread()`
+        waits for Ctrl+C.
 
     Raises:
         ValueError: The page must be shared, and `HF_DOMAIN_OFFLINE` is set.
@@ -94,7 +97,7 @@ def launch_page(page: Any, *, port: int | None = None, share: bool = False, **op
         )
     gradio = import_gradio()
     fonts = {"font": ["system-ui", "sans-serif"], "font_mono": ["monospace"]}  # the default ones come from Google
-    page.launch(
+    _, local, public = page.launch(
         server_name=os.environ.get("GRADIO_SERVER_NAME", LOOPBACK),
         server_port=port,
         share=share,
@@ -102,8 +105,10 @@ def launch_page(page: Any, *, port: int | None = None, share: bool = False, **op
         footer_links=[],
         css=STYLE,
         theme=gradio.themes.Soft(primary_hue="blue", neutral_hue="gray", **fonts),
-        **options,
+        quiet=True,
+        prevent_thread_lock=True,
     )
+    return public or local
 
 
 def list_tabs(found: Exploration) -> dict[str, Callable[[Any, Exploration], None]]:

@@ -29,7 +29,9 @@ APP = '''"""What {title} does with a text. `hf-domain explore` shows the same pa
 from hf_domain.exploration.folders import open_folder
 from hf_domain.exploration.page import launch_page, make_page
 
-launch_page(make_page(open_folder({arguments})))
+page = make_page(open_folder({arguments}))
+launch_page(page)
+page.block_thread()
 '''
 
 
@@ -82,7 +84,8 @@ def copy(name: str, space: Path, room: str) -> str:
     if (source / "config.json").is_file():
         check_memory_reference(read_json(source / "config.json"))
     patterns = ("**/*",) if (source / MANIFEST).is_file() else (*MODEL_FILES, DELTA)
-    for file in {file for pattern in patterns for file in source.glob(pattern) if file.is_file()}:
+    files = {file for pattern in patterns for file in source.glob(pattern) if file.is_file()}
+    for file in files - {*source.glob(".*")}:  # no lock
         target = place / file.relative_to(source)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, target)

@@ -39,6 +39,10 @@ class Page:
 
     def launch(self, **options):
         self.options = options
+        return "app", "http://127.0.0.1:7999/", "https://public" if options["share"] else None
+
+    def block_thread(self):
+        assert self.options["prevent_thread_lock"]
 
 
 @pytest.fixture
@@ -50,14 +54,14 @@ def made(monkeypatch):
     return made
 
 
-def test_nothing_leaves_the_machine(encoder, monkeypatch, made):
+def test_nothing_leaves_the_machine(encoder, monkeypatch, made, capsys):
     monkeypatch.delenv("GRADIO_SERVER_NAME", raising=False)
     run(monkeypatch, encoder, "--port", 7999)
     assert made.options["server_name"] == "127.0.0.1" and made.options["share"] is False
-    assert made.options["server_port"] == 7999
+    assert made.options["server_port"] == 7999 and "Open http://127.0.0.1:7999/ in" in capsys.readouterr().out
     assert made.options["theme"]["font"] == ["system-ui", "sans-serif"]  # none of Google's
     run(monkeypatch, encoder, "--share")
-    assert made.options["share"] is True
+    assert made.options["share"] is True and "Open https://public in" in capsys.readouterr().out
     monkeypatch.setenv("HF_DOMAIN_OFFLINE", "1")
     with pytest.raises(SystemExit, match="--share sends the page over a server of Gradio, but HF_DOMAIN_OFFLINE=1"):
         run(monkeypatch, encoder, "--share")

@@ -43,10 +43,10 @@ def show(browser):
 
     def show(found, width=1280):
         pages.append(make_page(found))
-        launch_page(pages[-1], prevent_thread_lock=True, quiet=True)
+        address = launch_page(pages[-1])
         tab = browser.new_page(viewport={"width": width, "height": 844})
         tab.on("request", note)
-        tab.goto(pages[-1].local_url)
+        tab.goto(address)
         tab.get_by_role("tab").first.wait_for()
         return tab
 

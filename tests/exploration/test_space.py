@@ -3,6 +3,7 @@
 import re
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -22,8 +23,8 @@ def read_card(folder):
 def open_as_a_space(folder, monkeypatch):
     """Run its script where it lies; returns what the page would show."""
     shown = []
-    monkeypatch.setattr(page, "make_page", lambda found: found)
-    monkeypatch.setattr(page, "launch_page", shown.append)
+    monkeypatch.setattr(page, "make_page", lambda found: SimpleNamespace(found=found, block_thread=lambda: None))
+    monkeypatch.setattr(page, "launch_page", lambda page: shown.append(page.found))
     monkeypatch.chdir(folder)
     runpy.run_path("app.py")
     return shown[0]
