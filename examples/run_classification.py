@@ -50,8 +50,7 @@ from hf_domain.training.run_folders import run_in_folder
 from hf_domain.training.runs import (
     finish_run,
     load_tokenizer,
-    run_prediction,
-    save_output,
+    save_predictions,
     start_run,
     train_and_evaluate,
 )
@@ -123,12 +122,13 @@ def run(model_args, data_args, passage_args, training_args):
         compute_metrics=add_baseline(compute_metrics, constants, train_labels, deciding),
         compute_loss_func=make_weighted_loss(data_args.class_weights, problem_type, train_labels, label_names),
     )
+
+    def form(output):
+        predictions = decode_logits(output.predictions, problem_type, getattr(model.config, "label_thresholds", None))
+        return format_labels(name_predictions(predictions, problem_type, label_names))
+
     train_and_evaluate(trainer, deciding, model_args.early_stopping_patience, set_thresholds)
-    if training_args.do_predict:
-        logits = run_prediction(trainer, examples["test"]).predictions
-        predictions = decode_logits(logits, problem_type, getattr(model.config, "label_thresholds", None))
-        names = name_predictions(predictions, problem_type, label_names)
-        save_output(trainer, LABELS, format_labels(names))
+    save_predictions(trainer, examples.get("test"), form, LABELS)
     finish_run(trainer, "text-classification", model_args, data_args, passage_args)
 
 

@@ -40,8 +40,7 @@ from hf_domain.training.run_folders import run_in_folder
 from hf_domain.training.runs import (
     finish_run,
     load_tokenizer,
-    run_prediction,
-    save_output,
+    save_predictions,
     start_run,
     train_and_evaluate,
 )
@@ -105,9 +104,7 @@ def run(model_args, data_args, passage_args, training_args):
         compute_metrics=add_baseline(compute_metrics, [outside], None, "f1"),
     )
     train_and_evaluate(trainer, "f1", model_args.early_stopping_patience)
-    if training_args.do_predict:
-        predicted, _ = read_tags(run_prediction(trainer, examples["test"]), label_names)
-        save_output(trainer, TAGS, format_tags(predicted))
+    save_predictions(trainer, examples.get("test"), lambda output: format_tags(read_tags(output, label_names)[0]), TAGS)
     finish_run(trainer, "token-classification", model_args, data_args, passage_args)
 
 

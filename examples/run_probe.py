@@ -8,8 +8,7 @@
         --train_file train.jsonl --test_file test.jsonl --output_dir probe
 
 The linear model is a logistic regression (one per label for several labels, a ridge regression for numbers). There is
-no seed, and an encoder takes minutes. The files have the columns of run_classification.py or, for named entities, those
-of run_ner.py: `tokens` and `tags`.
+no seed, and an encoder takes minutes. The files are those of run_classification.py or, for named entities, run_ner.py.
 """
 
 import time
@@ -35,7 +34,7 @@ from hf_domain.files import write_json, write_text
 from hf_domain.training.arguments import parse_arguments
 from hf_domain.training.fine_tuning import limit_splits, locate_example
 from hf_domain.training.probe import compute_logits, encode_texts, encode_words, fit_probe
-from hf_domain.training.run_files import LABELS, METRICS, TAGS, format_labels, format_tags
+from hf_domain.training.run_files import LABELS, METRICS, TAGS, format_labels, format_tags, list_predicted
 from hf_domain.training.run_folders import run_in_folder
 
 
@@ -48,7 +47,7 @@ class Arguments:
     test_file: str = field(metadata={"help": "Test data."})
     output_dir: str = field(metadata={"help": "Folder for predictions and scores."})
     validation_file: str | None = field(
-        default=None, metadata={"help": "Validation data, which choose the thresholds of several labels; without: 0.5."}
+        default=None, metadata={"help": "Validation data: scored, and the thresholds of several labels (else 0.5)."}
     )
     text_column_names: str | None = field(
         default=None, metadata={"help": "Column of text, or two as first,second. Default: as in run_classification.py."}
@@ -104,36 +103,37 @@ def probe_texts(args, splits, **options):
         return np.array(encode_labels(splits[split][column][:], problem_type, ids))
 
     probe, thresholds = fit_probe(encode("train"), read_gold("train"), problem_type, args.class_weights), None
-    if problem_type == "multi_label_classification" and "validation" in splits:
-        thresholds = choose_thresholds(compute_logits(probe, encode("validation")), read_gold("validation"))
-    started = time.perf_counter()
-    predicted = decode_logits(compute_logits(probe, encode("test")), problem_type, thresholds)
-    write_text(Path(args.output_dir, LABELS), format_labels(name_predictions(predicted, problem_type, names)))
-    metrics = {"predict_runtime": time.perf_counter() - started}
-    if column in splits["test"].column_names:
-        scores = compute_class_metrics(predicted, read_gold("test"), problem_type)
-        metrics |= {f"predict_{name}": value for name, value in scores.items()}
+    metrics = {}
+    for split, prefix, file in list_predicted(splits, LABELS):
+        started = time.perf_counter()
+        logits = compute_logits(probe, encode(split))
+        if problem_type == "multi_label_classification" and split == "validation":
+            thresholds = choose_thresholds(logits, read_gold(split))
+        predicted = decode_logits(logits, problem_type, thresholds)
+        write_text(Path(args.output_dir, file), format_labels(name_predictions(predicted, problem_type, names)))
+        metrics[f"{prefix}_runtime"] = time.perf_counter() - started
+        if column in splits[split].column_names:
+            scores = compute_class_metrics(predicted, read_gold(split), problem_type)
+            metrics |= {f"{prefix}_{name}": value for name, value in scores.items()}
     return metrics
 
 
 def probe_words(args, splits, **options):
-    train, test = splits["train"], splits["test"]
+    train, metrics = splits["train"], {}
     prepare_for_words(options["tokenizer"])
     states = encode_words(sentences=train["tokens"][:], **options)
     tags = [tag for row, words in zip(train["tags"], states, strict=True) for tag in row[: len(words)]]
     probe = fit_probe(np.concatenate(states), tags, "single_label_classification", args.class_weights)
-    started = time.perf_counter()
-    predicted = [
-        list(probe.predict(words)) if len(words) else []
-        for words in encode_words(sentences=test["tokens"][:], **options)
-    ]
-    write_text(Path(args.output_dir, TAGS), format_tags(predicted))
-    metrics = {"predict_runtime": time.perf_counter() - started}
-    # Words beyond the maximum length have no prediction. They count as O, so their entities are missed.
-    whole = [row + ["O"] * (len(gold) - len(row)) for row, gold in zip(predicted, test["tags"], strict=True)]
-    return metrics | {
-        f"predict_{name}": value for name, value in compute_entity_metrics(whole, test["tags"][:]).items()
-    }
+    for split, prefix, file in list_predicted(splits, TAGS):
+        started, gold = time.perf_counter(), splits[split]["tags"][:]
+        encoded = encode_words(sentences=splits[split]["tokens"][:], **options)
+        predicted = [list(probe.predict(words)) if len(words) else [] for words in encoded]
+        write_text(Path(args.output_dir, file), format_tags(predicted))
+        metrics[f"{prefix}_runtime"] = time.perf_counter() - started
+        # Words beyond the maximum length have no prediction. They count as O, so their entities are missed.
+        whole = [row + ["O"] * (len(tags) - len(row)) for row, tags in zip(predicted, gold, strict=True)]
+        metrics |= {f"{prefix}_{name}": value for name, value in compute_entity_metrics(whole, gold).items()}
+    return metrics
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import numpy as np
 from hf_domain.comparison.plan import METRICS, Plan, Task
 from hf_domain.comparison.task_files import get_label
 from hf_domain.data.metrics import compute_squad_metrics, strip_prefix
-from hf_domain.training.run_files import read_answers, read_labels, read_tags
+from hf_domain.training.run_files import LABELS, TAGS, VALIDATED, read_answers, read_labels, read_tags
 
 # Names of the scores without any training, in a report.
 MAJORITY = "majority baseline"
@@ -188,9 +188,9 @@ def join_predictions(parts: Sequence[Predictions]) -> Predictions:
 
 
 def read_predictions(
-    task: Task, flags: Mapping[str, Any], folder: Path, output_dir: Path, fold: int | None = None
+    task: Task, flags: Mapping[str, Any], folder: Path, output_dir: Path, fold: int | None = None, split: str = "test"
 ) -> Predictions:
-    """Read a command's predictions for the test set of its task, or of a fold.
+    """Read a command's predictions for a split of its task, or of a fold.
 
     Args:
         task: The task.
@@ -198,13 +198,17 @@ def read_predictions(
         folder: The plan's folder.
         output_dir: The command's output folder.
         fold: Number of the fold, if the task has folds.
+        split: test or validation.
     """
-    examples = read_examples(folder / task.get_file("test", fold), flags.get("max_predict_samples"))
+    limit, prefix = {"test": ("max_predict_samples", "predict"), "validation": ("max_eval_samples", "eval")}[split]
+    names = (LABELS, TAGS) if split == "test" else (VALIDATED, VALIDATED)
+    examples = read_examples(folder / task.get_file(split, fold), flags.get(limit))
     if task.kind == "ner":
-        return Predictions.of_names(read_tags(output_dir), [example["tags"] for example in examples], task.metric)
+        tags = read_tags(output_dir, names[1])
+        return Predictions.of_names(tags, [example["tags"] for example in examples], task.metric)
     if task.kind == "qa":
-        return join_answers(read_answers(output_dir), examples, task.metric)
-    lines = read_labels(output_dir)
+        return join_answers(read_answers(output_dir, prefix), examples, task.metric)
+    lines = read_labels(output_dir, names[0])
     if task.kind == "regression":
         return join_values([float(line) for line in lines], examples, task)
     labels = [json.loads(line) for line in lines] if task.kind == "multi_label" else [[line] for line in lines]

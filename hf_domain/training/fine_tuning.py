@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from datasets import Dataset, DatasetDict, load_dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
+from transformers.trainer_utils import EvalLoopOutput
 
 from hf_domain.data.file_loading import check_held_out, load_files, locate_row
 from hf_domain.data.labels import Locate, name_example
@@ -28,12 +29,15 @@ logger = logging.getLogger(__name__)
 class FineTuner(Trainer):
     """transformers' Trainer, which also starts a new head from the states it reads and evaluates examples in order.
 
+    `evaluated` is the output of the last evaluation, with its predictions.
+
     With `train_sampling_strategy="group_by_length"` the stock Trainer also reorders evaluated examples, so that
     predictions stand beside the wrong examples.
     """
 
     train_dataset: Dataset
     eval_dataset: Dataset
+    evaluated: EvalLoopOutput
 
     def __init__(self, model: PreTrainedModel, args: TrainingArguments, **options):
         if args.learning_rate is None:
@@ -52,6 +56,11 @@ class FineTuner(Trainer):
             batch = next(iter(self.get_eval_dataloader(self.train_dataset)))  # in order, so no random number is drawn
             start_head(model, new_weights, batch)
         return super().train(*args, **kwargs)
+
+    def evaluation_loop(self, *args, **kwargs) -> EvalLoopOutput:
+        """Evaluate or predict, and keep the output."""
+        self.evaluated = super().evaluation_loop(*args, **kwargs)
+        return self.evaluated
 
     def _get_eval_sampler(self, eval_dataset: Any) -> torch.utils.data.Sampler | None:
         return None if eval_dataset is None else torch.utils.data.SequentialSampler(eval_dataset)

@@ -33,7 +33,7 @@ from hf_domain.training.callbacks import Annealing, PushCodeCallback, StepTimer
 from hf_domain.training.finiteness import NonFiniteStop, check_metrics, check_predictions
 from hf_domain.training.method_rate import use_method_rate
 from hf_domain.training.run_cards import make_run_card
-from hf_domain.training.run_files import START, STATE
+from hf_domain.training.run_files import START, STATE, VALIDATED
 from hf_domain.training.run_folders import MADE
 from hf_domain.training.terminal import (
     describe_metrics,
@@ -291,6 +291,22 @@ def run_prediction(trainer: Trainer, dataset: Dataset) -> PredictionOutput:
     check_predictions(output.predictions)
     save_metrics(trainer, "predict", output.metrics or {}, dataset)
     return output
+
+
+def save_predictions(trainer: Any, test: Dataset | None, form: Callable[[Any], str], name: str) -> None:
+    """Save the predictions for the validation set, which was just evaluated, and make those for the test set.
+
+    Args:
+        trainer: A `FineTuner`.
+        test: The examples; None: none were asked for.
+        form: Returns the text of a file for the output of an evaluation.
+        name: Of the file for the test set; that for the validation set is `VALIDATED`.
+    """
+    if trainer.args.do_eval:
+        save_output(trainer, VALIDATED, form(trainer.evaluated))
+    if trainer.args.do_predict:
+        assert test is not None
+        save_output(trainer, name, form(run_prediction(trainer, test)))
 
 
 def save_metrics(trainer: Trainer, split: str, metrics: dict[str, float], dataset: Any) -> None:

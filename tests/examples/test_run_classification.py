@@ -10,6 +10,7 @@ from transformers import pipeline
 
 from hf_domain.examples.run_classification import main
 from hf_domain.prediction import predict
+from hf_domain.training.run_files import VALIDATED, read_labels
 
 WORDS = ["cell", "gene", "court", "law", "stock", "price"]
 TOPICS = {"biology": WORDS[:2], "law": WORDS[2:4], "finance": WORDS[4:]}
@@ -66,6 +67,8 @@ def test_single_label_learns_saves_and_predicts(tmp_path, files, run):
     assert (results["train_samples"], results["eval_samples"], results["predict_samples"]) == (96, 24, 9)
 
     output = tmp_path / "output"
+    lines = (tmp_path / "validation.jsonl").read_text().splitlines()
+    assert read_labels(output, VALIDATED) == [json.loads(line)["label"] for line in lines]
     names = {path.name for path in output.iterdir()}
     assert names >= {"train_results.json", "eval_results.json", "predict_results.json", "trainer_state.json"}
     assert names >= {"README.md", "model.safetensors", "config.json", "tokenizer.json"}

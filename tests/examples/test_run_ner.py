@@ -8,6 +8,7 @@ from script_runs import run_script, save_tiny_bert, write_jsonl
 from transformers import pipeline
 
 from hf_domain.examples.run_ner import main
+from hf_domain.training.run_files import VALIDATED, read_tags
 
 DISEASES, KINDS = ["ataxia", "leukaemia", "cardiomyopathy"], ["acuta", "minor"]
 WORDS = ["the", "gene", "causes", "and", "not"]
@@ -60,6 +61,7 @@ def test_entities_are_learned_saved_and_predicted(tmp_path, run):
     output = tmp_path / "output"
     predictions = (output / "predictions.txt").read_text().splitlines()
     assert predictions == [" ".join(row["tags"]) for row in test]
+    assert read_tags(output, VALIDATED) == [row["tags"] for row in splits["validation"]]
     assert json.loads((output / "config.json").read_text())["id2label"] == {
         "0": "B-Disease",
         "1": "I-Disease",

@@ -10,7 +10,7 @@ import yaml
 from hf_domain.comparison import engine, runner
 from hf_domain.comparison.runner import Interrupted
 from hf_domain.files import read_json
-from hf_domain.training.run_files import LABELS, METRICS, TAGS, format_labels, format_tags
+from hf_domain.training.run_files import LABELS, METRICS, TAGS, VALIDATED, format_labels, format_tags
 
 SENTENCES = [f"the {animal} sat on the {place}" for animal in ("cat", "dog", "bird") for place in ("mat", "hill")] * 20
 METHODS = {
@@ -85,12 +85,14 @@ def pretend(step, plan, folder):
     if step.kind == "fine_tuning":
         score = random.Random(f"validation of {step.name}").random()
         (folder / METRICS).write_text(json.dumps(metrics | {"eval_macro_f1": score, "eval_f1": score}))
-        rows = [json.loads(line) for line in (plan.folder / step.flags["test_file"]).open()]
-        if step.command == "ner":
-            tags = [[numbers.choice(["O", "B-A"]) for _ in row["tags"]] for row in rows]
-            (folder / TAGS).write_text(format_tags(tags))
-        else:
-            (folder / LABELS).write_text(format_labels(numbers.choice(["cat", "dog", "bird"]) for _ in rows))
+        for split, file, draw in (("test", None, numbers), ("validation", VALIDATED, random.Random(score))):
+            rows = [json.loads(line) for line in (plan.folder / step.flags[f"{split}_file"]).open()]
+            if "tags" in rows[0]:
+                tags = [[draw.choice(["O", "B-A"]) for _ in row["tags"]] for row in rows]
+                (folder / (file or TAGS)).write_text(format_tags(tags))
+            else:
+                labels = [draw.choice(["cat", "dog", "bird"]) for _ in rows]
+                (folder / (file or LABELS)).write_text(format_labels(labels))
 
 
 def pretend_and_hang_once(step, plan, folder):

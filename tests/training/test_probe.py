@@ -14,6 +14,7 @@ from hf_domain.data.classification import decode_logits
 from hf_domain.data.named_entities import prepare_for_words
 from hf_domain.examples import run_probe
 from hf_domain.training.probe import choose_layers, compute_logits, encode_texts, encode_words, fit_probe
+from hf_domain.training.run_files import VALIDATED, read_labels, read_tags
 
 ANIMALS = ["cat", "dog", "bird"]
 SENTENCES = [f"the {animal} sat on the {place}" for animal in ANIMALS for place in ("mat", "hill", "roof")]
@@ -113,6 +114,9 @@ def test_lists_and_values_are_labels_too(monkeypatch, tmp_path, encoder):
     metrics = run(monkeypatch, tmp_path, rows, validation_file="validation.jsonl")
     assert metrics["predict_macro_f1"] == metrics["predict_accuracy"] == 1
     assert '\t["cat"]\n' in (tmp_path / "output" / "predict_results.txt").read_text()
+    validated = read_labels(tmp_path / "output", VALIDATED)
+    assert [json.loads(names) for names in validated] == [[t.split()[1]] for t in SENTENCES[:6]]
+    assert metrics["eval_macro_f1"] == 1
     values = {"cat": 1, "dog": 2.5, "bird": 4}
     rows = [{"text": text, "label": "x", "score": values[text.split()[1]]} for text in texts]
     metrics = run(monkeypatch, tmp_path, rows, label_column_name="score", do_regression="true", output_dir="2")
@@ -128,7 +132,13 @@ def test_label_encoded_in_the_states_is_found(monkeypatch, tmp_path, encoder, ki
     else:
         columns = ("text",) if kind == "texts" else ("sentence1", "sentence2")
         rows = [dict(zip(columns, (text, "the mat"), strict=False)) | {"label": text.split()[1]} for text in texts]
-    metrics = run(monkeypatch, tmp_path, rows)
+    write_jsonl(tmp_path / "validation.jsonl", [row | {"id": f"validation{n}"} for n, row in enumerate(rows[:9])])
+    metrics = run(monkeypatch, tmp_path, rows, validation_file="validation.jsonl")
+    assert metrics["eval_f1" if kind == "words" else "eval_macro_f1"] == 1
+    if kind == "words":
+        assert read_tags(tmp_path / "output", VALIDATED) == [row["tags"] for row in rows[:9]]
+    else:
+        assert read_labels(tmp_path / "output", VALIDATED) == [row["label"] for row in rows[:9]]
     assert metrics["predict_f1" if kind == "words" else "predict_macro_f1"] == 1
     lines = (tmp_path / "output" / ("predictions.txt" if kind == "words" else "predict_results.txt")).read_text()
     assert "O B-X O" in lines if kind == "words" else "\tbird\n" in lines
