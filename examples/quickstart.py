@@ -11,24 +11,24 @@
 The script writes a plan and compares three encoders: the original, one after DAPT, and one after VarMAE on the same
 number of tokens. Each is fine-tuned on a task (a folder with train, validation and test .jsonl) with several seeds. The
 VarMAE model is written to a folder for the Hub, and loaded without this package. Repeat the command to resume a killed
-run. Extend the plan and run it with `hf-domain compare quickstart/plan.yaml`. Raise --num_tokens for a real answer.
+run; with other options it runs what they change and keeps the rest. Extend the plan and run it with
+`hf-domain compare quickstart/plan.yaml`. Raise --num_tokens for a real answer.
 """
 
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import yaml
 from transformers import AutoConfig, AutoTokenizer
 
 from hf_domain.comparison.answer import answer
 from hf_domain.comparison.engine import run_comparison
-from hf_domain.comparison.plan_loading import load_plan
+from hf_domain.comparison.plan_loading import load_plan, write_plan
 from hf_domain.comparison.publication import make_publication
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.task_files import check_task_files, find_kind
 from hf_domain.data.corpora import check_length, load_corpus
-from hf_domain.files import read_json, write_text
+from hf_domain.files import read_json
 from hf_domain.methods import BASELINE
 from hf_domain.recipes import RECIPES
 from hf_domain.training.arguments import parse_arguments
@@ -58,7 +58,7 @@ class Arguments:
     task_max_seq_length: int = field(default=64, metadata={"help": "Maximum number of tokens of a task's text."})
 
 
-def write_plan(args: Arguments, output_dir: Path) -> Path:
+def make_plan(args: Arguments, output_dir: Path) -> Path:
     """Write the plan of the comparison."""
     kind = find_kind("train.jsonl", Path(args.task))
     splits = {split: f"{split}.jsonl" for split in ("train", "validation", "test")}
@@ -84,16 +84,10 @@ def write_plan(args: Arguments, output_dir: Path) -> Path:
         | ({"learning_rate": args.learning_rate} if args.learning_rate else {}),
         "vocabulary": {"step": 1000},
     }
-    path, text = output_dir / "plan.yaml", yaml.safe_dump(content, sort_keys=False)
-    if path.is_file() and path.read_text(encoding="utf-8") != text:
-        raise FileExistsError(
-            f"{path} must be the plan of these options, but differs. Name another --output_dir, or run hf-domain "
-            f"compare {path}."
-        )
     load_corpus(args.corpus)  # refuses an unreadable file before anything is written
-    output_dir.mkdir(parents=True, exist_ok=True)
-    write_text(path, text)
-    return path
+    if changes := write_plan(content, output_dir / "plan.yaml"):
+        print(changes, flush=True)
+    return output_dir / "plan.yaml"
 
 
 def main() -> None:
@@ -106,7 +100,7 @@ def main() -> None:
     AutoConfig.from_pretrained(args.model_name_or_path)  # fails for a wrong name before anything is trained
     started, output_dir, encoder = time.perf_counter(), Path(args.output_dir), Path(args.model_name_or_path)
     is_demo = Path(args.corpus).parent == DATA and encoder.parent == DATA
-    plan = load_plan(write_plan(args, output_dir))
+    plan = load_plan(make_plan(args, output_dir))
     print(f"Comparing {', '.join(plan.methods)} on {', '.join(plan.tasks)}; the plan: {plan.path}", flush=True)
     run_comparison(plan, output_dir / "plan")
     report = write_report(output_dir / "plan")

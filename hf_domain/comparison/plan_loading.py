@@ -1,13 +1,17 @@
-"""Load a plan: read its fields from YAML, complete a short plan, and make the data files it asks for."""
+"""Load a plan: read its fields from YAML, complete a short plan, make the data files it asks for; and write one."""
 
 from dataclasses import MISSING, fields
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import yaml
 
 from hf_domain.comparison.plan import METRICS, Budget, Corpus, Method, Plan, Task
 from hf_domain.comparison.plan_checks import check_plan
 from hf_domain.comparison.prepared_data import prepare_data
 from hf_domain.comparison.task_files import find_kind
+from hf_domain.files import write_text
 from hf_domain.recipes import RECIPES
 from hf_domain.training.settings import has_type, read_settings
 
@@ -53,6 +57,29 @@ def load_plan(path: str | Path, output_dir: Path | None = None) -> Plan:
     _refuse(path, check_plan(plan))
     prepare_data(plan, path.with_suffix("") if output_dir is None else output_dir)
     return plan
+
+
+def write_plan(content: dict[str, Any], path: Path) -> str:
+    """Write a plan; an earlier one with other content is kept beside it under a number: plan.yaml.1, plan.yaml.2.
+
+    Returns:
+        What changed and where the earlier plan is, in one line; empty if nothing changed.
+    """
+    text, before = yaml.safe_dump(content, sort_keys=False), ""
+    if path.is_file() and (before := path.read_text(encoding="utf-8")) == text:
+        return ""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not before:
+        write_text(path, text)
+        return ""
+    kept = next(file for n in count(1) if not (file := path.with_name(f"{path.name}.{n}")).exists())
+    write_text(kept, before)
+    write_text(path, text)
+    old = yaml.safe_load(before)
+    old = old if isinstance(old, dict) else {}
+    names = [name for name in {**old, **content} if old.get(name) != content.get(name)]
+    changes = "; ".join(f"{name} was {old.get(name)}, is {content.get(name)}" for name in names)
+    return f"The plan changed, the earlier one is {kept}: {changes or 'only its layout'}"
 
 
 def expand_short_forms(content: dict[Any, Any]) -> list[str]:

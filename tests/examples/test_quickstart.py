@@ -3,6 +3,7 @@
 import gzip
 import json
 import sys
+from pathlib import Path
 
 import make_quickstart_data
 import pytest
@@ -80,15 +81,22 @@ def test_from_corpus_to_hub_folder(monkeypatch, inputs, capfd):
     assert weights.stat().st_mtime_ns == trained
     assert json.loads((output / "plan" / "report.json").read_text()) == report
 
-    # What is there is not replaced by something else.
-    with pytest.raises(FileExistsError, match="Name another --output_dir"):
-        run_quickstart(monkeypatch, inputs, num_seeds=3)
-    texts = {file: file.read_bytes() for file in output.glob("plan/data/*.jsonl")}
-    (inputs / "other.txt").write_text("\n".join(SENTENCES[:1] * 100), encoding="utf-8")
-    with pytest.raises(FileExistsError, match="Name another --output_dir"):
+    # Other options run what they change, and the earlier plan stays.
+    plan, results = (output / "plan.yaml").read_text(), {*(output / "plan" / "results").glob("*.json")}
+    run_quickstart(monkeypatch, inputs, num_seeds=1)
+    told = capfd.readouterr().out
+    assert f"the earlier one is {Path('output', 'plan.yaml.1')}: seeds was [0, 1], is [0]\n" in told
+    assert (output / "plan.yaml.1").read_text() == plan != (output / "plan.yaml").read_text()
+    assert {*(output / "plan" / "results").glob("*.json")} == results
+    assert weights.stat().st_mtime_ns == trained
+    run_quickstart(monkeypatch, inputs)
+    assert {*(output / "plan" / "results").glob("*.json")} == results and (output / "plan.yaml").read_text() == plan
+
+    # A corpus that cannot be read leaves the plan as it is.
+    (inputs / "other.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match=r"other\.txt"):
         run_quickstart(monkeypatch, inputs, corpus=inputs / "other.txt")
-    assert len(texts) == 2
-    assert texts == {file: file.read_bytes() for file in output.glob("plan/data/*.jsonl")}
+    assert (output / "plan.yaml").read_text() == plan
 
     # The same by the command; a method that was not trained is refused.
     options = {"comparison": output / "plan", "method": "dapt", "corpus": "domain", "output_dir": inputs / "hub"}
