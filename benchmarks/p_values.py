@@ -1,6 +1,7 @@
 """Measure how often a comparison reports a difference that does not exist, and how large a detectable difference is.
 
     python benchmarks/p_values.py
+    python benchmarks/p_values.py --race
 
 The script simulates comparisons of rows on several tasks, with random effects: the examples on which a row is better in
 all its runs, the examples that a single run gets right, and the effect of a seed of fine-tuning or pre-training on a
@@ -12,6 +13,12 @@ of pre-training have the same effect as seeds of fine-tuning.
 - **covered**: how often the 95 % interval contains the true difference.
 - **seen**: how often a row is detected after the correction, if it is better by the difference that the dry run calls
   visible. It should be 90 %.
+
+`--race` simulates races of eight rows over three numbers of tokens. Every second row is behind by some points:
+
+- **best leaves**: the share of races in which the first row leaves although none is better. It should be at most 5 %.
+- **leave at the first**, **leave at all**: the share of the rows behind that leave at the first number of tokens, or at
+  any.
 """
 
 import argparse
@@ -20,9 +27,12 @@ import json
 import numpy as np
 
 from hf_domain.comparison import statistics
+from hf_domain.comparison.plan import Budget, Method, Plan, Task
+from hf_domain.comparison.race import find_slow
 from hf_domain.comparison.scores import ExampleCounts
 from hf_domain.comparison.statistics import compare_rows, draw_scores, find_visible_difference
 
+RACES = ((1, 3), (1, 5), (1, None))
 DESIGNS = ((1, 2), (1, 3), (1, 5), (1, 10), (2, 3), (3, 3), (5, 2), (1, None))
 
 
@@ -44,6 +54,12 @@ class Simulation:
 
     def draw(self, generator: np.random.Generator, better: float) -> list[statistics.Difference]:
         """Simulate a plan whose first row is better by this many points, and compare it with the others."""
+        drawn = self.draw_rows(generator, [better, *[0.0] * (self.rows - 1)])
+        rows = {str(row): draws for row, draws in enumerate(drawn)}
+        return list(compare_rows(rows, [("0", name) for name in rows if name != "0"]).values())
+
+    def draw_rows(self, generator: np.random.Generator, better: list[float]) -> list[dict]:
+        """Simulate the rows of a plan, each better by so many points."""
         several = self.pretraining_seeds > 1
         moved = statistics.SEED_DEVIATION * several * generator.normal(size=(self.rows, self.pretraining_seeds))
         drawn: list[dict] = [{} for _ in range(self.rows)]
@@ -54,15 +70,57 @@ class Simulation:
                 scores[row] = {}
                 for pretraining, seed in self.runs:
                     points = suits + np.sqrt(statistics.OF_ONE_RUN) * generator.normal(size=size)
-                    points += moved[row, pretraining] + (better if row == 0 else 0)
+                    points += moved[row, pretraining] + better[row]
                     if seed is not None:
                         points += statistics.SEED_DEVIATION * generator.normal()
                     column = points[:, None] / 100
                     scores[row][pretraining, seed] = ExampleCounts(column, column, column, "mean")
             for row, runs in draw_scores(scores, seed=task).items():
                 drawn[row][str(task)] = runs
-        rows = {str(row): draws for row, draws in enumerate(drawn)}
-        return list(compare_rows(rows, [("0", name) for name in rows if name != "0"]).values())
+        return drawn
+
+
+class Races:
+    """Races of equal rows over three numbers of tokens, drawn independently at each.
+
+    Args:
+        simulation: Of plans without a race; its test sets stand in for the validation sets.
+        lag: Points by which each second row is behind, and never catches up.
+    """
+
+    def __init__(self, simulation: Simulation, lag: float):
+        self.simulation, self.rows = simulation, [f"row{number}" for number in range(simulation.rows)]
+        self.lags = [lag * (number % 2) for number in range(simulation.rows)]
+        methods = {name: Method("varmae", counterpart=None) for name in self.rows}
+        tasks = {str(number): Task("") for number in range(len(simulation.sizes))}
+        self.plan = Plan("", {}, tasks, methods, Budget([1, 2, 4]), race=True)
+
+    def run(self, generator: np.random.Generator) -> dict[str, int]:
+        """Run a race, and return the rung at which each row left that did."""
+        left: dict[str, int] = {}
+        for rung in self.plan.budget.rungs[:-1]:
+            drawn = self.simulation.draw_rows(generator, [-lag for lag in self.lags])
+            racing = {name: row for name, row in zip(self.rows, drawn, strict=True) if name not in left}
+            left |= dict.fromkeys(find_slow(self.plan, racing, left, rung), rung)
+        return left
+
+
+def measure_races(args: argparse.Namespace) -> None:
+    """Print how often the best row leaves a race, and how often rows leave that are behind."""
+    columns = ["lag", "best leaves", "leave at the first", "leave at all"]
+    print(f"| {' | '.join(['pre-trainings x seeds', *columns])} |\n{'| --- ' * (len(columns) + 1)}|", flush=True)
+    for pretraining_seeds, seeds in RACES:
+        simulation = Simulation(args.sizes, pretraining_seeds, seeds, rows=8)
+        for factor in (0, 1, 1.5):
+            races, generator = Races(simulation, factor * simulation.visible), np.random.default_rng(0)
+            ended = [races.run(generator) for _ in range(args.trials)]
+            slow = [name for name, lag in zip(races.rows, races.lags, strict=True) if lag]
+            shares = [np.mean(["row0" in left for left in ended])]
+            shares += [np.mean([left.get(name) == 1 for left in ended for name in slow]) if slow else np.nan]
+            shares += [np.mean([name in left for left in ended for name in slow]) if slow else np.nan]
+            cells = [f"{100 * share:.1f} %" for share in shares]
+            name = f"{pretraining_seeds} x {seeds}" if seeds else "probe"
+            print(f"| {name} | {factor * simulation.visible:.1f} points | {' | '.join(cells)} |", flush=True)
 
 
 def main() -> None:
@@ -70,8 +128,12 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=300, help="number of simulated plans for each line")
     parser.add_argument("--sizes", type=int, nargs="+", default=[300, 1000, 1000], help="sizes of the test sets")
     parser.add_argument("--output", help="file for the figures, as JSON")
+    parser.add_argument("--race", action="store_true", help="simulate races instead")
     args = parser.parse_args()
     statistics.RESAMPLES = 200  # instead of 2,000: the variance is still exact enough
+    if args.race:
+        measure_races(args)
+        return
     names = ["wrong", "covered", "any wrong, before", "any wrong", "visible", "seen"]
     print(f"| pre-trainings x seeds | {' | '.join(names)} |\n{'| --- ' * (len(names) + 1)}|", flush=True)
     figures = {}

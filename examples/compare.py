@@ -5,10 +5,11 @@
 """Compare methods with plain continued pre-training at equal cost: run a plan and write the report.
 
     python examples/compare.py plan.yaml                # writes into a folder beside the plan, named after it
-    python examples/compare.py plan.yaml --dry_run      # list the runs
+    python examples/compare.py plan.yaml --dry_run      # count steps and hours, without running
     python examples/compare.py plan.yaml --num_processes 4  # four steps at once: small models on a CPU, or four GPUs
     python examples/compare.py plan.yaml --dask_scheduler tcp://host:8786  # on the workers of a Dask cluster
     python examples/compare.py plan.yaml --report_only  # write the report from the existing results
+    python examples/compare.py plan.yaml --train_best   # then train the recommended row on all labeled examples
 
 A short plan has `encoder`, `corpus: corpus.txt`, `tasks: [acl_arc]`, `methods: [dapt, varmae]`, `budget`. A full one:
 
@@ -43,15 +44,15 @@ to results/.
 """
 
 import argparse
-import shlex
 import sys
 from pathlib import Path
 
-from hf_domain.comparison.answer import answer, foresee_power
-from hf_domain.comparison.engine import list_work, run_comparison
+from hf_domain.comparison.answer import answer
+from hf_domain.comparison.dry_run import describe_work
+from hf_domain.comparison.engine import gather_results, run_comparison
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
-from hf_domain.comparison.results import gather_results
+from hf_domain.comparison.train_best import train_best
 from hf_domain.recipes import RECIPES
 from hf_domain.training.arguments import OneLineParser
 
@@ -73,17 +74,27 @@ def main() -> None:
     parser.add_argument(
         "--dask_scheduler", default=None, help="address or file of a Dask scheduler, whose workers run the steps"
     )
-    parser.add_argument("--dry_run", action="store_true", help="list the missing steps without running them")
-    parser.add_argument("--report_only", action="store_true", help="write the report from the existing results")
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument(
+        "--dry_run",
+        action="store_true",
+        help="count the missing steps, estimate the hours, and write the commands to commands.sh, without running them",
+    )
+    mode.add_argument("--report_only", action="store_true", help="write the report from the existing results")
+    mode.add_argument(
+        "--train_best",
+        action="store_true",
+        help="after the comparison: fine-tune the recommended row on training and validation examples of each task",
+    )
     args = parser.parse_args()
     output_dir = args.output_dir or args.plan.with_suffix("")
     plan = load_plan(args.plan, output_dir)
     if args.dry_run:
-        steps = list_work(plan, output_dir)
-        for step in steps:
-            print(f"{step.name}: hf-domain {step.command} {shlex.join(step.list_arguments())}")
-        if steps:
-            print(f"{len(steps)} steps. {foresee_power(plan)}")
+        print(describe_work(plan, output_dir))
+        return
+    if args.train_best:
+        for task, folder in train_best(plan, output_dir, None, args.num_processes, args.dask_scheduler).items():
+            print(f"The model for {task}: {folder}")
         return
     if args.report_only:
         gather_results(plan, output_dir)

@@ -8,13 +8,18 @@ import sys
 from pathlib import Path
 
 import pytest
+from pretended_runs import pretend, run_comparison, write_plan
 from script_runs import save_tiny_bert
 from tiny_tokenizers import SENTENCES
 from transformers import BertConfig
 
+from hf_domain.comparison import runner
+from hf_domain.comparison.plan_loading import load_plan
+
 ROOT = Path(__file__).parent.parent
 # What each takes beside its output; `{name}` is made below.
 ARGUMENTS = {
+    "agreement": "{compared} {compared}",
     "datastore": "--model_name_or_path {encoder} --corpus {corpus} --heldout {heldout} --documents 40 --passages 40 "
     "--queries 8",
     "distillation": "--lengths 8 --tokens 16 --repetitions 1",
@@ -32,13 +37,28 @@ ARGUMENTS = {
 }
 
 
+def make_comparison(folder, monkeypatch):
+    """Leave a finished comparison whose steps were only pretended."""
+    monkeypatch.setattr(runner, "digest_vocabulary", lambda encoder: "usual")
+    (folder / "task").mkdir(parents=True)
+    (folder / "corpus.txt").write_text("\n".join(SENTENCES * 20))
+    rows = [{"text": f"{text} {i}", "label": ("cat", "dog", "bird")[i % 3]} for i, text in enumerate(SENTENCES * 3)]
+    for split in ("train", "validation", "test"):
+        (folder / "task" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    methods = ["fine_tune", "dapt", "varmae", "lora"]
+    content = {"encoder": "encoder", "corpus": "corpus.txt", "tasks": ["task"], "methods": methods}
+    plan = load_plan(write_plan(content | {"budget": {"tokens": 100_000}, "evaluation": "probe"}, folder))
+    run_comparison(plan, folder / "plan", pretend)
+    return folder / "plan"
+
+
 def test_every_benchmark_is_run():
     assert {file.stem for file in (ROOT / "benchmarks").glob("*.py")} == ARGUMENTS.keys()
 
 
 @pytest.mark.benchmarks
 @pytest.mark.parametrize("name", ARGUMENTS)
-def test_benchmark_runs(name, tmp_path):
+def test_benchmark_runs(name, tmp_path, monkeypatch):
     save_tiny_bert(tmp_path / "encoder", SENTENCES)
     tokenizer = json.loads((tmp_path / "encoder/tokenizer_config.json").read_text()) | {"model_max_length": 512}
     (tmp_path / "encoder/tokenizer_config.json").write_text(json.dumps(tokenizer))
@@ -51,9 +71,12 @@ def test_benchmark_runs(name, tmp_path):
         with gzip.open(paths[each], "wt") as file:
             file.write("\n".join(f"{each} {number} {text}" for number, text in enumerate(SENTENCES * 20)) + "\n")
     paths["texts"].write_text("\n".join(json.dumps({"text": text}) for text in SENTENCES) + "\n")
+    if name == "agreement":
+        paths["compared"] = make_comparison(tmp_path / "comparison", monkeypatch)
     arguments = ARGUMENTS[name].format(**paths).split()
     output = ["--output", str(tmp_path / "result.json")]
     command = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), *arguments, *output]
     run = subprocess.run(command, cwd=tmp_path, env=os.environ, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr[-3000:]
-    assert json.loads((tmp_path / "result.json").read_text())
+    figures = json.loads((tmp_path / "result.json").read_text())
+    assert figures and (name != "agreement" or (figures["tau"], figures["low"], figures["high"]) == (1, 1, 1))

@@ -2,7 +2,6 @@
 
 import random
 import statistics
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -13,6 +12,7 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from hf_domain.comparison.costs import time_training
 from hf_domain.comparison.floors import NEAREST, score_floors
 from hf_domain.comparison.plan import Plan, Task
 from hf_domain.comparison.scores import MAJORITY, read_examples
@@ -27,8 +27,7 @@ from hf_domain.gmap.forgetting import measure_masked_lm_loss
 DOCUMENTS, BLOCKS = 2000, 64
 # A word of this many pieces counts as broken: its pieces hardly carry its meaning.
 BROKEN = 3
-# Number of timed steps, after an untimed one, and their batch size.
-TIMED_STEPS, BATCH = 3, 8
+BATCH = 8
 SEEDS = 5
 
 
@@ -154,7 +153,7 @@ def measure_facts(plan: Plan, max_seq_length: int = 128) -> Facts:
     return Facts(
         encoder=plan.encoder,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        seconds_per_token=time_training(model, blocks, tokenizer),
+        seconds_per_token=time_training(model, BATCH, max_seq_length),
         corpus=corpus,
         tasks=tasks,
         visible=visible,
@@ -179,21 +178,6 @@ def make_blocks(documents: Sequence[str], tokenizer: PreTrainedTokenizerBase, ma
 def measure_loss(model: PreTrainedModel, blocks: Dataset, tokenizer: PreTrainedTokenizerBase) -> float:
     """Return the masked-LM loss on blocks, with the same masks each time."""
     return measure_masked_lm_loss(model, blocks, DataCollatorForTokenMask(tokenizer, seed=0), batch_size=BATCH)["loss"]
-
-
-def time_training(model: PreTrainedModel, blocks: Dataset, tokenizer: PreTrainedTokenizerBase) -> float:
-    """Return the seconds per token of a training step."""
-    examples = [blocks[number % len(blocks)] for number in range(BATCH)]
-    batch = DataCollatorForTokenMask(tokenizer, seed=0)(examples)
-    model.train()
-    seconds = []
-    for _ in range(1 + TIMED_STEPS):
-        started = time.perf_counter()
-        model(**batch).loss.backward()
-        model.zero_grad()
-        seconds.append(time.perf_counter() - started)
-    model.eval()
-    return statistics.median(seconds[1:]) / int(batch["attention_mask"].sum())
 
 
 def count_tokens(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[int]:

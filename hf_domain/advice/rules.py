@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hf_domain.advice.facts import SEEDS, Facts, TaskFacts
+from hf_domain.comparison.costs import STEP_COSTS
 
 # Thresholds; our choices, unless a rule names a source.
 # A corpus is far from what the encoder knows if its masked-LM loss is this much above that of general text, in nats.
@@ -25,9 +26,6 @@ HELPFUL_VOTE = 10.0
 SHARP = 1.0
 # Maximum number of training examples of a task, so that it takes hours
 MAX_TRAIN_SAMPLES = 2000
-# Duration of a training step relative to DAPT's, from docs/papers.md; exBERT's is its paper's. Other methods train like
-# DAPT, or not at all.
-STEP_COSTS = {"varmae": 0.38, "exbert": 1.4, "fine_tune": 0.0, "average": 0.0, "gmap": 0.0, "rada": 0.0}
 
 
 @dataclass(frozen=True)

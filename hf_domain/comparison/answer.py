@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hf_domain.comparison.curves import say_price, say_where_rows_pay
 from hf_domain.comparison.plan import Plan
+from hf_domain.comparison.race import describe_left
 from hf_domain.comparison.scores import count_examples
 from hf_domain.comparison.statistics import POWER, Difference, count_needed_seeds, find_visible_difference
 from hf_domain.comparison.summary import START, Report
@@ -15,13 +16,23 @@ from hf_domain.methods import BASELINE, NO_ADAPTATION
 
 def answer(report: Report) -> list[str]:
     """Return the first sentences of a report: the answer, then its limits."""
-    limits = [describe_unlearned(report), describe_failures(report), describe_power(report)]
+    left = describe_left(report.plan.get("left", {}), report.titles)
+    limits = [left, describe_unlearned(report), describe_failures(report), describe_power(report)]
     lines = [] if count_unlearned(report) == count_runs(report) else [*recommend(report), describe_models(report)]
     return [line for line in (*lines, *limits) if line]
 
 
 def recommend(report: Report) -> list[str]:
     """Name the method to use, its certainty, its costs, what it forgets, and the command that trains it."""
+    chosen, lines = choose(report)
+    if chosen is None:
+        return []
+    curves = say_where_rows_pay(report), say_price(report)
+    return [*lines, *curves, describe_costs(chosen, report), describe_command(chosen, report)]
+
+
+def choose(report: Report) -> tuple[str | None, list[str]]:
+    """Choose the method to use, and say why; None if no row learned."""
     titles, learned = report.titles, [m for m in report.titles if any(report.scores[m].values())]
     learned = [m for m in learned if not report.unlearned[m]]
     rivals = {own: d for (own, other), d in report.decisions.items() if other == BASELINE and d and own in learned}
@@ -38,13 +49,12 @@ def recommend(report: Report) -> list[str]:
         worse = {own for own, d in rivals.items() if d.is_sure and d.mean < 0}
         rows = [method for method in learned if method not in worse]
         if not rows:
-            return []
+            return None, []
         chosen = min(rows, key=lambda method: sum(get_training_seconds(report, method)))
         cheapest = "no row is surely better, and it costs the least"
         reason = cheapest if len(learned) > 1 else "it is the only row whose runs all learned"
         lines = [f"Nothing is decided. Use {titles[chosen]}: {reason}.", describe_largest(rivals, report)]
-    curves = say_where_rows_pay(report), say_price(report)
-    return [*lines, *curves, describe_costs(chosen, report), describe_command(chosen, report)]
+    return chosen, lines
 
 
 def describe(difference: Difference, report: Report, sign: int = 1) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from hf_domain.comparison.statistics import CONFIDENCE, average_tasks
-from hf_domain.comparison.summary import Report
+from hf_domain.comparison.summary import Report, say_nothing
 from hf_domain.methods import BASELINE, NO_ADAPTATION
 
 
@@ -26,7 +26,7 @@ def make_curve_table(report: Report) -> pd.DataFrame:
 def format_point(report: Report, method: str) -> str:
     """Write the mean of a row over its tasks, and its gain with its 95 % interval."""
     if (mean := average_scores(report, method)) is None:
-        return "no result"
+        return say_nothing(report, method)
     gain = report.gains.get(method)
     if gain is None or gain.low is None:
         return f"{mean:.1f}"

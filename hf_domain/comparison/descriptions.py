@@ -6,7 +6,7 @@ therefore has another place, and what was made before stays.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
 from importlib.metadata import version
@@ -78,7 +78,12 @@ class Job:
 
 
 def list_jobs(plan: Plan, output_dir: Path) -> list[Job]:
-    """List the steps of a plan with their descriptions, each after those it needs.
+    """List the steps of a plan with their descriptions, each after those it needs; see `describe_steps`."""
+    return describe_steps(plan, output_dir, list_steps(plan, output_dir))
+
+
+def describe_steps(plan: Plan, output_dir: Path, steps: Sequence[Step]) -> list[Job]:
+    """Describe steps.
 
     The flags of the steps name the folders by their addresses. Descriptions hold paths relative to the folder of the
     comparison, so that a result is the same in another one.
@@ -86,8 +91,9 @@ def list_jobs(plan: Plan, output_dir: Path) -> list[Job]:
     Args:
         plan: What is compared.
         output_dir: Where the steps write.
+        steps: Each after those it needs.
     """
-    steps, root = list_steps(plan, output_dir), find_root(plan, output_dir)
+    root = find_root(plan, output_dir)
     versions = list_versions()
     made = {name for step in steps for flag, name in step.flags.items() if flag in ("output_dir", "held_out_file")}
     addresses: dict[str, str] = {}

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from uuid import uuid4
@@ -15,11 +15,13 @@ from dask.system import CPU_COUNT
 from distributed import Client, Future, KilledWorker, wait
 
 from hf_domain.clusters import open_client, open_local_client
+from hf_domain.comparison.costs import Speeds
 from hf_domain.comparison.default_flags import CACHES
 from hf_domain.comparison.descriptions import Job, list_jobs
 from hf_domain.comparison.models import drop_models, has_model, list_kept
 from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.progress import ProgressView
+from hf_domain.comparison.race import find_left, list_due, list_needed
 from hf_domain.comparison.results import Result, describe_plan, find_results, get_path
 from hf_domain.comparison.runner import (
     Execute,
@@ -56,7 +58,7 @@ def run_comparison(
         dask_scheduler: Runs the steps on this cluster instead, see `open_client`; its workers see the same files.
 
     Returns:
-        The results of all steps, those that failed included.
+        The results of all steps, those that failed included; without the steps of rows that left the race before them.
 
     Raises:
         ValueError: See `prepare_jobs`; another process runs a comparison in this folder.
@@ -67,12 +69,11 @@ def run_comparison(
     plan = replace(plan, path=plan.folder.resolve() / plan.path.name)
     output_dir = output_dir.resolve()
     jobs, results = prepare_jobs(plan, output_dir)
-    addresses = {job.name: job.address for job in jobs}
-    lacking = find_lacking(plan, jobs, results, output_dir)
+    lacking = find_lacking(plan, list_due(plan, jobs, results), results, output_dir)
     with lock_folder(output_dir), open_cluster(num_processes, dask_scheduler) if lacking else nullcontext() as cluster:
         for name in ("locks", "results"):
             (output_dir / name).mkdir(exist_ok=True)
-        write_json(output_dir / "plan.json", describe_plan(plan, output_dir, addresses))
+        write_plan_file(plan, jobs, results, output_dir)
         drop_models(output_dir, results, list_kept(plan.keep_models, results))
         tried: set[str] = set()
         while cluster is not None and lacking:
@@ -82,8 +83,28 @@ def run_comparison(
                 get_path(output_dir, job.address).unlink(missing_ok=True)
             run_jobs(client, missing, results, plan, output_dir, execute or run)
             tried |= lacking
-            lacking = find_lacking(plan, jobs, results, output_dir) - tried
-    return [results[job.name] for job in jobs]
+            lacking = find_lacking(plan, list_due(plan, jobs, results), results, output_dir) - tried
+            write_plan_file(plan, jobs, results, output_dir)
+    return [results[job.name] for job in jobs if job.name in results]
+
+
+def gather_results(plan: Plan, output_dir: Path) -> None:
+    """Make a folder of results, also of several machines, ready for the report of a plan.
+
+    Raises:
+        FileNotFoundError: It has no result of the plan.
+    """
+    jobs = list_jobs(plan, output_dir)
+    if not (results := find_results(output_dir, {job.name: job.address for job in jobs})):
+        raise FileNotFoundError(f"{output_dir} has no results of the plan {plan.path}. Run the comparison first.")
+    write_plan_file(plan, jobs, results, output_dir)
+
+
+def write_plan_file(plan: Plan, jobs: list[Job], results: Mapping[str, Result], output_dir: Path) -> None:
+    """Write what a report needs beside the results: the plan, the addresses of its steps, and who left the race."""
+    left = {row: asdict(one) for row, one in find_left(plan, jobs, results).items()}
+    addresses = {job.name: job.address for job in jobs}
+    write_json(output_dir / "plan.json", describe_plan(plan, output_dir, addresses, left))
 
 
 def prepare_jobs(plan: Plan, output_dir: Path) -> tuple[list[Job], dict[str, Result]]:
@@ -114,7 +135,7 @@ def find_lacking(plan: Plan, jobs: list[Job], results: Mapping[str, Result], out
         needed = [by_name[need] for need in by_name[name].step.needs]
         return all(has_output(job.step, output_dir / "steps" / job.address) for job in needed)
 
-    kept = list_kept(plan.keep_models, results)
+    kept = list_kept(plan.keep_models, results) & by_name.keys()
     return {name for name in kept if not has_model(output_dir, results[name]) and can_be_made(name)}
 
 
@@ -131,13 +152,14 @@ def list_missing(jobs: list[Job], lacking: set[str], output_dir: Path) -> list[J
 
 
 def list_work(plan: Plan, output_dir: Path) -> list[Step]:
-    """List the steps that `run_comparison` would run.
+    """List the steps that `run_comparison` would run; in a race, if no more row leaves.
 
     Raises:
         ValueError: See `prepare_jobs`.
     """
     jobs, results = prepare_jobs(plan, output_dir)
-    return [job.step for job in list_missing(jobs, find_lacking(plan, jobs, results, output_dir), output_dir)]
+    needed = list_needed(jobs, find_left(plan, jobs, results)) if plan.race else jobs
+    return [job.step for job in list_missing(jobs, find_lacking(plan, needed, results, output_dir), output_dir)]
 
 
 @contextmanager
@@ -171,7 +193,7 @@ def run_jobs(
     # Other keys than those of a comparison that was killed: its steps may still be about to end.
     own = uuid4().hex
     try:
-        with ProgressView(jobs, results, output_dir, client) as view:
+        with ProgressView(jobs, Speeds(plan, output_dir), output_dir, client) as view:
             while waiting or running:
                 workers = list(client.scheduler_info(n_workers=-1)["workers"].values())
                 while len(running) < sum(worker["nthreads"] for worker in workers):

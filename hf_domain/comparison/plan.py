@@ -111,6 +111,8 @@ class Plan:
     """Rates of fine-tuning to choose from: each method takes the best on a task's validation set, at the first seed."""
     labels: list[float] = field(default_factory=list)
     """Shares of the training examples with which rows are scored as well, beside all of them."""
+    race: bool = False
+    """Whether rows that are clearly behind on validation leave at a number of tokens, see `race`."""
     keep_models: Literal["best", "all", "none"] = "best"
     """Which fine-tuned models are kept; best: for each task the one with the best validation score."""
     pretraining: dict[str, Any] = field(default_factory=dict)

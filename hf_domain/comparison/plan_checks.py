@@ -82,6 +82,7 @@ def _check_costs(plan: Plan) -> list[str]:
         problems.append("learning_rates are of fine-tuning, a probe has none: leave them out")
     if len(set(plan.learning_rates)) < len(plan.learning_rates) or len(plan.learning_rates) == 1:
         problems.append(f"learning_rates must be two different ones or more, got {plan.learning_rates}")
+    problems += _check_race(plan)
     given = [plan.fine_tuning, *(entry.options for entry in plan.tasks.values())]
     given += [method.fine_tuning for method in plan.methods.values()]
     if plan.learning_rates and any("learning_rate" in flags for flags in given):
@@ -116,6 +117,20 @@ def _check_rungs(plan: Plan) -> list[str]:
     for name, method in plan.methods.items():
         if not 0 < method.share < 1:
             problems.append(f"methods: {name}: share must be between 0 and 1, but is {method.share}")
+    return problems
+
+
+def _check_race(plan: Plan) -> list[str]:
+    """List why rows cannot leave a race."""
+    if not plan.race:
+        return []
+    problems = []
+    if len(plan.budget.rungs) < 2:
+        problems.append(f"race needs a list of tokens, at which rows can leave, but budget is {plan.budget.tokens}")
+    if plan.learning_rates:
+        problems.append("race: learning_rates are tried at the largest number of tokens, before any row can leave")
+    if plan.evaluation != "probe" and len(plan.seeds) < 2:
+        problems.append(f"race needs two seeds or more, or evaluation: probe, but seeds are {plan.seeds}")
     return problems
 
 

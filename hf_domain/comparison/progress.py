@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import mean
 from typing import Self
 
 from distributed import Client, Future
 from tqdm.auto import tqdm
 
+from hf_domain.comparison.costs import SECONDS_OF_START, Speeds, count_steps_before
 from hf_domain.comparison.descriptions import Job
 from hf_domain.comparison.results import Result
 from hf_domain.comparison.runner import Attempt
 from hf_domain.training.terminal import format_seconds
 
 # A line of `Progress` in training/terminal.py.
-TRAINED = re.compile(r"step (\d+)/(\d+): loss ([\d.e+-]+|nan)")
+TRAINED = re.compile(r"step (\d+)/(\d+): loss ([\d.e+-]+|nan)(?:.*?(?:(\d+) days?, )?(\d+):(\d\d):(\d\d) left)?")
 END_OF_LOG = 4096  # bytes
 BAR = "{desc}: {percentage:3.0f}% |{bar:20}| {n_fmt}/{total_fmt} steps{postfix}"
 
@@ -34,6 +34,8 @@ class Run:
     max_steps: int = 0
     """Of its training; 0 where it does not train, or not yet."""
     loss: str = ""
+    left: float | None = None
+    """Seconds that the rest of its training takes, as it said itself; None if it has not."""
 
     def __str__(self) -> str:
         trained = f"step {self.step}/{self.max_steps}, loss {self.loss}, " if self.max_steps else ""
@@ -43,8 +45,8 @@ class Run:
 class ProgressView:
     """A bar of all steps and a line for each that runs; where nobody looks, a line for each that ended."""
 
-    def __init__(self, jobs: list[Job], results: Mapping[str, Result], output_dir: Path, client: Client) -> None:
-        self.jobs, self.results, self.output_dir, self.client = jobs, results, output_dir, client
+    def __init__(self, jobs: list[Job], speeds: Speeds, output_dir: Path, client: Client) -> None:
+        self.jobs, self.speeds, self.output_dir, self.client = jobs, speeds, output_dir, client
         self.is_seen = sys.stderr.isatty()
         self.lines: list[tqdm] = []
         self.ended = 0
@@ -70,6 +72,8 @@ class ProgressView:
             workers: How many there are.
         """
         self.ended += 1
+        if result.seconds is not None:
+            self.speeds.add_result(job.step, result.seconds, result.max_steps)
         self.bar.update()
         took = "" if result.seconds is None else f" in {format_seconds(result.seconds)}"
         told = f"done{took}" if result.is_done else f"failed: {result.error.strip().splitlines()[-1]}"
@@ -98,7 +102,7 @@ class ProgressView:
 
     def describe_rest(self, rest: list[Job], runs: Mapping[str, Run], workers: int) -> str:
         """Say how many minutes remain, as far as anything was measured, or that there is no worker."""
-        minutes = estimate_minutes(rest, list(self.results.values()), runs)
+        minutes = estimate_minutes(rest, self.speeds, runs)
         return "no worker yet" if not workers else "" if minutes is None else f"{minutes / workers:.0f} min left"
 
 
@@ -114,30 +118,37 @@ def read_run(folder: Path) -> Run | None:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - END_OF_LOG))
         found = TRAINED.findall(file.read().decode("utf-8", errors="replace"))
-    return Run(seconds, int(found[-1][0]), int(found[-1][1]), found[-1][2]) if found else Run(seconds)
+    if not found:
+        return Run(seconds)
+    step, max_steps, loss, *time_left = found[-1]
+    left = None
+    if time_left[1]:
+        days, hours, minutes, rest = (int(part or 0) for part in time_left)
+        left = max(0.0, 86400 * days + 3600 * hours + 60 * minutes + rest - (time.time() - log.stat().st_mtime))
+    return Run(seconds, int(step), int(max_steps), loss, left)
 
 
-def estimate_minutes(jobs: list[Job], results: list[Result], runs: Mapping[str, Run]) -> float | None:
-    """Estimate what steps take one after the other; None before any was measured.
+def estimate_minutes(jobs: list[Job], speeds: Speeds, runs: Mapping[str, Run]) -> float | None:
+    """Estimate what steps take one after the other; None as long as nothing tells it.
 
     Args:
         jobs: Steps that have not ended.
-        results: Whose seconds tell those of others: of the same kind and method, else of the same kind.
-        runs: How far those are that run, by name.
+        speeds: Of those that have.
+        runs: How far those are that run, by name: what they say of themselves tells the others, too.
     """
-    measured: dict[tuple[str, ...], list[float]] = {}
-    for result in results:
-        if result.seconds is not None:
-            for group in ((result.step.kind, str(result.step.method)), (result.step.kind,), ()):
-                measured.setdefault(group, []).append(result.seconds)
-    if not measured:
-        return None
+    known, steps = speeds.copy(), {job.name: job.step for job in jobs}
+    for name, run in runs.items():
+        if run.left is not None and run.step < run.max_steps:
+            step, trained = steps[name], run.max_steps - count_steps_before(steps[name].flags)
+            work = speeds.count_work(step) * (run.max_steps - run.step) / trained
+            known.add(step.kind, step.command, step.method, SECONDS_OF_START + run.left, work)
     seconds = 0.0
     for job in jobs:
-        groups = ((job.step.kind, str(job.step.method)), (job.step.kind,), ())
-        expected = mean(next(measured[group] for group in groups if group in measured))
-        run = runs.get(job.name)
-        if run is not None and run.step:
-            expected = run.seconds * run.max_steps / run.step
-        seconds += max(0.0, expected - (run.seconds if run is not None else 0.0))
+        own = runs.get(job.name)
+        if own is not None and own.left is not None:
+            seconds += own.left
+        elif (expected := known.foretell(job.step)) is None:
+            return None
+        else:
+            seconds += max(0.0, expected - (0.0 if own is None else own.seconds))
     return seconds / 60

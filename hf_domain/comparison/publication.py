@@ -30,6 +30,7 @@ MADE_FILES = ("README.md", "report.json", "*.png")
 # What a comparison keeps in its own folder.
 KEPT = ("steps", "results", "data", "texts", "passages", "memories", "locks")
 # What the Hub calls a kind of tasks; the others classify texts.
+ENCODER = "fill-mask"
 HUB_TASKS = {"ner": "token-classification", "qa": "question-answering"}
 WITHOUT_PACKAGE = "import sys\nsys.modules['hf_domain'] = None\n"
 
@@ -63,6 +64,7 @@ def make_publication(
     method: str | None = None,
     corpus: str | None = None,
     task: str | None = None,
+    source: Source | None = None,
 ) -> Path:
     """Gather a model that a comparison trained, and write its card from the results.
 
@@ -81,6 +83,7 @@ def make_publication(
         method: Of the plan: its encoder is published.
         corpus: Of the plan; what that encoder was trained on. Of TAPT, and of what starts from it, the task.
         task: Of the plan: the fine-tuned model with the best validation score is published instead of an encoder.
+        source: The model itself, instead of a method and a corpus, or a task.
 
     Returns:
         The folder.
@@ -96,9 +99,9 @@ def make_publication(
     check_replaceable(folder, output_dir)
     check_replaceable(unfinished, output_dir, is_whole=False)
     results = read_results(output_dir)
-    if task is not None:
+    if source is None and task is not None:
         source = find_fine_tuned(output_dir, results, task)
-    else:
+    elif source is None:
         source = find_encoder(output_dir, results, str(method), str(corpus))
     report, result = write_report(output_dir), source.result
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -119,7 +122,7 @@ def make_publication(
         pictures.append("training.png")
     encoder, stages = find_start(report.plan, source.method)
     recipe = RECIPES[report.plan["methods"][source.method]["recipe"]]
-    if task is not None and (recipe.method is not None or recipe.averages):
+    if source.hub_task != ENCODER and (recipe.method is not None or recipe.averages):
         stages.append(recipe.title)
     # The cards of the others say so themselves.
     elif source.card and METHODS[source.card].keeps_encoder and "expanded_vocabulary" in result.step.flags:
@@ -169,7 +172,7 @@ def find_encoder(output_dir: Path, results: Mapping[str, Result], method: str, c
             f"{method} makes no model of a domain (its recipe is {recipes[method]}): publish one of "
             f"{', '.join(made) or 'another plan'}"
         )
-    return Source(results[name], trained, method, card, "fill-mask", list_tasks(name, method, results))
+    return Source(results[name], trained, method, card, ENCODER, list_tasks(name, method, results))
 
 
 def find_fine_tuned(output_dir: Path, results: Mapping[str, Result], task: str) -> Source:
@@ -206,6 +209,11 @@ def list_settings(result: Result) -> dict[str, Any]:
 def describe_row(source: Source, report: Report) -> str:
     """Say which row of the table a model is of, and how a fine-tuned one was chosen."""
     row = find_row(report, source.method)
+    if source.result.step.kind == "best":
+        return (
+            f"This model is made as {row}, and was fine-tuned on all labeled examples, also those for validation. "
+            "So it has no score of its own: those of the row are of models that were trained without them."
+        )
     if source.result.score is None:
         return f"{row} is this model."
     return (
@@ -271,7 +279,7 @@ def make_results(report: Report) -> str:
 def describe_text(step: Description, plan: dict[str, Any]) -> str:
     """Say what a model was trained on: a corpus of the plan, files of its own, or the texts of a task."""
     if step.task is not None:
-        return f"the training texts of {step.task}"
+        return f"{'all labeled' if step.kind == 'best' else 'the training'} texts of {step.task}"
     files = step.flags["train_file"]
     if files == plan["corpora"][step.corpus]["train_file"]:
         return str(step.corpus)

@@ -14,7 +14,7 @@ from hf_domain.comparison.figures import draw
 from hf_domain.comparison.models import find_models
 from hf_domain.comparison.results import read_results
 from hf_domain.comparison.statistics import Difference, compute_interval
-from hf_domain.comparison.summary import Report, read_report
+from hf_domain.comparison.summary import Report, read_report, say_nothing
 from hf_domain.files import read_json, write_json, write_text
 from hf_domain.methods import BASELINE
 
@@ -97,7 +97,11 @@ def format_means(report: Report, method: str) -> dict[str, str]:
     """Write the mean of a row over its tasks, and its differences to the rows it is compared with."""
     means = [statistics.mean(seeds.values()) for seeds in report.scores[method].values() if seeds]
     count = len(means)
-    row = {"mean": f"{statistics.mean(means):.1f} ({count} task{'s' * (count > 1)})" if means else "no result"}
+    row = {
+        "mean": f"{statistics.mean(means):.1f} ({count} task{'s' * (count > 1)})"
+        if means
+        else say_nothing(report, method)
+    }
     pairs = {other: difference for (own, other), difference in report.decisions.items() if own == method}
     counterpart = next((other for other in pairs if other != BASELINE), None)
     new_task = ""
@@ -126,7 +130,7 @@ def format_cell(report: Report, method: str, task: str) -> str:
     if tasks is not None and task not in tasks:
         return ""
     if not scores:
-        return "no result"
+        return say_nothing(report, method)
     cell = f"{statistics.mean(scores):.1f}"
     if len(scores) > 1:
         cell += f" ± {compute_interval(scores):.1f}"

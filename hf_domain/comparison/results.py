@@ -8,12 +8,14 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from hf_domain.comparison.descriptions import Description, list_jobs
+from hf_domain.comparison.descriptions import Description
 from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.scores import MAJORITY, Predictions
 from hf_domain.files import read_json, write_json
 
 logger = logging.getLogger(__name__)
+
+PREDICTIONS = {"predictions", "validation"}
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class Result:
     floors: dict[str, float] = field(default_factory=dict)
     """What is scored without any training, see `score_floors`."""
     predictions: Predictions | None = None
+    validation: Predictions | None = None
+    """For the validation set, by which rows leave a race."""
     milliseconds_per_text: float | None = None
 
     @property
@@ -56,15 +60,16 @@ class Result:
     def to_json(self) -> dict[str, Any]:
         """Return what its file holds; what was not measured is left out."""
         content = {item.name: getattr(self, item.name) for item in fields(self)}
-        content |= {"step": asdict(self.step), "predictions": self.predictions and self.predictions.to_json()}
+        content["step"] = asdict(self.step)
+        content |= {name: (own := getattr(self, name)) and own.to_json() for name in PREDICTIONS}
         return {name: value for name, value in content.items() if value not in (None, "", {})}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Undo `to_json`."""
         content = {**content, "step": Description(**content["step"])}
-        if "predictions" in content:
-            content["predictions"] = Predictions.from_json(content["predictions"])
+        for name in PREDICTIONS & content.keys():
+            content[name] = Predictions.from_json(content[name])
         return cls(**content)
 
 
@@ -116,37 +121,34 @@ def read_results(output_dir: Path) -> dict[str, Result]:
     return find_results(output_dir, plan["steps"])
 
 
-def describe_plan(plan: Plan, output_dir: Path, addresses: Mapping[str, str]) -> dict[str, Any]:
+def describe_plan(
+    plan: Plan, output_dir: Path, addresses: Mapping[str, str], left: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Return what a report says of the plan; its paths start from `folder`, which is relative to `output_dir`.
 
     Args:
         plan: What is compared.
         output_dir: Of the comparison.
         addresses: Of the steps, by their names.
+        left: The rows that left the race, as JSON has them.
     """
-    titles = {name: plan.get_recipe(name).title for name in plan.methods}
-    for name, method in plan.methods.items():
-        titles[name] += "" if method.recipe == name else f" ({name})"
-        titles[name] += "" if method.after is None else f", after {method.after}"
     content = asdict(plan)
     folder = os.path.relpath(plan.folder.resolve(), output_dir.resolve())
     pairs = [list(pair) for pair in plan.list_pairs()]
     return content | {
         "path": plan.path.name,
         "folder": folder,
-        "titles": titles,
+        "titles": list_titles(plan),
         "pairs": pairs,
         "steps": {**addresses},
+        "left": {**(left or {})},
     }
 
 
-def gather_results(plan: Plan, output_dir: Path) -> None:
-    """Make a folder of results, also of several machines, ready for the report of a plan.
-
-    Raises:
-        FileNotFoundError: It has no result of the plan.
-    """
-    addresses = {job.name: job.address for job in list_jobs(plan, output_dir)}
-    if not find_results(output_dir, addresses):
-        raise FileNotFoundError(f"{output_dir} has no results of the plan {plan.path}. Run the comparison first.")
-    write_json(output_dir / "plan.json", describe_plan(plan, output_dir, addresses))
+def list_titles(plan: Plan) -> dict[str, str]:
+    """Return the titles of the rows by the names of the methods."""
+    titles = {name: plan.get_recipe(name).title for name in plan.methods}
+    for name, method in plan.methods.items():
+        titles[name] += "" if method.recipe == name else f" ({name})"
+        titles[name] += "" if method.after is None else f", after {method.after}"
+    return titles

@@ -41,7 +41,7 @@ PRELOADED = [
     for name in ("comparison.runner", "training.pretraining", "training.fine_tuning", "rada.passages", "gmap.reader")
 ]
 # Kinds of steps whose folder others read; of the rest they read the result alone.
-READ_BY_OTHERS = ("vocabulary", "datastore", "trunk", "pretraining", "average")
+READ_BY_OTHERS = ("vocabulary", "datastore", "trunk", "pretraining", "average", "best")
 # Exit code of a step on Ctrl-C, which a terminal sends to every process.
 INTERRUPTED = 130
 # How soon a step ends that nobody waits for.
@@ -140,7 +140,7 @@ def has_output(step: Step, folder: Path) -> bool:
     if step.kind not in READ_BY_OTHERS:
         return True
     attempt = Attempt.read(folder)
-    is_there = step.kind not in ("pretraining", "average") or any(folder.glob("*.safetensors"))
+    is_there = step.kind not in ("pretraining", "average", "best") or any(folder.glob("*.safetensors"))
     if step.kind == "trunk":
         is_there = find_checkpoint(folder) is not None
     return is_there and attempt is not None and attempt.done
@@ -173,10 +173,7 @@ def run_step(job: Job, plan: Plan, folder: Path, needed: Mapping[str, Result], e
     started = time.perf_counter()
     try:
         step = choose_learning_rate(fit_to_minutes(step, plan, needed), plan, needed)
-        if step.task is not None and step.kind in ("pretraining", "probe", "datastore"):
-            task = plan.tasks[step.task]
-            file, names = plan.folder / task.get_file("train"), task.options.get("text_column_names")
-            write_task_text(task.kind, file, folder.parents[1] / "texts" / f"{step.task}.txt", names)
+        write_step_text(step, plan, folder.parents[1])
         execute(step, plan, folder)
         seconds += time.perf_counter() - started
         output = read_output(step, plan, folder)
@@ -186,6 +183,15 @@ def run_step(job: Job, plan: Plan, folder: Path, needed: Mapping[str, Result], e
     except Exception as error:  # whatever it is: the other runs go on, and the report tells of this one
         return Result(description, "failed", f"{error}" or type(error).__name__, environment=describe_environment())
     return Result(description, "done", seconds=seconds, environment=describe_environment(), **output)
+
+
+def write_step_text(step: Step, plan: Plan, output_dir: Path) -> None:
+    """Write the text of a task for a step that trains an encoder on it, or builds a datastore of it."""
+    if step.task is None or step.kind not in ("pretraining", "trunk", "probe", "datastore"):
+        return
+    task = plan.tasks[step.task]
+    file, names = plan.folder / task.get_file("train"), task.options.get("text_column_names")
+    write_task_text(task.kind, file, output_dir / "texts" / f"{step.task}.txt", names)
 
 
 def count_seconds(attempt: Attempt, checkpoint: Path) -> float:
@@ -305,12 +311,25 @@ def read_output(step: Step, plan: Plan, folder: Path) -> dict[str, Any]:
         predictions = read_predictions(task, step.flags, plan.folder, folder, step.fold)
         scores, floors = predictions.score(), score_floors(task, step.flags, plan.folder)
         output |= {"score": scores.compute(), "floors": floors, "predictions": predictions}
+        output["validation"] = read_predictions(task, step.flags, plan.folder, folder, step.fold, "validation")
+        output["metrics"] = metrics | read_choices(folder)
         output["milliseconds_per_text"] = 1000 * metrics["predict_runtime"] / len(scores)  # of QA: a question
     # Which fine-tuned models are kept is known once others have ended.
     if step.kind in ("tuning", "probe", "evaluation", "trunk"):
         for file in folder.glob(WEIGHTS):
             file.unlink()
     return output
+
+
+def read_choices(folder: Path) -> dict[str, Any]:
+    """Return what a fine-tuning chose on validation: the epoch of its weights, and thresholds of several labels."""
+    state, config = (read_json(file) if file.is_file() else {} for file in (folder / STATE, folder / "config.json"))
+    chosen = {}
+    if state.get("best_global_step"):
+        chosen["best_epoch"] = state["epoch"] * state["best_global_step"] / state["global_step"]
+    if config.get("label_thresholds"):
+        chosen["label_thresholds"] = config["label_thresholds"]
+    return chosen
 
 
 def digest_vocabulary(encoder: str) -> str:

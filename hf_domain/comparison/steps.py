@@ -35,8 +35,9 @@ class Step:
     name: str
     """Name of its folder and of its result."""
     kind: Literal[
-        "vocabulary", "datastore", "probe", "trunk", "pretraining", "average", "evaluation", "tuning", "fine_tuning"
-    ]
+        "vocabulary", "datastore", "probe", "trunk", "pretraining", "average", "evaluation", "tuning", "fine_tuning",
+        "best",
+    ]  # fmt: skip
     command: str
     """Of `hf-domain`."""
     flags: Mapping[str, Any]

@@ -72,6 +72,12 @@ class Report:
         return self.plan["titles"]
 
 
+def say_nothing(report: Report, method: str) -> str:
+    """Return what stands in the place of a score that is not there."""
+    left = report.plan.get("left", {}).get(method)
+    return "no result" if left is None else f"left at {left['rung']:,} tokens"
+
+
 def read_report(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
     """Gather what the results say, at the largest budget and with all labels; what they say of less is in it."""
     whole = {name: result for name, result in results.items() if result.step.labels is None}

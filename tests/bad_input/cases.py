@@ -827,6 +827,9 @@ PLANS = [
     plan("budget of True", ("budget", "True"), budget={"tokens": True}),
     plan("negative budget", ("budget", "-5"), budget={"tokens": -5}),
     plan("no budget", ("budget", "0"), budget={"tokens": 0}),
+    plan("race over one budget", ("race", "list of tokens", "512"), race=True),
+    plan("race of one seed", ("race", "two seeds", "[1]"), race=True, seeds=[1], budget={"tokens": [512, 5120]}),
+    plan("race that is a word", ("race", "fast"), race="fast"),
     plan("two budgets", ("budget", "minutes"), budget={"tokens": 5, "minutes": 1}),
     plan("budget smaller than a step", ("budget", "5"), budget={"tokens": 5}),
     plan("budget is a text", ("budget", "many"), budget={"tokens": "many"}),
@@ -932,6 +935,9 @@ PLANS = [
     Case("compare", "no process", ("num_processes", "0"), {"num_processes": 0, "dry_run": None}),
     Case("compare", "output is a file", ("corpus.txt",), {"output_dir": "corpus.txt", "dry_run": None}),
     Case("compare", "report of nothing", ("results", "out"), {"report_only": True, "dry_run": None}),
+    Case("compare", "best of nothing", ("--train_best", "has ended"), {"train_best": True, "dry_run": None}),
+    Case("compare", "two modes", ("--train_best", "--dry_run"), {"train_best": True}),
+    Case("compare", "read-only output of a dry run", ("sealed/out",), {"output_dir": "sealed/out"}, fault="read-only"),
     Case(
         "compare", "read-only output", ("sealed/out",), {"output_dir": "sealed/out", "dry_run": None}, fault="read-only"
     ),

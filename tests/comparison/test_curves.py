@@ -79,6 +79,18 @@ def test_rows_of_two_stages_share_each_rung(several, tmp_path):
     assert steps["gmap-animals-2560-seed1"].flags["model_name_or_path"] == "plan/steps/dapt-pets-2560"
 
 
+def test_the_text_of_a_task_is_there_for_its_trunk(several, tmp_path):
+    several["methods"] = {"tapt": {"tasks": ["animals"]}}
+
+    def run(step, plan, folder):
+        if step.kind == "trunk":
+            assert "the cat sat on the mat 0\n" in (plan.folder / step.flags["train_file"]).read_text()
+        pretend(step, plan, folder)
+
+    results = run_comparison(load_plan(write_plan(several, tmp_path)), tmp_path / "plan", run)
+    assert {result.step.kind for result in results} >= {"trunk"} and all(result.is_done for result in results)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -2,16 +2,17 @@
 
 import sys
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from pretended_runs import pretend, run_comparison, write_plan
 
 from hf_domain.comparison import progress
+from hf_domain.comparison.costs import SECONDS_OF_START, Speeds
 from hf_domain.comparison.descriptions import list_jobs
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.progress import Run, estimate_minutes, read_run
-from hf_domain.comparison.results import Result
 from hf_domain.comparison.runner import Attempt
 
 
@@ -23,26 +24,38 @@ def test_run_is_read_from_its_log(tmp_path):
     lines = "".join(f"step {step}/200: loss {1 + 1 / step:.4g}, 0:10:00 left\n" for step in range(1, 151))
     (tmp_path / "log.txt").write_text(f"Training on cpu: 200 steps of 4 examples\n{lines}step 151/2")
     run = read_run(tmp_path)
-    assert (run.step, run.max_steps, run.loss) == (150, 200, "1.007")
+    assert (run.step, run.max_steps, run.loss) == (150, 200, "1.007") and run.left == pytest.approx(600, abs=5)
     assert str(run).startswith("step 150/200, loss 1.007, 0:01:3")
     Attempt("dapt-pets-00000000", time.time(), 0.0, done=True).write(tmp_path)
     assert read_run(tmp_path) is None
 
 
 def test_minutes_left_follow_from_measured_speeds(plan, tmp_path):
+    """Of a step that runs, what it says itself counts, and for the others until some have ended."""
     jobs = {job.name: job for job in list_jobs(plan, tmp_path / "plan")}
+    speeds = Speeds(plan, tmp_path / "plan")
+    dapt, again = jobs["dapt-animals-seed1"], jobs["dapt-animals-seed2"]
+    assert estimate_minutes([dapt], speeds, {}) is None
+    assert estimate_minutes([dapt, again], speeds, {dapt.name: Run(30.0)}) is None
+    run = Run(30.0, 10, 40, "1.0", left=90.0)
+    assert estimate_minutes([dapt], speeds, {dapt.name: run}) == pytest.approx(1.5)
+    whole = 90.0 * 40 / 30 + SECONDS_OF_START
+    assert estimate_minutes([dapt, again], speeds, {dapt.name: run}) == pytest.approx((90 + whole) / 60)
+    assert estimate_minutes([again], speeds, {}) is None  # nothing is kept of what only ran
+    speeds.add_result(dapt.step, 60.0, None)
+    assert estimate_minutes([again], speeds, {}) == pytest.approx(1)
+    assert estimate_minutes([again], speeds, {again.name: Run(45.0)}) == pytest.approx(0.25)
 
-    def measure(name, seconds):
-        return Result(jobs[name].description, "done", seconds=seconds)
 
-    dapt, other = jobs["dapt-animals-seed2"], jobs["varmae-animals-seed1"]
-    assert estimate_minutes([dapt], [], {}) is None
-    results = [measure("dapt-animals-seed1", 60.0), measure("fine_tune-animals-seed1", 120.0)]
-    assert estimate_minutes([dapt], results, {}) == pytest.approx(1)  # as the same method
-    assert estimate_minutes([other], results, {}) == pytest.approx(1.5)  # as the same kind
-    assert estimate_minutes([jobs["dapt-pets"]], results, {}) == pytest.approx(1.5)  # as anything
-    assert estimate_minutes([dapt], results, {dapt.name: Run(45.0)}) == pytest.approx(0.25)
-    assert estimate_minutes([dapt], results, {dapt.name: Run(30.0, 10, 40, "1.0")}) == pytest.approx(1.5)
+def test_a_step_that_goes_on_from_a_checkpoint_tells_the_speed_of_its_own_part(plan, tmp_path):
+    jobs = {job.name: job for job in list_jobs(plan, tmp_path / "plan")}
+    step = jobs["dapt-pets"].step.change(max_steps=100, resume_from_checkpoint="plan/steps/a/checkpoint-80")
+    run = Run(1.0, 90, 100, "1.0", left=10.0)  # ten steps in ten seconds
+    other = replace(jobs["slow-pets"], step=jobs["slow-pets"].step.change(max_steps=200))
+    minutes = estimate_minutes(
+        [replace(jobs["dapt-pets"], step=step), other], Speeds(plan, tmp_path), {"dapt-pets": run}
+    )
+    assert minutes == pytest.approx((10 + SECONDS_OF_START + 200) / 60)
 
 
 def test_terminal_shows_what_runs(content, tmp_path, monkeypatch, capsys):
@@ -80,6 +93,6 @@ def test_dashboard_is_linked_where_it_has_pages(monkeypatch, tmp_path, capsys):
     client = SimpleNamespace(dashboard_link="http://127.0.0.1:8787/status")
     for found, expected in ((None, 0), (object(), 1)):
         monkeypatch.setattr(progress, "find_spec", lambda name, found=found: found)
-        with progress.ProgressView([], {}, tmp_path, client):
+        with progress.ProgressView([], None, tmp_path, client):
             pass
         assert capsys.readouterr().err.count(client.dashboard_link) == expected

@@ -9,10 +9,10 @@ from script_runs import save_tiny_bert
 
 from hf_domain.comparison import descriptions
 from hf_domain.comparison.descriptions import list_jobs
-from hf_domain.comparison.engine import find_lacking
+from hf_domain.comparison.engine import find_lacking, gather_results
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
-from hf_domain.comparison.results import find_results, gather_results, read_results
+from hf_domain.comparison.results import find_results, read_results
 from hf_domain.comparison.steps import list_steps
 from hf_domain.files import read_json, write_json
 
