@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from hf_domain.command_line import describe_mistake
@@ -119,7 +120,7 @@ def list_tabs(found: Exploration) -> dict[str, Callable[[Any, Exploration], None
         tabs["Report"] = add_report
     for name in found.fine_tuned:
         title = "Prediction" if len(found.fine_tuned) == 1 else f"Prediction: {name}"
-        tabs[title] = lambda gradio, found, name=name: add_prediction(gradio, found, name)
+        tabs[title] = partial(add_prediction, name=name)
     if found.datastore and not any(
         isinstance(load_model(name), RadaForSequenceClassification) for name in found.fine_tuned.values()
     ):  # whose predictions show the passages
@@ -290,7 +291,7 @@ def add_prediction(gradio: Any, found: Exploration, name: str) -> None:
 
 def add_passages(gradio: Any, found: Exploration) -> None:
     """The passages that a datastore finds for a text, as a RADA chooses them if there is one."""
-    assert found.datastore is not None
+    folder = str(found.datastore)
     path = next(iter([*found.fine_tuned.values(), *reversed(found.encoders.values())]), None)
 
     def show(text: str, pair: str) -> str:
@@ -299,8 +300,8 @@ def add_passages(gradio: Any, found: Exploration) -> None:
         if path is not None and isinstance(model, RadaPreTrainedModel):
             tokenizer = load_tokenizer(path)
             views.check_text(" ".join(texts), tokenizer, model)
-            return format_section(read_with(model, tokenizer, found.datastore, texts))
-        datastore = Datastore.load(found.datastore)
+            return format_section(read_with(model, tokenizer, folder, texts))
+        datastore = Datastore.load(folder)
         views.check_text(" ".join(texts), datastore.tokenizer)
         return format_section(read_passages(datastore, " ".join(texts), PASSAGES))
 

@@ -104,7 +104,8 @@ def fill_masks(
     text = check_text(text, tokenizer, model)
     if str(tokenizer.mask_token) not in text:
         raise ValueError(f"the text must have a word to fill in, written as {MASKS[0]}, but has none. Mask one.")
-    filled: Any = FillMaskPipeline(model=model, tokenizer=tokenizer, top_k=count)(text)
+    reader: Any = tokenizer
+    filled: Any = FillMaskPipeline(model=model, tokenizer=reader, top_k=count)(text)
     masks = filled if isinstance(filled[0], list) else [filled]
     return [[(token["token_str"].strip(), token["score"]) for token in tokens] for tokens in masks]
 
@@ -130,7 +131,7 @@ def measure_losses(text: str, model: PreTrainedModel, tokenizer: PreTrainedToken
         rows["input_ids"][each, chosen] = tokenizer.mask_token_id
         logits = model.eval()(**rows).logits[each, chosen].float().cpu()
         losses += F.cross_entropy(logits, ids[chosen], reduction="none").tolist()
-    return [(tokenizer.decode([number]).strip(), loss) for number, loss in zip(ids[places], losses, strict=True)]
+    return [(name_token(number, tokenizer), loss) for number, loss in zip(ids[places], losses, strict=True)]
 
 
 @torch.no_grad()
@@ -196,8 +197,10 @@ def measure_gates(texts: Sequence[str], model: PreTrainedModel, tokenizer: PreTr
         memory = own(*texts, return_tensors="pt", truncation=True).to(model.device)
         inputs |= {f"memory_{name}": value for name, value in memory.items()}
     base: Any = model.base_model
+    gates: dict[str, nn.Module]
     if isinstance(model, ExBertPreTrainedModel):
-        gates = {f"layer {number}": layer.side.gate for number, layer in enumerate(model.get_base_layers(), 1)}
+        layers: Any = model.get_base_layers()
+        gates = {f"layer {number}": layer.side.gate for number, layer in enumerate(layers, 1)}
         with record_outputs(gates) as outputs:
             model.eval()(**inputs)
         shares = {name: (1 - output[0, :, 0].sigmoid()).tolist() for name, output in outputs.items()}
@@ -222,9 +225,14 @@ def measure_gates(texts: Sequence[str], model: PreTrainedModel, tokenizer: PreTr
     return found
 
 
+def name_token(number: Any, tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return a token as a reader sees it."""
+    return str(tokenizer.decode([number])).strip()
+
+
 def list_tokens(ids: torch.Tensor, tokenizer: PreTrainedTokenizerBase) -> list[str]:
     """Return the tokens of the only row of a batch."""
-    return [tokenizer.decode([number]).strip() for number in ids[0].tolist()]
+    return [name_token(number, tokenizer) for number in ids[0].tolist()]
 
 
 @contextmanager
