@@ -154,9 +154,7 @@ def find_neighbors(
     cosines = F.cosine_similarity(table, table[ids].mean(dim=0, keepdim=True))
     cosines[torch.cat([ids, torch.tensor(tokenizer.all_special_ids)])] = -2.0
     found = cosines.topk(min(count, len(cosines) - len(ids)))
-    return [
-        (tokenizer.decode([n]).strip(), c) for n, c in zip(found.indices.tolist(), found.values.tolist(), strict=True)
-    ]
+    return [(name_token(n, tokenizer), c) for n, c in zip(found.indices.tolist(), found.values.tolist(), strict=True)]
 
 
 # ------------------------------------------------------------------------------------------------------------- gates
