@@ -19,6 +19,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+from dask.system import CPU_COUNT
 from transformers import AutoConfig, AutoTokenizer
 
 from hf_domain.comparison.answer import answer
@@ -102,7 +104,8 @@ def main() -> None:
     is_demo = Path(args.corpus).parent == DATA and encoder.parent == DATA
     plan = load_plan(make_plan(args, output_dir))
     print(f"Comparing {', '.join(plan.methods)} on {', '.join(plan.tasks)}; the plan: {plan.path}", flush=True)
-    run_comparison(plan, output_dir / "plan")
+    # Two small models on a core each finish sooner than one after the other on both.
+    run_comparison(plan, output_dir / "plan", num_processes=torch.cuda.device_count() or min(2, CPU_COUNT))
     report = write_report(output_dir / "plan")
     for name, error in report.failed.items():
         raise RuntimeError(f"{name} failed: {error}")

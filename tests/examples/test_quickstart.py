@@ -4,13 +4,16 @@ import gzip
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import forked_python
 import make_quickstart_data
 import pytest
 from tiny_models import make_config
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM
 
+from hf_domain.comparison import publication
 from hf_domain.examples import publish, quickstart
 
 
@@ -75,6 +78,7 @@ def test_from_corpus_to_hub_folder(monkeypatch, inputs, capfd):
     assert "apache-2.0" not in card  # nobody said so of this encoder
 
     # What is there is not done again.
+    fork_publications(monkeypatch)
     (weights,) = (output / "plan" / "steps").glob("dapt-domain-????????/model.safetensors")
     trained = weights.stat().st_mtime_ns
     run_quickstart(monkeypatch, inputs)
@@ -130,6 +134,11 @@ def test_from_corpus_to_hub_folder(monkeypatch, inputs, capfd):
         run_publish(monkeypatch, **{**options, "method": "exbert"})
 
 
+def fork_publications(monkeypatch):
+    """Let later publications load what they wrote in a fork: the first one shows that a whole process can."""
+    monkeypatch.setattr(publication, "subprocess", SimpleNamespace(run=forked_python.run))
+
+
 def run_publish(monkeypatch, **options):
     arguments = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
     monkeypatch.setattr(sys, "argv", ["publish.py", *arguments])
@@ -137,6 +146,7 @@ def run_publish(monkeypatch, **options):
 
 
 def test_with_an_expanded_vocabulary_and_other_rates(monkeypatch, inputs):
+    fork_publications(monkeypatch)
     monkeypatch.setattr(quickstart, "DATA", inputs)  # as if these were the demo's own data, whose license is known
     rates = {"learning_rate": "3e-5", "pretraining_learning_rate": "1e-4"}
     run_quickstart(monkeypatch, inputs, num_seeds=1, expand_vocabulary="true", **rates)
@@ -195,7 +205,7 @@ def test_a_task_is_checked_before_the_corpus_is_copied(monkeypatch, inputs, rows
 )
 def test_the_kind_of_a_task_is_found(monkeypatch, inputs, kind, row):
     ran = []
-    monkeypatch.setattr(quickstart, "run_comparison", lambda plan, _: ran.append(plan))
+    monkeypatch.setattr(quickstart, "run_comparison", lambda plan, *_, **__: ran.append(plan))
     monkeypatch.setattr(quickstart, "write_report", lambda _: 1 / 0)
     other = {"multi_label": ["pet"], "regression": 1.5}.get(kind, 2)
     rows = [row, row | {"id": "2"} | ({"label": other} if "label" in row else {})]
