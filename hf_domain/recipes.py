@@ -1,6 +1,6 @@
-"""The rows of a comparison: one table of what a plan's `methods` may name.
+"""The table of rows that a plan's `methods` may name.
 
-A row says which method of methods.py makes its encoder, from which text, and by which flags. To add a row, add it here.
+A row defines the method of methods.py that trains its encoder, the text, and the flags. To add a row, add it here.
 """
 
 from collections.abc import Sequence
@@ -24,18 +24,18 @@ class Recipe:
     counterpart: str | None = "dapt"
     """The recipe with equal pre-training that shows what this one adds, if any."""
     note: str = ""
-    """What it does differently from its method, in one sentence: for model cards and for the help."""
+    """One sentence on how it differs from its method, for model cards and for the help."""
     after: str | None = None
-    """The row it starts from, where a plan names no other one; None: it can start from the plan's encoder."""
+    """The row that it starts from by default; None if it can start from the plan's encoder."""
     expands_vocabulary: bool = False
     averages: bool = False
     reads_datastore: bool = False
     kinds: tuple[str, ...] | None = None
     """Kinds of tasks that it supports; None for all."""
     pretraining: dict[str, Any] = field(default_factory=dict)
-    """Flags of the masked-LM stage; `{domain}` and `{general}` stand for the training files of the two corpora."""
+    """Flags of the masked-LM stage; `{domain}` and `{general}` are replaced by the training files of the corpora."""
     first_stage: dict[str, Any] = field(default_factory=dict)
-    """Flags of the masked-LM stage that differ until the learning rate decays; empty: one stage."""
+    """Flags that differ before the decay of the learning rate; empty for a single stage."""
     fine_tuning: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -48,7 +48,7 @@ class Recipe:
 # so their rates are higher.
 VARMAE_TRAINING = {"learning_rate": 1e-3, "config_overrides": "unmasked_ratio=0.15"}
 EXBERT_TRAINING = {"learning_rate": 1e-3}
-# The share of masked words, and so the cost, stays that of DAPT: only which words are masked changes.
+# The share of masked words, and thus the cost, is DAPT's; only the choice of the words differs.
 WORD_MASKING = {"learning_rate": 3e-4, "whole_word_mask": True, "word_counts": ["{domain}", "{general}"]}
 # A frozen encoder reads the passages, so they are encoded once for all epochs and seeds.
 FROZEN_PASSAGES = {"config_overrides": "passage_encoder=frozen"}

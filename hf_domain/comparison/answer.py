@@ -75,7 +75,7 @@ def describe_correction(report: Report) -> str:
 
 
 def format_p(p: float) -> str:
-    """Write a p value."""
+    """Format a p value."""
     return "p < 0.001" if p < 0.001 else f"p {p:.3f}"
 
 
@@ -135,7 +135,7 @@ def describe_command(method: str, report: Report) -> str:
 
 
 def describe_models(report: Report) -> str:
-    """Say where the best fine-tuned models are, which are chosen on validation, whatever the answer is."""
+    """Return where the fine-tuned models with the best validation scores are; they do not depend on the answer."""
     home = Path(report.plan["path"]).stem
     models = [
         f"{home}/steps/{run.step.address} for {task} ({report.titles[str(run.step.method)]})"
@@ -145,7 +145,7 @@ def describe_models(report: Report) -> str:
 
 
 def foresee_power(plan: Plan) -> str:
-    """Return which difference a plan can see, by simulation before the first run."""
+    """Return which difference a plan can detect, simulated before the first run."""
     sizes = [count_examples(task, plan) for task in plan.tasks.values()]
     pretrained, comparisons = len(plan.pretraining_seeds), len(plan.list_pairs())
     seeds = None if plan.evaluation == "probe" else len(plan.seeds)
@@ -213,5 +213,5 @@ def describe_unlearned(report: Report) -> str:
 
 
 def describe_failures(report: Report) -> str:
-    """Say how many steps failed."""
-    return f"{len(report.failed)} steps failed; the same command tries them again." if report.failed else ""
+    """Return how many steps failed."""
+    return f"{len(report.failed)} steps failed. Repeat the command to run them again." if report.failed else ""

@@ -1,4 +1,4 @@
-"""What is scored on a test set without any training: a row that is no better has learned nothing."""
+"""Score a test set without any training: a row that is not better has learned nothing."""
 
 import statistics
 import tempfile
@@ -25,21 +25,19 @@ from hf_domain.data.majority import make_constants
 
 # The nearest training texts by BM25 vote for their labels.
 NEAREST = "vote of the nearest texts"
-# How many of them vote is chosen on the validation set.
+# The validation set chooses the number of texts that vote.
 VOTERS = (1, 3, 5, 10, 20, 50)
 
 
 def score_floors(task: Task, flags: Mapping[str, Any], folder: Path) -> dict[str, float]:
-    """Score a test set without training.
+    """Return scores without training, in percent by name.
+
+    They are the majority baseline (the mean for a regression) and, for texts and if tantivy is installed, the vote of
+    the nearest training texts.
 
     Args:
-        task: Whose test set is scored.
-        flags: Of the command that fine-tunes: they may limit the examples.
-        folder: Of the plan.
-
-    Returns:
-        Percent by name: the majority baseline, the mean for a regression; for texts also the vote of the nearest
-        training texts, where tantivy is installed.
+        flags: Flags of the command that fine-tunes; they may limit the examples.
+        folder: Folder of the plan.
     """
     limits = [flags.get(name) for name in ("max_train_samples", "max_eval_samples", "max_predict_samples")]
     folds = tuple(
@@ -53,7 +51,7 @@ def score_floors(task: Task, flags: Mapping[str, Any], folder: Path) -> dict[str
 
 @cache
 def _score_floors(kind: str, metric: str, options: tuple, folds: tuple, times: tuple) -> dict[str, float]:
-    """Score once for all rows and seeds; `times` tell files that were changed."""
+    """Score once for all rows and seeds; `times` detect changed files."""
     task = Task("", kind, "", metric, dict(options))  # type: ignore[arg-type]
     floors: dict[str, list[Predictions]] = defaultdict(list)
     for files in folds:
@@ -61,18 +59,18 @@ def _score_floors(kind: str, metric: str, options: tuple, folds: tuple, times: t
         floors[MAJORITY].append(predict_majority(task, splits[0], splits[2]))
         if kind not in TEXTS:
             columns = find_texts(kind, str(files[0][0]), Path(), task.options.get("text_column_names"))
-            with suppress(ModuleNotFoundError):  # of the optional datastore
+            with suppress(ModuleNotFoundError):  # tantivy is an extra
                 floors[NEAREST].append(predict_nearest(task, splits, columns))
     scores = {name: join_predictions(parts).score().compute() for name, parts in floors.items() if parts}
-    # A constant correlates with nothing; the constants of several folds differ a little.
+    # A constant has no correlation; the constants of several folds would have a small one.
     return scores | {MAJORITY: 0.0} if kind == "regression" else scores
 
 
 def predict_majority(task: Task, train: list[dict[str, Any]], test: list[dict[str, Any]]) -> Predictions:
-    """Predict what a model predicts that learned nothing: the same for every example.
+    """Predict the same for every example, like a model that learned nothing.
 
-    The most frequent training label, or the set of labels that is best on the training examples; the mean of a
-    regression; only O; no answer.
+    The prediction is the most frequent training label, the best set of labels on the training examples, the mean of a
+    regression, only O, or no answer.
     """
     if task.kind == "classification":
         majority = Counter(str(example["label"]) for example in train).most_common(1)[0][0]
@@ -89,7 +87,7 @@ def predict_majority(task: Task, train: list[dict[str, Any]], test: list[dict[st
 
 
 def find_constant_labels(task: Task, train: list[dict[str, Any]]) -> list[str]:
-    """Return the set of labels that scores best where it is predicted for every training example."""
+    """Return the set of labels that scores best as the prediction for every training example."""
     gold = [list_labels(task.kind, example) for example in train]
     names = sorted({label for labels in gold for label in labels})
     rows = [[float(name in labels) for name in names] for labels in gold]
@@ -99,15 +97,15 @@ def find_constant_labels(task: Task, train: list[dict[str, Any]]) -> list[str]:
 
 
 def predict_nearest(task: Task, splits: list[list[dict[str, Any]]], columns: list[str]) -> Predictions:
-    """Let the training texts that BM25 finds vote with their scores; how many is chosen on the validation set.
+    """Let the training texts that BM25 finds vote with their scores; the validation set chooses their number.
 
-    The label with the most votes wins; of several labels each that has half of them; of values their mean. A text that
-    finds none gets the most frequent label, or the mean.
+    The label with the most votes wins. With several labels, each label with half of the votes wins; numbers are
+    averaged. A text without results gets the most frequent label, or the mean.
 
     Args:
-        task: Of texts.
+        task: A task of texts.
         splits: Training, validation and test examples.
-        columns: Of text; a pair is one text.
+        columns: Columns of text; a pair is one text.
 
     Raises:
         ModuleNotFoundError: tantivy is not installed.
@@ -135,7 +133,7 @@ def vote(
     test: list[dict[str, Any]],
     count: int,
 ) -> Predictions:
-    """Predict what the first `count` training examples of those that were found for each test example vote for."""
+    """Predict the vote of the first `count` training examples that were found for each test example."""
     voters = [[*zip(ids[:count], scores[:count], strict=True)] for ids, scores in found]
     if task.kind == "regression":
         values = [float(get_label(task.kind, example)) for example in train]

@@ -1,4 +1,4 @@
-"""Cross-validation: every item of a task is tested once, by a model that was not trained on it."""
+"""Cross-validation: test every item of a task once, with a model that was not trained on it."""
 
 import json
 import logging
@@ -13,7 +13,7 @@ from hf_domain.comparison.task_files import get_label
 
 logger = logging.getLogger(__name__)
 
-# Of what is not tested in a fold, every tenth item is for validation.
+# In each fold, every tenth of the other items is for validation.
 VALIDATION_SHARE = 10
 SEED = 0
 
@@ -21,14 +21,12 @@ Rows = list[dict[str, Any]]
 
 
 def drop_repeated(rows: Rows, kind: str, columns: Sequence[str]) -> Rows:
-    """Keep an item of each text, and none of a text that has different labels.
-
-    A text that were there twice would be trained on and tested.
+    """Keep one item of each text, and none if its labels differ: a repeated text would be both trained on and tested.
 
     Args:
         rows: All items of a task.
-        kind: Of the task.
-        columns: Of text.
+        kind: Kind of the task.
+        columns: Columns of text.
     """
     kept: dict[str, dict[str, Any]] = {}
     ambiguous = set()
@@ -46,9 +44,9 @@ def _name_label(kind: str, row: dict[str, Any]) -> str:
 
 
 def find_strata(rows: Rows, kind: str, folds: int) -> list[str]:
-    """Return for each item the label whose examples are spread evenly: of several the rarest, if it is frequent enough.
+    """Return for each item the label by which items are spread evenly; "" for named entities, questions and values.
 
-    "" for named entities, questions and values.
+    With several labels it is the rarest that is frequent enough.
     """
     if kind not in ("classification", "multi_label"):
         return [""] * len(rows)
@@ -62,15 +60,14 @@ def find_strata(rows: Rows, kind: str, folds: int) -> list[str]:
 
 
 def split_folds(rows: Rows, kind: str, folds: int) -> list[dict[str, Rows]]:
-    """Split the items of a task.
+    """Return `train`, `validation` and `test` for each fold; each item is in one test split.
+
+    Questions on one context stay together, and labels are spread evenly.
 
     Args:
         rows: The items; see `drop_repeated`.
-        kind: Of the task. Questions on one context stay together, labels are spread evenly.
-        folds: How many.
-
-    Returns:
-        For each fold its `train`, `validation` and `test`. Each item is in one test.
+        kind: Kind of the task.
+        folds: Number of folds.
     """
     from sklearn.model_selection import GroupKFold, StratifiedKFold
 

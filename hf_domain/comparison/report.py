@@ -1,4 +1,4 @@
-"""The report of a comparison, made from its result files and nothing else: Markdown with pictures, and a page."""
+"""Write the report of a comparison, only from its result files: Markdown with pictures, and an HTML page."""
 
 import html
 import statistics
@@ -20,7 +20,7 @@ from hf_domain.methods import BASELINE
 
 PAGE = Path(__file__).with_name("report_page.html")
 CAPTIONS = {
-    "differences": "Differences to DAPT, with 95 % intervals; a filled point decides",
+    "differences": "Differences to DAPT with 95 % intervals; filled points are significant",
     "curves": "Gain over no adaptation, by the budget",
     "labels": "Scores by the share of the training examples",
     "cost": "Gain against cost; the dashed line joins the rows that no cheaper row beats",
@@ -29,19 +29,13 @@ CAPTIONS = {
 
 
 def write_report(output_dir: Path) -> Report:
-    """Read the results in a folder and write report.md, report.html, report.json and the pictures beside them.
-
-    Args:
-        output_dir: Of the comparison.
-
-    Returns:
-        What was written.
+    """Write report.md, report.html, report.json and pictures from the results in a folder, and return the summary.
 
     Raises:
         FileNotFoundError: There are no results.
     """
     if not (output_dir / "plan.json").is_file() or not (results := read_results(output_dir)):
-        raise FileNotFoundError(f"there are no results in {output_dir}; run the comparison first")
+        raise FileNotFoundError(f"{output_dir} must contain results, but has none. Run the comparison first.")
     report = replace(read_report(read_json(output_dir / "plan.json"), results), models=find_models(output_dir, results))
     figures = draw(report, output_dir)
     tables = make_tables(report)
@@ -60,12 +54,12 @@ def write_report(output_dir: Path) -> Report:
 
 
 def format_decision(own: str, other: str, difference: Difference | None) -> dict[str, Any]:
-    """Return a comparison of two rows as JSON has it."""
+    """Return a comparison of two rows for report.json."""
     return {"method": own, "compared_with": other, **({} if difference is None else vars(difference))}
 
 
 def make_tables(report: Report) -> dict[str, pd.DataFrame]:
-    """Make the tables of the report: means over tasks, scores, costs and masked-LM losses."""
+    """Return the tables of the report: means over tasks, scores, costs and masked-LM losses."""
     titles = report.titles
     means = pd.DataFrame.from_dict({titles[m]: format_means(report, m) for m in titles}, orient="index")
     scores = pd.DataFrame(
@@ -94,7 +88,7 @@ def make_tables(report: Report) -> dict[str, pd.DataFrame]:
 
 
 def format_means(report: Report, method: str) -> dict[str, str]:
-    """Write the mean of a row over its tasks, and its differences to the rows it is compared with."""
+    """Format the mean of a row over its tasks, and its differences to the rows that it is compared with."""
     means = [statistics.mean(seeds.values()) for seeds in report.scores[method].values() if seeds]
     count = len(means)
     row = {
@@ -116,7 +110,7 @@ def format_means(report: Report, method: str) -> dict[str, str]:
 
 
 def format_difference(difference: Difference) -> str:
-    """Write a difference with its interval and, where it decides, its p."""
+    """Format a difference with its interval and, for means over tasks, its p."""
     if difference.low is None:
         return f"{difference.mean:+.1f}, one seed: no test"
     text = f"{difference.mean:+.1f} [{difference.low:+.1f} to {difference.high:+.1f}]"
@@ -124,7 +118,7 @@ def format_difference(difference: Difference) -> str:
 
 
 def format_cell(report: Report, method: str, task: str) -> str:
-    """Write a cell: mean and interval over the runs, and the difference to the baseline with its interval."""
+    """Format a cell: mean and interval over the runs, and the difference to the baseline with its interval."""
     scores = list(report.scores[method][task].values())
     tasks = report.plan["methods"][method]["tasks"]
     if tasks is not None and task not in tasks:
@@ -144,7 +138,7 @@ def format_cell(report: Report, method: str, task: str) -> str:
 
 
 def count_expected_runs(report: Report, method: str, task: str) -> int:
-    """Return how many runs a row has on a task once all are there."""
+    """Return the number of runs of a row on a task in a complete comparison."""
     is_probe = report.plan["evaluation"] == "probe"
     is_pretrained = any("-" in name or (is_probe and name) for name in report.scores[method][task])
     seeds = 1 if is_probe else len(report.plan["seeds"])
@@ -152,7 +146,7 @@ def count_expected_runs(report: Report, method: str, task: str) -> int:
 
 
 def explain(report: Report) -> str:
-    """Say how to read the tables."""
+    """Return how to read the tables."""
     budget = report.plan["budget"]
     cost = f"{budget['tokens']:,} tokens" if budget["tokens"] else f"{budget['minutes']:g} minutes"
     if not budget["tokens"] and report.minutes:
@@ -161,41 +155,41 @@ def explain(report: Report) -> str:
     pretrained = len(report.plan["pretraining_seeds"])
     folded = [f"{name} ({task['folds']} folds)" for name, task in report.plan["tasks"].items() if task["folds"]]
     parts = [
-        f"Every pre-training had the same budget: {cost}. A method that starts from another's encoder pays for both."
+        f"Every pre-training had the same budget: {cost}. The cost of a row that starts from another row includes both."
         if not report.smaller
-        else f"Every row has spent {cost}; a method that trains on after another shares them with it. The means by the "
-        "budget are of fewer tokens, too; their gains are over no adaptation, with intervals of single comparisons.",
-        "Scores are in percent, on the test sets, of linear models on the states of frozen encoders, which have "
-        "no seed."
+        else f"Every row has spent {cost}, including the row that it starts from. The means by the budget also show "
+        "fewer tokens; their gains are over no adaptation, with intervals of single comparisons.",
+        "Scores are in percent on the test sets. They come from linear models on the states of frozen encoders, which "
+        "have no seed."
         if report.plan["evaluation"] == "probe"
-        else f"Scores are in percent, on the test sets: the mean over {seeds} seed{'s' * (seeds > 1)} of fine-tuning"
+        else f"Scores are in percent on the test sets: the mean over {seeds} seed{'s' * (seeds > 1)} of fine-tuning"
         f"{f' and {pretrained} of pre-training' if pretrained > 1 else ''} ± half the 95 % t interval.",
-        "Differences stand with their 95 % interval, in which test examples and seeds are drawn. The p values are "
-        "corrected by Holm's method for all comparisons of the plan. Only the means over tasks decide; single tasks "
-        "show where they come from. The counterpart of a row is the row of equal pre-training. The interval on another "
-        "task draws the tasks as well: it is what to expect of a task like these."
+        "Differences have 95 % intervals, which cover other test examples and seeds. The p values are corrected by "
+        "Holm's method for all comparisons of the plan. Only the means over tasks decide; single tasks show where they "
+        "come from. The counterpart of a row is the row with equal pre-training. The interval on another task also "
+        "covers other tasks: expect it for a new task like these."
         if any(report.decisions.values())
         else "",
-        f"{', '.join(folded)}: each item was tested once, by a model that was trained on others. Rows made of the "
-        "texts of such a task are not tested on it."
+        f"{', '.join(folded)}: each item was tested once, by a model that was trained on other items. Rows that train "
+        "on the texts of such a task are not tested on it."
         if folded
         else "",
-        f"Learning rates of fine-tuning were chosen on the validation sets, among {', '.join(map(str, rates))}."
+        f"Learning rates of fine-tuning were chosen on the validation sets from {', '.join(map(str, rates))}."
         if (rates := report.plan["learning_rates"])
         else "",
         "" if pretrained > 1 else "Each encoder was trained once: another seed of pre-training may change the order.",
-        "Inference that is (cached) read states of the memory or of the passages that were computed before. "
-        "Preparation is expanding a vocabulary or building a datastore. Masked-LM losses compare between encoders with "
-        "one vocabulary; those of (own tokens) do not, and no plot sets them beside others.",
+        "(cached) inference read states of the memory or the passages from a cache. Preparation expands a vocabulary "
+        "or builds a datastore. Masked-LM losses are comparable only under one vocabulary; losses with (own tokens) "
+        "have another vocabulary and are left out of the plots.",
     ]
     if len(report.codes) > 1:
         states = ", ".join(f"{code[:8]} ({len(names)} results)" for code, names in sorted(report.codes.items()))
-        parts.append(f"The code changed between the results, without a new version; digests of it: {states}.")
+        parts.append(f"The code changed between the results without a new version; its digests: {states}.")
     return " ".join(filter(None, parts))
 
 
 def make_markdown(report: Report, tables: dict[str, pd.DataFrame], pictures: list[str]) -> str:
-    """Write the report as Markdown."""
+    """Return the report as Markdown."""
     parts = [f"# Comparison: {escape_cell(name_encoder(report))}"]
     if lines := answer(report):
         parts += [f"**{escape_cell(lines[0])}**", *map(escape_cell, lines[1:])]
@@ -214,7 +208,7 @@ def name_encoder(report: Report) -> str:
 
 
 def format_markdown_table(table: pd.DataFrame) -> str:
-    """Write a table as Markdown."""
+    """Return a table as Markdown."""
     header = [" ", *map(str, table.columns)]
     rows = [[str(name), *row] for name, row in zip(table.index, table.to_numpy(), strict=True)]
     lines = [header, ["---"] * len(header), *rows]
@@ -222,12 +216,12 @@ def format_markdown_table(table: pd.DataFrame) -> str:
 
 
 def escape_cell(text: Any) -> str:
-    """Keep a text inside its cell, and its markup shown as text: viewers of Markdown render HTML."""
+    """Return a text that stays inside its cell and shows markup as text, because Markdown viewers render HTML."""
     return " ".join(html.escape(str(text), quote=False).replace("|", "\\|").split())
 
 
 def make_html(report: Report, tables: dict[str, pd.DataFrame], figures: dict[str, dict[str, Any]]) -> str:
-    """Write the report as one page that needs no other file and no network; every text is escaped."""
+    """Return the report as one page that needs no other file and no network; every text is escaped."""
     import jinja2
     import vl_convert
 

@@ -1,4 +1,4 @@
-"""Results of a comparison: one file for each step, whose name tells results of this plan from those of others."""
+"""Results of a comparison: one file for each step, whose name identifies the step."""
 
 import logging
 import math
@@ -20,28 +20,28 @@ PREDICTIONS = {"predictions", "validation"}
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a step. What a kind of step does not measure is None."""
+    """The result of a step. Fields that a kind of step does not measure are None."""
 
     step: Description
     status: Literal["done", "failed"]
     error: str = ""
-    """Why it failed."""
+    """The reason for a failure."""
     seconds: float | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
-    """What the command measured."""
+    """The metrics of the command."""
     environment: dict[str, Any] = field(default_factory=dict)
     max_steps: int | None = None
     tokens: int | None = None
-    """Of pre-training; None where texts are read line by line, whose tokens nobody counts."""
+    """Tokens of pre-training; None for texts read line by line, whose tokens are not counted."""
     trainable_parameters: int | None = None
     checkpoint_bytes: int | None = None
     masked_lm_loss: float | None = None
     vocabulary: str | None = None
-    """A digest: masked-LM losses compare where it is the same."""
+    """Digest of the vocabulary: masked-LM losses are comparable if it is equal."""
     score: float | None = None
     """On the test set, in percent."""
     floors: dict[str, float] = field(default_factory=dict)
-    """What is scored without any training, see `score_floors`."""
+    """Scores without any training, see `score_floors`."""
     predictions: Predictions | None = None
     validation: Predictions | None = None
     """For the validation set, by which rows leave a race."""
@@ -49,16 +49,16 @@ class Result:
 
     @property
     def is_done(self) -> bool:
-        """Whether the step did not fail."""
+        """Whether the step succeeded."""
         return self.status == "done"
 
     @property
     def did_learn(self) -> bool:
-        """Whether the score is better than that of a model that learned nothing; also where nobody asked."""
+        """Whether the score beats the majority baseline; True if this was not measured."""
         return self.score is None or self.score > self.floors.get(MAJORITY, -math.inf) + 1e-9
 
     def to_json(self) -> dict[str, Any]:
-        """Return what its file holds; what was not measured is left out."""
+        """Return the content of its file, without fields that were not measured."""
         content = {item.name: getattr(self, item.name) for item in fields(self)}
         content["step"] = asdict(self.step)
         content |= {name: (own := getattr(self, name)) and own.to_json() for name in PREDICTIONS}
@@ -79,14 +79,14 @@ def write_result(output_dir: Path, result: Result) -> None:
 
 
 def read_result(output_dir: Path, address: str) -> Result | None:
-    """Read the result of a step; None where there is none, or none that this version can read."""
+    """Return the result of a step; None if there is none that this version can read."""
     file = get_path(output_dir, address)
     if not file.is_file():
         return None
     try:
         return Result.from_json(read_json(file))
     except (AttributeError, KeyError, TypeError, ValueError):
-        logger.warning(f"{file} is no whole result of this version of hf-domain: its step runs again.")
+        logger.warning(f"{file} is not a complete result of this version of hf-domain. Its step runs again.")
         return None
 
 
@@ -96,22 +96,22 @@ def get_path(output_dir: Path, address: str) -> Path:
 
 
 def find_results(output_dir: Path, addresses: Mapping[str, str]) -> dict[str, Result]:
-    """Read the results that are there, by the names of their steps.
+    """Return the existing results by the names of their steps.
 
     Args:
-        output_dir: Of the comparison.
-        addresses: Of the steps, by their names.
+        output_dir: Folder of the comparison.
+        addresses: Step -> address of its result.
     """
     results = {name: read_result(output_dir, address) for name, address in addresses.items()}
     return {name: result for name, result in results.items() if result is not None}
 
 
 def read_results(output_dir: Path) -> dict[str, Result]:
-    """Read the results of the plan that was run last, by the names of their steps.
+    """Return the results of the last plan by the names of their steps.
 
     Raises:
-        FileNotFoundError: No plan was run there.
-        ValueError: An earlier version ran it.
+        FileNotFoundError: No plan was run in the folder.
+        ValueError: An earlier version ran the plan.
     """
     if not (output_dir / "plan.json").is_file():
         raise FileNotFoundError(f"{output_dir} must be the folder of a comparison, but has no plan.json. Run it first.")
@@ -124,12 +124,11 @@ def read_results(output_dir: Path) -> dict[str, Result]:
 def describe_plan(
     plan: Plan, output_dir: Path, addresses: Mapping[str, str], left: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return what a report says of the plan; its paths start from `folder`, which is relative to `output_dir`.
+    """Return the plan as a report needs it. Paths are relative to `folder`, which is relative to `output_dir`.
 
     Args:
-        plan: What is compared.
-        output_dir: Of the comparison.
-        addresses: Of the steps, by their names.
+        output_dir: Folder of the comparison.
+        addresses: Step -> address of its result.
         left: The rows that left the race, as JSON has them.
     """
     content = asdict(plan)

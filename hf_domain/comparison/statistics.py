@@ -1,4 +1,4 @@
-"""Is one row of a comparison better than another? Intervals, p values, and the differences that a plan can see.
+"""Compare rows: intervals, p values, and the differences that a plan can detect.
 
 The mean over the tasks that both rows share decides. Its error has two parts:
 
@@ -8,11 +8,11 @@ The mean over the tasks that both rows share decides. Its error has two parts:
   variance by a third. Their variance is estimated without bias instead, as by a bootstrap that draws one value fewer
   (Rao and Wu 1988). The variance of pre-trainings, of which there may be two, is estimated over all rows together.
 
-The test is a t test with the degrees of freedom of Welch and Satterthwaite.
-What a single run gets right by chance is in both parts; it is counted once. Seeds are not paired: in 121 rows of seven
-tasks, the same seed explained a tenth of the variance of scores, which is worth less than the degrees of freedom.
-`scipy.stats.bootstrap` does not fit: it resamples one sample, or several paired or independent ones, but tasks share
-rows and not examples, and seeds have examples below them. `benchmarks/p_values.py` measures how often all this errs.
+The test is a t test with the degrees of freedom of Welch and Satterthwaite. The examples that a single run gets right
+by chance affect both parts, but are counted once. Seeds are not paired: in 121 rows of seven tasks, the same seed
+explained a tenth of the variance of scores, which is worth less than the degrees of freedom. `scipy.stats.bootstrap`
+does not fit: it resamples one sample, or several paired or independent ones. Here, tasks share rows but not examples,
+and each seed has scores of all examples. `benchmarks/p_values.py` measures the error rates.
 """
 
 import math
@@ -26,12 +26,13 @@ from hf_domain.comparison.scores import ExampleScores
 
 RESAMPLES = 2000
 CONFIDENCE, ALPHA = 0.95, 0.05
-# The probability of seeing the smallest visible difference that the report gives.
+# The probability of detecting a difference of the size that the report calls visible.
 POWER = 0.9
-# The chance variation between two rows: variances in squared points, means over the seven tasks of the published
-# comparison. For the test examples: times their number; the part that a row's seeds share, and the part of one run.
+# Random variation between two rows, as variances in squared points: means over the seven tasks of the published
+# comparison. Those of test examples are multiplied by their number: the part that a row's seeds share, and the part of
+# one run.
 SHARED_BY_SEEDS, OF_ONE_RUN = 134.0, 729.0
-# Besides that, a seed moves a score by this many points.
+# In addition, a seed moves a score by this many points.
 SEED_DEVIATION = 1.35
 
 Run = tuple[int | None, int | None]
@@ -192,7 +193,7 @@ def _estimate_seeds(pair: Sequence[Draws], pool: Iterable[Draws]) -> list[_OfSee
         if (values := _list_pretrainings(row)) is not None:
             pretrained.append(values)
         elif all(seed is None for runs in row.values() for _, seed in runs):
-            continue  # fitting a probe draws nothing
+            continue  # fitting a probe is deterministic
         elif any(len(runs) < 2 for runs in row.values()):
             return None
         else:
@@ -212,8 +213,8 @@ def _estimate(values: np.ndarray, num_tasks: int) -> _OfSeeds:
     """Estimate the contribution of the seeds of one task from the values `[seeds, 1 + resamples]`."""
     count = len(values)
     between = float(values[:, 0].var(ddof=1)) / count
-    # The examples' variance is that of the mean, v / count, where it is due to one run alone, and the same for one run
-    # and for the mean where all runs share it.
+    # A variance v of the examples leaves v / count in the mean over the runs if it is of one run alone, and v if all
+    # runs share it.
     of_one, of_mean = float(values[:, 1:].var(1).mean()), float(values[:, 1:].mean(0).var())
     return _OfSeeds(between / num_tasks**2, max(0.0, of_one - of_mean) / (count - 1) / num_tasks**2, count - 1)
 
@@ -259,19 +260,18 @@ def find_visible_difference(
     rows: int = 2,
     trials: int = 4000,
 ) -> float | None:
-    """Simulate which difference of two rows a plan sees in 9 of 10 cases.
+    """Return the difference of two rows, in points, that a plan detects in 9 of 10 simulated cases.
+
+    None if a single seed allows no test.
 
     Args:
-        sizes: Of the test sets.
-        seeds: Of fine-tuning; None: there are none, as with a probe.
-        pretraining_seeds: Of pre-training. Where there are several, one is supposed to move the mean over the tasks as
-            much as a seed of fine-tuning moves a task; of a single one nothing is known.
-        comparisons: For which the p values are corrected.
-        rows: With several pre-trainings each; see `compare`.
-        trials: Simulated comparisons.
-
-    Returns:
-        Points; None where a single seed tells nothing.
+        sizes: Sizes of the test sets.
+        seeds: Number of fine-tuning seeds; None without seeds, as with a probe.
+        pretraining_seeds: Number of pre-training seeds. If there are several, each is assumed to move the mean over
+            the tasks as much as a seed of fine-tuning moves a task.
+        comparisons: Number of comparisons for which the p values are corrected.
+        rows: Number of rows with several pre-trainings; see `compare`.
+        trials: Number of simulated comparisons.
     """
     from scipy.stats import t
 
@@ -303,15 +303,13 @@ def find_visible_difference(
 
 
 def count_needed_seeds(difference: Difference, seeds: int, comparisons: int) -> int | None:
-    """Return how many seeds would show a difference as large as the measured one in 9 of 10 cases.
+    """Return the number of seeds that would detect a difference of the measured size in 9 of 10 cases.
+
+    None if a hundred times as many seeds would not, because the test examples or the tasks are too few.
 
     Args:
-        difference: As measured.
-        seeds: It was measured with.
-        comparisons: For which the p values are corrected.
-
-    Returns:
-        Seeds; None if a hundred times as many would not: then the test examples or the tasks are too few.
+        seeds: Number of seeds of the measurement.
+        comparisons: Number of comparisons for which the p values are corrected.
     """
     from scipy.stats import norm, t
 

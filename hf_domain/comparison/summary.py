@@ -32,7 +32,7 @@ class Report:
         gains: Differences of the means over tasks to the encoder without adaptation, by method.
         costs: Costs of the encoder and of its use, by method.
         losses: Masked-LM losses by title of the encoder and corpus.
-        other_tokens: Titles of encoders with another vocabulary than the plan's encoder; their losses do not compare.
+        other_tokens: Titles of encoders with another vocabulary than the plan's encoder; losses are not comparable.
         cached: Methods whose predictions read states from a cache.
         commands: The command that trains a method's encoder, or fine-tunes it if there is nothing to train.
         failed: Steps without a result -> the reason.
@@ -79,7 +79,7 @@ def say_nothing(report: Report, method: str) -> str:
 
 
 def read_report(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
-    """Gather what the results say, at the largest budget and with all labels; what they say of less is in it."""
+    """Summarize the results at the largest budget and with all labels, including summaries of smaller ones."""
     whole = {name: result for name, result in results.items() if result.step.labels is None}
     report = read_rungs(plan, whole)
     fewer = {}
@@ -90,7 +90,7 @@ def read_report(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
 
 
 def read_rungs(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
-    """Gather what the results say; of a budget of several numbers of tokens, at the largest."""
+    """Summarize the results at the largest number of tokens."""
     tokens = plan["budget"]["tokens"]
     if not isinstance(tokens, list):
         return read_budget(plan, results)
@@ -189,7 +189,7 @@ def draw_runs(runs: list[Result], tasks: list[str]) -> dict[str, Draws]:
 
 
 def compare_tasks(own: Draws, baseline: Draws) -> dict[str, Difference]:
-    """Return the difference to the baseline on each task, which explains the mean and decides nothing."""
+    """Return the difference to the baseline on each task, which explains the mean but does not decide."""
     if own is baseline:
         return {}
     pairs = {task: compare({task: own[task]}, {task: baseline.get(task, {})}) for task in own}
@@ -226,7 +226,7 @@ def list_command(method: str, plan: dict[str, Any], done: list[Result]) -> list[
 
 
 def read_costs(method: str, plan: dict[str, Any], done: list[Result]) -> dict[str, float]:
-    """Return the costs of a method: of all encoders that it made (means), and of using it."""
+    """Return the costs of a method: mean costs of its encoders, and of their use."""
     encoders = [r for r in done if r.step.method == method and r.step.kind in ("pretraining", "average")]
     runs = [r for r in done if r.step.method == method and r.step.kind == "fine_tuning"]
     costs = {}
@@ -306,7 +306,7 @@ def read_losses(evaluations: dict[str, list[Result]]) -> dict[str, dict[str, flo
 def find_other_tokens(evaluations: dict[str, list[Result]]) -> set[str]:
     """Return the titles of encoders whose tokens differ from those of the unadapted encoder.
 
-    If that was not evaluated, the tokens of most encoders count instead.
+    If the unadapted encoder was not evaluated, the tokens of most encoders count instead.
     """
     known = {title: [result.vocabulary for result in results] for title, results in evaluations.items()}
     if not known:

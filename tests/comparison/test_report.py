@@ -120,7 +120,7 @@ def test_one_seed_says_nothing_of_differences(content, tmp_path):
 
 
 def test_report_without_results(tmp_path):
-    with pytest.raises(FileNotFoundError, match="there are no results in"):
+    with pytest.raises(FileNotFoundError, match="must contain results, but has none"):
         write_report(tmp_path)
 
 

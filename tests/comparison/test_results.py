@@ -222,5 +222,5 @@ def test_result_survives_its_file(plan, tmp_path, ran, note, caplog):
     get_result(tmp_path / "output", "dapt-pets-on-general").write_text(json.dumps({})[:-1])
     run_comparison(plan, tmp_path / "output", execute=note)
     assert sorted(ran) == ["dapt-pets-on-general", "dapt-pets-on-pets"]
-    assert f"{path} is no whole result of this version of hf-domain" in caplog.text
+    assert f"{path} is not a complete result of this version of hf-domain" in caplog.text
     assert read_results(tmp_path / "output") == results

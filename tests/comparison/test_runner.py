@@ -257,7 +257,7 @@ def test_report_marks_results_of_changed_code(plan, tmp_path):
     result["environment"]["code"] = "0123456789"
     path.write_text(json.dumps(result))
     write_report(tmp_path / "output")
-    assert "digests of it: 01234567 (1 results), " in (tmp_path / "output" / "report.md").read_text()
+    assert "its digests: 01234567 (1 results), " in (tmp_path / "output" / "report.md").read_text()
 
 
 def test_budget_of_minutes(content, tmp_path):

@@ -270,7 +270,7 @@ def test_report_of_a_probe_tests_without_seeds(content, tmp_path):
     difference = report.decisions["fine_tune", "dapt"]
     assert difference.p is not None and difference.freedom == float("inf")
     text = (tmp_path / "plan" / "report.md").read_text()
-    assert "of linear models on the states of frozen encoders" in text and "runs]" not in text
+    assert "linear models on the states of frozen encoders" in text and "runs]" not in text
 
 
 def test_what_a_probe_cannot_do(content, tmp_path):
