@@ -151,7 +151,7 @@ def test_rows_that_did_not_learn_are_marked(content, tmp_path):
     write_report(tmp_path / "output")
     text, page = ((tmp_path / "output" / f"report.{kind}").read_text() for kind in ("md", "html"))
     head, _, _ = text.partition("## ")
-    assert "**Nothing is decided. Use DAPT, the only row whose runs all learned.**" in head
+    assert "**Nothing is decided. Use DAPT: it is the only row whose runs all learned.**" in head
     assert (
         "4 of 8 fine-tunings did not learn: they are no better than the majority baseline. These are VarMAE on "
         "animals (2 of 2 runs); VarMAE on entities (2 of 2 runs).\n"
