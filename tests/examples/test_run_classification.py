@@ -181,7 +181,7 @@ def test_a_pair_is_found_read_and_named_in_the_log(tmp_path, files, run, caplog)
     assert run(**flags, do_predict=True)["eval_accuracy"] == 1
     lines = (tmp_path / "output" / "predict_results.txt").read_text().splitlines()
     assert lines[1:] == [f"{row}\t{pair['label']}" for row, pair in enumerate(test)]
-    assert [line for line in caplog.messages if line.startswith("reads")] == ["reads text + text_pair"]
+    assert [line for line in caplog.messages if line.startswith("Columns")] == ["Columns of text: text + text_pair"]
 
 
 def test_a_passage_is_not_appended_to_a_pair(tmp_path, files, run, monkeypatch):
