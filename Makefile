@@ -10,7 +10,7 @@ SPREAD := -n $(PROCESSES) --dist worksteal
 export OMP_WAIT_POLICY := PASSIVE
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: install demo test test-benchmarks test-browser test-controls test-faults test-javascript test-lowest test-notebooks test-peers test-servers check docs format clean release-check dist install-locked lock
+.PHONY: install demo test test-benchmarks test-browser test-compiled test-controls test-faults test-javascript test-lowest test-notebooks test-peers test-servers check docs format clean release-check dist install-locked lock
 
 install: $(VENV)/.installed
 
@@ -45,6 +45,9 @@ test-benchmarks: install  ## every script of benchmarks/ at its smallest size: a
 test-browser: install  ## the page of hf-domain explore in Chromium, which must be there: about 2 minutes
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,explore]" playwright
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/exploration/test_page.py -m browser
+
+test-compiled: install  ## every method compiled in every family, of which make test takes a sample: about a minute
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/modeling tests/exbert $(SPREAD) -m compiled
 
 test-controls: install  ## whether RADA and G-MAP learn what they are for, from their defaults: some minutes each
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/controls -m controls -n $(PROCESSES)

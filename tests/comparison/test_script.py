@@ -15,16 +15,14 @@ from hf_domain.comparison.steps import list_steps
 from hf_domain.examples import compare as compare_script
 from hf_domain.files import read_json
 
+FEW = {"tapt": {"tasks": ["animals"]}, "dapt": None}
+MANY = {"tapt": None, "dapt": None, "average": {"after": "dapt"}, "rada_mlm": None, "gmap": {"after": "dapt"}}
 
-def test_script_is_killed_and_continues(content, tmp_path, monkeypatch, capsys):
+
+@pytest.mark.parametrize("methods", [FEW, pytest.param(MANY, marks=pytest.mark.faults)], ids=["few", "many"])
+def test_script_is_killed_and_continues(content, tmp_path, monkeypatch, capsys, methods):
     save_tiny_bert(tmp_path / "encoder", SENTENCES)
-    content["methods"] = {
-        "tapt": None,
-        "dapt": None,
-        "average": {"after": "dapt"},
-        "rada_mlm": None,
-        "gmap": {"after": "dapt"},
-    }
+    content["methods"] = dict(methods)
     content["datastore"] = {"max_length": 32}
     content["seeds"], content["general"] = [1], None
     path = write_plan(content, tmp_path)

@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard
 from peft import AutoPeftModel, LoraConfig, PeftModel, TrainableTokensConfig, get_peft_model
 from peft.tuners.tuners_utils import BaseTuner
 from safetensors.torch import load_file
-from tiny_models import VOCAB_SIZE, make_batch, make_masked_lm
+from tiny_models import FAMILIES, VOCAB_SIZE, make_batch, make_masked_lm
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 from transformers import (
@@ -35,6 +35,8 @@ from hf_domain.exbert.adapter import list_head_modules
 from hf_domain.exbert.convert import convert_to_adapter, convert_to_model
 
 NUM_NEW = 10
+# Families that make test compiles; the others are in make test-compiled.
+SAMPLE = ("bert", "deberta-v2")
 VOCABULARY = {VOCAB_SIZE + i: [i + 5, i + 20] for i in range(NUM_NEW)}
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated")  # peft asks for it
 
@@ -346,6 +348,9 @@ def test_adapter_in_the_type_of_its_base():
     model(**make_extended_batch()).loss.backward()
 
 
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=() if name in SAMPLE else pytest.mark.compiled) for name in FAMILIES]
+)
 def test_compiled_whole(family):
     model = make_adapter(make_stock(family))
     batch = {key: value for key, value in make_extended_batch().items() if key != "labels"}
