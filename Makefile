@@ -49,7 +49,7 @@ test-browser: install  ## the page of hf-domain explore in Chromium, which must 
 test-compiled: install  ## every method compiled in every family, of which make test takes a sample: about a minute
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/modeling tests/exbert $(SPREAD) -m compiled
 
-test-controls: install  ## whether RADA and G-MAP learn what they are for, from their defaults: some minutes each
+test-controls: install  ## whether AdaLM, exBERT, RADA and G-MAP learn what they are for, from their defaults: some minutes each
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/controls -m controls -n $(PROCESSES)
 
 test-notebooks: install  ## the notebooks of examples/notebooks on little data: some minutes
