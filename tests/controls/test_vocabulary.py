@@ -81,8 +81,8 @@ def score(corpus, splits, tmp_path_factory):
     """Adapt the encoder by a row of comparisons, fine-tune it by the defaults, and return the accuracy; once each."""
     home, known = tmp_path_factory.mktemp("home"), {}
 
-    def run(script, folder, **flags):
-        main = importlib.import_module(f"hf_domain.examples.{script}").main
+    def adapt(folder, **flags):
+        main = importlib.import_module("hf_domain.examples.run_mlm").main
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("datasets.config.HF_DATASETS_CACHE", home / "cache")
             return run_script(main, patch, home / folder, train_file=corpus, **flags)
@@ -95,7 +95,7 @@ def score(corpus, splits, tmp_path_factory):
             added = {"expanded_vocabulary": home / "vocabulary"} if recipe.expands_vocabulary else {}
             if recipe.method is not None:
                 flags = {"method": recipe.method, **recipe.pretraining, **TRAINING, **added}
-                run("run_mlm", row, model_name_or_path=encoder, do_train=True, **flags)
+                adapt(row, model_name_or_path=encoder, do_train=True, **flags)
                 encoder = str(home / row)
             known[row] = classify(*splits, model_name_or_path=encoder)
             print(f"{row}: {known[row]:.3f}", flush=True)
