@@ -480,9 +480,13 @@ def count_steps(tokens: int, step: Step) -> int:
 
 def put_files(flags: Mapping[str, Any], files: Mapping[str, str]) -> dict[str, Any]:
     """Return the flags of a recipe with the files of a plan in the place of `{domain}` and `{general}`."""
-    put = {name: [str(item).format(**files) for item in value] for name, value in flags.items() if type(value) is list}
-    put |= {name: value.format(**files) for name, value in flags.items() if isinstance(value, str)}
-    return {**flags, **put}
+    put = dict(flags)
+    for name, value in flags.items():
+        if isinstance(value, list):
+            put[name] = [str(item).format(**files) for item in value]
+        elif isinstance(value, str):
+            put[name] = value.format(**files)
+    return put
 
 
 def find_end(trunk: Step) -> str:
