@@ -311,7 +311,7 @@ def test_learning_rates_are_chosen_on_validation(content, tmp_path):
     assert len(tuned) == 2 * 2 * 3 and {result.is_done for result in tuned if "rate10" in result.step.name} == {False}
     assert used == {(method, task): {rate} for method, rate in best.items() for task in ("animals", "entities")}
     report = write_report(tmp_path / "plan")
-    assert len(report.scores["dapt"]["animals"]) == 4 and "among 0.1, 0.01, 10.0" in read_text(tmp_path / "plan")
+    assert len(report.scores["dapt"]["animals"]) == 4 and "from 0.1, 0.01, 10.0" in read_text(tmp_path / "plan")
     command = report.commands["fine_tune"]
     assert command[command.index("--learning_rate") + 1] == "0.01"
 
