@@ -359,7 +359,7 @@ def test_options_that_gmap_does_not_have(tmp_path, files, run, general):
             "one column or two different ones, as first,second, but is text,text,text",
         ),
         (str, {}, {"negative_labels": "none"}, "biology, finance, law., but names none"),
-        (str, {}, {"metric_name": "no_such_metric"}, "got no_such_metric"),
+        (str, {}, {"metric_name": "no_such_metric"}, "but is no_such_metric"),
         (str, {}, {"max_seq_length": 129}, "the encoder's limit, but is 129"),
         (str, {}, {"dataset_name": "name"}, "files or a dataset of the Hub"),
     ],

@@ -162,7 +162,7 @@ def test_both_texts_of_a_pair_are_searched_for(folder, monkeypatch, capsys):
     [
         ([{"body": "omega"}, {"body": None}], None, r"line 2 of .*texts.jsonl has \(None,\) in body"),
         ([{"body": "omega"}], "text", ".body., but names text"),
-        ([{"body": "omega", "number": 1}], "number", "number holds int64"),
+        ([{"body": "omega", "number": 1}], "number", "number contains int64"),
     ],
 )
 def test_a_file_without_text_is_reported(folder, monkeypatch, capsys, rows, column, message):

@@ -220,7 +220,7 @@ def test_new_rows_first(run, expanded, encoder, tmp_path):
     distances = json.loads((tmp_path / "output" / "row_distances.json").read_text())
     assert distances["old_rows"] == 0 < distances["new_rows"]
     assert (tmp_path / "output" / "row_distances.png").stat().st_size > 1000
-    with pytest.raises(ValueError, match="--new_rows_first_steps needs"):
+    with pytest.raises(ValueError, match="--new_rows_first_steps must come with"):
         run("other", new_rows_first_steps=4)
     for method in ("lora", "exbert", "exbert_adapter"):
         with pytest.raises(ValueError, match=f"trains the encoder, but {method} freezes"):
@@ -302,9 +302,9 @@ def test_exbert_as_an_adapter_is_exbert(run, expanded, encoder, tmp_path):
 
 
 def test_options_that_an_adapter_refuses(run, tmp_path):
-    refuse(run, tmp_path, "stays as it is", method="exbert_adapter", config_overrides="freeze_backbone=false")
+    refuse(run, tmp_path, "which it does not change", method="exbert_adapter", config_overrides="freeze_backbone=false")
     run("exbert", method="exbert")
-    refuse(run, tmp_path, "stays as it is", method="exbert_adapter", model_name_or_path=tmp_path / "exbert")
+    refuse(run, tmp_path, "which it does not change", method="exbert_adapter", model_name_or_path=tmp_path / "exbert")
 
 
 def test_two_stages_of_exbert(run, expanded, encoder, tmp_path):
