@@ -330,7 +330,7 @@ def test_options_are_checked(tokenizer, tmp_path):
         export_model(model, tokenizer, tmp_path, int8=True, texts=[" "])
     with pytest.raises(ValueError, match=r"must have float32 weights, but has torch\.float16\. Load it"):
         export_model(make_masked_lm("bert").half(), tokenizer, tmp_path, export_format="dynamo")
-    with pytest.raises(ValueError, match=r"max_seq_length must be from 3 .* to 512, .* but is 513"):
+    with pytest.raises(ValueError, match=r"max_seq_length must be from 3 .* to 512 .*, but is 513"):
         export_model(model, tokenizer, tmp_path, export_format="dynamo", max_seq_length=513)
 
 

@@ -48,7 +48,7 @@ def package(tmp_path):
     builder = code[code.index("def build_toy") : code.index("METHODS = {")]
     rows = {name: re.search(rf"^{name} = {{\n(.*?)^}}", code, re.M | re.S)[1] for name in ("METHODS", "RECIPES")}
     for name, anchor, added in (  # steps 3 and 4
-        ("methods", "# A builder of a task gets", f"{builder}# A builder of a task gets"),
+        ("methods", "# A builder for a task gets", f"{builder}# A builder for a task gets"),
         ("methods", "METHODS: dict[str, Method] = {\n", "METHODS: dict[str, Method] = {\n" + rows["METHODS"]),
         ("recipes", "\nRECIPES = {\n", "\nRECIPES = {\n" + rows["RECIPES"]),
     ):

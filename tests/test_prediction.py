@@ -187,5 +187,5 @@ def test_command(save, tmp_path, monkeypatch, capsys):
     assert table["probabilities.law"].tolist() == pytest.approx([row["probabilities"]["law"] for row in expected])
     rows = [json.loads(line) for line in (tmp_path / "labels.jsonl").read_text().splitlines()]
     assert [row["prediction"] for row in rows] == [row["prediction"] for row in expected]
-    with pytest.raises(FileExistsError, match="name another"):
+    with pytest.raises(FileExistsError, match="Name another"):
         main()

@@ -71,7 +71,7 @@ def test_runs_that_failed_are_named(objects, tmp_path, monkeypatch):
 
 
 def test_data_that_cannot_be_used_are_refused(objects, tmp_path):
-    with pytest.raises(ValueError, match="test of animals must hold at least one example"):
+    with pytest.raises(ValueError, match="test of animals must contain at least one example"):
         tasks = {"animals": objects["tasks"]["animals"] | {"test": []}}
         hf_domain.compare("encoder", SENTENCES, tasks, output_dir=tmp_path / "mine", **OPTIONS)
     with pytest.raises(ValueError, match="unknown"):

@@ -188,7 +188,7 @@ def test_cache_is_computed_once_and_again_after_a_change(tokenizer, tmp_path, ca
     with pytest.raises(ValueError, match="must have the choice of states"):
         open_memory_cache(tmp_path, single, other_text)
     assert cache_memory_states(single, other_text, tmp_path)[0].shape[1:] == (1, 32)
-    assert [record.message.partition(": ")[2] for record in caplog.records] == [
+    assert [record.message.partition("because ")[2] for record in caplog.records] == [
         "the memory encoder changed",
         "the token ids changed",
         "the choice of states changed",
