@@ -20,10 +20,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
-demo: install  ## the main job on the data in the repository: about 8 minutes on 2 cores
+demo: install  ## the main job on the data in the repository: at most 14 minutes on 2 cores
 	$(BIN)/python examples/quickstart.py
 
-test: install  ## hermetic and offline: about 13 minutes on 2 cores
+test: install  ## hermetic and offline: at most 13 minutes on 2 cores
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests $(SPREAD)
 
 test-faults: install  ## commands killed at every write, full disks and all bad inputs
