@@ -82,12 +82,13 @@ class Budget:
     """The cost of each method's pre-training, in tokens or in minutes."""
 
     tokens: int | list[int] | None = None
-    """A list trains each encoder once, up to the largest number, and scores it at every number."""
+    """A list trains each encoder once, up to the largest number, and scores it at every number. Rows that start after
+    another one then share the tokens with it; with a single number without a list they cost twice as much."""
     minutes: float | None = None
 
     @property
     def rungs(self) -> list[int]:
-        """The numbers of tokens at which encoders are scored, ascending; empty if there is only one."""
+        """The numbers of tokens at which encoders are scored, ascending; empty without a list."""
         return sorted(self.tokens) if isinstance(self.tokens, list) else []
 
 

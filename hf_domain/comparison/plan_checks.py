@@ -106,8 +106,8 @@ def _check_budget(plan: Plan) -> list[str]:
 def _check_rungs(plan: Plan) -> list[str]:
     """List the problems of a list of tokens."""
     rungs, problems = plan.budget.rungs, []
-    if len(set(rungs)) < max(2, len(rungs)) or rungs[0] <= 0:
-        problems.append(f"budget: a list of tokens must be two different numbers above 0 or more, but is {rungs}")
+    if len(set(rungs)) < max(1, len(rungs)) or min(rungs, default=0) <= 0:
+        problems.append(f"budget: a list of tokens must hold different numbers above 0, but is {plan.budget.tokens}")
     for name, flags in (
         ("pretraining", plan.pretraining),
         *((name, m.pretraining) for name, m in plan.methods.items()),

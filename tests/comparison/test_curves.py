@@ -79,6 +79,15 @@ def test_rows_of_two_stages_share_each_rung(several, tmp_path):
     assert steps["gmap-animals-2560-seed1"].flags["model_name_or_path"] == "plan/steps/dapt-pets-2560"
 
 
+def test_a_list_of_one_number_makes_no_curve_but_shares_its_tokens(several, tmp_path):
+    several["methods"] |= {"then_tapt": {"recipe": "tapt", "after": "dapt"}}
+    several["budget"]["tokens"] = [2560]
+    steps = list_by_name(several, tmp_path)
+    ends = {name: steps[name].flags["max_steps"] for name in ("dapt-pets-1280", "then_tapt-animals-2560")}
+    assert ends == {"dapt-pets-1280": 20, "then_tapt-animals-2560": 20}
+    assert steps["varmae-pets-2560"].flags["max_steps"] == steps["dapt-pets-2560"].flags["max_steps"] == 40
+
+
 def test_the_text_of_a_task_is_there_for_its_trunk(several, tmp_path):
     several["methods"] = {"tapt": {"tasks": ["animals"]}}
 
@@ -94,8 +103,9 @@ def test_the_text_of_a_task_is_there_for_its_trunk(several, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"budget": {"tokens": [640]}}, "two different numbers above 0 or more, but is [640]"),
-        ({"budget": {"tokens": [640, 640]}}, "two different numbers above 0 or more, but is [640, 640]"),
+        ({"budget": {"tokens": []}}, "must hold different numbers above 0, but is []"),
+        ({"budget": {"tokens": [0, 640]}}, "must hold different numbers above 0, but is [0, 640]"),
+        ({"budget": {"tokens": [640, 640]}}, "must hold different numbers above 0, but is [640, 640]"),
         ({"methods": {"dapt": {"share": 1.5}}}, "methods: dapt: share must be between 0 and 1, but is 1.5"),
         ({"pretraining": {"lr_scheduler_type": "linear"}}, "a schedule of its own: leave out lr_scheduler_type"),
     ],
