@@ -3,16 +3,20 @@
 import ast
 import dataclasses
 import importlib
+import itertools
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
 import forked_python
 import pytest
+from packaging.requirements import Requirement
 from transformers.dynamic_module_utils import get_relative_import_files
 
 import hf_domain
@@ -47,6 +51,53 @@ def test_wheel_holds_the_tree(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
     output = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
     assert output.split() == [str(tmp_path / "site" / "hf_domain" / "environment.py"), digest_code()]
+
+
+def test_sdist_holds_what_its_tests_need(tmp_path):
+    tree = ["tests", "tests_peers", "tools", "benchmarks", "docs", ".github/workflows", *ROOMS]
+    for folder in tree:
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ROOT.iterdir():
+        if file.is_file() and not file.name.startswith("."):
+            shutil.copy(file, tmp_path)
+    expected = {file.relative_to(tmp_path).as_posix() for file in tmp_path.rglob("*") if file.is_file()}
+    command = "from setuptools.build_meta import build_sdist; build_sdist('dist')"
+    subprocess.run([sys.executable, "-c", command], cwd=tmp_path, check=True, capture_output=True)
+    (sdist,) = tmp_path.glob("dist/*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"tests/conftest.py", "tests/support/tiny_models.py", "CHANGELOG.md", "Makefile"} <= expected
+    assert sorted(expected - names) == []
+
+
+def list_requirements(project, extras):
+    """Yield what a project needs with some extras of its own, which may name others."""
+    for line in itertools.chain(project["dependencies"], *(project["optional-dependencies"][each] for each in extras)):
+        requirement = Requirement(line)
+        if requirement.name == project["name"]:
+            yield from list_requirements(project | {"dependencies": []}, requirement.extras)
+        else:
+            yield requirement
+
+
+def test_the_lock_is_the_tested_set_with_hashes():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    blocks = re.split(r"\n(?=\S)", (ROOT / "requirements.lock").read_text())
+    locked = {match[1]: (match[2], block) for block in blocks if (match := re.match(r"([\w.-]+)==([^\s;]+)", block))}
+    needed = list(list_requirements(project, ["dev"]))
+    assert len(needed) > 25 and [each.name for each in needed if each.name not in locked] == []
+    for requirement in needed:
+        version, block = locked[requirement.name]
+        assert requirement.specifier.contains(version) and "--hash=sha256:" in block
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        name, _, version = line.partition("==")
+        assert name not in locked or locked[name][0] == version
+
+
+def test_actions_are_pinned_by_commit():
+    workflows = "".join(file.read_text() for file in (ROOT / ".github/workflows").glob("*.yml"))
+    actions = re.findall(r"uses: (\S+)", workflows)
+    assert actions and [action for action in actions if not re.search(r"@[0-9a-f]{40}$", action)] == []
 
 
 def list_imports(file):
