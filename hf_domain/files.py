@@ -156,11 +156,8 @@ def lock_folder(folder: str | Path) -> Iterator[None]:
                 f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}",
                 encoding="utf-8",
             )
-        yield
-    except Exception as error:
-        if is_disk_full(error):
-            raise describe_full_disk(error, folder) from error
-        raise
+        with explain_full_disk(folder):
+            yield
     finally:
         # Delete the file before the release; afterwards another process may own it. A process that opened the file
         # earlier checks that it still exists once it has the lock.
@@ -176,6 +173,21 @@ def _read_holder(lock: Path) -> str:
     with suppress(OSError):
         return lock.read_text(encoding="utf-8") or "another process"
     return "another process"
+
+
+@contextmanager
+def explain_full_disk(folder: str | Path) -> Iterator[None]:
+    """Raise an OSError that names the place instead of any error that a full disk caused.
+
+    Args:
+        folder: See `describe_full_disk`.
+    """
+    try:
+        yield
+    except Exception as error:
+        if is_disk_full(error):
+            raise describe_full_disk(error, folder) from error
+        raise
 
 
 def is_disk_full(error: BaseException | None) -> bool:

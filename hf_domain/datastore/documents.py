@@ -9,6 +9,7 @@ from typing import Any
 from datasets import Dataset, IterableDataset
 
 from hf_domain.data.text_columns import find_document_columns
+from hf_domain.files import explain_full_disk
 
 
 def choose_columns(
@@ -50,7 +51,7 @@ def hold_out_every_tenth(documents: Any, text_column: str, file: str) -> Any:
         for is_held in (True, False)
     )
     unfinished = f"{file}.unfinished"
-    with open(unfinished, "w", encoding="utf-8") as lines:
+    with explain_full_disk(Path(file).parent), open(unfinished, "w", encoding="utf-8") as lines:
         for row in held:
             lines.write(json.dumps({"text": row[text_column]}, ensure_ascii=False) + "\n")
     if Path(file).exists() and not filecmp.cmp(unfinished, file, shallow=False):

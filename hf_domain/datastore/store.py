@@ -10,7 +10,6 @@ is replaced. A killed process or a full disk leaves the datastore as it was, and
 Files with other names do not belong to the datastore and are never touched.
 """
 
-import errno
 import itertools
 import operator
 import os
@@ -53,7 +52,7 @@ from hf_domain.datastore.splitting import (
 )
 from hf_domain.datastore.tantivy_index import TantivyIndex, import_tantivy, write_index
 from hf_domain.datastore.verification import check_inside, check_rows, find_analyzer, load_tokenizer
-from hf_domain.files import is_disk_full, write_json
+from hf_domain.files import explain_full_disk, write_json
 
 LOCK = ".lock"
 LOST = "client"  # stands for a client that cannot be pickled
@@ -323,16 +322,8 @@ class Datastore:
             self._remove_leftovers()
             try:
                 yield
-            except BaseException as error:
+            except BaseException:
                 self._remove_leftovers()
-                if is_disk_full(error):
-                    raise OSError(
-                        errno.ENOSPC,
-                        (
-                            f"the disk of {self.folder} is full. Nothing complete is lost: make room and run the same "
-                            "command again"
-                        ),
-                    ) from error
                 raise
             finally:
                 self.__dict__.pop("_known", None)
@@ -481,7 +472,7 @@ class Datastore:
 def lock_folder(folder: Path) -> Iterator[None]:
     """Keep other writers out of a datastore."""
     try:
-        with FileLock(folder / LOCK, timeout=0):
+        with FileLock(folder / LOCK, timeout=0), explain_full_disk(folder):
             yield
     except Timeout as error:
         raise ValueError(

@@ -445,7 +445,7 @@ def test_full_disk_while_building_continues_later(tmp_path, tokenizer, datastore
     options = {"commit_characters": 300}
     with monkeypatch.context() as patch:
         fail_at(patch, 5, OSError(28, "No space left on device"))
-        with pytest.raises(OSError, match="make room and run the same command again"):
+        with pytest.raises(OSError, match="make room and repeat the command"):
             build(tmp_path / "new", tokenizer, **options)
     assert not (tmp_path / "new").exists()
     with pytest.raises(FileNotFoundError, match=r"was interrupted\. Run it again"):

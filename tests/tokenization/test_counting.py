@@ -33,6 +33,13 @@ def test_a_text_that_chunks_would_miscount_is_counted_directly():
     assert counts.words == Counter({"one": 1, "Ġ": 1, "Ġtwo": 1, "ĠĠ": 1, "Ġthree": 1})
 
 
+def test_a_strange_text_inside_a_long_shard_is_noticed():
+    backend = make_byte_level_bpe().backend_tokenizer
+    texts = ["one word"] * 400
+    texts[200] = "two  words"  # a hundred texts are checked, every fourth
+    assert count_shard(texts, backend).words == count_directly(texts, backend)
+
+
 def test_shards_add_up_to_the_whole():
     backend = make_wordpiece().backend_tokenizer
     shards = list(batch_texts(TEXTS, characters=300))
@@ -67,9 +74,33 @@ def test_shards_are_read_as_they_are_counted():
     assert counts.documents == 50 and submitted == list(range(1, 51))
 
 
+def test_four_shards_are_counted_at_once():
+    submitted, waited = [], []
+
+    class Later:
+        def __init__(self, *arguments):
+            self.arguments = arguments
+
+        def result(self):
+            waited.append(len(submitted))
+            return count_shard(*self.arguments)
+
+    class Pool:
+        def submit(self, function, shard, backend):
+            submitted.append(shard)
+            return Later(shard, backend)
+
+    backend = make_wordpiece().backend_tokenizer
+    counts = count_words([["one word"]] * 6, backend, Pool(), progress=False)
+    assert counts.documents == 6 and waited == [4, 5, 6, 6, 6, 6]
+
+
 def test_saved_counts_load_equal(tmp_path):
     counts = count_shard(TEXTS, make_wordpiece().backend_tokenizer)
     counts.save(tmp_path / "counts.parquet")
+    assert list(WordCounts.load(tmp_path / "counts.parquet").words.items()) == sorted(
+        counts.words.items(), key=lambda item: (-item[1], item[0])
+    )
     assert WordCounts.load(tmp_path / "counts.parquet") == counts
     assert [path.name for path in tmp_path.iterdir()] == ["counts.parquet"]
 
