@@ -259,7 +259,7 @@ class Options(NamedTuple):
 
 def _check_growth(kind: ModuleType, original_size: int, size: int | None, max_size: int | None) -> None:
     last = max_size if size is None else size
-    if last is not None and last < original_size:
+    if last is not None and last <= original_size:
         raise ValueError(
             f"the new vocabulary must exceed the tokenizer's {original_size:,} entries, but its size is {last:,}. "
             "Choose a larger size."

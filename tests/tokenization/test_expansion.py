@@ -93,8 +93,12 @@ def test_a_planned_training_shows_each_entry_often_enough(name):
         kept=len(delta.pieces),
         saving=1 - len(ids) / before,
     )
-    assert 0 < report.saved < proposed_report.saved and 0 < len(delta.pieces) < len(proposed) - delta.old_size
+    assert (
+        0 < report.saved == report.exposure.saving < proposed_report.saved
+        and 0 < len(delta.pieces) < len(proposed) - delta.old_size
+    )
     text = str(report.exposure)
+    assert f"with the other {len(proposed) - len(new_tokenizer)} entries" in text
     assert f"{len(delta.pieces)} of {len(proposed) - delta.old_size} entries" in text and "1,500 training" in text
     # Nothing is left out of a long training.
     assert expand(TOKENIZERS[name](), CURVE_TEXTS, training_tokens=10**9)[0].get_vocab() == proposed.get_vocab()
@@ -167,17 +171,48 @@ def test_minimum_frequency_and_word_length_bound_the_entries():
     _, frequent, _ = expand(make_wordpiece(), size=230, min_frequency=8)
     _, short, _ = expand(make_wordpiece(), size=230, max_word_length=12)
     assert 0 < len(frequent.pieces) < len(rare.pieces)
+    for length in (7, 8):
+        pieces = expand(make_wordpiece(), size=230, max_word_length=length)[1].pieces
+        assert ("lymphoma" in pieces) == (length == len("lymphoma"))
     assert "immunohistochemistry" in rare.pieces
     assert not [entry for entry in short.pieces if "histochem" in entry] and "lymphoma" in short.pieces
 
 
 def test_the_report_names_what_saves_most():
     _, delta, report = expand(make_wordpiece())
+    counts = count_words([DOMAIN_TEXTS], make_wordpiece().backend_tokenizer, progress=False).words
     best = report.useful_entries[0]
     assert best["entry"] == "immunohistochemistry" and best["frequency"] == 8
     assert best["tokens_saved"] == 8 * (len(delta.pieces["immunohistochemistry"]) - 1)
     assert best["pieces"] == delta.pieces["immunohistochemistry"]
     assert best["id"] == delta.old_size + list(delta.pieces).index("immunohistochemistry")
+    assert report.documents == len(DOMAIN_TEXTS) and report.words == sum(counts.values())
+    assert report.distinct_words == len(counts)
+    many = expand(make_wordpiece(), CURVE_TEXTS, size=300)[2].useful_entries
+    saved = [row["tokens_saved"] for row in many]
+    assert len(many) == 100 and saved == sorted(saved, reverse=True) and saved[0] > saved[-1] > 0
+
+
+def test_entries_that_the_tokenizer_does_not_make_are_named(monkeypatch):
+    monkeypatch.setattr("hf_domain.tokenization.expansion.replace_model", lambda tokenizer, state, model: tokenizer)
+    _, delta, report = expand(make_wordpiece())
+    assert report.unreachable == list(delta.pieces) != []
+
+
+@pytest.mark.parametrize("name", ["wordpiece", "byte-level bpe"])
+def test_an_added_token_keeps_its_id(name):
+    tokenizer = TOKENIZERS[name]()
+    tokenizer.add_tokens(["<e1>", "<e2>"])
+    new_tokenizer, delta, _ = expand(tokenizer)
+    assert delta.old_size == len(tokenizer) and delta.pieces
+    assert new_tokenizer.convert_tokens_to_ids(["<e1>", "<e2>"]) == [len(tokenizer) - 2, len(tokenizer) - 1]
+    text = "<e1> of the <e2>"
+    assert new_tokenizer(text)["input_ids"] == tokenizer(text)["input_ids"]
+
+
+def test_a_corpus_of_one_known_word():
+    report = expand(make_wordpiece(), ["patient", "patient patient"])[2]
+    assert [point.log_probability for point in report.curve] == [0.0] and report.saved == 0
 
 
 def test_exbert_appends_what_a_learned_wordpiece_has_new():
@@ -271,6 +306,7 @@ def test_an_empty_corpus_is_refused(texts):
         ({"select": "first"}, "`select`"),
         ({"method": "bert"}, "`method`"),
         ({"size": 10}, "must exceed .* but its size is 10"),
+        ({"size": 153}, "must exceed .* but its size is 153"),
         ({"size": 0}, "`size`"),
         ({"size": 300, "max_size": 300}, "`max_size`"),
         ({"training_tokens": 0}, "`training_tokens`"),
@@ -281,6 +317,12 @@ def test_an_empty_corpus_is_refused(texts):
 def test_options_out_of_range_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         expand(make_wordpiece(), **options)
+
+
+def test_options_at_their_limits_are_taken():
+    limits = {"min_frequency": 1, "training_tokens": 1, "min_exposures": 1e-9, "threshold": 0.999, "step": 1}
+    report = expand(make_wordpiece(), **limits, max_size=154)[2]
+    assert report.curve[-1].size == 154 and len(expand(make_wordpiece(), size=154)[0]) == 154
 
 
 def test_counts_of_another_tokenizer_are_refused():

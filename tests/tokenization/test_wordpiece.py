@@ -117,6 +117,16 @@ def test_sub_words_become_entries_where_rare_words_share_them():
     assert {"blasto", "##otropin"} <= delta.pieces.keys() and not delta.pieces.keys() & set(words)
 
 
+@pytest.mark.parametrize("read", [100, 2])
+def test_frequent_pairs_are_learned_first(read, monkeypatch):
+    monkeypatch.setattr("hf_domain.tokenization.wordpiece.LEARNED_WORDS", read)  # 2: counts of a third
+    words, counts = ["ab", "cd"], np.array([1, 5])
+    characters = [*"abcd", *(f"##{character}" for character in "abcd")]
+    for size, pairs in ((9, []), (10, ["cd"]), (11, ["cd", "ab"])):
+        assert learn_entries(make_model(), words, counts, size) == characters + pairs
+    assert learn_entries(make_model("cd", "##d"), words, counts, 11) == [*"abcd", "##a", "##b", "##c", "ab"]
+
+
 def test_learning_is_deterministic():
     model = make_model()
     words = [f"{first}{second}{third}" for first in "abcdefgh" for second in "ijklmnop" for third in "qrstuvwx"]
