@@ -2,7 +2,7 @@
 # requires-python = ">=3.11"
 # dependencies = ["hf-domain"]
 # ///
-"""Recommend what to try first on a corpus and its tasks, with the numbers behind each reason, and write the plan.
+r"""Recommend what to try first on a corpus and its tasks, with the numbers behind each reason, and write the plan.
 
     python examples/advise.py --model_name_or_path bert-base-uncased --corpus corpus.txt.gz --task acl_arc scierc \
         --general wikipedia.txt.gz --output_dir advice

@@ -2,7 +2,7 @@
 # requires-python = ">=3.11"
 # dependencies = ["hf-domain[datastore]"]
 # ///
-"""Build a datastore of passages for RADA, add documents to it, or rebuild its index.
+r"""Build a datastore of passages for RADA, add documents to it, or rebuild its index.
 
     python examples/build_datastore.py \
         --model_name_or_path bert-base-uncased --train_file corpus.txt.gz --output_dir datastore

@@ -2,7 +2,7 @@
 # requires-python = ">=3.11"
 # dependencies = ["hf-domain"]
 # ///
-"""Publish a model that a comparison trained, with a card that shows its results.
+r"""Publish a model that a comparison trained, with a card that shows its results.
 
     python examples/publish.py --comparison plan --method varmae --corpus cs --output_dir hub --license apache-2.0 \
         --license_note "Base model: Apache-2.0. Abstracts: CC BY 4.0." --limits "English abstracts only." \

@@ -2,7 +2,7 @@
 # requires-python = ">=3.11"
 # dependencies = ["hf-domain"]
 # ///
-"""Adapt an encoder to a corpus, measure whether this pays, and prepare the result for the Hub.
+r"""Adapt an encoder to a corpus, measure whether this pays, and prepare the result for the Hub.
 
     python examples/quickstart.py                                 # on the data in quickstart_data/
     python examples/quickstart.py --model_name_or_path bert-base-uncased \

@@ -2,7 +2,7 @@
 # requires-python = ">=3.11"
 # dependencies = ["hf-domain"]
 # ///
-"""Measure how much general language adapted encoders forgot: masked-LM losses on general and domain text.
+r"""Measure how much general language adapted encoders forgot: masked-LM losses on general and domain text.
 
     python examples/report_forgetting.py \
         --models general=bert-base-uncased dapt=adapted gmap=adapted-with-memory \

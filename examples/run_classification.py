@@ -2,7 +2,7 @@
 # requires-python = ">=3.11"
 # dependencies = ["hf-domain"]
 # ///
-"""Fine-tune any encoder to classify texts or pairs of texts.
+r"""Fine-tune any encoder to classify texts or pairs of texts.
 
     python examples/run_classification.py \
         --model_name_or_path bert-base-uncased \

@@ -2,7 +2,7 @@
 # requires-python = ">=3.11"
 # dependencies = ["hf-domain"]
 # ///
-"""Distill a large general encoder into a small domain encoder, by one of four strategies (Adapt-and-Distill, AdaLM).
+r"""Distill a large general encoder into a small domain encoder, by one of four strategies (Adapt-and-Distill, AdaLM).
 
     python examples/run_distill.py --model_name_or_path bert-base-uncased --strategy adapt_and_distill \
         --train_file corpus.txt.gz --general_file general.txt.gz --num_hidden_layers 6 --hidden_size 384 \

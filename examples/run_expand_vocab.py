@@ -2,7 +2,7 @@
 # requires-python = ">=3.11"
 # dependencies = ["hf-domain"]
 # ///
-"""Add the words of a domain to a tokenizer, and their embedding rows to a model.
+r"""Add the words of a domain to a tokenizer, and their embedding rows to a model.
 
     python examples/run_expand_vocab.py \
         --model_name_or_path bert-base-uncased --train_file corpus.txt.gz \

@@ -2,7 +2,7 @@
 # requires-python = ">=3.11"
 # dependencies = ["hf-domain"]
 # ///
-"""Continue the pre-training of an encoder on domain text: plain masked LM (DAPT, TAPT) or a method of this package.
+r"""Continue the pre-training of an encoder on domain text: plain masked LM (DAPT, TAPT) or a method of this package.
 
     python examples/run_mlm.py --model_name_or_path bert-base-uncased --method varmae \
         --train_file corpus.txt.gz --output_dir varmae-cs --do_train --do_eval --num_train_epochs 3
@@ -20,7 +20,8 @@ trains everything:
     python examples/run_mlm.py --model_name_or_path <first stage> --method exbert \
         --config_overrides freeze_backbone=false --output_dir <second stage> ...
 
-`--method exbert_adapter` trains exBERT as an adapter of peft. The output is `adapter/` and the same as a model.
+`--method exbert_adapter` trains exBERT as an adapter of peft. The output holds the adapter, in `adapter/`, and the same
+weights as a model.
 
 `--method gmap --memory_name_or_path bert-base-uncased` trains an encoder that reads a frozen general encoder. Both must
 have the same tokenizer.

@@ -2,7 +2,7 @@
 # requires-python = ">=3.11"
 # dependencies = ["hf-domain"]
 # ///
-"""Fine-tune any encoder to find named entities.
+r"""Fine-tune any encoder to find named entities.
 
     python examples/run_ner.py \
         --model_name_or_path bert-base-cased \

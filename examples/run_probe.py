@@ -2,7 +2,7 @@
 # requires-python = ">=3.11"
 # dependencies = ["hf-domain"]
 # ///
-"""Probe a frozen encoder: train a linear model on its states to label texts, pairs of texts, or words.
+r"""Probe a frozen encoder: train a linear model on its states to label texts, pairs of texts, or words.
 
     python examples/run_probe.py --model_name_or_path bert-base-uncased \
         --train_file train.jsonl --test_file test.jsonl --output_dir probe

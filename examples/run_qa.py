@@ -2,7 +2,7 @@
 # requires-python = ">=3.11"
 # dependencies = ["hf-domain"]
 # ///
-"""Fine-tune any encoder to find answers to questions in texts.
+r"""Fine-tune any encoder to find answers to questions in texts.
 
     python examples/run_qa.py \
         --model_name_or_path bert-base-uncased \

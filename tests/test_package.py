@@ -165,6 +165,10 @@ def test_command_line(tmp_path):
     options = run_command("mlm", "--help").stdout
     assert "Continue the pre-training of an encoder" in options
     assert "--method" in options
+    assert options.startswith("usage: hf-domain mlm --model_name_or_path MODEL_NAME_OR_PATH [options]\n")
+    assert "(default: None)" not in options
+    assert "(default: dapt)" in options
+    assert "--max-steps" not in options
 
 
 @pytest.mark.parametrize(

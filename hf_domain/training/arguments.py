@@ -6,6 +6,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -385,7 +386,27 @@ def _write(value: Any) -> str:
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Shows defaults, and keeps the line breaks of the description."""
+    """Keeps the line breaks of the description, and leaves out what a reader does not need.
+
+    That is the usage of a hundred flags, which hides the description; defaults that mean nothing is set; and the second
+    spelling of every flag, with dashes.
+    """
+
+    def _format_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None) -> str:
+        required = [action for action in actions if action.required]
+        rest = " [options]\n       %(prog)s options.yaml [options]"
+        line = super()._format_usage(usage, required, groups, prefix).rstrip()
+        return f"{line}{rest % {'prog': self._prog}}\n\n"
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        says_nothing = action.default is None or action.default is False or action.default == []
+        return action.help if says_nothing else super()._get_help_string(action)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        names = [name for name in action.option_strings if "-" not in name.strip("-")]
+        shown = copy(action)
+        shown.option_strings = names or action.option_strings
+        return super()._format_action_invocation(shown)
 
 
 def parse_arguments(*classes: Any, description: str | None = None) -> tuple[Any, ...]:
