@@ -1,8 +1,12 @@
-"""What the steps of a comparison take: their work, counted in tokens, and seconds by speeds that were measured.
+"""Estimate how long the steps of a comparison take: their work in tokens, times speeds that were measured.
 
-The unit of work is a token in a training step of masked LM. Reading a token without training is a third of it: a
-training step reads forward once and backward at twice the cost. In the 363 fine-tunings and 23 pre-trainings of the
-published comparison a unit took 0.5 to 1.3 ms, whatever the task, but for rows that read passages.
+The unit of work is a token in a training step of DAPT. Reading a token without training is a third of it: a training
+step reads forward once and backward at twice the cost. A token of masked LM with VarMAE or exBERT counts as in
+`STEP_COSTS`. Every other row counts as DAPT, or as plain fine-tuning: also LoRA, the exBERT adapter, and G-MAP and
+RADA, which read a memory or passages as well. Their own speed counts as soon as one of their steps was measured.
+
+In the 363 fine-tunings and 23 pre-trainings of the published comparison a unit took 0.5 to 1.3 ms for every task,
+except in the rows that read passages.
 """
 
 import copy
@@ -28,8 +32,9 @@ from hf_domain.training.stock_models import decode_labeled_rows_only
 # Of a step before its work: it loads libraries, data and an encoder. Ours, of the demo on one core.
 SECONDS_OF_START = 5.0
 FORWARD = 1 / 3
-# Seconds of a training step relative to DAPT's: docs/papers.md; exBERT's paper has 1.4. The others train as DAPT
-# does, or not at all.
+# Seconds of masked LM relative to DAPT's, by row and by --method: VarMAE's by docs/papers.md, exBERT's by its paper.
+# 0 is for rows without masked LM of their own, which an advised budget leaves out. Where such a method does train with
+# masked LM (gmap_mlm, rada_mlm), its steps count as DAPT's.
 STEP_COSTS = {"varmae": 0.38, "exbert": 1.4, "fine_tune": 0.0, "average": 0.0, "gmap": 0.0, "rada": 0.0}
 # Kinds of steps whose speed tells that of others, unless they score a frozen encoder.
 TRAINING = ("trunk", "pretraining", "tuning", "fine_tuning", "best")
