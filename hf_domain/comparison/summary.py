@@ -1,5 +1,6 @@
 """Summarize the results of a comparison: differences between its rows, costs, and what encoders forgot."""
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping
@@ -94,9 +95,12 @@ def read_rungs(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
     tokens = plan["budget"]["tokens"]
     if not isinstance(tokens, list):
         return read_budget(plan, results)
+    ends = {row: left["rung"] for row, left in plan.get("left", {}).items()}
+    # Of a row that has left there may be results of larger budgets, from before the plan became a race.
+    racing = {name: r for name, r in results.items() if (r.step.rung or 0) <= ends.get(str(r.step.method), math.inf)}
     reports = []
     for rung in sorted(tokens):
-        own = {name: result for name, result in results.items() if is_of_rung(result, rung)}
+        own = {name: result for name, result in racing.items() if is_of_rung(result, rung)}
         reports.append(read_budget(plan | {"budget": plan["budget"] | {"tokens": rung}}, own))
     return replace(reports[-1], smaller=reports[:-1])
 

@@ -78,6 +78,17 @@ def test_a_row_that_is_behind_on_validation_leaves_whatever_it_tests(race, tmp_p
     assert report.failed == {}
 
 
+def test_a_row_that_left_shows_no_score_from_before_the_race(race, content, tmp_path):
+    content["race"] = False
+    assert race.run({"varmae": 0.2}) == {} and "varmae-a-2560-frozen" in race.ran
+    content["race"] = True
+    assert race.run({"varmae": 0.2}).keys() == {"varmae"}
+    report = write_report(tmp_path / "plan")
+    scored = [{task for task, runs in at.scores["varmae"].items() if runs} for at in (*report.smaller, report)]
+    assert scored == [{"a", "b"}, set(), set()]
+    assert "| VarMAE | left at 640 tokens |" in (tmp_path / "plan" / "report.md").read_text()
+
+
 def test_the_family_of_the_correction_is_that_of_the_whole_plan(race, tmp_path):
     """A row that left counts among the comparisons, or leaving would make the others look surer."""
     assert race.run({"varmae": 0.2}, {"slow": 0.4}).keys() == {"varmae"}
