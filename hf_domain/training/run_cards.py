@@ -240,7 +240,9 @@ def list_settings(trainer: Trainer, metrics: dict[str, Any], *groups: Any) -> di
         if metric in metrics:
             settings[name] = f"{metrics[metric]:,}"
     if "train_runtime" in metrics:
-        settings["seconds"] = f"{metrics['train_runtime']:.0f}"
+        # Trainer measures from its last start.
+        name = "seconds since it was resumed" if args.resume_from_checkpoint else "seconds"
+        settings[name] = f"{metrics['train_runtime']:.0f}"
     settings["versions"] = ", ".join(
         f"{name} {version}" for name, version in describe_environment()["versions"].items()
     )

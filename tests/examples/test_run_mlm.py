@@ -328,6 +328,8 @@ def test_killed_run_resumes_to_the_same_losses(run, method, tmp_path):
     whole, parts = read_losses(tmp_path / "whole"), read_losses(tmp_path / "parts")
     assert whole == parts
     assert len(whole) == 6
+    cards = [(tmp_path / name / "README.md").read_text(encoding="utf-8") for name in ("whole", "parts")]
+    assert ["| seconds since it was resumed |" in card for card in cards] == [False, True]
 
 
 @pytest.mark.parametrize("options", [{"whole_word_mask": True}, {"line_by_line": True}, {"streaming": True}])

@@ -212,7 +212,7 @@ def read_tree(folder):
     files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
     # The files of an index have drawn names.
     files = {name: path for name, path in files.items() if not re.search(r"/index-\d+/", name)}
-    seconds = re.compile(rb"\| seconds \| \d+ \|")  # on a card
+    seconds = re.compile(rb"\| seconds[a-z ]* \| \d+ \|")  # on a card
     return {
         name: seconds.sub(b"", path.read_bytes()) if fixed.search(name) else None
         for name, path in sorted(files.items())

@@ -21,7 +21,8 @@ from vocabulary_invariants import (
     make_xlm_roberta,
 )
 
-from hf_domain.tokenization import ExposureLimit, compare_lengths, count_words, expand_vocabulary
+from hf_domain.tokenization import ExposureLimit, WordCounts, compare_lengths, count_words, expand_vocabulary, wordpiece
+from hf_domain.tokenization.expansion import Domain
 from hf_domain.tokenization.texts import read_texts
 
 
@@ -73,6 +74,17 @@ def test_every_entry_is_used_often_enough_and_ids_follow_use(name):
     counts = Counter(id_ for row in ids for id_ in row)
     use = [counts[delta.old_size + number] for number in range(len(delta.pieces))]
     assert min(use) >= 3 and use == sorted(use, reverse=True)
+
+
+@pytest.mark.parametrize(("least_use", "left"), [(None, []), (2, ["abc", "##de"]), (1, ["abc", "##de"])])
+def test_an_entry_may_become_rare_when_another_is_dropped(least_use, left):
+    vocab = {piece: id_ for id_, piece in enumerate(["[UNK]", "x", "ab", "##cd", "##d", "##e"])}
+    model = {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "vocab": vocab}
+    words = WordCounts("", Counter({"abcde": 2, "xde": 1}), documents=1)
+    domain = Domain(wordpiece, model | {"max_input_chars_per_word": 100}, len(vocab), words, 3, 50)
+    tried = domain.try_entries(["abc", "##de"])  # abc ##de, x ##de; without abc it is ab ##cd ##e
+    assert tried.use.tolist() == [2, 3]
+    assert domain.settle(tried, least_use).entries == left
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
