@@ -12,12 +12,23 @@ import sys
 import tomllib
 from pathlib import Path
 
+import yaml
+
 ROOT = Path(__file__).parent.parent
 RELATIVE_LINK = re.compile(r"(\]\()(?!https?:|#|mailto:)([^)\s]+)(\))")
 
 
-def find_problems(project: dict, changelog: str) -> list[str]:
-    """Return a sentence for each missing item."""
+# Stands in CITATION.cff until the owner names the authors; the format requires an author.
+NOBODY = "The developers of hf-domain"
+
+
+def find_problems(project: dict, changelog: str, citation: dict) -> list[str]:
+    """Return a sentence for each missing item.
+
+    Args:
+        project: The table of that name in pyproject.toml.
+        citation: The content of CITATION.cff.
+    """
     problems = []
     if "Repository" not in project.get("urls", {}):
         problems.append("pyproject.toml must name the repository: add [project.urls] with Repository = ...")
@@ -25,6 +36,14 @@ def find_problems(project: dict, changelog: str) -> list[str]:
         problems.append("pyproject.toml must name the authors: add authors = [{name = ...}]")
     if f"## {project['version']}" not in changelog:
         problems.append(f"CHANGELOG.md must have a section for this version: add ## {project['version']}")
+    if citation["authors"] == [{"name": NOBODY}]:
+        problems.append(
+            "CITATION.cff must name the authors: replace the entry of authors by family-names and given-names"
+        )
+    if missing := [name for name in ("repository-code", "date-released") if name not in citation]:
+        problems.append(f"CITATION.cff must have repository-code and date-released: add {' and '.join(missing)}")
+    if citation["version"] != project["version"]:
+        problems.append(f"CITATION.cff must have the version {project['version']}, but has {citation['version']}")
     return problems
 
 
@@ -38,7 +57,8 @@ def main() -> None:
     parser.add_argument("--readme", type=Path, default=None, help="where to write the README of the index page")
     args = parser.parse_args()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    problems = find_problems(project, (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
+    changelog, citation = ((ROOT / name).read_text(encoding="utf-8") for name in ("CHANGELOG.md", "CITATION.cff"))
+    problems = find_problems(project, changelog, yaml.safe_load(citation))
     if problems:
         sys.exit("not ready for a release:\n" + "\n".join(f"- {problem}" for problem in problems))
     if args.readme is not None:

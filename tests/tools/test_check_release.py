@@ -1,19 +1,46 @@
 """What a release must have before it is built."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import check_release
+import yaml
 
 ROOT = Path(__file__).parents[2]
 
 
+PROJECT = {"version": "0.1.0", "authors": [{"name": "a"}], "urls": {"Repository": "https://host/a/b"}}
+CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+
+
 def test_what_only_the_owner_knows_is_asked_for():
-    problems = check_release.find_problems({"version": "0.1.0"}, "## 0.1.0\n")
-    assert len(problems) == 2 and "Repository" in problems[0] and "authors" in problems[1]
-    ready = {"version": "0.1.0", "authors": [{"name": "a"}], "urls": {"Repository": "https://host/a/b"}}
-    assert check_release.find_problems(ready, "## 0.1.0\n") == []
-    assert "CHANGELOG" in check_release.find_problems(ready, "")[0]
+    problems = check_release.find_problems({"version": "0.1.0"}, "## 0.1.0\n", CITATION)
+    expected = [
+        "Repository",
+        "pyproject.toml must name the authors",
+        "CITATION.cff must name the authors",
+        "repository",
+    ]
+    assert all(text in problem for text, problem in zip(expected, problems, strict=True))
+    ready = CITATION | {
+        "authors": [{"family-names": "A"}],
+        "repository-code": "https://h/a/b",
+        "date-released": "today",
+    }
+    assert check_release.find_problems(PROJECT, "## 0.1.0\n", ready) == []
+    assert "CHANGELOG" in check_release.find_problems(PROJECT, "", ready)[0]
+    assert "0.2.0, but has 0.1.0" in check_release.find_problems(PROJECT | {"version": "0.2.0"}, "## 0.2.0", ready)[0]
+
+
+def test_citation_is_of_this_version():
+    """Fields that the schema of CFF 1.2.0 requires, and those that pyproject.toml has as well."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert CITATION["cff-version"] == "1.2.0" and CITATION["message"] and CITATION["type"] == "software"
+    assert CITATION["authors"] and all(isinstance(author, dict) for author in CITATION["authors"])
+    assert {
+        name: CITATION[key] for name, key in (("name", "title"), ("version", "version"), ("license", "license"))
+    } == {name: project[name] for name in ("name", "version", "license")}
 
 
 def test_links_of_the_readme_lead_to_the_repository():
