@@ -1,9 +1,13 @@
-"""Links of the documentation lead somewhere, and pages of the site link to pages of the site alone."""
+"""Links of the documentation lead somewhere, and its tables say what the code does."""
 
 import re
 from pathlib import Path
 
 import pytest
+
+from hf_domain import ExBertConfig, GMapConfig, RadaConfig, VarMAEConfig
+from hf_domain.distillation.losses import DistillationConfig
+from hf_domain.methods import METHODS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -35,3 +39,24 @@ def test_every_page_is_in_the_navigation():
     assert {*re.findall(r"[\w/]+\.md", navigation)} == {
         page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")
     }
+
+
+def show(value):
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def test_fields_defaults_and_starts_of_the_page_from_papers_to_flags():
+    rows = re.findall(r"^\| (.*) \|$", (ROOT / "docs" / "paper_to_flag.md").read_text(encoding="utf-8"), re.MULTILINE)
+    known = {kind.__name__: kind for kind in (VarMAEConfig, ExBertConfig, GMapConfig, RadaConfig, DistillationConfig)}
+    checked = 0
+    for _, here, default, *more in (re.split(r" \| ?", row) for row in rows if "Config." in row):
+        fields = [(known[config], name) for config, name in re.findall(r"`(\w+Config)\.(\w+)`", here)]
+        values = [getattr(config, name) for config, name in fields]  # raises if there is no such field
+        if None not in values and default:
+            assert default == ", ".join(map(show, values)), here
+        if more:
+            starts = [METHODS[config.model_type].start for config, _ in fields]
+            chosen = [start[name] for start, (_, name) in zip(starts, fields, strict=True) if name in start]
+            assert more == [", ".join(map(show, chosen))], here
+        checked += len(fields)
+    assert checked > 30
