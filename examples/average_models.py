@@ -6,7 +6,8 @@
 
     python examples/average_models.py --model_name_or_path bert-base-uncased adapted --output_dir averaged
 
-Averaging needs no training, and the average forgets less than the adapted encoder. It is the simplest rival of G-MAP.
+Averaging needs no training, and the average forgets less than the adapted encoder. G-MAP has the same aim, but reads
+both encoders for every text.
 """
 
 from dataclasses import dataclass, field

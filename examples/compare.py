@@ -68,7 +68,7 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("plan", type=Path)
+    parser.add_argument("plan", type=Path, help="YAML file of the plan")
     parser.add_argument("--output_dir", type=Path, default=None, help="default: the plan's path without its extension")
     parser.add_argument("--num_processes", type=int, default=1, help="number of steps to run at once on this machine")
     parser.add_argument(

@@ -8,12 +8,12 @@ r"""Distill a large general encoder into a small domain encoder, by one of four 
         --train_file corpus.txt.gz --general_file general.txt.gz --num_hidden_layers 6 --hidden_size 384 \
         --intermediate_size 1536 --teacher_steps 10000 --student_steps 30000 --output_dir distilled --dry_run
 
-`--dry_run` prints the steps. Each step writes a checkpoint into the output directory. Repeat the command to resume:
-finished steps are skipped, and a killed step resumes from its last checkpoint. Strategies with the same output
-directory share its adapted teacher. Batch size, `--learning_rate` (of distillation) and other options of Trainer apply
-to every step; `--mlm_learning_rate` applies to masked LM.
+A strategy is a list of stages, each a masked LM or a distillation; `--dry_run` prints them. Each stage writes a
+checkpoint into the output directory. Repeat the command to resume: finished stages are skipped, and a killed stage
+resumes from its last checkpoint. Strategies with the same output directory share its adapted teacher. Batch size and
+other options of Trainer apply to every stage, `--learning_rate` to distillation, `--mlm_learning_rate` to masked LM.
 
-The student is new and has the shape above. Or it consists of teacher layers (`--student_layers 1 3 5`), or is a
+The student is a new model of the shape above, or consists of teacher layers (`--student_layers 1 3 5`), or is a
 checkpoint (`--student_name_or_path`). With `--expanded_vocabulary` teacher and student get the same new rows.
 
 A distilled student is for fine-tuning. It cannot predict masked tokens, because distillation trains neither the end of

@@ -64,7 +64,7 @@ class Arguments:
     max_eval_samples: int | None = field(default=None, metadata={"help": "The same for validation."})
     max_predict_samples: int | None = field(default=None, metadata={"help": "The same for test."})
     per_device_eval_batch_size: int = field(default=32, metadata={"help": "Number of examples in a batch."})
-    use_cpu: bool = field(default=False, metadata={"help": "Use no accelerator."})
+    use_cpu: bool = field(default=False, metadata={"help": "Do not use an accelerator."})
 
 
 ARGUMENTS = (Arguments,)

@@ -80,24 +80,26 @@ class DistillationArguments(ModelArguments):
     """The teacher (`model_name_or_path`), the student, and how the student is trained."""
 
     strategy: Strategy = field(
-        default="adapt_and_distill", metadata={"help": "Order of the training steps, see docs/distillation.md."}
+        default="adapt_and_distill", metadata={"help": "Order of the stages, see docs/distillation.md."}
     )
-    teacher_steps: int = field(default=0, metadata={"help": "Steps that adapt the teacher."})
+    teacher_steps: int = field(default=0, metadata={"help": "Training steps that adapt the teacher."})
     student_steps: int = field(
-        default=0, metadata={"help": "Steps of the student in all, divided evenly among its stages."}
+        default=0, metadata={"help": "Training steps of the student in all, divided evenly among its stages."}
     )
-    masked_lm_steps: int = field(default=0, metadata={"help": "Steps of masked LM after the last distillation."})
+    masked_lm_steps: int = field(
+        default=0, metadata={"help": "Training steps of masked LM after the last distillation."}
+    )
     mlm_learning_rate: float = field(default=1e-4, metadata={"help": "Learning rate of masked LM."})
-    dry_run: bool = field(default=False, metadata={"help": "Print the steps and stop."})
+    dry_run: bool = field(default=False, metadata={"help": "Print the stages and stop."})
     student_name_or_path: str | None = field(default=None, metadata={"help": "An existing student."})
     student_layers: list[int] | None = field(
         default=None, metadata={"help": "Build the student from these layers of the teacher; 1 is the first."}
     )
-    num_hidden_layers: int | None = field(default=None, metadata={"help": "Layers of a fresh student."})
-    hidden_size: int | None = field(default=None, metadata={"help": "Its width, if not the teacher's."})
-    num_attention_heads: int | None = field(default=None, metadata={"help": "Its heads, if not the teacher's."})
+    num_hidden_layers: int | None = field(default=None, metadata={"help": "Number of layers of a new student."})
+    hidden_size: int | None = field(default=None, metadata={"help": "Its width. Default: the teacher's."})
+    num_attention_heads: int | None = field(default=None, metadata={"help": "Its heads. Default: the teacher's."})
     intermediate_size: int | None = field(
-        default=None, metadata={"help": "Its feed-forward width, if not the teacher's."}
+        default=None, metadata={"help": "Its feed-forward width. Default: the teacher's."}
     )
     method: Literal["minilm", "minilmv2"] = field(
         default="minilm", metadata={"help": "Loss: MiniLM needs equally many heads, MiniLMv2 does not."}
@@ -105,7 +107,7 @@ class DistillationArguments(ModelArguments):
     num_relation_heads: int | None = field(
         default=None, metadata={"help": "Relation heads of minilmv2. Default: four times the teacher's heads."}
     )
-    teacher_layer: int | None = field(default=None, metadata={"help": "The layer that teaches, if not the last."})
+    teacher_layer: int | None = field(default=None, metadata={"help": "The layer that teaches. Default: the last."})
     teacher_dtype: Literal["auto", "float32", "bfloat16"] = field(
         default="float32", metadata={"help": "Data type of the teacher's weights during distillation."}
     )
