@@ -120,9 +120,13 @@ def open_comparison(path: Path, title: str) -> Exploration:
     """Find the encoders and the fine-tuned models that a comparison kept, and its report."""
     if not (path / REPORT).is_file():
         raise FileNotFoundError(f"{path} must have a {REPORT}, but has none yet. Run hf-domain compare on its plan.")
-    results, plan = read_results(path), read_json(path / PLAN)
-    start = path / plan["folder"] / plan["encoder"]
-    encoders = {f"before: {start.name}": str(start) if start.is_dir() else plan["encoder"]}
+    plan = read_json(path / PLAN)
+    if "steps" not in plan:
+        logger.warning(f"{path / PLAN} is of an earlier version and names no steps: the page shows the report alone")
+        return Exploration(title, report=path / REPORT)
+    results, start = read_results(path), path / plan["folder"] / plan["encoder"]
+    place = str(start) if start.is_dir() else plan["encoder"]
+    encoders = {f"before: {start.name}": place} if can_load(place, path) else {}
     for name, result in results.items():
         if result.step.kind in ("pretraining", "average") and result.is_done and has_model(path, result):
             encoders[name] = str(path / "steps" / result.step.address)
@@ -133,14 +137,17 @@ def open_comparison(path: Path, title: str) -> Exploration:
 def find_start(path: Path) -> str | None:
     """Return the encoder that a run started from; None where its record has no name but a digest."""
     name = read_record(path).get("options", {}).get("model_name_or_path") if path.is_dir() else None
-    if name is None or name.startswith("sha256:"):
-        return None
+    return name if name and not name.startswith("sha256:") and can_load(name, path) else None
+
+
+def can_load(encoder: str, path: Path) -> bool:
+    """Return whether the encoder before adaptation is there; warn if the page must do without it."""
     try:
-        AutoConfig.from_pretrained(name)
+        AutoConfig.from_pretrained(encoder)
     except (OSError, ValueError):
-        logger.warning(f"{name}, the encoder before adaptation, cannot be loaded: the page shows {path} alone")
-        return None
-    return name
+        logger.warning(f"{encoder}, the encoder before adaptation, cannot be loaded: the page shows {path} alone")
+        return False
+    return True
 
 
 def list_checkpoints(path: Path) -> dict[str, str]:

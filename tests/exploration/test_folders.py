@@ -75,6 +75,24 @@ def test_comparison_without_a_report(comparison):
         open_folder(str(comparison))
 
 
+def test_comparison_of_an_earlier_version_shows_its_report(comparison, caplog):
+    file = comparison / "plan" / "plan.json"
+    plan = json.loads(file.read_text())
+    del plan["steps"]
+    file.write_text(json.dumps(plan))
+    found = open_folder(str(comparison))
+    assert found.report.is_file() and not found.encoders and not found.fine_tuned and not found.tokenizers
+    assert "names no steps: the page shows the report alone" in caplog.text
+
+
+def test_comparison_whose_encoder_is_elsewhere(comparison, caplog):
+    file = comparison / "plan" / "plan.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"encoder": "nowhere"}))
+    found = open_folder(str(comparison))
+    assert [*found.encoders] == ["dapt-pets"] and found.report.is_file()
+    assert "nowhere, the encoder before adaptation, cannot be loaded" in caplog.text
+
+
 def test_folders_with_nothing_to_look_at(made, tmp_path):
     with pytest.raises(ValueError, match=r"must be a model, a vocabulary, a datastore or a comparison in .*empty"):
         open_made(made, "empty")
