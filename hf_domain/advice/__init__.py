@@ -64,8 +64,14 @@ def advise(
         max_seq_length: Number of tokens of an example.
 
     Raises:
+        TypeError: The corpus is no path.
         ValueError: Corpus, tasks or encoder cannot be compared; lists all problems.
     """
+    if not isinstance(corpus, (str, os.PathLike)):
+        raise TypeError(
+            f"corpus must be the path of one file, which the plan names, but is a {type(corpus).__name__}. Write the "
+            "texts to a file."
+        )
     if not hours > 0:
         raise ValueError(f"hours must be above 0, but is {hours}")
     corpora = {"domain": str(Path(corpus).resolve())}

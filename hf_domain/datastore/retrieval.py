@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from datasets import Dataset, DatasetDict, Features, List, Value
+from datasets import Dataset, DatasetDict, Features, IterableDataset, List, Value
 
 from hf_domain.data.file_loading import load_rows
 from hf_domain.data.objects import Rows
@@ -43,7 +43,7 @@ def add_passages(
     the datastore holds, as a warning for any split but `train`: evaluation texts must not be in it.
 
     Args:
-        dataset: Rows with texts, see `load_rows`, or several splits of them.
+        dataset: Rows with texts, see `load_rows`, or several splits of them. A stream is read into memory.
         text_columns: Columns that make up the query, joined by a blank; lists of words count as texts.
         k: Largest number of passages of a row. Default: RADA, section 4.1.
         max_query_terms: See `Datastore.search`.
@@ -64,6 +64,8 @@ def add_passages(
             }
         )
     rows = load_rows(dataset, "dataset")
+    if isinstance(rows, IterableDataset):
+        rows = Dataset.from_list(list(rows))
     return _add_passages(rows, datastore, text_columns, k, str(rows.split or "dataset"), max_query_terms, num_proc)
 
 
