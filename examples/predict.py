@@ -17,6 +17,9 @@ import argparse
 import json
 from pathlib import Path
 
+import datasets
+import transformers
+
 from hf_domain.files import write_text
 from hf_domain.prediction import predict
 from hf_domain.training.arguments import OneLineParser, find_damage
@@ -37,6 +40,7 @@ def main() -> None:
     )
     parser.add_argument("--batch_size", type=int, default=32, help="number of rows in a batch")
     parser.add_argument("--trust_remote_code", action="store_true", help="run code that comes with the model")
+    parser.add_argument("--verbose", action="store_true", help="show progress bars")
     args = parser.parse_args()
     if damage := find_damage(args.model_name_or_path):
         raise ValueError(damage)
@@ -48,6 +52,9 @@ def main() -> None:
     for name in ("num_passages", "max_seq_length", "batch_size"):
         if (value := getattr(args, name)) is not None and value < 1:
             raise ValueError(f"--{name} must be at least 1, but is {value}")
+    if not args.verbose:
+        transformers.utils.logging.disable_progress_bar()  # for loading weights
+        datasets.disable_progress_bars()
     rows = predict(
         args.model_name_or_path,
         args.file,
@@ -56,6 +63,7 @@ def main() -> None:
         text_columns=args.text_column_names,
         max_seq_length=args.max_seq_length,
         batch_size=args.batch_size,
+        progress=args.verbose,
         trust_remote_code=args.trust_remote_code,
     )
     if output_file and output_file.suffix == ".csv":

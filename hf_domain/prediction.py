@@ -68,6 +68,7 @@ def predict(
     text_columns: str | None = None,
     max_seq_length: int | None = None,
     batch_size: int = 32,
+    progress: bool = True,
     **hub_options: Any,
 ) -> Dataset:
     """Label data with a fine-tuned model.
@@ -83,6 +84,7 @@ def predict(
         text_columns: Columns that a sequence classifier reads, one or two as first,second. Default: a known pair,
             `text`, or the only column.
         max_seq_length: Maximum number of tokens of a row. Default: the model's limit, at most 512.
+        progress: Show a bar while the model reads. The bars of `datasets` have their own switch.
         hub_options: For `from_pretrained`: `revision`, `token`, `trust_remote_code`.
 
     Returns:
@@ -121,7 +123,13 @@ def predict(
     if passages is not None:
         splits = passages.look_up(splits, columns)
     with tempfile.TemporaryDirectory() as folder:
-        args = TrainingArguments(folder, per_device_eval_batch_size=batch_size, report_to="none")
+        args = TrainingArguments(
+            folder,
+            per_device_eval_batch_size=batch_size,
+            report_to="none",
+            disable_tqdm=not progress,
+            dataloader_pin_memory=torch.cuda.is_available(),  # without a GPU, torch warns about it
+        )
         inputs = read = map_splits(splits, tokenize, args, DataArguments(), tokenizer=tokenizer)
         collator = task.collator(tokenizer)
         if memory is not None:

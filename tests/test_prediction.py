@@ -1,6 +1,7 @@
 """Labels of raw data are those that the model gives, whatever holds the data."""
 
 import json
+import logging
 import sys
 
 import pandas as pd
@@ -175,10 +176,17 @@ def test_command(save, tmp_path, monkeypatch, capsys):
     expected = predict(folder, SENTENCES).to_list()
     arguments = ["predict", str(folder), str(tmp_path / "new.txt")]
     monkeypatch.setattr(sys, "argv", arguments)
+    monkeypatch.setattr(logging.getLogger("hf_domain"), "handlers", [])  # of a run of another test in this process
     capsys.readouterr()
     main()
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
-    assert [json.loads(line)["prediction"] for line in lines] == [row["prediction"] for row in expected]
+    shown = capsys.readouterr()
+    assert [json.loads(line)["prediction"] for line in shown.out.splitlines()] == [
+        row["prediction"] for row in expected
+    ]
+    assert not shown.err  # neither bars nor warnings
+    monkeypatch.setattr(sys, "argv", [*arguments, "--verbose"])
+    main()
+    assert "100%" in capsys.readouterr().err
     for name in ("labels.csv", "labels.jsonl"):
         monkeypatch.setattr(sys, "argv", [*arguments, "--output_file", str(tmp_path / name)])
         main()

@@ -284,7 +284,7 @@ def add_prediction(gradio: Any, found: Exploration, name: str) -> None:
         if isinstance(model, RadaForSequenceClassification) and found.datastore:
             return format_section(read_with(model, tokenizer, found.datastore, texts))
         row = dict(zip(columns, texts, strict=False))
-        return format_labels(predict(model, [row], tokenizer, datastore=found.datastore)[0])
+        return format_labels(predict(model, [row], tokenizer, datastore=found.datastore, progress=False)[0])
 
     add_form(gradio, "What the model says of a text.", [make_textbox(gradio, *each) for each in labels], show)
 
