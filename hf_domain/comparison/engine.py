@@ -64,7 +64,7 @@ def run_comparison(
         ValueError: See `prepare_jobs`; another process runs a comparison in this folder.
     """
     if num_processes < 1:
-        raise ValueError(f"num_processes is the number of steps that run at once, at least 1, got {num_processes}")
+        raise ValueError(f"num_processes must be at least 1, but is {num_processes}")
     # The workers of a cluster stand in other folders.
     plan = replace(plan, path=plan.folder.resolve() / plan.path.name)
     output_dir = output_dir.resolve()
