@@ -16,6 +16,7 @@ from transformers import AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import (
     BaseModelOutput,
     MaskedLMOutput,
+    MultipleChoiceModelOutput,
     QuestionAnsweringModelOutput,
     SequenceClassifierOutput,
     TokenClassifierOutput,
@@ -240,15 +241,15 @@ class ClassificationHead(nn.Module):
     We use it for every family: all put a [CLS] or <s> first, and several have no pooler.
     """
 
-    def __init__(self, config: Any, hidden_size: int):
+    def __init__(self, config: Any, hidden_size: int, num_outputs: int | None = None):
         super().__init__()
         self.dense = HeadLinear(hidden_size, hidden_size)
         self.dropout = nn.Dropout(get_classifier_dropout(config))
-        self.out_proj = HeadLinear(hidden_size, config.num_labels)
+        self.out_proj = HeadLinear(hidden_size, num_outputs or config.num_labels)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Map `[batch, length, hidden_size]` to logits `[batch, num_labels]`."""
-        first = self.dropout(hidden_states[:, 0])
+        """Map `[..., length, hidden_size]` to logits `[..., num_outputs]`, by default `config.num_labels`."""
+        first = self.dropout(hidden_states[..., 0, :])
         return self.out_proj(self.dropout(torch.tanh(self.dense(first))))
 
 
@@ -429,3 +430,53 @@ class BackboneForQuestionAnswering(BackbonePreTrainedModel):
             loss = self.loss_function(start_logits, end_logits, start_positions, end_positions)
         logits = {"start_logits": start_logits, "end_logits": end_logits}
         return self.build_output(QuestionAnsweringModelOutput, outputs, loss=loss, **logits)
+
+
+class BackboneForMultipleChoice(BackbonePreTrainedModel):
+    """A model of ours that scores each choice by its first token, and the choices of an example against each other."""
+
+    accepts_loss_kwargs = True
+
+    def __init__(self, config: Any):
+        super().__init__(config)
+        self.model = self.base_class(config)
+        self.classifier = self.build_head(config.hidden_size)
+        self.post_init()
+
+    def build_head(self, hidden_size: int) -> nn.Module:
+        """Build the layer that maps `[batch, choices, length, hidden_size]` to scores `[batch, choices, 1]`."""
+        return ClassificationHead(self.config, hidden_size, num_outputs=1)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        labels: torch.LongTensor | None = None,
+        num_items_in_batch: NumItems = None,
+        **kwargs,
+    ) -> MultipleChoiceModelOutput:
+        """Choose between texts; arguments as in `BackboneForMaskedLM.forward`, with the choices as second dimension.
+
+        Args:
+            labels: `[batch]`, number of the right choice, -100 where an example has none.
+        """
+        kwargs["return_dict"] = True
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        shape = (inputs_embeds if input_ids is None else input_ids).shape[:2]  # type: ignore[union-attr]
+
+        def flatten(value: Any) -> Any:
+            """Make each choice a row; further inputs without the two dimensions, such as shared passages, stay."""
+            has_choices = isinstance(value, torch.Tensor) and value.dim() > 2 and value.shape[:2] == shape
+            return value.flatten(0, 1) if has_choices else value
+
+        outputs = self.model(*map(flatten, inputs), **{name: flatten(value) for name, value in kwargs.items()})
+        logits = self.classifier(outputs.last_hidden_state.unflatten(0, shape)).squeeze(-1)
+        loss = None
+        if labels is not None:
+            total = F.cross_entropy(logits.float(), labels, reduction="sum")
+            loss = total / count_items((labels != -100).sum(), num_items_in_batch)
+        return self.build_output(MultipleChoiceModelOutput, outputs, loss=loss, logits=logits)

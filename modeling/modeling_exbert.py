@@ -24,6 +24,7 @@ from .backbone import BackbonePreTrainedModel, build_backbone, find_encoder, fin
 from .configuration_exbert import ExBertConfig
 from .heads import (
     BackboneForMaskedLM,
+    BackboneForMultipleChoice,
     BackboneForQuestionAnswering,
     BackboneForSequenceClassification,
     BackboneForTokenClassification,
@@ -58,6 +59,7 @@ class ExBertPreTrainedModel(BackbonePreTrainedModel):
         "AutoModelForSequenceClassification": "modeling_exbert.ExBertForSequenceClassification",
         "AutoModelForTokenClassification": "modeling_exbert.ExBertForTokenClassification",
         "AutoModelForQuestionAnswering": "modeling_exbert.ExBertForQuestionAnswering",
+        "AutoModelForMultipleChoice": "modeling_exbert.ExBertForMultipleChoice",
     }
 
     @classmethod
@@ -304,9 +306,16 @@ class ExBertForQuestionAnswering(ExBertPreTrainedModel, BackboneForQuestionAnswe
     base_class = ExBertModel
 
 
+class ExBertForMultipleChoice(ExBertPreTrainedModel, BackboneForMultipleChoice):
+    """Multiple choice by the first token."""
+
+    base_class = ExBertModel
+
+
 ExBertConfig.register_for_auto_class()
 ExBertModel.register_for_auto_class("AutoModel")
 ExBertForMaskedLM.register_for_auto_class("AutoModelForMaskedLM")
 ExBertForSequenceClassification.register_for_auto_class("AutoModelForSequenceClassification")
 ExBertForTokenClassification.register_for_auto_class("AutoModelForTokenClassification")
 ExBertForQuestionAnswering.register_for_auto_class("AutoModelForQuestionAnswering")
+ExBertForMultipleChoice.register_for_auto_class("AutoModelForMultipleChoice")

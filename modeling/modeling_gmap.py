@@ -43,6 +43,7 @@ from .backbone import build_backbone, find_encoder, find_layers, get_native_conf
 from .configuration_gmap import BASELINES, GATED_STRATEGIES, GMapConfig
 from .heads import (
     BackboneForMaskedLM,
+    BackboneForMultipleChoice,
     BackboneForQuestionAnswering,
     BackboneForSequenceClassification,
     BackboneForTokenClassification,
@@ -428,9 +429,17 @@ class GMapForQuestionAnswering(GMapTaskHead, BackboneForQuestionAnswering):
         return super().score_tokens(hidden_states, attention_mask)
 
 
+class GMapForMultipleChoice(GMapTaskHead, BackboneForMultipleChoice):
+    """Multiple choice by the first token."""
+
+    choices_dim = -2
+    forward = accept_inputs(BackboneForMultipleChoice.forward, GMapModel.forward)
+
+
 GMapConfig.register_for_auto_class()
 GMapModel.register_for_auto_class("AutoModel")
 GMapForMaskedLM.register_for_auto_class("AutoModelForMaskedLM")
 GMapForSequenceClassification.register_for_auto_class("AutoModelForSequenceClassification")
 GMapForTokenClassification.register_for_auto_class("AutoModelForTokenClassification")
 GMapForQuestionAnswering.register_for_auto_class("AutoModelForQuestionAnswering")
+GMapForMultipleChoice.register_for_auto_class("AutoModelForMultipleChoice")

@@ -24,6 +24,7 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import (
     MaskedLMOutput,
+    MultipleChoiceModelOutput,
     QuestionAnsweringModelOutput,
     SequenceClassifierOutput,
     TokenClassifierOutput,
@@ -34,6 +35,7 @@ from .backbone import BackbonePreTrainedModel, build_backbone, needs_gradient
 from .configuration_rada import RadaConfig
 from .heads import (
     BackboneForMaskedLM,
+    BackboneForMultipleChoice,
     BackboneForQuestionAnswering,
     BackboneForSequenceClassification,
     BackboneForTokenClassification,
@@ -66,6 +68,7 @@ class RadaPreTrainedModel(BackbonePreTrainedModel):
         "AutoModelForSequenceClassification": "modeling_rada.RadaForSequenceClassification",
         "AutoModelForTokenClassification": "modeling_rada.RadaForTokenClassification",
         "AutoModelForQuestionAnswering": "modeling_rada.RadaForQuestionAnswering",
+        "AutoModelForMultipleChoice": "modeling_rada.RadaForMultipleChoice",
     }
     reading_output_class: type[PassageReading]
 
@@ -393,6 +396,11 @@ class RadaQuestionAnsweringModelOutput(PassageReading, QuestionAnsweringModelOut
     """Output of `RadaForQuestionAnswering`."""
 
 
+@dataclass
+class RadaMultipleChoiceModelOutput(PassageReading, MultipleChoiceModelOutput):
+    """Output of `RadaForMultipleChoice`."""
+
+
 class RadaForMaskedLM(RadaPreTrainedModel, BackboneForMaskedLM):
     """Masked LM on the encoder's states and what was read."""
 
@@ -429,9 +437,18 @@ class RadaForQuestionAnswering(RadaPreTrainedModel, BackboneForQuestionAnswering
     forward = accept_inputs(BackboneForQuestionAnswering.forward, RadaModel.forward)
 
 
+class RadaForMultipleChoice(RadaPreTrainedModel, BackboneForMultipleChoice):
+    """Multiple choice by the first token."""
+
+    base_class = RadaModel
+    reading_output_class = RadaMultipleChoiceModelOutput
+    forward = accept_inputs(BackboneForMultipleChoice.forward, RadaModel.forward)
+
+
 RadaConfig.register_for_auto_class()
 RadaModel.register_for_auto_class("AutoModel")
 RadaForMaskedLM.register_for_auto_class("AutoModelForMaskedLM")
 RadaForSequenceClassification.register_for_auto_class("AutoModelForSequenceClassification")
 RadaForTokenClassification.register_for_auto_class("AutoModelForTokenClassification")
 RadaForQuestionAnswering.register_for_auto_class("AutoModelForQuestionAnswering")
+RadaForMultipleChoice.register_for_auto_class("AutoModelForMultipleChoice")

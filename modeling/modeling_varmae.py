@@ -28,6 +28,7 @@ from .backbone import BackbonePreTrainedModel, build_backbone, needs_gradient
 from .configuration_varmae import VarMAEConfig
 from .heads import (
     BackboneForMaskedLM,
+    BackboneForMultipleChoice,
     BackboneForQuestionAnswering,
     BackboneForSequenceClassification,
     BackboneForTokenClassification,
@@ -86,6 +87,7 @@ class VarMAEPreTrainedModel(BackbonePreTrainedModel):
         "AutoModelForSequenceClassification": "modeling_varmae.VarMAEForSequenceClassification",
         "AutoModelForTokenClassification": "modeling_varmae.VarMAEForTokenClassification",
         "AutoModelForQuestionAnswering": "modeling_varmae.VarMAEForQuestionAnswering",
+        "AutoModelForMultipleChoice": "modeling_varmae.VarMAEForMultipleChoice",
     }
 
     @torch.no_grad()
@@ -341,9 +343,16 @@ class VarMAEForQuestionAnswering(VarMAEPreTrainedModel, BackboneForQuestionAnswe
     base_class = VarMAEModel
 
 
+class VarMAEForMultipleChoice(VarMAEPreTrainedModel, BackboneForMultipleChoice):
+    """Multiple choice by the mean of the first token."""
+
+    base_class = VarMAEModel
+
+
 VarMAEConfig.register_for_auto_class()
 VarMAEModel.register_for_auto_class("AutoModel")
 VarMAEForMaskedLM.register_for_auto_class("AutoModelForMaskedLM")
 VarMAEForSequenceClassification.register_for_auto_class("AutoModelForSequenceClassification")
 VarMAEForTokenClassification.register_for_auto_class("AutoModelForTokenClassification")
 VarMAEForQuestionAnswering.register_for_auto_class("AutoModelForQuestionAnswering")
+VarMAEForMultipleChoice.register_for_auto_class("AutoModelForMultipleChoice")

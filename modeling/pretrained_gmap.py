@@ -72,6 +72,7 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
         "AutoModelForSequenceClassification": "modeling_gmap.GMapForSequenceClassification",
         "AutoModelForTokenClassification": "modeling_gmap.GMapForTokenClassification",
         "AutoModelForQuestionAnswering": "modeling_gmap.GMapForQuestionAnswering",
+        "AutoModelForMultipleChoice": "modeling_gmap.GMapForMultipleChoice",
     }
 
     def __init__(self, config: GMapConfig):

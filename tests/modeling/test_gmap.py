@@ -27,6 +27,7 @@ from transformers import (
 from hf_domain import (
     GMapConfig,
     GMapForMaskedLM,
+    GMapForMultipleChoice,
     GMapForQuestionAnswering,
     GMapForSequenceClassification,
     GMapForTokenClassification,
@@ -699,6 +700,17 @@ def test_answers_of_an_ensemble_leave_padding_out():
         for name in ("start_logits", "end_logits"):
             torch.testing.assert_close(together[name][0, :length], alone[name][0], rtol=1e-4, atol=1e-5)
             assert together[name].softmax(-1)[0, length:].max() == 0
+
+
+def test_choices_of_an_ensemble_have_the_mean_probability_of_its_parts():
+    model = make_gmap(head=GMapForMultipleChoice, strategy="ensemble").eval()
+    batch = make_batch(masked=False)
+    with torch.no_grad():
+        logits = model(**{name: value.unflatten(0, (2, 2)) for name, value in batch.items()}).logits
+        states = model.model(**batch).last_hidden_state.chunk(2, dim=-1)
+        heads = (model.classifier.domain_head, model.classifier.memory_head)
+        parts = [head(part).view(2, 2).softmax(-1) for head, part in zip(heads, states, strict=True)]
+    torch.testing.assert_close(logits.softmax(-1), sum(parts) / 2)
 
 
 # ------------------------------------------------------------------------------------------- bad input

@@ -8,7 +8,7 @@ import json
 
 import pytest
 import torch
-from method_models import METHODS, NUM_NEW
+from method_models import METHODS, NUM_NEW, make_choices
 from proofs import check_activation_checkpointing, check_bfloat16, check_compiled, get_changed, train
 from safetensors.torch import load_file, save_file
 from tiny_models import FAMILIES, VOCAB_SIZE, make_masked_lm
@@ -18,7 +18,7 @@ from without_package import run_without_package
 from hf_domain import RadaForMaskedLM, VarMAEForMaskedLM, VarMAEForTokenClassification
 
 HEADS = ["AutoModel", "AutoModelForSequenceClassification", "AutoModelForTokenClassification"]
-HEADS += ["AutoModelForQuestionAnswering"]
+HEADS += ["AutoModelForQuestionAnswering", "AutoModelForMultipleChoice"]
 MASKED_LM = "AutoModelForMaskedLM"
 
 
@@ -106,6 +106,22 @@ def test_losses_are_those_of_the_logits(method):
     torch.testing.assert_close(output.loss, expected / 2)
 
 
+def test_choices_are_scored_alone_and_compared_within_an_example(method):
+    batch, labels = method.make_batch(masked=False), torch.tensor([1, -100])
+    model = method.make(head=method.get_heads()["AutoModelForMultipleChoice"]).eval()
+    with torch.no_grad():
+        output = model(**make_choices(batch), labels=labels)
+        first = model.model(**batch).last_hidden_state[:, 0]
+        scores = model.classifier.out_proj(torch.tanh(model.classifier.dense(first))).view(2, 2)
+        torch.testing.assert_close(output.logits, scores)
+        torch.testing.assert_close(output.loss, F.cross_entropy(scores[:1], labels[:1]))
+        of_window = model(**make_choices(batch), labels=labels, num_items_in_batch=4)
+        torch.testing.assert_close(of_window.loss, output.loss / 4)
+    model.train()(**make_choices(batch), labels=labels).loss.backward()
+    without = {name for name, parameter in model.named_parameters() if parameter.grad is None}
+    assert without == {name for name, _ in model.named_parameters() if name.startswith("model.memory.")}
+
+
 # ------------------------------------------------------------------------------- 4: saving, loading, heads
 
 
@@ -153,7 +169,8 @@ for name in json.load(open("names.json")):
         model = getattr(transformers, auto_class).from_pretrained(folder, trust_remote_code=True).eval()
         model.save_pretrained(folder + "-again")
     with torch.no_grad():
-        tensors[name] = model(**batch)[0].contiguous()
+        given = {key: value.unflatten(0, (-1, 2)) for key, value in batch.items()} if "Choice" in auto_class else batch
+        tensors[name] = model(**given)[0].contiguous()
 save_file(tensors, "outputs.safetensors")
 """
 
@@ -190,7 +207,7 @@ def test_every_head_loads_without_the_package(name, tmp_path):
     for key, model in (models | make_special(name, method, tmp_path)).items():
         model.eval().save_pretrained(tmp_path / key.partition("=")[2])
         with torch.no_grad():
-            expected[key] = model(**batch)[0]
+            expected[key] = model(**(make_choices(batch) if "Choice" in key else batch))[0]
     save_file(batch, tmp_path / "batch.safetensors")
     (tmp_path / "names.json").write_text(json.dumps([*expected]))
     result = run_without_package(LOAD, tmp_path)

@@ -85,6 +85,11 @@ def make_batch_with_passages(batch_size=4, masked=True):
     return make_batch(batch_size, masked=masked) | make_passages(batch_size)
 
 
+def make_choices(batch):
+    """Make each two rows of a batch the choices of one example."""
+    return {name: value.unflatten(0, (-1, 2)) for name, value in batch.items()}
+
+
 def is_extension(name):
     return ".side." in name or ".extension." in name
 
@@ -118,7 +123,7 @@ class Method:
 
     def get_heads(self) -> dict[str, Any]:
         """Return the class of each head by its Auto class."""
-        tasks = ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering")
+        tasks = ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice")
         names = {"AutoModel": "Model"} | {f"AutoModelFor{task}": f"For{task}" for task in tasks}
         return {auto: getattr(hf_domain, self.prefix + name) for auto, name in names.items()}
 
