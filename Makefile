@@ -46,7 +46,7 @@ test-browser: install  ## the page of hf-domain explore in Chromium, which must 
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,explore]" playwright
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/exploration/test_page.py -m browser
 
-test-compiled: install  ## every method compiled in every family, of which make test takes a sample: about a minute
+test-compiled: install  ## every method compiled in every family, of which make test takes a sample: about 2 minutes
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/modeling tests/exbert $(SPREAD) -m compiled
 
 test-controls: install  ## whether AdaLM, exBERT, RADA and G-MAP learn what they are for, from their defaults: some minutes each
@@ -87,7 +87,7 @@ dist: release-check  ## wheel and sdist, from a copy whose README works on an in
 	$(BIN)/python tools/check_release.py --readme build/release/README.md
 	$(BIN)/python -m build --outdir dist build/release
 
-install-locked:  ## the tested set, every file checked by its hash
+install-locked:  ## the tested set, every file checked by its hash: about 5 minutes
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --require-hashes --requirement requirements.lock
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
