@@ -5,7 +5,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -79,7 +79,7 @@ class Step:
 
 
 def list_steps(plan: Plan, output_dir: Path) -> list[Step]:
-    """List all steps of a plan, each after those it needs.
+    """List all steps of a plan, each after those it needs, row by row: a comparison that was stopped has whole rows.
 
     Args:
         plan: The plan.
@@ -102,19 +102,19 @@ def list_steps(plan: Plan, output_dir: Path) -> list[Step]:
                 "corpus are joined by -; give one of them another name"
             )
 
-    for lister, task in product(listers, plan.tasks):
-        for method in plan.list_methods(task):
-            for step in lister.make_encoder(method, task):
-                add(step)
     seeds = [None] if plan.evaluation == "probe" else plan.seeds
-    for lister, task, seed in product(listers, plan.tasks, seeds):
-        # Curves over the labels are of the largest budget: what both change is a comparison for each pair of them.
-        shares = sorted(share for share in plan.labels if share < 1) if lister.rung == first.rung else []
-        for fold, method in product(plan.tasks[task].list_folds(), plan.list_methods(task)):
-            for step in lister.score(method, task, fold, seed, list(steps), first):
-                add(step)
-                for share in shares if step.kind == "fine_tuning" else []:
-                    add(lister.take_share(step, share))
+    for method in plan.methods:
+        tasks = [task for task in plan.tasks if method in plan.list_methods(task)]
+        for step in chain(*(lister.make_encoder(method, task) for lister, task in product(listers, tasks))):
+            add(step)
+        for lister, task, seed in product(listers, tasks, seeds):
+            # Curves over the labels are of the largest budget: what both change is a comparison for each pair of them.
+            shares = sorted(share for share in plan.labels if share < 1) if lister.rung == first.rung else []
+            for fold in plan.tasks[task].list_folds():
+                for step in lister.score(method, task, fold, seed, list(steps), first):
+                    add(step)
+                    for share in shares if step.kind == "fine_tuning" else []:
+                        add(lister.take_share(step, share))
     return list(steps.values())
 
 

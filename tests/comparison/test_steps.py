@@ -70,7 +70,7 @@ def test_general_text_is_trained_on_once_for_all_corpora(content, tmp_path):
     content["methods"] = {"control": None, "dapt": None, "more": {"recipe": "control", "after": "dapt"}}
     steps = {step.name: step for step in list_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")}
     trained = [name for name, step in steps.items() if step.kind == "pretraining"]
-    assert trained == ["control-general", "dapt-pets", "more-pets", "dapt-plants", "more-plants"]
+    assert trained == ["control-general", "dapt-pets", "dapt-plants", "more-pets", "more-plants"]
     for task in ("animals", "entities"):
         assert steps[f"control-{task}-seed1"].needs == ["control-general"]
     evaluated = [name for name in steps if name.startswith("control-general-on-")]
