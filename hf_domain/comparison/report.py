@@ -155,10 +155,14 @@ def explain(report: Report) -> str:
     pretrained = len(report.plan["pretraining_seeds"])
     folded = [f"{name} ({task['folds']} folds)" for name, task in report.plan["tasks"].items() if task["folds"]]
     parts = [
-        f"Every pre-training had the same budget: {cost}. The cost of a row that starts from another row includes both."
-        if not report.smaller
-        else f"Every row has spent {cost}, including the row that it starts from. The means by the budget also show "
-        "fewer tokens; their gains are over no adaptation, with intervals of single comparisons.",
+        f"Every row has spent {cost}, including the row that it starts from."
+        if budget.get("shared")
+        else f"Every pre-training had the same budget: {cost}. The cost of a row that starts from another row includes "
+        "both.",
+        "The means by the budget also show fewer tokens; their gains are over no adaptation, with intervals of single "
+        "comparisons."
+        if report.smaller
+        else "",
         "Scores are in percent on the test sets. They come from linear models on the states of frozen encoders, which "
         "have no seed."
         if report.plan["evaluation"] == "probe"

@@ -101,7 +101,7 @@ def read_rungs(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
     reports = []
     for rung in sorted(tokens):
         own = {name: result for name, result in racing.items() if is_of_rung(result, rung)}
-        reports.append(read_budget(plan | {"budget": plan["budget"] | {"tokens": rung}}, own))
+        reports.append(read_budget(plan | {"budget": {**plan["budget"], "tokens": rung, "shared": True}}, own, racing))
     return replace(reports[-1], smaller=reports[:-1])
 
 
@@ -111,9 +111,12 @@ def is_of_rung(result: Result, rung: int) -> bool:
     return own is None or own == rung or (result.step.kind == "trunk" and own <= rung)
 
 
-def read_budget(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
-    """Summarize the results of one budget."""
+def read_budget(
+    plan: dict[str, Any], results: Mapping[str, Result], others: Mapping[str, Result] | None = None
+) -> Report:
+    """Summarize the results of one budget; `others` has those of all budgets, from which rows may start."""
     done = [result for result in results.values() if result.is_done]
+    starts = {result.step.address: result for result in (others or results).values()}
     runs = gather_runs(plan, done)
     scores: dict[str, dict[str, dict[str, float]]] = {
         method: {t: {} for t in plan["tasks"]} for method in plan["titles"]
@@ -141,7 +144,7 @@ def read_budget(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
         compare_rows(draws, [(own, other) for own, other in plan["pairs"]], stable),
         {method: compare_tasks(draws.get(method, {}), draws.get(BASELINE, {})) for method in plan["titles"]},
         compare_with_start(draws),
-        {method: read_costs(method, plan, done) for method in plan["titles"]},
+        {method: read_costs(method, plan, done, starts) for method in plan["titles"]},
         read_losses(evaluations),
         find_other_tokens(evaluations),
         {name for (name, _, _), run in runs.items() if {*CACHES} & run.step.flags.keys()},
@@ -229,44 +232,50 @@ def list_command(method: str, plan: dict[str, Any], done: list[Result]) -> list[
     return [*arguments, "--output_dir", method]
 
 
-def read_costs(method: str, plan: dict[str, Any], done: list[Result]) -> dict[str, float]:
-    """Return the costs of a method: mean costs of its encoders, and of their use."""
+def read_costs(method: str, plan: dict[str, Any], done: list[Result], starts: Mapping[str, Result]) -> dict[str, float]:
+    """Return the costs of a method: mean costs of its encoders with all that they start from, and of their use.
+
+    Args:
+        method: A row.
+        plan: Written by `describe_plan`.
+        done: The results of one budget.
+        starts: Results by address, of all budgets: a row that shares its tokens starts from an encoder of fewer.
+    """
     encoders = [r for r in done if r.step.method == method and r.step.kind in ("pretraining", "average")]
     runs = [r for r in done if r.step.method == method and r.step.kind == "fine_tuning"]
+    chains = [list_chain(encoder, starts) for encoder in encoders]
     costs = {}
-    prepared = find_preparation(method, done)
-    for name, source, key in (
-        ("preparation s", prepared, "seconds"),
-        ("pre-training s", encoders, "seconds"),
-        ("tokens", encoders, "tokens"),
-        ("trained parameters", encoders, "trainable_parameters"),
-        ("checkpoint MB", encoders, "checkpoint_bytes"),
-        ("fine-tuning s", runs, "seconds"),
-        ("inference ms", runs, "milliseconds_per_text"),
+    for name, values in (
+        ("preparation s", [result.seconds for result in find_preparation(method, done)]),
+        ("pre-training s", [sum(part.seconds or 0 for part in parts) for parts in chains]),
+        ("tokens", [sum(part.tokens or 0 for part in parts if part.step.kind != "trunk") for parts in chains]),
+        ("trained parameters", [encoder.trainable_parameters for encoder in encoders]),
+        ("checkpoint MB", [encoder.checkpoint_bytes and encoder.checkpoint_bytes / 1e6 for encoder in encoders]),
+        ("fine-tuning s", [run.seconds for run in runs]),
+        ("inference ms", [run.milliseconds_per_text for run in runs]),
     ):
-        if values := [value for result in source if (value := getattr(result, key)) is not None]:
-            costs[name] = statistics.mean(values) / (1e6 if key == "checkpoint_bytes" else 1)
+        if measured := [value for value in values if value is not None]:
+            costs[name] = statistics.mean(measured)
     after = plan["methods"][method]["after"]
-    trunks = find_trunks(encoders, done)
-    if trunks and encoders:
-        costs["pre-training s"] += sum(trunk.seconds or 0 for trunk in trunks) / len(encoders)
     if after is not None:
-        before = read_costs(after, plan, done)
-        for name in ("preparation s", "pre-training s", "tokens"):
+        before = read_costs(after, plan, done, starts)
+        # What trains no encoder of its own uses the other row's.
+        for name in ("preparation s",) if encoders else ("preparation s", "pre-training s", "tokens"):
             if name in before:
                 costs[name] = costs.get(name, 0) + before[name]
     return costs
 
 
-def find_trunks(encoders: list[Result], done: list[Result]) -> list[Result]:
-    """Return the parts of trunks that encoders branch off, down to the first part."""
-    trunks = {result.step.address: result for result in done if result.step.kind == "trunk"}
+def list_chain(encoder: Result, starts: Mapping[str, Result]) -> list[Result]:
+    """List an encoder's result and those of all encoders and parts of trunks that it was trained from."""
     found: dict[str, Result] = {}
-    needed = [address for result in encoders for address in result.step.needs]
+    needed = [encoder.step.address]
     while needed:
-        if (address := needed.pop()) in trunks and address not in found:
-            found[address] = trunks[address]
-            needed += trunks[address].step.needs
+        address = needed.pop()
+        result = starts.get(address)
+        if address not in found and result is not None and result.step.kind in ("pretraining", "average", "trunk"):
+            found[address] = result
+            needed += result.step.needs
     return [*found.values()]
 
 

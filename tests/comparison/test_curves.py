@@ -142,6 +142,19 @@ def test_a_curve_has_the_scores_of_each_rung(several, tmp_path):
     assert (tmp_path / "plan" / "curves.png").is_file()
 
 
+def test_a_row_of_two_stages_costs_what_it_reads_not_the_whole_of_what_it_starts_from(several, tmp_path):
+    several["methods"] |= {"then_tapt": {"recipe": "tapt", "after": "dapt"}}
+    several["budget"]["tokens"] = [2560]
+    plan = load_plan(write_plan(several, tmp_path))
+    results = {result.step.name: result for result in run_comparison(plan, tmp_path / "plan", execute=pretend)}
+    report = write_report(tmp_path / "plan")
+    assert report.costs["then_tapt"]["tokens"] == report.costs["dapt"]["tokens"] == 2560
+    shared = sum(results[name].seconds for name in ("dapt-pets-1280-trunk", "dapt-pets-1280"))
+    own = [results[f"then_tapt-{task}-2560"].seconds for task in ("animals", "entities")]
+    assert report.costs["then_tapt"]["pre-training s"] == pytest.approx(shared + sum(own) / 2)
+    assert "Every row has spent 2,560 tokens, including" in (tmp_path / "plan" / "report.md").read_text()
+
+
 def test_a_branch_is_the_training_that_its_budget_has_alone(several, tmp_path, monkeypatch):
     save_tiny_bert(tmp_path / "encoder", SENTENCES)
     several["methods"] = {"varmae": None}
