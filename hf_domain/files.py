@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
+from fsspec.core import url_to_fs
 
 # Neither Trainer nor this package pushes names that begin with an underscore.
 UNFINISHED, FINISHED, LOCK = "_unfinished", "_finished", "_run.lock"
@@ -249,10 +250,35 @@ def read_json(path: str | os.PathLike) -> Any:
         ) from None
 
 
+def is_url(path: Any) -> bool:
+    """Return whether a path is a URL, which fsspec opens, such as s3://bucket/corpus.parquet."""
+    return "://" in str(path)
+
+
+def open_url(url: str) -> tuple[Any, str]:
+    """Return the file system of a URL, and the path in it; raise a ValueError if its package is missing."""
+    try:
+        return url_to_fs(url)
+    except (ImportError, ValueError) as error:
+        raise ValueError(
+            f"a URL must be of a file system that fsspec knows, but {url} is not: {error}. Install the package of the "
+            "file system, or correct the URL."
+        ) from None
+
+
+def identify_url(url: str) -> str:
+    """Return a digest of what the other machine says of a file: size, date, ETag. Reading it would take too long."""
+    system, path = open_url(url)
+    return hashlib.sha256(f"{url} {system.ukey(path)}".encode()).hexdigest()
+
+
 def fingerprint_files(files: Sequence[str | Path]) -> str:
-    """Return a digest of the contents of files in their order."""
+    """Return a digest of the contents of files in their order; for URLs see `identify_url`."""
     digest = hashlib.sha256()
     for file in files:
+        if is_url(file):
+            digest.update(identify_url(str(file)).encode())
+            continue
         with Path(file).open("rb") as stream:
             while block := stream.read(1 << 20):
                 digest.update(block)

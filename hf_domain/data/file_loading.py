@@ -21,9 +21,11 @@ from typing import Any
 import pyarrow.parquet
 from datasets import Dataset, IterableDataset, load_dataset
 from datasets.exceptions import DatasetGenerationError
+from fsspec.core import has_magic
 from tqdm.auto import tqdm
 
 from hf_domain.data.objects import Rows, find_paths, make_dataset
+from hf_domain.files import is_url, open_url
 
 # Extension -> builder of datasets. All except parquet, which is compressed inside, may also end in .gz.
 BUILDERS = {".txt": "text", ".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
@@ -33,7 +35,8 @@ def find_files(patterns: str | Sequence[str]) -> list[str]:
     """Expand globs.
 
     Args:
-        patterns: One or several paths or globs (`**` matches nested folders).
+        patterns: One or several paths, URLs that fsspec opens (`s3://bucket/*.parquet`, `hf://datasets/...`), or globs
+            of them (`**` matches nested folders).
 
     Returns:
         The files in the order of the patterns, sorted within each pattern.
@@ -43,8 +46,13 @@ def find_files(patterns: str | Sequence[str]) -> list[str]:
     """
     files: list[str] = []
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
-        matches = [pattern] if Path(pattern).is_file() else sorted(glob.glob(pattern, recursive=True))
-        matches = [match for match in matches if Path(match).is_file()]
+        if is_url(pattern):
+            system, path = open_url(pattern)
+            paths = sorted(system.glob(path)) if has_magic(path) else [path] if system.isfile(path) else []
+            matches = [system.unstrip_protocol(path) for path in paths]
+        else:
+            matches = [pattern] if Path(pattern).is_file() else sorted(glob.glob(pattern, recursive=True))
+            matches = [match for match in matches if Path(match).is_file()]
         if not matches:
             raise FileNotFoundError(
                 f"at least one file must match {pattern}, but none does. Check the path; relative paths start at "
@@ -84,7 +92,7 @@ def load_files(
     Args:
         patterns: One or several paths or globs of .txt, .jsonl, .json, .csv (each also .gz) or .parquet files, all of
             one format. A .txt file has one example per line.
-        streaming: Read the files while they are used; the check still reads them once before.
+        streaming: Read the files while they are used; the check still reads them once before, but no URL.
         load_options: For `datasets.load_dataset`, e.g. `cache_dir`.
 
     Raises:
@@ -100,11 +108,12 @@ def load_files(
     builder, content = builders[files[0]], None if streaming else hashlib.blake2b(digest_size=8)
     with tqdm(desc="Checking files", unit="B", unit_scale=True, delay=2) as progress:
         for file in files:
-            _check_file(file, progress, content)
+            if not is_url(file):
+                _check_file(file, progress, content)
     if builder == "csv":
         # By default pandas reads "None", "NA" and "null" as missing, but they can be labels or texts.
         load_options = {"keep_default_na": False, "na_values": [""], **load_options}
-    if content is not None:
+    if content is not None and not any(map(is_url, files)):
         # datasets caches a file by path and time only. `cp -p` and `rsync -t` keep the time, so that datasets would
         # return the old content.
         load_options = {"name": f"content_{content.hexdigest()}", **load_options}
@@ -130,7 +139,8 @@ def check_held_out(train_files: str | Sequence[str] | None, others: Mapping[str,
 
 def _resolve_files(patterns: str | Sequence[str] | None) -> set[str]:
     patterns = [patterns] if isinstance(patterns, str) else patterns or []
-    return {os.path.realpath(file) for pattern in patterns for file in glob.glob(pattern, recursive=True)}
+    local = {os.path.realpath(file) for pattern in patterns for file in glob.glob(pattern, recursive=True)}
+    return local | {file for pattern in patterns if is_url(pattern) for file in find_files(pattern)}
 
 
 def _get_suffix(file: str) -> str:

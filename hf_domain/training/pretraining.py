@@ -3,7 +3,6 @@
 import logging
 import math
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -20,7 +19,7 @@ from transformers import (
 
 from hf_domain.data.causal import DataCollatorForNextToken, check_causal
 from hf_domain.data.corpora import load_corpus, tokenize_corpus
-from hf_domain.data.file_loading import check_held_out
+from hf_domain.data.file_loading import check_held_out, load_files
 from hf_domain.data.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask, check_mask_token
 from hf_domain.data.word_weights import load_counts, weigh_words
 from hf_domain.distillation.new_rows import distill_new_rows
@@ -232,9 +231,13 @@ def load_examples(
     args: CorpusArguments, model_args: ModelArguments, do_eval: bool, tokenizer: Any
 ) -> tuple[Any, int | None]:
     """Return the tokenized splits (or streams) of a corpus, and the number of training documents."""
+    train, validation = (
+        load_files(files, streaming=args.streaming, cache_dir=model_args.cache_dir) if files else None
+        for files in (args.train_file, args.validation_file)
+    )
     corpus = load_corpus(
-        args.train_file and [Path(file) for file in args.train_file],
-        args.validation_file and [Path(file) for file in args.validation_file],
+        train,
+        validation,
         dataset_name=args.dataset_name,
         dataset_config_name=args.dataset_config_name,
         text_column=args.text_column_name,

@@ -154,15 +154,15 @@ def name_data(data_args: Any) -> str:
     files = list_files(data_args)
     if not files:
         return "data"
-    file = files[0].resolve()
+    file = Path(files[0]).resolve()
     name = file.name.partition(".")[0]
     return file.parent.name if name in ("train", "training") and file.parent.name else name
 
 
-def list_files(data_args: Any) -> list[Path]:
+def list_files(data_args: Any) -> list[str]:
     """Return the files of the training data."""
     given = data_args.train_file
-    return [Path(file) for file in find_files([given] if isinstance(given, str) else given)] if given else []
+    return find_files([given] if isinstance(given, str) else given) if given else []
 
 
 def describe_data(trainer: Trainer, task: str, data_args: Any, metrics: dict[str, Any], documents: int | None) -> str:
@@ -176,7 +176,9 @@ def describe_data(trainer: Trainer, task: str, data_args: Any, metrics: dict[str
         facts.append(f"{tokens:,} tokens")
     if files:
         facts.append(f"sha256 {fingerprint_files(files)}")
-        names = ", ".join(file.name for file in files[:5]) + (f" and {len(files) - 5} more" if len(files) > 5 else "")
+        names = ", ".join(Path(file).name for file in files[:5]) + (
+            f" and {len(files) - 5} more" if len(files) > 5 else ""
+        )
     else:
         names = name_data(data_args)
         if data_args.dataset_config_name:

@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import TrainingArguments
 
 from hf_domain.data.file_loading import find_files
-from hf_domain.files import finish_writing, lock_folder, write_text
+from hf_domain.files import finish_writing, identify_url, is_url, lock_folder, write_text
 from hf_domain.training.run_files import STATE
 
 logger = logging.getLogger(__name__)
@@ -228,9 +228,10 @@ def describe_option(name: str, value: Any) -> Any:
         return [describe_option(name, item) for item in value]
     if isinstance(value, str) and name.endswith("_file"):
         try:
-            return [digest_path(Path(file)) for file in find_files([value])]
+            files = find_files([value])
         except FileNotFoundError:  # reported when it is read
             return value
+        return [f"sha256:{identify_url(file)}" if is_url(file) else digest_path(Path(file)) for file in files]
     is_path = isinstance(value, str) and (name.endswith("_or_path") or name in PATHS)
     return digest_path(Path(value)) if is_path and Path(value).exists() else value
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 from huggingface_hub import HfApi
 from huggingface_hub.constants import ENDPOINT
 from huggingface_hub.utils import DEFAULT_IGNORE_PATTERNS, filter_repo_objects
@@ -35,6 +35,7 @@ from hf_domain.training.method_rate import use_method_rate
 from hf_domain.training.run_cards import make_run_card
 from hf_domain.training.run_files import START, STATE, VALIDATED
 from hf_domain.training.run_folders import MADE
+from hf_domain.training.streams import read_stream
 from hf_domain.training.terminal import (
     describe_metrics,
     describe_training,
@@ -137,6 +138,8 @@ def run_training(trainer: Trainer, finish: Callable[[Trainer], None] | None = No
         trainer.add_callback(callback)
     assert trainer.model is not None
     use_method_rate(trainer)
+    if isinstance(trainer.train_dataset, IterableDataset):
+        read_stream(trainer)
     if trainer.args.push_to_hub:
         config: Any = trainer.model.config
         check_memory_reference(config.to_dict())
