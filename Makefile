@@ -10,7 +10,7 @@ SPREAD := -n $(PROCESSES) --dist worksteal
 export OMP_WAIT_POLICY := PASSIVE
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: install demo test test-benchmarks test-browser test-compiled test-controls test-faults test-javascript test-lowest test-notebooks test-peers test-servers check docs format clean release-check dist install-locked lock
+.PHONY: install demo test test-benchmarks test-browser test-compiled test-controls test-distributed test-faults test-javascript test-lowest test-notebooks test-peers test-servers check docs format clean release-check dist install-locked lock
 
 install: $(VENV)/.installed
 
@@ -51,6 +51,9 @@ test-compiled: install  ## every method compiled in every family, of which make 
 
 test-controls: install  ## whether AdaLM, exBERT, RADA and G-MAP learn what they are for, from their defaults: some minutes each
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/controls -m controls -n $(PROCESSES)
+
+test-distributed: install  ## every method by two processes, against one, of which make test takes a sample: about a minute
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/training/test_two_processes.py $(SPREAD) -m distributed
 
 test-notebooks: install  ## the notebooks of examples/notebooks on little data: some minutes
 	$(BIN)/pip install --quiet --constraint constraints.txt ipykernel nbclient

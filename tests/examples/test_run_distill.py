@@ -4,7 +4,6 @@ import json
 import sys
 from pathlib import Path
 
-import forked_python
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -175,23 +174,6 @@ def test_other_students_and_relations(run, tmp_path, teacher):
         **options,
     )
     assert AutoModel.from_pretrained(folder / "adapted").config.num_attention_heads == 1
-
-
-@pytest.mark.parametrize("gradient_checkpointing", [False, True])
-def test_two_processes(tmp_path, teacher, gradient_checkpointing):
-    (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES * 20), encoding="utf-8")
-    options = {"model_name_or_path": teacher, "strategy": "adapt_and_distill", "train_file": tmp_path / "corpus.txt"}
-    options |= {"output_dir": tmp_path / "output", "num_hidden_layers": 1, "teacher_steps": 1, "student_steps": 3}
-    options |= {"max_seq_length": 16, "per_device_train_batch_size": 4, "ddp_backend": "gloo", "report_to": "none"}
-    options |= {"cache_dir": tmp_path / "cache", "logging_steps": 1, "save_strategy": "no"}
-    options["gradient_checkpointing"] = gradient_checkpointing
-    flags = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
-    result = forked_python.run_two_ranks(run_distill.__file__, [*flags, "--use_cpu"], cwd=tmp_path)
-    assert result.returncode == 0, result.stderr[-2000:]
-    assert result.stdout.count("The student:") == 1
-    folder = tmp_path / "output" / "adapt_and_distill"
-    assert {"attention_loss", "value_loss"} <= read_log(folder / "adapted-distilled")[0].keys()
-    assert AutoModel.from_pretrained(folder / "adapted-distilled").config.num_hidden_layers == 1
 
 
 def refuse(run, tmp_path, match, **options):

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import forked_python
 import pytest
 import torch
 from datasets import Dataset
@@ -18,7 +17,6 @@ from tiny_models import make_config
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer
 from transformers import AutoModelForMaskedLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
-from hf_domain.datastore import build_datastore
 from hf_domain.examples import run_mlm
 from hf_domain.tokenization import VocabularyDelta, WordCounts, count_shard, expand_vocabulary
 from hf_domain.training.pretraining import mix_examples
@@ -393,33 +391,18 @@ def test_bfloat16(run):
     assert run(bf16=True)["train_loss"] > 0
 
 
-@pytest.mark.parametrize("method", ["dapt", "varmae", "exbert", "gmap", "rada"])
-def test_two_processes(method, tmp_path, encoder, corpus, expanded):
-    """Of RADA with a datastore that most texts find nothing in: a process then has no gradient for the interface."""
+def test_torchrun(tmp_path, encoder, corpus):
+    """Other methods: tests/training/test_two_processes.py."""
     options = {"model_name_or_path": encoder, "train_file": corpus, "output_dir": tmp_path / "output", "max_steps": 3}
-    options |= {"method": method, "max_seq_length": 16, "per_device_train_batch_size": 4, "logging_steps": 1}
-    options |= {"ddp_backend": "gloo", "cache_dir": tmp_path / "cache", "report_to": "none"}
-    if method == "exbert":
-        options["expanded_vocabulary"] = expanded
-    if method == "gmap":
-        options["memory_name_or_path"] = encoder
-    if method == "rada":
-        options |= {"datastore": tmp_path / "datastore", "max_steps": 8, "per_device_train_batch_size": 1}
-        options |= {"gradient_checkpointing": True, "config_overrides": "selection=top1"}  # which trains no scale
-        documents = Dataset.from_dict({"text": [SENTENCES[0]]})
-        build_datastore(documents, tmp_path / "datastore", AutoTokenizer.from_pretrained(encoder))
+    options |= {"max_seq_length": 16, "per_device_train_batch_size": 4, "logging_steps": 1, "report_to": "none"}
+    options |= {"ddp_backend": "gloo", "cache_dir": tmp_path / "cache"}
     flags = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
-    flags += ["--do_train", "--use_cpu"]
-    if method == "dapt":
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-        command += [run_mlm.__file__, *flags]
-        result = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
-    else:
-        result = forked_python.run_two_ranks(run_mlm.__file__, flags, cwd=tmp_path)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    command += [run_mlm.__file__, *flags, "--do_train", "--use_cpu"]
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 0, result.stderr[-20000:]
-    assert len(read_losses(tmp_path / "output")) == options["max_steps"]
-    assert AutoModelForMaskedLM.from_pretrained(tmp_path / "output").config.vocab_size > 0
+    assert len(read_losses(tmp_path / "output")) == 3
 
 
 def test_same_seed_same_evaluation(run):

@@ -9,7 +9,6 @@ import atexit
 import functools
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -76,30 +75,3 @@ def run(command, *, cwd=".", env=None, **options):
         print(json.dumps(request), file=server.stdin, flush=True)
         code = int(server.stdout.readline())
         return subprocess.CompletedProcess(command, code, *(file.read_text(errors="replace") for file in files))
-
-
-# What torchrun does beside watching: two processes that know their rank and where to meet.
-TWO_RANKS = """
-import os, runpy, signal, sys
-other = os.fork()
-os.environ["RANK"] = os.environ["LOCAL_RANK"] = "0" if other else "1"
-sys.argv = sys.argv[1:]
-try:
-    runpy.run_path(sys.argv[0], run_name="__main__")
-except BaseException:
-    if other:
-        os.kill(other, signal.SIGKILL)  # it would wait for this one
-    raise
-if other and os.wait()[1]:
-    sys.exit("the other process failed")
-"""
-
-
-def run_two_ranks(script, arguments, *, cwd):
-    """Run a script as two processes that train together on this machine."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    environment |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    return run([sys.executable, "-c", TWO_RANKS, script, *arguments], cwd=cwd, env=os.environ | environment)

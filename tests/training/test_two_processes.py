@@ -1,0 +1,168 @@
+"""Two processes train as one: the same losses, step by step, and the same weights.
+
+The models are without dropout, and nothing draws noise. A step of one process has all examples in one batch; each of
+two processes has half of them.
+"""
+
+import functools
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.utils import DistributedType
+from datasets import Dataset
+from safetensors.torch import load_file
+from script_runs import write_jsonl
+from tiny_models import make_masked_lm
+from tiny_tokenizers import SENTENCES, make_bert_tokenizer
+from transformers import AutoTokenizer
+from two_processes import run_two
+from without_noise import remove_noise
+
+from hf_domain.datastore import build_datastore
+from hf_domain.examples import run_classification, run_distill, run_mlm
+from hf_domain.tokenization import count_shard, expand_vocabulary
+
+# transformers 5.23 calls the flag activation_checkpointing.
+pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
+METHODS = ["dapt", "adalm", "lora", "varmae", "exbert", "exbert_adapter", "gmap", "rada"]
+
+
+def sample(*names, all_names=METHODS):
+    """Parametrize over methods, of which `make test` takes some."""
+    marks = {name: () if name in names else pytest.mark.distributed for name in all_names}
+    return pytest.mark.parametrize("method", [pytest.param(name, marks=mark) for name, mark in marks.items()])
+
+
+@pytest.fixture
+def encoder(tmp_path):
+    """A saved tiny BERT without dropout, and its tokenizer."""
+    torch.manual_seed(0)
+    make_masked_lm("bert", dropout=0.0).save_pretrained(tmp_path / "encoder")
+    make_bert_tokenizer().save_pretrained(tmp_path / "encoder")
+    return tmp_path / "encoder"
+
+
+@pytest.fixture
+def train(monkeypatch, tmp_path):
+    """Run a script in one process, or in two; returns its folder."""
+
+    def train(script, processes, batch_size, name=None, **options):
+        folder = tmp_path / (name or f"by-{processes}")
+        defaults = {"output_dir": folder, "per_device_train_batch_size": batch_size // processes, "logging_steps": 1}
+        # Adam would step on the rounding of gradients that are zero, such as that of a bias before a normalization.
+        defaults |= {"optim": "sgd", "learning_rate": 0.1, "cache_dir": tmp_path / "cache", "report_to": "none"}
+        defaults |= {"ddp_backend": "gloo"} if processes > 1 else {}
+        flags = [str(part) for name, value in (defaults | options).items() for part in (f"--{name}", value)]
+        with monkeypatch.context() as patch:
+            remove_noise(patch)
+            patch.setattr(sys, "argv", [script.__file__, *flags, "--use_cpu"])
+            if processes == 1:
+                script.main()
+            else:
+                train.printed = run_two(script.main, sys.argv[1:], tmp_path)
+        return folder
+
+    return train
+
+
+def read_losses(folder):
+    log = json.loads((folder / "trainer_state.json").read_text())["log_history"]
+    return torch.tensor([line["loss"] for line in log if "loss" in line], dtype=torch.float64)
+
+
+def check_equal(one, two, steps):
+    """Compare the losses and the weights."""
+    assert len(read_losses(one)) == steps
+    torch.testing.assert_close(read_losses(two), read_losses(one), rtol=1e-5, atol=1e-5)
+    expected = load_file(one / "model.safetensors")
+    for name, weight in load_file(two / "model.safetensors").items():
+        torch.testing.assert_close(weight, expected[name], rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.fixture
+def make_options(tmp_path, encoder):
+    """Return the flags of run_mlm.py for a method, and the examples of a step."""
+    return functools.partial(list_options, tmp_path, encoder)
+
+
+def list_options(tmp_path, encoder, method):
+    (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES * 40), encoding="utf-8")
+    options = {"model_name_or_path": encoder, "train_file": tmp_path / "corpus.txt", "max_seq_length": 16}
+    options |= {"method": "dapt" if method == "adalm" else method, "max_steps": 4, "do_train": "true"}
+    if method in ("adalm", "exbert", "exbert_adapter"):
+        tokenizer = make_bert_tokenizer()
+        counts = count_shard(SENTENCES, tokenizer.backend_tokenizer)
+        tokenizer, delta, _ = expand_vocabulary(tokenizer, counts, size=140, step=20, min_frequency=1, progress=False)
+        options["expanded_vocabulary"] = tmp_path / "expanded"
+        tokenizer.save_pretrained(tmp_path / "expanded")
+        delta.save(tmp_path / "expanded")
+    if method == "adalm":
+        options["new_rows_first_steps"] = 2
+    if method == "varmae":
+        options["start"] = "paper"  # the recommended one is measured on as many batches, whatever their size
+    if method == "gmap":
+        options["memory_name_or_path"] = encoder
+    if method == "rada":
+        # Most texts find nothing: a process then has no gradient for the interface, and the scale trains nowhere.
+        options |= {"datastore": tmp_path / "datastore", "max_steps": 8, "gradient_checkpointing": True}
+        options["config_overrides"] = "selection=top1"
+        documents = Dataset.from_dict({"text": [SENTENCES[0]]})
+        build_datastore(documents, tmp_path / "datastore", AutoTokenizer.from_pretrained(encoder))
+    return 2 if method == "rada" else 8, options
+
+
+@sample("varmae", "rada")
+def test_pretraining(method, train, make_options):
+    size, options = make_options(method)
+    one, two = (train(run_mlm, processes, size, **options) for processes in (1, 2))
+    check_equal(one, two, options["max_steps"])
+
+
+@sample("minilm", all_names=["minilm", "minilmv2"])
+def test_distillation(method, tmp_path, encoder, train):
+    """Both halves of Adapt-and-Distill: masked LM of the teacher, then distillation."""
+    (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES * 20), encoding="utf-8")
+    options = {"model_name_or_path": encoder, "train_file": tmp_path / "corpus.txt", "max_seq_length": 16}
+    options |= {"strategy": "adapt_then_distill", "teacher_steps": 2, "student_steps": 3, "num_hidden_layers": 1}
+    options |= {"method": method, "save_strategy": "no", "gradient_checkpointing": method == "minilm"}
+    one, two = (train(run_distill, processes, 8, **options) for processes in (1, 2))
+    assert train.printed.count("The student:") == 1
+    for step, count in (("adapted-teacher", 2), ("adapt_then_distill/adapted-distilled", 3)):
+        check_equal(one / step, two / step, count)
+
+
+def test_classification(tmp_path, encoder, train):
+    """Nine rows do not divide by two processes: no prediction is lost, doubled or moved."""
+    rows = [{"text": text, "label": str(number % 3)} for number, text in enumerate(SENTENCES * 4)]
+    train_file = write_jsonl(tmp_path / "train.jsonl", rows[:16])
+    test_file = write_jsonl(tmp_path / "test.jsonl", rows[:9])
+    options = {"model_name_or_path": encoder, "train_file": train_file, "test_file": test_file, "do_train": "true"}
+    options |= {"validation_file": test_file, "do_eval": "true", "do_predict": "true", "max_steps": 4}
+    options |= {"save_strategy": "no"}
+    one, two = (train(run_classification, processes, 8, **options) for processes in (1, 2))
+    check_equal(one, two, 4)
+    assert (two / "predict_results.txt").read_text() == (one / "predict_results.txt").read_text()
+
+
+def test_stream(tmp_path, encoder, train):
+    """Each process reads files of its own, of other lengths, and goes on where it stopped."""
+    for name, count in (("a", 90), ("b", 41)):
+        (tmp_path / f"{name}.txt").write_text("\n".join(SENTENCES * count), encoding="utf-8")
+    options = {"model_name_or_path": encoder, "train_file": tmp_path / "?.txt", "max_seq_length": 16, "max_steps": 12}
+    options |= {"gradient_accumulation_steps": 3, "save_steps": 7, "do_train": "true", "streaming": "true"}
+    whole = train(run_mlm, 2, 16, name="whole", **options)
+    checkpoint = whole / "checkpoint-7"
+    positions = [(checkpoint / f"stream-{rank}.json").read_text() for rank in (0, 1)]
+    assert positions[0] != positions[1]
+    parts = train(run_mlm, 2, 16, name="parts", resume_from_checkpoint=checkpoint, **options)
+    assert len(read_losses(parts)) == 12
+    assert torch.equal(read_losses(parts), read_losses(whole))
+
+
+def test_configuration_of_accelerate():
+    config = load_config_from_file(str(Path(__file__).parents[2] / "examples" / "accelerate" / "ddp.yaml"))
+    assert config.distributed_type == DistributedType.MULTI_GPU and not config.use_cpu
