@@ -288,6 +288,11 @@ def distill(
         data_args.train_file, data_args.validation_file = data_args.general_file, None
         data_args.dataset_name = data_args.dataset_config_name = None
     collator = DataCollatorWithPadding(tokenizer)
+    if training_args.ddp_find_unused_parameters is None:
+        # MiniLM gives the parts above the last attention no gradient. Trainer does not let processes look for such
+        # parts with gradient checkpointing, and they would then stop at the second step.
+        training_args = copy.copy(training_args)
+        training_args.ddp_find_unused_parameters = True
     trainer = make_trainer(model, tokenizer, collator, model_args, data_args, training_args)
     run_training(trainer)
     if training_args.do_eval:
