@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -247,8 +247,8 @@ def read_costs(method: str, plan: dict[str, Any], done: list[Result], starts: Ma
     costs = {}
     for name, values in (
         ("preparation s", [result.seconds for result in find_preparation(method, done)]),
-        ("pre-training s", [sum(part.seconds or 0 for part in parts) for parts in chains]),
-        ("tokens", [sum(part.tokens or 0 for part in parts if part.step.kind != "trunk") for parts in chains]),
+        ("pre-training s", [sum_known(part.seconds for part in parts) for parts in chains]),
+        ("tokens", [sum_known(part.tokens for part in parts if part.step.kind != "trunk") for parts in chains]),
         ("trained parameters", [encoder.trainable_parameters for encoder in encoders]),
         ("checkpoint MB", [encoder.checkpoint_bytes and encoder.checkpoint_bytes / 1e6 for encoder in encoders]),
         ("fine-tuning s", [run.seconds for run in runs]),
@@ -264,6 +264,12 @@ def read_costs(method: str, plan: dict[str, Any], done: list[Result], starts: Ma
             if name in before:
                 costs[name] = costs.get(name, 0) + before[name]
     return costs
+
+
+def sum_known(values: Iterable[float | None]) -> float | None:
+    """Return the sum of what was measured; None if nothing was: lines of text have no count of tokens."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 def list_chain(encoder: Result, starts: Mapping[str, Result]) -> list[Result]:
