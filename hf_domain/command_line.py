@@ -43,6 +43,7 @@ COMMANDS = {
     "classification": ("run_classification", "Fine-tune an encoder to classify texts or pairs of texts."),
     "ner": ("run_ner", "Fine-tune an encoder to find named entities."),
     "qa": ("run_qa", "Fine-tune an encoder to find answers to questions in a text."),
+    "sentences": ("run_sentences", "Score sentence embeddings on pairs or a search, and train them."),
     "predict": ("predict", "Label raw data with a fine-tuned model, with probabilities."),
     "probe": ("run_probe", "Score a frozen encoder on a task with a linear model, in minutes and without a seed."),
     "compare": ("compare", "Compare methods at equal cost, following a plan."),

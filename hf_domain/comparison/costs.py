@@ -69,6 +69,9 @@ def count_work(kind: str, command: str, flags: Mapping[str, Any], folders: Folde
     ]
     if command == "probe":
         return FORWARD * sum(read)
+    if flags.get("corpus_file"):  # each search encodes all passages
+        passages = count_file(find_file(str(flags["corpus_file"]), folders), command, length, None)
+        read = [read[0], *(tokens and tokens + passages for tokens in read[1:])]
     tested = read[2] if flags.get("do_predict") else 0.0
     return float(flags.get("num_train_epochs", EPOCHS)) * read[0] + FORWARD * (read[1] + tested)
 

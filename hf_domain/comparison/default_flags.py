@@ -1,5 +1,6 @@
 """The flags that a comparison gives to the commands of its steps; a plan may say otherwise."""
 
+from collections.abc import Mapping
 from typing import Any
 
 # Steps of training from which the time of one is read, where the budget is a time; the first five are not timed.
@@ -31,7 +32,12 @@ FINE_TUNING: dict[str, Any] = {
     "train_sampling_strategy": "group_by_length",
 }
 # The command of a kind of tasks, where it is not called like the kind.
-COMMANDS = {"multi_label": "classification", "regression": "classification"}
+COMMANDS = {
+    "multi_label": "classification",
+    "regression": "classification",
+    "similarity": "sentences",
+    "retrieval": "sentences",
+}
 CACHES = ("memory_cache", "passage_cache")
 # What an evaluation takes of the flags of masked LM: another learning rate must not measure the same loss again.
 EVALUATION_FLAGS = {
@@ -46,3 +52,17 @@ PROBE_FLAGS = {
     *("do_regression", "class_weights", "max_seq_length", "per_device_eval_batch_size", "use_cpu"),
     *("max_train_samples", "max_eval_samples", "max_predict_samples"),
 }
+# The same where sentence-transformers scores the encoder, which then needs no training data.
+FROZEN_FLAGS = PROBE_FLAGS - {"train_file", "max_train_samples", "do_regression", "class_weights"}
+FROZEN_FLAGS |= {"corpus_file", "queries_file", "do_eval", "do_predict"}
+
+
+def put_files(flags: Mapping[str, Any], files: Mapping[str, str]) -> dict[str, Any]:
+    """Return the flags of a recipe with the files of a plan in the place of `{domain}` and `{general}`."""
+    put = dict(flags)
+    for name, value in flags.items():
+        if isinstance(value, list):
+            put[name] = [str(item).format(**files) for item in value]
+        elif isinstance(value, str):
+            put[name] = value.format(**files)
+    return put

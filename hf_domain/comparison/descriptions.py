@@ -7,9 +7,10 @@ therefore has another place, and what was made before stays.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from hf_domain.files import fingerprint_files
 
 # Results of other versions of what computes them are not comparable.
 COMPARED_VERSIONS = ("hf-domain", "transformers", "torch")
+# The same for commands that read an extra.
+COMPARED_EXTRAS = {"sentences": "sentence-transformers"}
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,7 @@ def describe_steps(plan: Plan, output_dir: Path, steps: Sequence[Step]) -> list[
     jobs = []
     for step in steps:
         known = {flag: put_addresses(value, root, addresses) for flag, value in step.flags.items()}
+        extras = [COMPARED_EXTRAS[step.command]] if step.command in COMPARED_EXTRAS else []
         flags = {flag: localize(value, root) for flag, value in known.items() if flag != "output_dir"}
         description = Description(
             name=step.name,
@@ -119,7 +123,7 @@ def describe_steps(plan: Plan, output_dir: Path, steps: Sequence[Step]) -> list[
             metric=plan.tasks[step.task].metric if step.task is not None and step.kind == "fine_tuning" else None,
             minutes=plan.budget.minutes if step.kind == "pretraining" else None,
             inputs=digest_inputs(plan, step, made),
-            versions=versions,
+            versions={name: versions[name] for name in (*COMPARED_VERSIONS, *extras) if name in versions},
         )
         addresses[step.name] = description.address
         known = {flag: put_addresses(value, root, addresses) for flag, value in known.items()}
@@ -128,8 +132,12 @@ def describe_steps(plan: Plan, output_dir: Path, steps: Sequence[Step]) -> list[
 
 
 def list_versions() -> dict[str, str]:
-    """Return the versions that a result depends on."""
-    return {package: version(package) for package in COMPARED_VERSIONS}
+    """Return the versions that results depend on; extras only if they are installed."""
+    versions = {package: version(package) for package in COMPARED_VERSIONS}
+    for package in COMPARED_EXTRAS.values():
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return versions
 
 
 def put_addresses(value: Any, root: str, addresses: Mapping[str, str]) -> Any:

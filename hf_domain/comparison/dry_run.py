@@ -79,7 +79,8 @@ def tabulate(plan: Plan, steps: list[Step], hours: list[float | None]) -> str:
 
 def name_kind(step: Step) -> str:
     """Return the words for the kind of a step."""
-    return "probe" if step.kind == "fine_tuning" and step.command == "probe" else KINDS[step.kind]
+    is_frozen = step.kind == "fine_tuning" and not step.flags.get("do_train")
+    return "probe" if is_frozen else KINDS[step.kind]
 
 
 def format_hours(hours: float) -> str:

@@ -20,11 +20,16 @@ from hf_domain.comparison.scores import (
     list_labels,
     read_examples,
 )
-from hf_domain.comparison.task_files import TEXTS, find_texts, get_label
+from hf_domain.comparison.task_files import TEXTS, VALUES, find_texts, get_label
 from hf_domain.data.majority import make_constants
+from hf_domain.data.retrieval import find_texts as find_texts_of
+from hf_domain.data.retrieval import load_texts
+from hf_domain.training.sentences import DEPTH, RetrievalTask
 
 # The nearest training texts by BM25 vote for their labels.
 NEAREST = "vote of the nearest texts"
+# Of a retrieval.
+SEARCH = "search by BM25"
 # The validation set chooses the number of texts that vote.
 VOTERS = (1, 3, 5, 10, 20, 50)
 
@@ -32,13 +37,16 @@ VOTERS = (1, 3, 5, 10, 20, 50)
 def score_floors(task: Task, flags: Mapping[str, Any], folder: Path) -> dict[str, float]:
     """Return scores without training, in percent by name.
 
-    They are the majority baseline (the mean for a regression) and, for texts and if tantivy is installed, the vote of
-    the nearest training texts.
+    They are the majority baseline (the mean for a regression, nothing found for a retrieval) and, if tantivy is
+    installed, the vote of the nearest training texts, or for a retrieval the search by BM25.
 
     Args:
         flags: Flags of the command that fine-tunes; they may limit the examples.
         folder: Folder of the plan.
     """
+    if task.kind == "retrieval":
+        file = folder / task.get_file("test")
+        return dict(_score_search(file, flags.get("max_predict_samples"), task.metric, file.stat().st_mtime_ns))
     limits = [flags.get(name) for name in ("max_train_samples", "max_eval_samples", "max_predict_samples")]
     folds = tuple(
         tuple((folder / task.get_file(split, fold), limit) for split, limit in zip(SPLITS, limits, strict=True))
@@ -47,6 +55,15 @@ def score_floors(task: Task, flags: Mapping[str, Any], folder: Path) -> dict[str
     times = tuple(file.stat().st_mtime_ns for files in folds for file, _ in files)
     options = tuple(sorted((name, str(value)) for name, value in task.options.items()))
     return dict(_score_floors(task.kind, task.metric, options, folds, times))
+
+
+@cache
+def _score_search(file: Path, limit: Any, metric: str, time: int) -> dict[str, float]:
+    """Score the search by BM25 once for all rows and seeds; `time` detects a changed file."""
+    floors = {MAJORITY: 0.0}
+    with suppress(ModuleNotFoundError):
+        floors[SEARCH] = search_words(read_examples(file, limit), load_texts(find_texts_of(file)[0]), metric)
+    return floors
 
 
 @cache
@@ -63,7 +80,7 @@ def _score_floors(kind: str, metric: str, options: tuple, folds: tuple, times: t
                 floors[NEAREST].append(predict_nearest(task, splits, columns))
     scores = {name: join_predictions(parts).score().compute() for name, parts in floors.items() if parts}
     # A constant has no correlation; the constants of several folds would have a small one.
-    return scores | {MAJORITY: 0.0} if kind == "regression" else scores
+    return scores | {MAJORITY: 0.0} if kind in VALUES else scores
 
 
 def predict_majority(task: Task, train: list[dict[str, Any]], test: list[dict[str, Any]]) -> Predictions:
@@ -77,7 +94,7 @@ def predict_majority(task: Task, train: list[dict[str, Any]], test: list[dict[st
         return join_labels([[majority]] * len(test), test, task)
     if task.kind == "multi_label":
         return join_labels([find_constant_labels(task, train)] * len(test), test, task)
-    if task.kind == "regression":
+    if task.kind in VALUES:
         mean = statistics.mean(float(get_label(task.kind, example)) for example in train)
         return join_values([mean] * len(test), test, task)
     if task.kind == "ner":
@@ -110,20 +127,48 @@ def predict_nearest(task: Task, splits: list[list[dict[str, Any]]], columns: lis
     Raises:
         ModuleNotFoundError: tantivy is not installed.
     """
-    from hf_domain.datastore.analysis import Analyzer, choose_analyzer
-    from hf_domain.datastore.tantivy_index import TantivyIndex, write_index
-
     texts = [[" ".join(str(example.get(name) or "") for name in columns) for example in split] for split in splits]
-    analyzer = Analyzer(choose_analyzer(texts[0]))
-    with tempfile.TemporaryDirectory() as folder:
-        write_index(Path(folder, "index"), analyzer, enumerate(texts[0]))
-        index = TantivyIndex(Path(folder, "index"), analyzer)
-        _, validation, test = (index.search(queries, max(VOTERS)) if queries else [] for queries in ([], *texts[1:]))
+    validation, test = search(texts[0], texts[1:], max(VOTERS))
 
     def validate(count: int) -> float:
         return vote(task, splits[0], validation, splits[1], count).score().compute()
 
     return vote(task, splits[0], test, splits[2], max(VOTERS, key=validate))
+
+
+def search(texts: list[str], queries: list[list[str]], count: int) -> list[list[tuple[list[int], list[float]]]]:
+    """Return for each query of each list the numbers of the nearest texts by BM25, and their scores.
+
+    Raises:
+        ModuleNotFoundError: tantivy is not installed.
+    """
+    from hf_domain.datastore.analysis import Analyzer, choose_analyzer
+    from hf_domain.datastore.tantivy_index import TantivyIndex, write_index
+
+    analyzer = Analyzer(choose_analyzer(texts))
+    with tempfile.TemporaryDirectory() as folder:
+        write_index(Path(folder, "index"), analyzer, enumerate(texts))
+        index = TantivyIndex(Path(folder, "index"), analyzer)
+        return [index.search(each, count) if each else [] for each in queries]
+
+
+def search_words(queries: list[dict[str, Any]], passages: dict[str, str], metric: str) -> float:
+    """Return the score of a search by BM25, in percent.
+
+    Args:
+        queries: See `read_queries`.
+        passages: Texts of the corpus by id.
+        metric: One of `METRICS`.
+
+    Raises:
+        ModuleNotFoundError: tantivy is not installed.
+    """
+    names = [*passages]
+    (found,) = search([*passages.values()], [[query["query"] for query in queries]], DEPTH)
+    hits = [
+        [{"corpus_id": names[number], "score": score} for number, score in zip(*each, strict=True)] for each in found
+    ]
+    return 100 * RetrievalTask(passages).compute_metrics(queries, hits)[metric]
 
 
 def vote(
@@ -135,7 +180,7 @@ def vote(
 ) -> Predictions:
     """Predict the vote of the first `count` training examples that were found for each test example."""
     voters = [[*zip(ids[:count], scores[:count], strict=True)] for ids, scores in found]
-    if task.kind == "regression":
+    if task.kind in VALUES:
         values = [float(get_label(task.kind, example)) for example in train]
         mean, totals = statistics.mean(values), [sum(score for _, score in row) for row in voters]
         sums = [sum(score * values[number] for number, score in row) for row in voters]

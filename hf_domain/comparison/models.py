@@ -22,7 +22,8 @@ def find_best_runs(results: Iterable[Result]) -> dict[str, Result]:
     best: dict[str, tuple[float, Result]] = {}
     for result in results:
         score = get_validation_score(result, result.step.metric)
-        if result.step.kind != "fine_tuning" or result.step.command == "probe" or not result.is_done or score is None:
+        is_trained = result.step.kind == "fine_tuning" and bool(result.step.flags.get("do_train"))
+        if not is_trained or not result.is_done or score is None:
             continue
         task = str(result.step.task)
         if task not in best or score > best[task][0]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from hf_domain.data.retrieval import JUDGMENTS, TABLES
 from hf_domain.methods import BASELINE
 from hf_domain.recipes import RECIPES, Recipe
 
@@ -19,7 +20,11 @@ METRICS = {
     "regression": ("pearson", "spearman"),
     "ner": ("entity_f1", "token_f1"),
     "qa": ("f1", "exact_match"),
+    "similarity": ("spearman", "pearson"),
+    "retrieval": ("ndcg_at_10", "mrr_at_10"),
 }
+# Kinds that score an encoder by the cosines of its sentence embeddings, with sentence-transformers.
+SENTENCES = ("similarity", "retrieval")
 
 
 @dataclass
@@ -33,11 +38,11 @@ class Corpus:
 
 @dataclass
 class Task:
-    """A folder with train, validation and test as .jsonl; with folds, train alone is enough."""
+    """A folder with train, validation and test as .jsonl; with folds, train alone is enough. A retrieval: as BEIR."""
 
     folder: str
-    kind: Literal["classification", "multi_label", "regression", "ner", "qa", ""] = ""
-    """If empty, found from the columns of the training file."""
+    kind: Literal["classification", "multi_label", "regression", "ner", "qa", "similarity", "retrieval", ""] = ""
+    """If empty, found from the files; only a similarity must be named, as it has the columns of a regression."""
     corpus: str = ""
     """Name of its corpus; if empty, the only one beside the general corpus."""
     metric: str = ""
@@ -48,6 +53,8 @@ class Task:
 
     def get_file(self, split: str, fold: int | None = None) -> str:
         """Return the file of a split, of the task or of one of its folds."""
+        if self.kind == "retrieval":
+            return f"{self.folder}/{JUDGMENTS}/{TABLES[split]}"
         return f"{self.folder}/{split}.jsonl" if fold is None else f"{self.folder}/fold{fold}/{split}.jsonl"
 
     def list_folds(self) -> list[int | None]:

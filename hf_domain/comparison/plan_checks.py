@@ -5,12 +5,13 @@ import re
 from pathlib import Path
 from typing import get_args, get_type_hints
 
-from hf_domain.comparison.plan import METRICS, SPLITS, Corpus, Method, Plan, Task
+from hf_domain.comparison.plan import METRICS, SENTENCES, SPLITS, Corpus, Method, Plan, Task
 from hf_domain.comparison.task_files import TEXTS, check_task_files, find_kind, find_texts
 from hf_domain.data.file_loading import BUILDERS, check_held_out
 from hf_domain.publishing import is_hub_id
 from hf_domain.recipes import RECIPES, check_start
 from hf_domain.training.arguments import find_damage, find_wrong_values
+from hf_domain.training.sentences import explain_missing
 
 # Flags that a comparison sets itself, or that change what it counts or scores.
 FIXED_FLAGS = {
@@ -192,7 +193,21 @@ def _check_task(task: Task, plan: Plan) -> list[str]:
         problems.append("positive_micro_f1 needs options: {negative_labels: ...}")
     if plan.evaluation == "probe" and task.kind == "qa":
         problems.append("a probe classifies texts and words, it answers no questions: leave the task out")
+    if task.kind in SENTENCES:
+        problems += _check_sentences(task, plan)
     return problems + _check_task_files(task, plan)
+
+
+def _check_sentences(task: Task, plan: Plan) -> list[str]:
+    """List what a task of sentence embeddings cannot have."""
+    problems = [] if (missing := explain_missing()) is None else [missing]
+    if task.kind == "retrieval" and task.folds is not None:
+        problems.append("a retrieval is tested on the queries of qrels/test.tsv: leave folds out")
+    if plan.evaluation == "probe" and plan.labels:
+        problems.append(f"a {task.kind} scores the encoder as it is, without training examples: leave labels out")
+    if plan.race and not (plan.folder / task.get_file("validation")).is_file():
+        problems.append(f"race reads validation scores, but there is no file {task.get_file('validation')}")
+    return problems
 
 
 def _explain_kind(task: Task, plan: Plan) -> str:
@@ -207,6 +222,8 @@ def _explain_kind(task: Task, plan: Plan) -> str:
 
 def _check_task_files(task: Task, plan: Plan) -> list[str]:
     files = {split: task.get_file(split) for split in SPLITS}
+    if task.kind == "retrieval" and plan.evaluation == "probe":  # it trains nothing, and many tasks of BEIR only test
+        files = {split: file for split, file in files.items() if split == "test" or (plan.folder / file).is_file()}
     names = task.options.get("text_column_names")
     if not isinstance(names, str | None):
         return [f"text_column_names must be a text such as one,two, got {names}"]
@@ -246,12 +263,20 @@ def _check_method(method: Method, plan: Plan) -> list[str]:
     kinds = {plan.tasks[task].kind for task in tasks if task in plan.tasks}
     if plan.evaluation == "probe" and recipe.fine_tuning:
         problems.append(f"{method.recipe} changes fine-tuning, a probe has none: leave it out, or take fine_tune")
-    if recipe.kinds is not None and (unfit := sorted(kinds - {*recipe.kinds})):
-        problems.append(
-            f"{method.recipe} works for {', '.join(recipe.kinds)} alone, got {', '.join(unfit)}: name other `tasks`"
-        )
-    problems += _check_stages(method, plan) + _check_appending(method, plan, tasks)
+    problems += _check_kinds(method, kinds) + _check_stages(method, plan) + _check_appending(method, plan, tasks)
     return problems + (_check_chain(method, plan) or _check_folds(method, plan))
+
+
+def _check_kinds(method: Method, kinds: set[str]) -> list[str]:
+    """List the kinds of its tasks that a method cannot be fine-tuned for."""
+    recipe = RECIPES[method.recipe]
+    # sentence-transformers trains encoders alone, without a memory or passages.
+    unfit = kinds & {*SENTENCES} if recipe.fine_tuning else set()
+    taken = [kind for kind in recipe.kinds or METRICS if kind not in SENTENCES]
+    unfit |= set() if recipe.kinds is None else kinds - {*taken}
+    if not unfit:
+        return []
+    return [f"{method.recipe} works for {', '.join(taken)} alone, got {', '.join(sorted(unfit))}: name other `tasks`"]
 
 
 def _check_stages(method: Method, plan: Plan) -> list[str]:

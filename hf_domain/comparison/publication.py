@@ -16,6 +16,7 @@ from hf_domain.comparison.answer import describe_unlearned
 from hf_domain.comparison.default_flags import CHECKPOINTS, TRAINER_OPTIONS
 from hf_domain.comparison.figures import draw
 from hf_domain.comparison.models import find_models
+from hf_domain.comparison.plan import SENTENCES
 from hf_domain.comparison.report import explain, format_markdown_table, make_tables, write_report
 from hf_domain.comparison.results import Description, Result, read_results
 from hf_domain.comparison.summary import Report
@@ -188,6 +189,11 @@ def find_fine_tuned(output_dir: Path, results: Mapping[str, Result], task: str) 
             f"but is {task}. Set keep_models: best in the plan, and run the comparison again."
         )
     run, kind = models[task], read_json(output_dir / "plan.json")["tasks"][task]["kind"]
+    if kind in SENTENCES:
+        raise ValueError(
+            f"--task must be a task whose model has a head, but {task} is a {kind}, whose model sentence-transformers "
+            f"publishes: SentenceTransformer({str(output_dir / 'steps' / run.step.address)!r}).push_to_hub(...)"
+        )
     hub_task = HUB_TASKS.get(kind, "text-classification")
     return Source(run, output_dir / "steps" / run.step.address, str(run.step.method), None, hub_task, [task])
 

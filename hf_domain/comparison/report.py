@@ -12,6 +12,7 @@ from hf_domain.comparison.answer import answer, format_p
 from hf_domain.comparison.curves import make_curve_table, make_label_table
 from hf_domain.comparison.figures import draw
 from hf_domain.comparison.models import find_models
+from hf_domain.comparison.plan import SENTENCES
 from hf_domain.comparison.results import read_results
 from hf_domain.comparison.statistics import Difference, compute_interval
 from hf_domain.comparison.summary import Report, read_report, say_nothing
@@ -168,6 +169,9 @@ def explain(report: Report) -> str:
         if report.plan["evaluation"] == "probe"
         else f"Scores are in percent on the test sets: the mean over {seeds} seed{'s' * (seeds > 1)} of fine-tuning"
         f"{f' and {pretrained} of pre-training' if pretrained > 1 else ''} ± half the 95 % t interval.",
+        "For similarity and retrieval, texts are compared by the cosine of their mean states."
+        if any(task["kind"] in SENTENCES for task in report.plan["tasks"].values())
+        else "",
         "Differences have 95 % intervals, which cover other test examples and seeds. The p values are corrected by "
         "Holm's method for all comparisons of the plan. Only the means over tasks decide; single tasks show where they "
         "come from. The counterpart of a row is the row with equal pre-training. The interval on another task also "

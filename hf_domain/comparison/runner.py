@@ -127,7 +127,9 @@ def check_worker(description: Description, output_dir: Path) -> None:
         raise ValueError(f"every worker must see the folder {output_dir}, but {place} does not. Share its file system.")
     versions = list_versions()
     if wrong := [
-        f"{name} {versions[name]} instead of {v}" for name, v in description.versions.items() if v != versions[name]
+        f"{name} {versions.get(name, 'missing')} instead of {v}"
+        for name, v in description.versions.items()
+        if v != versions.get(name)
     ]:
         raise ValueError(
             f"every worker must have the versions of the comparison, but {place} has {', '.join(wrong)}. Install the "

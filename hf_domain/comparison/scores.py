@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from hf_domain.comparison.plan import METRICS, Plan, Task
-from hf_domain.comparison.task_files import get_label
+from hf_domain.comparison.task_files import VALUES, get_label, read_rows
 from hf_domain.data.metrics import compute_squad_metrics, strip_prefix
 from hf_domain.training.run_files import LABELS, TAGS, VALIDATED, read_answers, read_labels, read_tags
 
@@ -109,7 +109,7 @@ def _rank(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Predictions:
-    """Gold and predicted labels of a test set; for questions the scores of the answers, for a regression the values.
+    """Gold and predicted labels of a test set; of questions and queries the scores, of a regression the values.
 
     Args:
         metric: One of `METRICS`.
@@ -117,8 +117,8 @@ class Predictions:
         gold: Label ids of each example: one or several of a text, one for each word of a sentence.
         predicted: The predictions in the same form; words beyond the longest input have none.
         ignored: Labels without an F1 of their own, the `negative_labels` of the task.
-        scores: Score of each question, between 0 and 1; for a regression the predicted values.
-        values: Gold values of a regression.
+        scores: Score of each question or query, between 0 and 1; for a regression the predicted values.
+        values: Gold values of a regression or a similarity, whose predicted values are cosines.
     """
 
     metric: str
@@ -145,7 +145,7 @@ class Predictions:
 
     def score(self) -> ExampleScores:
         """Return the contribution of each example to the score."""
-        if self.metric in METRICS["qa"]:
+        if self.metric in METRICS["qa"] + METRICS["retrieval"]:
             column = np.array(self.scores)[:, None]
             return ExampleCounts(column, np.zeros_like(column), np.zeros_like(column), "mean")
         if self.metric in METRICS["regression"]:
@@ -209,7 +209,9 @@ def read_predictions(
     if task.kind == "qa":
         return join_answers(read_answers(output_dir, prefix), examples, task.metric)
     lines = read_labels(output_dir, names[0])
-    if task.kind == "regression":
+    if task.kind == "retrieval":
+        return join_scores([json.loads(line)[task.metric] for line in lines], examples, task.metric)
+    if task.kind in VALUES:
         return join_values([float(line) for line in lines], examples, task)
     labels = [json.loads(line) for line in lines] if task.kind == "multi_label" else [[line] for line in lines]
     return join_labels(labels, examples, task)
@@ -234,6 +236,17 @@ def join_values(values: Sequence[float], examples: list[dict[str, Any]], task: T
     return Predictions(task.metric, [], [], [], scores=list(values), values=gold)
 
 
+def join_scores(scores: Sequence[float], examples: list[dict[str, Any]], metric: str) -> Predictions:
+    """Pair the score of each query with the queries.
+
+    Raises:
+        ValueError: A query has none.
+    """
+    if len(scores) != len(examples):
+        raise ValueError(f"every query must have a score, but {len(scores)} of {len(examples)} have one")
+    return Predictions(metric, [], [], [], scores=list(scores))
+
+
 def join_answers(answers: dict[str, str], examples: list[dict[str, Any]], metric: str) -> Predictions:
     """Score the answer to each question as SQuAD does."""
     accepted = {str(example["id"]): example["answers"]["text"] for example in examples}
@@ -250,7 +263,7 @@ def count_examples(task: Task, plan: Plan) -> int:
 
 def read_examples(file: Path, limit: Any = None) -> list[dict[str, Any]]:
     """Read the examples of a split, at most `limit`."""
-    examples = [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line.strip()]
+    examples = [row for _, row in read_rows(file.name, file.parent)]
     return examples if limit is None else examples[: int(limit)]
 
 

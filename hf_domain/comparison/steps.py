@@ -17,13 +17,16 @@ from hf_domain.comparison.default_flags import (
     DECAY,
     EVALUATION_FLAGS,
     FINE_TUNING,
+    FROZEN_FLAGS,
     PRETRAINING,
     PROBE_FLAGS,
     PROBE_STEPS,
     TRAINER_OPTIONS,
+    put_files,
 )
-from hf_domain.comparison.plan import SPLITS, Plan
-from hf_domain.comparison.task_files import find_label_column
+from hf_domain.comparison.plan import SENTENCES, SPLITS, Plan
+from hf_domain.comparison.task_files import VALUES, find_label_column, read_rows
+from hf_domain.data.retrieval import CORPUS, QUERIES
 from hf_domain.methods import BASELINE, METHODS
 from hf_domain.training.overrides import parse_overrides
 
@@ -398,8 +401,8 @@ class StepLister:
 
     def take_share(self, step: Step, share: float) -> Step:
         """Return a step that takes the first examples of the training file only."""
-        lines = (self.plan.folder / step.flags["train_file"]).read_text(encoding="utf-8").split("\n")
-        count = min(sum(map(bool, map(str.strip, lines))), int(step.flags.get("max_train_samples") or len(lines)))
+        count = sum(1 for _ in read_rows(step.flags["train_file"], self.plan.folder))
+        count = min(count, int(step.flags.get("max_train_samples") or count))
         name = f"{step.name}-labels{share:g}"
         changed = {"max_train_samples": max(1, round(share * count)), "output_dir": self.get_folder(name)}
         # States are cached example by example, in the order of the files.
@@ -410,8 +413,13 @@ class StepLister:
         """Return the step that scores a frozen encoder."""
         step = self.fine_tune(method, task, fold, 0, known)
         name = step.name.removesuffix("-seed0") + "-frozen"
-        flags = {flag: value for flag, value in step.flags.items() if flag in PROBE_FLAGS}
-        return replace(step, name=name, command="probe", seed=None, flags=flags | {"output_dir": self.get_folder(name)})
+        is_of_sentences = self.plan.tasks[task].kind in SENTENCES
+        taken = FROZEN_FLAGS if is_of_sentences else PROBE_FLAGS
+        flags = {flag: value for flag, value in step.flags.items() if flag in taken}
+        if is_of_sentences and not (self.plan.folder / flags["validation_file"]).is_file():
+            del flags["validation_file"], flags["do_eval"]
+        command = step.command if is_of_sentences else "probe"
+        return replace(step, name=name, command=command, seed=None, flags=flags | {"output_dir": self.get_folder(name)})
 
     def tune(self, method: str, task: str, fold: int | None, known: list[str]) -> list[Step]:
         """Return the steps that try the learning rates at the first seed, on the validation set only."""
@@ -450,9 +458,12 @@ class StepLister:
             flags["passage_cache"] = (
                 f"{self.root}/passages/{self.label_encoder(method, task_name)}-{needs[-1]}-{examples}"
             )
+        if task.kind in VALUES:
+            flags["label_column_name"] = find_label_column(task.kind, flags["train_file"], plan.folder)
         if task.kind == "regression":
-            column = find_label_column(task.kind, flags["train_file"], plan.folder)
-            flags |= {"do_regression": True, "label_column_name": column}
+            flags["do_regression"] = True
+        if task.kind == "retrieval":
+            flags |= {"corpus_file": f"{task.folder}/{CORPUS}", "queries_file": f"{task.folder}/{QUERIES}"}
         # On the validation set thresholds are chosen, when to stop, and which model is kept.
         flags |= {"seed": seed, "do_train": True, "do_eval": True, "do_predict": True}
         flags["output_dir"] = self.get_folder(name)
@@ -476,17 +487,6 @@ def count_steps(tokens: int, step: Step) -> int:
             f"{step.name}, but is {tokens}. Raise the budget, or lower per_device_train_batch_size."
         )
     return math.ceil(tokens / of_step)
-
-
-def put_files(flags: Mapping[str, Any], files: Mapping[str, str]) -> dict[str, Any]:
-    """Return the flags of a recipe with the files of a plan in the place of `{domain}` and `{general}`."""
-    put = dict(flags)
-    for name, value in flags.items():
-        if isinstance(value, list):
-            put[name] = [str(item).format(**files) for item in value]
-        elif isinstance(value, str):
-            put[name] = value.format(**files)
-    return put
 
 
 def find_end(trunk: Step) -> str:

@@ -1,13 +1,15 @@
 """Check the files of a task: every row must be what its script reads. Also reads the texts for TAPT."""
 
-import json
 import math
 from collections.abc import Container, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from hf_domain.comparison.plan import SENTENCES
 from hf_domain.data.file_loading import check_held_out
+from hf_domain.data.json_lines import read_rows as read_json_lines
+from hf_domain.data.retrieval import CORPUS, JUDGED, QUERIES, read_queries
 from hf_domain.data.text_columns import find_text_columns
 from hf_domain.files import write_text
 
@@ -19,12 +21,15 @@ COLUMNS = {
     "regression": {"label"},
     "ner": {"tokens", "tags"},
     "qa": {"id", "context", "question", "answers"},
+    "similarity": {"score"},
+    "retrieval": {"id", "query", "passages"},
 }
-TEXTS = {"ner": ["tokens"], "qa": ["context", "question"]}
+TEXTS = {"ner": ["tokens"], "qa": ["context", "question"], "retrieval": ["query", "passages"]}
+VALUES = ("regression", "similarity")
 
 
 def find_kind(file: str, folder: Path) -> str:
-    """Find the kind of a task from the columns of its training file.
+    """Find the kind of a task from the columns of its training file, or from the files beside it.
 
     Args:
         file: Relative to the folder; one JSON object a line.
@@ -32,6 +37,8 @@ def find_kind(file: str, folder: Path) -> str:
     Raises:
         ValueError: The columns fit no kind in `COLUMNS`.
     """
+    if all((folder / file).with_name(name).is_file() for name in (CORPUS, QUERIES)):
+        return "retrieval"
     columns = _find_columns(file, folder)
     for kind in ("qa", "ner"):
         if columns.keys() >= COLUMNS[kind]:
@@ -41,7 +48,8 @@ def find_kind(file: str, folder: Path) -> str:
             return "multi_label"
         labels = [row.get("label", row.get("score")) for _, row in read_rows(file, folder)]
         return "regression" if "label" not in columns or any(isinstance(x, float) for x in labels) else "classification"
-    kinds = "; ".join(f"{kind}: {', '.join(sorted(names))}" for kind, names in COLUMNS.items())
+    told = {kind: ", ".join(sorted(names)) for kind, names in COLUMNS.items() if kind not in SENTENCES}
+    kinds = "; ".join(f"{kind}: {names}" for kind, names in told.items())
     raise ValueError(
         f"A task must have the columns of its kind ({kinds}; the first three with one text or a pair), but {file} has "
         f"{', '.join(columns)}. Rename the columns."
@@ -50,7 +58,7 @@ def find_kind(file: str, folder: Path) -> str:
 
 def name_label_column(kind: str, columns: Container[str]) -> str:
     """Return the column of labels of a classification, or of the values of a regression."""
-    return "score" if kind == "regression" and "score" in columns else "label"
+    return "score" if kind in VALUES and "score" in columns else "label"
 
 
 def find_label_column(kind: str, file: str, folder: Path) -> str:
@@ -73,12 +81,15 @@ def find_texts(kind: str, file: str, folder: Path, names: str | None = None) -> 
         names: The option `text_column_names` of the task.
 
     Raises:
-        ValueError: See `find_text_columns`.
+        ValueError: See `find_text_columns`; or a similarity has no two texts.
     """
     if kind in TEXTS:
         return TEXTS[kind]
     columns = _find_columns(file, folder)
-    return find_text_columns(columns, names, label_column=name_label_column(kind, columns))
+    texts = find_text_columns(columns, names, label_column=name_label_column(kind, columns))
+    if kind == "similarity" and len(texts) != 2:
+        raise ValueError(f"a similarity needs two columns of text, {file} has {', '.join(texts)}")
+    return texts
 
 
 def _find_columns(file: str, folder: Path) -> dict[str, Any]:
@@ -90,30 +101,8 @@ def _find_columns(file: str, folder: Path) -> dict[str, Any]:
 
 
 def read_rows(file: str, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each row with its place."""
-    if not (folder / file).is_file():
-        raise ValueError(f"there is no file {file}")
-    has_rows = False
-    with (folder / file).open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                has_rows = True
-                where = f"line {number} of {file}"
-                yield where, _parse_row(line, where)
-    if not has_rows:
-        raise ValueError(f"{file} is empty")
-
-
-def _parse_row(line: bytes, where: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line.decode("utf-8-sig"))
-    except UnicodeDecodeError:
-        raise ValueError(f"a file must hold text in UTF-8, but {where} does not") from None
-    except (ValueError, RecursionError):
-        row = None
-    if not isinstance(row, dict):
-        raise ValueError(f"a line must be a JSON object, but {where} is none")
-    return row
+    """Yield each example with its place; those of a retrieval are queries with the passages that answer them."""
+    yield from read_queries(folder / file) if file.endswith(JUDGED) else read_json_lines(file, folder)
 
 
 def check_task_files(kind: str, files: dict[str, str], folder: Path, names: str | None = None) -> list[str]:
@@ -121,7 +110,7 @@ def check_task_files(kind: str, files: dict[str, str], folder: Path, names: str 
 
     Args:
         kind: A key of `COLUMNS`.
-        files: By split, `train` first; one JSON object a line.
+        files: By split, `train` first if it is there; one JSON object a line, or tables of a retrieval.
         folder: The files are relative to it.
         names: The option `text_column_names` of the task.
 
@@ -129,31 +118,31 @@ def check_task_files(kind: str, files: dict[str, str], folder: Path, names: str 
         For each file the first row that is wrong, columns of text that nobody reads, labels of which `train` has no
         example or that are all the same.
     """
-    problems, labels, texts = [], {}, list[str]()
+    problems, labels, texts, first = [], {}, list[str](), next(iter(files.values()))
     for split, name in files.items():
         try:
             own = find_texts(kind, name, folder, names)
             texts = texts or own
             if not {*own} <= {*texts}:
-                raise ValueError(f"{name} has the texts {', '.join(own)}, {files['train']} has {', '.join(texts)}")
+                raise ValueError(f"{name} has the texts {', '.join(own)}, {first} has {', '.join(texts)}")
             rows = read_rows(name, folder)
             labels[split] = set(chain.from_iterable(_read_row(kind, row, texts, where) for where, row in rows))
         except ValueError as error:
             problems.append(str(error) if name in str(error) else f"{name}: {error}")
     try:
         held_out = {split: str(folder / name) for split, name in files.items() if split != "train"}
-        check_held_out(str(folder / files["train"]), held_out)
+        check_held_out(str(folder / first) if "train" in files else None, held_out)
     except ValueError as error:
         problems.append(str(error))
     for split, found in labels.items():
-        problems += _check_labels(kind, files[split], found, labels.get("train", found), files["train"])
+        problems += _check_labels(kind, files[split], found, labels.get("train", found), first)
     return problems
 
 
 def _check_labels(kind: str, file: str, found: set[Any], trained: set[Any], train_file: str) -> list[str]:
     """List the problems of the labels of a file, given those of the training file."""
-    if kind == "regression":
-        return [f"a regression needs two different values, {file} has one alone"] if len(found) == 1 else []
+    if kind in VALUES:
+        return [f"a {kind} needs two different values, {file} has one alone"] if len(found) == 1 else []
     if len({type(label) for label in found}) > 1:
         return [f"labels are all texts or all whole numbers, {file} has both"]
     problems = []
@@ -200,6 +189,10 @@ def _read_value(row: dict[str, Any], where: str) -> list[Any]:
     return [float(value)]
 
 
+def _read_passages(row: dict[str, Any], where: str) -> list[Any]:
+    return []  # `read_queries` has checked them
+
+
 def _read_tags(row: dict[str, Any], where: str) -> list[Any]:
     tags = row["tags"]
     if not (isinstance(tags, list) and all(isinstance(tag, str) for tag in tags)):
@@ -221,6 +214,8 @@ READERS = {
     "regression": _read_value,
     "ner": _read_tags,
     "qa": _read_answers,
+    "similarity": _read_value,
+    "retrieval": _read_passages,
 }
 
 

@@ -5,6 +5,7 @@ the validation examples are then free to be trained on. So a model has no score 
 its card.
 """
 
+import logging
 import statistics
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,7 +17,7 @@ from hf_domain.comparison.answer import choose
 from hf_domain.comparison.default_flags import CACHES
 from hf_domain.comparison.descriptions import Job, describe_steps
 from hf_domain.comparison.engine import gather_results, list_due, list_missing, open_cluster, prepare_jobs, run_jobs
-from hf_domain.comparison.plan import SPLITS, Plan
+from hf_domain.comparison.plan import SENTENCES, SPLITS, Plan
 from hf_domain.comparison.prepared_data import FOLDER, localize
 from hf_domain.comparison.publication import HUB_TASKS, Source, make_publication
 from hf_domain.comparison.report import name_encoder, write_report
@@ -27,6 +28,8 @@ from hf_domain.comparison.steps import Step, StepLister, find_root, list_steps
 from hf_domain.comparison.summary import Report
 from hf_domain.comparison.task_files import find_texts, join_words
 from hf_domain.files import lock_folder, read_json, write_json, write_text
+
+logger = logging.getLogger(__name__)
 
 BEST: Final = "best"
 # Flags of a fine-tuning that need held-out examples, or leave some of the training examples out.
@@ -84,6 +87,9 @@ def train_best(
         raise ValueError("--train_best needs a row that learned, but none did. See the first line of the report.")
     steps = list_steps(plan, output_dir)
     tasks = [task for task in plan.tasks if method in plan.list_methods(task)]
+    if unfit := [task for task in tasks if plan.tasks[task].kind in SENTENCES]:
+        logger.warning(f"--train_best trains models with a head: run hf-domain sentences for {', '.join(unfit)}")
+        tasks = [task for task in tasks if task not in unfit]
     for task in tasks:
         steps.append(make_step(plan, output_dir, method, task, results))
     jobs = describe_steps(plan, output_dir, steps)

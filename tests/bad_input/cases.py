@@ -961,6 +961,55 @@ COMMAND = [
 ]
 
 
+# ------------------------------------------------------------------------------------------------ sentences
+
+sentences = partial(Case, "sentences")
+QRELS = {"validation_file": "search/qrels/dev.tsv", "test_file": "search/qrels/test.tsv"}
+HEADER = "query-id\tcorpus-id\tscore\n"
+SENTENCES_CASES = [
+    sentences("nothing to do", ("--do_train", "--do_eval"), {"do_eval": None, "do_predict": None}),
+    sentences("missing file", ("nowhere.jsonl",), {"test_file": "nowhere.jsonl"}),
+    sentences("no test file", ("--test_file",), {"test_file": None}),
+    sentences("no training file", ("--train_file",), {"do_train": True}),
+    sentences(
+        "test file is the training file",
+        ("test.jsonl", "test_file"),
+        {"do_train": True, "train_file": "pairs/test.jsonl"},
+    ),
+    sentences("one text", ("two", "text"), {"text_column_names": "text"}),
+    sentences("no column of scores", ("similarity", "test"), {"label_column_name": "similarity"}),
+    sentences("empty score", ("score", "test.jsonl"), files={"pairs/test.jsonl": change_rows(score=None)}),
+    sentences("score of nan", ("score", "nan"), files={"pairs/test.jsonl": change_rows(score=float("nan"))}),
+    sentences("text as score", ("score", "high"), files={"pairs/test.jsonl": change_all_rows(score="high")}),
+    sentences("empty pair", ("text", "test.jsonl"), files={"pairs/test.jsonl": change_rows(text="", text_pair=" ")}),
+    sentences(
+        "one score alone",
+        ("score", "1.0"),
+        {"do_train": True, "train_file": "pairs/train.jsonl"},
+        {"pairs/train.jsonl": change_all_rows(score=1.0)},
+    ),
+    sentences("longer than the encoder", ("max_seq_length", "999", "128"), {"max_seq_length": 999}),
+    sentences("pushed", ("--push_to_hub",), {"push_to_hub": True}),
+    sentences("a search", (), QRELS, harmless="the layout of BEIR"),
+    sentences("no corpus", ("corpus.jsonl",), QRELS, {"search/corpus.jsonl": delete}),
+    sentences("no queries", ("queries.jsonl",), QRELS, {"search/queries.jsonl": delete}),
+    sentences("missing table", ("nowhere.tsv",), QRELS | {"test_file": "search/qrels/nowhere.tsv"}),
+    sentences("a table without names", ("test.tsv", "query-id"), QRELS, {"search/qrels/test.tsv": "q6\td6\t1\n"}),
+    sentences("no relevant passage", ("test.tsv",), QRELS, {"search/qrels/test.tsv": HEADER + "q6\td6\t0\n"}),
+    sentences("unknown passage", ("test.tsv", "d99"), QRELS, {"search/qrels/test.tsv": HEADER + "q6\td99\t1\n"}),
+    sentences("unknown query", ("test.tsv", "q99"), QRELS, {"search/qrels/test.tsv": HEADER + "q99\td6\t1\n"}),
+    sentences("two columns", ("test.tsv", "line 2"), QRELS, {"search/qrels/test.tsv": HEADER + "q6\td6\n"}),
+    sentences("no number", ("test.tsv", "line 2"), QRELS, {"search/qrels/test.tsv": HEADER + "q6\td6\tyes\n"}),
+    sentences("binary table", ("test.tsv", "utf-8"), QRELS, {"search/qrels/test.tsv": BINARY}),
+    sentences("empty table", ("test.tsv", "query-id"), QRELS, {"search/qrels/test.tsv": ""}),
+    sentences("broken corpus", ("corpus.jsonl", "line 1"), QRELS, {"search/corpus.jsonl": "{"}),
+    sentences(
+        "an id twice", ("corpus.jsonl", "d1"), QRELS, {"search/corpus.jsonl": '{"_id": "d1", "text": "a"}\n' * 2}
+    ),
+    sentences("no id", ("corpus.jsonl", "line 5", "_id"), QRELS, {"search/corpus.jsonl": change_rows(_id=...)}),
+]
+
+
 # ------------------------------------------------------------------------------------------------ Python
 
 
@@ -1279,5 +1328,6 @@ CASES = [
     *COMMAND,
     *PREDICT,
     *EXPLORE,
+    *SENTENCES_CASES,
     *PYTHON,
 ]

@@ -97,6 +97,17 @@ COMMANDS: dict[str, dict[str, Any]] = {
         "use_cpu": True,
         "output_dir": "out",
     },
+    "sentences": {
+        "model_name_or_path": "encoder",
+        "validation_file": "pairs/validation.jsonl",
+        "test_file": "pairs/test.jsonl",
+        "do_eval": True,
+        "do_predict": True,
+        "max_seq_length": 16,
+        "use_cpu": True,
+        "report_to": "none",
+        "output_dir": "out",
+    },
     "advise": {
         "model_name_or_path": "encoder",
         "corpus": "corpus.txt",
@@ -191,10 +202,11 @@ def make_workspace(folder: Path) -> None:
     corpus = [f"{sentence} {number}" for number in range(10) for sentence in SENTENCES]
     (folder / "corpus.txt").write_text("\n".join(corpus), encoding="utf-8")
     (folder / "heldout.txt").write_text("\n".join(reversed(corpus[:10])), encoding="utf-8")
-    for task in ("task", "ner", "qa"):
+    for task in ("task", "ner", "qa", "pairs"):
         (folder / task).mkdir()
         for split in TASK_FILES:
             write_jsonl(folder / task / f"{split}.jsonl", make_rows(task, split))
+    make_search(folder / "search")
     (folder / "plan.yaml").write_text(yaml.safe_dump(PLAN), encoding="utf-8")
     (folder / "empty").mkdir()
     (folder / "sealed").mkdir()
@@ -208,6 +220,8 @@ def make_rows(task: str, split: str) -> list[dict[str, Any]]:
         text = f"{SENTENCES[number % 4]} {split} {number}"
         if task == "task":
             rows.append({"text": text, "label": "ab"[number % 2]})
+        elif task == "pairs":
+            rows.append({"text": text, "text_pair": SENTENCES[number % 3], "score": number / 2})
         elif task == "ner":
             words = text.split()
             rows.append({"tokens": words, "tags": ["B-X"] + ["O"] * (len(words) - 1)})
@@ -215,6 +229,16 @@ def make_rows(task: str, split: str) -> list[dict[str, Any]]:
             answers = {"text": [text.split()[1]], "answer_start": [text.index(text.split()[1])]}
             rows.append({"id": f"{split}{number}", "question": "what is it", "context": text, "answers": answers})
     return rows
+
+
+def make_search(folder: Path) -> None:
+    """Write a retrieval in the layout of BEIR."""
+    (folder / "qrels").mkdir(parents=True)
+    write_jsonl(folder / "corpus.jsonl", [{"_id": f"d{n}", "text": f"{SENTENCES[n % 4]} {n}"} for n in range(8)])
+    write_jsonl(folder / "queries.jsonl", [{"_id": f"q{n}", "text": SENTENCES[n % 4]} for n in range(8)])
+    for split, queries in (("train", range(4)), ("dev", range(4, 6)), ("test", range(6, 8))):
+        rows = [f"q{n}\td{n}\t1\n" for n in queries]
+        (folder / "qrels" / f"{split}.tsv").write_text("".join(["query-id\tcorpus-id\tscore\n", *rows]))
 
 
 def make_datastore(folder: Path) -> None:

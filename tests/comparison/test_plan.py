@@ -58,7 +58,7 @@ def test_all_problems_of_a_plan_are_reported_at_once(content, tmp_path):
         "it must start either from encoder or after a method, got mine and dapt",
         "metric of classification must be one of macro_f1, micro_f1, positive_micro_f1, got bleu",
         "corpus must be one of pets, general, got law",
-        "kind must be one of classification, multi_label, regression, ner, qa, got parsing",
+        "kind must be one of classification, multi_label, regression, ner, qa, similarity, retrieval, got parsing",
         "there is no file nothing/test.jsonl",
         "there is no file corpus.docx",
         "a corpus must be a file of .txt",

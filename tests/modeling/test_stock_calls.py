@@ -94,6 +94,12 @@ def call_unknown_field(load, batch, embeds):
     except TypeError as error:
         return "hidden_dropout" in str(error), hasattr(load("").config, "hidden_dropout")
 
+def call_multiple_choice(load, batch, embeds):
+    choices = {name: value[None] for name, value in batch.items()}
+    model = load("ForMultipleChoice", output_hidden_states=True)
+    output = model(**choices)
+    return describe(output), describe(output.to_tuple()), list(model(**choices, labels=torch.ones(1).long()))[:2]
+
 CALLS = {
     "plain call": lambda load, batch, embeds: [describe(load(head)(**batch)) for head in HEADS],
     "labels": lambda load, batch, embeds: [
@@ -144,6 +150,7 @@ CALLS = {
     "config.json": call_config_json,
     "fields written": call_write_fields,
     "unknown field": call_unknown_field,
+    "multiple choice": call_multiple_choice,
     "prompt tuning": call_prompt_tuning,
 }
 

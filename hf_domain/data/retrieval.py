@@ -1,0 +1,105 @@
+"""Read retrieval tasks in the layout of BEIR: `corpus.jsonl`, `queries.jsonl`, and a table in `qrels/` for each split.
+
+A row of a table names a query, a passage of the corpus, and how relevant the passage is to the query.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hf_domain.data.json_lines import read_rows
+
+CORPUS, QUERIES, JUDGMENTS = "corpus.jsonl", "queries.jsonl", "qrels"
+# The files of the splits, and the columns of each.
+TABLES = {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"}
+JUDGED = ".tsv"
+COLUMNS = ["query-id", "corpus-id", "score"]
+
+
+def find_texts(judgments: Path) -> tuple[Path, Path]:
+    """Return the corpus and the queries that belong to a table: those of the folder above `qrels`."""
+    folder = judgments.absolute().parents[1]
+    return folder / CORPUS, folder / QUERIES
+
+
+def load_texts(file: Path) -> dict[str, str]:
+    """Return the texts of a corpus or of queries by id; a title stands before its text.
+
+    Raises:
+        ValueError: A row has no id or no text, or an id occurs twice.
+    """
+    texts: dict[str, str] = {}
+    for where, row in read_rows(file.name, file.parent):
+        name, parts = row.get("_id"), [row.get("title") or "", row.get("text") or ""]
+        text = " ".join(str(part).strip() for part in parts if str(part).strip())
+        if not isinstance(name, str | int) or not text:
+            raise ValueError(
+                f"every row must have an _id and a text, but {where} lacks one. Fill it in or drop the row."
+            )
+        if str(name) in texts:
+            raise ValueError(f"every _id must occur once, but {where} repeats {name}. Drop one of the rows.")
+        texts[str(name)] = text
+    return texts
+
+
+def read_judgments(file: Path) -> dict[str, list[str]]:
+    """Return for each query the ids of its relevant passages, those with a score above 0; without any it is left out.
+
+    Raises:
+        ValueError: The file is missing, has other columns, or a score that is no number.
+    """
+    if not file.is_file():
+        raise ValueError(f"there is no file {file.name}")
+    try:
+        header, *rows = file.read_text(encoding="utf-8-sig").split("\n")
+    except UnicodeDecodeError:
+        raise ValueError(f"a file must hold text in UTF-8, but {file.name} does not") from None
+    if header.rstrip("\r").split("\t") != COLUMNS:
+        raise ValueError(
+            f"the first line of {file.name} must name the columns {', '.join(COLUMNS)}, separated by tabs, but is "
+            f"{header[:80]!r}. Add the line, or convert the file."
+        )
+    relevant: dict[str, list[str]] = defaultdict(list)
+    for number, row in enumerate(rows, start=2):
+        if not row.strip():
+            continue
+        try:
+            query, passage, score = row.rstrip("\r").split("\t")
+            is_relevant = float(score) > 0
+        except ValueError:
+            raise ValueError(
+                f"a judgment must be two ids and a number, but line {number} of {file.name} is {row!r}. Correct it."
+            ) from None
+        if is_relevant and passage not in relevant[query]:
+            relevant[query].append(passage)
+    if not relevant:
+        raise ValueError(f"{file.name} must have a relevant passage for some query, but has none")
+    return dict(relevant)
+
+
+def read_queries(
+    judgments: Path, corpus: Path | None = None, queries: Path | None = None
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the queries of a split with their places: `id`, `query`, and ids and texts of the relevant `passages`.
+
+    Args:
+        judgments: Table of the split.
+        corpus: Default: see `find_texts`.
+        queries: The same.
+
+    Raises:
+        ValueError: See `read_judgments` and `load_texts`; or a judgment names a query or a passage that is not there.
+    """
+    neighbors = find_texts(judgments)
+    passages, asked = load_texts(corpus or neighbors[0]), load_texts(queries or neighbors[1])
+    for query, relevant in read_judgments(judgments).items():
+        if lacking := [name for name in relevant if name not in passages]:
+            raise ValueError(f"every passage of {judgments.name} must be in {CORPUS}, but {lacking[0]} is not")
+        if query not in asked:
+            raise ValueError(f"every query of {judgments.name} must be in {QUERIES}, but {query} is not")
+        texts = [passages[name] for name in relevant]
+        yield (
+            f"query {query} of {judgments.name}",
+            {"id": query, "query": asked[query], "relevant": relevant, "passages": texts},
+        )
