@@ -24,7 +24,6 @@ from pathlib import Path
 from datasets import Dataset, DatasetDict
 
 import hf_domain  # noqa: F401  the Auto classes then know its models
-from hf_domain.data.corpora import check_length
 from hf_domain.data.file_loading import check_held_out, load_files
 from hf_domain.data.labels import check_values
 from hf_domain.data.retrieval import JUDGED, find_texts, load_texts, read_queries
@@ -92,7 +91,6 @@ def run(args, training_args):
     model = load_encoder(
         args.model_name_or_path, args.max_seq_length, device=device, trust_remote_code=args.trust_remote_code
     )
-    check_length(model.tokenizer, args.max_seq_length)
     batch_size, metrics, folder = training_args.per_device_eval_batch_size, {}, Path(training_args.output_dir)
     if training_args.do_train:
         pairs = task.make_pairs(splits["train"])

@@ -14,6 +14,7 @@ import torch
 from datasets import Dataset
 from transformers import TrainingArguments
 
+from hf_domain.data.corpora import check_length
 from hf_domain.data.json_lines import read_rows
 from hf_domain.training.fine_tuning import choose_learning_rate
 
@@ -40,11 +41,15 @@ def load_encoder(name: str, max_seq_length: int, **options: Any) -> "SentenceTra
         name: Encoder: a folder or a name on the Hub.
         max_seq_length: Longer texts are truncated to this many tokens.
         options: Of `SentenceTransformer`.
+
+    Raises:
+        ValueError: The length is beyond the encoder's limit.
     """
     from sentence_transformers import SentenceTransformer
 
     # The cosines of a bare encoder are all close to 1: in bfloat16 most pairs would tie.
     model = SentenceTransformer(name, model_kwargs={"dtype": torch.float32}, **options)
+    check_length(model.tokenizer, max_seq_length)  # first, because setting the length replaces the limit
     model.max_seq_length = max_seq_length
     return model
 

@@ -65,7 +65,7 @@ def test_frozen_encoders_need_no_training_data(content, tmp_path):
     for name in ("train", "dev"):
         (tmp_path / "search" / "qrels" / f"{name}.tsv").unlink()
     steps = list_scored(content, tmp_path)
-    assert [*steps] == [f"{row}-{task}-frozen" for task in ("pairs", "search") for row in ("fine_tune", "dapt")]
+    assert [*steps] == [f"{row}-{task}-frozen" for row in ("fine_tune", "dapt") for task in ("pairs", "search")]
     assert steps["dapt-search-frozen"].flags == {
         "model_name_or_path": "plan/steps/dapt-pets",
         "test_file": "search/qrels/test.tsv",
