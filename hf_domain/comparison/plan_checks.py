@@ -260,7 +260,7 @@ def _check_method(method: Method, plan: Plan) -> list[str]:
     tasks = list(plan.tasks) if method.tasks is None else method.tasks
     if unknown := [task for task in tasks if task not in plan.tasks]:
         problems.append(f"tasks must be among {', '.join(plan.tasks)}, got {', '.join(unknown)}")
-    kinds = {plan.tasks[task].kind for task in tasks if task in plan.tasks}
+    kinds: set[str] = {plan.tasks[task].kind for task in tasks if task in plan.tasks}
     if plan.evaluation == "probe" and recipe.fine_tuning:
         problems.append(f"{method.recipe} changes fine-tuning, a probe has none: leave it out, or take fine_tune")
     problems += _check_kinds(method, kinds) + _check_stages(method, plan) + _check_appending(method, plan, tasks)

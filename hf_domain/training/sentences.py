@@ -84,9 +84,9 @@ class SimilarityTask:
         """See `SentenceTask`."""
         from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 
-        texts = [[str(row[column] or "") for row in rows] for column in self.columns]
+        first, second = ([str(row[column] or "") for row in rows] for column in self.columns)
         scores = [float(row[self.scores]) for row in rows]
-        return EmbeddingSimilarityEvaluator(*texts, scores, batch_size=batch_size, main_similarity="cosine")
+        return EmbeddingSimilarityEvaluator(first, second, scores, batch_size=batch_size, main_similarity="cosine")
 
     def score(self, model: "SentenceTransformer", rows: Rows, batch_size: int) -> tuple[Metrics, list[Any]]:
         """See `SentenceTask`."""
@@ -117,7 +117,7 @@ class SimilarityTask:
 class RetrievalTask:
     """Queries with the passages that answer them; a prediction is the first passages of a query, with its scores."""
 
-    passages: dict[str, str]
+    passages: dict[str, Any]
     """Texts of the corpus by id."""
     deciding: str = f"cosine_ndcg@{DEPTH}"
 
