@@ -232,6 +232,7 @@ def test_run_that_pushes_refuses_a_memory_on_this_machine():
     trainer = SimpleNamespace(
         args=SimpleNamespace(push_to_hub=True),
         model=SimpleNamespace(config=config),
+        train_dataset=None,
         processing_class=None,
         add_callback=lambda callback: None,
         callback_handler=SimpleNamespace(callbacks=[]),

@@ -76,7 +76,15 @@ def comparison(made, tmp_path):
         "dapt-pets": Description("dapt-pets", "pretraining", "mlm", {}, "dapt", "pets"),
         "varmae-pets": Description("varmae-pets", "pretraining", "mlm", {}, "varmae", "pets"),
         "dapt-animals-seed1": Description(
-            "dapt-animals-seed1", "fine_tuning", "classification", {}, "dapt", None, "animals", 1, metric="macro_f1"
+            "dapt-animals-seed1",
+            "fine_tuning",
+            "classification",
+            {"do_train": True},
+            "dapt",
+            None,
+            "animals",
+            1,
+            metric="macro_f1",
         ),
     }
     for name, step in steps.items():

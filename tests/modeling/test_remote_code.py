@@ -188,7 +188,7 @@ def test_folder_holds_safetensors_and_code_only(tmp_path):
     auto_map = json.loads((tmp_path / "config.json").read_text())["auto_map"]
     assert set(auto_map) == {"AutoConfig", "AutoModel"} | {
         f"AutoModelFor{head}"
-        for head in ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering")
+        for head in ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice")
     }
 
 

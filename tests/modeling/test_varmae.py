@@ -12,6 +12,7 @@ from tiny_models import VOCAB_SIZE, make_batch, make_masked_lm
 from torch import distributed, multiprocessing
 from torch.distributions import Normal, kl_divergence
 from torch.nn import functional as F
+from two_processes import get_context
 
 from hf_domain import (
     VarMAEConfig,
@@ -196,7 +197,8 @@ def test_two_processes_are_one(tmp_path, monkeypatch):
     torch.save(model, tmp_path / "model.pt")
     torch.save(batch, tmp_path / "batch.pt")
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    multiprocessing.start_processes(train_in_a_process, (tmp_path,), nprocs=2, start_method="fork")
+    get_context()  # a server of forks; autograd does not run in a fork of a process in which it has started threads
+    multiprocessing.start_processes(train_in_a_process, (tmp_path,), nprocs=2, start_method="forkserver")
     found = torch.load(tmp_path / "result.pt")
     monkeypatch.setattr(torch, "randn_like", torch.zeros_like)
     model(**batch).loss.backward()

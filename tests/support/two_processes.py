@@ -1,55 +1,69 @@
-"""Two processes that train together, forked from this one: they need not import anything again."""
+"""Two processes that train together, forked from a server that has imported what they need.
 
+They are not forked from the tests: autograd does not run in a fork of a process in which it has started threads.
+"""
+
+import multiprocessing
 import os
-import signal
 import socket
 import sys
 import traceback
+from multiprocessing.connection import wait
 from pathlib import Path
 
-from accelerate.state import AcceleratorState, GradientState, PartialState
+import pytest
+from faults import PRELOADED
+from without_noise import remove_noise
 
 
 def run_two(main, arguments, folder):
-    """Call main() with these arguments in two processes; returns what they print."""
+    """Call main() with these arguments in two processes, without noise; returns what they print."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     environment = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     environment |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    files, children = [Path(folder, f"printed-{rank}.txt") for rank in (0, 1)], {}
-    sys.stdout.flush()
-    for rank, file in enumerate(files):
-        if (child := os.fork()) == 0:
-            os.environ.update(environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
-            work(main, arguments, file)
-        children[child] = rank
-    failed = None
-    while children:
-        child, status = os.wait()
-        rank = children.pop(child, None)
-        if rank is not None and status and failed is None:
-            failed = rank
-            for other in children:
-                os.kill(other, signal.SIGKILL)  # it would wait for this one
-    assert failed is None, files[failed].read_text()[-20000:]
+    files = [Path(folder, f"printed-{rank}.txt") for rank in (0, 1)]
+    context = get_context()
+    processes = [
+        context.Process(
+            target=work, args=(main, arguments, str(file), environment | {"RANK": rank, "LOCAL_RANK": rank})
+        )
+        for rank, file in zip("01", files, strict=True)
+    ]
+    for process in processes:
+        process.start()
+    running = {*processes}
+    while running:
+        ended = [process for process in running if process.sentinel in wait([each.sentinel for each in running])]
+        running -= {*ended}
+        for process in ended:
+            process.join()
+            if process.exitcode:
+                for other in running:
+                    other.kill()  # it would wait for this one
+    failed = [rank for rank, process in enumerate(processes) if (process.exitcode or 0) > 0]
+    assert not failed, files[failed[0]].read_text()[-20000:]
     return "".join(file.read_text() for file in files)
 
 
-def work(main, arguments, file):
-    """Run main() in a forked process, which then ends at once: the tests of its parent are not its own."""
-    code = 1
+def get_context():
+    """Return the context of the server."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
+
+
+def work(main, arguments, file, environment):
+    """Run main() in a process of its own."""
+    os.environ.update(environment)
+    sys.stdout = sys.stderr = open(file, "w", buffering=1)  # noqa: SIM115  until the process ends
+    for number in (1, 2):
+        os.dup2(sys.stdout.fileno(), number)
+    sys.argv = ["script.py", *arguments]
+    remove_noise(pytest.MonkeyPatch())
     try:
-        sys.stdout = sys.stderr = file.open("w", buffering=1)
-        for number in (1, 2):
-            os.dup2(sys.stdout.fileno(), number)
-        for state in (AcceleratorState, GradientState, PartialState):
-            state._shared_state.clear()  # of earlier tests
-        sys.argv = ["script.py", *arguments]
         main()
-        code = 0
     except BaseException:
         traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        os._exit(code)
+        raise SystemExit(1) from None
