@@ -52,8 +52,8 @@ test-compiled: install  ## every method compiled in every family, of which make 
 test-controls: install  ## whether AdaLM, exBERT, RADA and G-MAP learn what they are for, from their defaults: some minutes each
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/controls -m controls -n $(PROCESSES)
 
-test-distributed: install  ## every method by two processes, against one, of which make test takes a sample: about a minute
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/training/test_two_processes.py $(SPREAD) -m distributed
+test-distributed: install  ## every method by two processes, against one, and work on a corpus by a cluster; make test takes a sample
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/training/test_two_processes.py tests/test_clusters.py $(SPREAD) -m distributed
 
 test-notebooks: install  ## the notebooks of examples/notebooks on little data: some minutes
 	$(BIN)/pip install --quiet --constraint constraints.txt ipykernel nbclient

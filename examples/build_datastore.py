@@ -21,6 +21,7 @@ from typing import Literal
 from datasets import load_dataset
 from transformers import AutoTokenizer
 
+from hf_domain.clusters import open_executor
 from hf_domain.data.file_loading import load_files
 from hf_domain.datastore import Datastore, build_datastore, push_to_hub
 from hf_domain.datastore.documents import choose_columns, hold_out_every_tenth
@@ -68,6 +69,9 @@ class DatastoreArguments:
     rebuild_index: bool = field(
         default=False, metadata={"help": "Rebuild the index of an existing datastore, with --analyzer."}
     )
+    dask_scheduler: str | None = field(
+        default=None, metadata={"help": "Cut and analyze on a Dask cluster: address or file of its scheduler."}
+    )
     push_to_hub_id: str | None = field(default=None, metadata={"help": "Push the datastore to this dataset."})
 
 
@@ -105,12 +109,14 @@ def main() -> None:
         columns = choose_columns(documents, data_args.text_column_name, data_args.id_column_name)
         if data_args.held_out_file:
             documents = hold_out_every_tenth(documents, columns["text_column"], data_args.held_out_file)
-        if exists:
-            print(f"{datastore.add(documents, **columns):,} new passages")
-        else:
-            tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
-            options = {"max_length": args.max_length, "analyzer": args.analyzer, "engine": args.engine}
-            datastore = build_datastore(documents, args.output_dir, tokenizer, **columns, **options)
+        with open_executor(dask_scheduler=args.dask_scheduler) as executor:
+            if exists:
+                print(f"{datastore.add(documents, **columns, executor=executor):,} new passages")
+            else:
+                tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
+                options = {"max_length": args.max_length, "analyzer": args.analyzer, "engine": args.engine}
+                options["executor"] = executor
+                datastore = build_datastore(documents, args.output_dir, tokenizer, **columns, **options)
     manifest = datastore.manifest
     print(
         f"{len(datastore):,} passages from {manifest.num_documents:,} documents ({manifest.num_duplicates:,} "

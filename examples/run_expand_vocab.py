@@ -19,7 +19,7 @@ from typing import Literal
 
 from transformers import AutoModelForMaskedLM, AutoTokenizer, set_seed
 
-from hf_domain.clusters import open_executor
+from hf_domain.clusters import count_tasks, open_executor
 from hf_domain.data.corpora import load_corpus, read_texts, tokenize_corpus
 from hf_domain.distillation.new_rows import distill_new_rows
 from hf_domain.files import write_folder
@@ -105,7 +105,8 @@ def run(model_args: ModelArguments, data_args: DataArguments, expansion_args: Ex
     else:
         texts = (text for path in data_args.train_file for text in read_texts(path))
         with open_executor(data_args.num_workers, data_args.dask_scheduler) as executor:
-            counts = count_words(batch_texts(texts), tokenizer.backend_tokenizer, executor)
+            options = {} if executor is None else {"in_flight": count_tasks(executor)}
+            counts = count_words(batch_texts(texts), tokenizer.backend_tokenizer, executor, **options)
         if data_args.counts_file:
             counts.save(data_args.counts_file)
 

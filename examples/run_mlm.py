@@ -79,7 +79,7 @@ def run(model_args, data_args, passage_args, training_args):
         check_batch(examples["train"], training_args.train_batch_size * training_args.gradient_accumulation_steps)
     collator = make_collator(tokenizer, data_args, training_args)
     if passages is not None:
-        passages.fill_cache(examples, training_args)
+        passages.fill_cache(examples, training_args, data_args.dask_scheduler)
         collator = passages.collate(collator)
 
     method = METHODS[model_args.method]

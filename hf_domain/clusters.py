@@ -1,12 +1,15 @@
 """Open Dask clients: of a cluster by its address or file, or of workers inside this process."""
 
+import functools
 import json
 import logging
-from collections.abc import Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
+import pickle
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -20,6 +23,7 @@ QUIET = {
     "distributed.scheduler.worker-ttl": None,
 }
 LOOPBACK = "127.0.0.1:0"
+TASKS_PER_WORKER = 2  # one runs, one waits; bounds the memory for a corpus of any size
 
 
 @contextmanager
@@ -83,11 +87,11 @@ def open_local_client(num_workers: int) -> Iterator["Client"]:
 
 @contextmanager
 def open_executor(num_workers: int = 1, dask_scheduler: str | None = None) -> Iterator[Executor | None]:
-    """Open the executor that counts the shards of `count_words`.
+    """Open the executor for work on a corpus: `count_words` and `map_in_order` take it.
 
     Args:
-        num_workers: Number of processes; 1 counts in this process.
-        dask_scheduler: Count on this cluster instead, see `open_client`.
+        num_workers: Number of processes; 1 works in this process.
+        dask_scheduler: Work on this cluster instead, see `open_client`.
     """
     if dask_scheduler:
         with open_client(dask_scheduler) as client, client.get_executor() as executor:
@@ -97,3 +101,47 @@ def open_executor(num_workers: int = 1, dask_scheduler: str | None = None) -> It
             yield executor
     else:
         yield None
+
+
+def count_tasks(executor: Executor) -> int:
+    """Return how many tasks keep all workers busy; workers of a cluster may come and go."""
+    client: Any = getattr(executor, "_client", None)
+    workers = getattr(executor, "_max_workers", 1) if client is None else sum(client.nthreads().values())
+    return TASKS_PER_WORKER * max(1, workers)
+
+
+def map_in_order(
+    executor: Executor | None, function: Callable[..., Any], items: Iterable[Any], *shared: Any
+) -> Iterator[Any]:
+    """Yield `function(item, *shared)` for each item, in order, with few items in memory at once.
+
+    Args:
+        executor: See `open_executor`; None calls the function in this process. If a worker is lost, another one repeats
+            its items.
+        shared: What all items need, such as a tokenizer. Every worker unpacks it once.
+    """
+    if executor is None:
+        yield from (function(item, *shared) for item in items)
+        return
+    import cloudpickle  # of Dask; it also takes functions that no module has
+
+    packed = cloudpickle.dumps((function, shared))
+    pending: deque[Future[Any]] = deque()
+    for item in items:
+        pending.append(executor.submit(call_packed, packed, item))
+        if len(pending) >= count_tasks(executor):
+            yield pending.popleft().result()
+    while pending:
+        yield pending.popleft().result()
+
+
+def call_packed(packed: bytes, item: Any) -> Any:
+    """Call the function of a `map_in_order` in a worker."""
+    function, shared = unpack(packed)
+    return function(item, *shared)
+
+
+@functools.lru_cache(maxsize=2)
+def unpack(packed: bytes) -> Any:
+    """Return what `map_in_order` packed, the same objects for every item."""
+    return pickle.loads(packed)

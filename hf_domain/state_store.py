@@ -9,9 +9,14 @@ import hashlib
 import json
 import logging
 import os
+import pickle
 import shutil
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -23,6 +28,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from tqdm.auto import tqdm
 
+from hf_domain.clusters import map_in_order
 from hf_domain.files import read_json, remove_unfinished, write_json
 
 MANIFEST, LOCK = "states.json", "states.lock"
@@ -122,13 +128,22 @@ class StateSource:
         return 2 * num_tokens * prod(self.shape) + num_sequences * (4 * prod(self.shape) * self.keeps_means + 16)
 
 
-def fill_store(folder: str | Path, source: StateSource, wanted: Iterable[int], *, batch_size: int = 32) -> None:
+def fill_store(
+    folder: str | Path,
+    source: StateSource,
+    wanted: Iterable[int],
+    *,
+    batch_size: int = 32,
+    executor: Executor | None = None,
+) -> None:
     """Compute the states that a folder lacks. Processes that share the folder wait for each other.
 
     Args:
         folder: Created if missing.
         source: The inputs of the states; the log names the parts that changed.
         wanted: Ids of sequences.
+        executor: Where shards are computed, see `hf_domain.clusters.open_executor`; its workers see the folder.
+            Default: in this process.
 
     Raises:
         OSError: The disk is too small; raised before anything is written.
@@ -142,7 +157,7 @@ def fill_store(folder: str | Path, source: StateSource, wanted: Iterable[int], *
         known = {number for ids in kept.values() for number in ids}
         missing = sorted({*wanted} - known)
         if missing or manifest["source"] != source.made_of or manifest["shards"] != [*kept]:
-            names = [*kept, *compute_shards(folder, source, missing, batch_size)]
+            names = [*kept, *compute_shards(folder, source, missing, batch_size, executor)]
             content = {"source": source.made_of, "shards": names, "sequences": len(known) + len(missing)}
             write_json(folder / MANIFEST, content)
             for file in {*folder.glob("states-*")} - {folder / name for name in names}:
@@ -197,7 +212,9 @@ def is_whole(file: Path) -> bool:
     return True
 
 
-def compute_shards(folder: Path, source: StateSource, missing: list[int], batch_size: int) -> list[str]:
+def compute_shards(
+    folder: Path, source: StateSource, missing: list[int], batch_size: int, executor: Executor | None = None
+) -> list[str]:
     """Write the missing shards and return the names of all; skip those that an interrupted computation wrote."""
     names, new, num_tokens = [], {}, 0
     for ids, inputs in cut_shards(source, missing):
@@ -207,13 +224,41 @@ def compute_shards(folder: Path, source: StateSource, missing: list[int], batch_
             num_tokens += sum(len(each["input_ids"]) for each in inputs)
     num_sequences = sum(map(len, new.values()))
     check_room(folder, source, num_tokens, num_sequences)
-    with tqdm(total=len(missing), initial=len(missing) - num_sequences, desc="Computing states") as progress:
-        for name, ids in new.items():
-            tensors = compute_shard(source, ids, batch_size, progress)
-            unfinished = folder / f"{name}.{os.getpid()}.unfinished"  # shared disks may lack locks
-            save_file(tensors, unfinished)
-            os.replace(unfinished, folder / name)
+    shards = ((folder / name, ids, source.read(ids)) for name, ids in new.items())
+    with (
+        tqdm(total=len(missing), initial=len(missing) - num_sequences, desc="Computing states") as progress,
+        pack_encoder(folder, source, executor) as encode,
+    ):
+        for count in map_in_order(executor, write_shard, shards, encode, source.shape, source.keeps_means, batch_size):
+            progress.update(count)
     return names
+
+
+@contextmanager
+def pack_encoder(folder: Path, source: StateSource, executor: Executor | None) -> Iterator[Any]:
+    """Give what workers call to encode: they load it from the folder, because each task would carry its weights."""
+    if executor is None:
+        yield source.encode
+        return
+    import cloudpickle
+
+    file = folder / f"encoder.{uuid.uuid4().hex}.unfinished"  # new for every encoder: workers keep the last one
+    file.write_bytes(cloudpickle.dumps(source.encode))
+    try:
+        yield partial(call_encoder, file)
+    finally:
+        file.unlink()
+
+
+def call_encoder(file: Path, inputs: list[Inputs]) -> list[torch.Tensor]:
+    """Encode a batch in a worker."""
+    return load_encoder(file)(inputs)
+
+
+@lru_cache(maxsize=1)
+def load_encoder(file: Path) -> Callable[[list[Inputs]], list[torch.Tensor]]:
+    """Return what `pack_encoder` wrote."""
+    return pickle.loads(file.read_bytes())
 
 
 def cut_shards(source: StateSource, missing: list[int]) -> Iterator[tuple[list[int], list[Inputs]]]:
@@ -240,21 +285,41 @@ def check_room(folder: Path, source: StateSource, num_tokens: int, num_sequences
         )
 
 
-def compute_shard(source: StateSource, ids: list[int], batch_size: int, progress: tqdm) -> dict[str, torch.Tensor]:
+def write_shard(
+    shard: tuple[Path, list[int], list[Inputs]],
+    encode: Callable[[list[Inputs]], list[torch.Tensor]],
+    shape: tuple[int, ...],
+    keeps_means: bool,
+    batch_size: int,
+) -> int:
+    """Compute a shard, given as its file, ids and inputs, and write it; return the number of its sequences."""
+    file, ids, inputs = shard
+    unfinished = file.with_name(f"{file.name}.{os.getpid()}.unfinished")  # shared disks may lack locks
+    save_file(compute_shard(ids, inputs, encode, shape, keeps_means, batch_size), unfinished)
+    os.replace(unfinished, file)
+    return len(ids)
+
+
+def compute_shard(
+    ids: list[int],
+    inputs: list[Inputs],
+    encode: Callable[[list[Inputs]], list[torch.Tensor]],
+    shape: tuple[int, ...],
+    keeps_means: bool,
+    batch_size: int,
+) -> dict[str, torch.Tensor]:
     """Compute the tensors of a shard."""
-    inputs = source.read(ids)
     lengths = [len(each["input_ids"]) for each in inputs]
     offsets = torch.tensor([0, *np.cumsum(lengths)])
-    states = torch.empty(int(offsets[-1]), *source.shape, dtype=torch.bfloat16)
+    states = torch.empty(int(offsets[-1]), *shape, dtype=torch.bfloat16)
     by_length = sorted(range(len(ids)), key=lengths.__getitem__)  # reduces padding
     for start in range(0, len(ids), batch_size):
         rows: Sequence[int] = by_length[start : start + batch_size]
         with torch.inference_mode():
-            for row, sequence in zip(rows, source.encode([inputs[row] for row in rows]), strict=True):
+            for row, sequence in zip(rows, encode([inputs[row] for row in rows]), strict=True):
                 states[offsets[row] : offsets[row + 1]] = sequence.to(torch.bfloat16).cpu()
-        progress.update(len(rows))
     tensors = {"ids": torch.tensor(ids), "offsets": offsets, "states": states}
-    if source.keeps_means:
+    if keeps_means:
         # Means of the rounded states, so that a passage is selected by the same states that are read later.
         tensors["means"] = torch.stack([part.float().sum(dim=0) / max(len(part), 1) for part in states.split(lengths)])
     return tensors

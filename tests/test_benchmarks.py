@@ -26,6 +26,7 @@ ARGUMENTS = {
     "exbert": "--base {base} --extension_vocab_size 20 --batch_size 2 --length 8 --repetitions 1",
     "gmap": "--base {base} --batch_size 2 --length 8 --repetitions 1",
     "gpu": "--tiny",
+    "growth": "--model_name_or_path {encoder} --megabytes 0.05 0.1 --passages 8 16",
     "inference": "--tokenizer {encoder} --expanded_vocabulary {encoder} --texts {texts} --num_texts 2 --repetitions 1",
     "p_values": "--trials 2 --sizes 30 40",
     "rada": "--batch_size 2 --length 8 --passage_length 8 --cached 1 2 --encoded 2 --num_hidden_layers 1 --repeats 1",

@@ -113,7 +113,11 @@ def merge_counts(parts: Iterable[WordCounts]) -> WordCounts:
 
 
 def count_words(
-    shards: Iterable[Iterable[str]], tokenizer: Tokenizer, executor: Executor | None = None, progress: bool = True
+    shards: Iterable[Iterable[str]],
+    tokenizer: Tokenizer,
+    executor: Executor | None = None,
+    progress: bool = True,
+    in_flight: int = SHARDS_IN_FLIGHT,
 ) -> WordCounts:
     """Count the words of a corpus of any size.
 
@@ -123,8 +127,9 @@ def count_words(
         executor: Where shards are counted: a `ProcessPoolExecutor`, or `dask.distributed.Client(...).get_executor()`
             for a cluster. None counts in this process.
         progress: Whether a bar shows the shards counted.
+        in_flight: Shards in memory at once; at least as many as the executor has workers keep them busy.
     """
-    counted = _map_in_order(executor, shards, tokenizer)
+    counted = _map_in_order(executor, shards, tokenizer, in_flight)
     return merge_counts(tqdm(counted, desc="Counting words", unit="shard", disable=not progress))
 
 
@@ -175,7 +180,7 @@ def _split(texts: Counter[str], tokenizer: Tokenizer) -> Counter[str]:
 
 
 def _map_in_order(
-    executor: Executor | None, shards: Iterable[Iterable[str]], tokenizer: Tokenizer
+    executor: Executor | None, shards: Iterable[Iterable[str]], tokenizer: Tokenizer, in_flight: int
 ) -> Iterator[WordCounts]:
     """Yield `executor.map(count_shard, shards)` with only a few shards in memory at once."""
     if executor is None:
@@ -184,7 +189,7 @@ def _map_in_order(
     pending: deque[Future[WordCounts]] = deque()
     for shard in shards:
         pending.append(executor.submit(count_shard, shard, tokenizer))
-        if len(pending) == SHARDS_IN_FLIGHT:
+        if len(pending) >= in_flight:
             yield pending.popleft().result()
     while pending:
         yield pending.popleft().result()

@@ -1,7 +1,9 @@
 """Load a corpus from files or the Hub, and cut it into examples for masked-language modeling."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from datasets import (
@@ -14,12 +16,17 @@ from datasets import (
     Value,
     load_dataset,
 )
+from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
 
+from hf_domain.clusters import count_tasks, map_in_order
 from hf_domain.data.file_loading import load_files, load_rows
 from hf_domain.data.masking import check_mask_token
 from hf_domain.data.objects import Rows
 from hf_domain.data.text_columns import find_document_columns
+
+DOCUMENTS_PER_BATCH = 1000  # the default of `Dataset.map`: the documents that are packed together
+BATCHES_PER_TASK = 4  # batches that workers tokenize between two writes
 
 
 def load_corpus(
@@ -106,6 +113,7 @@ def tokenize_corpus(
     line_by_line: bool = False,
     whole_words: bool = False,
     num_proc: int | None = None,
+    executor: Executor | None = None,
     overwrite_cache: bool = False,
 ) -> DatasetDict | IterableDatasetDict:
     """Turn documents into examples of token ids for masked-language modeling.
@@ -119,6 +127,8 @@ def tokenize_corpus(
             every 1,000 documents is dropped.
         whole_words: Keep `word_ids`, which `DataCollatorForWholeWordMask` needs.
         num_proc: Number of processes; unused for a stream.
+        executor: Where documents are tokenized instead, see `hf_domain.clusters.open_executor`; the examples are those
+            of one process.
         overwrite_cache: Tokenize again even if a cached result exists.
 
     Returns:
@@ -157,7 +167,28 @@ def tokenize_corpus(
         max_seq_length=max_seq_length,
         whole_words=whole_words,
     )
-    return type(corpus)({split: documents.map(tokenize, **options) for split, documents in corpus.items()})
+    if executor is None:
+        return type(corpus)({split: documents.map(tokenize, **options) for split, documents in corpus.items()})
+    if not isinstance(corpus, DatasetDict):
+        raise ValueError("a stream is tokenized by the process that reads it. Leave out the cluster or the streaming.")
+    examples = {}
+    for split, documents in corpus.items():
+        options |= {"num_proc": None, "batch_size": DOCUMENTS_PER_BATCH * BATCHES_PER_TASK * count_tasks(executor)}
+        # An executor has no fingerprint that another run finds again.
+        options["new_fingerprint"] = Hasher.hash([documents._fingerprint, tokenize])
+        examples[split] = documents.map(partial(_map_batches, function=tokenize, executor=executor), **options)
+    return DatasetDict(examples)
+
+
+def _map_batches(texts: list[str], function: Callable[..., dict[str, list]], executor: Executor) -> dict[str, list]:
+    """Return the examples of texts, tokenized in the batches in which one process tokenizes them."""
+    batches = [texts[start : start + DOCUMENTS_PER_BATCH] for start in range(0, len(texts), DOCUMENTS_PER_BATCH)]
+    parts = [*map_in_order(executor, _call_on_batch, batches, function)]
+    return {column: [*chain.from_iterable(part[column] for part in parts)] for column in parts[0]}
+
+
+def _call_on_batch(texts: list[str], function: Callable[..., dict[str, list]]) -> dict[str, list]:
+    return function(texts)
 
 
 def check_length(tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> None:

@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,6 +40,7 @@ def build_datastore(
     analyzer: str | Callable[[str], list[str]] | None = None,
     engine: Literal["tantivy", "elasticsearch", "opensearch"] = "tantivy",
     client: Any = None,
+    executor: Executor | None = None,
     commit_characters: int = COMMIT_CHARACTERS,
 ) -> Datastore:
     """Cut documents into passages and index them.
@@ -57,6 +59,8 @@ def build_datastore(
             Chinese, Japanese or Korean, else `english`.
         engine: The search engine: tantivy in this process, or a server that `client` or the environment names.
         client: Client of Elasticsearch or OpenSearch, or a function that makes one, see `Datastore.load`.
+        executor: Where documents are cut and analyzed, see `hf_domain.clusters.open_executor`; the datastore is the
+            same everywhere. Default: in this process.
         commit_characters: Text between two commits, which an interruption loses; a sixteenth of the datastore if that
             is more.
 
@@ -96,7 +100,7 @@ def build_datastore(
         progress.update(datastore.manifest.num_documents)
         for row in rows:
             characters = max(commit_characters, datastore.manifest.num_characters * COMMIT_SHARE)
-            datastore._append(_take(itertools.chain([row], rows), characters, progress), is_last=False)
+            datastore._append(_take(itertools.chain([row], rows), characters, progress), executor, False)
         if not len(datastore):
             shutil.rmtree(datastore.folder)
             raise ValueError(

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from datasets import Dataset, Features, IterableDataset, List, Value
@@ -115,6 +115,27 @@ def split_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_le
     for (number, _), parts in zip(cut, passages, strict=True):
         documents[number] += parts
     return documents
+
+
+def split_documents(
+    documents: Sequence[tuple[str, str]],
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    analyzer: Callable[[str], list[str]] | None = None,
+) -> list[list[tuple[Passage, int, str | list[str]]]]:
+    """Cut documents into passages; a function for workers, which need no datastore.
+
+    Args:
+        documents: Ids and texts.
+        analyzer: Also turns the passages into terms, which then need no further work.
+
+    Returns:
+        For each document its passages, with the hashes of their texts, and with their terms or texts for the index.
+    """
+    return [
+        [(each, hash_text(each.text), analyzer(each.text) if analyzer else each.text) for each in passages]
+        for passages in split_texts([text for _, text in documents], tokenizer, max_length)
+    ]
 
 
 def hash_text(text: str) -> int:

@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import cached_property
@@ -30,6 +31,7 @@ from filelock import FileLock, Timeout
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
+from hf_domain.clusters import map_in_order
 from hf_domain.datastore.analysis import Analyzer
 from hf_domain.datastore.elasticsearch_index import ElasticsearchIndex, build_index, connect
 from hf_domain.datastore.manifest import (
@@ -43,13 +45,7 @@ from hf_domain.datastore.manifest import (
     describe_file,
     read_manifest,
 )
-from hf_domain.datastore.splitting import (
-    FEATURES,
-    fingerprint_tokenizer,
-    hash_text,
-    read_documents,
-    split_texts,
-)
+from hf_domain.datastore.splitting import FEATURES, fingerprint_tokenizer, hash_text, read_documents, split_documents
 from hf_domain.datastore.tantivy_index import TantivyIndex, import_tantivy, write_index
 from hf_domain.datastore.verification import check_inside, check_rows, find_analyzer, load_tokenizer
 from hf_domain.files import explain_full_disk, write_json
@@ -218,13 +214,19 @@ class Datastore:
         return [int(ids[place]) if is_found else None for place, is_found in zip(places, found, strict=True)]
 
     def add(
-        self, documents: Dataset | IterableDataset, *, text_column: str = "text", id_column: str | None = None
+        self,
+        documents: Dataset | IterableDataset,
+        *,
+        text_column: str = "text",
+        id_column: str | None = None,
+        executor: Executor | None = None,
     ) -> int:
         """Add documents: all of them, or none if anything goes wrong.
 
         Args:
             documents: As for `build_datastore`.
             id_column: As for `build_datastore`. Default: numbers that continue from the last one.
+            executor: As for `build_datastore`.
 
         Returns:
             The number of new passages. Passages that the datastore already holds are skipped.
@@ -234,7 +236,8 @@ class Datastore:
         """
         with self._write():
             before = self.manifest.num_passages
-            self._append(read_documents(documents, text_column, id_column, self.manifest.num_documents))
+            rows = read_documents(documents, text_column, id_column, self.manifest.num_documents)
+            self._append(rows, executor)
         return self.manifest.num_passages - before
 
     def delete(self, passage_ids: Iterable[int] = (), document_ids: Iterable[str] = ()) -> int:
@@ -350,11 +353,13 @@ class Datastore:
             if WRITTEN.fullmatch(path.name) and path.name not in (manifest.index, *manifest.parts):
                 shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
 
-    def _append(self, documents: Iterable[tuple[str, str]], is_last: bool = True) -> None:
+    def _append(
+        self, documents: Iterable[tuple[str, str]], executor: Executor | None = None, is_last: bool = True
+    ) -> None:
         """Write documents as one more part, index them and commit both. A server indexes only after the last part."""
         manifest = replace(self.manifest, parts=[*self.manifest.parts], files={**self.manifest.files})
         part = f"passages-{len(manifest.parts):05}.arrow"
-        passages = self._write_part(self.folder / part, documents, manifest)
+        passages = self._write_part(self.folder / part, documents, manifest, executor)
         if manifest.engine == "tantivy":
             index = self._name_index()
             base = self.folder / self.manifest.index if self.manifest.index else None
@@ -373,30 +378,34 @@ class Datastore:
         self._commit(manifest)
 
     def _write_part(
-        self, file: Path, documents: Iterable[tuple[str, str]], manifest: Manifest
-    ) -> Iterator[tuple[int, str]]:
-        """Write passages to a file, count them in the manifest, and yield their ids and texts for the index."""
+        self, file: Path, documents: Iterable[tuple[str, str]], manifest: Manifest, executor: Executor | None
+    ) -> Iterator[tuple[int, str | list[str]]]:
+        """Write passages to a file, count them in the manifest, and yield what the index needs of them."""
         documents = iter(documents)
+        batches, kept = itertools.tee(iter(lambda: list(itertools.islice(documents, BATCH_SIZE)), []))
+        # Workers analyze all passages; without them, duplicates are dropped before.
+        analyzer = self.analyzer if executor is not None and manifest.engine == "tantivy" else None
+        splits = map_in_order(executor, split_documents, batches, self.tokenizer, manifest.max_length, analyzer)
         with open(file, "wb") as sink, pa.ipc.new_stream(sink, SCHEMA) as writer:
-            while batch := list(itertools.islice(documents, BATCH_SIZE)):
+            for batch, split in zip(kept, splits, strict=True):
                 rows: dict[str, list] = {name: [] for name in SCHEMA.names}
-                splits = split_texts([text for _, text in batch], self.tokenizer, manifest.max_length)
-                for (document_id, text), passages in zip(batch, splits, strict=True):
+                indexed: list[tuple[int, str | list[str]]] = []
+                for (document_id, text), passages in zip(batch, split, strict=True):
                     manifest.num_documents += 1
                     manifest.num_characters += len(text)
                     manifest.documents_hash = chain_hashes(manifest.documents_hash, document_id, text)
-                    for passage in passages:
-                        text_hash = hash_text(passage.text)
+                    for passage, text_hash, terms in passages:
                         if text_hash in self._known:
                             manifest.num_duplicates += 1
                             continue
                         self._known.add(text_hash)
+                        indexed.append((manifest.num_passages, terms))
                         values = (manifest.num_passages, document_id, passage.text, passage.input_ids, text_hash)
                         for column, value in zip(rows.values(), values, strict=True):
                             column.append(value)
                         manifest.count_passage(document_id, passage.text, passage.input_ids)
                 writer.write_batch(pa.RecordBatch.from_pydict(rows, SCHEMA))
-                yield from zip(rows["id"], rows["text"], strict=True)
+                yield from indexed
 
     @cached_property
     def _known(self) -> set[int]:

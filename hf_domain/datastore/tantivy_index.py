@@ -37,7 +37,7 @@ def import_tantivy() -> Any:
 def write_index(
     folder: Path,
     analyzer: Analyzer,
-    passages: Iterable[tuple[int, str]] = (),
+    passages: Iterable[tuple[int, str | list[str]]] = (),
     deleted: Iterable[int] = (),
     base: Path | None = None,
 ) -> None:
@@ -48,7 +48,7 @@ def write_index(
 
     Args:
         folder: Must not exist.
-        passages: Ids and texts to add, in ascending order.
+        passages: Ids and texts to add, in ascending order; a list instead of a text is its terms.
         deleted: Ids to delete.
         base: The index to start from. Default: an empty one.
     """
@@ -67,7 +67,8 @@ def write_index(
         for number, text in passages:
             document = tantivy.Document()
             document.add_integer("id", number)
-            document.add_text("text", " ".join(_check_terms(analyzer(text))))
+            terms = analyzer(text) if isinstance(text, str) else text
+            document.add_text("text", " ".join(_check_terms(terms)))
             writer.add_document(document)
         writer.commit()
     finally:

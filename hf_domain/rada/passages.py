@@ -8,6 +8,7 @@ from typing import Any
 from datasets import DatasetDict
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
+from hf_domain.clusters import open_executor
 from hf_domain.methods import METHODS
 from hf_domain.modeling.modeling_rada import RadaPreTrainedModel
 from hf_domain.rada.collator import DataCollatorWithPassages
@@ -73,12 +74,15 @@ class PassageReader:
         )
         return self.look_up(texts, ["text"], num_proc).remove_columns("text")
 
-    def fill_cache(self, splits: Mapping[str, Any], training_args: TrainingArguments) -> None:
+    def fill_cache(
+        self, splits: Mapping[str, Any], training_args: TrainingArguments, dask_scheduler: str | None = None
+    ) -> None:
         """Encode the passages that were looked up into `--passage_cache`, if given, and let the model read them there.
 
         Args:
             splits: With `passage_ids`.
             training_args: Give the device and the process that encode.
+            dask_scheduler: Encode on this cluster, see `hf_domain.clusters.open_client`.
 
         Raises:
             ValueError: The encoder of the passages is trained.
@@ -96,7 +100,11 @@ class PassageReader:
         from hf_domain.rada.states import build_passage_cache, list_retrieved
 
         model.to(training_args.device)  # type: ignore[arg-type]
-        with training_args.main_process_first(desc="encoding passages"), autocast_as_trained(training_args):
+        with (
+            training_args.main_process_first(desc="encoding passages"),
+            autocast_as_trained(training_args),
+            open_executor(dask_scheduler=dask_scheduler) as executor,
+        ):
             cache = build_passage_cache(
                 self.args.passage_cache,
                 model,  # type: ignore[arg-type]
@@ -104,6 +112,7 @@ class PassageReader:
                 datastore.passages,
                 datastore.fingerprint,
                 list_retrieved(splits.values(), self.args.num_passages),
+                executor=executor,
             )
         model.use_passage_cache(cache)  # type: ignore[operator]
 

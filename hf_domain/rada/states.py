@@ -7,6 +7,7 @@ bfloat16 and their mean states in float32. RADA chooses a passage by the means b
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,7 @@ def build_passage_cache(
     passage_ids: Iterable[int],
     *,
     batch_size: int = 32,
+    executor: Executor | None = None,
 ) -> PassageCache:
     """Encode the passages that the cache lacks, save them, and open the cache.
 
@@ -136,6 +138,8 @@ def build_passage_cache(
         passages_fingerprint: `datastore.fingerprint`.
         passage_ids: The retrieved passages, see `list_retrieved`.
         batch_size: Passages encoded at once.
+        executor: Where passages are encoded, see `hf_domain.clusters.open_executor`; its workers see the folder.
+            Default: in this process.
 
     Raises:
         OSError: The disk is too small; raised with the size, before anything is written.
@@ -144,9 +148,13 @@ def build_passage_cache(
     rada: Any = model.base_model
     made_of = describe_source(model, tokenizer, passages_fingerprint)
 
+    device = model.device.type
+    precision = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None  # unknown to workers
+
     def encode(rows: list[dict[str, list[int]]]) -> list[torch.Tensor]:
         batch = tokenizer.pad(rows, return_tensors="pt", padding_side="right").to(model.device)
-        states = rada.encode_passages(batch["input_ids"], batch["attention_mask"])
+        with torch.autocast(device, precision, enabled=precision is not None):
+            states = rada.encode_passages(batch["input_ids"], batch["attention_mask"])
         return [sequence[: len(row["input_ids"])] for sequence, row in zip(states, rows, strict=True)]
 
     source = StateSource(
@@ -159,6 +167,6 @@ def build_passage_cache(
     )
     training = model.training
     model.eval()
-    fill_store(folder, source, passage_ids, batch_size=batch_size)
+    fill_store(folder, source, passage_ids, batch_size=batch_size, executor=executor)
     model.train(training)
     return PassageCache(folder, made_of)

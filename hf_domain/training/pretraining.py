@@ -17,6 +17,7 @@ from transformers import (
     TrainingArguments,
 )
 
+from hf_domain.clusters import open_executor
 from hf_domain.data.causal import DataCollatorForNextToken, check_causal
 from hf_domain.data.corpora import load_corpus, tokenize_corpus
 from hf_domain.data.file_loading import check_held_out, load_files
@@ -111,6 +112,10 @@ class CorpusArguments:
     preprocessing_num_workers: int | None = field(
         default=None, metadata={"help": "Number of processes for tokenization."}
     )
+    dask_scheduler: str | None = field(
+        default=None,
+        metadata={"help": "Tokenize text and encode passages on a Dask cluster: address or file of its scheduler."},
+    )
     overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again, even if a cached result exists."})
 
 
@@ -143,6 +148,11 @@ def check_options(
     if data_args.streaming and training_args.do_train and training_args.max_steps <= 0:
         raise ValueError(
             "--streaming must come with --max_steps, because the length of a stream is unknown. Add --max_steps."
+        )
+    if data_args.streaming and data_args.dask_scheduler is not None:
+        raise ValueError(
+            "--dask_scheduler tokenizes the text before training, but --streaming reads it during training. Leave one "
+            "flag out."
         )
     if METHODS[model_args.method].finish and training_args.push_to_hub and not training_args.do_train:
         raise ValueError(
@@ -252,14 +262,15 @@ def load_examples(
         "num_proc": args.preprocessing_num_workers,
         "overwrite_cache": args.overwrite_cache,
     }
-    examples = tokenize_corpus(corpus, tokenizer, **options)
-    if args.mix is not None:
-        path, share = split_mix(args.mix)
-        other = load_corpus(
-            path, validation_split_percentage=0, streaming=args.streaming, cache_dir=model_args.cache_dir
-        )
-        other = tokenize_corpus(other, tokenizer, **options)
-        examples["train"] = mix_examples(examples["train"], other["train"], share)
+    with open_executor(dask_scheduler=args.dask_scheduler) as executor:
+        examples = tokenize_corpus(corpus, tokenizer, executor=executor, **options)
+        if args.mix is not None:
+            path, share = split_mix(args.mix)
+            other = load_corpus(
+                path, validation_split_percentage=0, streaming=args.streaming, cache_dir=model_args.cache_dir
+            )
+            other = tokenize_corpus(other, tokenizer, executor=executor, **options)
+            examples["train"] = mix_examples(examples["train"], other["train"], share)
     for split, limit in (("train", args.max_train_samples), ("validation", args.max_eval_samples)):
         if limit is not None and split in examples:
             count = limit if args.streaming else min(limit, len(examples[split]))

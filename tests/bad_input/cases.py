@@ -356,6 +356,10 @@ MLM = [
     mlm("two formats", ("one format",), {"train_file": ["corpus.txt", "task/train.jsonl"]}),
     mlm("less than a batch", ("batch", "999"), {"per_device_train_batch_size": 999}),
     mlm("stream without steps", ("--streaming", "max_steps"), {"streaming": True, "max_steps": None}),
+    mlm("stream on a cluster", ("--dask_scheduler", "--streaming"), {"streaming": True, "dask_scheduler": "tcp://a:1"}),
+    mlm("file of no scheduler", ("dask_scheduler", "nowhere.json"), {"dask_scheduler": "nowhere.json"}),
+    mlm("URL of no file", ("memory://nowhere/a.txt",), {"train_file": "memory://nowhere/a.txt"}),
+    mlm("URL of no file system", ("nosuch",), {"train_file": "nosuch://bucket/a.txt"}),
     mlm("decoder", ("gpt2",), {"model_name_or_path": "decoder"}),
     mlm(
         "classifier with another head",
@@ -640,6 +644,7 @@ OTHERS = [
     average("output is the input", ("encoder",), {"output_dir": "encoder"}),
     average("disk quota", ("large",), fault="file size", late=True),
     build("no documents", ("train_file", "dataset_name"), {"train_file": None}),
+    build("file of no scheduler", ("dask_scheduler", "nowhere.json"), {"dask_scheduler": "nowhere.json"}),
     build("files and a dataset", ("train_file", "dataset_name"), {"dataset_name": "some/data"}),
     build("missing text", ("nowhere.txt",), {"train_file": "nowhere.txt"}),
     build("empty text", ("corpus.txt", "empty"), files={"corpus.txt": ""}),

@@ -209,8 +209,10 @@ def test_server_that_restarts_is_waited_for(tmp_path, tokenizer, stub, caplog):
 def test_documents_are_cut_once_though_the_server_dies(tmp_path, tokenizer, stub, monkeypatch):
     cut = []
     module = sys.modules[Datastore.__module__]
-    split = module.split_texts
-    monkeypatch.setattr(module, "split_texts", lambda texts, *options: cut.extend(texts) or split(texts, *options))
+    split = module.split_documents
+    monkeypatch.setattr(
+        module, "split_documents", lambda rows, *options: cut.extend(text for _, text in rows) or split(rows, *options)
+    )
     stub.faults = [Fault("_bulk", is_down=True, times=1_000)]
     with pytest.raises(ConnectionError, match="cannot be reached"):
         build(tmp_path / "store", tokenizer, stub.distribution)

@@ -17,7 +17,7 @@ from filelock import FileLock
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer, make_tokenizer
 
 from hf_domain.datastore import Datastore, build_datastore
-from hf_domain.datastore.splitting import split_texts
+from hf_domain.datastore.splitting import split_documents, split_texts
 
 pytest.importorskip("tantivy")
 
@@ -452,8 +452,8 @@ def test_full_disk_while_building_continues_later(tmp_path, tokenizer, datastore
         Datastore.load(tmp_path / "new")
     tokenized = []
     monkeypatch.setattr(
-        "hf_domain.datastore.store.split_texts",
-        lambda texts, *options: tokenized.extend(texts) or split_texts(texts, *options),
+        "hf_domain.datastore.store.split_documents",
+        lambda documents, *options: tokenized.extend(documents) or split_documents(documents, *options),
     )
     assert build(tmp_path / "new", tokenizer, **options).fingerprint == datastore.fingerprint
     assert 0 < len(tokenized) < 70

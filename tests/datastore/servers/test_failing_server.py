@@ -116,8 +116,10 @@ def test_a_server_that_stays_away_is_reported_after_the_stated_time(tmp_path, to
 def test_documents_are_cut_once_though_the_server_dies(tmp_path, tokenizer, node, monkeypatch):
     cut: list[str] = []
     module = sys.modules[Datastore.__module__]
-    split = module.split_texts
-    monkeypatch.setattr(module, "split_texts", lambda texts, *options: cut.extend(texts) or split(texts, *options))
+    split = module.split_documents
+    monkeypatch.setattr(
+        module, "split_documents", lambda rows, *options: cut.extend(text for _, text in rows) or split(rows, *options)
+    )
     with monkeypatch.context() as patch:
         patch.setattr(elasticsearch_index, "PATIENCE", 1)
         patch.setattr(elasticsearch_index, "_make_action", lambda *arguments: node.kill() or make_action(*arguments))

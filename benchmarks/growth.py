@@ -1,0 +1,153 @@
+"""Measure how work on a corpus grows with its size: seconds, memory and disk at three sizes, and what 100 GB take.
+
+    python benchmarks/growth.py --model_name_or_path bert-base-uncased --price_per_hour 0.05 --output growth.json
+
+The text is made up: words of the tokenizer with Zipf's frequencies, so that any size can be had. Seconds are those of
+processor time over all threads. Each measurement has a process of its own, because memory is its peak.
+"""
+
+import argparse
+import json
+import multiprocessing
+import resource
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from transformers import AutoTokenizer
+
+MEGABYTE, GIGABYTE = 1e6, 1e9
+TARGETS = {"counting": 100e3, "tokenizing": 100e3, "datastore": 100e3, "encoding": 100e6}  # 100 GB; 100 M passages
+UNITS = {"counting": "MB", "tokenizing": "MB", "datastore": "MB", "encoding": "passages"}
+SENTENCE, DOCUMENT = 20, 200  # words
+
+
+def write_text(file: Path, megabytes: float, tokenizer_name: str, seed: int = 0) -> None:
+    """Write documents of a line each."""
+    random = np.random.default_rng(seed)
+    words = [word for word in AutoTokenizer.from_pretrained(tokenizer_name).get_vocab() if word.isalpha()]
+    frequencies = 1 / np.arange(1, len(words) + 1)
+    with file.open("w", encoding="utf-8") as lines:
+        while lines.tell() < megabytes * MEGABYTE:
+            drawn = [words[row] for row in random.choice(len(words), DOCUMENT, p=frequencies / frequencies.sum())]
+            # New words never end: every hundredth is one that a tokenizer cuts into pieces.
+            for place in random.integers(0, DOCUMENT, DOCUMENT // 100):
+                drawn[place] = "".join(chr(97 + letter) for letter in random.integers(0, 26, 9))
+            for end in range(SENTENCE - 1, DOCUMENT, SENTENCE):
+                drawn[end] += "."
+            lines.write(" ".join(drawn) + "\n")
+
+
+def read_seconds() -> float:
+    """Return the processor time of this process, over all threads."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def read_peak() -> float:
+    """Return the peak memory of this process in MB, including memory-mapped files."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MEGABYTE
+
+
+def count(file: Path, folder: Path, model: str, size: float) -> None:
+    from hf_domain.data.corpora import read_texts
+    from hf_domain.tokenization import batch_texts, count_words
+
+    tokenizer = AutoTokenizer.from_pretrained(model).backend_tokenizer
+    count_words(batch_texts(read_texts(str(file))), tokenizer, progress=False).save(folder / "counts.parquet")
+
+
+def tokenize(file: Path, folder: Path, model: str, size: float) -> None:
+    from hf_domain.data.corpora import load_corpus, tokenize_corpus
+
+    corpus = load_corpus(str(file), validation_split_percentage=0, cache_dir=str(folder))
+    tokenize_corpus(corpus, AutoTokenizer.from_pretrained(model))
+
+
+def build(file: Path, folder: Path, model: str, size: float) -> None:
+    from hf_domain.data.file_loading import load_files
+    from hf_domain.datastore import build_datastore
+
+    documents = load_files(str(file), streaming=True)
+    build_datastore(documents, folder / "datastore", AutoTokenizer.from_pretrained(model), analyzer="english")
+
+
+def encode(file: Path, folder: Path, model: str, size: float) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForMaskedLM
+
+    from hf_domain import RadaForMaskedLM
+    from hf_domain.rada.states import build_passage_cache
+
+    encoder = AutoModelForMaskedLM.from_config(AutoConfig.from_pretrained(model))
+    rada = RadaForMaskedLM.from_backbone(encoder, passage_encoder="frozen")
+    random = torch.Generator().manual_seed(0)
+    passages = torch.randint(5, rada.config.vocab_size, (int(size), 128), generator=random).tolist()
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    build_passage_cache(folder, rada, tokenizer, dict(enumerate(passages)), "made up", range(int(size)))
+
+
+STAGES = {"counting": count, "tokenizing": tokenize, "datastore": build, "encoding": encode}
+
+
+def measure(stage: str, file: Path, folder: Path, model: str, size: float) -> dict[str, float]:
+    """Do the work of a stage in this process, once on little to load what it needs, then on all."""
+    small = folder / "small"
+    small.mkdir(parents=True)
+    STAGES[stage](file.with_name("small.txt"), small, model, 8)
+    before, start = read_peak(), read_seconds()
+    (folder / "all").mkdir()
+    STAGES[stage](file, folder / "all", model, size)
+    seconds, disk = read_seconds() - start, sum(each.stat().st_size for each in (folder / "all").rglob("*.*"))
+    return {"size": size, "seconds": seconds, "megabytes": read_peak() - before, "disk_megabytes": disk / MEGABYTE}
+
+
+def fit(runs: list[dict[str, float]], target: float, price: float) -> dict[str, float]:
+    """Fit a line through time and memory over size, and follow it to the target size."""
+    sizes = np.array([run["size"] for run in runs])
+    lines = {name: np.polyfit(sizes, [run[name] for run in runs], 1) for name in ("seconds", "megabytes")}
+    exponent = np.polyfit(np.log(sizes), np.log([run["seconds"] for run in runs]), 1)[0]
+    hours = float(np.polyval(lines["seconds"], target)) / 3600
+    return {
+        "exponent": float(exponent),  # 1: twice the size takes twice the time
+        "target": target,
+        "core_hours": hours,
+        "price": hours * price,
+        "gigabytes_of_memory": max(0.0, float(np.polyval(lines["megabytes"], target))) / 1000,
+        "gigabytes_of_disk": runs[-1]["disk_megabytes"] / runs[-1]["size"] * target / 1000,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model_name_or_path", required=True, help="Encoder with its tokenizer.")
+    parser.add_argument("--megabytes", type=float, nargs="+", default=[16, 32, 64])
+    parser.add_argument("--passages", type=int, nargs="+", default=[1000, 2000, 4000])
+    parser.add_argument("--stages", nargs="+", default=[*STAGES], choices=STAGES)
+    parser.add_argument("--price_per_hour", type=float, default=0.05, help="Of a core, in any currency.")
+    parser.add_argument("--output", help="JSON file.")
+    args = parser.parse_args()
+
+    figures: dict[str, dict] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for size in args.megabytes:
+            write_text(folder / f"{size}.txt", size, args.model_name_or_path)
+        write_text(folder / "small.txt", 0.05, args.model_name_or_path, seed=1)
+        for stage in args.stages:
+            runs = []
+            for size in args.passages if stage == "encoding" else args.megabytes:
+                # A new process: the peak of an earlier measurement would hide this one's.
+                with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+                    inputs = (folder / f"{size}.txt", folder / f"{stage}-{size}", args.model_name_or_path, size)
+                    runs.append(pool.submit(measure, stage, *inputs).result())
+                print(stage, {key: round(value, 1) for key, value in runs[-1].items()}, flush=True)
+            figures[stage] = {"unit": UNITS[stage], "runs": runs, **fit(runs, TARGETS[stage], args.price_per_hour)}
+            print(stage, {key: value for key, value in figures[stage].items() if key != "runs"}, flush=True)
+    if args.output:
+        Path(args.output).write_text(json.dumps(figures, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

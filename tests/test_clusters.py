@@ -1,0 +1,77 @@
+"""The same results from a Dask cluster as from one process, with any number of workers, and if a worker dies."""
+
+import pytest
+import torch
+from dask_workers import start_workers
+from datasets import Dataset
+from method_models import make_rada
+from tiny_tokenizers import SENTENCES, make_bert_tokenizer
+
+from hf_domain.clusters import map_in_order
+from hf_domain.data.corpora import tokenize_corpus
+from hf_domain.datastore import build_datastore
+from hf_domain.rada.states import build_passage_cache
+from hf_domain.tokenization import batch_texts, count_words
+
+# Workers, and how many die: one in each of the four stages.
+CLUSTERS = [pytest.param(count, 0, marks=pytest.mark.distributed) for count in (1, 2, 4)] + [(5, 4)]
+WORDS = " ".join(SENTENCES).split()
+# Many texts twice, most of them far apart: duplicates are found across the parts of the corpus.
+TEXTS = [" ".join(WORDS[(7 * row + i * i) % len(WORDS)] for i in range(3 + row % 50)) for row in range(2300)]
+TEXTS = [*TEXTS, *TEXTS[:900], "", "  "]
+
+
+def run_stages(folder, executor):
+    """Do all work on a corpus; returns what must be equal."""
+    tokenizer = make_bert_tokenizer()
+    counts = count_words(batch_texts(TEXTS, 5000), tokenizer.backend_tokenizer, executor, progress=False)
+    examples = tokenize_corpus(TEXTS, tokenizer, max_seq_length=16, whole_words=True, executor=executor)["train"]
+    datastore = build_datastore(
+        Dataset.from_dict({"text": TEXTS}), folder / "datastore", tokenizer, max_length=32, executor=executor
+    )
+    torch.manual_seed(0)
+    model = make_rada(passage_encoder="frozen")
+    ids = range(0, datastore.manifest.num_passages, 3)
+    cache = build_passage_cache(
+        folder / "states", model, tokenizer, datastore.passages, datastore.fingerprint, ids, executor=executor
+    )
+    manifest = vars(datastore.manifest) | {"fingerprint": datastore.fingerprint}
+    # tantivy gives its files random names.
+    manifest["files"] = {name: manifest["files"][name] for name in manifest["parts"]}
+    states = {file.name: file.read_bytes() for file in (folder / "states").glob("states-*")}
+    assert len(states) > 3 and len(cache) == len(ids) and datastore.manifest.num_duplicates > 800
+    found = datastore.search(TEXTS[::40], k=10)
+    return {"counts": counts, "examples": examples.to_dict(), "manifest": manifest, "found": found, "states": states}
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hf_domain.state_store.SHARD_SEQUENCES", 64)
+        return run_stages(tmp_path_factory.mktemp("plain"), None)
+
+
+@pytest.mark.parametrize(("workers", "deaths"), CLUSTERS)
+def test_a_cluster_gives_the_same(expected, workers, deaths, tmp_path, monkeypatch):
+    monkeypatch.setattr("hf_domain.state_store.SHARD_SEQUENCES", 64)
+    with start_workers(tmp_path, workers, kill=deaths > 0) as executor:
+        found = run_stages(tmp_path, executor)
+        assert len(executor._client.nthreads()) == workers - deaths
+    for name, value in expected.items():
+        assert found[name] == value, name
+
+
+def test_few_items_are_in_memory_at_once():
+    drawn = []
+
+    class Immediate:
+        _max_workers = 3
+
+        def submit(self, function, *arguments):
+            return type("Done", (), {"result": lambda self: function(*arguments)})()
+
+    results = map_in_order(
+        Immediate(), lambda item, factor: item * factor, (drawn.append(i) or i for i in range(50)), 2
+    )
+    assert next(results) == 0 and len(drawn) == 6
+    assert [*results] == [2 * i for i in range(1, 50)]
