@@ -103,10 +103,9 @@ def run(model_args: ModelArguments, data_args: DataArguments, expansion_args: Ex
     if data_args.counts_file and os.path.exists(data_args.counts_file):
         counts = WordCounts.load(data_args.counts_file)
     else:
-        texts = (text for path in data_args.train_file for text in read_texts(path))
+        shards = batch_texts(text for path in data_args.train_file for text in read_texts(path))
         with open_executor(data_args.num_workers, data_args.dask_scheduler) as executor:
-            options = {} if executor is None else {"in_flight": count_tasks(executor)}
-            counts = count_words(batch_texts(texts), tokenizer.backend_tokenizer, executor, **options)
+            counts = count_words(shards, tokenizer.backend_tokenizer, executor, in_flight=count_tasks(executor))
         if data_args.counts_file:
             counts.save(data_args.counts_file)
 

@@ -103,8 +103,8 @@ def open_executor(num_workers: int = 1, dask_scheduler: str | None = None) -> It
         yield None
 
 
-def count_tasks(executor: Executor) -> int:
-    """Return how many tasks keep all workers busy; workers of a cluster may come and go."""
+def count_tasks(executor: Executor | None) -> int:
+    """Return how many tasks keep all workers busy; workers of a cluster may come and go. None is this process."""
     client: Any = getattr(executor, "_client", None)
     workers = getattr(executor, "_max_workers", 1) if client is None else sum(client.nthreads().values())
     return TASKS_PER_WORKER * max(1, workers)
