@@ -7,6 +7,7 @@ function of the values, or of their ranks in the resample.
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -159,7 +160,7 @@ class Predictions:
 
     def to_json(self) -> dict[str, Any]:
         """Return a compact form for a JSON file, with all examples in one line."""
-        ids = {name: ";".join(" ".join(map(str, row)) for row in getattr(self, name)) for name in ("gold", "predicted")}
+        ids = {name: ";".join(map(_write_ids, getattr(self, name))) for name in ("gold", "predicted")}
         numbers = {name: " ".join(f"{x:.9g}" for x in getattr(self, name)) for name in ("scores", "values")}
         return vars(self) | ids | numbers
 
@@ -167,11 +168,23 @@ class Predictions:
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Undo `to_json`."""
         ids = {
-            name: [[int(number) for number in row.split()] for row in content[name].split(";") if content["labels"]]
+            name: [_read_ids(row) for row in content[name].split(";") if content["labels"]]
             for name in ("gold", "predicted")
         }
         numbers = {name: [float(x) for x in content[name].split()] for name in ("scores", "values")}
         return cls(**content | ids | numbers)
+
+
+def _write_ids(ids: Sequence[int]) -> str:
+    """Return label ids as text: `0x7 3 0` are seven zeros, a three and a zero. Most words have the same label, O."""
+    runs = [(number, len(list(run))) for number, run in groupby(ids)]
+    return " ".join(f"{number}x{length}" if length > 1 else str(number) for number, length in runs)
+
+
+def _read_ids(text: str) -> list[int]:
+    """Undo `_write_ids`."""
+    runs = [run.partition("x") for run in text.split()]
+    return [int(number) for number, _, length in runs for _ in range(int(length or 1))]
 
 
 def join_predictions(parts: Sequence[Predictions]) -> Predictions:

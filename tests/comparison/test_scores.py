@@ -111,6 +111,10 @@ def test_predictions_survive_json_as_ids():
     assert len(text) < 4 * len(gold) + 200  # an id and a separator on each side
     sentences = Predictions.of_names([["O", "B-X"], ["O"]], [["B-X", "I-X", "O"], ["O"]], "entity_f1")
     assert Predictions.from_json(json.loads(json.dumps(sentences.to_json()))) == sentences
+    words = Predictions.of_names([["B-X", *["O"] * 12, "B-X"]], [["O"] * 14], "entity_f1")
+    content = json.loads(json.dumps(words.to_json()))
+    assert (content["predicted"], content["gold"]) == ("0 1x12 0", "1x14")
+    assert Predictions.from_json(content) == words
 
 
 @pytest.mark.parametrize("metric", ["macro_f1", "micro_f1"])
