@@ -148,10 +148,10 @@ def foresee_power(plan: Plan) -> str:
     """Return which difference a plan can detect, simulated before the first run."""
     sizes = [count_examples(task, plan) for task in plan.tasks.values()]
     pretrained, comparisons = len(plan.pretraining_seeds), len(plan.list_pairs())
-    seeds = None if plan.evaluation == "probe" else len(plan.seeds)
-    points = find_visible_difference(sizes, seeds, pretrained, comparisons, rows=max(2, len(plan.methods)))
     if not comparisons:
         return ""
+    seeds = None if plan.evaluation == "probe" else len(plan.seeds)
+    points = find_visible_difference(sizes, seeds, pretrained, comparisons, rows=max(2, len(plan.methods)))
     if points is None:
         return "This plan can test no difference: it has one seed. Take at least three."
     return (
