@@ -32,7 +32,7 @@ from hf_domain.training.stock_models import decode_labeled_rows_only
 # Of a step before its work: it loads libraries, data and an encoder. Ours, of the demo on one core.
 SECONDS_OF_START = 5.0
 FORWARD = 1 / 3
-# Seconds of masked LM relative to DAPT's, by row and by --method, from docs/papers.md: VarMAE 0.31 of 0.82, exBERT 0.88.
+# Seconds of masked LM relative to DAPT's, by row and --method, from docs/papers.md: VarMAE 0.31 of 0.82, exBERT 0.88.
 # 0 is for rows without masked LM of their own, which an advised budget leaves out. Where such a method does train with
 # masked LM (gmap_mlm, rada_mlm), its steps count as DAPT's.
 STEP_COSTS = {"varmae": 0.38, "exbert": 1.07, "fine_tune": 0.0, "average": 0.0, "gmap": 0.0, "rada": 0.0}
