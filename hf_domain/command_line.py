@@ -50,6 +50,7 @@ COMMANDS = {
     "explore": ("explore", "Show on a local page what a model, a vocabulary, a datastore or a comparison does."),
     "report_forgetting": ("report_forgetting", "Measure how much general language adapted encoders forgot."),
     "publish": ("publish", "Publish a model of a comparison, with its results on the card."),
+    "publish_results": ("publish_results", "Publish the raw results of a comparison as a dataset."),
     "export": ("run_export", "Export a model to ONNX (also in int8) or torch.export."),
 }
 

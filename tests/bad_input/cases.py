@@ -735,6 +735,15 @@ OTHERS = [
     Case("publish", "plan of another version", ("plan.json",), files={"comparison/plan.json": "{}"}),
     Case("publish", "output is the comparison", ("comparison",), {"output_dir": "comparison"}),
     Case("publish", "output holds something else", ("encoder",), {"output_dir": "encoder"}),
+    Case("publish_results", "no comparison", ("nowhere",), {"comparison": "nowhere"}),
+    Case("publish_results", "folder that is no comparison", ("encoder",), {"comparison": "encoder"}),
+    Case("publish_results", "nothing run", ("comparison", "plan.json")),
+    Case("publish_results", "no score", ("comparison", "score"), files=make_comparison('{"status": ')),
+    Case("publish_results", "results are deep", ("comparison", "score"), files=make_comparison(DEEP)),
+    Case("publish_results", "plan is broken", ("plan.json",), files={"comparison/plan.json": "{"}),
+    Case("publish_results", "plan of another version", ("plan.json",), files={"comparison/plan.json": "{}"}),
+    Case("publish_results", "output is the comparison", ("comparison",), {"output_dir": "comparison"}),
+    Case("publish_results", "output holds something else", ("encoder",), {"output_dir": "encoder"}),
     Case("export", "unknown head", ("--head", "tail"), {"head": "tail"}),
     Case("export", "head that was not trained", ("qa_outputs", "fine-tune"), {"head": "question_answering"}),
     Case("export", "decoder", ("gpt2",), {"model_name_or_path": "decoder"}),
@@ -953,6 +962,7 @@ PLANS = [
 
 COMMAND = [
     Case("mlm", "no option at all", ("--model_name_or_path",), arguments=[]),
+    Case("publish_results", "no option at all", ("--comparison",), arguments=[]),
     Case("publish", "no option at all", ("--comparison",), arguments=[]),
     Case("mlm", "two run files", ("run.yaml",), files={"run.yaml": write_run()}, arguments=["run.yaml", "run.yaml"]),
     Case(

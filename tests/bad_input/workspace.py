@@ -126,6 +126,7 @@ COMMANDS: dict[str, dict[str, Any]] = {
         "limits": "all",
         "example": "the [MASK]",
     },
+    "publish_results": {"comparison": "comparison", "output_dir": "out"},
     "export": {"model_name_or_path": "classifier", "output_dir": "out"},
     "quickstart": {
         "model_name_or_path": "encoder",
