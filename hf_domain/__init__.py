@@ -56,7 +56,7 @@ if TYPE_CHECKING:
         VarMAEModel,
     )
     from hf_domain.prediction import predict
-    from hf_domain.tokenization import expand_vocabulary
+    from hf_domain.vocabulary import expand_vocabulary
 
 __version__ = "0.1.0"
 __all__ = [
@@ -103,7 +103,7 @@ FUNCTIONS = {
     "advise": "advice",
     "build_datastore": "datastore",
     "compare": "comparison.in_python",
-    "expand_vocabulary": "tokenization",
+    "expand_vocabulary": "vocabulary",
     "load_corpus": "data.corpora",
     "predict": "prediction",
 }

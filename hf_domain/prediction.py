@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, overload
 
 import torch
 from datasets import Dataset, DatasetDict
@@ -27,9 +27,9 @@ from transformers import (
 )
 
 from hf_domain.data.classification import decode_logits, name_predictions, tokenize_texts
-from hf_domain.data.file_loading import load_rows
+from hf_domain.data.file_loading import load_table
 from hf_domain.data.named_entities import prepare_for_words, tokenize_words
-from hf_domain.data.objects import Rows
+from hf_domain.data.objects import Rows, Splits, has_splits
 from hf_domain.data.question_answering import check_questions, cut_windows, find_answers, tokenize_questions
 from hf_domain.data.text_columns import find_text_columns
 from hf_domain.gmap.reader import load_memory_reader
@@ -58,6 +58,21 @@ class Task:
     """Takes Trainer's output, the tokenized rows, the rows and the configuration; returns the result of each row."""
 
 
+@overload
+def predict(
+    model: str | os.PathLike | PreTrainedModel,
+    data: Splits,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    datastore: str | None = None,
+    num_passages: int = 10,
+    text_columns: str | None = None,
+    max_seq_length: int | None = None,
+    batch_size: int = 32,
+    progress: bool = True,
+    **hub_options: Any,
+) -> DatasetDict: ...
+@overload
 def predict(
     model: str | os.PathLike | PreTrainedModel,
     data: Rows,
@@ -70,14 +85,27 @@ def predict(
     batch_size: int = 32,
     progress: bool = True,
     **hub_options: Any,
-) -> Dataset:
+) -> Dataset: ...
+def predict(
+    model: str | os.PathLike | PreTrainedModel,
+    data: Rows | Splits,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    datastore: str | None = None,
+    num_passages: int = 10,
+    text_columns: str | None = None,
+    max_seq_length: int | None = None,
+    batch_size: int = 32,
+    progress: bool = True,
+    **hub_options: Any,
+) -> Dataset | DatasetDict:
     """Label data with a fine-tuned model.
 
     Args:
         model: A folder, a name on the Hub, or a model with a head for sequence classification, token classification or
             question answering.
-        data: Texts or rows, see `load_rows`. Token classification reads `tokens`, lists of words, or texts, which are
-            split into words and punctuation. Question answering reads `question` and `context`.
+        data: Texts or rows, see `load_rows`, or splits of them. Token classification reads `tokens`, lists of words, or
+            texts, which are split into words and punctuation. Question answering reads `question` and `context`.
         tokenizer: Default: the tokenizer saved with the model.
         datastore: Folder of the passages that a RADA reads.
         num_passages: Number of passages to retrieve for a row.
@@ -88,8 +116,9 @@ def predict(
         hub_options: For `from_pretrained`: `revision`, `token`, `trust_remote_code`.
 
     Returns:
-        The rows in their order, with two new columns. `prediction` is a label, a list of labels, a value, the tags of
-        the words, or an answer. `probabilities` are those of every label, of each word's tag, or of the answer.
+        The rows, or the splits, in their order, with two new columns. `prediction` is a label, a list of labels, a
+        value, the tags of the words, or an answer. `probabilities` are those of every label, of each word's tag, or of
+        the answer.
 
     Raises:
         FileNotFoundError: A file is missing.
@@ -110,36 +139,39 @@ def predict(
         task = find_task([type(model).__name__], type(model).__name__)
         tokenizer = tokenizer or AutoTokenizer.from_pretrained(model.name_or_path, **hub_options)
     check_tokenizer_fits(tokenizer, network)
-    rows = load_rows(data)
-    rows = rows if isinstance(rows, Dataset) else Dataset.from_list(list(rows))
     length = min(max_seq_length or LONGEST, tokenizer.model_max_length, count_positions(network) or LONGEST)
-    rows, columns = task.prepare(rows, text_columns)
-    tokenize = partial(task.tokenize, columns=columns, own_tokenizer=tokenizer, max_seq_length=length)
-
     passage_args = PassageArguments(datastore=datastore, num_passages=num_passages)
     passages = load_passage_reader(passage_args, network, tokenizer, PLAIN)
     memory = load_memory_reader(network, None, token=hub_options.get("token"))
-    splits = DatasetDict(test=rows)
-    if passages is not None:
-        splits = passages.look_up(splits, columns)
-    with tempfile.TemporaryDirectory() as folder:
-        args = TrainingArguments(
-            folder,
-            per_device_eval_batch_size=batch_size,
-            report_to="none",
-            disable_tqdm=not progress,
-            dataloader_pin_memory=torch.cuda.is_available(),  # without a GPU, torch warns about it
-        )
-        inputs = read = map_splits(splits, tokenize, args, DataArguments(), tokenizer=tokenizer)
-        collator = task.collator(tokenizer)
-        if memory is not None:
-            inputs = memory.add_inputs(read, splits, tokenize, args, DataArguments())
-            collator = memory.collate(collator)
+
+    def label(rows: Dataset) -> Dataset:
+        rows, columns = task.prepare(rows, text_columns)
+        tokenize = partial(task.tokenize, columns=columns, own_tokenizer=tokenizer, max_seq_length=length)
+        splits = DatasetDict(test=rows)
         if passages is not None:
-            collator = passages.collate(collator)
-        output = Trainer(network, args, data_collator=collator).predict(inputs["test"])
-    labels = task.decode(output, read["test"], rows, network.config)
-    return Dataset.from_list([{**row, **label} for row, label in zip(rows, labels, strict=True)])
+            splits = passages.look_up(splits, columns)
+        with tempfile.TemporaryDirectory() as folder:
+            args = TrainingArguments(
+                folder,
+                per_device_eval_batch_size=batch_size,
+                report_to="none",
+                disable_tqdm=not progress,
+                dataloader_pin_memory=torch.cuda.is_available(),  # without a GPU, torch warns about it
+            )
+            inputs = read = map_splits(splits, tokenize, args, DataArguments(), tokenizer=tokenizer)
+            collator = task.collator(tokenizer)
+            if memory is not None:
+                inputs = memory.add_inputs(read, splits, tokenize, args, DataArguments())
+                collator = memory.collate(collator)
+            if passages is not None:
+                collator = passages.collate(collator)
+            output = Trainer(network, args, data_collator=collator).predict(inputs["test"])
+        labels = task.decode(output, read["test"], rows, network.config)
+        return Dataset.from_list([{**row, **label} for row, label in zip(rows, labels, strict=True)])
+
+    if has_splits(data):
+        return DatasetDict({str(split): label(load_table(rows, str(split))) for split, rows in data.items()})
+    return label(load_table(data))
 
 
 def find_task(architectures: list[str] | None, name: str) -> Task:

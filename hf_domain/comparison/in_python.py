@@ -1,6 +1,5 @@
 """Compare methods in Python: what `hf-domain compare` does, with objects."""
 
-import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,11 +11,11 @@ import yaml
 
 from hf_domain.comparison.answer import answer
 from hf_domain.comparison.engine import run_comparison
-from hf_domain.comparison.plan_loading import load_plan
+from hf_domain.comparison.objects import Files, Tasks, find_file, place_corpus, place_tasks, write_files
+from hf_domain.comparison.plan_loading import ONLY_CORPUS, load_plan
 from hf_domain.comparison.report import make_tables, write_report
 from hf_domain.comparison.summary import Report
-from hf_domain.data.file_loading import load_rows
-from hf_domain.data.objects import Rows
+from hf_domain.data.objects import Rows, Splits
 from hf_domain.files import write_text
 from hf_domain.methods import BASELINE, NO_ADAPTATION
 
@@ -41,8 +40,8 @@ class Comparison:
 
 def compare(
     encoder: str | os.PathLike,
-    corpus: Rows,
-    tasks: Mapping[str, str | os.PathLike | Mapping[str, Rows]],
+    corpus: Rows | Splits,
+    tasks: Tasks,
     methods: Iterable[str] | Mapping[str, Mapping[str, Any] | None] = (NO_ADAPTATION, BASELINE, "varmae"),
     *,
     output_dir: str | os.PathLike,
@@ -54,8 +53,9 @@ def compare(
 
     Args:
         encoder: A folder or a name on the Hub.
-        corpus: Text of the domain, see `load_rows`.
-        tasks: By name, a folder with train, validation and test .jsonl, or the rows of these three.
+        corpus: Text of the domain, see `load_corpus`.
+        tasks: A folder with train, validation and test .jsonl, or the rows of these three as a `DatasetDict` or a
+            dictionary; several folders; or tasks by their names.
         methods: Names of recipes; or rows of the report, with their options as a plan has them.
         output_dir: Folder for the plan, the data that are no files, and the results.
         num_tokens: Tokens that each method trains on.
@@ -67,11 +67,12 @@ def compare(
         RuntimeError: A run failed; the same call tries it again.
         ValueError: The plan has problems.
     """
-    folder = Path(output_dir)
+    folder, files = Path(output_dir), Files()
+    place = place_corpus(corpus, "corpus", files)
     content = {
         "encoder": find_file(encoder) if Path(encoder).is_dir() else os.fspath(encoder),
-        "corpus": find_file(corpus) if is_path(corpus) else "corpus.jsonl",
-        "tasks": {name: {"folder": find_file(task) if is_path(task) else name} for name, task in tasks.items()},
+        **({"corpus": place} if isinstance(place, str) else {"corpora": {ONLY_CORPUS: place}}),
+        "tasks": {name: {"folder": task} for name, task in place_tasks(tasks, files).items()},
         "methods": {name: row and dict(row) for name, row in methods.items()}
         if isinstance(methods, Mapping)
         else dict.fromkeys(methods),
@@ -82,12 +83,8 @@ def compare(
     # A plan that was refused has no results, and may be corrected.
     if (results / "plan.json").is_file() and path.read_text(encoding="utf-8") != text:
         raise FileExistsError(f"output_dir must be a new folder or hold this plan, but {path} is another: name another")
-    if not is_path(corpus):
-        write_rows(corpus, folder / "corpus.jsonl", "corpus")
-    for name, task in tasks.items():
-        for split, rows in task.items() if isinstance(task, Mapping) else ():
-            write_rows(rows, folder / name / f"{split}.jsonl", f"{split} of {name}")
     folder.mkdir(parents=True, exist_ok=True)
+    write_files(files, folder)
     write_text(path, text)
     run_comparison(load_plan(path, results), results, num_processes=num_processes)
     report = write_report(results)
@@ -103,20 +100,3 @@ def compare(
         for seeds, score in by_seed.items()
     ]
     return Comparison(report, make_tables(report), pd.DataFrame(scores), results)
-
-
-def is_path(data: Any) -> bool:
-    """Return whether data is the place of a file or folder, and not the data itself."""
-    return isinstance(data, (str, os.PathLike))
-
-
-def find_file(path: Any) -> str:
-    """Return a path that a plan in any folder can name."""
-    return str(Path(path).resolve())
-
-
-def write_rows(rows: Rows, file: Path, name: str) -> None:
-    """Write texts or rows as JSON lines."""
-    lines = [json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in load_rows(rows, name)]
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_text(file, "".join(lines))

@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerBase
 from hf_domain.clusters import count_tasks, map_in_order
 from hf_domain.data.file_loading import load_files, load_rows
 from hf_domain.data.masking import check_mask_token
-from hf_domain.data.objects import Rows
+from hf_domain.data.objects import Rows, Splits, choose_splits, has_splits
 from hf_domain.data.text_columns import find_document_columns
 
 DOCUMENTS_PER_BATCH = 1000  # the default of `Dataset.map`: the documents that are packed together
@@ -30,7 +30,7 @@ BATCHES_PER_TASK = 4  # batches that workers tokenize between two writes
 
 
 def load_corpus(
-    data: Rows | DatasetDict | IterableDatasetDict | None = None,
+    data: Rows | Splits | None = None,
     validation_data: Rows | None = None,
     *,
     dataset_name: str | None = None,
@@ -44,8 +44,7 @@ def load_corpus(
     """Load the documents of a corpus.
 
     Args:
-        data: The training documents, see `load_rows`, or a `DatasetDict` with the split `train` and perhaps
-            `validation`.
+        data: The training documents, see `load_rows`, or a `DatasetDict`, see `choose_splits`.
         validation_data: See `load_rows`. Default: a part of the training documents.
         dataset_name: A dataset of the Hub, or the folder of a dataset, instead of data.
         text_column: The column to read, or two as first,second. Default: see `find_document_columns`.
@@ -77,12 +76,8 @@ def load_corpus(
     corpus: dict[str, Any] = {}
     if dataset_name is not None:
         data = load_dataset(dataset_name, dataset_config_name, streaming=streaming, **load_options)
-    if isinstance(data, (DatasetDict, IterableDatasetDict)):
-        corpus = {split: data[split] for split in ("train", "validation") if split in data}
-        if "train" not in corpus:
-            raise ValueError(
-                f"a corpus must have the split train, but this dataset has {', '.join(data)}. Use another dataset."
-            )
+    if has_splits(data):
+        corpus = dict(choose_splits(data))
     else:
         corpus["train"] = load_rows(data, "data", streaming=streaming, **load_options)
     if validation_data is not None:
@@ -106,7 +101,7 @@ def read_texts(path: str) -> Iterator[str]:
 
 
 def tokenize_corpus(
-    corpus: Rows | DatasetDict | IterableDatasetDict,
+    corpus: Rows | Splits,
     tokenizer: PreTrainedTokenizerBase,
     *,
     max_seq_length: int = 128,
@@ -150,7 +145,7 @@ def tokenize_corpus(
             f"cls_token={tokenizer.cls_token}, sep_token={tokenizer.sep_token}. Set them, or use line_by_line."
         )
     check_length(tokenizer, max_seq_length)
-    if not isinstance(corpus, (DatasetDict, IterableDatasetDict)):
+    if not has_splits(corpus):
         corpus = load_corpus(corpus, validation_split_percentage=0)
     columns = ["input_ids", "word_ids"] if whole_words else ["input_ids"]
     options: dict[str, Any] = {

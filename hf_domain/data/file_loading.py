@@ -84,6 +84,12 @@ def load_rows(
     return make_dataset(data, name)
 
 
+def load_table(data: Rows, name: str = "data") -> Dataset:
+    """Load data as `load_rows` does, a stream to its end."""
+    rows = load_rows(data, name)
+    return rows if isinstance(rows, Dataset) else Dataset.from_list(list(rows))
+
+
 def load_files(
     patterns: str | Sequence[str], *, streaming: bool = False, **load_options: Any
 ) -> Dataset | IterableDataset:

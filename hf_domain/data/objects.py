@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, Union
 
 from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
 from pyarrow import ArrowException
@@ -22,6 +22,8 @@ Rows: TypeAlias = Union[
     IterableDataset,
 ]
 """A path or a glob, a list of paths, texts, rows, a table, or a function that yields texts or rows."""
+Splits: TypeAlias = DatasetDict | IterableDatasetDict
+"""Several tables by the names of their splits."""
 
 
 def find_paths(data: Any) -> list[str] | None:
@@ -34,6 +36,26 @@ def find_paths(data: Any) -> list[str] | None:
     if isinstance(data, (list, tuple)) and data and all(isinstance(item, os.PathLike) for item in data):
         return [os.fspath(path) for path in data]
     return None
+
+
+def has_splits(data: Any) -> TypeGuard[Splits]:
+    """Return whether data is several splits."""
+    return isinstance(data, (DatasetDict, IterableDatasetDict))
+
+
+def choose_splits(data: Splits, name: str = "a corpus") -> dict[str, Dataset | IterableDataset]:
+    """Return the splits that a corpus is made of: `train`, or the only split, and `validation` if there is one.
+
+    Raises:
+        ValueError: There is no `train` but several other splits, or none at all.
+    """
+    if len(data) == 1:
+        return {"train": next(iter(data.values()))}
+    if "train" not in data:
+        raise ValueError(
+            f"{name} must have the split train or only one split, but has {', '.join(data) or 'none'}. Pass one split."
+        )
+    return {split: data[split] for split in ("train", "validation") if split in data}
 
 
 def make_dataset(data: Any, name: str = "data") -> Dataset | IterableDataset:
@@ -50,7 +72,7 @@ def make_dataset(data: Any, name: str = "data") -> Dataset | IterableDataset:
     """
     if isinstance(data, (Dataset, IterableDataset)):
         return data
-    if isinstance(data, (DatasetDict, IterableDatasetDict)):
+    if has_splits(data):
         raise TypeError(
             f"{name} must be one split, but is a {type(data).__name__} of {', '.join(data)}. Choose one split"
         )

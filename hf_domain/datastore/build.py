@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from hf_domain.data.file_loading import load_rows
-from hf_domain.data.objects import Rows
+from hf_domain.data.objects import Rows, Splits, choose_splits, has_splits
 from hf_domain.datastore.analysis import Analyzer, choose_analyzer
 from hf_domain.datastore.elasticsearch_index import connect
 from hf_domain.datastore.manifest import MANIFEST, TOKENIZER, Manifest, chain_hashes, read_manifest
@@ -30,7 +30,7 @@ COMMIT_SHARE = 1 / 16  # and at least this share of the datastore, so that 100 G
 
 
 def build_datastore(
-    documents: Rows,
+    documents: Rows | Splits,
     folder: str | os.PathLike,
     tokenizer: PreTrainedTokenizerBase,
     *,
@@ -49,7 +49,8 @@ def build_datastore(
     same call continues there.
 
     Args:
-        documents: Rows with one text each, in the same order in every call: files or an object, see `load_rows`.
+        documents: Rows with one text each, in the same order in every call: files or an object, see `load_rows`. Of
+            several splits, `train`.
         folder: Where the datastore will be; must not exist.
         tokenizer: The tokenizer of the encoder that will read the passages.
         text_column: Column of the text. Blank documents are counted and give no passage.
@@ -80,7 +81,7 @@ def build_datastore(
         import_tantivy()
     else:
         connect(engine, client)
-    documents = load_rows(documents, "documents")
+    documents = choose_splits(documents)["train"] if has_splits(documents) else load_rows(documents, "documents")
     rows = read_documents(documents, text_column, id_column, 0)
     first = list(itertools.islice(rows, LOOKED_AT))
     analyzer = _find_analyzer(analyzer, [text for _, text in first])

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from datasets import Dataset, DatasetDict, Features, IterableDataset, List, Value
+from datasets import Dataset, DatasetDict, Features, List, Value
 
-from hf_domain.data.file_loading import load_rows
-from hf_domain.data.objects import Rows
+from hf_domain.data.file_loading import load_table
+from hf_domain.data.objects import Rows, Splits, has_splits
 from hf_domain.datastore.splitting import split_texts
 from hf_domain.datastore.store import Datastore
 
@@ -28,7 +28,7 @@ APART_ASCII = {number: None for number in range(128) if not chr(number).isalnum(
 
 
 def add_passages(
-    dataset: Rows | DatasetDict,
+    dataset: Rows | Splits,
     datastore: Datastore,
     text_columns: str | Sequence[str],
     k: int = 10,
@@ -55,17 +55,15 @@ def add_passages(
     Raises:
         ValueError: A column is missing, the datastore is empty, or k is not positive.
     """
-    if isinstance(dataset, DatasetDict):
+    if has_splits(dataset):
         options: dict[str, Any] = {"max_query_terms": max_query_terms, "num_proc": num_proc}
         return DatasetDict(
             {
-                split: _add_passages(rows, datastore, text_columns, k, split, **options)
+                split: _add_passages(load_table(rows), datastore, text_columns, k, split, **options)
                 for split, rows in dataset.items()
             }
         )
-    rows = load_rows(dataset, "dataset")
-    if isinstance(rows, IterableDataset):
-        rows = Dataset.from_list(list(rows))
+    rows = load_table(dataset, "dataset")
     return _add_passages(rows, datastore, text_columns, k, str(rows.split or "dataset"), max_query_terms, num_proc)
 
 

@@ -139,8 +139,9 @@ def test_the_command_writes_a_plan_that_a_comparison_takes(files, monkeypatch, c
     ("changes", "message"),
     [
         ({"hours": 0}, "hours must be above 0, but is 0"),
-        ({"tasks": []}, "tasks must be one or more folders with different names, but are none"),
-        ({"tasks": ["animals", "other/animals"]}, "tasks must be one or more folders with different names"),
+        ({"tasks": []}, "tasks must be one or more, but are none"),
+        ({"tasks": ["animals", "other/animals"]}, "tasks must be folders with different names"),
+        ({"general": "corpus.txt"}, "general text and corpus must be different files, but both are corpus.txt"),
         ({"corpus": "nowhere.txt"}, "there is no file"),
         ({"tasks": ["nowhere"]}, "there is no file"),
     ],

@@ -1,19 +1,22 @@
 """Every function that reads data takes what docs/python.md says, and finds the same in every form."""
 
+import inspect
 import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-import yaml
-from datasets import Dataset, DatasetDict
+from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 from script_runs import save_tiny_bert
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 import hf_domain
+from hf_domain import tokenization
 from hf_domain.comparison import in_python
+from hf_domain.comparison.objects import name_labels, name_tasks, place_tasks
+from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.data.corpora import load_corpus, tokenize_corpus
 from hf_domain.datastore import add_passages, build_datastore
 
@@ -21,16 +24,21 @@ pytest.importorskip("tantivy")
 TEXTS = SENTENCES * 4
 
 
-def list_cells():
-    """Yield form, function and whether the page says that it works."""
+ROWS = [{"text": f"{text} {number}", "label": "abc"[number % 3]} for number, text in enumerate(SENTENCES * 2)]
+SPLITS = ("train", "validation", "test")
+
+
+def list_cells(heading):
+    """Yield form and function of each cell of a table, all of which say that it works."""
     page = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
-    lines = page.partition("| | load_corpus")[2].splitlines()
-    functions = [name.strip() for name in f"load_corpus{lines[0]}".strip("|").split("|")]
-    for line in lines[2:]:
+    first, _, *lines = page.partition(f"{heading}\n")[2].partition("\n| |")[2].splitlines()
+    functions = [name.strip() for name in first.strip("|").split("|")]
+    for line in lines:
         if not line.startswith("|"):
             return
         form, *marks = (cell.strip() for cell in line.strip("|").split("|"))
-        yield from ((form, function, mark == "✓") for function, mark in zip(functions, marks, strict=True))
+        assert set(marks) == {"✓"}
+        yield from ((form, function) for function, _ in zip(functions, marks, strict=True))
 
 
 def write_file(place):
@@ -56,18 +64,26 @@ def adapt(data, place):
     return json.loads((folder / "all_results.json").read_text())["eval_samples"]
 
 
-def compare(data, place):
-    """Return the texts of the file that the plan names."""
-    folder = place.folder / "comparison"
+def compare(data, place, tasks=None):
+    """Return the documents and the examples that the plan names."""
+    found = []
 
-    def stop(path, results):
+    def read(plan, folder, num_processes):
+        corpus = plan.corpora["domain"]
+        found.append(load_corpus(str(plan.folder / corpus.train_file), validation_split_percentage=0)["train"][:])
+        found.append(corpus.validation_file and read_lines(plan.folder / corpus.validation_file))
+        for task in plan.tasks.values():
+            found.append([read_lines(plan.folder / task.get_file(split)) for split in SPLITS])
         raise InterruptedError
 
-    place.monkeypatch.setattr(in_python, "load_plan", stop)
+    place.monkeypatch.setattr(in_python, "run_comparison", read)
     with pytest.raises(InterruptedError):
-        hf_domain.compare(place.encoder, data, {"task": str(place.folder)}, output_dir=folder)
-    corpus = folder / yaml.safe_load((folder / "plan.yaml").read_text())["corpus"]
-    return load_corpus(corpus, validation_split_percentage=0)["train"]["text"][:]
+        hf_domain.compare(place.encoder, data, tasks or {"mine": SPLIT}, output_dir=place.folder / "comparison")
+    return found
+
+
+def read_lines(file):
+    return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 def search(data, place):
@@ -78,14 +94,20 @@ def search(data, place):
 def predict(data, place):
     config = AutoConfig.from_pretrained(place.encoder, num_labels=2)
     model = AutoModelForSequenceClassification.from_config(config)
-    return len(hf_domain.predict(model, data, place.tokenizer)["prediction"])
+    found = hf_domain.predict(model, data, place.tokenizer)
+    return len(found["train"] if isinstance(found, DatasetDict) else found)
 
 
-def advise(data, place):
-    with pytest.raises(ValueError, match="acl"):
-        hf_domain.advise(place.encoder, data, [place.folder / "acl"])
+def advise(data, place, tasks=None):
+    """Return the facts, and the plan with the content of the files that it names."""
+    advice = hf_domain.advise(place.encoder, data, tasks or {"mine": SPLIT}, max_seq_length=16)
+    plan = load_plan(advice.save(place.folder / "advice"))
+    corpus = load_corpus(str(plan.folder / plan.corpora["domain"].train_file), validation_split_percentage=0)
+    task = [read_lines(plan.folder / task.get_file(split)) for task in plan.tasks.values() for split in SPLITS]
+    return advice.facts.corpus, corpus["train"][:], task
 
 
+SPLIT = dict.fromkeys(SPLITS, ROWS)
 FUNCTIONS = {
     "load_corpus": lambda data, _: [row["text"] for row in load_corpus(data, SENTENCES)["train"]],
     "tokenize_corpus": lambda data, place: list(tokenize_corpus(data, place.tokenizer, max_seq_length=16)["train"]),
@@ -99,11 +121,11 @@ FUNCTIONS = {
     "predict": predict,
     "advise": advise,
 }
-CELLS = [*list_cells()]
+TEXT_CELLS = [*list_cells("## Texts")]
 
 
-def test_the_page_has_every_form_and_function():
-    assert {(form, name) for form, name, _ in CELLS} == {(form, name) for form in FORMS for name in FUNCTIONS}
+def test_the_table_has_every_form_and_function():
+    assert {*TEXT_CELLS} == {(form, name) for form in FORMS for name in FUNCTIONS}
 
 
 @pytest.fixture(scope="module")
@@ -111,18 +133,135 @@ def encoder(tmp_path_factory):
     return save_tiny_bert(tmp_path_factory.mktemp("encoder"), SENTENCES)
 
 
-@pytest.mark.parametrize(("form", "name", "works"), CELLS, ids=[f"{name}-{form}" for form, name, _ in CELLS])
-def test_every_function_takes_what_the_page_says(form, name, works, encoder, tmp_path, monkeypatch):
+@pytest.fixture
+def place(encoder, tmp_path, monkeypatch):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    place = SimpleNamespace(folder=tmp_path, encoder=encoder, monkeypatch=monkeypatch, tokenizer=make_bert_tokenizer())
-    data = FORMS[form](place)
-    if not works:
-        with pytest.raises(TypeError, match=r"must be .* but (is|got|has)"):
-            FUNCTIONS[name](data, place)
-        return
-    found = FUNCTIONS[name](data, place)
-    assert found or name == "advise"  # which has no result for a task that does not exist
-    other = SimpleNamespace(**vars(place) | {"folder": tmp_path / "list"})
+    return SimpleNamespace(folder=tmp_path, encoder=encoder, monkeypatch=monkeypatch, tokenizer=make_bert_tokenizer())
+
+
+def move(place):
+    """Return another place, for the same call again."""
+    other = SimpleNamespace(**vars(place) | {"folder": place.folder / "other"})
     other.folder.mkdir()
-    reference = FORMS["path of a file" if name == "advise" else "list"](other)
-    assert found == FUNCTIONS[name](reference, other)
+    return other
+
+
+@pytest.mark.parametrize(("form", "name"), TEXT_CELLS, ids=[f"{name}-{form}" for form, name in TEXT_CELLS])
+def test_every_function_finds_the_same_texts_in_every_form(form, name, place):
+    found = FUNCTIONS[name](FORMS[form](place), place)
+    assert found and found == FUNCTIONS[name](TEXTS, move(place))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_holds_no_texts_is_refused(name, place):
+    with pytest.raises(TypeError, match=r"must be a path, texts, .* but has the type int"):
+        FUNCTIONS[name](3, place)
+
+
+def test_splits_of_a_corpus_are_its_training_and_validation_data(place):
+    """Without `train`, only a single split is clear; of the others only validation is kept out of training."""
+    splits = {name: Dataset.from_dict({"text": [f"{name} {text}" for text in TEXTS]}) for name in SPLITS}
+    train, validation, *_ = compare(DatasetDict(splits), place)
+    assert train["text"] == splits["train"]["text"][:] and validation == list(splits["validation"])
+    built = build_datastore(DatasetDict(splits), place.folder / "datastore", place.tokenizer)
+    assert built.manifest.num_documents == len(TEXTS)
+    assert [row["text"] for row in hf_domain.load_corpus(DatasetDict(dev=splits["test"]))["train"]]
+    for name in ("load_corpus", "expand_vocabulary", "build_datastore", "compare", "advise"):
+        with pytest.raises(ValueError, match="must have the split train or only one split, but has validation, test"):
+            FUNCTIONS[name](DatasetDict({split: splits[split] for split in SPLITS[1:]}), place)
+
+
+def test_splits_are_labeled_apart(place):
+    config = AutoConfig.from_pretrained(place.encoder, num_labels=2)
+    model = AutoModelForSequenceClassification.from_config(config).eval()
+    splits = DatasetDict(a=Dataset.from_dict({"text": TEXTS[:3]}), b=Dataset.from_dict({"text": TEXTS[3:]}))
+    found = hf_domain.predict(model, splits, place.tokenizer)
+    assert [*found] == ["a", "b"] and len(found["a"]) == 3
+    single = hf_domain.predict(model, TEXTS, place.tokenizer)
+    assert [*found["a"]["prediction"], *found["b"]["prediction"]] == single["prediction"][:]
+
+
+def test_options_of_vocabulary_expansion_are_all_there():
+    """The function that takes any form of corpus has every option of the one that takes texts, with its default."""
+    known, own = (
+        dict(inspect.signature(f).parameters) for f in (tokenization.expand_vocabulary, hf_domain.expand_vocabulary)
+    )
+    assert [(one.name, one.default) for one in known.values()] == [(one.name, one.default) for one in own.values()]
+
+
+# ---------------------------------------------------------------------------------------------------------------- tasks
+
+
+def write_split(rows, place, name):
+    file = place.folder / "task" / f"{name}.jsonl"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(file)
+
+
+def write_task(place):
+    for split in SPLITS:
+        write_split(ROWS, place, split)
+    return str(place.folder / "task")
+
+
+SPLIT_FORMS = {
+    "path of a file": write_split,
+    "list": lambda rows, *_: rows,
+    "DataFrame": lambda rows, *_: pd.DataFrame(rows),
+    "Dataset": lambda rows, *_: Dataset.from_list(rows),
+    "IterableDataset": lambda rows, *_: Dataset.from_list(rows).to_iterable_dataset(),
+    "generator": lambda rows, *_: (row for row in rows),
+}
+TASK_FORMS = {
+    "folder": write_task,
+    "DatasetDict": lambda _: DatasetDict({split: Dataset.from_list(ROWS) for split in SPLITS}),
+    **{
+        f"{form} for each split": lambda place, make=make: {split: make(ROWS, place, split) for split in SPLITS}
+        for form, make in SPLIT_FORMS.items()
+    },
+}
+
+
+TASK_FUNCTIONS = {
+    "compare": lambda task, place: compare(TEXTS, place, task),
+    "advise": lambda task, place: advise(TEXTS, place, task),
+}
+TASK_CELLS = [*list_cells("## Tasks")]
+
+
+def test_the_table_of_tasks_has_every_form_and_function():
+    assert {*TASK_CELLS} == {(form, name) for form in TASK_FORMS for name in TASK_FUNCTIONS}
+
+
+@pytest.mark.parametrize(("form", "name"), TASK_CELLS, ids=[f"{name}-{form}" for form, name in TASK_CELLS])
+def test_every_function_finds_the_same_task_in_every_form(form, name, place):
+    found = TASK_FUNCTIONS[name](TASK_FORMS[form](place), place)
+    assert found and found == TASK_FUNCTIONS[name]({"task": SPLIT}, move(place))
+
+
+def test_tasks_have_names(place):
+    """A single task has the name of its folder, or `task`."""
+
+    def name(tasks):
+        return [*name_tasks(tasks)]
+
+    assert name("some/acl") == name(["some/acl"]) == name(Path("some/acl")) == ["acl"]
+    assert name(SPLIT) == ["task"] and name({"acl": SPLIT, "other": "some/acl"}) == ["acl", "other"]
+    assert name({"train": "a", "intents": "b"}) == ["train", "intents"]
+    with pytest.raises(ValueError, match="different names, but are a/acl, b/acl"):
+        name(["a/acl", "b/acl"])
+    with pytest.raises(ValueError, match="tasks must be one or more, but are none"):
+        name([])
+    with pytest.raises(TypeError, match=r"tasks must be folders, or rows by the splits .*, but one is a dict"):
+        name(ROWS)
+    with pytest.raises(ValueError, match=r"a task must be a folder or have the splits .*, but mine has train, test"):
+        place_tasks({"mine": {"train": ROWS, "test": ROWS}}, {})
+
+
+def test_labels_stored_as_numbers_are_written_by_their_names():
+    classes = ClassLabel(names=["O", "B-x"])
+    rows = [{"tokens": ["a", "b"], "tags": [0, 1], "label": 1}, {"tokens": ["c"], "tags": [-1], "label": None}]
+    features = Features({"tokens": List(Value("string")), "tags": List(classes), "label": classes})
+    found = [*name_labels(Dataset.from_list(rows, features=features))]
+    assert [(row["tags"], row["label"]) for row in found] == [(["O", "B-x"], "B-x"), ([None], None)]

@@ -66,8 +66,10 @@ def test_splits_of_a_dataset_are_the_splits_of_the_corpus():
     }
     corpus = load_corpus(SENTENCES, SENTENCES[:1])
     assert (len(corpus["train"]), corpus["validation"]["text"][:]) == (len(SENTENCES), SENTENCES[:1])
-    with pytest.raises(ValueError, match="has test"):
-        load_corpus(DatasetDict(test=splits["test"]))
+    only = load_corpus(DatasetDict(test=splits["test"]), validation_split_percentage=0)
+    assert only["train"]["text"][:] == ["test"]
+    with pytest.raises(ValueError, match="but has validation, test"):
+        load_corpus(DatasetDict({name: splits[name] for name in ("validation", "test")}))
 
 
 @pytest.mark.parametrize(
