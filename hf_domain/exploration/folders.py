@@ -25,7 +25,8 @@ from hf_domain.training.run_folders import is_number, read_record
 
 logger = logging.getLogger(__name__)
 
-DELTA, MANIFEST, PLAN, REPORT = "vocabulary_delta.json", "datastore.json", "plan.json", "report.html"
+DELTA, MANIFEST, PLAN = "vocabulary_delta.json", "datastore.json", "plan.json"
+REPORTS = ("report.html", "report.md")  # a published comparison may have the second alone
 HOLDINGS = f"config.json, {DELTA}, {MANIFEST} or {PLAN}"
 
 
@@ -44,7 +45,7 @@ class Exploration:
     """Entries before the expansion, where the old tokenizer is not there."""
     datastore: str | None = None
     report: Path | None = None
-    """Of a comparison."""
+    """Of a comparison: a page, or Markdown with figures beside it."""
 
 
 def open_folder(folder: str, encoder: str | None = None, datastore: str | None = None) -> Exploration:
@@ -118,12 +119,15 @@ def find_place(folder: str) -> Path:
 
 def open_comparison(path: Path, title: str) -> Exploration:
     """Find the encoders and the fine-tuned models that a comparison kept, and its report."""
-    if not (path / REPORT).is_file():
-        raise FileNotFoundError(f"{path} must have a {REPORT}, but has none yet. Run hf-domain compare on its plan.")
+    report = next((path / name for name in REPORTS if (path / name).is_file()), None)
+    if report is None:
+        raise FileNotFoundError(
+            f"{path} must have a {' or a '.join(REPORTS)}, but has none yet. Run hf-domain compare on its plan."
+        )
     plan = read_json(path / PLAN)
     if "steps" not in plan:
         logger.warning(f"{path / PLAN} is of an earlier version and names no steps: the page shows the report alone")
-        return Exploration(title, report=path / REPORT)
+        return Exploration(title, report=report)
     results, start = read_results(path), path / plan["folder"] / plan["encoder"]
     place = str(start) if start.is_dir() else plan["encoder"]
     encoders = {f"before: {start.name}": place} if can_load(place, path) else {}
@@ -131,7 +135,7 @@ def open_comparison(path: Path, title: str) -> Exploration:
         if result.step.kind in ("pretraining", "average") and result.is_done and has_model(path, result):
             encoders[name] = str(path / "steps" / result.step.address)
     models = {task: str(path / "steps" / run.step.address) for task, run in find_models(path, results).items()}
-    return Exploration(title, encoders, models, encoders, report=path / REPORT)
+    return Exploration(title, encoders, models, encoders, report=report)
 
 
 def find_start(path: Path) -> str | None:

@@ -13,6 +13,7 @@ from hf_domain.exploration.folders import Exploration, list_vocabularies, load_m
 from hf_domain.exploration.rendering import (
     STYLE,
     format_bars,
+    format_figure,
     format_gates,
     format_labels,
     format_losses,
@@ -22,6 +23,7 @@ from hf_domain.exploration.rendering import (
     format_report,
     format_sides,
     format_words,
+    split_figures,
 )
 from hf_domain.modeling.modeling_rada import RadaForSequenceClassification, RadaPreTrainedModel
 from hf_domain.network import TRUE
@@ -187,7 +189,12 @@ def list_chosen(found: Exploration, chosen: Sequence[str]) -> list[tuple[str, An
 def add_report(gradio: Any, found: Exploration) -> None:
     """The report of a comparison, as it was written."""
     assert found.report is not None
-    gradio.HTML(format_report(found.report.read_text(encoding="utf-8")), padding=False)
+    text = found.report.read_text(encoding="utf-8")
+    if found.report.suffix == ".html":
+        gradio.HTML(format_report(text), padding=False)
+        return
+    for part in split_figures(text, found.report.parent):
+        gradio.Markdown(part) if isinstance(part, str) else gradio.HTML(format_figure(*part), padding=False)
 
 
 def add_vocabulary(gradio: Any, found: Exploration) -> None:

@@ -1,8 +1,11 @@
 """What the page shows, as HTML made of the plain data of views.py; every text of a user or a model is escaped."""
 
+import base64
 import html
+import re
 import statistics
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hf_domain.exploration.views import Gates, Piece
@@ -153,3 +156,22 @@ def format_labels(row: Mapping[str, Any]) -> str:
 def format_report(page: str) -> str:
     """Show a whole page in the page; its scripts see nothing around it."""
     return f'<iframe class="report" sandbox="allow-scripts" srcdoc="{html.escape(page)}"></iframe>'
+
+
+def split_figures(text: str, folder: Path) -> list[str | tuple[Path, str]]:
+    """Split Markdown at its figures, which are files in its folder, and return texts and figures with their titles."""
+    parts: list[str | tuple[Path, str]] = []
+    for number, part in enumerate(re.split(r"^!\[(.*)\]\((\w+\.png)\)$", text, flags=re.MULTILINE)):
+        if number % 3 == 2:
+            file = folder / part
+            title = str(parts.pop())
+            parts += [(file, title)] if file.is_file() else []
+        elif part.strip() or number % 3 == 1:
+            parts.append(part)
+    return parts
+
+
+def format_figure(file: Path, title: str) -> str:
+    """Show a PNG, which the page then holds."""
+    data = base64.b64encode(file.read_bytes()).decode()
+    return f'<img style="max-width: 100%" alt="{html.escape(title)}" src="data:image/png;base64,{data}">'

@@ -47,12 +47,18 @@ def write_space(folder: str | os.PathLike, found: Exploration) -> Path:
 
     Raises:
         FileExistsError: The folder holds something.
+        FileNotFoundError: The comparison has no report.html.
         ValueError: A model needs a folder of this machine.
     """
     folder = Path(folder)
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"--space_dir must be a new or empty folder, but {folder} holds something: name another")
     with write_folder(folder) as unfinished:
+        if found.report is not None and found.report.suffix != ".html":
+            raise FileNotFoundError(
+                f"the Space of a comparison is its report.html, but there is only {found.report}. Make it with "
+                "hf-domain compare PLAN --report_only."
+            )
         if found.report is not None:
             shutil.copy(found.report, unfinished / "index.html")
             card = {"sdk": "static", "more": "app_file: index.html", "text": "The report of a comparison by hf-domain."}

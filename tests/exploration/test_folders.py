@@ -69,10 +69,12 @@ def test_comparison_by_its_plan_or_its_folders(comparison, name):
     )
 
 
-def test_comparison_without_a_report(comparison):
+def test_comparison_without_a_page_shows_its_text(comparison):
     (comparison / "plan" / "report.html").unlink()
-    with pytest.raises(FileNotFoundError, match=r"must have a report\.html.* Run hf-domain compare"):
+    with pytest.raises(FileNotFoundError, match=r"must have a report\.html or a report\.md.* Run hf-domain compare"):
         open_folder(str(comparison))
+    (comparison / "plan" / "report.md").write_text("# A comparison")
+    assert open_folder(str(comparison)).report.read_text() == "# A comparison"
 
 
 def test_comparison_of_an_earlier_version_shows_its_report(comparison, caplog):

@@ -1,5 +1,6 @@
 """The page in a real browser: every tab is opened, a text typed, a result read, and nothing leaves the machine."""
 
+import base64
 import re
 import shutil
 from importlib.util import find_spec
@@ -20,6 +21,9 @@ pytestmark = [
     pytest.mark.skipif(bool(missing), reason=f"the page needs {', '.join(missing)}, which this machine lacks"),
 ]
 TEXT = SENTENCES[0]
+PNG = base64.b64decode(  # of one pixel
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 
 
 @pytest.fixture(scope="module")
@@ -166,3 +170,16 @@ def test_comparison(comparison, show):
     assert list_titles(tab) == titles
     assert tab.frame_locator("iframe").get_by_text("the report").inner_text() == "the report"
     assert "dapt-pets" in read(tab, "Fill in words", "the [MASK] text").inner_text()
+
+
+def test_comparison_with_a_report_as_text_alone(comparison, show):
+    """Published results have report.md and its figures."""
+    folder = comparison / "plan"
+    (folder / "report.html").unlink()
+    (folder / "report.md").write_text(
+        "## Means\n\n| row | mean |\n| --- | --- |\n| DAPT | 40.6 |\n\n![Costs](cost.png)\n"
+    )
+    (folder / "cost.png").write_bytes(PNG)
+    tab = show(open_folder(str(folder)))
+    assert tab.get_by_role("cell", name="40.6").is_visible()
+    tab.wait_for_function("document.querySelector('img[alt=Costs]')?.naturalWidth === 1")

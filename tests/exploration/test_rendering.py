@@ -34,6 +34,18 @@ def test_markup_is_escaped(page):
     assert "<script" not in page and "script&gt;" in page
 
 
+def test_figures_are_split_from_their_text(tmp_path):
+    """Markdown cannot show files of this machine; one that is gone leaves no hole."""
+    (tmp_path / "cost.png").write_bytes(b"png")
+    text = "# A\n\n![Cost <b>](cost.png)\n\n![gone](gone.png)\n\nThe end, ![no](figure.png).\n"
+    parts = rendering.split_figures(text, tmp_path)
+    figures = [part for part in parts if not isinstance(part, str)]
+    assert figures == [(tmp_path / "cost.png", "Cost <b>")]
+    assert [part.strip() for part in parts if isinstance(part, str)] == ["# A", "The end, ![no](figure.png)."]
+    shown = rendering.format_figure(*figures[0])
+    assert 'alt="Cost &lt;b&gt;"' in shown and "base64,cG5n" in shown
+
+
 def test_words_are_counted():
     words = [[Piece("a", False)], [Piece("b", False), Piece("c", True)]]
     assert read(rendering.format_words(words, before=4)) == "3 pieces for 2 words, -25 % a b c"

@@ -65,6 +65,12 @@ def test_space_of_a_comparison_is_its_report(comparison, tmp_path):
     assert sorted(file.name for file in folder.iterdir()) == ["README.md", "index.html"]
 
 
+def test_space_of_a_comparison_needs_its_page(comparison, tmp_path):
+    (comparison / "plan" / "report.html").rename(comparison / "plan" / "report.md")
+    with pytest.raises(FileNotFoundError, match=r"there is only .*report\.md. Make it with .* --report_only"):
+        write_space(tmp_path / "space", open_folder(str(comparison)))
+
+
 def test_folders_that_are_taken_and_models_that_need_this_machine(made, tmp_path):
     with pytest.raises(FileExistsError, match="--space_dir must be a new or empty folder"):
         write_space(made / "adapted", open_folder(str(made / "adapted")))
