@@ -21,7 +21,6 @@ from functools import partial
 
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
 
-import hf_domain  # noqa: F401  the Auto classes then know its models
 from hf_domain.data.classification import decode_logits, encode_labels, name_predictions, tokenize_texts
 from hf_domain.data.labels import check_variety, find_ids, read_labels
 from hf_domain.data.majority import DECIDING, add_baseline, make_constants
@@ -130,6 +129,7 @@ def run(model_args, data_args, passage_args, training_args):
     train_and_evaluate(trainer, deciding, model_args.early_stopping_patience, set_thresholds)
     save_predictions(trainer, examples.get("test"), form, LABELS)
     finish_run(trainer, "text-classification", model_args, data_args, passage_args)
+    return trainer
 
 
 def _mp_fn(index):

@@ -18,7 +18,6 @@ from itertools import chain
 import numpy as np
 from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification
 
-import hf_domain  # noqa: F401  the Auto classes then know its models
 from hf_domain.data.labels import check_variety, find_labels
 from hf_domain.data.majority import add_baseline
 from hf_domain.data.metrics import compute_entity_metrics
@@ -106,6 +105,7 @@ def run(model_args, data_args, passage_args, training_args):
     train_and_evaluate(trainer, "f1", model_args.early_stopping_patience)
     save_predictions(trainer, examples.get("test"), lambda output: format_tags(read_tags(output, label_names)[0]), TAGS)
     finish_run(trainer, "token-classification", model_args, data_args, passage_args)
+    return trainer
 
 
 def _mp_fn(index):

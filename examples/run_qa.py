@@ -17,7 +17,6 @@ from functools import partial
 
 from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding
 
-import hf_domain  # noqa: F401  the Auto classes then know its models
 from hf_domain.data.classification import tokenize_texts
 from hf_domain.data.majority import compare_with_baseline
 from hf_domain.data.metrics import compute_squad_metrics
@@ -128,6 +127,7 @@ def run(model_args, data_args, passage_args, training_args):
         if "answers" not in splits["test"].column_names:
             answer(output.predictions, "test", "predict")
     finish_run(trainer, "question-answering", model_args, data_args, passage_args)
+    return trainer
 
 
 def _mp_fn(index):

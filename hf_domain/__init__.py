@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         VarMAEModel,
     )
     from hf_domain.prediction import predict
+    from hf_domain.task_training import fine_tune
     from hf_domain.vocabulary import expand_vocabulary
 
 __version__ = "0.1.0"
@@ -94,6 +95,7 @@ __all__ = [
     "build_datastore",
     "compare",
     "expand_vocabulary",
+    "fine_tune",
     "load_corpus",
     "predict",
 ]
@@ -104,6 +106,7 @@ FUNCTIONS = {
     "build_datastore": "datastore",
     "compare": "comparison.in_python",
     "expand_vocabulary": "vocabulary",
+    "fine_tune": "task_training",
     "load_corpus": "data.corpora",
     "predict": "prediction",
 }

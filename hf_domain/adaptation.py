@@ -129,4 +129,5 @@ def adapt(
         documents = len(splits["train"]) if isinstance(splits, DatasetDict) else None
         call = f"hf_domain.adapt({os.fspath(encoder)!r}, corpus, {method!r}, num_tokens={num_tokens:_}, ...)"
         write_card(trainer, "fill-mask", model_args, data_args, documents=documents, command=call)
+    model.name_or_path = str(folder)  # where `predict` and `fine_tune` find its tokenizer and its card
     return model.eval(), tokenizer

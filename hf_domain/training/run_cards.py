@@ -3,7 +3,9 @@
 import logging
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,8 @@ SETTINGS = (
     "warmup_steps", "weight_decay", "seed", "bf16", "fp16",
 )  # fmt: skip
 SPLITS = {"predict": "test", "eval": "validation"}
+# The call of Python that trains, instead of the command of this process.
+call: ContextVar[str | None] = ContextVar("call", default=None)
 NOT_SCORES = ("runtime", "samples", "samples_per_second", "steps_per_second", "model_preparation_time", "loss")
 
 
@@ -54,7 +58,7 @@ def make_run_card(
         trainer: Must have saved the model and the metrics.
         task: Pipeline tag of the Hub.
         documents: Number of documents of a corpus, if counted.
-        command: What trained it. Default: the command of this process.
+        command: What trained it. Default: see `show_call`, or the command of this process.
     """
     folder, encoder = Path(str(trainer.args.output_dir)), model_args.model_name_or_path
     metrics = read_json(folder / METRICS) if (folder / METRICS).is_file() else {}
@@ -103,9 +107,19 @@ def make_run_card(
         results_note=note,
         scores=scores,
         datasets=[data_args.dataset_name] if data_args.dataset_name and is_hub_id(data_args.dataset_name) else [],
-        command=describe_command() if command is None else command,
+        command=command or call.get() or describe_command(),
         warning=next(filter(None, (describe_unlearned(metrics, each) for each in SPLITS)), None),
     )
+
+
+@contextmanager
+def show_call(text: str) -> Iterator[None]:
+    """Let the cards that are written in this context show a call of Python."""
+    token = call.set(text)
+    try:
+        yield
+    finally:
+        call.reset(token)
 
 
 def find_method(folder: Path, task: str, model_args: ModelArguments) -> str | None:

@@ -223,9 +223,18 @@ TASK_FORMS = {
 }
 
 
+def fine_tune(task, place):
+    """Return what depends on the rows of all splits."""
+    options = {"max_steps": 1, "max_seq_length": 16, "use_cpu": True, "disable_tqdm": True}
+    task = task.get("task", task) if isinstance(task, dict) else task
+    metrics = hf_domain.fine_tune(place.encoder, task, output_dir=place.folder / "fine_tuned", **options).metrics
+    return {name: metrics[name] for name in ("train_loss", "eval_loss", "predict_loss", "eval_baseline_accuracy")}
+
+
 TASK_FUNCTIONS = {
     "compare": lambda task, place: compare(TEXTS, place, task),
     "advise": lambda task, place: advise(TEXTS, place, task),
+    "fine_tune": fine_tune,
 }
 TASK_CELLS = [*list_cells("## Tasks")]
 

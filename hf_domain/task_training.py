@@ -1,0 +1,217 @@
+"""Fine-tune a model on a task from Python, as `hf-domain classification`, `ner` and `qa` do from the command line."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from datasets import Dataset
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from hf_domain.comparison.objects import ONLY_TASK, Task, is_path, write_files
+from hf_domain.comparison.plan import SPLITS
+from hf_domain.data.file_loading import load_files, load_table
+from hf_domain.data.objects import Rows
+from hf_domain.examples import run_classification, run_ner, run_qa
+from hf_domain.files import lock_folder, read_json
+from hf_domain.methods import PLAIN
+from hf_domain.rada.passages import PassageArguments
+from hf_domain.training.arguments import (
+    ClassificationArguments,
+    DataArguments,
+    FineTunerArguments,
+    FineTuningArguments,
+    NerArguments,
+    QuestionAnsweringArguments,
+)
+from hf_domain.training.run_cards import show_call
+from hf_domain.training.run_files import METRICS
+from hf_domain.training.run_folders import list_made
+from hf_domain.training.runs import start_run
+
+# A folder whose name begins with _ is never pushed.
+DATA = f"_data/{ONLY_TASK}"
+QUESTION_COLUMNS = {"question", "context", "answers"}
+HELD_OUT = 0.2  # of a table that has no splits; our choice
+
+
+class FineTuned(NamedTuple):
+    """A model of a task, with what it scored."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    metrics: dict[str, Any]
+    """Scores of validation (`eval_...`) and test (`predict_...`), those of the majority baseline, and costs."""
+
+
+def fine_tune(
+    model: str | os.PathLike | PreTrainedModel,
+    task: Task | Rows,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    output_dir: str | os.PathLike,
+    method: Literal["plain", "gmap", "rada"] = PLAIN,
+    memory: str | None = None,
+    datastore: str | None = None,
+    num_passages: int = 10,
+    text_columns: str | None = None,
+    label_column: str | None = None,
+    max_seq_length: int | None = None,
+    num_train_epochs: float = 3.0,
+    learning_rate: float | None = None,
+    batch_size: int = 8,
+    class_weights: Literal["none", "balanced"] = "none",
+    train_top_layers: int | None = None,
+    early_stopping_patience: int | None = None,
+    start: Literal["recommended", "paper"] = "recommended",
+    seed: int = 42,
+    **training_options: Any,
+) -> FineTuned:
+    """Fine-tune a model to classify texts or pairs, to tag words, or to answer questions.
+
+    The columns decide: `question`, `context` and `answers` are question answering, `tokens` are words to tag, and
+    anything else is classification or regression. Checks, head, and scores are those of the commands.
+
+    Args:
+        model: A folder, a name on the Hub, or a model in memory, such as `adapt` returns.
+        task: A folder with train, validation and test .jsonl; the rows of these splits as a `DatasetDict` or a
+            dictionary, of which only train is needed; or one table, a fifth of which is drawn for validation.
+        tokenizer: Default: the tokenizer saved with the model.
+        output_dir: A folder without a model, for model, tokenizer, model card, metrics and predictions.
+        method: `gmap` lets the model read the encoder `memory`; `rada` passages of `datastore`.
+        num_passages: Number of passages to retrieve for a row.
+        text_columns: Columns that a classifier reads, one or two as first,second. Default: a known pair, `text`, or the
+            only column.
+        label_column: Default: `label`, or `tags` for words.
+        max_seq_length: Maximum number of tokens of a row. Default: 128 for classification, 384 for question answering,
+            and the model's limit for words.
+        learning_rate: Default: chosen by the width of the encoder.
+        class_weights: `balanced` lets rare labels count as much in the loss as frequent ones.
+        train_top_layers: Train only the head and this many top layers. Default: 3 for exBERT, else all layers.
+        early_stopping_patience: Stop after this many epochs without a better score, and keep the best weights.
+        start: How the module of a method starts, see `hf-domain classification --start`.
+        training_options: Other fields of `TrainingArguments`.
+
+    Returns:
+        The trained model, ready for `predict`, its tokenizer and its metrics. `metrics["eval_beats_baseline"]` is
+        false if the model did not learn its task.
+
+    Raises:
+        FileExistsError: The folder contains a model.
+        FileNotFoundError: A file is missing.
+        TypeError: The task contains no rows.
+        ValueError: The task, the model or an option cannot be used.
+    """
+    folder = Path(output_dir)
+    if made := list_made(folder):
+        raise FileExistsError(f"output_dir must be a folder without a model, but {folder} has {made[0]}. Name another.")
+    with lock_folder(folder), open_model(model, tokenizer) as (name, tokenizer_name):
+        files = find_splits(task, folder)
+        run, kind = choose_command(files["train"])
+        given = {
+            "text_column_name" if kind is NerArguments else "text_column_names": text_columns,
+            "label_column_name": label_column,
+            "max_seq_length": max_seq_length,
+            "class_weights": None if class_weights == "none" else class_weights,
+        }
+        if kind is QuestionAnsweringArguments and max_seq_length is not None:
+            given["doc_stride"] = max_seq_length // 3  # as the defaults, 128 of 384
+        given = {option: value for option, value in given.items() if value is not None}
+        if foreign := given.keys() - {item.name for item in fields(kind)}:
+            raise ValueError(f"a task that {run.__module__} reads has no {', '.join(sorted(foreign))}. Leave it out.")
+        model_args = FineTuningArguments(
+            model_name_or_path=name,
+            tokenizer_name=tokenizer_name,
+            method=method,
+            memory_name_or_path=memory,
+            start=start,
+            train_top_layers=train_top_layers,
+            early_stopping_patience=early_stopping_patience,
+        )
+        training_args = FineTunerArguments(
+            str(folder),
+            do_train=True,
+            do_eval="validation" in files,
+            do_predict="test" in files,
+            num_train_epochs=num_train_epochs,
+            per_device_train_batch_size=batch_size,
+            learning_rate=learning_rate,
+            seed=seed,
+            **{"report_to": "none", "save_strategy": "no", "logging_steps": 0.1, **training_options},
+        )
+        start_run(training_args)
+        data_args = kind(**{f"{split}_file": file for split, file in files.items()}, **given)
+        with show_call(f"hf_domain.fine_tune({Path(name).name!r}, task, num_train_epochs={num_train_epochs:g}, ...)"):
+            trainer = run(model_args, data_args, PassageArguments(datastore, num_passages), training_args)
+    trained = trainer.accelerator.unwrap_model(trainer.model).eval()
+    trained.name_or_path = str(folder)  # where `predict` finds its tokenizer
+    return FineTuned(trained, trainer.processing_class, read_json(folder / METRICS))
+
+
+@contextmanager
+def open_model(
+    model: str | os.PathLike | PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None
+) -> Iterator[tuple[str, str | None]]:
+    """Give the names of a model and of its tokenizer, if it has another; those in memory are saved for the while."""
+    if not isinstance(model, PreTrainedModel) and tokenizer is None:
+        yield os.fspath(model), None
+        return
+    source = model.name_or_path if isinstance(model, PreTrainedModel) else os.fspath(model)
+    with tempfile.TemporaryDirectory() as folder:
+        own = Path(folder, Path(source).name or "model")
+        (tokenizer or AutoTokenizer.from_pretrained(source)).save_pretrained(own)
+        if not isinstance(model, PreTrainedModel):
+            yield source, str(own)
+            return
+        model.save_pretrained(own)
+        if (card := Path(source, "README.md")).is_file():  # names the license
+            shutil.copy(card, own)
+        yield str(own), None
+
+
+def find_splits(task: Task | Rows, folder: Path) -> dict[str, str]:
+    """Return the file of each split of a task; rows in memory are written below `folder`.
+
+    Raises:
+        ValueError: The task has no split train, or another split than `SPLITS`.
+    """
+    if is_path(task) and Path(task).is_dir():
+        found = {split: Path(task, f"{split}.jsonl") for split in SPLITS}
+        task = {split: file for split, file in found.items() if file.is_file()}
+    elif not isinstance(task, Mapping):
+        parts = load_table(task, "task").train_test_split(test_size=HELD_OUT, seed=0)
+        task = {"train": parts["train"], "validation": parts["test"]}
+    if "train" not in task or not {*task} <= {*SPLITS}:
+        raise ValueError(
+            f"a task must have the split train, and may have {' and '.join(SPLITS[1:])}, but has "
+            f"{', '.join(map(str, task)) or 'none'}. Rename or add splits."
+        )
+    places, rows = {}, {}
+    for split, data in task.items():
+        file = f"{DATA}/{split}.jsonl"
+        places[split] = os.fspath(data) if is_path(data) else str(folder / file)
+        if not is_path(data):
+            rows[file] = number_questions(load_table(data, split))
+    write_files(rows, folder)
+    return places
+
+
+def number_questions(rows: Dataset) -> Dataset:
+    """Return rows with the column `id` that questions need."""
+    if "id" in rows.column_names or not {*rows.column_names} >= QUESTION_COLUMNS:
+        return rows
+    return rows.add_column("id", [str(number) for number in range(len(rows))])
+
+
+def choose_command(file: str) -> tuple[Callable[..., Any], type[DataArguments]]:
+    """Return the function of the script that reads a training file, and the class of its arguments."""
+    columns = {*load_files(file).column_names}
+    if columns >= QUESTION_COLUMNS:
+        return run_qa.run, QuestionAnsweringArguments
+    if "tokens" in columns:
+        return run_ner.run, NerArguments
+    return run_classification.run, ClassificationArguments

@@ -1,0 +1,119 @@
+"""A task is learned in Python from data of any form, and the model is what the command makes."""
+
+import itertools
+import json
+import random
+
+import pandas as pd
+import pytest
+from script_runs import run_script, save_tiny_bert, write_jsonl
+
+import hf_domain
+from hf_domain.examples import run_classification
+
+WORDS = {"biology": ["cell", "gene"], "law": ["court", "judge"], "finance": ["stock", "price"]}
+VOCABULARY = " ".join(itertools.chain(*WORDS.values()))
+SPLITS = ("train", "validation", "test")
+LABELS = ["biology"] * 6 + ["law"] * 3 + ["finance"]
+QUICK = {"use_cpu": True, "disable_tqdm": True, "max_seq_length": 24, "max_steps": 1}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+@pytest.fixture
+def encoder(tmp_path):
+    return save_tiny_bert(tmp_path / "encoder", [VOCABULARY])
+
+
+def make_rows(count=4, seed=0):
+    draw = random.Random(seed).choices
+    return [{"text": " ".join(draw(WORDS[label], k=5)), "label": label} for label in LABELS * count]
+
+
+def test_a_table_goes_from_adaptation_to_predictions(encoder, tmp_path):
+    rows, options = make_rows(), {"use_cpu": True, "disable_tqdm": True}
+    table, texts = pd.DataFrame(rows), [row["text"] for row in rows]
+    options |= {"max_seq_length": 16, "output_dir": tmp_path / "adapted"}
+    model, tokenizer = hf_domain.adapt(encoder, texts * 4, num_tokens=16 * 8, batch_size=8, **options)
+    options |= {"output_dir": tmp_path / "task", "num_train_epochs": 16}
+    found = hf_domain.fine_tune(model, table, tokenizer, **options)
+    assert found.metrics["eval_beats_baseline"] and found.metrics["eval_macro_f1"] > 0.5
+    assert (found.metrics["train_samples"], found.metrics["eval_samples"]) == (32, 8)  # a fifth is held out
+    assert found.metrics["learning_rate"] == 5e-4  # by the width
+    labels = hf_domain.predict(found.model, table[["text"]], progress=False)  # with the tokenizer of the folder
+    right = sum(one == other for one, other in zip(labels["prediction"], table["label"], strict=True))
+    assert right > 30
+    saved = hf_domain.predict(tmp_path / "task", texts, progress=False)
+    assert saved["prediction"][:] == labels["prediction"][:] and not found.model.training
+    card = (tmp_path / "task" / "README.md").read_text()
+    assert "hf_domain.fine_tune('adapted', task, num_train_epochs=16, ...)" in card and str(tmp_path) not in card
+
+
+def test_it_is_the_command(encoder, tmp_path, monkeypatch):
+    """The same head, rate, seed and scores, also with the files of a folder."""
+    task = tmp_path / "topics"
+    task.mkdir()
+    files = {split: write_jsonl(task / f"{split}.jsonl", make_rows(2, seed)) for seed, split in enumerate(SPLITS)}
+    flags = {f"{split}_file": file for split, file in files.items()} | {"num_train_epochs": 2}
+    flags |= {"do_train": True, "do_eval": True, "do_predict": True, "model_name_or_path": encoder}
+    expected = run_script(run_classification.main, monkeypatch, tmp_path / "command", **flags)
+    options = {"num_train_epochs": 2, "seed": 1, "use_cpu": True, "disable_tqdm": True}
+    for name, data in (("folder", task), ("rows", {split: make_rows(2, n) for n, split in enumerate(SPLITS)})):
+        metrics = hf_domain.fine_tune(encoder, data, output_dir=tmp_path / name, **options).metrics
+        for score in ("eval_loss", "predict_loss", "predict_macro_f1", "predict_baseline_macro_f1", "learning_rate"):
+            assert metrics[score] == expected[score], score
+        for file in ("predict_results.txt", "eval_predictions.txt"):
+            assert (tmp_path / name / file).read_text() == (tmp_path / "command" / file).read_text()
+
+
+def test_a_model_that_did_not_learn_says_so(encoder, tmp_path, caplog):
+    rows = [row | {"text": "cell court stock"} for row in make_rows()]
+    found = hf_domain.fine_tune(encoder, {"train": rows, "test": rows}, output_dir=tmp_path / "task", **QUICK)
+    assert found.metrics["predict_beats_baseline"] is False
+    assert "This model did not learn its task" in caplog.text
+    assert "eval_loss" not in found.metrics  # no validation was given
+
+
+def test_columns_decide_on_the_kind(encoder, tmp_path):
+    tagged = [{"tokens": row["text"].split(), "tags": ["B-x", "O", "O", "B-x", "O"]} for row in make_rows()]
+    found = hf_domain.fine_tune(encoder, pd.DataFrame(tagged), output_dir=tmp_path / "words", **QUICK)
+    assert type(found.model).__name__ == "BertForTokenClassification" and "eval_f1" in found.metrics
+    answers = {"text": ["gene"], "answer_start": [5]}
+    asked = [{"question": "which", "context": "cell gene court", "answers": answers}] * 10
+    found = hf_domain.fine_tune(encoder, {"train": asked, "test": asked}, output_dir=tmp_path / "answers", **QUICK)
+    assert type(found.model).__name__ == "BertForQuestionAnswering" and "predict_exact_match" in found.metrics
+    several = [{"text": row["text"], "topics": [row["label"]]} for row in make_rows()]
+    found = hf_domain.fine_tune(encoder, several, output_dir=tmp_path / "several", label_column="topics", **QUICK)
+    assert found.model.config.problem_type == "multi_label_classification"
+
+
+def test_a_memory_is_read(encoder, tmp_path):
+    general = save_tiny_bert(tmp_path / "general", [VOCABULARY])
+    options = QUICK | {"method": "gmap", "memory": general, "output_dir": tmp_path / "task"}
+    found = hf_domain.fine_tune(encoder, make_rows(), **options)
+    assert type(found.model).__name__ == "GMapForSequenceClassification"
+
+
+def test_a_call_that_was_refused_can_be_corrected(encoder, tmp_path):
+    def call(task, **options):
+        return hf_domain.fine_tune(encoder, task, output_dir=tmp_path / "task", **QUICK | options)
+
+    rows = make_rows()
+    with pytest.raises(ValueError, match="must have the split train, and may have validation and test, but has test"):
+        call({"test": rows})
+    with pytest.raises(ValueError, match="but has train, dev"):
+        call({"train": rows, "dev": rows})
+    with pytest.raises(ValueError, match=r"line 3 of .*train.jsonl"):
+        call({"train": [*rows[:2], {"text": "", "label": "law"}]})
+    with pytest.raises(TypeError, match="item 0 is 7"):
+        call([7])
+    tagged = [{"tokens": ["cell"], "tags": ["B-x"]}, {"tokens": ["gene"], "tags": ["O"]}] * 10
+    with pytest.raises(ValueError, match="has no class_weights"):
+        call(tagged, class_weights="balanced")
+    assert call(rows).metrics["train_samples"] == 32
+    with pytest.raises(FileExistsError, match=r"must be a folder without a model, but .* has README.md"):
+        call(rows)
+    assert json.loads((tmp_path / "task" / "_data" / "task" / "train.jsonl").read_text().splitlines()[0])
