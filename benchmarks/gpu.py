@@ -31,6 +31,7 @@ from hf_domain import (
 )
 from hf_domain.environment import describe_environment
 from hf_domain.files import write_json
+from hf_domain.training.padding_free import remove_padding
 from hf_domain.training.stock_models import decode_labeled_rows_only
 
 ENCODERS = ("bert", "modernbert")  # their default sizes are those of bert-base and modernbert-base
@@ -112,22 +113,15 @@ def make_task_batch(method: str, model: PreTrainedModel, args: argparse.Namespac
     return batch
 
 
-def make_uneven_batch(is_packed: bool, args: argparse.Namespace) -> dict[str, torch.Tensor]:
-    """Return texts of 1/8 to all of the length: padded to the longest, or in one row that no attention crosses."""
+def make_uneven_batch(args: argparse.Namespace) -> dict[str, torch.Tensor]:
+    """Return texts of 1/8 to all of the length, padded to the longest."""
     lengths = torch.linspace(args.length // 8, args.length, args.batch_size).long().clamp(min=2)
     texts = [torch.randint(1000, 30_000, (length,)) for length in lengths.tolist()]
-    if is_packed:
-        input_ids = torch.cat(texts)[None]
-        document = torch.repeat_interleave(torch.arange(len(texts)), lengths)
-        positions = torch.cat([torch.arange(length) for length in lengths.tolist()])[None]
-        mask = (document[:, None] == document)[None, None]
-        batch = {"input_ids": input_ids, "position_ids": positions, "attention_mask": mask}
-    else:
-        input_ids = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True)
-        batch = {"input_ids": input_ids, "attention_mask": (input_ids != 0).long()}
+    input_ids = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True)
     is_masked = (torch.rand(input_ids.shape) < MASK_SHARE) & (input_ids != 0)
     is_masked[:, 1] = True
-    return batch | {"labels": input_ids.masked_fill(~is_masked, -100)}
+    labels = input_ids.masked_fill(~is_masked, -100)
+    return {"input_ids": input_ids, "attention_mask": (input_ids != 0).long(), "labels": labels}
 
 
 def make_training_step(model: PreTrainedModel, batch: dict, dtype: torch.dtype, is_compiled: bool = False) -> Callable:
@@ -210,9 +204,9 @@ def list_rows(args: argparse.Namespace) -> Iterator[tuple[str, torch.dtype, Call
         yield f"train {encoder} dapt float32", torch.float32, partial(train, args, "dapt", encoder, dtype=torch.float32)
         if not args.tiny:
             yield f"train {encoder} dapt compiled", half, partial(train, args, "dapt", encoder, is_compiled=True)
-        for is_packed in (False, True):
-            name = f"train {encoder} dapt uneven, {'packed' if is_packed else 'padded'}"
-            yield name, half, partial(train_uneven, args, encoder, is_packed)
+        for is_padded in (True, False):
+            name = f"train {encoder} dapt uneven, {'padded' if is_padded else 'padding_free'}"
+            yield name, half, partial(train_uneven, args, encoder, is_padded)
     for method in ("plain", "gmap", "gmap_cached", "rada"):
         yield f"fine_tune bert {method}", half, partial(fine_tune, args, method)
     for name, sizes in {"teacher": {}, "student": STUDENT}.items():
@@ -233,10 +227,12 @@ def train(
     return make_training_step(model, batch, dtype, is_compiled), batch["input_ids"].numel()
 
 
-def train_uneven(args: argparse.Namespace, encoder: str, is_packed: bool) -> tuple[Callable, int]:
+def train_uneven(args: argparse.Namespace, encoder: str, is_padded: bool) -> tuple[Callable, int]:
     """Return a step of masked LM on texts of many lengths, and its tokens."""
-    model, batch = make_masked_lm("dapt", encoder, "sdpa", args), make_uneven_batch(is_packed, args)
-    return make_training_step(model, batch, torch.bfloat16), int((batch["input_ids"] != 0).sum())
+    model, batch = make_masked_lm("dapt", encoder, "sdpa", args), make_uneven_batch(args)
+    if not is_padded:
+        remove_padding(model)
+    return make_training_step(model, batch, torch.bfloat16), int(batch["attention_mask"].sum())
 
 
 def fine_tune(args: argparse.Namespace, method: str) -> tuple[Callable, int]:

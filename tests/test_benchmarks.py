@@ -29,6 +29,7 @@ ARGUMENTS = {
     "growth": "--model_name_or_path {encoder} --megabytes 0.05 0.1 --passages 8 16",
     "inference": "--tokenizer {encoder} --expanded_vocabulary {encoder} --texts {texts} --num_texts 2 --repetitions 1",
     "p_values": "--trials 2 --sizes 30 40",
+    "padding": "--model_name_or_path {encoder} --texts {texts} --batch_sizes 2 --max_seq_length 8",
     "rada": "--batch_size 2 --length 8 --passage_length 8 --cached 1 2 --encoded 2 --num_hidden_layers 1 --repeats 1",
     "starts": "--model_name_or_path {encoder} --corpus {corpus} --heldout {heldout} --documents 40 --blocks 4 "
     "--batch_size 2 --length 16 --steps 2 --measured_steps 1",

@@ -19,6 +19,8 @@ from hf_domain.methods import METHODS, PLAIN, TASK_METHODS
 from hf_domain.publishing import is_hub_id
 from hf_domain.training.settings import read_settings
 
+PADDING_FREE = "Compute no padding: several texts share a row, without attention between them."
+
 
 @dataclass
 class ModelArguments:
@@ -95,6 +97,8 @@ class FineTuningArguments(ModelArguments):
             "help": "Stop after this many evaluations (epochs) without a better score, and keep the best weights."
         },
     )
+
+    padding_free: bool = field(default=False, metadata={"help": PADDING_FREE})
 
 
 @dataclass

@@ -20,6 +20,7 @@ from hf_domain.training.finiteness import check_weights
 from hf_domain.training.method_rate import choose_method_rate
 from hf_domain.training.new_heads import choose_start, list_head_weights, start_head
 from hf_domain.training.overrides import load_config
+from hf_domain.training.padding_free import remove_padding
 from hf_domain.training.stock_models import check_tokenizer_fits, normalize_stock_loss
 from hf_domain.training.terminal import hide_load_report, report_new_weights
 
@@ -263,4 +264,6 @@ def load_model(
     check_weights(model, name)
     choose_start(model, new_weights, model_args.head_initializer_range)
     choose_method_rate(model, model_args)
+    if model_args.padding_free:
+        remove_padding(model)
     return normalize_stock_loss(model)

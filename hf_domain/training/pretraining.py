@@ -28,10 +28,11 @@ from hf_domain.methods import BASELINE, METHODS, PRETRAINING_METHODS, find_metho
 from hf_domain.modeling.backbone import find_encoder
 from hf_domain.new_rows import NewRowsFirst, RowDistances, apply_delta, check_not_expanded
 from hf_domain.tokenization import VocabularyDelta
-from hf_domain.training.arguments import ModelArguments, check_work
+from hf_domain.training.arguments import PADDING_FREE, ModelArguments, check_work
 from hf_domain.training.finiteness import check_weights
 from hf_domain.training.method_rate import choose_method_rate
 from hf_domain.training.overrides import load_config
+from hf_domain.training.padding_free import remove_padding
 from hf_domain.training.runs import save_metrics
 from hf_domain.training.stock_models import autocast_as_trained, check_tokenizer_fits
 from hf_domain.training.terminal import hide_load_report, report_new_weights, show_progress
@@ -64,6 +65,7 @@ class PretrainingArguments(ModelArguments):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = field(
         default="float32", metadata={"help": "Data type of the weights; use --bf16 for mixed precision."}
     )
+    padding_free: bool = field(default=False, metadata={"help": PADDING_FREE})
 
     def __post_init__(self) -> None:
         if self.expanded_vocabulary is not None:
@@ -142,6 +144,8 @@ def check_options(
         )
     if data_args.objective == "clm":
         check_causal(load_config(model_args)[0].model_type)
+    if data_args.objective == "clm" and model_args.padding_free:
+        raise ValueError("--padding_free must be used with --objective mlm, but got clm. Leave --padding_free out.")
     if data_args.mix is not None:
         path, _ = split_mix(data_args.mix)
         check_held_out([path], {"validation_file": data_args.validation_file})
@@ -226,6 +230,8 @@ def load_model(
     check_tokenizer_fits(tokenizer, model)
     check_weights(model, args.model_name_or_path)
     choose_method_rate(model, args)
+    if args.padding_free:
+        remove_padding(model)
     return model
 
 

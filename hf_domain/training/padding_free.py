@@ -1,0 +1,165 @@
+"""Run an encoder without the padding of a batch: several texts share a row, and no attention crosses between them.
+
+A padded batch has a row for each text, as long as the longest. Here the encoder reads fewer rows of that length: texts
+are put into rows (first-fit decreasing), positions restart with every text, and a mask keeps each text to itself. The
+states return to the padded batch, so heads, losses and collators are unchanged. Rows instead of one long row keep the
+cost of attention below that of the padded batch: sdpa computes all pairs of a row.
+"""
+
+from functools import wraps
+from typing import Any
+
+import torch
+from peft import PeftModel
+from transformers import PreTrainedModel
+from transformers.masking_utils import (
+    create_bidirectional_mask,
+    create_bidirectional_sliding_window_mask,
+    packed_sequence_mask_function,
+)
+
+from hf_domain.methods import find_methods
+from hf_domain.modeling.backbone import find_encoder
+
+# Families that take positions and a mask of any form; DeBERTa-v2 computes its own from padding. Others are untested.
+FAMILIES = ("bert", "roberta", "xlm-roberta", "electra", "distilbert", "modernbert")
+
+
+def remove_padding(model: Any) -> None:
+    """Make the encoder of a model read its batches without padding.
+
+    Only the instance's `forward` is replaced, so the model saves and loads as before. A call that asks for hidden
+    states or attentions is padded.
+
+    Raises:
+        ValueError: The model cannot read packed texts.
+    """
+    base = model.get_base_model() if isinstance(model, PeftModel) else model
+    encoder = find_encoder(base)
+    check_packable(base, encoder)
+    encoder.forward = _pack_around(encoder, encoder.forward)
+
+
+def check_packable(model: PreTrainedModel, encoder: PreTrainedModel) -> None:
+    """Raise a ValueError unless a model can read packed texts."""
+    remedy = "Leave --padding_free out; --train_sampling_strategy group_by_length reduces padding, too."
+    if type(model).__name__.endswith("ForQuestionAnswering"):
+        raise ValueError(
+            f"--padding_free needs a loss that ignores padding, but an answer's covers all places of a batch. {remedy}"
+        )
+    config: Any = model.config
+    while hasattr(config, "backbone_config"):
+        if any(method.reads_memory or method.reads_passages for method in find_methods(config.model_type)):
+            raise ValueError(
+                f"--padding_free needs a model that reads the texts alone, but {config.model_type} reads other states "
+                f"beside each text. {remedy}"
+            )
+        config = config.backbone_config
+    if config.model_type not in FAMILIES:
+        raise ValueError(
+            f"--padding_free needs an encoder of type {', '.join(FAMILIES)}, but this one is a {config.model_type}. "
+            f"{remedy}"
+        )
+    if (attention := encoder.config._attn_implementation) not in ("sdpa", "eager"):
+        raise ValueError(f"--padding_free needs the attention sdpa or eager, but the model uses {attention}. {remedy}")
+
+
+def choose_rows(lengths: list[int], width: int) -> tuple[list[int], list[int], int]:
+    """Return the row and the first column of each text, and the number of rows (first-fit decreasing)."""
+    rows, columns, filled = [0] * len(lengths), [0] * len(lengths), list[int]()
+    for text in sorted(range(len(lengths)), key=lambda text: -lengths[text]):
+        row = next((row for row, end in enumerate(filled) if end + lengths[text] <= width), len(filled))
+        if row == len(filled):
+            filled.append(0)
+        rows[text], columns[text] = row, filled[row]
+        filled[row] += lengths[text]
+    return rows, columns, len(filled)
+
+
+def make_masks(config: Any, texts: torch.Tensor, dtype: torch.dtype) -> Any:
+    """Return the mask that keeps each text of a row to itself, in the form of the encoder's attention.
+
+    Args:
+        texts: `[rows, width]`, the number of the text at each place.
+    """
+    options = {
+        "config": config,
+        "inputs_embeds": torch.empty((*texts.shape, 0), dtype=dtype, device=texts.device),  # only read for its shape
+        "attention_mask": None,
+        "and_mask_function": packed_sequence_mask_function(texts),
+    }
+    if "sliding_attention" in (getattr(config, "layer_types", None) or ()):
+        return {
+            "full_attention": create_bidirectional_mask(**options),
+            "sliding_attention": create_bidirectional_sliding_window_mask(**options),
+        }
+    return create_bidirectional_mask(**options)
+
+
+def make_positions(encoder: Any, input_ids: torch.Tensor) -> torch.Tensor:
+    """Return the positions that the encoder gives the tokens of a padded batch."""
+    embeddings: Any = encoder.embeddings
+    if hasattr(embeddings, "create_position_ids_from_input_ids"):  # RoBERTa's start behind the id of padding
+        return embeddings.create_position_ids_from_input_ids(input_ids, embeddings.padding_idx)
+    return torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+
+
+def _asks_for_more(config: Any, kwargs: dict[str, Any]) -> bool:
+    """Return whether a call sets positions itself, or wants more than the last states."""
+    wants = any(kwargs.get(name) or getattr(config, name) for name in ("output_hidden_states", "output_attentions"))
+    gives = any(kwargs.get(name) is not None for name in ("position_ids", "inputs_embeds"))
+    return wants or gives or kwargs.get("return_dict") is False
+
+
+def _pack_around(encoder: Any, forward: Any) -> Any:
+    """Return the encoder's `forward` between packing and unpacking."""
+    unpack: Any = None
+
+    def unpack_first(pooler: Any, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        return inputs if unpack is None else (unpack(inputs[0]), *inputs[1:])
+
+    if getattr(encoder, "pooler", None) is not None:  # it reads the first state of each text, not of each row
+        encoder.pooler.register_forward_pre_hook(unpack_first)
+
+    @wraps(forward)
+    def forward_packed(
+        input_ids: torch.Tensor | None = None, attention_mask: torch.Tensor | None = None, **kwargs: Any
+    ) -> Any:
+        nonlocal unpack
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, **kwargs}
+        if input_ids is None or attention_mask is None or attention_mask.dim() != 2:
+            return forward(**inputs)
+        size, width = input_ids.shape
+        rows, columns, count = choose_rows(attention_mask.sum(1).tolist(), width)
+        if count == size or _asks_for_more(encoder.config, kwargs):  # no two texts fit into a row
+            return forward(**inputs)
+        real = attention_mask.bool()
+        starts = torch.tensor([row * width + column for row, column in zip(rows, columns, strict=True)])
+        places = (starts.to(real.device)[:, None] + real.cumsum(1) - 1)[real]
+
+        def pack(values: torch.Tensor, filler: int) -> torch.Tensor:
+            packed = values.new_full((count * width,), filler)
+            return packed.index_copy(0, places, values[real]).view(count, width)
+
+        def unpack_states(packed: torch.Tensor) -> torch.Tensor:
+            states = packed.new_zeros((size * width, packed.shape[-1]))
+            states = states.index_copy(0, real.flatten().nonzero().flatten(), packed.flatten(0, 1)[places])
+            return states.view(size, width, -1)
+
+        texts = torch.arange(size, device=real.device)[:, None].expand(size, width)
+        inputs |= {
+            "input_ids": pack(input_ids, encoder.config.pad_token_id or 0),
+            "position_ids": pack(make_positions(encoder, input_ids), 0),
+            "attention_mask": make_masks(encoder.config, pack(texts, -1), encoder.dtype),
+        }
+        if kwargs.get("token_type_ids") is not None:
+            inputs["token_type_ids"] = pack(kwargs["token_type_ids"], 0)
+        unpack = unpack_states
+        try:
+            outputs = forward(**inputs)
+        finally:
+            unpack = None
+        outputs.last_hidden_state = unpack_states(outputs.last_hidden_state)
+        return outputs
+
+    return forward_packed

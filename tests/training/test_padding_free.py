@@ -1,0 +1,186 @@
+"""Batches without padding give the losses and gradients of padded ones, in fewer rows."""
+
+import copy
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+from method_models import make_exbert, make_gmap, make_rada, make_varmae
+from script_runs import run_script, save_tiny_bert, write_jsonl
+from tiny_models import VOCAB_SIZE, make_config, make_masked_lm
+from tiny_tokenizers import SENTENCES
+from transformers import (
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    BertConfig,
+)
+
+from hf_domain.examples import run_classification, run_mlm
+from hf_domain.lora import add_lora
+from hf_domain.modeling.backbone import find_encoder, find_layers
+from hf_domain.training import padding_free
+from hf_domain.training.padding_free import FAMILIES as PACKABLE
+from hf_domain.training.padding_free import choose_rows, remove_padding
+from hf_domain.training.stock_models import decode_labeled_rows_only
+
+LENGTHS = [12, 3, 5, 7, 2, 12, 4, 6]  # of 12 places; first-fit decreasing takes five rows
+
+
+def make_uneven_batch(pad=0, side="right"):
+    """Texts of many lengths, with every third token masked."""
+    torch.manual_seed(0)
+    place = torch.arange(12)
+    lengths = torch.tensor(LENGTHS)[:, None]
+    mask = ((place < lengths) if side == "right" else (place >= 12 - lengths)).long()
+    ids = torch.randint(5, VOCAB_SIZE, mask.shape)
+    labels = torch.where((place % 3 == 1) & (mask == 1), ids, -100)
+    ids = ids.masked_fill(labels != -100, 4).masked_fill(mask == 0, pad)
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+
+
+def compare(model, batch, rows=5):
+    """Compare loss and gradients of a model with and without padding, and count the rows that its layers read."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    seen, results = [], []
+    find_layers(find_encoder(base))[0].register_forward_pre_hook(lambda layer, inputs: seen.append(len(inputs[0])))
+    for is_packed in (False, True):
+        if is_packed:
+            remove_padding(model)
+        model.zero_grad()
+        loss = model(**batch).loss
+        loss.backward()
+        gradients = {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
+        results.append((loss.detach(), gradients))
+    (expected, gradients), (loss, packed) = results
+    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-5)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(packed[name], gradient, rtol=1e-5, atol=1e-5, msg=name)
+    assert seen == [len(batch["input_ids"]), rows]
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("family", PACKABLE)
+def test_masked_lm(family, attention):
+    model = make_masked_lm(family, dropout=0.0)
+    model.set_attn_implementation(attention)
+    compare(decode_labeled_rows_only(model).train(), make_uneven_batch(model.config.pad_token_id))
+
+
+@pytest.mark.parametrize("family", PACKABLE)
+def test_heads(family):
+    config = make_config(family, dropout=0.0, num_labels=3, problem_type="single_label_classification")
+    config.seq_classif_dropout = 0.0  # DistilBERT's
+    batch = make_uneven_batch(config.pad_token_id)
+    tags = torch.where(batch["attention_mask"] == 1, batch["input_ids"] % 3, -100)
+    compare(AutoModelForTokenClassification.from_config(config).train(), batch | {"labels": tags})
+    labels = torch.arange(8) % 3
+    compare(AutoModelForSequenceClassification.from_config(config).train(), batch | {"labels": labels})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: make_varmae(dropout=0.0, freeze_backbone=False, log_variance_range=0.0).eval(),
+        lambda: make_exbert(dropout=0.0, freeze_backbone=False).train(),
+        lambda: make_exbert("modernbert", dropout=0.0, freeze_backbone=False).train(),
+        lambda: add_lora(decode_labeled_rows_only(make_masked_lm("bert", dropout=0.0)), None).eval(),
+    ],
+    ids=["varmae", "exbert", "exbert-modernbert", "lora"],
+)
+def test_models_around_an_encoder(make):
+    compare(make(), make_uneven_batch())
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_padding_on_the_left(family):
+    model = make_masked_lm(family, dropout=0.0)
+    compare(model.train(), make_uneven_batch(model.config.pad_token_id, side="left"))
+
+
+def test_what_cannot_be_packed_is_read_as_before():
+    model = make_masked_lm("bert", dropout=0.0)
+    whole = {"input_ids": torch.randint(5, VOCAB_SIZE, (8, 12)), "attention_mask": torch.ones(8, 12).long()}
+    compare(model.train(), whole | {"labels": whole["input_ids"]}, rows=8)
+    packed, batch = copy.deepcopy(model), make_uneven_batch()
+    remove_padding(packed)
+    expected, states = (each(**batch, output_hidden_states=True).hidden_states for each in (model, packed))
+    assert all(torch.equal(one, other) for one, other in zip(states, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: make_masked_lm("deberta-v2"), "of type bert, .* is a deberta-v2"),
+        (lambda: make_rada(), "rada reads other states"),
+        (lambda: make_gmap(), "gmap reads other states"),
+        (lambda: AutoModelForQuestionAnswering.from_config(make_config("bert")), "an answer's covers all places"),
+    ],
+    ids=["deberta-v2", "rada", "gmap", "question_answering"],
+)
+def test_refused(make, message):
+    with pytest.raises(ValueError, match=f"--padding_free needs .*{message}.* Leave --padding_free out"):
+        remove_padding(make())
+
+
+def test_another_attention_is_refused():
+    model = make_masked_lm("bert")
+    model.config._attn_implementation = "flash_attention_2"
+    with pytest.raises(ValueError, match="needs the attention sdpa or eager, but the model uses flash_attention_2"):
+        remove_padding(model)
+
+
+def test_rows_hold_every_text_once():
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        lengths = torch.randint(1, 33, (25,), generator=generator).tolist()
+        rows, columns, count = choose_rows(lengths, 32)
+        taken = [(row, column + i) for row, column, n in zip(rows, columns, lengths, strict=True) for i in range(n)]
+        assert len({*taken}) == sum(lengths) and {row for row, _ in taken} == {*range(count)}
+        assert all(place < 32 for _, place in taken)
+        assert count <= 11 / 9 * -(-sum(lengths) // 32) + 1 or max(lengths) > 16
+
+
+@pytest.fixture
+def encoder(tmp_path):
+    """A saved encoder without any dropout."""
+    folder = save_tiny_bert(tmp_path / "encoder", SENTENCES)
+    config = BertConfig.from_pretrained(folder)
+    config.attention_probs_dropout_prob = 0.0
+    config.save_pretrained(folder)
+    return folder
+
+
+def test_the_flag_of_masked_lm(encoder, tmp_path, monkeypatch):
+    texts = [" ".join(SENTENCES[: 1 + number % 3]) for number in range(40)]
+    (tmp_path / "corpus.txt").write_text("\n".join(texts))
+    flags = {"model_name_or_path": encoder, "train_file": tmp_path / "corpus.txt", "line_by_line": True}
+    flags |= {"do_train": True, "max_steps": 4, "logging_steps": 1, "max_seq_length": 64, "cache_dir": tmp_path}
+    packed = SimpleNamespace(calls=0)
+
+    def count(lengths, width):
+        packed.calls += 1
+        return choose_rows(lengths, width)
+
+    monkeypatch.setattr(padding_free, "choose_rows", count)
+    traces = []
+    for name, more in {"padded": {}, "free": {"padding_free": True}}.items():
+        run_script(run_mlm.main, monkeypatch, tmp_path / name, **flags, **more)
+        log = json.loads((tmp_path / name / "trainer_state.json").read_text())["log_history"]
+        traces.append([line["loss"] for line in log if "loss" in line])
+        assert packed.calls == (4 if more else 0)
+    assert len(traces[0]) == 4 and traces[1] == pytest.approx(traces[0], rel=1e-4)
+    with pytest.raises(ValueError, match="--padding_free must be used with --objective mlm"):
+        run_script(run_mlm.main, monkeypatch, tmp_path / "clm", **flags, padding_free=True, objective="clm")
+
+
+def test_the_flag_of_a_task(encoder, tmp_path, monkeypatch):
+    rows = [{"text": " ".join(SENTENCES[: 1 + i % 3]), "label": "abc"[i % 3]} for i in range(24)]
+    files = {f"{split}_file": write_jsonl(tmp_path / f"{split}.jsonl", rows) for split in ("train", "validation")}
+    flags = {"model_name_or_path": encoder, **files, "do_train": True, "do_eval": True, "max_steps": 3}
+    results = [
+        run_script(run_classification.main, monkeypatch, tmp_path / name, **flags, padding_free=name == "free")
+        for name in ("padded", "free")
+    ]
+    assert results[1]["eval_loss"] == pytest.approx(results[0]["eval_loss"], rel=1e-4)
