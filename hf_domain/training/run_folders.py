@@ -7,6 +7,7 @@ same command in the same folder resumes a killed run and skips a finished one. A
 import hashlib
 import json
 import logging
+import os
 import shutil
 import sys
 import zipfile
@@ -306,7 +307,13 @@ def is_resumable(checkpoint: Path) -> bool:
 
 
 def is_damaged(checkpoint: Path) -> bool:
-    """Return whether a run died while it saved this checkpoint. Trainer writes the trainer state last."""
+    """Return whether a run died while it saved this checkpoint.
+
+    Trainer writes the trainer state last, but each process writes its random state by itself.
+    """
+    num_states = len([*checkpoint.glob("rng_state_*")])
+    if 0 < num_states < int(os.environ.get("WORLD_SIZE", "1")):
+        return True
     return not (checkpoint / STATE).is_file() or not all(map(is_whole, checkpoint.iterdir()))
 
 

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from hf_domain import command_line
 from hf_domain.examples import search_datastore
 from hf_domain.files import lock_folder
-from hf_domain.training.run_folders import find_checkpoint, run_in_folder
+from hf_domain.training.run_folders import clear_folder, find_checkpoint, run_in_folder
 
 
 @dataclass
@@ -141,6 +141,17 @@ def test_newest_whole_checkpoint(tmp_path, broken):
         half.write_bytes(half.read_bytes()[:-20])
         (write_checkpoint(tmp_path / f"checkpoint-6{number}") / name).unlink()
     assert find_checkpoint(tmp_path) == str(tmp_path / "checkpoint-10")
+
+
+def test_a_checkpoint_without_the_random_state_of_a_killed_process(tmp_path, monkeypatch):
+    for number in (1, 2):
+        checkpoint = write_checkpoint(tmp_path / f"checkpoint-{number}")
+        (checkpoint / "rng_state.pth").rename(checkpoint / "rng_state_0.pth")
+    shutil.copy(tmp_path / "checkpoint-1" / "rng_state_0.pth", tmp_path / "checkpoint-1" / "rng_state_1.pth")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert find_checkpoint(tmp_path) == str(tmp_path / "checkpoint-1")
+    clear_folder(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-1"]
 
 
 def test_leftovers_of_a_kill_are_removed_and_chosen_weights_stay(run, tmp_path):
