@@ -20,6 +20,7 @@ QUIET = {
     "distributed.worker.profile.enabled": False,
     "distributed.admin.system-monitor.interval": "10s",
     "distributed.admin.system-monitor.gil.enabled": False,
+    "distributed.admin.tick.interval": "1s",
     "distributed.scheduler.worker-ttl": None,
 }
 LOOPBACK = "127.0.0.1:0"

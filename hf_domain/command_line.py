@@ -124,8 +124,12 @@ def check_flags(script: str, arguments: list[str]) -> None:
                 raise ValueError(f"--{name} must be {needed}, but is {value}") from None
 
 
-def main() -> None:
-    """Run the named script with the remaining arguments. A user's mistake gives one line instead of a traceback."""
+def main(is_checked: bool = False) -> None:
+    """Run the named script with the remaining arguments. A user's mistake gives one line instead of a traceback.
+
+    Args:
+        is_checked: The flags were checked, as a comparison checks those of its steps before the first one.
+    """
     usage = USAGE.format(commands=describe_commands())
     if len(sys.argv) < 2:
         sys.exit(usage)
@@ -140,7 +144,8 @@ def main() -> None:
         sys.exit(f"error: hf-domain has no command {name}\n{usage}")
     sys.argv[0] = f"hf-domain {name}"
     try:
-        check_flags(find_module(name), sys.argv[1:])
+        if not is_checked:
+            check_flags(find_module(name), sys.argv[1:])
         register_classes()
         import_command(name).main()
     except KeyboardInterrupt:

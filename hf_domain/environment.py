@@ -17,22 +17,34 @@ PACKAGES = ("hf-domain", "transformers", "tokenizers", "peft", "datasets", "acce
 
 def describe_environment() -> dict[str, Any]:
     """Return what reproducing a number needs: versions, hardware, code digest, and the commit if any."""
-    try:
-        commit = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
-        ).stdout.strip()
-    except OSError:  # git is not installed
-        commit = ""
     return {
-        "versions": {"python": platform.python_version(), **{package: version(package) for package in PACKAGES}},
+        "versions": {"python": platform.python_version(), **{package: find_version(package) for package in PACKAGES}},
         "hardware": {
             "machine": platform.machine(),
             "cpu_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
             "accelerators": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         },
-        "commit": commit or None,
+        "commit": find_commit(),
         "code": digest_code(),
     }
+
+
+# A process computes with the code that it imported, whatever is committed or installed meanwhile.
+@cache
+def find_version(package: str) -> str:
+    """Return the version of an installed package; raise PackageNotFoundError if there is none."""
+    return version(package)
+
+
+@cache
+def find_commit() -> str | None:
+    """Return the commit of the package's code; None if it lies outside a checkout."""
+    command = ["git", "rev-parse", "HEAD"]
+    try:
+        run = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    except OSError:  # git is not installed
+        return None
+    return run.stdout.strip() or None
 
 
 @cache

@@ -128,6 +128,7 @@ class Speeds:
     def __init__(self, plan: Plan, output_dir: Path):
         self.plan, self.folders = plan, (plan.folder, output_dir)
         self.measured: dict[tuple[str, ...], list[tuple[float, float]]] = defaultdict(list)
+        self.known_work: dict[tuple[str, Any], float] = {}
         self.count = 0
         for file in sorted((output_dir / "results").glob("*.json")):
             try:
@@ -169,7 +170,10 @@ class Speeds:
         """
         if self.plan.budget.minutes is not None and step.kind == "pretraining":
             return SECONDS_OF_START + 60 * self.plan.budget.minutes
-        work = self.count_work(step)
+        key = step.name, step.flags.get("max_steps")  # which the time of a budget may change
+        if key not in self.known_work:  # whenever a step ends, a view asks for every one that remains
+            self.known_work[key] = self.count_work(step)
+        work = self.known_work[key]
         groups = [group for group in self._list_groups(step.kind, step.command, step.method) if group in self.measured]
         if not work:
             return statistics.mean(s for s, _ in self.measured[groups[0]]) if groups and groups[0] else SECONDS_OF_START

@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
 from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.steps import Step, find_root, list_steps
 from hf_domain.data.file_loading import find_files
+from hf_domain.environment import find_version
 from hf_domain.files import fingerprint_files
 
 # Results of other versions of what computes them are not comparable.
@@ -133,10 +134,10 @@ def describe_steps(plan: Plan, output_dir: Path, steps: Sequence[Step]) -> list[
 
 def list_versions() -> dict[str, str]:
     """Return the versions that results depend on; extras only if they are installed."""
-    versions = {package: version(package) for package in COMPARED_VERSIONS}
+    versions = {package: find_version(package) for package in COMPARED_VERSIONS}
     for package in COMPARED_EXTRAS.values():
         with suppress(PackageNotFoundError):
-            versions[package] = version(package)
+            versions[package] = find_version(package)
     return versions
 
 

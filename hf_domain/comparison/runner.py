@@ -1,5 +1,6 @@
 """Run one step of a comparison on a worker: in a process of its own, from its last checkpoint if it has one."""
 
+import gc
 import hashlib
 import json
 import math
@@ -40,6 +41,7 @@ PRELOADED = [
     f"hf_domain.{name}"
     for name in ("comparison.runner", "training.pretraining", "training.fine_tuning", "rada.passages", "gmap.reader")
 ]
+PRELOADED += ["sklearn.metrics", "seqeval.metrics"]  # which a fine-tuning imports when it is scored
 # Kinds of steps whose folder others read; of the rest they read the result alone.
 READ_BY_OTHERS = ("vocabulary", "datastore", "trunk", "pretraining", "average", "best")
 # Exit code of a step on Ctrl-C, which a terminal sends to every process.
@@ -268,6 +270,7 @@ def is_wanted() -> bool:
 
 
 def _run(arguments: list[str], folder: Path, log: Path, num_threads: int | None, device: str | None) -> None:
+    gc.freeze()  # a collection would write to, and so copy, all that the server imported
     threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
     # A step trains on one device: on two its batches, and so its tokens, would be twice those of the plan.
@@ -279,7 +282,7 @@ def _run(arguments: list[str], folder: Path, log: Path, num_threads: int | None,
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     sys.argv = ["hf-domain", *arguments]
-    command_line.main()
+    command_line.main(is_checked=True)
 
 
 def _end_with_parent() -> None:

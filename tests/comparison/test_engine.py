@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import psutil
@@ -59,14 +60,20 @@ def test_steps_at_once_make_the_same_report(plan, tmp_path):
 
 def test_steps_that_fill_one_cache_run_one_after_the_other(content, tmp_path):
     content["methods"] = {"dapt": None, "gmap": {"after": "dapt"}}
-    running, most = {}, {}
+    running, most, lock, together = Counter(), Counter(), threading.Lock(), threading.Event()
 
     def watch(step, plan, folder):
         cache = step.flags.get("memory_cache")
-        running[cache] = running.get(cache, 0) + 1
-        most[cache] = max(most.get(cache, 0), running[cache])
+        with lock:
+            running[cache] += 1
+            most[cache] = max(most[cache], running[cache])
+        if running[None] == 3:
+            together.set()
+        if cache is None and step.kind == "fine_tuning":
+            together.wait(20)  # a busy machine starts the second and the third late
         time.sleep(0.05)
-        running[cache] -= 1
+        with lock:
+            running[cache] -= 1
         pretend(step, plan, folder)
 
     run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", watch, num_processes=3)
