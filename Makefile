@@ -70,7 +70,7 @@ test-lowest:  ## the tests on the lower bounds of the HuggingFace packages; torc
 	.venv-lowest/bin/pip install --quiet --constraint constraints-lowest.txt --editable ".[dev]"
 	touch $@
 
-test-peers: install  ## the tests that transformers and peft run over their own models, over ours; fetches them once
+test-peers: install  ## the tests that transformers and peft run over their own models, over ours; fetches them once: about 1 minute
 	$(BIN)/python tests_peers/fetch.py
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests_peers -n $(PROCESSES)
 
