@@ -1,14 +1,13 @@
 """The command, with real runs."""
 
 import os
-import signal
-import subprocess
 import sys
 import time
 
 import pytest
 from pretended_runs import SENTENCES, get_result, write_plan
 from script_runs import save_tiny_bert, write_jsonl
+from two_processes import get_context
 
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.steps import list_steps
@@ -19,6 +18,13 @@ FEW = {"tapt": {"tasks": ["animals"]}, "dapt": None}
 MANY = {"tapt": None, "dapt": None, "average": {"after": "dapt"}, "rada_mlm": None, "gmap": {"after": "dapt"}}
 
 
+def run_compare(path):
+    """Run the command in a process of its own, whose steps end with it."""
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  until the process ends
+    sys.argv = ["compare", path]
+    compare_script.main()
+
+
 @pytest.mark.parametrize("methods", [FEW, pytest.param(MANY, marks=pytest.mark.faults)], ids=["few", "many"])
 def test_script_is_killed_and_continues(content, tmp_path, monkeypatch, capsys, methods):
     save_tiny_bert(tmp_path / "encoder", SENTENCES)
@@ -26,12 +32,12 @@ def test_script_is_killed_and_continues(content, tmp_path, monkeypatch, capsys, 
     content["datastore"] = {"max_length": 32}
     content["seeds"], content["general"] = [1], None
     path = write_plan(content, tmp_path)
-    command = [sys.executable, compare_script.__file__, str(path)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    while not list((tmp_path / "plan" / "results").glob("tapt-animals-????????.json")) and process.poll() is None:
+    process = get_context().Process(target=run_compare, args=(str(path),))
+    process.start()
+    while not list((tmp_path / "plan" / "results").glob("tapt-animals-????????.json")) and process.is_alive():
         time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.join()
     done = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "plan" / "results").glob("*.json")}
     assert 0 < len(done) < len(list_steps(load_plan(path), tmp_path / "plan"))
     monkeypatch.setattr(sys, "argv", ["compare", str(path)])

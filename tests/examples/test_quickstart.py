@@ -53,6 +53,7 @@ def run_quickstart(monkeypatch, inputs, **options):
 
 
 def test_from_corpus_to_hub_folder(monkeypatch, inputs, capfd):
+    fork_publications(monkeypatch)
     run_quickstart(monkeypatch, inputs)
     told = capfd.readouterr().out
     output = inputs / "output"
@@ -78,7 +79,6 @@ def test_from_corpus_to_hub_folder(monkeypatch, inputs, capfd):
     assert "apache-2.0" not in card  # nobody said so of this encoder
 
     # What is there is not done again.
-    fork_publications(monkeypatch)
     (weights,) = (output / "plan" / "steps").glob("dapt-domain-????????/model.safetensors")
     trained = weights.stat().st_mtime_ns
     run_quickstart(monkeypatch, inputs)
@@ -135,7 +135,7 @@ def test_from_corpus_to_hub_folder(monkeypatch, inputs, capfd):
 
 
 def fork_publications(monkeypatch):
-    """Let later publications load what they wrote in a fork: the first one shows that a whole process can."""
+    """Let publications load what they wrote in a fork; test_new_method.py has one that starts a whole process."""
     monkeypatch.setattr(publication, "subprocess", SimpleNamespace(run=forked_python.run))
 
 

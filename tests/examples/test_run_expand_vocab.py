@@ -4,6 +4,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from dask_workers import start_workers
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM
 from vocabulary_invariants import DOMAIN_TEXTS, make_wordpiece
@@ -74,11 +75,11 @@ def test_distilled_rows(checkpoint, tmp_path):
 
 
 def test_a_dask_cluster_counts_the_same(checkpoint, tmp_path):
-    distributed = pytest.importorskip("distributed")
     (tmp_path / "corpus.txt").write_text("\n".join(DOMAIN_TEXTS), encoding="utf-8")
     counts = tmp_path / "counts.parquet"
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
-        options = {"dask_scheduler": cluster.scheduler_address, "counts_file": counts, "embedding_init": "none"}
+    with start_workers(tmp_path, 2) as executor:
+        address = executor._client.scheduler.address
+        options = {"dask_scheduler": address, "counts_file": counts, "embedding_init": "none"}
         run(checkpoint, tmp_path / "new", tmp_path / "corpus.txt", **options)
     assert WordCounts.load(counts) == count_shard(DOMAIN_TEXTS, make_wordpiece().backend_tokenizer)
 

@@ -7,11 +7,12 @@ from collections import Counter
 from contextlib import contextmanager
 
 from distributed import LocalCluster, Worker
+from faults import PRELOADED
 
 from hf_domain.clusters import open_executor
 
 context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["torch", "distributed", "pyarrow", "transformers"])
+context.set_forkserver_preload([*PRELOADED, "distributed"])  # a process of pytest has one server, whoever starts it
 
 
 def work(address, folder):

@@ -95,7 +95,8 @@ def test_failed_run_leaves_nothing_and_may_be_corrected(run, tmp_path):
 
 
 def test_a_second_process_is_refused_with_the_name_of_the_first(run, tmp_path):
-    code = "import sys, time; from hf_domain.files import lock_folder\n"
+    # As the command is called, so that importing the package leaves torch out.
+    code = "import sys, time; sys.argv[0] = 'hf-domain'; from hf_domain.files import lock_folder\n"
     code += "with lock_folder(sys.argv[1]):\n    print('locked', flush=True)\n    time.sleep(600)"
     command = [sys.executable, "-c", code, str(tmp_path / "output")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
