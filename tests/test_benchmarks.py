@@ -19,6 +19,7 @@ from hf_domain.comparison.plan_loading import load_plan
 ROOT = Path(__file__).parent.parent
 # What each takes beside its output; `{name}` is made below.
 ARGUMENTS = {
+    "advice": "{compared} {other}",
     "agreement": "{compared} {compared}",
     "datastore": "--model_name_or_path {encoder} --corpus {corpus} --heldout {heldout} --documents 40 --passages 40 "
     "--queries 8",
@@ -39,7 +40,7 @@ ARGUMENTS = {
 }
 
 
-def make_comparison(folder, monkeypatch):
+def make_comparison(folder, monkeypatch, domain="cs"):
     """Leave a finished comparison whose steps were only pretended."""
     monkeypatch.setattr(runner, "digest_vocabulary", lambda encoder: "usual")
     (folder / "task").mkdir(parents=True)
@@ -48,7 +49,7 @@ def make_comparison(folder, monkeypatch):
     for split in ("train", "validation", "test"):
         (folder / "task" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     methods = ["fine_tune", "dapt", "varmae", "lora"]
-    content = {"encoder": "encoder", "corpus": "corpus.txt", "tasks": ["task"], "methods": methods}
+    content = {"encoder": "encoder", "corpora": {domain: "corpus.txt"}, "tasks": ["task"], "methods": methods}
     plan = load_plan(write_plan(content | {"budget": {"tokens": 100_000}, "evaluation": "probe"}, folder))
     run_comparison(plan, folder / "plan", pretend)
     return folder / "plan"
@@ -73,8 +74,9 @@ def test_benchmark_runs(name, tmp_path, monkeypatch):
         with gzip.open(paths[each], "wt") as file:
             file.write("\n".join(f"{each} {number} {text}" for number, text in enumerate(SENTENCES * 20)) + "\n")
     paths["texts"].write_text("\n".join(json.dumps({"text": text}) for text in SENTENCES) + "\n")
-    if name == "agreement":
+    if name in ("agreement", "advice"):
         paths["compared"] = make_comparison(tmp_path / "comparison", monkeypatch)
+        paths["other"] = make_comparison(tmp_path / "other", monkeypatch, "terms")
     arguments = ARGUMENTS[name].format(**paths).split()
     output = ["--output", str(tmp_path / "result.json")]
     command = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), *arguments, *output]
@@ -82,3 +84,7 @@ def test_benchmark_runs(name, tmp_path, monkeypatch):
     assert run.returncode == 0, run.stderr[-3000:]
     figures = json.loads((tmp_path / "result.json").read_text())
     assert figures and (name != "agreement" or (figures["tau"], figures["low"], figures["high"]) == (1, 1, 1))
+    if name == "advice":  # both domains have the same scores: the best row leads elsewhere, too
+        best = figures["cs, by a probe"]["best"]
+        assert best == figures["terms, by a probe"]["choices"]["the row that leads elsewhere"]
+        assert figures["regret"]["the row that leads elsewhere"] == 0 <= figures["regret"]["always DAPT"]

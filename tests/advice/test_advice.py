@@ -44,7 +44,7 @@ def list_rows(facts):
 
 
 def test_rows_of_a_plain_case():
-    assert list_rows(FACTS) == ["fine_tune", "dapt", "tapt_after_dapt", "varmae", "average"]
+    assert list_rows(FACTS) == ["fine_tune", "dapt", "tapt_after_dapt", "tapt", "varmae", "average"]
     assert all(rule.row in RECIPES or rule.options(FACTS)["recipe"] in RECIPES for rule in RULES if rule.row)
 
 
@@ -61,6 +61,7 @@ def test_rows_of_a_plain_case():
         ({"corpus": replace(CORPUS, words=replace(PLAIN_WORDS, broken=0.2), tokens=10**8)}, "exbert", True),
         ({"corpus": replace(CORPUS, tokens=10**8)}, "varmae", False),
         ({"tasks": (replace(TASK, train=100),)}, "tapt_after_dapt", False),
+        ({"tasks": (replace(TASK, train=100),)}, "tapt", False),
         ({"tasks": (replace(TASK, nearest=31.0),)}, "rada", True),
         ({"tasks": (replace(TASK, nearest=None),)}, "rada", False),
     ],
