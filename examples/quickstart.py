@@ -24,6 +24,7 @@ from dask.system import CPU_COUNT
 from transformers import AutoConfig, AutoTokenizer
 
 from hf_domain.comparison.answer import answer
+from hf_domain.comparison.dry_run import foretell_work
 from hf_domain.comparison.engine import run_comparison
 from hf_domain.comparison.plan_loading import load_plan, write_plan
 from hf_domain.comparison.publication import make_publication
@@ -105,7 +106,9 @@ def main() -> None:
     plan = load_plan(make_plan(args, output_dir))
     print(f"Comparing {', '.join(plan.methods)} on {', '.join(plan.tasks)}; the plan: {plan.path}", flush=True)
     # Two small models on a core each finish sooner than one after the other on both.
-    run_comparison(plan, output_dir / "plan", num_processes=torch.cuda.device_count() or min(2, CPU_COUNT))
+    num_processes = torch.cuda.device_count() or min(2, CPU_COUNT)
+    print(foretell_work(plan, output_dir / "plan", num_processes), flush=True)
+    run_comparison(plan, output_dir / "plan", num_processes=num_processes)
     report = write_report(output_dir / "plan")
     for name, error in report.failed.items():
         raise RuntimeError(f"{name} failed: {error}")

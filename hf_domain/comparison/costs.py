@@ -10,6 +10,7 @@ except in the rows that read passages.
 """
 
 import copy
+import math
 import re
 import statistics
 import time
@@ -39,10 +40,11 @@ STEP_COSTS = {"varmae": 0.38, "exbert": 1.07, "fine_tune": 0.0, "average": 0.0, 
 # Kinds of steps whose speed tells that of others, unless they score a frozen encoder.
 TRAINING = ("trunk", "pretraining", "tuning", "fine_tuning", "best")
 # Defaults of the commands, where flags say nothing.
-EPOCHS, LENGTHS, EVALUATED = 3, {"qa": 384}, 256
+EPOCHS, LENGTHS, EVALUATED, STRIDE = 3, {"qa": 384}, 256, 128
 LENGTH = 128
 CHARACTERS_OF_TOKEN = 4
 SAMPLE = 200  # rows of a file whose length is counted
+QUESTION, SPECIAL = ("question", "context"), 3  # what a window has: columns, and special tokens
 # Of the measurement of a machine: the first step is slower, and a large encoder takes many seconds for each.
 TIMED_STEPS, TIMED_SECONDS, TIMED_BATCH = 5, 20.0, 8
 
@@ -60,9 +62,10 @@ def count_work(kind: str, command: str, flags: Mapping[str, Any], folders: Folde
         return FORWARD * length * int(flags.get("max_eval_samples") or EVALUATED)
     if kind not in ("tuning", "fine_tuning", "best"):
         return 0.0
+    stride = int(flags.get("doc_stride") or STRIDE)
     limits = [flags.get(name) for name in ("max_train_samples", "max_eval_samples", "max_predict_samples")]
     read = [
-        count_file(find_file(str(flags[f"{split}_file"]), folders), command, length, limit and int(limit))
+        count_file(find_file(str(flags[f"{split}_file"]), folders), command, length, limit and int(limit), stride)
         if flags.get(f"{split}_file")
         else 0.0
         for split, limit in zip(SPLITS, limits, strict=True)
@@ -94,27 +97,38 @@ def find_file(name: str, folders: Folders) -> Path:
     raise FileNotFoundError(name)
 
 
-def count_file(file: Path, command: str, length: int, limit: int | None) -> float:
-    """Estimate the tokens of a file of a task."""
-    return _count_file(file, file.stat().st_mtime_ns, command, length, limit)
+def count_file(file: Path, command: str, length: int, limit: int | None, stride: int = STRIDE) -> float:
+    """Estimate the tokens of a file of a task that an encoder reads."""
+    return _count_file(file, file.stat().st_mtime_ns, command, length, limit, stride)
 
 
 @cache
-def _count_file(file: Path, changed: int, command: str, length: int, limit: int | None) -> float:
+def _count_file(file: Path, changed: int, command: str, length: int, limit: int | None, stride: int) -> float:
     with file.open(encoding="utf-8") as lines:
         rows = sum(1 for line in lines if line.strip())
-    texts = [
-        " ".join(join_words(value) for value in row.values() if isinstance(value, str | list) and _is_text(value))
-        for _, row in islice(read_rows(file.name, file.parent), SAMPLE)
-    ]
-    tokens = [len(text) / CHARACTERS_OF_TOKEN for text in texts]
-    if command != "qa":  # which cuts windows and reads all of them
-        tokens = [min(length, count) for count in tokens]
+    sample = [row for _, row in islice(read_rows(file.name, file.parent), SAMPLE)]
+    if command == "qa":
+        tokens = [_count_windows(*(_count_tokens(row[name]) for name in QUESTION), length, stride) for row in sample]
+    else:
+        texts = [" ".join(map(join_words, filter(_is_text, row.values()))) for row in sample]
+        tokens = [min(length, _count_tokens(text)) for text in texts]
     return min(rows, limit or rows) * statistics.mean(tokens or [0])
 
 
-def _is_text(value: str | list[Any]) -> bool:
-    return isinstance(value, str) or all(isinstance(item, str) for item in value)
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(item, str) for item in value))
+
+
+def _count_tokens(text: str) -> float:
+    return len(text) / CHARACTERS_OF_TOKEN
+
+
+def _count_windows(question: float, context: float, length: int, stride: int) -> float:
+    """Return the tokens of the windows that a context is cut into, each of which repeats the question."""
+    repeated = question + SPECIAL
+    room = max(1.0, length - repeated)
+    windows = 1 + max(0, math.ceil((context - room) / max(1.0, room - stride)))
+    return context + windows * repeated + (windows - 1) * stride
 
 
 class Speeds:

@@ -42,6 +42,14 @@ def describe_work(plan: Plan, output_dir: Path) -> str:
     steps = list_work(plan, output_dir)
     if not steps:
         return f"No step is missing: hf-domain compare {plan.path} writes the report."
+    hours, sentence = foretell_hours(plan, steps, output_dir)
+    lines = [f"Unless rows leave the race, {sentence}" if plan.race else sentence, ""]
+    lines += [tabulate(plan, steps, hours), "", f"The commands: {write_commands(plan, steps, output_dir)}"]
+    return "\n".join([*lines, foresee_power(plan)]).rstrip()
+
+
+def foretell_hours(plan: Plan, steps: list[Step], output_dir: Path) -> tuple[list[float | None], str]:
+    """Return the hours of each step, None where they are not known, and a sentence about all of them."""
     speeds, source = Speeds(plan, output_dir), ""
     try:
         if speeds.measure_machine():
@@ -54,10 +62,14 @@ def describe_work(plan: Plan, output_dir: Path) -> str:
     known = [value for value in hours if value is not None]
     total = f"about {format_hours(sum(known))} one after the other, " if len(known) == len(hours) else ""
     missing = "1 step is missing" if len(steps) == 1 else f"{len(steps)} steps are missing"
-    missing = f"Unless rows leave the race, {missing}" if plan.race else missing
-    lines = [f"{missing}: {total}{source}.", ""]
-    lines += [tabulate(plan, steps, hours), "", f"The commands: {write_commands(plan, steps, output_dir)}"]
-    return "\n".join([*lines, foresee_power(plan)]).rstrip()
+    return hours, f"{missing}: {total}{source}."
+
+
+def foretell_work(plan: Plan, output_dir: Path, num_processes: int) -> str:
+    """Return a sentence on the steps that are missing and their time."""
+    steps = list_work(plan, output_dir)
+    at_once = f" {num_processes} run at once." if num_processes > 1 else ""
+    return f"{foretell_hours(plan, steps, output_dir)[1]}{at_once}" if steps else "No step is missing."
 
 
 def tabulate(plan: Plan, steps: list[Step], hours: list[float | None]) -> str:

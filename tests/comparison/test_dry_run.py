@@ -41,6 +41,16 @@ def test_work_is_counted_in_tokens_of_training(plan, jobs, tmp_path):
     assert count("dapt-animals-seed1", max_seq_length=2) == pytest.approx(24 * 2 * (1 + 2 / 3))
 
 
+def test_windows_of_a_question_repeat_it_and_what_they_share(tmp_path):
+    """1,000 tokens of context and 10 of a question: 12 windows have room for 115 each, 32 of them shared."""
+    row = {"id": "1", "question": "q" * 40, "context": "c" * 4000, "answers": {"text": ["c"], "answer_start": [0]}}
+    (tmp_path / "train.jsonl").write_text(json.dumps(row))
+    flags = {"train_file": "train.jsonl", "num_train_epochs": 2, "max_seq_length": 128, "doc_stride": 32}
+    assert count_work("fine_tuning", "qa", flags, [tmp_path]) == 2 * (1000 + 12 * 13 + 11 * 32)
+    flags |= {"max_seq_length": 1024, "doc_stride": 128}
+    assert count_work("fine_tuning", "qa", flags, [tmp_path]) == 2 * 1013  # one window
+
+
 def test_seconds_follow_from_the_most_similar_steps(plan, jobs, tmp_path):
     speeds = Speeds(plan, tmp_path / "plan")
     large, small, other = (jobs[name].step for name in ("dapt-pets", "dapt-animals-seed1", "varmae-animals-seed1"))

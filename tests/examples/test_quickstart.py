@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -203,7 +204,7 @@ def test_a_task_is_checked_before_the_corpus_is_copied(monkeypatch, inputs, rows
         ),
     ],
 )
-def test_the_kind_of_a_task_is_found(monkeypatch, inputs, kind, row):
+def test_the_kind_of_a_task_is_found(monkeypatch, inputs, capsys, kind, row):
     ran = []
     monkeypatch.setattr(quickstart, "run_comparison", lambda plan, *_, **__: ran.append(plan))
     monkeypatch.setattr(quickstart, "write_report", lambda _: 1 / 0)
@@ -214,6 +215,31 @@ def test_the_kind_of_a_task_is_found(monkeypatch, inputs, kind, row):
     with pytest.raises(ZeroDivisionError):
         run_quickstart(monkeypatch, inputs)
     assert ran[0].tasks["task"].kind == kind
+    # The demo's default needs minutes; other tasks may need an hour, which is said before any work.
+    told = capsys.readouterr().out.splitlines()[-1]
+    assert re.match(r"\d+ steps are missing: about \d+ min one after the other, by the speed of the encoder", told)
+
+
+ANSWERS = {"text": ["hidden"], "answer_start": [4]}
+KINDS = {
+    "ner": lambda n: {"tokens": ["the", "hidden", "word"], "tags": ["O", f"B-{'xy'[n % 2]}", "O"]},
+    "multi_label": lambda n: {"text": SENTENCES[n % 4], "label": ["a", "b"][: n % 3]},
+    "regression": lambda n: {"premise": SENTENCES[n % 4], "hypothesis": SENTENCES[n % 3], "label": n / 8},
+    "qa": lambda n: {"id": f"{n}", "question": "what is", "context": "the hidden word", "answers": ANSWERS},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_task_ends_in_a_report(monkeypatch, inputs, capfd, kind):
+    fork_publications(monkeypatch)
+    rows = [KINDS[kind](number) for number in range(8)]
+    for split in ("train", "validation", "test"):
+        (inputs / "task" / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    run_quickstart(monkeypatch, inputs, num_seeds=1, num_tokens=1024)
+    report = json.loads((inputs / "output" / "plan" / "report.json").read_text())
+    assert report["failed"] == {} and {*report["scores"]} == {"fine_tune", "dapt", "varmae"}
+    assert all(len(scores["task"]) == 1 for scores in report["scores"].values())
+    assert "seconds in total" in capfd.readouterr().out
 
 
 def run_make(monkeypatch, **options):
