@@ -33,8 +33,8 @@ from hf_domain.training.run_files import METRICS
 from hf_domain.training.run_folders import list_made
 from hf_domain.training.runs import start_run
 
-# A folder whose name begins with _ is never pushed.
-DATA = f"_data/{ONLY_TASK}"
+ROOM = "_data"  # a run never pushes a folder whose name begins with _
+DATA = f"{ROOM}/{ONLY_TASK}"
 QUESTION_COLUMNS = {"question", "context", "answers"}
 HELD_OUT = 0.2  # of a table that has no splits; our choice
 
@@ -147,6 +147,8 @@ def fine_tune(
         data_args = kind(**{f"{split}_file": file for split, file in files.items()}, **given)
         with show_call(f"hf_domain.fine_tune({Path(name).name!r}, task, num_train_epochs={num_train_epochs:g}, ...)"):
             trainer = run(model_args, data_args, PassageArguments(datastore, num_passages), training_args)
+        # Whoever uploads the folder by hand should not publish the rows. Those of a refused call stay, for its error.
+        shutil.rmtree(folder / ROOM, ignore_errors=True)
     trained = trainer.accelerator.unwrap_model(trainer.model).eval()
     trained.name_or_path = str(folder)  # where `predict` finds its tokenizer
     return FineTuned(trained, trainer.processing_class, read_json(folder / METRICS))
