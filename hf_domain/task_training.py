@@ -18,7 +18,6 @@ from hf_domain.data.file_loading import load_files, load_table
 from hf_domain.data.objects import Rows
 from hf_domain.examples import run_classification, run_ner, run_qa
 from hf_domain.files import lock_folder, read_json
-from hf_domain.methods import PLAIN
 from hf_domain.rada.passages import PassageArguments
 from hf_domain.training.arguments import (
     ClassificationArguments,
@@ -54,7 +53,7 @@ def fine_tune(
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     output_dir: str | os.PathLike,
-    method: Literal["plain", "gmap", "rada"] = PLAIN,
+    method: Literal["plain", "gmap", "rada"] = "plain",
     memory: str | None = None,
     datastore: str | None = None,
     num_passages: int = 10,
@@ -112,7 +111,7 @@ def fine_tune(
     with lock_folder(folder), open_model(model, tokenizer) as (name, tokenizer_name):
         files = find_splits(task, folder)
         run, kind = choose_command(files["train"])
-        given = {
+        given: dict[str, Any] = {
             "text_column_name" if kind is NerArguments else "text_column_names": text_columns,
             "label_column_name": label_column,
             "max_seq_length": max_seq_length,
@@ -144,7 +143,7 @@ def fine_tune(
             **{"report_to": "none", "save_strategy": "no", "logging_steps": 0.1, **training_options},
         )
         start_run(training_args)
-        data_args = kind(**{f"{split}_file": file for split, file in files.items()}, **given)
+        data_args = kind(**given | {f"{split}_file": file for split, file in files.items()})
         with show_call(f"hf_domain.fine_tune({Path(name).name!r}, task, num_train_epochs={num_train_epochs:g}, ...)"):
             trainer = run(model_args, data_args, PassageArguments(datastore, num_passages), training_args)
         # Whoever uploads the folder by hand should not publish the rows. Those of a refused call stay, for its error.
@@ -162,7 +161,7 @@ def open_model(
     if not isinstance(model, PreTrainedModel) and tokenizer is None:
         yield os.fspath(model), None
         return
-    source = model.name_or_path if isinstance(model, PreTrainedModel) else os.fspath(model)
+    source = str(model.name_or_path) if isinstance(model, PreTrainedModel) else os.fspath(model)
     with tempfile.TemporaryDirectory() as folder:
         own = Path(folder, Path(source).name or "model")
         (tokenizer or AutoTokenizer.from_pretrained(source)).save_pretrained(own)

@@ -44,7 +44,7 @@ EPOCHS, LENGTHS, EVALUATED, STRIDE = 3, {"qa": 384}, 256, 128
 LENGTH = 128
 CHARACTERS_OF_TOKEN = 4
 SAMPLE = 200  # rows of a file whose length is counted
-QUESTION, SPECIAL = ("question", "context"), 3  # what a window has: columns, and special tokens
+SPECIAL = 3  # tokens of a pair
 # Of the measurement of a machine: the first step is slower, and a large encoder takes many seconds for each.
 TIMED_STEPS, TIMED_SECONDS, TIMED_BATCH = 5, 20.0, 8
 
@@ -108,10 +108,11 @@ def _count_file(file: Path, changed: int, command: str, length: int, limit: int 
         rows = sum(1 for line in lines if line.strip())
     sample = [row for _, row in islice(read_rows(file.name, file.parent), SAMPLE)]
     if command == "qa":
-        tokens = [_count_windows(*(_count_tokens(row[name]) for name in QUESTION), length, stride) for row in sample]
+        texts = [(_count_tokens(row["question"]), _count_tokens(row["context"])) for row in sample]
+        tokens = [_count_windows(question, context, length, stride) for question, context in texts]
     else:
-        texts = [" ".join(map(join_words, filter(_is_text, row.values()))) for row in sample]
-        tokens = [min(length, _count_tokens(text)) for text in texts]
+        joined = [" ".join(map(join_words, filter(_is_text, row.values()))) for row in sample]
+        tokens = [min(length, _count_tokens(text)) for text in joined]
     return min(rows, limit or rows) * statistics.mean(tokens or [0])
 
 

@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 from datasets import ClassLabel, Dataset, IterableDataset, List
 
@@ -122,7 +122,7 @@ def name_label(kind: ClassLabel, value: int | None) -> str | None:
     return None if value is None or value < 0 else kind.int2str(value)
 
 
-def is_path(data: Any) -> bool:
+def is_path(data: Any) -> TypeGuard[str | os.PathLike]:
     """Return whether data is the place of a file or folder, and not the data itself."""
     return isinstance(data, (str, os.PathLike))
 
