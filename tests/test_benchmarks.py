@@ -27,11 +27,12 @@ ARGUMENTS = {
     "exbert": "--base {base} --extension_vocab_size 20 --batch_size 2 --length 8 --repetitions 1",
     "gmap": "--base {base} --batch_size 2 --length 8 --repetitions 1",
     "gpu": "--tiny",
-    "growth": "--model_name_or_path {encoder} --megabytes 0.05 0.1 --passages 8 16",
+    "growth": "--model_name_or_path {encoder} --megabytes 0.05 0.1 --passages 8 16 --runs 2 4",
     "inference": "--tokenizer {encoder} --expanded_vocabulary {encoder} --texts {texts} --num_texts 2 --repetitions 1",
     "p_values": "--trials 2 --sizes 30 40",
     "padding": "--model_name_or_path {encoder} --texts {texts} --batch_sizes 2 --max_seq_length 8",
     "rada": "--batch_size 2 --length 8 --passage_length 8 --cached 1 2 --encoded 2 --num_hidden_layers 1 --repeats 1",
+    "servers": "--model_name_or_path {encoder} --corpus {corpus} --heldout {heldout} --documents 40 --queries 8",
     "starts": "--model_name_or_path {encoder} --corpus {corpus} --heldout {heldout} --documents 40 --blocks 4 "
     "--batch_size 2 --length 16 --steps 2 --measured_steps 1",
     "students": "--teacher {encoder} --students {encoder} --validation_file {heldout} --max_seq_length 8",

@@ -1,5 +1,6 @@
 """What a datastore does when its server dies, restarts, fills up or loses its index: on a real OpenSearch node."""
 
+import importlib
 import sys
 import threading
 import time
@@ -129,6 +130,56 @@ def test_documents_are_cut_once_though_the_server_dies(tmp_path, tokenizer, node
     node.wait()
     assert build(tmp_path / "server", tokenizer).search(TEXTS[7:8], 1)[0][0] == [7]
     assert cut == TEXTS
+
+
+def flood(refusals, is_over):
+    """Send passages to another index until our own are refused."""
+    client = elasticsearch_index.connect("opensearch")
+    client.transport.max_retries = 0
+    lines = [line for text in TEXTS for line in ({"index": {"_index": "other"}}, {"text": text})]
+    while not is_over():
+        try:
+            items = client.bulk(body=lines)["items"]
+        except importlib.import_module("opensearchpy").TransportError as error:
+            refusals.append(error.status_code)
+        else:
+            refusals.extend({item["index"]["status"] for item in items})
+
+
+def test_passages_that_a_full_queue_refuses_are_sent_again(tmp_path, tokenizer, node, server, monkeypatch):
+    """The node writes with one thread, and one request may wait."""
+    settings = next(node.folder.glob("**/opensearch.yml"))
+    usual = settings.read_text()
+    node.kill()
+    settings.write_text(f"{usual}\nnode.processors: 1\nthread_pool.write.queue_size: 1\n")
+    node.start()
+    node.wait()
+    collect, ours, others = elasticsearch_index._collect, list[int](), list[int]()
+
+    def record(*arguments, **options):
+        sent = collect(*arguments, **options)
+        ours.extend(details["status"] for _, item in sent for details in item.values())
+        return sent
+
+    monkeypatch.setattr(elasticsearch_index, "_collect", record)
+    threads = [threading.Thread(target=flood, args=(others, lambda: 429 in ours)) for _ in range(8)]
+    try:
+        for thread in threads:
+            thread.start()
+        while 429 not in others:
+            time.sleep(0.1)
+        store = build(tmp_path / "server", tokenizer)
+    finally:
+        ours.append(429)  # ends the others
+        settings.write_text(usual)
+        node.kill()
+    for thread in threads:
+        thread.join()
+    node.start()
+    node.wait()
+    assert 429 in ours[:-1] and ours.count(201) == len(TEXTS)
+    here = build(tmp_path / "here", tokenizer, engine="tantivy")
+    assert [ids for ids, _ in store.search(QUERIES[:200], 5)] == [ids for ids, _ in here.search(QUERIES[:200], 5)]
 
 
 @pytest.mark.parametrize(
