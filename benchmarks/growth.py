@@ -3,10 +3,13 @@
     python benchmarks/growth.py --model_name_or_path bert-base-uncased --price_per_hour 0.05 --output growth.json
 
 The text is made up: words of the tokenizer with Zipf's frequencies, so that any size can be had. Seconds are those of
-processor time over all threads. Each measurement has a process of its own, because memory is its peak.
+processor time over all threads and processes. Each measurement has a process of its own, because memory is its peak.
+A comparison trains almost nothing: its figures are those of plan, processes, files and report. `--price_per_hour` is
+the field for the price of an hour of a core.
 """
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import resource
@@ -15,11 +18,13 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import psutil
 from transformers import AutoTokenizer
 
 MEGABYTE, GIGABYTE = 1e6, 1e9
-TARGETS = {"counting": 100e3, "tokenizing": 100e3, "datastore": 100e3, "encoding": 100e6}  # 100 GB; 100 M passages
-UNITS = {"counting": "MB", "tokenizing": "MB", "datastore": "MB", "encoding": "passages"}
+# 100 GB; 100 M passages; 1,000 runs
+TARGETS = {"counting": 100e3, "tokenizing": 100e3, "datastore": 100e3, "encoding": 100e6, "comparison": 1000}
+UNITS = {"counting": "MB", "tokenizing": "MB", "datastore": "MB", "encoding": "passages", "comparison": "runs"}
 SENTENCE, DOCUMENT = 20, 200  # words
 
 
@@ -40,9 +45,9 @@ def write_text(file: Path, megabytes: float, tokenizer_name: str, seed: int = 0)
 
 
 def read_seconds() -> float:
-    """Return the processor time of this process, over all threads."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
+    """Return the processor time of this process and of all that it has started."""
+    process = psutil.Process()
+    return sum(sum(each.cpu_times()[:4]) for each in (process, *process.children(recursive=True)))
 
 
 def read_peak() -> float:
@@ -80,7 +85,7 @@ def encode(file: Path, folder: Path, model: str, size: float) -> None:
     from hf_domain import RadaForMaskedLM
     from hf_domain.rada.states import build_passage_cache
 
-    encoder = AutoModelForMaskedLM.from_config(AutoConfig.from_pretrained(model))
+    encoder = AutoModelForMaskedLM.from_config(AutoConfig.from_pretrained(model), dtype=torch.float32)
     rada = RadaForMaskedLM.from_backbone(encoder, passage_encoder="frozen")
     random = torch.Generator().manual_seed(0)
     passages = torch.randint(5, rada.config.vocab_size, (int(size), 128), generator=random).tolist()
@@ -88,14 +93,36 @@ def encode(file: Path, folder: Path, model: str, size: float) -> None:
     build_passage_cache(folder, rada, tokenizer, dict(enumerate(passages)), "made up", range(int(size)))
 
 
-STAGES = {"counting": count, "tokenizing": tokenize, "datastore": build, "encoding": encode}
+def compare(file: Path, folder: Path, model: str, size: float) -> None:
+    from hf_domain import compare
+
+    with file.open(encoding="utf-8") as lines:
+        words = [line.split()[:20] for line in itertools.islice(lines, 36)]
+    rows = [{"text": " ".join(text), "label": "ab"[number % 2]} for number, text in enumerate(words)]
+    task = {"train": rows[:16], "validation": rows[16:26], "test": rows[26:]}
+    few = {"max_seq_length": 32, "use_cpu": True}
+    compare(
+        model,
+        [{"text": row["text"]} for row in rows],
+        {"task": task},
+        ("fine_tune", "dapt"),
+        output_dir=folder / "comparison",
+        num_tokens=512,
+        seeds=[*range(1, int(size) // 2 + 1)],
+        keep_models="none",
+        pretraining={**few, "per_device_train_batch_size": 4},
+        fine_tuning={**few, "max_steps": 2},
+    )
+
+
+STAGES = {"counting": count, "tokenizing": tokenize, "datastore": build, "encoding": encode, "comparison": compare}
 
 
 def measure(stage: str, file: Path, folder: Path, model: str, size: float) -> dict[str, float]:
     """Do the work of a stage in this process, once on little to load what it needs, then on all."""
     small = folder / "small"
     small.mkdir(parents=True)
-    STAGES[stage](file.with_name("small.txt"), small, model, 8)
+    STAGES[stage](file.with_name("small.txt"), small, model, 2)
     before, start = read_peak(), read_seconds()
     (folder / "all").mkdir()
     STAGES[stage](file, folder / "all", model, size)
@@ -104,18 +131,22 @@ def measure(stage: str, file: Path, folder: Path, model: str, size: float) -> di
 
 
 def fit(runs: list[dict[str, float]], target: float, price: float) -> dict[str, float]:
-    """Fit a line through time and memory over size, and follow it to the target size."""
-    sizes = np.array([run["size"] for run in runs])
-    lines = {name: np.polyfit(sizes, [run[name] for run in runs], 1) for name in ("seconds", "megabytes")}
-    exponent = np.polyfit(np.log(sizes), np.log([run["seconds"] for run in runs]), 1)[0]
-    hours = float(np.polyval(lines["seconds"], target)) / 3600
+    """Fit a line through time over size, and follow it to the target size.
+
+    Memory grows until buffers are full, so only its growth between the two largest sizes is followed. This is an upper
+    bound: the peak includes pages of memory-mapped files, which the system takes back when it needs them.
+    """
+    sizes, seconds = (np.array([run[name] for run in runs]) for name in ("size", "seconds"))
+    before, last = runs[-2:]
+    growth = max(0.0, (last["megabytes"] - before["megabytes"]) / (last["size"] - before["size"]))
+    hours = float(np.polyval(np.polyfit(sizes, seconds, 1), target)) / 3600
     return {
-        "exponent": float(exponent),  # 1: twice the size takes twice the time
+        "exponent": float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0]),  # 1: twice the size takes twice the time
         "target": target,
         "core_hours": hours,
         "price": hours * price,
-        "gigabytes_of_memory": max(0.0, float(np.polyval(lines["megabytes"], target))) / 1000,
-        "gigabytes_of_disk": runs[-1]["disk_megabytes"] / runs[-1]["size"] * target / 1000,
+        "gigabytes_of_memory": (last["megabytes"] + growth * (target - last["size"])) / 1000,
+        "gigabytes_of_disk": last["disk_megabytes"] / last["size"] * target / 1000,
     }
 
 
@@ -124,6 +155,7 @@ def main() -> None:
     parser.add_argument("--model_name_or_path", required=True, help="Encoder with its tokenizer.")
     parser.add_argument("--megabytes", type=float, nargs="+", default=[16, 32, 64])
     parser.add_argument("--passages", type=int, nargs="+", default=[1000, 2000, 4000])
+    parser.add_argument("--runs", type=int, nargs="+", default=[4, 8, 16], help="Of a comparison.")
     parser.add_argument("--stages", nargs="+", default=[*STAGES], choices=STAGES)
     parser.add_argument("--price_per_hour", type=float, default=0.05, help="Of a core, in any currency.")
     parser.add_argument("--output", help="JSON file.")
@@ -134,13 +166,14 @@ def main() -> None:
         folder = Path(name)
         for size in args.megabytes:
             write_text(folder / f"{size}.txt", size, args.model_name_or_path)
-        write_text(folder / "small.txt", 0.05, args.model_name_or_path, seed=1)
+        write_text(folder / "small.txt", 0.1, args.model_name_or_path, seed=1)
         for stage in args.stages:
             runs = []
-            for size in args.passages if stage == "encoding" else args.megabytes:
+            for size in {"encoding": args.passages, "comparison": args.runs}.get(stage, args.megabytes):
                 # A new process: the peak of an earlier measurement would hide this one's.
                 with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-                    inputs = (folder / f"{size}.txt", folder / f"{stage}-{size}", args.model_name_or_path, size)
+                    text = folder / (f"{size}.txt" if UNITS[stage] == "MB" else "small.txt")
+                    inputs = (text, folder / f"{stage}-{size}", args.model_name_or_path, size)
                     runs.append(pool.submit(measure, stage, *inputs).result())
                 print(stage, {key: round(value, 1) for key, value in runs[-1].items()}, flush=True)
             figures[stage] = {"unit": UNITS[stage], "runs": runs, **fit(runs, TARGETS[stage], args.price_per_hour)}
