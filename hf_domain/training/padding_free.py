@@ -34,7 +34,7 @@ def remove_padding(model: Any) -> None:
     Raises:
         ValueError: The model cannot read packed texts.
     """
-    base = model.get_base_model() if isinstance(model, PeftModel) else model
+    base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
     encoder = find_encoder(base)
     check_packable(base, encoder)
     encoder.forward = _pack_around(encoder, encoder.forward)
