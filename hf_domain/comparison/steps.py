@@ -337,10 +337,21 @@ class StepLister:
             "train_file": files.train_file,
             "validation_file": files.validation_file,
             "embedding_init": "none",
-            **self.plan.vocabulary,
+            **self.limit_vocabulary(),
             "output_dir": self.get_folder(name),
         }
         return Step(name, "vocabulary", "expand_vocab", flags, corpus=corpus)
+
+    def limit_vocabulary(self) -> dict[str, Any]:
+        """Return the plan's flags of an expansion; by default it keeps the entries that the budget shows five times.
+
+        A small budget shows most other entries less than once: their rows stay untrained, and cost more than the pieces
+        that they replace. `size` in the plan, or `training_tokens: null`, turns the limit off.
+        """
+        flags, tokens = self.plan.vocabulary, self.plan.budget.tokens
+        if tokens is not None and "size" not in flags:
+            flags = {"training_tokens": max(tokens) if isinstance(tokens, list) else tokens, **flags}
+        return {flag: value for flag, value in flags.items() if value is not None}
 
     def splits_corpus(self, method: str) -> bool:
         """Return whether masked LM and its passages take separate parts of the corpus, as in RADA's paper.

@@ -184,6 +184,24 @@ def test_vocabulary_is_expanded_once_along_a_chain(content, tmp_path):
     assert steps["exbert-pets"].flags["model_name_or_path"] == "plan/steps/adalm-pets"
 
 
+@pytest.mark.parametrize(
+    "budget, vocabulary, limit",
+    [
+        ({"tokens": 1000}, {}, 1000),
+        ({"tokens": [2000, 1000]}, {}, 2000),
+        ({"minutes": 1}, {}, None),
+        ({"tokens": 1000}, {"size": 500}, None),
+        ({"tokens": 1000}, {"training_tokens": 70}, 70),
+        ({"tokens": 1000}, {"training_tokens": None}, None),
+    ],
+)
+def test_vocabulary_holds_what_the_budget_shows_often_enough(content, tmp_path, budget, vocabulary, limit):
+    content |= {"methods": {"adalm": None}, "budget": budget, "vocabulary": vocabulary}
+    step = list_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")[0]
+    assert (step.kind, step.flags.get("training_tokens")) == ("vocabulary", limit)
+    check_flags([step])
+
+
 def test_nothing_changes_the_flags_of_a_step(plan, tmp_path):
     step = list_steps(plan, tmp_path / "plan")[0]
     with pytest.raises(TypeError, match="does not support item assignment"):
