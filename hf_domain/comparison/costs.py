@@ -24,8 +24,9 @@ from typing import Any, Self
 import torch
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 
+from hf_domain.comparison.budgets import count_tokens
 from hf_domain.comparison.plan import SPLITS, Plan
-from hf_domain.comparison.steps import Step, count_tokens
+from hf_domain.comparison.steps import Step
 from hf_domain.comparison.task_files import join_words, read_rows
 from hf_domain.files import read_json
 from hf_domain.training.stock_models import decode_labeled_rows_only

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+from hf_domain.comparison.budgets import count_steps
 from hf_domain.comparison.default_flags import (
     CACHES,
     CHECKPOINTS,
@@ -272,7 +273,7 @@ class StepLister:
         else:
             tokens = round(self.rung * plan.methods[method].share) if self.rung else plan.budget.tokens
             assert isinstance(tokens, int)
-            yield step.change(max_steps=count_steps(tokens, step))
+            yield step.change(max_steps=count_steps(tokens, step.flags, step.name))
 
     def branch(self, step: Step, task: str, first_stage: Mapping[str, Any]) -> Iterator[Step]:
         """Yield the steps that train an encoder up to a rung: a trunk that all rungs share, and the rung's end.
@@ -291,7 +292,7 @@ class StepLister:
         total = self.rung or self.plan.budget.tokens
         assert isinstance(total, int)
         rungs = [total] if self.rung is None else self.list_rungs(str(step.method))
-        ends = {rung: count_steps(rung, step) for rung in rungs}
+        ends = {rung: count_steps(rung, step.flags, step.name) for rung in rungs}
         starts = {rung: math.ceil((1 - DECAY) * count) for rung, count in ends.items()}
         given = float(step.flags["warmup_steps"])
         warmup = math.ceil(given * min(ends.values()) if given < 1 else given)
@@ -486,26 +487,6 @@ class StepLister:
         )
 
 
-def count_steps(tokens: int, step: Step) -> int:
-    """Return the number of pre-training steps that read this many tokens.
-
-    Raises:
-        ValueError: One step reads more tokens.
-    """
-    if tokens < (of_step := count_tokens(step.flags)):
-        raise ValueError(
-            f"budget: tokens must be at least those of one step, {of_step} with the batch and the length of "
-            f"{step.name}, but is {tokens}. Raise the budget, or lower per_device_train_batch_size."
-        )
-    return math.ceil(tokens / of_step)
-
-
 def find_end(trunk: Step) -> str:
     """Return the last checkpoint of a part of a trunk."""
     return f"{trunk.flags['output_dir']}/checkpoint-{trunk.flags['max_steps']}"
-
-
-def count_tokens(flags: Mapping[str, Any]) -> int:
-    """Return the number of tokens in one step of pre-training."""
-    accumulated = int(flags.get("gradient_accumulation_steps", 1))
-    return int(flags["per_device_train_batch_size"]) * int(flags["max_seq_length"]) * accumulated
