@@ -11,9 +11,9 @@ import hashlib
 import io
 import json
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,10 @@ from hf_domain.files import is_url, open_url
 
 # Extension -> builder of datasets. All except parquet, which is compressed inside, may also end in .gz.
 BUILDERS = {".txt": "text", ".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
+
+INDEX = "__index_level_0__"
+LONG_ROW = "each row of a .csv file must have as many cells as its header"
+QUOTE_IT = 'Put cells that contain commas into quotes ("), or write the file again with a CSV library.'
 
 
 def find_files(patterns: str | Sequence[str]) -> list[str]:
@@ -103,7 +107,8 @@ def load_files(
 
     Raises:
         FileNotFoundError: A file is missing.
-        ValueError: A file cannot be used: unknown extension, empty, binary, not UTF-8, broken JSON.
+        ValueError: A file cannot be used: unknown extension, empty, binary, not UTF-8, broken JSON, rows of a .csv file
+            with more or fewer cells than its header.
     """
     files = find_files(patterns)
     if not files:
@@ -124,10 +129,14 @@ def load_files(
         # return the old content.
         load_options = {"name": f"content_{content.hexdigest()}", **load_options}
     try:
-        return load_dataset(builder, data_files=files, split="train", streaming=streaming, **load_options)
+        rows = load_dataset(builder, data_files=files, split="train", streaming=streaming, **load_options)
     except (DatasetGenerationError, ValueError) as error:
         cause = str(error.__cause__ or error).partition("\n")[0]
         raise ValueError(f"{', '.join(files)} cannot be read as {builder}: {cause}. Repair the file.") from error
+    # pandas takes the first cell of rows that are longer than the header as an index. Local files were checked.
+    if builder == "csv" and any(map(is_url, files)) and INDEX in (rows.column_names or next(iter(rows), {})):
+        raise ValueError(f"{LONG_ROW}, but a row of {', '.join(files)} has more. {QUOTE_IT}")
+    return rows
 
 
 def check_held_out(train_files: str | Sequence[str] | None, others: Mapping[str, str | Sequence[str] | None]) -> None:
@@ -191,6 +200,8 @@ def _check_file(file: str, progress: tqdm, content: Any) -> None:
         ) from error
     if not has_content:
         raise ValueError(f"a file must contain at least one example, but {file} is empty. Leave it out.")
+    if _get_builder(file) == "csv":
+        _check_cells(file)
     _update(content, b"\0")  # marks the end of the file in the hash; no file contains a zero byte
 
 
@@ -218,6 +229,39 @@ def _check_lines(lines: Iterable[bytes], parse: Callable, file: str, progress: t
     return has_content
 
 
+def _read_cells(file: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of a .csv file, header included, each with the line where it begins.
+
+    A quoted cell may contain line breaks. Blank lines are not rows.
+    """
+    limit = csv.field_size_limit(2**31 - 1)  # the default, 131,072 characters, is shorter than some documents
+    try:
+        with io.TextIOWrapper(_open(file), encoding="utf-8-sig", newline="") as lines:
+            rows, end = csv.reader(lines), 0
+            for row in rows:
+                if row and not (len(row) == 1 and row[0].isspace()):
+                    yield end + 1, row
+                end = rows.line_num
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _check_cells(file: str) -> None:
+    """Check that commas separate the cells of a .csv file, and that all rows have as many as the header."""
+    rows = _read_cells(file)
+    _, header = next(rows)
+    if len(header) == 1 and (found := re.search("[;\t|]", header[0])):
+        raise ValueError(
+            f"the cells of a .csv file must be separated by commas, but the header of {file} is {header[0]!r}, "
+            f"separated by {found[0]!r}. Write the file again with commas."
+        )
+    for line, row in rows:
+        if len(row) != len(header):
+            raise ValueError(
+                f"{LONG_ROW}, but {file}, line {line} has {len(row)} cells and the header {len(header)}. {QUOTE_IT}"
+            )
+
+
 def locate_row(patterns: str | Sequence[str], row: int) -> str:
     """Return where a row of a dataset is, for errors: "line 12 of train.jsonl", or "row 12 of ..." without lines.
 
@@ -234,18 +278,12 @@ def _list_places(file: str) -> Iterator[str]:
     if file.endswith(".parquet"):
         yield from (f"row {number} of {file}" for number in range(1, pyarrow.parquet.read_metadata(file).num_rows + 1))
         return
+    if _get_builder(file) == "csv":
+        yield from (f"line {line} of {file}" for line, _ in islice(_read_cells(file), 1, None))
+        return
     with _open(file) as lines:
         if _is_array(file, lines):
             yield from (f"row {number} of {file}" for number in range(1, len(json.loads(lines.read())) + 1))
-        elif _get_builder(file) == "csv":
-            # A quoted cell may contain line breaks, and blank lines are not rows.
-            rows = csv.reader(io.TextIOWrapper(lines, encoding="utf-8-sig", newline=""))
-            starts, end = [], 0
-            with suppress(csv.Error):  # a cell longer than the module's limit
-                for row in rows:
-                    starts += [end + 1] if row else []
-                    end = rows.line_num
-            yield from (f"line {start} of {file}" for start in starts[1:])
         else:
             yield from (f"line {number} of {file}" for number, line in enumerate(lines, 1) if not line.isspace())
 

@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+import fsspec
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -160,6 +161,10 @@ def test_rows_are_located(tmp_path):
         ("c.txt", b"text\nab\0cd\n", "c.txt, line 2 has a zero byte"),
         ("c.txt", "Größe\n".encode("latin-1"), "c.txt, line 1 has the byte 0xf6"),
         ("c.csv", b"text\nfine\n\xff\n", "c.csv, line 3 has the byte 0xff"),
+        ("c.csv", b"text,label\nhello, world,a\n", "but .*c.csv, line 2 has 3 cells and the header 2"),
+        ("c.csv", b'text,label\n"one\ntwo",a\n   \n\nb\n', "but .*c.csv, line 6 has 1 cells and the header 2"),
+        ("c.csv", b"text;label\nhello, world;a\n", "but the header of .*c.csv is 'text;label', separated by ';'"),
+        ("c.csv", b"text\tlabel\nhello\ta\n", "must be separated by commas"),
         (
             "c.jsonl",
             b'{"text": "a"}\n\n{"text": "b"\n',
@@ -194,9 +199,24 @@ def test_unusable_file_is_reported(tmp_path, name, content, message, streaming):
 
 def test_fault_that_only_the_parser_sees_is_reported(tmp_path):
     file = tmp_path / "c.csv"
-    file.write_text("text,id\na,1\nb,2,3\n")
-    with pytest.raises(ValueError, match=r"c.csv cannot be read as csv: .*Expected 2 fields in line 3, saw 3"):
+    file.write_text('text\na\n"b, whose quote is not closed\n')
+    with pytest.raises(ValueError, match=r"c.csv cannot be read as csv: .*EOF inside string"):
         load_corpus(str(file))
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_long_row_behind_an_address_loses_no_text(monkeypatch, streaming):
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", False)  # the address is this process's memory
+    with fsspec.open("memory://long/c.csv", "w") as file:
+        file.write("text,label\nhello, world one,a\nhello, world two,b\n")
+    with pytest.raises(ValueError, match=r"as many cells as its header, but a row of memory:///?long/c.csv has more"):
+        load_corpus("memory://long/c.csv", validation_split_percentage=0, streaming=streaming)
+
+
+def test_long_cells_are_read_whole(tmp_path):
+    file = write(tmp_path / "c.csv", ["word, " * 50_000, "two"])
+    assert [len(text) for text in load_files(str(file))["text"]] == [300_000, 3]
+    assert locate_row(str(file), 1) == f"line 3 of {file}"
 
 
 def test_unusable_corpus_is_reported(tmp_path):
