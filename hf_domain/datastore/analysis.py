@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import regex
 
+from hf_domain.datastore.languages import ANALYZER_OF_LANGUAGE, recognize_language
 from hf_domain.datastore.porter import stem
 
 # Unicode's word boundaries (UAX 29), as in Lucene's StandardTokenizer. A mark belongs to the letter before it.
@@ -35,8 +36,6 @@ WORD = regex.compile(
     rf"|(?P<word>(?:{_UNDERSCORE})*{_RUN}(?:(?:{_UNDERSCORE})+{_RUN})*(?:{_UNDERSCORE})*)|(?P<emoji>{_EMOJI})"
 )
 SYLLABLES = regex.compile(r"(?:\p{Hangul}|\p{WB=Katakana}|[\p{WB=Extend}\p{WB=Format}\p{WB=ZWJ}])+")
-CJK, LETTER = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]"), regex.compile(r"\p{L}")
-CJK_SHARE = 0.2  # of the letters; an English term in a Chinese text has five, a Chinese one two
 MAX_WORD_LENGTH = 255  # Lucene cuts longer ones
 
 # fmt: off
@@ -66,9 +65,8 @@ class Term(NamedTuple):
 
 
 def choose_analyzer(texts: Iterable[str]) -> str:
-    """Return `cjk` for texts in Chinese, Japanese or Korean, `english` for others."""
-    text = "".join(texts)
-    return "cjk" if len(CJK.findall(text)) > CJK_SHARE * len(LETTER.findall(text)) else "english"
+    """Return the analyzer that fits the language of texts, see `recognize_language`."""
+    return ANALYZER_OF_LANGUAGE[recognize_language(texts)]
 
 
 class Analyzer:

@@ -118,7 +118,7 @@ def _find_analyzer(analyzer: str | Callable[[str], list[str]] | None, texts: lis
     """Return the requested analyzer, or the one that fits these texts; warn if the requested one does not."""
     fitting = choose_analyzer(texts)
     if analyzer is None:
-        logger.info(f"Using the analyzer {fitting}, chosen by the letters of the first {len(texts)} documents.")
+        logger.info(f"Using the analyzer {fitting}, chosen by the language of the first {len(texts)} documents.")
         return fitting
     if analyzer == "english" and fitting == "cjk":
         logger.warning(
