@@ -1,9 +1,10 @@
 """Load a corpus from files or the Hub, and cut it into examples for masked-language modeling."""
 
+import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 from datasets import (
@@ -25,6 +26,9 @@ from hf_domain.data.masking import check_mask_token
 from hf_domain.data.objects import Rows, Splits, choose_splits, has_splits
 from hf_domain.data.text_columns import find_document_columns
 
+logger = logging.getLogger(__name__)
+
+SAMPLE, MOST_UNKNOWN = 500, 0.05  # our choices
 DOCUMENTS_PER_BATCH = 1000  # the default of `Dataset.map`: the documents that are packed together
 BATCHES_PER_TASK = 4  # batches that workers tokenize between two writes
 
@@ -211,6 +215,44 @@ def check_batch(examples: Dataset | IterableDataset, batch_size: int) -> None:
             f"a corpus must fill at least one batch of {batch_size} examples, but has {count}. Use more text, a "
             "smaller batch, a shorter max_seq_length or line_by_line."
         )
+
+
+def check_known(examples: Any, tokenizer: PreTrainedTokenizerBase, split: str) -> None:
+    """Raise a ValueError if the tokenizer knows no token of a split, and warn if it knows too few of them.
+
+    Masked LM neither masks nor predicts unknown tokens.
+
+    Args:
+        examples: With `input_ids`.
+    """
+    if measure_unknown(examples, tokenizer) == 1:
+        raise ValueError(
+            f"the tokenizer must know the text, but every token of {split} is {tokenizer.unk_token}. Use an encoder "
+            "for the language and the script of the text."
+        )
+    warn_of_unknown(examples, tokenizer, split)
+
+
+def warn_of_unknown(examples: Any, tokenizer: PreTrainedTokenizerBase, split: str) -> None:
+    """Warn if many tokens of a split are unknown."""
+    if (share := measure_unknown(examples, tokenizer)) > MOST_UNKNOWN:
+        logger.warning(
+            f"{share:.0%} of the tokens of {split} are {tokenizer.unk_token}: the tokenizer does not know these words. "
+            "Use an encoder for the language and the script of the text."
+        )
+
+
+def measure_unknown(examples: Any, tokenizer: PreTrainedTokenizerBase) -> float:
+    """Return the share of unknown tokens among those of text, in a sample of examples.
+
+    Args:
+        examples: With `input_ids`; a stream is sampled at its start.
+    """
+    unknown, special = tokenizer.unk_token_id, {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
+    if isinstance(examples, Dataset):
+        examples = examples.select_columns("input_ids").select(range(0, len(examples), len(examples) // SAMPLE + 1))
+    tokens = [token for row in islice(examples, SAMPLE) for token in row["input_ids"] if token not in special]
+    return tokens.count(unknown) / len(tokens) if tokens else 0.0
 
 
 def _select_documents(dataset: Any, text_column: str | None, split: str) -> Any:

@@ -87,7 +87,7 @@ def find_document_columns(dataset: Data, names: str | None = None, *, option: st
     unread = [name for name in candidates if name not in columns]
     if not columns:
         raise _refuse(dataset, columns, unread, option)
-    if unread or len(columns) > 1:
+    if [*_list_kinds(dataset)] != ["text"]:  # the only column of a .txt file
         left_out = f"; ignored: {', '.join(unread)}" if unread else ""
         logger.info(f"Columns of text: {' + '.join(columns)}{left_out}")
     return columns

@@ -19,7 +19,7 @@ from transformers import (
 
 from hf_domain.clusters import open_executor
 from hf_domain.data.causal import DataCollatorForNextToken, check_causal
-from hf_domain.data.corpora import load_corpus, tokenize_corpus
+from hf_domain.data.corpora import check_known, load_corpus, tokenize_corpus
 from hf_domain.data.file_loading import check_held_out, load_files
 from hf_domain.data.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask, check_mask_token
 from hf_domain.data.word_weights import load_counts, weigh_words
@@ -270,6 +270,8 @@ def load_examples(
     }
     with open_executor(dask_scheduler=args.dask_scheduler) as executor:
         examples = tokenize_corpus(corpus, tokenizer, executor=executor, **options)
+        for split, rows in examples.items():
+            check_known(rows, tokenizer, split)
         if args.mix is not None:
             path, share = split_mix(args.mix)
             other = load_corpus(

@@ -317,6 +317,7 @@ MLM = [
     mlm("unknown ending", ("corpus.doc", ".txt"), {"train_file": "corpus.doc"}, {"corpus.doc": "text\n"}),
     mlm("empty text", ("corpus.txt", "empty"), files={"corpus.txt": ""}),
     mlm("blank text", ("corpus.txt", "empty"), files={"corpus.txt": "\n  \n\n"}),
+    mlm("text in a script that the encoder does not know", ("train", "[UNK]"), files={"corpus.txt": "\u0416 " * 9_000}),
     mlm("binary text", ("corpus.txt", "line 1", "zero byte"), files={"corpus.txt": BINARY}),
     mlm("Latin-1", ("corpus.txt", "line 2", "utf-8"), files={"corpus.txt": "text\nM\xfcller\n".encode("latin-1")}),
     mlm("UTF-16", ("corpus.txt", "utf-8"), files={"corpus.txt": encode("utf-16")}),

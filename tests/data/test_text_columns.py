@@ -25,6 +25,14 @@ def test_one_column_is_found():
     assert find_document_columns(make_dataset("text", "title", "url")) == ["text"]
 
 
+def test_the_columns_of_a_corpus_are_logged(caplog):
+    caplog.set_level("INFO")
+    for columns in (("body",), ("text", "id"), ("text", "title"), ("text",)):
+        find_document_columns(make_dataset(*columns))
+    said = ["body", "text", "text; ignored: title"]  # not the only column of a .txt file
+    assert caplog.messages == [f"Columns of text: {columns}" for columns in said]
+
+
 @pytest.mark.parametrize(
     ("columns", "names", "message"),
     [

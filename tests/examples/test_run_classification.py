@@ -184,6 +184,13 @@ def test_a_pair_is_found_read_and_named_in_the_log(tmp_path, files, run, caplog)
     assert [line for line in caplog.messages if line.startswith("Columns")] == ["Columns of text: text + text_pair"]
 
 
+def test_words_that_the_tokenizer_does_not_know_are_counted(files, run, caplog):
+    rows = make_rows(24, lambda topic, rng: topic)
+    rows = [{"text": f"{row['text']} \u0416 \u0414", "label": row["label"]} for row in rows]
+    run(**files(lambda topic, rng: topic, train=rows), num_train_epochs=1)
+    assert any("of the tokens of train are [UNK]" in line for line in caplog.messages)
+
+
 def test_a_passage_is_not_appended_to_a_pair(tmp_path, files, run, monkeypatch):
     monkeypatch.setattr("hf_domain.examples.run_classification.load_model", lambda *_: pytest.fail("a model is loaded"))
     flags = files(lambda topic, rng: topic, train=make_pairs(8), validation=make_pairs(8))

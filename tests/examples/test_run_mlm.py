@@ -379,6 +379,19 @@ def test_domain_words_are_masked_more(run, tmp_path, encoder, caplog):
     assert run(output="texts", whole_word_mask=True, word_counts=texts)["train_loss"] == weighted["ratio"]
 
 
+@pytest.mark.parametrize("options", [{}, {"streaming": True, "do_eval": None}])
+def test_text_that_the_tokenizer_does_not_know(run, tmp_path, caplog, options):
+    unknown = "\u0416\u0443\u043a"
+    (tmp_path / "unknown.txt").write_text(f"{unknown} " * 9_000, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"must know the text, but every token of train is \[UNK\]"):
+        run(train_file=tmp_path / "unknown.txt", validation_file=tmp_path / "corpus.txt", **options)
+    assert not (tmp_path / "output" / "config.json").exists()
+    (tmp_path / "partly.txt").write_text(f"{SENTENCES[0]}{f' {unknown}' * 4}\n" * 99, encoding="utf-8")
+    run(train_file=tmp_path / "partly.txt", validation_file=tmp_path / "corpus.txt", **options)
+    (warning,) = [line for line in caplog.messages if "[UNK]" in line]
+    assert re.match(r"[12]\d% of the tokens of train are \[UNK\]", warning)
+
+
 def test_a_causal_stage(run, tmp_path):
     run(output="causal", objective="clm")
     results = run(output="masked", model_name_or_path=tmp_path / "causal")
