@@ -320,6 +320,7 @@ class ExBertAdapterModel(BaseTuner):
                 f"the name of an adapter must not be that of a module of the model, but {adapter_name!r} is. "
                 "Choose another name."
             )
+        warn_of_idle_head(model, self.peft_config[adapter_name])
         super().inject_adapter(model, adapter_name, *args, **kwargs)
 
     @contextmanager
@@ -454,7 +455,7 @@ def check_base(config: ExBertAdapterConfig, model: PreTrainedModel) -> None:
 
 
 def list_head_modules(model: PreTrainedModel) -> list[str]:
-    """List the modules between encoder and output: a classifier, or the LM head without its decoder.
+    """List the modules between encoder and output: a classifier and its pooler, or the LM head without its decoder.
 
     For `modules_to_save`: stage 1 of the paper trains the LM head's transform, and fine-tuning trains its classifier.
     """
@@ -463,10 +464,27 @@ def list_head_modules(model: PreTrainedModel) -> list[str]:
     def visit(module: nn.Module, name: str) -> list[str]:
         if apart.isdisjoint(module.modules()):
             return [name] if any(True for _ in module.parameters()) else []
-        children = [] if module in apart else module.named_children()
+        # A checkpoint of a masked LM has no pooler, so that of a classifier is new.
+        children = [each for each in module.named_children() if module not in apart or each[0] == "pooler"]
         return [found for child_name, child in children for found in visit(child, f"{name}.{child_name}".lstrip("."))]
 
     return visit(model, "")
+
+
+def warn_of_idle_head(model: Any, config: Any) -> None:
+    """Warn if an adapter to be trained neither trains nor saves a task's head. A masked LM's decoder is its table."""
+    if config.inference_mode or model.base_model is model or model.get_output_embeddings() is not None:
+        return
+    heads, saved = list_head_modules(model), config.modules_to_save or []
+    if heads and not any(f".{name}." in f".{head}." for head in heads for name in saved):
+        warnings.warn(
+            (
+                f"modules_to_save should name the head of the task ({', '.join(heads)}), but names "
+                f"{', '.join(saved) or 'nothing'}: no head is trained or saved. Load the adapter with "
+                "hf_domain.exbert.convert.load_under_head, or set modules_to_save=list_head_modules(base)."
+            ),
+            stacklevel=2,
+        )
 
 
 add_peft_type("EXBERT")

@@ -1,13 +1,15 @@
 """Convert an exBERT to an adapter of its base, and an adapter with its base to an exBERT."""
 
 import copy
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PeftModel, get_peft_model
+from peft import PeftConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from peft.utils import load_peft_weights
 from transformers import PreTrainedModel
 
 from hf_domain.exbert.adapter import OPTIONS, ExBertAdapterConfig, list_head_modules
@@ -32,6 +34,26 @@ def pair_parts(adapter: PeftModel, adapter_name: str, model: ExBertPreTrainedMod
     if isinstance(model, ExBertForMaskedLM):
         for name in config.modules_to_save or []:
             yield base.get_submodule(name).modules_to_save[adapter_name], model.lm_head.get_submodule(name)
+
+
+def load_under_head(model: PreTrainedModel, adapter: str | os.PathLike, **options: Any) -> PeftModel:
+    """Put an adapter, such as that of a masked LM, under the head of a task, so that both train and are saved.
+
+    `PeftModel.from_pretrained` loads what `save_pretrained` of the result saved, on the same base.
+
+    Args:
+        model: The base that the adapter was trained on, with a head, such as an `AutoModelForSequenceClassification`.
+        adapter: A folder or a name on the Hub.
+        options: For the Hub: `revision`, `token`, `cache_dir`.
+    """
+    config: Any = PeftConfig.from_pretrained(os.fspath(adapter), **options)
+    config.modules_to_save, config.inference_mode = list_head_modules(model), False
+    saved = load_peft_weights(os.fspath(adapter), device="cpu", **options)
+    result = PeftModel(model, config)
+    # `PeftModel.from_pretrained` would look for the new head among the saved weights.
+    own = get_peft_model_state_dict(result, save_embedding_layers=False)
+    set_peft_model_state_dict(result, own | {name: weight for name, weight in saved.items() if name in own})
+    return result
 
 
 @torch.no_grad()

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import sys
+import warnings
 
 import forked_python
 import pytest
@@ -18,6 +19,7 @@ from tokenizers.models import WordPiece
 from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     PreTrainedTokenizerFast,
     Trainer,
@@ -32,7 +34,7 @@ from hf_domain import (
     VarMAEForTokenClassification,
 )
 from hf_domain.exbert.adapter import list_head_modules
-from hf_domain.exbert.convert import convert_to_adapter, convert_to_model
+from hf_domain.exbert.convert import convert_to_adapter, convert_to_model, load_under_head
 
 NUM_NEW = 10
 # Families that make test compiles; the others are in make test-compiled.
@@ -209,6 +211,40 @@ def test_masked_lm_adapter_under_a_task_head(tmp_path):
     hidden_states = predict(model.get_base_model().base_model, make_extended_batch())
     assert torch.equal(hidden_states, predict(expected.base_model, make_extended_batch()))
     assert list_head_modules(base) == ["classifier"]
+
+
+def test_masked_lm_adapter_under_a_classifier_trains_and_saves_the_head(tmp_path):
+    """Without the head in `modules_to_save`, a reload would draw another head: the trained model would be lost."""
+    make_stock().save_pretrained(tmp_path / "base")
+    stock = AutoModelForMaskedLM.from_pretrained(tmp_path / "base")
+    make_adapter(stock, modules_to_save=list_head_modules(stock)).save_pretrained(tmp_path / "adapter")
+
+    def load_base():
+        return AutoModelForSequenceClassification.from_pretrained(tmp_path / "base", num_labels=3)
+
+    with pytest.warns(UserWarning, match=r"\(bert.pooler, classifier\), but names cls.*transform: no head"):
+        PeftModel.from_pretrained(load_base(), tmp_path / "adapter", is_trainable=True)
+    with pytest.warns(UserWarning, match="but names nothing: no head is trained"):
+        get_peft_model(load_base(), ExBertAdapterConfig())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "modules_to_save should name")
+        model = load_under_head(load_base(), tmp_path / "adapter")
+        get_peft_model(load_base(), ExBertAdapterConfig(modules_to_save=["classifier"]))
+        PeftModel.from_pretrained(load_base(), tmp_path / "adapter")  # only to predict
+    expected = AutoModelForMaskedLM.from_pretrained(tmp_path / "adapter").eval().base_model
+    encoder = model.eval().get_base_model().base_model
+    assert torch.equal(predict(encoder, make_extended_batch()), predict(expected, make_extended_batch()))
+    head = [weight for name, weight in model.named_parameters() if "classifier.modules_to_save" in name]
+    before = [weight.clone() for weight in head]
+    batch = {**make_extended_batch(), "labels": torch.tensor([0, 1, 2, 1])}
+    dataset = [{name: values[row] for name, values in batch.items()} for row in range(4)]
+    options = {"max_steps": 2, "learning_rate": 1e-2, "use_cpu": True, "disable_tqdm": True, "save_strategy": "no"}
+    Trainer(model, TrainingArguments(str(tmp_path), report_to="none", **options), train_dataset=dataset).train()
+    assert head and not any(torch.equal(weight, start) for weight, start in zip(head, before, strict=True))
+    expected = predict(model.eval(), batch)
+    model.save_pretrained(tmp_path / "classifier")
+    again = PeftModel.from_pretrained(load_base(), tmp_path / "classifier").eval()
+    assert torch.equal(predict(again, batch), expected)
 
 
 def test_card_says_how_to_load(tmp_path):
