@@ -123,7 +123,8 @@ def make_facts(content: Mapping[str, Any]) -> Facts:
         TaskFacts(**task | {name: task[name] and Words(**task[name]) for name in ("words", "entity_words")})
         for task in content["tasks"]
     )
-    corpus = CorpusFacts(**content["corpus"] | {"words": Words(**content["corpus"]["words"])})
+    words = {name: content["corpus"][name] for name in ("words", "general_words")}
+    corpus = CorpusFacts(**content["corpus"] | {name: each and Words(**each) for name, each in words.items()})
     return Facts(**{**content, "corpus": corpus, "tasks": tasks})
 
 

@@ -31,7 +31,7 @@ class Arguments:
     task: list[str] = field(metadata={"help": "Folders of tasks, each with train, validation and test .jsonl."})
     output_dir: str = field(metadata={"help": "New folder for plan.yaml, advice.md and advice.json."})
     general: str | None = field(default=None, metadata={"help": "General text to compare the corpus with."})
-    hours: float = field(default=8.0, metadata={"help": "Maximum hours for the pre-training of all rows."})
+    hours: float = field(default=8.0, metadata={"help": "Maximum hours of the plan, with fine-tuning."})
     max_seq_length: int = field(default=128, metadata={"help": "Number of tokens in an example of pre-training."})
 
 

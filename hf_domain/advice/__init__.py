@@ -9,8 +9,16 @@ from typing import Any
 
 import yaml
 
-from hf_domain.advice.facts import Facts, measure_facts
-from hf_domain.advice.rules import MAX_TRAIN_SAMPLES, Reason, apply_rules, choose_budget, foretell_hours
+from hf_domain.advice.facts import SEEDS, Facts, measure_facts
+from hf_domain.advice.rules import (
+    Reason,
+    apply_rules,
+    choose_budget,
+    choose_plain_rule,
+    choose_samples,
+    foretell_fine_tuning,
+    foretell_pretraining,
+)
 from hf_domain.comparison.objects import Files, Tasks, find_file, place_corpus, place_tasks, write_files
 from hf_domain.comparison.plan_loading import ONLY_CORPUS, load_plan
 from hf_domain.data.objects import Rows, Splits
@@ -25,15 +33,53 @@ class Advice:
     reasons: list[Reason]
     plan: dict[str, Any]
     """The content of the plan's YAML file."""
-    hours: float
-    """Expected duration of the plan on this machine."""
+    pretraining: dict[str, float]
+    """Expected hours of pre-training of each row on this machine."""
+    fine_tuning: dict[str, float]
+    """Expected hours of fine-tuning of each row with all seeds."""
+    limit: float
+    """The hours that were given."""
     files: Files = field(default_factory=dict)
     """The rows of objects, by the files that the plan names."""
 
+    @property
+    def hours(self) -> float:
+        """Expected duration of the plan on this machine."""
+        return sum(self.pretraining.values()) + sum(self.fine_tuning.values())
+
     def __str__(self) -> str:
-        lines = [f"- {reason.text} ({reason.source})" for reason in self.reasons]
-        hours = f"The plan takes about {self.hours:.1f} hours on this machine."
-        return "\n".join([self.facts.describe(), "", *lines, "", hours])
+        warnings = [f"- {reason.text} ({reason.source})" for reason in self.reasons if not reason.row]
+        rows = [
+            f"- {reason.row}, {self.pretraining[reason.row] + self.fine_tuning[reason.row]:.1f} hours: {reason.text} "
+            f"({reason.source})"
+            for reason in self.reasons
+            if reason.row
+        ]
+        parts = [["Measured:", "", self.facts.describe()], ["Before you start:", "", *warnings] if warnings else []]
+        parts += [["Rows of the plan:", "", *rows], [self.describe_time()], [self.describe_plain_rule()]]
+        return "\n\n".join("\n".join(lines) for lines in parts if lines)
+
+    def describe_time(self) -> str:
+        """Return how long the plan takes, and what takes the time."""
+        tokens, samples = self.plan["budget"]["tokens"], self.plan["fine_tuning"]["max_train_samples"]
+        pretraining, fine_tuning = (sum(hours.values()) for hours in (self.pretraining, self.fine_tuning))
+        text = (
+            f"The plan takes about {self.hours:.1f} hours on this machine: {pretraining:.1f} for pre-training "
+            f"({tokens:,} tokens a row, {tokens / max(1, self.facts.corpus.tokens):.2g} passes over the corpus) and "
+            f"{fine_tuning:.1f} for fine-tuning ({SEEDS} seeds, at most {samples:,} training examples of a task)."
+        )
+        if self.hours > 1.05 * self.limit:
+            text += (
+                f" This is more than the {self.limit:g} hours given. Remove rows or tasks from the plan, or use a GPU."
+            )
+        return text
+
+    def describe_plain_rule(self) -> str:
+        """Return what to do without time for the plan."""
+        return (
+            f"With time for one row only, take {choose_plain_rule(self.plan['methods'])}: on the published results the "
+            "rules above chose no better row than this plain one (docs/advice.md)."
+        )
 
     def save(self, folder: str | os.PathLike) -> Path:
         """Write plan.yaml, rows that no file holds, advice.md and advice.json into a folder; return the plan's path."""
@@ -42,6 +88,7 @@ class Advice:
         write_files(self.files, path.parent)
         facts, reasons = asdict(self.facts), [asdict(reason) for reason in self.reasons]
         content = {"facts": facts, "reasons": reasons, "plan": self.plan, "hours": self.hours}
+        content |= {"pretraining_hours": self.pretraining, "fine_tuning_hours": self.fine_tuning}
         write_json(path.with_name("advice.json"), content)
         command = f"hf-domain compare {shlex.quote(str(path))} --dry_run"
         write_text(path.with_name("advice.md"), f"# Advice\n\n{self}\n\nNext: `{command}`\n")
@@ -67,7 +114,7 @@ def advise(
             them.
         general: General text. It lets the advice measure how much harder the corpus is for the encoder, and
             adds a control that trains on general text to the plan.
-        hours: Maximum duration of all pre-training.
+        hours: Maximum duration of the plan. The smallest plan may take more, which the advice then says.
         max_seq_length: Number of tokens of an example.
 
     Raises:
@@ -98,8 +145,12 @@ def advise(
         facts = measure_facts(plan, max_seq_length)
     reasons = apply_rules(facts)
     content["methods"] = {reason.row: reason.options or None for reason in reasons if reason.row}
-    content["seeds"] = [1, 2, 3, 4, 5]
-    content["budget"] = {"tokens": choose_budget(facts, list(content["methods"]), hours)}
-    content["fine_tuning"] = {"max_train_samples": MAX_TRAIN_SAMPLES}
+    rows = content["methods"]
+    samples = choose_samples(facts, rows, hours)
+    fine_tuning = foretell_fine_tuning(facts, rows, samples)
+    tokens = choose_budget(facts, rows, hours - sum(fine_tuning.values()))
+    content["seeds"] = [*range(1, SEEDS + 1)]
+    content["budget"] = {"tokens": tokens}
+    content["fine_tuning"] = {"max_train_samples": samples}
     content["pretraining"] = {"max_seq_length": max_seq_length}
-    return Advice(facts, reasons, content, foretell_hours(facts, content), files)
+    return Advice(facts, reasons, content, foretell_pretraining(facts, rows, tokens), fine_tuning, hours, files)

@@ -14,13 +14,13 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, P
 
 from hf_domain.comparison.costs import time_training
 from hf_domain.comparison.floors import NEAREST, score_floors
-from hf_domain.comparison.plan import Plan, Task
+from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.scores import MAJORITY, read_examples
 from hf_domain.comparison.statistics import find_visible_difference
 from hf_domain.comparison.task_files import find_texts, get_label
 from hf_domain.data.corpora import load_corpus, tokenize_corpus
 from hf_domain.data.masking import DataCollatorForTokenMask
-from hf_domain.datastore.analysis import choose_analyzer
+from hf_domain.datastore.languages import ANALYZER_OF_LANGUAGE, recognize_language
 from hf_domain.gmap.forgetting import measure_masked_lm_loss
 
 # Sample sizes: documents whose words are counted, and blocks whose loss is measured. Enough for two digits.
@@ -37,10 +37,18 @@ class Words:
 
     pieces: float
     """Mean number of pieces per word."""
+    new: float
+    """Share of words that the vocabulary lacks: they have two pieces or more, or are unknown."""
     broken: float
     """Share of words of `BROKEN` pieces or more."""
     unknown: float
     """Share of unknown pieces."""
+
+    def describe(self) -> str:
+        """Return the shares as a phrase."""
+        phrase = f"the vocabulary lacks {self.new:.0%} of the words, {self.pieces:.2f} pieces per word"
+        phrase += f", {self.broken:.0%} have {BROKEN} or more"
+        return phrase + (f", {self.unknown:.0%} of the pieces are unknown" if self.unknown >= 0.005 else "")
 
 
 @dataclass(frozen=True)
@@ -50,13 +58,20 @@ class CorpusFacts:
     documents: int
     tokens: int
     """Number of tokens for the encoder's tokenizer, estimated from a sample."""
-    analyzer: str
-    """Analyzer for a search index, chosen by the language."""
+    language: str
+    """See `recognize_language`."""
     words: Words
     loss: float
     """Masked-LM loss of the encoder, in nats."""
+    general_words: Words | None = None
+    """How the words of general text are split."""
     general_loss: float | None = None
-    """The same loss on general text."""
+    """The masked-LM loss on general text."""
+
+    @property
+    def analyzer(self) -> str:
+        """Analyzer for a search index."""
+        return ANALYZER_OF_LANGUAGE[self.language]
 
     @property
     def distance(self) -> float | None:
@@ -79,6 +94,8 @@ class TaskFacts:
     words: Words
     entity_words: Words | None
     """How the words inside entities are split."""
+    loss: float
+    """Masked-LM loss of the encoder on the training texts, in nats."""
     largest_label: float | None
     """Share of the most frequent training label."""
     metric: str
@@ -107,22 +124,25 @@ class Facts:
         lines = [
             f"Encoder: {Path(self.encoder).name}, {self.parameters / 1e6:.1f} million parameters, trains on "
             f"{speed:,.0f} tokens per second on this machine.",
-            f"Corpus: {corpus.documents:,} documents, about {corpus.tokens:,} tokens, read as {corpus.analyzer}; "
-            f"{_describe_words(corpus.words)}; masked-LM loss {corpus.loss:.2f}"
-            + ("." if corpus.general_loss is None else f", on general text {corpus.general_loss:.2f}."),
+            f"Corpus: {corpus.documents:,} documents, about {corpus.tokens:,} tokens; {corpus.language}, so passages "
+            f"are searched with the analyzer {corpus.analyzer}; {corpus.words.describe()}; masked-LM loss "
+            f"{corpus.loss:.2f}.",
         ]
+        if corpus.general_words is not None:
+            lines.append(f"General text: {corpus.general_words.describe()}; masked-LM loss {corpus.general_loss:.2f}.")
         for task in self.tasks:
+            label = "" if task.largest_label is None else f"; {task.largest_label:.0%} have the most frequent label"
             floors = f"majority baseline {task.majority:.1f}"
             floors += "" if task.nearest is None else f", vote of the nearest texts {task.nearest:.1f}"
+            entities = task.entity_words
             lines.append(
-                f"Task {task.name}: {task.kind}, {task.train:,} training and {task.test:,} test examples; "
-                f"{_describe_words(task.words)}; {floors} ({task.metric.replace('_', ' ')})."
+                f"Task {task.name}: {task.kind.replace('_', ' ')}, {task.train:,} training and {task.test:,} test "
+                f"examples of {task.tokens:.0f} tokens{label}; {task.words.describe()}"
+                + (f"; inside entities: {entities.describe()}" if entities is not None else "")
+                + f"; masked-LM loss {task.loss:.2f}; {floors} ({task.metric.replace('_', ' ')})."
             )
+        lines.append(f"The mean over the tasks shows a difference of {self.visible:.1f} points with {SEEDS} seeds.")
         return "\n".join(f"- {line}" for line in lines)
-
-
-def _describe_words(words: Words) -> str:
-    return f"{words.pieces:.2f} pieces per word, {words.broken:.0%} of the words have {BROKEN} or more"
 
 
 def measure_facts(plan: Plan, max_seq_length: int = 128) -> Facts:
@@ -134,20 +154,23 @@ def measure_facts(plan: Plan, max_seq_length: int = 128) -> Facts:
     documents = read_documents(plan, domain)
     sample = random.Random(0).sample(documents, min(DOCUMENTS, len(documents)))
     blocks = make_blocks(sample, tokenizer, max_seq_length)
-    general_loss = None
+    general_words = general_loss = None
     if plan.general is not None:
-        general_blocks = make_blocks(read_documents(plan, plan.general), tokenizer, max_seq_length)
-        general_loss = measure_loss(model, general_blocks, tokenizer)
+        general = read_documents(plan, plan.general)
+        general = random.Random(0).sample(general, min(DOCUMENTS, len(general)))
+        general_words = count_pieces(general, tokenizer)
+        general_loss = measure_loss(model, make_blocks(general, tokenizer, max_seq_length), tokenizer)
     tokens = statistics.mean(count_tokens(sample, tokenizer))
     corpus = CorpusFacts(
         documents=len(documents),
         tokens=round(tokens * len(documents)),
-        analyzer=choose_analyzer(sample),
+        language=recognize_language(sample),
         words=count_pieces(sample, tokenizer),
         loss=measure_loss(model, blocks, tokenizer),
+        general_words=general_words,
         general_loss=general_loss,
     )
-    tasks = tuple(measure_task(name, task, plan, tokenizer) for name, task in plan.tasks.items())
+    tasks = tuple(measure_task(name, plan, model, tokenizer, max_seq_length) for name in plan.tasks)
     visible = find_visible_difference([task.test for task in tasks], SEEDS)
     assert visible is not None
     return Facts(
@@ -193,24 +216,28 @@ def count_pieces(texts: Iterable[Any], tokenizer: PreTrainedTokenizerBase, chose
         chosen: For each list of words, which of them count, as booleans.
     """
     pieces: list[int] = []
-    unknown = 0
+    new = unknown = 0
     for number, text in enumerate(texts):
         is_split = not isinstance(text, str)
         encoding = tokenizer(text, is_split_into_words=is_split, add_special_tokens=False, verbose=False)
-        words: dict[int, int] = {}
+        words: dict[int, list[bool]] = {}  # whether each piece is unknown
         for word, token in zip(encoding.word_ids(), encoding["input_ids"], strict=True):
             if word is not None and (chosen is None or chosen[number][word]):
-                words[word] = words.get(word, 0) + 1
-                unknown += token == tokenizer.unk_token_id
-        pieces += words.values()
+                words.setdefault(word, []).append(token == tokenizer.unk_token_id)
+        pieces += map(len, words.values())
+        new += sum(len(each) > 1 or each[0] for each in words.values())
+        unknown += sum(map(sum, words.values()))
     if not pieces:
-        return Words(0.0, 0.0, 0.0)
+        return Words(0.0, 0.0, 0.0, 0.0)
     broken = sum(count >= BROKEN for count in pieces) / len(pieces)
-    return Words(statistics.mean(pieces), broken, unknown / sum(pieces))
+    return Words(statistics.mean(pieces), new / len(pieces), broken, unknown / sum(pieces))
 
 
-def measure_task(name: str, task: Task, plan: Plan, tokenizer: PreTrainedTokenizerBase) -> TaskFacts:
+def measure_task(
+    name: str, plan: Plan, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_seq_length: int
+) -> TaskFacts:
     """Measure the facts about a task."""
+    task = plan.tasks[name]
     train, test = (read_examples(plan.folder / task.get_file(split)) for split in ("train", "test"))
     columns = find_texts(task.kind, task.get_file("train"), plan.folder, task.options.get("text_column_names"))
     texts = [[join_words(row.get(column)) for column in columns] for row in train]
@@ -231,6 +258,7 @@ def measure_task(name: str, task: Task, plan: Plan, tokenizer: PreTrainedTokeniz
         tokens=statistics.mean(count_tokens([" ".join(row) for row in texts[:DOCUMENTS]], tokenizer)),
         words=count_pieces((text for row in texts[:DOCUMENTS] for text in row if text), tokenizer),
         entity_words=entities,
+        loss=measure_loss(model, make_blocks([" ".join(row) for row in texts], tokenizer, max_seq_length), tokenizer),
         largest_label=max(map(labels.count, set(labels))) / len(labels) if labels else None,
         metric=task.metric,
         majority=floors[MAJORITY],

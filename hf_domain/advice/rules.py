@@ -4,7 +4,7 @@ A rule reads the facts and returns a sentence with its numbers, or None if it do
 and a row of `RULES`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,14 +18,24 @@ FAR = 0.3
 MANY_BROKEN = 0.05
 # A corpus is small up to this many tokens. VarMAE is for small corpora; more than ten passes over one teach little.
 SMALL, PASSES = 50_000_000, 10
+# A corpus is too small below this: the budget of docs/results.md would be more than ten passes over it.
+LITTLE = 80_000
 # Train on the texts of the tasks if there are at least this many.
 ENOUGH_TEXTS = 500
 # Read passages if a vote of retrieved texts scores this many points above the majority baseline.
 HELPFUL_VOTE = 10.0
 # A plan should detect differences of this many points.
 SHARP = 1.0
-# Maximum number of training examples of a task, so that it takes hours
-MAX_TRAIN_SAMPLES = 2000
+# Maximum numbers of training examples of a task, the first if the time allows. Fewer than the last teach little.
+MAX_TRAIN_SAMPLES = (2000, 1000, 500, 250)
+# Share of the time that fine-tuning may take, unless the fewest examples take more.
+FINE_TUNING_SHARE = 0.5
+# Defaults of the scripts: epochs, and the maximum length of a text in tokens.
+EPOCHS, MAX_TOKENS = 3, 128
+# From this share of unknown pieces on, the encoder cannot read the text.
+UNREADABLE = 0.01
+# What to do with time for one row only: no rule chose better on our results.
+PLAIN_RULE = ("tapt", "tapt_after_dapt", "dapt")
 
 
 @dataclass(frozen=True)
@@ -59,16 +69,27 @@ def _always_dapt(facts: Facts) -> str:
 
 
 def judge_distance(facts: Facts) -> str:
-    """Return what the distance of the corpus from general text lets us expect."""
-    distance = facts.corpus.distance
-    if distance is None:
-        return "Add --general to measure how far the corpus is from general text: gains grow with the distance."
-    if distance >= FAR:
-        return f"The encoder predicts the corpus {distance:.2f} nats worse than general text: expect a gain."
-    return (
-        f"The encoder predicts the corpus about as well as general text ({distance:+.2f} nats), which tells little "
-        "about the gain."
+    """Return what the distance of the corpus and of the task texts from general text lets us expect."""
+    corpus = facts.corpus
+    if find_unreadable(facts):
+        return "Unknown pieces are easy to predict, so the losses do not say how far the corpus is."
+    if corpus.general_loss is None or corpus.general_words is None:
+        return (
+            f"The encoder's vocabulary lacks {corpus.words.new:.0%} of its words. Add --general to measure how far the "
+            "corpus is from general text: gains grow with the distance."
+        )
+    tasks = {task.name: task.loss - corpus.general_loss for task in facts.tasks}
+    distances = ", ".join(
+        f"{name} {value:+.2f}" for name, value in {"the corpus": facts.corpus.distance, **tasks}.items()
     )
+    found = (
+        f"Loss minus that of general text, in nats: {distances}; the vocabulary lacks {corpus.words.new:.0%} of the "
+        f"words, {corpus.general_words.new:.0%} of general text."
+    )
+    far = [name for name, value in tasks.items() if value >= FAR]
+    if far:
+        return f"{found} Expect a gain on {', '.join(far)}, whose texts are far from what the encoder knows."
+    return f"{found} The encoder predicts the task texts about as well as general text, which tells little of the gain."
 
 
 def _compare_general_text(facts: Facts) -> str | None:
@@ -115,7 +136,7 @@ def find_most_broken(facts: Facts) -> tuple[float, str]:
 
 def _add_words(facts: Facts) -> str | None:
     share, place = find_most_broken(facts)
-    if facts.corpus.analyzer == "cjk" or share < MANY_BROKEN:
+    if facts.corpus.analyzer == "cjk" or share < MANY_BROKEN or find_unreadable(facts):
         return None
     return f"Add domain words to the vocabulary (AdaLM): {share:.0%} of the words {place} have three pieces or more."
 
@@ -131,11 +152,36 @@ def _average_with_the_base(facts: Facts) -> str:
 
 
 def _keep_general_knowledge(facts: Facts) -> str | None:
-    if facts.corpus.distance is None or facts.corpus.distance < FAR:
+    if facts.corpus.distance is None or facts.corpus.distance < FAR or find_unreadable(facts):
         return None
     return (
-        "Let the adapted encoder read the general one as memory (G-MAP): DAPT forgets much on a corpus this far from "
-        "general text."
+        f"Let the adapted encoder read the general one as memory (G-MAP): DAPT forgets much on a corpus this far from "
+        f"general text ({facts.corpus.distance:+.2f} nats)."
+    )
+
+
+def find_unreadable(facts: Facts) -> dict[str, float]:
+    """Return the texts that the vocabulary cannot write, with their shares of unknown pieces."""
+    shares = {"the corpus": facts.corpus.words.unknown, **{task.name: task.words.unknown for task in facts.tasks}}
+    return {name: share for name, share in shares.items() if share >= UNREADABLE}
+
+
+def _warn_of_unknown_pieces(facts: Facts) -> str | None:
+    if not (found := find_unreadable(facts)):
+        return None
+    shares = ", ".join(f"{share:.0%} in {name}" for name, share in found.items())
+    return (
+        f"Use another encoder, whose vocabulary has the characters of this language ({facts.corpus.language}): to this "
+        f"one, many pieces are unknown ({shares}). No row of the plan repairs this."
+    )
+
+
+def _warn_of_little_text(facts: Facts) -> str | None:
+    if facts.corpus.tokens >= LITTLE:
+        return None
+    return (
+        f"Collect more text: about {facts.corpus.tokens:,} tokens are few for any row. The published comparison trains "
+        "each row on 819,200."
     )
 
 
@@ -177,6 +223,8 @@ def _warn_of_noise(facts: Facts) -> str | None:
 
 
 RULES = (
+    Rule(_warn_of_unknown_pieces, "the tokenizer"),
+    Rule(_warn_of_little_text, "docs/results.md"),
     Rule(_always_fine_tune, "docs/comparison.md", "fine_tune"),
     Rule(_always_dapt, "Gururangan et al. 2020; Zheng et al. 2021, arXiv 2104.08671", "dapt"),
     Rule(_compare_general_text, "docs/comparison.md", "control"),
@@ -205,20 +253,41 @@ def apply_rules(facts: Facts) -> list[Reason]:
     return [Reason(text, rule.source, rule.row, rule.options(facts)) for rule, text in found if text is not None]
 
 
-def choose_budget(facts: Facts, rows: Sequence[str], hours: float) -> int:
+def choose_samples(facts: Facts, rows: Mapping[str, Mapping[str, Any] | None], hours: float) -> int:
+    """Return the largest number of training examples whose fine-tuning fits into its share of the time."""
+    for samples in MAX_TRAIN_SAMPLES:
+        if sum(foretell_fine_tuning(facts, rows, samples).values()) <= FINE_TUNING_SHARE * hours:
+            return samples
+    return MAX_TRAIN_SAMPLES[-1]
+
+
+def choose_budget(facts: Facts, rows: Iterable[str], hours: float) -> int:
     """Return the pre-training tokens of each row: as many as fit into the time, at most `PASSES` passes."""
     costs = sum(STEP_COSTS.get(row, 1.0) for row in rows)
-    fitting = hours * 3600 / facts.seconds_per_token / costs
+    fitting = max(0.0, hours) * 3600 / facts.seconds_per_token / costs
     tokens = min(fitting, PASSES * facts.corpus.tokens)
     digits = 10 ** max(0, len(str(int(tokens))) - 2)
     return max(10_000, int(tokens) // digits * digits)
 
 
-def foretell_hours(facts: Facts, plan: dict[str, Any]) -> float:
-    """Return the expected hours of pre-training and fine-tuning of a plan, from the measured speed."""
-    rows, length = plan["methods"], plan["pretraining"]["max_seq_length"]
-    pretraining = plan["budget"]["tokens"] * sum(STEP_COSTS.get(row, 1.0) for row in rows)
-    # Three epochs are the default of the scripts.
-    limit = plan["fine_tuning"]["max_train_samples"]
-    of_one = sum(3 * min(task.train, limit) * min(task.tokens, length) for task in facts.tasks)
-    return (pretraining + of_one * len(rows) * len(plan["seeds"])) * facts.seconds_per_token / 3600
+def foretell_fine_tuning(
+    facts: Facts, rows: Mapping[str, Mapping[str, Any] | None], max_train_samples: int
+) -> dict[str, float]:
+    """Return the expected hours of fine-tuning of each row with all seeds, from the measured speed."""
+    hours = {}
+    for row, options in rows.items():
+        names = (options or {}).get("tasks")
+        tasks = [task for task in facts.tasks if names is None or task.name in names]
+        tokens = sum(EPOCHS * min(task.train, max_train_samples) * min(task.tokens, MAX_TOKENS) for task in tasks)
+        hours[row] = SEEDS * tokens * facts.seconds_per_token / 3600
+    return hours
+
+
+def foretell_pretraining(facts: Facts, rows: Iterable[str], tokens: int) -> dict[str, float]:
+    """Return the expected hours of pre-training of each row, from the measured speed."""
+    return {row: STEP_COSTS.get(row, 1.0) * tokens * facts.seconds_per_token / 3600 for row in rows}
+
+
+def choose_plain_rule(rows: Iterable[str]) -> str:
+    """Return the row to take with time for one only."""
+    return next(row for row in PLAIN_RULE if row in {*rows})

@@ -30,7 +30,7 @@ def measure_masked_lm_loss(
     model.eval()
     total, count = 0.0, 0
     batches: Any = DataLoader(examples, batch_size=batch_size, collate_fn=collator)
-    for batch in tqdm(batches, desc="Measuring", unit="batches", leave=False):
+    for batch in tqdm(batches, desc="Measuring", unit="batches", leave=False, disable=None):
         labeled = int((batch["labels"] != -100).sum())
         if not labeled:
             continue

@@ -11,17 +11,29 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from hf_domain.advice import advise
 from hf_domain.advice.facts import CorpusFacts, Facts, TaskFacts, Words, count_pieces, measure_loss
-from hf_domain.advice.rules import PASSES, RULES, apply_rules, choose_budget, foretell_hours
+from hf_domain.advice.rules import (
+    PASSES,
+    RULES,
+    apply_rules,
+    choose_budget,
+    choose_plain_rule,
+    choose_samples,
+    foretell_fine_tuning,
+    foretell_pretraining,
+    judge_distance,
+)
 from hf_domain.comparison.costs import time_training
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.data.corpora import tokenize_corpus
+from hf_domain.datastore.languages import CJK, ENGLISH, LATIN
 from hf_domain.examples import advise as command
 from hf_domain.recipes import RECIPES
 
 KNOWN = ["the cat sat on the mat", "a dog ran to the hill", "the bird sang in a tree"]
-PLAIN_WORDS = Words(pieces=1.1, broken=0.01, unknown=0.0)
-TASK = TaskFacts("task", "classification", 1000, 500, 0, 20.0, PLAIN_WORDS, None, 0.4, "macro_f1", 20.0, 25.0)
-CORPUS = CorpusFacts(1000, 1_000_000, "english", PLAIN_WORDS, loss=3.0)
+PLAIN_WORDS = Words(pieces=1.1, new=0.08, broken=0.01, unknown=0.0)
+TASK = TaskFacts("task", "classification", 1000, 500, 0, 20.0, PLAIN_WORDS, None, 3.1, 0.4, "macro_f1", 20.0, 25.0)
+CORPUS = CorpusFacts(1000, 1_000_000, ENGLISH, PLAIN_WORDS, loss=3.0)
+UNREADABLE = replace(PLAIN_WORDS, unknown=0.6, broken=0.2)
 FACTS = Facts("encoder", 1_000_000, 1e-4, CORPUS, (TASK,), visible=0.8)
 
 
@@ -51,14 +63,16 @@ def test_rows_of_a_plain_case():
 @pytest.mark.parametrize(
     ("changes", "row", "is_there"),
     [
-        ({"corpus": replace(CORPUS, general_loss=2.9)}, "control", True),
-        ({"corpus": replace(CORPUS, general_loss=2.9)}, "gmap", False),
-        ({"corpus": replace(CORPUS, general_loss=2.5)}, "gmap", True),
+        ({"corpus": replace(CORPUS, general_words=PLAIN_WORDS, general_loss=2.9)}, "control", True),
+        ({"corpus": replace(CORPUS, general_words=PLAIN_WORDS, general_loss=2.9)}, "gmap", False),
+        ({"corpus": replace(CORPUS, general_words=PLAIN_WORDS, general_loss=2.5)}, "gmap", True),
         ({"corpus": replace(CORPUS, words=replace(PLAIN_WORDS, broken=0.2))}, "adalm", True),
-        ({"corpus": replace(CORPUS, words=replace(PLAIN_WORDS, broken=0.2), analyzer="cjk")}, "adalm", False),
+        ({"corpus": replace(CORPUS, words=replace(PLAIN_WORDS, broken=0.2), language=CJK)}, "adalm", False),
         ({"tasks": (replace(TASK, entity_words=replace(PLAIN_WORDS, broken=0.2)),)}, "adalm", True),
         ({"corpus": replace(CORPUS, words=replace(PLAIN_WORDS, broken=0.2))}, "exbert", False),
         ({"corpus": replace(CORPUS, words=replace(PLAIN_WORDS, broken=0.2), tokens=10**8)}, "exbert", True),
+        ({"corpus": replace(CORPUS, words=UNREADABLE, general_words=PLAIN_WORDS, general_loss=1.0)}, "adalm", False),
+        ({"corpus": replace(CORPUS, words=UNREADABLE, general_words=PLAIN_WORDS, general_loss=1.0)}, "gmap", False),
         ({"corpus": replace(CORPUS, tokens=10**8)}, "varmae", False),
         ({"tasks": (replace(TASK, train=100),)}, "tapt_after_dapt", False),
         ({"tasks": (replace(TASK, train=100),)}, "tapt", False),
@@ -78,6 +92,25 @@ def test_warnings_name_what_was_found():
     assert "3 of 500 in task" in say(tasks=(replace(TASK, leaked=3),))
     assert "90% in task" in say(tasks=(replace(TASK, largest_label=0.9),))
     assert "differences of 2.5 points" in say(visible=2.5)
+    unreadable = say(corpus=replace(CORPUS, words=UNREADABLE, language=CJK))
+    assert "Use another encoder" in unreadable and "60% in the corpus" in unreadable
+    assert "about 9,000 tokens are few" in say(corpus=replace(CORPUS, tokens=9000))
+
+
+def test_the_distance_is_that_of_the_task_texts():
+    near = replace(CORPUS, general_words=PLAIN_WORDS, general_loss=3.0)
+    assert "tells little of the gain" in judge_distance(replace(FACTS, corpus=near))
+    far = replace(FACTS, corpus=near, tasks=(TASK, replace(TASK, name="other", loss=3.4)))
+    assert "the corpus +0.00, task +0.10, other +0.40" in judge_distance(far)
+    assert "Expect a gain on other," in judge_distance(far)
+    assert "8% of its words" in judge_distance(FACTS) and "--general" in judge_distance(FACTS)
+    unreadable = replace(FACTS, corpus=replace(near, words=UNREADABLE))
+    assert "Expect a gain" not in judge_distance(unreadable)
+
+
+def test_the_plain_rule_is_a_row_of_the_plan():
+    assert choose_plain_rule(["fine_tune", "dapt", "tapt_after_dapt", "tapt"]) == "tapt"
+    assert choose_plain_rule(["fine_tune", "dapt", "varmae"]) == "dapt"
 
 
 def test_the_budget_fits_the_time_and_the_corpus():
@@ -85,26 +118,54 @@ def test_the_budget_fits_the_time_and_the_corpus():
     large = replace(FACTS, corpus=replace(CORPUS, tokens=10**9))
     assert choose_budget(large, ["fine_tune", "dapt", "varmae"], hours=1) == 26_000_000
     assert choose_budget(FACTS, ["fine_tune", "dapt"], hours=100) == PASSES * CORPUS.tokens
-    plan = {
-        "methods": {"fine_tune": None, "dapt": None},
-        "seeds": [1, 2],
-        "budget": {"tokens": 1_000_000},
-        "fine_tuning": {"max_train_samples": 100},
-        "pretraining": {"max_seq_length": 128},
+    assert foretell_pretraining(FACTS, ["fine_tune", "dapt"], 36_000_000) == {"fine_tune": 0, "dapt": pytest.approx(1)}
+
+
+def test_hours_limit_pretraining_and_fine_tuning():
+    # Of one row: 5 seeds x 3 epochs x 100 texts x 20 tokens.
+    rows = {"fine_tune": None, "dapt": None, "rada": {"tasks": []}}
+    assert foretell_fine_tuning(FACTS, rows, 100) == {
+        "fine_tune": pytest.approx(30_000 * 1e-4 / 3600),
+        "dapt": pytest.approx(30_000 * 1e-4 / 3600),
+        "rada": 0,
     }
-    # 10^6 tokens of pre-training; 2 rows x 2 seeds x 3 epochs x 100 texts x 20 tokens of fine-tuning.
-    assert foretell_hours(FACTS, plan) == pytest.approx((1_000_000 + 24_000) * 1e-4 / 3600)
+    two = {"fine_tune": None, "dapt": None}
+    whole = sum(foretell_fine_tuning(FACTS, two, 1000).values())  # the task has 1,000
+    assert choose_samples(FACTS, two, hours=2.1 * whole) == 2000
+    assert choose_samples(FACTS, two, hours=1.1 * whole) == 500
+    assert choose_samples(FACTS, two, hours=0.01 * whole) == 250
 
 
 def test_pieces_of_words(files):
     tokenizer = AutoTokenizer.from_pretrained(files / "encoder")
     known = count_pieces(KNOWN, tokenizer)
-    assert (known.pieces, known.broken, known.unknown) == (1.0, 0.0, 0.0)
+    assert known == Words(pieces=1.0, new=0.0, broken=0.0, unknown=0.0)
     words = ["cat", "catdogs", "mat"]
     cut = len(tokenizer.tokenize("catdogs"))
     assert cut != 1 or tokenizer.tokenize("catdogs") == ["[UNK]"]
     own = count_pieces([words], tokenizer, [[False, True, False]])
-    assert own.pieces == cut and own.broken == (cut >= 3)
+    assert own.pieces == cut and own.broken == (cut >= 3) and own.new == 1
+    chinese = count_pieces(["\u79df\u91d1", KNOWN[0]], tokenizer)
+    assert chinese.unknown > 0 and chinese.new == pytest.approx(chinese.unknown)
+
+
+def test_language_decides_what_is_said(files):
+    german = "Der Hund und die Katze sind von dem Haus mit einem Ball und der Vogel ist in dem Baum. "
+    (files / "corpus.txt").write_text("\n".join([german] * 40), encoding="utf-8")
+    advice = advise(str(files / "encoder"), files / "corpus.txt", [files / "animals"], max_seq_length=16)
+    assert advice.facts.corpus.language == LATIN
+    assert "another language in Latin letters, so passages are searched with the analyzer standard" in str(advice)
+
+
+def test_the_advice_says_whether_the_hours_suffice(files, capsys):
+    options = {"max_seq_length": 16, "hours": 100}
+    advice = advise(str(files / "encoder"), files / "corpus.txt", [files / "animals"], **options)
+    assert advice.hours < 100 and "more than" not in advice.describe_time()
+    assert set(advice.pretraining) == set(advice.fine_tuning) == set(advice.plan["methods"])
+    assert str(advice).splitlines()[-1].startswith("With time for one row only, take dapt")
+    tight = advise(str(files / "encoder"), files / "corpus.txt", [files / "animals"], max_seq_length=16, hours=1e-6)
+    assert "This is more than the 1e-06 hours given." in tight.describe_time()
+    assert "Measuring" not in capsys.readouterr().err
 
 
 def test_speed_and_loss_leave_the_encoder_as_it_is(files):
@@ -158,4 +219,5 @@ def test_the_advice_is_saved_as_it_is(files, tmp_path):
     advice = advise(str(files / "encoder"), files / "corpus.txt", [files / "animals"], max_seq_length=16)
     path = advice.save(tmp_path / "new" / "folder")
     assert yaml.safe_load(path.read_text()) == advice.plan
-    assert "Add --general" in str(advice)
+    assert str(advice) in path.with_name("advice.md").read_text()
+    assert str(advice).startswith("Measured:") and "Rows of the plan:" in str(advice)
