@@ -108,6 +108,10 @@ class FineTunerArguments(TrainingArguments):
     learning_rate: float | None = field(  # type: ignore[assignment] # FineTuner sets it
         default=None, metadata={"help": "Default: 5e-5 * (768 / hidden_size)^2, at most 5e-4."}
     )
+    learning_rates: list[float] | None = field(
+        default=None,
+        metadata={"help": "Train with each of these rates, then once more with the one that is best on validation."},
+    )
 
 
 @dataclass
@@ -236,6 +240,7 @@ _RULES: dict[str, Callable[[float], bool]] = {
     "at least 0": lambda value: 0 <= value < math.inf,
     "above 0": lambda value: 0 < value < math.inf,
     "above 0 and at most 1": lambda value: 0 < value <= 1,
+    "at least 0 and below 1": lambda value: 0 <= value < 1,
     "at least 0 and below 100": lambda value: 0 <= value < 100,
     "at least 1, or -1 for no limit": lambda value: 1 <= value < math.inf or value == -1,
     "a whole number from 0 to 4294967295": lambda value: 0 <= value < 2**32,
@@ -252,8 +257,10 @@ RANGES = {
         "early_stopping_patience size step max_size min_frequency max_word_length num_processes",
         "at least 0": "weight_decay warmup_steps max_grad_norm threshold weights new_rows_first_steps teacher_steps "
         "student_steps masked_lm_steps train_top_layers doc_stride",
-        "above 0": "learning_rate pretraining_learning_rate mlm_learning_rate method_learning_rate num_train_epochs",
+        "above 0": "learning_rate learning_rates pretraining_learning_rate mlm_learning_rate method_learning_rate "
+        "num_train_epochs adam_epsilon",
         "above 0 and at most 1": "mlm_probability",
+        "at least 0 and below 1": "adam_beta1 adam_beta2 label_smoothing_factor",
         "at least 0 and below 100": "validation_split_percentage",
         "at least 1, or -1 for no limit": "max_steps",
         "a whole number from 0 to 4294967295": "seed data_seed",

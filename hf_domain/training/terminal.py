@@ -157,6 +157,11 @@ class Progress(TrainerCallback):
         if state.is_world_process_zero:
             examples = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
             logger.info(f"Training on {args.device}: {state.max_steps:,} steps of {examples:,} examples")
+            if args.warmup_steps >= max(1, state.max_steps) and args.lr_scheduler_type != "constant":
+                logger.warning(
+                    f"the learning rate warms up for {args.warmup_steps:,.0f} steps, but training has only "
+                    f"{state.max_steps:,} and never reaches it. Use fewer --warmup_steps, or a fraction such as 0.1."
+                )
         if state.is_world_process_zero and shows_bar(args):
             options: dict[str, Any] = {"bar_format": BAR, "dynamic_ncols": True}
             self.bar = tqdm(total=state.max_steps, initial=state.global_step, **options)

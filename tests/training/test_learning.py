@@ -113,3 +113,13 @@ def test_the_rate_falls_with_the_width_of_the_encoder():
 
     rates = [choose_learning_rate(width) for width in (64, 256, 384, 768, 1024)]
     assert rates == pytest.approx([5e-4, 4.5e-4, 2e-4, 5e-5, 2.8125e-5])
+
+
+@pytest.mark.parametrize(("schedule", "warns"), [("linear", True), ("constant", False)])
+def test_a_rate_that_is_never_reached_is_said(run, caplog, schedule, warns):
+    rows = make_rows(lambda label: WORDS[label][0])
+    run(run_classification, rows, max_steps=2, warmup_steps=5000, lr_scheduler_type=schedule)
+    assert ("the learning rate warms up for 5,000 steps, but training has only 2" in caplog.text) is warns
+    caplog.clear()
+    run(run_classification, rows, max_steps=1, warmup_steps=0.1)  # a fraction may round up to all steps
+    assert "warms up" not in caplog.text
