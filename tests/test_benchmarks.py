@@ -33,8 +33,9 @@ ARGUMENTS = {
     "padding": "--model_name_or_path {encoder} --texts {texts} --batch_sizes 2 --max_seq_length 8",
     "rada": "--batch_size 2 --length 8 --passage_length 8 --cached 1 2 --encoded 2 --num_hidden_layers 1 --repeats 1",
     "servers": "--model_name_or_path {encoder} --corpus {corpus} --heldout {heldout} --documents 40 --queries 8",
-    "starts": "--model_name_or_path {encoder} --corpus {corpus} --heldout {heldout} --documents 40 --blocks 4 "
-    "--batch_size 2 --length 16 --steps 2 --measured_steps 1",
+    "starts": "--model_name_or_path {encoder} --corpus {corpus} --heldout {heldout} --documents 40 --blocks 24 "
+    "--batch_size 2 --length 32 --steps 40 --measured_steps 1 --general {heldout} "
+    "--starts dapt varmae gmap_mlm rada_mlm adalm domain_words",
     "students": "--teacher {encoder} --students {encoder} --validation_file {heldout} --max_seq_length 8",
     "varmae": "--batch_size 2 --length 8 --num_hidden_layers 1 --repeats 1",
     "vocabulary": "--model_name_or_path {encoder} --corpus {corpus} --heldout {heldout} --max_size 150 --workers 1",
@@ -54,6 +55,25 @@ def make_comparison(folder, monkeypatch, domain="cs"):
     plan = load_plan(write_plan(content | {"budget": {"tokens": 100_000}, "evaluation": "probe"}, folder))
     run_comparison(plan, folder / "plan", pretend)
     return folder / "plan"
+
+
+def check_starts(figures):
+    """The starts that keep the encoder's predictions have its loss; dropout and noise count in training mode."""
+    starts, encoder = figures["starts"], figures["encoder"]
+    assert starts.keys() == {"dapt", "varmae", "gmap_mlm", "rada_mlm", "adalm", "domain_words"}
+    for name in ("dapt", "varmae", "gmap_mlm", "domain_words"):
+        row = starts[name]
+        assert row["heldout"]["0"] == pytest.approx(encoder["heldout"], abs=1e-3)
+        assert row["heldout_words"]["0"] == pytest.approx(encoder["heldout_words"], abs=1e-3)
+        assert row["heldout"].keys() == row["heldout_words"].keys() == {"0", "1", "40"}
+        assert row["start_training_mode"] != pytest.approx(row["heldout"]["0"], abs=1e-6)
+    # Longer words are harder to predict than their pieces, and new words start untrained.
+    assert encoder["heldout_words"] > encoder["heldout"]
+    assert starts["adalm"]["entries"] > starts["dapt"]["entries"]
+    assert starts["adalm"]["heldout_words"]["40"] < starts["adalm"]["heldout_words"]["0"]
+    # Masks of other words change the training alone.
+    assert starts["domain_words"]["heldout"]["40"] != starts["dapt"]["heldout"]["40"]
+    assert "heldout_words" not in starts["rada_mlm"]
 
 
 def test_every_benchmark_is_run():
@@ -85,6 +105,8 @@ def test_benchmark_runs(name, tmp_path, monkeypatch):
     assert run.returncode == 0, run.stderr[-3000:]
     figures = json.loads((tmp_path / "result.json").read_text())
     assert figures and (name != "agreement" or (figures["tau"], figures["low"], figures["high"]) == (1, 1, 1))
+    if name == "starts":
+        check_starts(figures)
     if name == "advice":  # both domains have the same scores: the best row leads elsewhere, too
         best = figures["cs, by a probe"]["best"]
         assert best == figures["terms, by a probe"]["choices"]["the row that leads elsewhere"]
