@@ -167,8 +167,8 @@ def find_self_attention(layer: nn.Module) -> nn.Module:
         if any(hasattr(module, name) for name in ("Wqkv", "k_lin", "key")):
             return module
     raise ValueError(
-        f"the domain encoder must be a BERT, RoBERTa, XLM-R, ELECTRA, DistilBERT or ModernBERT; G-MAP finds no key and "
-        f"value projections in a {type(layer).__name__}. Use another family"
+        f"the domain encoder must be a BERT, RoBERTa, XLM-R, ELECTRA, DistilBERT or ModernBERT, but a "
+        f"{type(layer).__name__} has no key and value projections. Use another family."
     )
 
 
@@ -184,8 +184,8 @@ def check_attention(implementation: Any) -> None:
     """
     if implementation not in (None, *ATTENTION_FUNCTIONS):
         raise ValueError(
-            f"G-MAP needs sdpa or eager attention, got {implementation}, which would skip the memory; "
-            "use attn_implementation='sdpa'"
+            f"G-MAP needs sdpa or eager attention, because {implementation} would skip the memory. Use "
+            "attn_implementation='sdpa'."
         )
 
 

@@ -25,7 +25,7 @@ def build_backbone(config: Any) -> PreTrainedModel:
     own_class = find_model_class(config.model_type)
     if own_class is not None:
         if not getattr(config, "save_memory", True):
-            raise ValueError("the backbone must be saved whole, but is a G-MAP with save_memory=False; set it to True")
+            raise ValueError("the backbone must be saved whole, but is a G-MAP with save_memory=False. Set it to True.")
         return own_class(config)
     backbone = AutoModel.from_config(config)
     if getattr(backbone, "pooler", None) is not None:
@@ -61,7 +61,7 @@ def find_layers(model: nn.Module) -> nn.ModuleList:
     for module in model.modules():
         if isinstance(module, nn.ModuleList) and all(isinstance(layer, GradientCheckpointingLayer) for layer in module):
             return module
-    raise ValueError(f"an encoder must have a list of layers; {type(model).__name__} has none. Use another family")
+    raise ValueError(f"an encoder must have a list of layers, but {type(model).__name__} has none. Use another family.")
 
 
 def train_top_layers(model: Any, num_layers: int) -> None:
@@ -79,7 +79,10 @@ def train_top_layers(model: Any, num_layers: int) -> None:
     encoder = find_encoder(model)
     layers = find_layers(encoder)
     if not 1 <= num_layers <= len(layers):
-        raise ValueError(f"num_layers must lie between 1 and {len(layers)}, got {num_layers}")
+        raise ValueError(
+            f"num_layers must lie between 1 and {len(layers)}, the encoder's layers, but is {num_layers}. Name a layer "
+            "that the encoder has."
+        )
     encoder.requires_grad_(False)
     above = [*layers[-num_layers:], getattr(encoder, "pooler", None)]
     for module in above:
@@ -114,7 +117,10 @@ def load_matching_weights(
     missing = module.load_state_dict(state_dict, strict=False).missing_keys
     parameters = dict(module.named_parameters(remove_duplicate=False))
     if lost := [key for key in missing if key in parameters and set(added_modules).isdisjoint(key.split("."))]:
-        raise ValueError(f"{what} has no weights for {', '.join(lost[:5])}; it must be of the configured architecture")
+        raise ValueError(
+            f"{what} must have all weights of the configured architecture, but lacks {', '.join(lost[:5])}. Use a "
+            "checkpoint of this architecture."
+        )
 
 
 class HeadLinear(nn.Linear):
@@ -194,7 +200,8 @@ class BackbonePreTrainedModel(PreTrainedModel):
         if unknown:
             own = sorted(set(cls.config_class.__annotations__))
             raise ValueError(
-                f"{cls.config_class.__name__} has no option {', '.join(unknown)}; its own are {', '.join(own)}"
+                f"options must be of {cls.config_class.__name__} ({', '.join(own)}), but it has no option "
+                f"{', '.join(unknown)}. Correct the name, or set fields of the encoder in its own config."
             )
         if isinstance(backbone, str):
             source = AutoModelForMaskedLM.from_pretrained(backbone, dtype=dtype, **hub_options)

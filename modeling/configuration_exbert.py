@@ -26,8 +26,8 @@ def scale_extension_size(extension_size: float, hidden_size: int, num_attention_
     """
     if extension_size not in EXTENSION_SIZES:
         raise ValueError(
-            f"extension_size must be one of {', '.join(map(str, EXTENSION_SIZES))}, got {extension_size}; "
-            "for any other size set extension_hidden_size and extension_intermediate_size"
+            f"extension_size must be one of {', '.join(map(str, EXTENSION_SIZES))}, but is {extension_size}. "
+            "For any other size set extension_hidden_size and extension_intermediate_size."
         )
     inner, intermediate = (size * hidden_size / PAPER_HIDDEN_SIZE for size in EXTENSION_SIZES[extension_size])
     return max(round(inner / num_attention_heads), 1) * num_attention_heads, round(intermediate)
@@ -75,7 +75,7 @@ class ExBertConfig(BackboneConfig):
             kwargs["vocab_size"] = vocab_size - self.extension_vocab_size  # for the base created below
         super().__post_init__(**kwargs)
         if self.side_init not in ("normal", "base"):
-            raise ValueError(f"side_init must be 'normal' or 'base', got {self.side_init!r}")
+            raise ValueError(f"side_init must be 'normal' or 'base', but is {self.side_init!r}. Choose one of them.")
         heads = self.num_attention_heads
         hidden_size, intermediate_size = scale_extension_size(self.extension_size, self.hidden_size, heads)
         if self.extension_hidden_size is None:
@@ -85,17 +85,20 @@ class ExBertConfig(BackboneConfig):
         if self.extension_hidden_size % heads:
             raise ValueError(
                 f"extension_hidden_size must be a multiple of the base's {heads} attention heads, "
-                f"got {self.extension_hidden_size}; the next one is {-(-self.extension_hidden_size // heads) * heads}"
+                f"but is {self.extension_hidden_size}. Use {-(-self.extension_hidden_size // heads) * heads}."
             )
         if not (self.extension_vocab_size or self.extension_hidden_size):
             raise ValueError(
-                "exBERT needs an extension vocabulary or side modules, got size 0 for both; set one of them"
+                "exBERT needs an extension vocabulary or side modules, but the size of both is 0. Set one of them."
             )
         rows = self.backbone_config.vocab_size
         if self.base_vocab_size is None:
             self.base_vocab_size = rows
         if self.base_vocab_size > rows:
-            raise ValueError(f"base_vocab_size is {self.base_vocab_size}, but the base's table has only {rows} rows")
+            raise ValueError(
+                f"base_vocab_size must be at most {rows}, the rows of the base's table, but is {self.base_vocab_size}. "
+                "Use the tokenizer of the base."
+            )
         if vocab_size is not None:
             self.vocab_size = vocab_size
 

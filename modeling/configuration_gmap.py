@@ -136,7 +136,8 @@ class GMapConfig(BackboneConfig):
         if not self.save_memory and (self.memory_name_or_path is None or not self.freeze_memory):
             raise ValueError(
                 "save_memory=False needs memory_name_or_path and a frozen memory, because the memory is loaded from "
-                f"there, but got {self.memory_name_or_path} and freeze_memory={self.freeze_memory}"
+                f"there, but they are {self.memory_name_or_path} and freeze_memory={self.freeze_memory}. Set both, or "
+                "save the memory."
             )
 
     def check_choices(self) -> None:
@@ -148,14 +149,16 @@ class GMapConfig(BackboneConfig):
             ("memory_tokenizer", ("same", "own")),
         ):
             if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+                raise ValueError(
+                    f"{name} must be one of {', '.join(allowed)}, but is {getattr(self, name)!r}. Choose one of them."
+                )
         if self.strategy in BASELINES and (
             self.memory_layers or self.memory_projection or self.memory_tokenizer == "own"
         ):
             raise ValueError(
-                f"{self.strategy} joins the outputs of two encoders token by token: it needs one tokenizer and takes "
-                f"no memory_layers or memory_projection, but got memory_tokenizer={self.memory_tokenizer!r}, "
-                f"{self.memory_layers} and {self.memory_projection}"
+                f"{self.strategy} needs one tokenizer, and no memory_layers or memory_projection, because it joins the "
+                f"outputs of two encoders token by token, but memory_tokenizer is {self.memory_tokenizer!r}, "
+                f"memory_layers {self.memory_layers} and memory_projection {self.memory_projection}. Leave them out."
             )
 
     def check_layers(self) -> None:
@@ -165,18 +168,24 @@ class GMapConfig(BackboneConfig):
         if self.strategy == "chunk_gated" and min(depth, memory_depth) < 2:
             raise ValueError(
                 f"chunk_gated needs at least two layers in both encoders, but the domain encoder has {depth} and the "
-                f"memory {memory_depth}: use gated"
+                f"memory {memory_depth}. Use gated."
             )
         if not isinstance(layers, list | tuple) or not all(isinstance(layer, int) for layer in layers):
-            raise ValueError(f"memory_layers must be a list of layer numbers, got {layers!r}")
+            raise ValueError(f"memory_layers must be a list of layer numbers, but is {layers!r}. Use [{depth}].")
         if list(layers) != sorted(set(layers)) or not layers or not 1 <= layers[0] <= layers[-1] <= depth:
-            raise ValueError(f"memory_layers must be ascending layers from 1 to {depth}, got {layers}")
+            raise ValueError(
+                f"memory_layers must be ascending layers from 1 to {depth}, but is {layers}. Sort them, and name each "
+                "once."
+            )
         if self.strategy in ("single_layer", "gated") and len(layers) != 1:
-            raise ValueError(f"{self.strategy} fuses the memory into one layer, got memory_layers={layers}")
+            raise ValueError(
+                f"memory_layers must be one layer for {self.strategy}, but is {layers}. Name one, or use "
+                "multiple_layer or chunk_gated."
+            )
         if self.strategy == "chunk_gated" and not 2 <= len(layers) <= memory_depth:
             raise ValueError(
-                f"chunk_gated splits the memory's {memory_depth} layers into one chunk for each of two or more "
-                f"memory_layers, got memory_layers={layers}; with one layer use gated"
+                f"memory_layers must be 2 to {memory_depth} layers for chunk_gated, which splits the memory's "
+                f"{memory_depth} layers among them, but is {layers}. With one layer use gated."
             )
 
     def check_encoders(self) -> None:
@@ -186,19 +195,19 @@ class GMapConfig(BackboneConfig):
             if core.model_type == self.model_type:
                 raise ValueError(
                     "the domain encoder must not be a G-MAP: its layers would read the memory it already has, not the "
-                    "new one. Join the memory to the encoder inside it"
+                    "new one. Join the memory to the encoder inside it."
                 )
             core = core.backbone_config
         if core.model_type == "deberta-v2":
             raise ValueError(
-                "the domain encoder must not be a DeBERTa-v2, whose attention takes positions of one sequence only; "
-                "use DeBERTa-v2 as the memory, or another family as the domain encoder"
+                "the domain encoder must not be a DeBERTa-v2, whose attention takes positions of one sequence only. "
+                "Use DeBERTa-v2 as the memory, or another family as the domain encoder."
             )
         widths = self.hidden_size, self.memory_config.hidden_size
         if (widths[0] != widths[1]) != self.memory_projection:
             raise ValueError(
-                f"the domain encoder is {widths[0]} wide and the memory {widths[1]}: memory_projection must be "
-                f"{widths[0] != widths[1]}, got {self.memory_projection}"
+                f"memory_projection must be {widths[0] != widths[1]} for a domain encoder {widths[0]} wide and a "
+                f"memory {widths[1]} wide, but is {self.memory_projection}. Leave it out."
             )
 
     def plan_memory(self) -> list[tuple[int, list[int]]]:
@@ -240,5 +249,5 @@ def check_memory_reference(config: dict[str, Any]) -> None:
         cure = "use a memory with the same tokenizer"
     raise ValueError(
         f"a published model must not name a local folder, which nobody else has, but its memory_name_or_path is "
-        f"{memory}: build the model with a memory of the Hub, or {cure}"
+        f"{memory}. Build the model with a memory of the Hub, or {cure}."
     )

@@ -51,21 +51,27 @@ class RadaConfig(BackboneConfig):
         if self.num_heads is None:
             self.num_heads = self.num_attention_heads
         if self.num_heads < 1 or self.hidden_size % self.num_heads:
-            raise ValueError(f"num_heads must divide the hidden size {self.hidden_size}, got {self.num_heads}")
+            raise ValueError(
+                f"num_heads must divide the hidden size {self.hidden_size}, but is {self.num_heads}. Leave it out for "
+                "the encoder's number."
+            )
         for name, allowed in (
             ("scores", ("pooled", "logsumexp", "joint", "literal")),
             ("selection", ("gumbel", "top1", "all")),
             ("passage_encoder", ("shared", "frozen")),
         ):
             if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+                raise ValueError(
+                    f"{name} must be one of {', '.join(allowed)}, but is {getattr(self, name)!r}. Choose one of them."
+                )
         for name in ("temperature", "final_temperature"):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise ValueError(f"{name} must be above 0, got {value}; 1 is the default")
+                raise ValueError(f"{name} must be above 0, but is {value}. Use 1, the default.")
         if not self.final_noise >= 0:
-            raise ValueError(f"final_noise must be at least 0, got {self.final_noise}; 1 is the default")
+            raise ValueError(f"final_noise must be at least 0, but is {self.final_noise}. Use 1, the default.")
         if self.passage_gradient and self.passage_encoder == "frozen":
             raise ValueError(
-                "passage_gradient=True needs passage_encoder='shared', got 'frozen', which is never trained"
+                "passage_gradient=True needs passage_encoder='shared', but it is 'frozen', which is never trained. "
+                "Change one of them."
             )

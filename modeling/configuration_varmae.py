@@ -76,13 +76,15 @@ class VarMAEConfig(BackboneConfig):
     def __post_init__(self, **kwargs) -> None:
         super().__post_init__(**kwargs)
         if not 0.0 < self.unmasked_ratio <= 1.0:
-            raise ValueError(f"unmasked_ratio must lie in (0, 1], got {self.unmasked_ratio}; 1 takes all tokens")
+            raise ValueError(f"unmasked_ratio must lie in (0, 1], but is {self.unmasked_ratio}. Use 1 for all tokens.")
         if abs(self.log_variance_init) > self.log_variance_range:
             raise ValueError(
-                f"log_variance_init must lie within the log_variance_range of +-{self.log_variance_range}, got "
-                f"{self.log_variance_init}"
+                f"log_variance_init must lie within the log_variance_range of +-{self.log_variance_range}, but is "
+                f"{self.log_variance_init}. Change one of them."
             )
         if self.kl_reduction not in ("mean", "sum"):
-            raise ValueError(f"kl_reduction must be 'mean' or 'sum', got {self.kl_reduction!r}")
+            raise ValueError(f"kl_reduction must be 'mean' or 'sum', but is {self.kl_reduction!r}. Choose one of them.")
         if self.loss_weighting not in ("sequence", "token"):
-            raise ValueError(f"loss_weighting must be 'sequence' or 'token', got {self.loss_weighting!r}")
+            raise ValueError(
+                f"loss_weighting must be 'sequence' or 'token', but is {self.loss_weighting!r}. Choose one of them."
+            )

@@ -80,7 +80,11 @@ def build_native_lm_head(config: PreTrainedConfig) -> PreTrainedModel:
     """
     config = get_native_config(config)
     if config.model_type == "deberta-v2" and not getattr(config, "legacy", True):
-        raise ValueError("DeBERTa-v2 must have legacy=True, because with False the encoder contains the masked-LM head")
+        raise ValueError(
+            "DeBERTa-v2 must have legacy=True, because with False the encoder contains the masked-LM head. Use another "
+            "checkpoint."
+        )
+
     head = AutoModelForMaskedLM.from_config(config)
     prefix = head.base_model_prefix
     setattr(head, prefix, EncoderPassthrough())
@@ -160,7 +164,7 @@ class BackboneForMaskedLM(BackbonePreTrainedModel):
         if config.backbone_config.vocab_size != get_native_config(config).vocab_size:
             raise ValueError(
                 "the backbone of a masked LM must not be an exBERT, because only ExBertForMaskedLM decodes its "
-                "extension vocabulary; use another backbone"
+                "extension vocabulary. Use another backbone."
             )
         self.model = self.base_class(config)
         self.lm_head = build_native_lm_head(config)
@@ -176,8 +180,8 @@ class BackboneForMaskedLM(BackbonePreTrainedModel):
         """
         if source.get_output_embeddings() is None:
             raise ValueError(
-                f"{type(self).__name__} needs a backbone with a masked-LM head, got {type(source).__name__}; "
-                "pass the name of a checkpoint or an AutoModelForMaskedLM"
+                f"{type(self).__name__} needs a backbone with a masked-LM head, but it is a {type(source).__name__}. "
+                "Pass the name of a checkpoint or an AutoModelForMaskedLM."
             )
         if isinstance(source, BackboneForMaskedLM):
             state_dict = source.lm_head.state_dict()

@@ -46,13 +46,20 @@ def read_extension_vocabulary(vocabulary: VocabularyDelta | Mapping[int, list[in
         start, spellings = vocabulary.old_size, dict(enumerate(vocabulary.pieces.values(), vocabulary.old_size))
     if not spellings:
         raise ValueError(
-            "the extension vocabulary must have an entry; use extension_vocab_size=0 for side modules only"
+            "the extension vocabulary must have an entry, but is empty. Use extension_vocab_size=0 for side modules "
+            "only."
         )
     if missing := sorted(set(range(start, start + len(spellings))) - spellings.keys()):
-        raise ValueError(f"the ids of an extension vocabulary must have no gap, but {missing[0]} is missing")
+        raise ValueError(
+            f"the ids of an extension vocabulary must have no gap, but {missing[0]} is missing. Use the tokenizer as "
+            "hf-domain expand_vocab wrote it."
+        )
     pieces = [list(spellings[start + i]) for i in range(len(spellings))]
     if max(max(old_ids, default=0) for old_ids in pieces) >= start:
-        raise ValueError(f"new entries must be spelled by old ids, which lie below {start}; one is spelled by a new id")
+        raise ValueError(
+            f"new entries must be spelled by old ids, which lie below {start}, but one is spelled by a new id. Expand "
+            "the vocabulary again."
+        )
     return start, pieces
 
 
@@ -104,7 +111,7 @@ class ExtendedEmbedding(nn.Embedding):
         if input_ids.device.type == "cpu" and not torch.compiler.is_compiling() and (input_ids >= size).any():
             raise IndexError(
                 f"input_ids must lie below {size} ({self.extension_start} of the base, {size - self.extension_start} "
-                f"of the extension), got {int(input_ids.max())}; use the tokenizer the model was trained with"
+                f"of the extension), but go up to {int(input_ids.max())}. Use the tokenizer the model was trained with."
             )
         is_new = input_ids >= self.extension_start
         base = super().forward(input_ids.masked_fill(is_new, 0))
@@ -403,7 +410,7 @@ def extend(module: nn.Module, mixin: type[nn.Module], **attributes: Any) -> None
     """
     if isinstance(module, mixin):
         raise ValueError(
-            f"the base must not be an exBERT, but its {type(module).__name__} is extended already; use another"
+            f"the base must not be an exBERT, but its {type(module).__name__} is extended already. Use another base."
         )
     module.__class__ = build_extended_class(mixin, type(module))  # type: ignore[arg-type]
     for name, value in attributes.items():

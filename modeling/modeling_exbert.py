@@ -84,7 +84,9 @@ class ExBertPreTrainedModel(BackbonePreTrainedModel):
             ValueError: The extension vocabulary does not start where the base's ends, or an option is wrong.
         """
         if extension_init not in ("normal", "pieces"):
-            raise ValueError(f"extension_init must be 'normal' or 'pieces', got {extension_init!r}")
+            raise ValueError(
+                f"extension_init must be 'normal' or 'pieces', but is {extension_init!r}. Choose one of them."
+            )
         start, pieces = 0, list[list[int]]()
         if extension_vocabulary is not None:
             start, pieces = read_extension_vocabulary(extension_vocabulary)
@@ -153,8 +155,8 @@ class ExBertPreTrainedModel(BackbonePreTrainedModel):
         size = -(-size // (pad_to_multiple_of or 1)) * (pad_to_multiple_of or 1)
         if size < config.vocab_size:
             raise ValueError(
-                f"the vocabulary of an exBERT can only grow: it must get at least its {config.vocab_size} entries, but "
-                f"gets {size}"
+                f"the vocabulary of an exBERT can only grow: its size must be at least {config.vocab_size}, but would "
+                f"be {size}. Resize it to more entries."
             )
         table: Any = self.get_input_embeddings()
         if size == config.vocab_size:

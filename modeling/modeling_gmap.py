@@ -84,7 +84,7 @@ class GMapModel(GMapPreTrainedModel):
         if not encoder._can_set_attn_implementation():
             raise ValueError(
                 f"the domain encoder must use transformers' attention interface, but {encoder.config.model_type} has "
-                "its own attention; use another family"
+                "its own attention. Use another family."
             )
         self.attention: Any = encoder.config._attn_implementation
         check_attention(self.attention)
@@ -146,23 +146,22 @@ class GMapModel(GMapPreTrainedModel):
             if config.memory_tokenizer == "own" or input_ids is None:
                 given = "a tokenizer of its own" if config.memory_tokenizer == "own" else "no input_ids"
                 raise ValueError(
-                    f"memory_input_ids and memory_attention_mask must be given, as the memory encoder has {given}; "
-                    "tokenize the text for it"
+                    "memory_input_ids and memory_attention_mask must be given, because the memory encoder has "
+                    f"{given}. Tokenize the text for it."
                 )
             memory_input_ids, memory_token_type_ids = input_ids, token_type_ids
         if memory_attention_mask is None and (shared or config.memory_tokenizer == "same"):
             memory_attention_mask = attention_mask
         if memory_attention_mask is not None and memory_attention_mask.dim() != 2:
             raise ValueError(
-                "memory_attention_mask must be [batch, memory_length], got "
-                f"{list(memory_attention_mask.shape)}; pass it if attention_mask has another shape"
+                "memory_attention_mask must be [batch, memory_length], but is "
+                f"{list(memory_attention_mask.shape)}. Pass it if attention_mask has another shape."
             )
         length = (memory_states if memory_input_ids is None else memory_input_ids).shape[1]  # type: ignore[union-attr]
         if memory_attention_mask is not None and memory_attention_mask.shape[1] != length:
             raise ValueError(
                 f"memory_attention_mask must have the length of the memory's text, {length}, but has "
-                f"{memory_attention_mask.shape[1]}; pass it with memory_input_ids if attention_mask has another "
-                "length"
+                f"{memory_attention_mask.shape[1]}. Pass it with memory_input_ids if attention_mask has another length."
             )
         known_ids = input_ids if memory_input_ids is None else memory_input_ids
         known_ids, memory_attention_mask = self.leave_out_added_tokens(known_ids, memory_attention_mask)
@@ -170,8 +169,8 @@ class GMapModel(GMapPreTrainedModel):
             memory_states = self.encode_memory(known_ids, memory_attention_mask, memory_token_type_ids)
         elif not config.freeze_memory or needs_gradient(self.memory):
             raise ValueError(
-                "memory_states must come from a frozen memory, but this memory is trained; use freeze_memory=True, and "
-                "exclude the memory from an adapter with exclude_modules"
+                "memory_states must come from a frozen memory, but this memory is trained. Use freeze_memory=True, and "
+                "exclude the memory from an adapter with exclude_modules."
             )
         self.check_memory_is_read(memory_states)
         if self.plan:
@@ -243,13 +242,14 @@ class GMapModel(GMapPreTrainedModel):
         if self.plan and implementation != self.attention:
             raise ValueError(
                 f"the domain encoder must use {self.attention} attention to read its memory, but was switched to "
-                f"{implementation}; call set_attn_implementation of the {type(self).__name__} with sdpa or eager"
+                f"{implementation}. Call set_attn_implementation of the {type(self).__name__} with sdpa or eager."
             )
         expected = (len(self.state_indices) or 1, self.config.memory_config.hidden_size)
         if memory_states.shape[2:] != expected:
             raise ValueError(
                 f"memory_states must be [batch, memory_length, {expected[0]}, {expected[1]}] for the strategy "
-                f"{self.config.strategy}, got {list(memory_states.shape)}; compute them with this model's encode_memory"
+                f"{self.config.strategy}, but are {list(memory_states.shape)}. Compute them with this model's "
+                "encode_memory."
             )
 
     def build_memories(
@@ -383,7 +383,8 @@ class GMapForMaskedLM(GMapPreTrainedModel, BackboneForMaskedLM):
     def __init__(self, config: GMapConfig):
         if config.strategy in BASELINES:
             raise ValueError(
-                f"the strategy of a masked LM must read the memory, but {config.strategy} is for task heads"
+                f"the strategy of a masked LM must read the memory, but {config.strategy} is for task heads. Use "
+                "chunk_gated."
             )
         super().__init__(config)
         self.post_init()

@@ -285,9 +285,10 @@ class RadaModel(RadaPreTrainedModel):
         shape = input_ids.shape if states is None else states.shape[:-1]  # type: ignore[union-attr]
         if len(shape) != (3 if index is None else 2) or (mask is not None and mask.shape != shape):
             raise ValueError(
-                "passages must be [batch, passages, passage_length], or [rows, passage_length] with passage_index; got "
-                f"{list(shape)}, {'no' if index is None else 'a'} passage_index, and a passage_attention_mask of "
-                f"{None if mask is None else list(mask.shape)}"
+                "passages must be [batch, passages, passage_length], or [rows, passage_length] with passage_index, and "
+                f"passage_attention_mask of their shape, but they are {list(shape)} with "
+                f"{'no' if index is None else 'a'} passage_index, and the mask is "
+                f"{None if mask is None else list(mask.shape)}. Make batches with DataCollatorWithPassages."
             )
         device = hidden_states.device
         mask = torch.ones(shape, dtype=torch.long, device=device) if mask is None else mask
@@ -322,11 +323,11 @@ class RadaModel(RadaPreTrainedModel):
     ) -> RadaModelOutput:
         """Read passages from the cache; arguments as in `forward`."""
         if self.passage_cache is None:
-            raise ValueError("passage_ids need a cache, but the model has none; call use_passage_cache first")
+            raise ValueError("passage_ids need a cache, but the model has none. Call use_passage_cache first.")
         if self.training and (self.config.passage_encoder == "shared" or needs_gradient(self.passage_backbone)):
             raise ValueError(
-                "the encoder of cached passages must be frozen, but it trains, so that the cache goes stale; use "
-                "passage_encoder='frozen', and exclude passage_backbone from an adapter with exclude_modules"
+                "the encoder of cached passages must be frozen, but it trains, so that the cache goes stale. Use "
+                "passage_encoder='frozen', and exclude passage_backbone from an adapter with exclude_modules."
             )
         available = passage_ids >= 0
         if not available.any():

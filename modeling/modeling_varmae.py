@@ -197,13 +197,13 @@ class VarMAEForMaskedLM(VarMAEPreTrainedModel, BackboneForMaskedLM):
         network, decoder = self.model.mean_network, self.get_output_embeddings()
         if not (network.residual and network.batch_norm):
             raise ValueError(
-                "calibrate needs residual=True and batch_norm=True, which only rescale the encoder's states, but got "
-                f"residual={network.residual} and batch_norm={network.batch_norm}"
+                "calibrate needs residual=True and batch_norm=True, which only rescale the encoder's states, but they "
+                f"are {network.residual} and {network.batch_norm}. Set both, or train without calibrate."
             )
         if network.num_batches_tracked > 0:
             raise ValueError(
                 "calibrate needs a new model, but this one already has statistics of "
-                f"{int(network.num_batches_tracked)} batches: train it as it is"
+                f"{int(network.num_batches_tracked)} batches. Train it as it is."
             )
         was_training = self.training
         self.train()
@@ -240,7 +240,8 @@ class VarMAEForMaskedLM(VarMAEPreTrainedModel, BackboneForMaskedLM):
         if labels is not None:
             if input_ids is None:
                 raise ValueError(
-                    "labels need input_ids, the targets of VarMAE's unmasked tokens, got only inputs_embeds"
+                    "labels need input_ids, the targets of VarMAE's unmasked tokens, but only inputs_embeds are given. "
+                    "Pass input_ids."
                 )
             real = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
             terms = self.compute_objective(context, input_ids, labels, real)

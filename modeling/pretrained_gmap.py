@@ -88,7 +88,10 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
         Raises:
             ValueError: Always.
         """
-        raise ValueError(f"a {cls.__name__} needs two encoders: use from_backbones(domain=..., memory=...)")
+        raise ValueError(
+            f"a {cls.__name__} needs two encoders, but from_backbone takes one. Use from_backbones(domain=..., "
+            "memory=...)."
+        )
 
     @classmethod
     def from_backbones(
@@ -176,8 +179,8 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
             )
         except OSError as error:
             raise ValueError(
-                f"this checkpoint loads its memory from {place}, which cannot be read: {error}. Restore it, or build "
-                "the model again with from_backbones"
+                f"{place}, the memory of this checkpoint, must be readable, but is not: {error}. Restore it, or build "
+                "the model again with from_backbones."
             ) from error
         source, info = loaded
         shapes = {name: parameter.shape for name, parameter in memory.named_parameters()}
@@ -185,8 +188,8 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
         is_same = found == shapes and shapes.keys().isdisjoint(info["missing_keys"])
         if not is_same or (digest and digest != fingerprint_weights(source, shapes)):
             raise ValueError(
-                f"this checkpoint loads its memory from {place}, which must hold the encoder it was built with, but "
-                "holds another one; restore it, or build the model again with from_backbones"
+                f"{place}, the memory of this checkpoint, must contain the encoder it was built with, but contains "
+                "another one. Restore it, or build the model again with from_backbones."
             )
         memory.load_state_dict(source.state_dict(), strict=False)
 

@@ -274,7 +274,7 @@ class RetrievalInterface(nn.Module):
             return logits
         if passage_scores is None:
             raise ValueError(
-                "passage_scores must be given to a RADA with prior_scale_init, beside its passages, but are missing. "
+                "passage_scores must be given to a RADA with prior_scale_init, with its passages, but are missing. "
                 "Keep the column that add_passages makes."
             )
         scores = passage_scores.float().clamp(min=torch.finfo(torch.float).tiny)

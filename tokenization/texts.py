@@ -25,7 +25,7 @@ def read_texts(corpus: Any) -> Iterator[str]:
 
 
 def _find_texts(corpus: Any) -> Iterable[Any]:
-    found = f"texts must be an iterable of strings, but got {type(corpus).__name__}"
+    found = f"texts must be an iterable of strings, but are of type {type(corpus).__name__}"
     if isinstance(corpus, str | bytes | os.PathLike):
         raise TypeError(f"{found}. Pass a list of texts; for a file, open it and pass the file: each line is a text.")
     if isinstance(corpus, dict):

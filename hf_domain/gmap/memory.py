@@ -115,7 +115,8 @@ class DataCollatorWithMemory:
         elif memory[0]:
             if self.memory_tokenizer is None:
                 raise ValueError(
-                    f"inputs of a memory need a memory_tokenizer that pads them, got None and {', '.join(memory[0])}"
+                    f"the inputs {', '.join(memory[0])} need a memory_tokenizer that pads them, but it is None. Pass "
+                    "the memory's tokenizer."
                 )
             rows = [{name.removeprefix("memory_"): value for name, value in row.items()} for row in memory]
             padded = self.memory_tokenizer.pad(rows, return_tensors="pt")

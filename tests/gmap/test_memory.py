@@ -281,7 +281,7 @@ def test_dataset_in_another_order(tokenizer, tmp_path):
 
 def test_collator_without_the_tokenizer_of_the_memory(tokenizer):
     rows = list(tokenize(tokenizer, memory_tokenizer=make_roberta_tokenizer()))
-    with pytest.raises(ValueError, match="need a memory_tokenizer that pads them, got None"):
+    with pytest.raises(ValueError, match="need a memory_tokenizer that pads them, but it is None"):
         DataCollatorWithMemory(DataCollatorWithPadding(tokenizer))(rows)
 
 

@@ -105,9 +105,9 @@ def test_from_backbone_copies_and_takes_a_name_or_an_encoder(family, tmp_path):
 
 def test_errors_of_from_backbone():
     stock = make_masked_lm("bert")
-    with pytest.raises(ValueError, match=r"no option kl_wieght; its own are .*kl_weight"):
+    with pytest.raises(ValueError, match=r"options must be of VarMAEConfig .*kl_weight.* no option kl_wieght"):
         VarMAEForMaskedLM.from_backbone(stock, kl_wieght=1.0)
-    with pytest.raises(ValueError, match="masked-LM head, got BertModel"):
+    with pytest.raises(ValueError, match="masked-LM head, but it is a BertModel"):
         VarMAEForMaskedLM.from_backbone(stock.bert)
     with pytest.raises(ValueError, match="legacy=True"):
         VarMAEForMaskedLM(VarMAEConfig(backbone_config=make_config("deberta-v2", legacy=False)))

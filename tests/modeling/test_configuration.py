@@ -61,7 +61,7 @@ def test_from_backbone_takes_fields_of_the_encoder(tmp_path):
         model = ExBertForMaskedLM.from_backbone(backbone, hidden_dropout_prob=0.0, attn_implementation="eager")
         assert model.config.backbone_config.hidden_dropout_prob == 0.0
         assert model.get_backbone().config._attn_implementation == "eager"
-        with pytest.raises(ValueError, match="has no option hidden_dropout;"):
+        with pytest.raises(ValueError, match="has no option hidden_dropout"):
             ExBertForMaskedLM.from_backbone(backbone, hidden_dropout=0.0)
 
 

@@ -96,7 +96,7 @@ def test_lookup_of_mixed_ids(family):
     ids = torch.tensor([[0, 119, 120, 129, 5, 125]])
     expected = torch.cat([stock.get_input_embeddings().weight, table.extension.weight])[ids]
     assert torch.equal(table(ids), expected)
-    with pytest.raises(IndexError, match=r"below 130 \(120 of the base, 10 of the extension\), got 130"):
+    with pytest.raises(IndexError, match=r"below 130 \(120 of the base, 10 of the extension\), but go up to 130"):
         model(torch.tensor([[5, 130]]))
 
 
@@ -190,10 +190,10 @@ def test_ablations(family):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"extension_size": 50}, "extension_size must be one of 16.3, .*got 50"),
-        ({"extension_hidden_size": 30}, "multiple of the base's 4 attention heads, got 30; the next one is 32"),
+        ({"extension_size": 50}, "extension_size must be one of 16.3, .*but is 50"),
+        ({"extension_hidden_size": 30}, "multiple of the base's 4 attention heads, but is 30. Use 32"),
         ({"extension_hidden_size": 0}, "an extension vocabulary or side modules"),
-        ({"base_vocab_size": 121}, "base_vocab_size is 121, .*only 120 rows"),
+        ({"base_vocab_size": 121}, "base_vocab_size must be at most 120, .*but is 121"),
     ],
 )
 def test_wrong_option(option, message):
@@ -228,7 +228,7 @@ def test_what_an_exbert_refuses():
     assert model.resize_token_embeddings() is model.get_input_embeddings()
     with pytest.raises(ValueError, match="must not be an exBERT"):
         ExBertForTokenClassification.from_backbone(model)
-    with pytest.raises(ValueError, match="between 1 and 2, got 3"):
+    with pytest.raises(ValueError, match=r"between 1 and 2, .* but is 3"):
         model.train_top_layers(3)
     with pytest.raises(ValueError, match="only ExBertForMaskedLM decodes"):
         VarMAEForMaskedLM.from_backbone(model)

@@ -144,5 +144,5 @@ def test_drawn_side_modules_are_those_of_the_released_code():
         for part in (layer.side.query_key_value, layer.side.attention_output, layer.side.output):
             assert 0.01 < part.weight.std() < 0.03 and not part.bias.any()
         assert layer.side.gate.weight.any() and layer.side.gate.bias == 0
-    with pytest.raises(ValueError, match="side_init must be 'normal' or 'base', got 'copy'"):
+    with pytest.raises(ValueError, match="side_init must be 'normal' or 'base', but is 'copy'"):
         ExBertForMaskedLM.from_backbone(make_masked_lm("bert"), side_init="copy")

@@ -403,7 +403,7 @@ def test_memory_has_no_rows_for_entries_that_the_encoder_got_since(general):
     assert GMapModel.from_backbones(domain, general).config.memory_tokenizer == "same"
     domain.resize_token_embeddings(VOCAB_SIZE + 8)
     assert GMapModel.from_backbones(domain, general).config.memory_tokenizer == "own"
-    with pytest.raises(ValueError, match="memory_tokenizer='own'"):
+    with pytest.raises(ValueError, match="memory_tokenizer is 'own'"):
         GMapModel.from_backbones(domain, general, strategy="logits_fusion")
 
 
@@ -432,10 +432,10 @@ def test_missing_memory(general, tmp_path):
     model.save_pretrained(tmp_path / "small")
     for other in (make_bert(layers=3), make_bert()):  # another shape, and the same one trained further
         other.save_pretrained(general)
-        with pytest.raises(ValueError, match="must hold the encoder it was built with"):
+        with pytest.raises(ValueError, match="must contain the encoder it was built with"):
             GMapModel.from_pretrained(tmp_path / "small")
     shutil.rmtree(general)
-    with pytest.raises(ValueError, match=r"loads its memory from .*general \(revision None\), which cannot be read"):
+    with pytest.raises(ValueError, match=r"general \(revision None\), the memory of this checkpoint, must be readable"):
         GMapModel.from_pretrained(tmp_path / "small")
     with pytest.raises(ValueError, match="must be saved whole"):
         VarMAEForTokenClassification.from_backbone(model)
@@ -558,7 +558,7 @@ def test_memory_of_another_width_depth_and_tokenizer():
         logits = model(**batch, memory_input_ids=ids).logits
         other = model(**batch, memory_input_ids=ids.roll(1, 0)).logits
     assert (logits - other).abs().max() > 1e-4
-    with pytest.raises(ValueError, match="must be given, as the memory encoder has a tokenizer of its own"):
+    with pytest.raises(ValueError, match="must be given, because the memory encoder has a tokenizer of its own"):
         model(**batch)
 
 
@@ -719,23 +719,23 @@ def test_choices_of_an_ensemble_have_the_mean_probability_of_its_parts():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"strategy": "double"}, "strategy must be one of single_layer, .*got 'double'"),
-        ({"fusion": "add"}, "fusion must be one of memory, cross, gate, got 'add'"),
-        ({"memory_source": "both"}, "memory_source must be one of outputs, inputs, got 'both'"),
-        ({"memory_layers": [1, 3]}, r"ascending layers from 1 to 2, got \[1, 3\]"),
-        ({"memory_layers": [0, 2]}, r"ascending layers from 1 to 2, got \[0, 2\]"),
-        ({"memory_layers": [2, 1]}, r"ascending layers from 1 to 2, got \[2, 1\]"),
-        ({"memory_layers": 2}, "memory_layers must be a list of layer numbers, got 2"),
-        ({"memory_layers": ["1", "2"]}, r"must be a list of layer numbers, got \['1', '2'\]"),
-        ({"memory_layers": [2]}, "splits the memory's 2 layers .*with one layer use gated"),
-        ({"strategy": "gated", "memory_layers": [1, 2]}, r"gated fuses the memory into one layer, got .*\[1, 2\]"),
-        ({"memory_projection": True}, "32 wide and the memory 32: memory_projection must be False, got True"),
-        ({"save_memory": False}, "needs memory_name_or_path and a frozen memory.* got None and"),
+        ({"strategy": "double"}, "strategy must be one of single_layer, .*but is 'double'"),
+        ({"fusion": "add"}, "fusion must be one of memory, cross, gate, but is 'add'"),
+        ({"memory_source": "both"}, "memory_source must be one of outputs, inputs, but is 'both'"),
+        ({"memory_layers": [1, 3]}, r"ascending layers from 1 to 2, but is \[1, 3\]"),
+        ({"memory_layers": [0, 2]}, r"ascending layers from 1 to 2, but is \[0, 2\]"),
+        ({"memory_layers": [2, 1]}, r"ascending layers from 1 to 2, but is \[2, 1\]"),
+        ({"memory_layers": 2}, "memory_layers must be a list of layer numbers, but is 2"),
+        ({"memory_layers": ["1", "2"]}, r"must be a list of layer numbers, but is \['1', '2'\]"),
+        ({"memory_layers": [2]}, r"must be 2 to 2 layers for chunk_gated.* but is \[2\]. With one layer use gated"),
+        ({"strategy": "gated", "memory_layers": [1, 2]}, r"must be one layer for gated, but is \[1, 2\]. Name one"),
+        ({"memory_projection": True}, "must be False for a domain encoder 32 wide and a memory 32 wide, but is True"),
+        ({"save_memory": False}, "needs memory_name_or_path and a frozen memory.* but they are None and"),
         (
             {"save_memory": False, "memory_name_or_path": "bert", "freeze_memory": False},
-            r"a frozen memory.* got bert and freeze_memory=False",
+            r"a frozen memory.* but they are bert and freeze_memory=False",
         ),
-        ({"strategy": "ensemble", "memory_layers": [1]}, "takes no memory_layers or"),
+        ({"strategy": "ensemble", "memory_layers": [1]}, "and no memory_layers or"),
         ({"strategy": "logits_fusion", "memory_tokenizer": "own"}, "needs one tokenizer"),
     ],
 )
@@ -745,12 +745,14 @@ def test_wrong_option(options, message):
 
 
 def test_encoders_of_different_width():
-    with pytest.raises(ValueError, match="32 wide and the memory 16: memory_projection must be True, got False"):
+    with pytest.raises(
+        ValueError, match="must be True for a domain encoder 32 wide and a memory 16 wide, but is False"
+    ):
         GMapModel.from_backbones(make_bert(), make_bert(width=16))
 
 
 def test_encoders_without_two_chunks():
-    with pytest.raises(ValueError, match="the domain encoder has 2 and the memory 1: use gated"):
+    with pytest.raises(ValueError, match=r"the domain encoder has 2 and the memory 1. Use gated"):
         GMapModel.from_backbones(make_bert(), make_bert(layers=1))
     assert GMapModel.from_backbones(make_bert(), make_bert(layers=1), strategy="gated").config.memory_layers == [2]
 
@@ -772,9 +774,9 @@ def test_unknown_family():
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"strategy": "double"}, "strategy must be one of single_layer, .*got 'double'"),
-        ({"fusion": "add"}, "fusion must be one of memory, cross, gate, got 'add'"),
-        ({"memory_layers": [1, 3]}, r"ascending layers from 1 to 2, got \[1, 3\]"),
+        ({"strategy": "double"}, "strategy must be one of single_layer, .*but is 'double'"),
+        ({"fusion": "add"}, "fusion must be one of memory, cross, gate, but is 'add'"),
+        ({"memory_layers": [1, 3]}, r"ascending layers from 1 to 2, but is \[1, 3\]"),
     ],
 )
 def test_wrong_override_of_a_checkpoint(overrides, message, tmp_path):
@@ -788,17 +790,17 @@ def test_attention_that_would_skip_the_memory():
     model = make_gmap()
     batch = make_batch(masked=False)
     for implementation in ("flash_attention_2", "flex_attention"):
-        with pytest.raises(ValueError, match=f"needs sdpa or eager attention, got {implementation}"):
+        with pytest.raises(ValueError, match=f"needs sdpa or eager attention, because {implementation} would"):
             model.set_attn_implementation(implementation)
     config = copy.deepcopy(model.config)
     config._attn_implementation = "flash_attention_2"
-    with pytest.raises(ValueError, match="flash_attention_2, which would skip the memory"):
+    with pytest.raises(ValueError, match="flash_attention_2 would skip the memory"):
         GMapForMaskedLM(config)
     before = model(**batch).logits
     model.set_attn_implementation("eager")
     torch.testing.assert_close(model(**batch).logits, before, rtol=1e-4, atol=1e-4)
     model.get_backbone().set_attn_implementation("sdpa")
-    with pytest.raises(ValueError, match=r"must use eager attention .* switched to sdpa; call set_attn"):
+    with pytest.raises(ValueError, match=r"must use eager attention .* switched to sdpa. Call set_attn"):
         model(**batch)
 
 
@@ -816,24 +818,26 @@ def test_loaded_with_eager_attention(tmp_path):
 
 
 def test_what_a_gmap_refuses():
-    with pytest.raises(ValueError, match=r"use from_backbones\(domain=..., memory=...\)"):
+    with pytest.raises(ValueError, match=r"Use from_backbones\(domain=..., memory=...\)"):
         GMapModel.from_backbone(make_bert())
     with pytest.raises(ValueError, match="ensemble is for task heads"):
         GMapForMaskedLM.from_backbones(make_bert(), make_bert(), strategy="ensemble")
-    with pytest.raises(ValueError, match="has no option memory_layer; its own are"):
+    with pytest.raises(ValueError, match=r"has no option memory_layer. Correct"):
         GMapModel.from_backbones(make_bert(), make_bert(), memory_layer=3)
     model = make_gmap()
     batch = make_batch(masked=False)
-    with pytest.raises(ValueError, match=r"memory_states must be \[batch, memory_length, 2, 32\] .*got \[4, 12, 3, 32"):
+    with pytest.raises(
+        ValueError, match=r"memory_states must be \[batch, memory_length, 2, 32\] .*but are \[4, 12, 3, 32"
+    ):
         model(**batch, memory_states=torch.zeros(4, 12, 3, 32))
     prepared = batch["attention_mask"].bool()[:, None, None].expand(4, 1, 12, 12)
-    with pytest.raises(ValueError, match=r"must be \[batch, memory_length\], got \[4, 1, 12, 12\]"):
+    with pytest.raises(ValueError, match=r"must be \[batch, memory_length\], but is \[4, 1, 12, 12\]"):
         model(batch["input_ids"], prepared)
     with torch.no_grad():
         given = model(batch["input_ids"], prepared, memory_attention_mask=batch["attention_mask"]).logits
         torch.testing.assert_close(given[1:], model(**batch).logits[1:])
     embeds = model.get_input_embeddings()(batch["input_ids"])
-    with pytest.raises(ValueError, match="must be given, as the memory encoder has no input_ids"):
+    with pytest.raises(ValueError, match="must be given, because the memory encoder has no input_ids"):
         model(inputs_embeds=embeds)
     with torch.no_grad():
         given = model(inputs_embeds=embeds, memory_input_ids=batch["input_ids"]).logits

@@ -548,13 +548,13 @@ def test_padding_of_passages_never_leaks(family, scores):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"num_heads": 3}, "num_heads must divide the hidden size 128, got 3"),
-        ({"scores": "mean"}, "scores must be one of pooled, logsumexp, joint, literal, got 'mean'"),
-        ({"selection": "best"}, "selection must be one of gumbel, top1, all, got 'best'"),
-        ({"passage_encoder": "other"}, "passage_encoder must be one of shared, frozen, got 'other'"),
-        ({"temperature": 0.0}, "temperature must be above 0, got 0.0"),
-        ({"final_temperature": 0.0}, "final_temperature must be above 0, got 0.0"),
-        ({"final_noise": -1.0}, "final_noise must be at least 0, got -1.0"),
+        ({"num_heads": 3}, "num_heads must divide the hidden size 128, but is 3"),
+        ({"scores": "mean"}, "scores must be one of pooled, logsumexp, joint, literal, but is 'mean'"),
+        ({"selection": "best"}, "selection must be one of gumbel, top1, all, but is 'best'"),
+        ({"passage_encoder": "other"}, "passage_encoder must be one of shared, frozen, but is 'other'"),
+        ({"temperature": 0.0}, "temperature must be above 0, but is 0.0"),
+        ({"final_temperature": 0.0}, "final_temperature must be above 0, but is 0.0"),
+        ({"final_noise": -1.0}, "final_noise must be at least 0, but is -1.0"),
         ({"passage_encoder": "frozen", "passage_gradient": True}, "needs passage_encoder='shared'"),
     ],
 )
@@ -579,13 +579,13 @@ def test_resized_vocabulary():
 def test_wrong_passages():
     model = make_rada(head=RadaModel)
     batch = make_batch(masked=False)
-    with pytest.raises(ValueError, match=r"got \[4, 7\], no passage_index"):
+    with pytest.raises(ValueError, match=r"but they are \[4, 7\] with no passage_index"):
         model(**batch, passage_input_ids=torch.ones(4, 7, dtype=torch.long))
-    with pytest.raises(ValueError, match=r"passage_attention_mask of \[4, 3, 6\]"):
+    with pytest.raises(ValueError, match=r"the mask is \[4, 3, 6\]"):
         model(
             **batch,
             passage_input_ids=torch.ones(4, 3, 7, dtype=torch.long),
             passage_attention_mask=torch.ones(4, 3, 6),
         )
-    with pytest.raises(ValueError, match="call use_passage_cache first"):
+    with pytest.raises(ValueError, match="Call use_passage_cache first"):
         model(**batch, passage_ids=torch.ones(4, 3, dtype=torch.long))

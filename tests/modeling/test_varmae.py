@@ -247,7 +247,7 @@ def test_objective_needs_the_targets():
 
 @pytest.mark.parametrize("option", [{"unmasked_ratio": 0.0}, {"kl_reduction": "max"}, {"loss_weighting": "document"}])
 def test_wrong_option(option):
-    with pytest.raises(ValueError, match=rf"{next(iter(option))} must .*got"):
+    with pytest.raises(ValueError, match=rf"{next(iter(option))} must .*but is"):
         VarMAEConfig(**option)
 
 

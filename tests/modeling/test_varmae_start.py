@@ -152,5 +152,5 @@ def test_what_cannot_be_calibrated():
     model = make_calibrated(encoder, batches)
     with pytest.raises(ValueError, match="statistics of 1 batches"):
         model.calibrate(batches)
-    with pytest.raises(ValueError, match=r"log_variance_init must lie within .* got -12.0"):
+    with pytest.raises(ValueError, match=r"log_variance_init must lie within .* but is -12.0"):
         VarMAEForMaskedLM.from_backbone(encoder, log_variance_init=-12.0)

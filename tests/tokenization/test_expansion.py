@@ -247,15 +247,18 @@ def test_no_new_word_leaves_the_tokenizer_alone():
 @pytest.mark.parametrize(
     ("corpus", "found"),
     [
-        ("lymphoma", "got str"),
-        (Path("corpus.txt"), "got PosixPath|got WindowsPath"),
-        ({"text": DOMAIN_TEXTS}, "got dict with the keys text"),
-        (pd.DataFrame({"body": DOMAIN_TEXTS, "title": DOMAIN_TEXTS}), "got DataFrame with the columns body, title"),
-        (pd.DataFrame({"text": [1.5]}), "got DataFrame with the columns text"),
-        (Dataset.from_dict({"body": DOMAIN_TEXTS, "title": DOMAIN_TEXTS}), "got Dataset with the columns body, title"),
+        ("lymphoma", "type str"),
+        (Path("corpus.txt"), "type PosixPath|type WindowsPath"),
+        ({"text": DOMAIN_TEXTS}, "type dict with the keys text"),
+        (pd.DataFrame({"body": DOMAIN_TEXTS, "title": DOMAIN_TEXTS}), "type DataFrame with the columns body, title"),
+        (pd.DataFrame({"text": [1.5]}), "type DataFrame with the columns text"),
+        (
+            Dataset.from_dict({"body": DOMAIN_TEXTS, "title": DOMAIN_TEXTS}),
+            "type Dataset with the columns body, title",
+        ),
         ([{"text": text} for text in DOMAIN_TEXTS], "document 0 is of type dict"),
         ([*DOMAIN_TEXTS, 3.5], "document 20 is of type float"),
-        (7, "got int"),
+        (7, "type int"),
     ],
 )
 def test_a_corpus_that_is_no_texts_is_refused(corpus, found):
