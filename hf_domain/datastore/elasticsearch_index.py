@@ -18,14 +18,15 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from tqdm.auto import tqdm
 
-from hf_domain.datastore.analysis import ANALYZERS, Analyzer
+from hf_domain.datastore.analysis import ANALYZERS, Analyzer, keep_rarest
 from hf_domain.datastore.manifest import Manifest
 
 logger = logging.getLogger(__name__)
@@ -39,7 +40,8 @@ RETRIES = 5  # of the client, after a timeout
 BACKOFF, LONGEST_PAUSE = 1.0, 15.0  # seconds before the first retry, doubled before every other
 PATIENCE = 120  # seconds of pauses in all
 TIMEOUT = 60  # seconds
-MAX_TERMS = 5_000  # the limit of more_like_this
+TERMS_PER_REQUEST = 1_000
+CACHED_TERMS = 1_000_000  # whose frequencies are kept, some 100 MB
 PACKAGES = {"elasticsearch": "elasticsearch", "opensearch": "opensearchpy"}
 OVERLOADED = (429, 502, 503, 504)
 
@@ -154,29 +156,51 @@ class ElasticsearchIndex:
                 f"{meta['num_indexed']} of {manifest.num_findable}. Continue with Datastore.load(..., "
                 "rebuild_index=True)."
             )
+        self.frequencies: dict[str, int] = {}
         # Otherwise each shard would use its own document frequencies.
         self.options = {"search_type": "dfs_query_then_fetch"} if meta["shards"] > 1 else {}
 
     def search(
         self, texts: Sequence[str], k: int, max_query_terms: int | None = None
     ) -> list[tuple[list[int], list[float]]]:
-        """Find passages, see `Datastore.search`.
-
-        With `max_query_terms` the server chooses the terms (`more_like_this`) from the first 5,000 different ones of a
-        query, and counts each once.
-        """
+        """Find passages, see `Datastore.search`."""
         # Otherwise equal scores would rank by shard, and the last of the k would be arbitrary.
         options = {"size": k, "_source": False, "sort": [{"_score": "desc"}, {"id": "asc"}]}
-        queries = [options | {"query": _make_query(text, self.analyzer, max_query_terms)} for text in texts]
         results = []
         with _tell_failures(self.name):
-            for start in range(0, len(queries), QUERIES_PER_REQUEST):
-                results += self._search(queries[start : start + QUERIES_PER_REQUEST])
+            for start in range(0, len(texts), QUERIES_PER_REQUEST):
+                queries = self._make_queries(texts[start : start + QUERIES_PER_REQUEST], max_query_terms)
+                for hits in self._search([options | {"query": query} for query in queries]):
+                    ranked = [hit["sort"] for hit in hits["hits"]]
+                    results.append(([int(number) for _, number in ranked], [float(score) for score, _ in ranked]))
         return results
 
-    def _search(self, queries: list[dict[str, Any]]) -> list[tuple[list[int], list[float]]]:
-        """Search for a few queries; repeat those that an overloaded server left unanswered."""
-        results: dict[int, tuple[list[int], list[float]]] = {}
+    def _make_queries(self, texts: Sequence[str], max_query_terms: int | None) -> list[dict[str, Any]]:
+        if max_query_terms is None:
+            return [{"match": {"text": {"query": _make_text(text, self.analyzer)}}} for text in texts]
+        # The server could choose the terms (more_like_this), but each of its shards would choose others.
+        counts = [Counter(self.analyzer(text)) for text in texts]
+        frequencies = self._count_passages({term for terms in counts if len(terms) > max_query_terms for term in terms})
+        return [_match_terms(keep_rarest(terms, frequencies, max_query_terms)) for terms in counts]
+
+    def _count_passages(self, terms: set[str]) -> dict[str, int]:
+        """Return the number of passages with each term, over all shards."""
+        found = {term: self.frequencies[term] for term in terms if term in self.frequencies}
+        new = sorted(terms - found.keys())
+        for start in range(0, len(new), TERMS_PER_REQUEST):
+            part = new[start : start + TERMS_PER_REQUEST]
+            hits = self._search(
+                [{"size": 0, "track_total_hits": True, "query": _match_terms({term: 1})} for term in part]
+            )
+            found |= {term: each["total"]["value"] for term, each in zip(part, hits, strict=True)}
+        if len(self.frequencies) > CACHED_TERMS:
+            self.frequencies = {}
+        self.frequencies |= found
+        return found
+
+    def _search(self, queries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the hits of a few queries; repeat those that an overloaded server left unanswered."""
+        results: dict[int, dict[str, Any]] = {}
         failure = ""
         for _ in _wait():
             waiting = [number for number in range(len(queries)) if number not in results]
@@ -185,8 +209,7 @@ class ElasticsearchIndex:
             for number, answer in zip(waiting, answers, strict=True):
                 failure = _find_failure(answer, self.name) or failure
                 if not _find_failure(answer, self.name):
-                    hits = [hit["sort"] for hit in answer["hits"]["hits"]]
-                    results[number] = ([int(number) for _, number in hits], [float(score) for score, _ in hits])
+                    results[number] = answer["hits"]
             if len(results) == len(queries):
                 return [results[number] for number in range(len(queries))]
         raise ConnectionError(f"{self.name} did not answer for {PATIENCE} s: {failure}. Try again later.")
@@ -216,19 +239,11 @@ def _make_action(name: str, number: int, text: str, analyzer: Analyzer) -> dict[
     return {"_op_type": "index", "_index": name, "_id": str(number), **content}
 
 
-def _make_query(text: str, analyzer: Analyzer, max_query_terms: int | None) -> dict[str, Any]:
-    if max_query_terms is None:
-        return {"match": {"text": {"query": _make_text(text, analyzer)}}}
-    # Each term once, because repetitions would use up the tokens that the server reads.
-    words: dict[str, str] = {}
-    if analyzer.function is None:
-        for term in analyzer.find_terms(text):
-            words.setdefault(term.text, text[term.start : term.end])
-    else:
-        words = {term: term for term in analyzer(text)}
-    text = " ".join(itertools.islice(words.values(), MAX_TERMS))
-    options = {"max_query_terms": max_query_terms, "min_term_freq": 1, "min_doc_freq": 1, "minimum_should_match": 1}
-    return {"more_like_this": {"fields": ["text"], "like": text, **options}}
+def _match_terms(counts: Mapping[str, int]) -> dict[str, Any]:
+    """Return the query for terms as the index has them, each counted so often."""
+    if not counts:  # would match every passage
+        return {"match_none": {}}
+    return {"bool": {"should": [{"term": {"text": {"value": t, "boost": n}}} for t, n in counts.items()]}}
 
 
 def _open_index(client: Any, name: str, manifest: Manifest, analyzer: Analyzer) -> dict[str, Any]:

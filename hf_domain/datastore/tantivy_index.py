@@ -7,11 +7,11 @@ white space here. BM25 has k1 = 1.2 and b = 0.75, the defaults of Lucene and Ela
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_domain.datastore.analysis import Analyzer
+from hf_domain.datastore.analysis import Analyzer, keep_rarest
 
 K1, B = 1.2, 0.75  # fixed in tantivy
 MEMORY = 128_000_000  # bytes of the writer before it starts a new segment
@@ -117,9 +117,10 @@ class TantivyIndex:
         """
         return [self._search(Counter(_check_terms(self.analyzer(text))), k, max_query_terms) for text in texts]
 
-    def _search(self, terms: Counter[str], k: int, max_query_terms: int | None) -> tuple[list[int], list[float]]:
+    def _search(self, terms: Mapping[str, int], k: int, max_query_terms: int | None) -> tuple[list[int], list[float]]:
         if max_query_terms is not None and len(terms) > max_query_terms:
-            terms = self._keep_rarest(terms, max_query_terms)
+            frequencies = {term: self.searcher.doc_freq("text", term) for term in terms}
+            terms = keep_rarest(terms, frequencies, max_query_terms)
         k = min(k, self.searcher.num_docs)
         if not terms or not k:
             return [], []
@@ -140,11 +141,6 @@ class TantivyIndex:
     def _make_query(self, term: str, count: int) -> Any:
         query = self.tantivy.Query.term_query(self.index.schema, "text", term, index_option="freq")
         return self.tantivy.Query.boost_query(query, count) if count > 1 else query
-
-    def _keep_rarest(self, terms: Counter[str], number: int) -> Counter[str]:
-        frequencies = {term: self.searcher.doc_freq("text", term) for term in terms}
-        found = sorted((term for term in terms if frequencies[term]), key=lambda term: (frequencies[term], term))
-        return Counter({term: terms[term] for term in found[:number]})
 
 
 def _make_schema() -> Any:

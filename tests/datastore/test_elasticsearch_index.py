@@ -7,6 +7,7 @@ process. A stub passing says that our calls are what we think they are, not that
 import importlib
 import os
 import pickle
+import random
 import sys
 from contextlib import contextmanager
 
@@ -53,7 +54,11 @@ def start_stub(engine):
     stub.close()
 
 
-@pytest.fixture(params=["elasticsearch stub", "opensearch stub", "elasticsearch server", "opensearch server"])
+SERVERS = ["elasticsearch stub", "opensearch stub"]
+SERVERS += [pytest.param(f"{engine} server", marks=pytest.mark.real_server) for engine in PACKAGES]
+
+
+@pytest.fixture(params=SERVERS)
 def engine(request):
     """The engine of the contract suite; its server is named by the environment."""
     engine, kind = request.param.split()
@@ -164,6 +169,38 @@ def test_equal_scores_rank_by_id_on_several_shards(tmp_path, tokenizer, engine, 
     datastore = build(tmp_path / "store", tokenizer, engine, texts)
     found = datastore.search(["alpha", "beta", "alpha unit44"], 9)
     assert [ids for ids, _ in found] == [[*range(9)], [*range(9)], [44, *range(8)]]
+
+
+def test_several_shards_find_what_one_index_finds(tmp_path, tokenizer, engine, monkeypatch):
+    """The same passages and scores, also with some of the terms: each shard alone has other frequencies."""
+    random.seed(0)
+    words, weights = [f"w{number}" for number in range(400)], [1 / (number + 1) for number in range(400)]
+    texts = [" ".join(random.choices(words, weights, k=random.randint(5, 25))) for _ in range(1500)]
+    queries = [" ".join(random.choices(words, weights, k=40)) for _ in range(150)] + ["", "w1 w1 unknown", "unknown"]
+    monkeypatch.setattr(elasticsearch_index, "CHECKPOINT", 1000)
+    here = build(tmp_path / "here", tokenizer, "tantivy", texts, analyzer="standard")
+    found = {}
+    for shards in (1, 3):
+        monkeypatch.setattr(elasticsearch_index, "PASSAGES_PER_SHARD", -(-len(here) // shards))
+        store = build(tmp_path / f"shards-{shards}", tokenizer, engine, texts, analyzer="standard")
+        found[shards] = {number: store.search(queries, 10, number) for number in (None, 5, 10)}
+        connect(engine).indices.delete(index=name_index(store))
+    assert found[3] == found[1]
+    for number, hits in found[1].items():
+        expected = here.search(queries, 10, number)
+        factor = hits[0][1][0] / expected[0][1][0]  # servers differ by a constant factor
+        for (_, scores), (_, their_scores) in zip(hits, expected, strict=True):
+            assert scores == pytest.approx([factor * score for score in their_scores], rel=1e-3)
+
+
+def test_frequencies_are_asked_for_once(tmp_path, tokenizer, stub):
+    datastore = build(tmp_path / "store", tokenizer, stub.distribution)
+    expected = datastore.search(["alpha beta unit3"], 3, max_query_terms=2)
+    calls = stub.count_calls("_msearch")
+    assert datastore.search(["alpha beta unit3"], 3, max_query_terms=2) == expected
+    assert stub.count_calls("_msearch") == calls + 1
+    datastore.search(["alpha beta"], 3, max_query_terms=2)  # all terms: none has to be chosen
+    assert stub.count_calls("_msearch") == calls + 2
 
 
 def test_long_queries_are_read_to_their_end(tmp_path, tokenizer, engine):

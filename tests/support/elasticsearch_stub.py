@@ -112,12 +112,9 @@ class SearchServerStub:
         if "match" in details:
             terms = Counter(analyze(details["match"]["text"]["query"]))
         else:
-            terms = Counter(list(analyze(details["more_like_this"]["like"]))[:5_000])
+            clauses = [clause["term"]["text"] for clause in details.get("bool", {"should": []})["should"]]
+            terms = {clause["value"]: clause["boost"] for clause in clauses}
         frequencies = {term: sum(term in document for document in documents.values()) for term in terms}
-        if "more_like_this" in details:
-            assert details["more_like_this"]["minimum_should_match"] == 1
-            number = details["more_like_this"]["max_query_terms"]
-            terms = Counter(sorted((term for term in terms if frequencies[term]), key=frequencies.get)[:number])
         mean = sum(map(len, documents.values())) / max(1, len(documents))
         scores = Counter()
         for key, document in documents.items():
@@ -139,9 +136,10 @@ class SearchServerStub:
             "timed_out": False,
             "_shards": {"total": 1, "successful": 1, "skipped": 0, "failed": 0},
             "hits": {
+                "total": {"value": len(scores), "relation": "eq"},
                 "hits": [
                     {"_index": name, "_id": key, "_score": scores[key], "sort": [scores[key], int(key)]} for key in best
-                ]
+                ],
             },
             "status": 200,
         }

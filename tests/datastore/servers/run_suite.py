@@ -26,7 +26,7 @@ def main() -> int:
         try:
             print(node.wait())
             suite = str(HERE.parent / "test_elasticsearch_index.py")
-            options = ["-k", "opensearch and server and not stub"]
+            options = ["-m", "real_server", "-k", "opensearch"]
             contract = run_pytest([suite, *options, *sys.argv[1:]], {"OPENSEARCH_URL": node.url})
         finally:
             node.kill()
