@@ -44,8 +44,8 @@ from hf_domain.training.fine_tuning import (
     locate_example,
     map_splits,
 )
+from hf_domain.training.rate_choice import fine_tune_in_folder
 from hf_domain.training.run_files import LABELS, format_labels
-from hf_domain.training.run_folders import run_in_folder
 from hf_domain.training.runs import (
     finish_run,
     load_tokenizer,
@@ -61,7 +61,7 @@ ARGUMENTS = (FineTuningArguments, ClassificationArguments, PassageArguments, Fin
 def main():
     arguments = parse_arguments(*ARGUMENTS, description=__doc__)
     start_run(arguments[-1], arguments[0].verbose)
-    run_in_folder(run, *arguments)
+    fine_tune_in_folder(run, *arguments)
 
 
 def run(model_args, data_args, passage_args, training_args):

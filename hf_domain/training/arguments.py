@@ -91,6 +91,10 @@ class FineTuningArguments(ModelArguments):
             "Default: 3 for exBERT, else 0."
         },
     )
+    learning_rates: list[float] | None = field(
+        default=None,
+        metadata={"help": "Train with each of these rates, then once more with the one that is best on validation."},
+    )
     early_stopping_patience: int | None = field(
         default=None,
         metadata={
@@ -107,10 +111,6 @@ class FineTunerArguments(TrainingArguments):
 
     learning_rate: float | None = field(  # type: ignore[assignment] # FineTuner sets it
         default=None, metadata={"help": "Default: 5e-5 * (768 / hidden_size)^2, at most 5e-4."}
-    )
-    learning_rates: list[float] | None = field(
-        default=None,
-        metadata={"help": "Train with each of these rates, then once more with the one that is best on validation."},
     )
 
 

@@ -1,0 +1,94 @@
+"""Choose the learning rate of a fine-tuning on its validation set."""
+
+import copy
+import json
+import logging
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from transformers import set_seed
+
+from hf_domain.data.majority import BETTER
+from hf_domain.files import read_json, write_text
+from hf_domain.training.arguments import DataArguments, FineTunerArguments, FineTuningArguments
+from hf_domain.training.run_cards import DECIDING
+from hf_domain.training.run_folders import run_in_folder
+from hf_domain.training.terminal import name_metric
+
+logger = logging.getLogger(__name__)
+
+TRIALS = "_rates"  # a run never pushes what begins with _
+
+
+def fine_tune_in_folder(run: Callable[..., Any], *arguments: Any) -> None:
+    """Run the script of a task in its output folder, at the best of `--learning_rates`; see `run_in_folder`."""
+    run_in_folder(partial(run_at_best_rate, run), *arguments)
+
+
+def run_at_best_rate(
+    run: Callable[..., Any],
+    model_args: FineTuningArguments,
+    data_args: DataArguments,
+    passage_args: Any,
+    training_args: FineTunerArguments,
+) -> Any:
+    """Run the script of a task. Of several learning rates, try each, then train at the best one on validation.
+
+    The scores of a killed run are kept in `_rates.json`.
+
+    Args:
+        run: Takes the arguments and returns a `FineTuner`.
+
+    Raises:
+        ValueError: There is no validation, or a single learning rate is given too.
+    """
+    rates = model_args.learning_rates
+    if not rates:
+        return run(model_args, data_args, passage_args, training_args)
+    if not (training_args.do_train and training_args.do_eval) or training_args.learning_rate is not None:
+        raise ValueError(
+            "--learning_rates needs --do_train, --do_eval and validation data, and no --learning_rate, but got "
+            f"do_train={training_args.do_train}, do_eval={training_args.do_eval} and "
+            f"learning_rate={training_args.learning_rate}. Add or drop flags."
+        )
+    folder = Path(str(training_args.output_dir))
+    file, scores = folder / f"{TRIALS}.json", {}
+    if file.is_file() and not model_args.overwrite_output_dir:
+        scores = read_json(file)
+    for rate in rates:
+        if f"{rate:g}" not in scores:
+            trial = copy.copy(training_args)
+            trial.output_dir, trial.learning_rate = str(folder / TRIALS / f"{rate:g}"), rate
+            trial.do_predict = trial.push_to_hub = False
+            trial.resume_from_checkpoint = None
+            set_seed(training_args.seed)
+            with log_only_warnings():
+                metrics = run(model_args, data_args, passage_args, trial).evaluated.metrics
+            chosen = getattr(data_args, "metric_name", None)
+            deciding = chosen or next(name for name in DECIDING if f"eval_{name}" in metrics)
+            scores[f"{rate:g}"] = BETTER.get(deciding, 1) * metrics[f"eval_{deciding}"]
+            logger.info(f"Learning rate {rate:g}: {name_metric(deciding)} {metrics[f'eval_{deciding}']:.4g}")
+            if training_args.should_save:
+                shutil.rmtree(folder / TRIALS, ignore_errors=True)
+                write_text(file, json.dumps(scores) + "\n")
+    best = copy.copy(training_args)
+    best.learning_rate = max(rates, key=lambda rate: scores[f"{rate:g}"])
+    logger.info(f"The learning rate is {best.learning_rate:g}, the best on validation of {len(rates)}.")
+    set_seed(training_args.seed)
+    return run(model_args, data_args, passage_args, best)
+
+
+@contextmanager
+def log_only_warnings() -> Iterator[None]:
+    """Hide the messages of a trial."""
+    own = logging.getLogger("hf_domain")
+    level = own.level
+    own.setLevel(max(level, logging.WARNING))
+    try:
+        yield
+    finally:
+        own.setLevel(level)
