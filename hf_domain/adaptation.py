@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from datasets import DatasetDict, IterableDatasetDict
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
@@ -11,8 +11,10 @@ from hf_domain.data.corpora import check_batch, load_corpus, tokenize_corpus
 from hf_domain.data.objects import Rows, find_paths
 from hf_domain.files import lock_folder
 from hf_domain.methods import BASELINE, METHODS
+from hf_domain.rada.passages import PassageArguments, load_passage_reader
 from hf_domain.recipes import RECIPES
 from hf_domain.training.callbacks import log_auxiliary_losses
+from hf_domain.training.options import TrainingOptions, check_names
 from hf_domain.training.pretraining import (
     CorpusArguments,
     PretrainingArguments,
@@ -41,17 +43,18 @@ def adapt(
     max_seq_length: int = 128,
     expanded_vocabulary: str | os.PathLike | None = None,
     memory: str | None = None,
+    datastore: str | os.PathLike | None = None,
+    num_passages: int = 3,
     start: Literal["recommended", "paper"] = "recommended",
     seed: int = 42,
-    **training_options: Any,
+    **training_options: Unpack[TrainingOptions],
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Continue the pre-training of an encoder on text of a domain.
 
     Args:
         encoder: A folder or a name on the Hub.
         corpus: Documents, see `load_corpus`.
-        method: `dapt`, `lora`, `varmae`, `exbert`, `exbert_adapter` or `gmap`. RADA needs a datastore; train it with
-            `hf-domain mlm`.
+        method: `dapt`, `lora`, `varmae`, `exbert`, `exbert_adapter`, `gmap` or `rada`.
         output_dir: A new folder for model, tokenizer, model card, metrics and checkpoints.
         num_tokens: Number of tokens to train on, at least one batch.
         validation_data: Documents to evaluate on. Default: a twentieth of the corpus.
@@ -60,8 +63,10 @@ def adapt(
         max_seq_length: Number of tokens per example.
         expanded_vocabulary: Folder written by `hf-domain expand_vocab`.
         memory: The general encoder of G-MAP.
+        datastore: Folder of the passages that RADA reads, see `build_datastore`.
+        num_passages: Number of passages to retrieve for an example.
         start: How a new module starts, see `hf-domain mlm --start`.
-        training_options: Other fields of `TrainingArguments`.
+        training_options: Fields of `TrainingArguments`; `num_tokens` decides on the steps.
 
     Returns:
         The trained model with its masked-LM head, ready to predict, and its tokenizer. Both are saved.
@@ -69,9 +74,11 @@ def adapt(
     Raises:
         FileExistsError: The folder is not empty.
         FileNotFoundError: A file is missing.
+        TypeError: The corpus contains no texts, or an option is unknown.
         ValueError: The method, the corpus or the encoder cannot be used.
     """
-    methods = [name for name, row in METHODS.items() if row.build is not None and not row.reads_passages]
+    check_names(adapt, training_options, {"max_steps": "num_tokens", "num_train_epochs": "num_tokens"})
+    methods = [name for name, row in METHODS.items() if row.build is not None]
     if method not in methods:
         raise ValueError(f"method must be one of {', '.join(methods)}, but is {method}")
     folder = Path(output_dir)
@@ -79,7 +86,8 @@ def adapt(
         raise FileExistsError(
             f"output_dir must be a new or empty folder, but {folder} is not empty. Name another folder."
         )
-    rates = RECIPES[method].pretraining if method in RECIPES else {}
+    recipes = (RECIPES.get(name) for name in (method, f"{method}_mlm"))  # of gmap and rada, the one that trains
+    rates = next((recipe.pretraining for recipe in recipes if recipe and recipe.method == method), {})
     model_args = PretrainingArguments(
         model_name_or_path=os.fspath(encoder),
         method=method,
@@ -90,6 +98,8 @@ def adapt(
     )
     files, held_out = find_paths(corpus), None if validation_data is None else find_paths(validation_data)
     data_args = CorpusArguments(files, held_out, max_seq_length=max_seq_length)
+    passage_args = PassageArguments(None if datastore is None else os.fspath(datastore), num_passages)
+    options: dict[str, Any] = {"report_to": "none", "save_strategy": "no", "logging_steps": 0.1, **training_options}
     training_args = TrainingArguments(
         str(folder),
         do_train=True,
@@ -98,7 +108,7 @@ def adapt(
         per_device_train_batch_size=batch_size,
         learning_rate=learning_rate or rates.get("learning_rate", 3e-4),
         seed=seed,
-        **{"report_to": "none", "save_strategy": "no", "logging_steps": 0.1, **training_options},
+        **options,
     )
     check_options(model_args, data_args, training_args)
     start_run(training_args)
@@ -106,8 +116,13 @@ def adapt(
         delta = load_delta(model_args)
         tokenizer = load_tokenizer(model_args, max_seq_length)
         model = load_model(model_args, tokenizer, delta)
+        passages = load_passage_reader(passage_args, model, tokenizer, method)
         splits = load_corpus(corpus, validation_data)
         examples = tokenize_corpus(splits, tokenizer, max_seq_length=max_seq_length)
+        collator = make_collator(tokenizer, data_args, training_args)
+        if passages is not None:
+            examples = passages.look_up_blocks(examples)
+            collator = passages.collate(collator)
         check_batch(examples["train"], batch_size)
         trainer = Trainer(
             model=model,
@@ -115,7 +130,7 @@ def adapt(
             train_dataset=examples["train"],
             eval_dataset=examples["validation"],
             processing_class=tokenizer,
-            data_collator=make_collator(tokenizer, data_args, training_args),
+            data_collator=collator,
         )
         log_auxiliary_losses(trainer)
         prepare_new_rows(trainer, delta, model_args)
@@ -128,6 +143,6 @@ def adapt(
             trainer.model = model = finish(model, str(folder))
         documents = len(splits["train"]) if isinstance(splits, DatasetDict) else None
         call = f"hf_domain.adapt({os.fspath(encoder)!r}, corpus, {method!r}, num_tokens={num_tokens:_}, ...)"
-        write_card(trainer, "fill-mask", model_args, data_args, documents=documents, command=call)
+        write_card(trainer, "fill-mask", model_args, data_args, passage_args, documents, call)
     model.name_or_path = str(folder)  # where `predict` and `fine_tune` find its tokenizer and its card
     return model.eval(), tokenizer

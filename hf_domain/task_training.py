@@ -1,13 +1,15 @@
 """Fine-tune a model on a task from Python, as `hf-domain classification`, `ner` and `qa` do from the command line."""
 
 import os
+import random
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Unpack
 
 from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
@@ -27,6 +29,8 @@ from hf_domain.training.arguments import (
     NerArguments,
     QuestionAnsweringArguments,
 )
+from hf_domain.training.options import FineTuningOptions, check_names
+from hf_domain.training.rate_choice import run_at_best_rate
 from hf_domain.training.run_cards import show_call
 from hf_domain.training.run_files import METRICS
 from hf_domain.training.run_folders import list_made
@@ -61,14 +65,14 @@ def fine_tune(
     label_column: str | None = None,
     max_seq_length: int | None = None,
     num_train_epochs: float = 3.0,
-    learning_rate: float | None = None,
+    learning_rate: float | Sequence[float] | None = None,
     batch_size: int = 8,
     class_weights: Literal["none", "balanced"] = "none",
     train_top_layers: int | None = None,
     early_stopping_patience: int | None = None,
     start: Literal["recommended", "paper"] = "recommended",
     seed: int = 42,
-    **training_options: Any,
+    **training_options: Unpack[FineTuningOptions],
 ) -> FineTuned:
     """Fine-tune a model to classify texts or pairs, to tag words, or to answer questions.
 
@@ -78,7 +82,8 @@ def fine_tune(
     Args:
         model: A folder, a name on the Hub, or a model in memory, such as `adapt` returns.
         task: A folder with train, validation and test .jsonl; the rows of these splits as a `DatasetDict` or a
-            dictionary, of which only train is needed; or one table, a fifth of which is drawn for validation.
+            dictionary, of which only train is needed; or one table, a fifth of which is drawn for validation, in
+            proportion to the labels.
         tokenizer: Default: the tokenizer saved with the model.
         output_dir: A folder without a model, for model, tokenizer, model card, metrics and predictions.
         method: `gmap` lets the model read the encoder `memory`; `rada` passages of `datastore`.
@@ -88,12 +93,13 @@ def fine_tune(
         label_column: Default: `label`, or `tags` for words.
         max_seq_length: Maximum number of tokens of a row. Default: 128 for classification, 384 for question answering,
             and the model's limit for words.
-        learning_rate: Default: chosen by the width of the encoder.
+        learning_rate: Default: chosen by the width of the encoder. With several, the model is trained with each, and
+            once more with the one that is best on validation.
         class_weights: `balanced` lets rare labels count as much in the loss as frequent ones.
         train_top_layers: Train only the head and this many top layers. Default: 3 for exBERT, else all layers.
         early_stopping_patience: Stop after this many epochs without a better score, and keep the best weights.
         start: How the module of a method starts, see `hf-domain classification --start`.
-        training_options: Other fields of `TrainingArguments`.
+        training_options: Fields of `TrainingArguments`.
 
     Returns:
         The trained model, ready for `predict`, its tokenizer and its metrics. `metrics["eval_beats_baseline"]` is
@@ -102,14 +108,27 @@ def fine_tune(
     Raises:
         FileExistsError: The folder contains a model.
         FileNotFoundError: A file is missing.
-        TypeError: The task contains no rows.
+        TypeError: The task contains no rows, or an option is unknown.
         ValueError: The task, the model or an option cannot be used.
     """
+    check_names(fine_tune, training_options, {"epochs": "num_train_epochs"})
     folder = Path(output_dir)
     if made := list_made(folder):
         raise FileExistsError(f"output_dir must be a folder without a model, but {folder} has {made[0]}. Name another.")
+    rate, rates = (learning_rate, None) if isinstance(learning_rate, float | int | None) else (None, [*learning_rate])
+    options: dict[str, Any] = {"report_to": "none", "save_strategy": "no", "logging_steps": 0.1, **training_options}
+    training_args = FineTunerArguments(
+        str(folder),
+        do_train=True,
+        num_train_epochs=num_train_epochs,
+        per_device_train_batch_size=batch_size,
+        learning_rate=rate,
+        seed=seed,
+        **options,
+    )
+    start_run(training_args)
     with lock_folder(folder), open_model(model, tokenizer) as (name, tokenizer_name):
-        files = find_splits(task, folder)
+        files = find_splits(task, folder, label_column)
         run, kind = choose_command(files["train"])
         given: dict[str, Any] = {
             "text_column_name" if kind is NerArguments else "text_column_names": text_columns,
@@ -129,23 +148,16 @@ def fine_tune(
             memory_name_or_path=memory,
             start=start,
             train_top_layers=train_top_layers,
+            learning_rates=rates,
             early_stopping_patience=early_stopping_patience,
+            overwrite_output_dir=True,  # no earlier call counts
         )
-        training_args = FineTunerArguments(
-            str(folder),
-            do_train=True,
-            do_eval="validation" in files,
-            do_predict="test" in files,
-            num_train_epochs=num_train_epochs,
-            per_device_train_batch_size=batch_size,
-            learning_rate=learning_rate,
-            seed=seed,
-            **{"report_to": "none", "save_strategy": "no", "logging_steps": 0.1, **training_options},
-        )
-        start_run(training_args)
+        training_args.do_eval = training_args.do_eval or "validation" in files
+        training_args.do_predict = "test" in files
         data_args = kind(**given | {f"{split}_file": file for split, file in files.items()})
         with show_call(f"hf_domain.fine_tune({Path(name).name!r}, task, num_train_epochs={num_train_epochs:g}, ...)"):
-            trainer = run(model_args, data_args, PassageArguments(datastore, num_passages), training_args)
+            passage_args = PassageArguments(datastore, num_passages)
+            trainer = run_at_best_rate(run, model_args, data_args, passage_args, training_args)
         # Whoever uploads the folder by hand should not publish the rows. Those of a refused call stay, for its error.
         shutil.rmtree(folder / ROOM, ignore_errors=True)
     trained = trainer.accelerator.unwrap_model(trainer.model).eval()
@@ -174,8 +186,11 @@ def open_model(
         yield str(own), None
 
 
-def find_splits(task: Task | Rows, folder: Path) -> dict[str, str]:
+def find_splits(task: Task | Rows, folder: Path, label_column: str | None = None) -> dict[str, str]:
     """Return the file of each split of a task; rows in memory are written below `folder`.
+
+    Args:
+        label_column: See `list_labels`.
 
     Raises:
         ValueError: The task has no split train, or another split than `SPLITS`.
@@ -184,8 +199,10 @@ def find_splits(task: Task | Rows, folder: Path) -> dict[str, str]:
         found = {split: Path(task, f"{split}.jsonl") for split in SPLITS}
         task = {split: file for split, file in found.items() if file.is_file()}
     elif not isinstance(task, Mapping):
-        parts = load_table(task, "task").train_test_split(test_size=HELD_OUT, seed=0)
-        task = {"train": parts["train"], "validation": parts["test"]}
+        table = load_table(task, "task")
+        held_out = draw_validation(list_labels(table, label_column))
+        kept = sorted({*range(len(table))} - {*held_out})
+        task = {"train": table.select(kept), "validation": table.select(held_out)}
     if "train" not in task or not {*task} <= {*SPLITS}:
         raise ValueError(
             f"a task must have the split train, and may have {' and '.join(SPLITS[1:])}, but has "
@@ -199,6 +216,48 @@ def find_splits(task: Task | Rows, folder: Path) -> dict[str, str]:
             rows[file] = number_questions(load_table(data, split))
     write_files(rows, folder)
     return places
+
+
+def list_labels(rows: Dataset, column: str | None = None) -> list[set[Any]]:
+    """Return the labels of each row: one, several, the tags of its words, or none for fractions and questions.
+
+    Args:
+        column: Default: `tags` for words, else `label`.
+    """
+    column = column or ("tags" if "tokens" in rows.column_names else "label")
+    if column not in rows.column_names:
+        return [set()] * len(rows)
+    listed = [value if isinstance(value, list) else [value] for value in rows[column]]
+    if any(isinstance(label, float) for labels in listed for label in labels):
+        return [set()] * len(rows)
+    return [{*labels} for labels in listed]
+
+
+def draw_validation(labels: list[set[Any]]) -> list[int]:
+    """Draw a fifth of the rows in proportion to the labels, so that training keeps a row of each label.
+
+    Args:
+        labels: Of each row, see `list_labels`.
+
+    Raises:
+        ValueError: Each row is the only one with some label.
+    """
+    left = Counter(label for each in labels for label in each)
+    order = [*range(len(labels))]
+    random.Random(0).shuffle(order)
+    # Side by side, the rows of a label give every fifth. Of several labels, the rarest counts.
+    order.sort(key=lambda row: min(((left[label], str(label)) for label in labels[row]), default=(0, "")))
+    drawn: list[int] = []
+    for place, row in enumerate(order, 1):
+        if HELD_OUT * place >= len(drawn) + 0.5 and all(left[label] > 1 for label in labels[row]):
+            drawn.append(row)
+            left.subtract(labels[row])
+    if not drawn:
+        raise ValueError(
+            f"a table must have two rows of some label, so that one can be held out for validation, but each of its "
+            f"{len(labels)} rows has a label of its own. Add rows, or pass the splits train and validation."
+        )
+    return sorted(drawn)
 
 
 def number_questions(rows: Dataset) -> Dataset:

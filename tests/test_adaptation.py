@@ -1,16 +1,20 @@
 """An encoder is adapted in Python, to data of any form, and is what the command makes."""
 
+import inspect
 import json
 import math
+import typing
+from dataclasses import fields
 
 import pandas as pd
 import pytest
 import torch
 from script_runs import save_tiny_bert
 from tiny_tokenizers import SENTENCES
-from transformers import AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoModelForMaskedLM, AutoTokenizer, TrainingArguments
 
 import hf_domain
+from hf_domain.training.options import MEANT, SET
 
 OPTIONS = {"num_tokens": 16 * 8 * 30, "max_seq_length": 16, "batch_size": 8, "use_cpu": True, "disable_tqdm": True}
 
@@ -70,9 +74,45 @@ def test_a_memory_is_read(encoder, tmp_path):
     assert type(model).__name__ == "GMapForMaskedLM"
 
 
+def test_passages_are_read(encoder, tmp_path):
+    pytest.importorskip("tantivy")
+    tokenizer = AutoTokenizer.from_pretrained(encoder)
+    hf_domain.build_datastore(SENTENCES, tmp_path / "datastore", tokenizer, max_length=32)
+    options = OPTIONS | {"datastore": tmp_path / "datastore", "num_passages": 2, "num_tokens": 16 * 8 * 4}
+    model, _ = hf_domain.adapt(encoder, SENTENCES * 40, "rada", output_dir=tmp_path / "adapted", **options)
+    assert type(model).__name__ == "RadaForMaskedLM" and model.config.passage_encoder == "frozen"
+    assert any(weight.any() for weight in model.model.interface.output.parameters())  # zeros before the first step
+    assert "| passages | 2 |" in (tmp_path / "adapted" / "README.md").read_text()
+    with pytest.raises(ValueError, match="rada needs a --datastore, but none is given"):
+        hf_domain.adapt(encoder, SENTENCES * 40, "rada", output_dir=tmp_path / "other", **OPTIONS)
+
+
+@pytest.mark.parametrize("function", [hf_domain.adapt, hf_domain.fine_tune])
+def test_options_of_training_are_known(function):
+    """Editors complete every field of `TrainingArguments` that the function does not set itself."""
+    parameters = inspect.signature(function).parameters
+    (options,) = typing.get_args(parameters["training_options"].annotation)
+    replaced = {*SET, *MEANT, "num_train_epochs"} | ({"max_steps"} if function is hf_domain.adapt else set())
+    known = {item.name for item in fields(TrainingArguments) if item.init} - replaced
+    assert known <= {*typing.get_type_hints(options)} and not replaced & {*typing.get_type_hints(options)}
+
+
+def test_unknown_options_name_what_was_meant(encoder, tmp_path):
+    for function in (hf_domain.adapt, hf_domain.fine_tune):
+        for given, meant in (("learning_rat", "learning_rate"), ("warmup_step", "warmup_steps")):
+            with pytest.raises(TypeError, match=f"but is {given}. Did you mean {meant}"):
+                function(encoder, SENTENCES, output_dir=tmp_path / "adapted", **{given: 1})
+        with pytest.raises(TypeError, match=r"per_device_train_batch_size. Did you mean batch_size"):
+            function(encoder, SENTENCES, output_dir=tmp_path / "adapted", per_device_train_batch_size=1)
+    for given in ("budget", "max_steps", "num_train_epochs"):
+        with pytest.raises(TypeError, match=f"option of adapt must be .*, but is {given}. Did you mean num_tokens"):
+            hf_domain.adapt(encoder, SENTENCES, output_dir=tmp_path / "adapted", **{given: 1000})
+    assert not (tmp_path / "adapted").exists()
+
+
 def test_what_cannot_be_adapted_is_refused(encoder, tmp_path):
-    with pytest.raises(ValueError, match=r"method must be one of dapt, lora, .*, but is rada"):
-        hf_domain.adapt(encoder, SENTENCES, "rada", output_dir=tmp_path / "adapted")
+    with pytest.raises(ValueError, match=r"method must be one of dapt, lora, .*, but is tapt"):
+        hf_domain.adapt(encoder, SENTENCES, "tapt", output_dir=tmp_path / "adapted")
     with pytest.raises(FileExistsError, match="is not empty"):
         hf_domain.adapt(encoder, SENTENCES, output_dir=encoder)
     with pytest.raises(TypeError, match="item 0 is 7"):

@@ -1,6 +1,7 @@
 """A task is learned in Python from data of any form, and the model is what the command makes."""
 
 import itertools
+import json
 import random
 
 import pandas as pd
@@ -9,6 +10,7 @@ from script_runs import run_script, save_tiny_bert, write_jsonl
 
 import hf_domain
 from hf_domain.examples import run_classification
+from hf_domain.task_training import draw_validation
 
 WORDS = {"biology": ["cell", "gene"], "law": ["court", "judge"], "finance": ["stock", "price"]}
 VOCABULARY = " ".join(itertools.chain(*WORDS.values()))
@@ -87,6 +89,65 @@ def test_columns_decide_on_the_kind(encoder, tmp_path):
     several = [{"text": row["text"], "topics": [row["label"]]} for row in make_rows()]
     found = hf_domain.fine_tune(encoder, several, output_dir=tmp_path / "several", label_column="topics", **QUICK)
     assert found.model.config.problem_type == "multi_label_classification"
+
+
+@pytest.mark.parametrize("kind", ["one", "several", "words"])
+def test_a_rare_label_is_no_obstacle(encoder, tmp_path, kind):
+    """Of a table, the rows of validation are drawn by label; the only row of a label trains."""
+    rows = [*make_rows(2), {"text": "gene gene gene", "label": "biology"}]
+    rows = [*rows[:5], {"text": "price price cell", "label": "rare"}, *rows[5:]]
+    if kind == "several":
+        rows = [
+            row | {"label": ["biology", row["label"]] if row["label"] != "biology" else ["biology"]} for row in rows
+        ]
+    if kind == "words":
+        tags = {"biology": "O", "law": "B-law", "finance": "B-finance", "rare": "B-rare"}
+        rows = [
+            {"tokens": row["text"].split(), "tags": [tags[row["label"]]] * len(row["text"].split())} for row in rows
+        ]
+    found = hf_domain.fine_tune(encoder, pd.DataFrame(rows), output_dir=tmp_path / "task", **QUICK)
+    assert (found.metrics["train_samples"], found.metrics["eval_samples"]) == (18, 4)
+    assert {name.rpartition("-")[2] for name in found.model.config.label2id} >= {"rare"}
+
+
+def test_a_fifth_is_drawn_in_proportion_to_the_labels():
+    labels = [{"a"}] * 50 + [{"b"}] * 30 + [{"c"}] * 15 + [{"d"}] * 5 + [{"e"}, {"f"}]
+    drawn = [label for row in draw_validation(labels) for label in labels[row]]
+    assert {label: drawn.count(label) for label in "abcdef"} == {"a": 10, "b": 6, "c": 3, "d": 1, "e": 0, "f": 0}
+    assert draw_validation(labels) == draw_validation(labels)
+    several = [{"a", f"only {row}"} if row % 2 else {"a"} for row in range(10)]
+    assert all(several[row] == {"a"} for row in draw_validation(several))
+    assert len(draw_validation([set()] * 20)) == 4  # questions and fractions have no labels
+    with pytest.raises(ValueError, match=r"must have two rows of some label, .* but each of its 2 rows has a label"):
+        draw_validation([{"a"}, {"b"}])
+
+
+@pytest.mark.parametrize("as_command", [False, True])
+def test_the_best_learning_rate_on_validation_is_taken(encoder, tmp_path, monkeypatch, as_command):
+    splits = {split: make_rows(2, seed) for seed, split in enumerate(SPLITS)}
+    rates = {"none": 1e-9, "good": 3e-3}
+    options = {"num_train_epochs": 8, "seed": 1, "use_cpu": True, "disable_tqdm": True}
+    alone = hf_domain.fine_tune(encoder, splits, output_dir=tmp_path / "alone", learning_rate=3e-3, **options).metrics
+    output = tmp_path / "chosen"
+    if as_command:
+        flags = {f"{split}_file": write_jsonl(tmp_path / f"{split}.jsonl", rows) for split, rows in splits.items()}
+        flags |= {"do_train": True, "do_eval": True, "do_predict": True, "model_name_or_path": encoder, **options}
+        del flags["use_cpu"], flags["disable_tqdm"], flags["seed"]
+        metrics = run_script(run_classification.main, monkeypatch, output, learning_rates=[*rates.values()], **flags)
+    else:
+        found = hf_domain.fine_tune(encoder, splits, output_dir=output, learning_rate=[*rates.values()], **options)
+        metrics = found.metrics
+    for name in ("learning_rate", "eval_loss", "eval_macro_f1", "predict_macro_f1"):
+        assert metrics[name] == alone[name], name  # the trials leave no trace in the training
+    scores = json.loads((output / "_rates.json").read_text())
+    assert scores["0.003"] == metrics["eval_macro_f1"] > scores["1e-09"]
+    assert not (output / "_rates").exists()
+
+
+def test_rates_need_a_validation(encoder, tmp_path):
+    with pytest.raises(ValueError, match="--learning_rates needs --do_train, --do_eval and validation data"):
+        options = {"learning_rate": [1e-3, 1e-4], **QUICK}
+        hf_domain.fine_tune(encoder, {"train": make_rows()}, output_dir=tmp_path / "task", **options)
 
 
 def test_a_memory_is_read(encoder, tmp_path):
