@@ -21,7 +21,15 @@ from transformers import AutoModelForTokenClassification, DataCollatorForTokenCl
 from hf_domain.data.labels import check_variety, find_labels
 from hf_domain.data.majority import add_baseline
 from hf_domain.data.metrics import compute_entity_metrics
-from hf_domain.data.named_entities import check_words, prepare_for_words, read_tags, tokenize_words
+from hf_domain.data.named_entities import (
+    add_cut_tags,
+    check_words,
+    count_words,
+    pop_cut_tags,
+    prepare_for_words,
+    read_tags,
+    tokenize_words,
+)
 from hf_domain.gmap.reader import load_memory_reader
 from hf_domain.rada.passages import PassageArguments, load_passage_reader
 from hf_domain.training.arguments import FineTunerArguments, FineTuningArguments, NerArguments, parse_arguments
@@ -34,8 +42,8 @@ from hf_domain.training.fine_tuning import (
     locate_example,
     map_splits,
 )
+from hf_domain.training.rate_choice import fine_tune_in_folder
 from hf_domain.training.run_files import TAGS, format_tags
-from hf_domain.training.run_folders import run_in_folder
 from hf_domain.training.runs import (
     finish_run,
     load_tokenizer,
@@ -50,7 +58,7 @@ ARGUMENTS = (FineTuningArguments, NerArguments, PassageArguments, FineTunerArgum
 def main():
     arguments = parse_arguments(*ARGUMENTS, description=__doc__)
     start_run(arguments[-1], arguments[0].verbose)
-    run_in_folder(run, *arguments)
+    fine_tune_in_folder(run, *arguments)
 
 
 def run(model_args, data_args, passage_args, training_args):
@@ -74,16 +82,23 @@ def run(model_args, data_args, passage_args, training_args):
         labels = [[label_ids[tag] for tag in tags] for tags in batch[label_column]]
         options = {"max_seq_length": data_args.max_seq_length, "pad_to_max_length": data_args.pad_to_max_length}
         options["label_all_tokens"] = data_args.label_all_tokens
-        return tokenize_words(batch[word_column], labels, tokenizer, **options)
+        encodings = tokenize_words(batch[word_column], labels, tokenizer, **options)
+        encodings["num_words"] = count_words(encodings)
+        return encodings
+
+    def read_all_tags(output):
+        return add_cut_tags(*read_tags(output, label_names), cut[trainer.evaluated_split])
 
     def compute_metrics(output):
-        predicted, gold = read_tags(output, label_names)
+        predicted, gold = read_all_tags(output)
         return compute_entity_metrics(predicted, gold, per_type=data_args.return_entity_level_metrics)
 
     splits = limit_splits(splits, data_args)
     if passages is not None:
         splits = passages.look_up(splits, [word_column], data_args.preprocessing_num_workers)
     examples = map_splits(splits, tokenize, training_args, data_args)
+    names = {value: label_names[number] for value, number in label_ids.items()}
+    examples, cut = pop_cut_tags(examples, splits, label_column, names)
     collator = DataCollatorForTokenClassification(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None)
     if memory is not None:
         examples = memory.add_inputs(examples, splits, tokenize, training_args, data_args)
@@ -103,7 +118,7 @@ def run(model_args, data_args, passage_args, training_args):
         compute_metrics=add_baseline(compute_metrics, [outside], None, "f1"),
     )
     train_and_evaluate(trainer, "f1", model_args.early_stopping_patience)
-    save_predictions(trainer, examples.get("test"), lambda output: format_tags(read_tags(output, label_names)[0]), TAGS)
+    save_predictions(trainer, examples.get("test"), lambda output: format_tags(read_all_tags(output)[0]), TAGS)
     finish_run(trainer, "token-classification", model_args, data_args, passage_args)
     return trainer
 

@@ -1,5 +1,7 @@
 """Named entities: words and tags to model inputs, logits to tags."""
 
+import logging
+from collections.abc import Mapping
 from typing import Any
 
 from datasets import DatasetDict, List
@@ -8,6 +10,9 @@ from transformers import BatchEncoding, EvalPrediction, PreTrainedTokenizerBase
 from transformers.trainer_utils import PredictionOutput
 
 from hf_domain.data.labels import Locate, name_example
+
+logger = logging.getLogger(__name__)
+Tags = list[list[str]]
 
 
 def check_words(splits: DatasetDict, word_column: str, tag_column: str, locate: Locate = name_example) -> None:
@@ -63,8 +68,8 @@ def tokenize_words(
 
     Args:
         tokenizer: See `prepare_for_words`.
-        max_seq_length: Maximum number of tokens of a sentence, special tokens included. Words beyond it are neither
-            learned nor scored. Default: the model's limit.
+        max_seq_length: Maximum number of tokens of a sentence, special tokens included. Words beyond it are not
+            learned; see `pop_cut_tags`. Default: the model's limit.
         pad_to_max_length: Pad here instead of per batch.
         label_all_tokens: Label every token of a word, not only the first as in Devlin et al. 2019, section 5.3.
 
@@ -106,9 +111,51 @@ def tokenize_words(
     return encodings
 
 
-def read_tags(
-    output: EvalPrediction | PredictionOutput, label_names: list[str]
-) -> tuple[list[list[str]], list[list[str]]]:
+def count_words(encodings: BatchEncoding) -> list[int]:
+    """Return the number of words of each sentence up to the maximum length."""
+    rows = range(len(encodings["input_ids"]))
+    return [max((word + 1 for word in encodings.word_ids(row) if word is not None), default=0) for row in rows]
+
+
+def pop_cut_tags(
+    examples: DatasetDict, splits: DatasetDict, tag_column: str, names: Mapping[Any, str]
+) -> tuple[DatasetDict, dict[str, Tags]]:
+    """Return examples without the column `num_words`, and by split the tags of the words beyond the maximum length.
+
+    Logs how many words and entities these are.
+
+    Args:
+        examples: With `num_words`, see `count_words`.
+        splits: The same rows with their tags.
+        names: The name of each value of the column.
+    """
+    from seqeval.metrics.sequence_labeling import get_entities
+
+    cut: dict[str, Tags] = {}
+    for split, rows in examples.items():
+        cut[split], entities = [], 0
+        for count, values in zip(rows["num_words"], splits[split][tag_column], strict=True):
+            tags = [names[value] for value in values]
+            cut[split].append(tags[count:])
+            entities += count < len(tags) and sum(end >= count for _, _, end in get_entities(tags))
+        if number := sum(map(len, cut[split])):
+            fate = "They are not learned." if split == "train" else "They count as missed."
+            logger.warning(
+                f"{number:,} words of {split}, of {entities:,} entities, lie beyond the maximum length. {fate} Use a "
+                "longer --max_seq_length or shorter sentences."
+            )
+    return examples.remove_columns("num_words"), cut
+
+
+def add_cut_tags(predicted: Tags, gold: Tags, cut: Tags) -> tuple[Tags, Tags]:
+    """Return predicted and gold tags with those of the words beyond the maximum length, which are predicted as O."""
+    return (
+        [tags + ["O"] * len(rest) for tags, rest in zip(predicted, cut, strict=True)],
+        [tags + rest for tags, rest in zip(gold, cut, strict=True)],
+    )
+
+
+def read_tags(output: EvalPrediction | PredictionOutput, label_names: list[str]) -> tuple[Tags, Tags]:
     """Return the predicted and the gold tags of the scored tokens of every sentence.
 
     Args:

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 class FineTuner(Trainer):
     """transformers' Trainer, which also starts a new head from the states it reads and evaluates examples in order.
 
-    `evaluated` is the output of the last evaluation, with its predictions.
+    `evaluated` is the output of the last evaluation, with its predictions, and `evaluated_split` names its split.
 
     With `train_sampling_strategy="group_by_length"` the stock Trainer also reorders evaluated examples, so that
     predictions stand beside the wrong examples.
@@ -40,6 +40,7 @@ class FineTuner(Trainer):
     train_dataset: Dataset
     eval_dataset: Dataset
     evaluated: EvalLoopOutput
+    evaluated_split: str
 
     def __init__(self, model: PreTrainedModel, args: TrainingArguments, **options):
         if args.learning_rate is None:
@@ -63,6 +64,7 @@ class FineTuner(Trainer):
 
     def evaluation_loop(self, *args, **kwargs) -> EvalLoopOutput:
         """Evaluate or predict, and keep the output."""
+        self.evaluated_split = "test" if kwargs.get("metric_key_prefix") == "predict" else "validation"
         self.evaluated = super().evaluation_loop(*args, **kwargs)
         return self.evaluated
 

@@ -73,6 +73,24 @@ def test_entities_are_learned_saved_and_predicted(tmp_path, run):
     assert [(entity["entity_group"], entity["word"]) for entity in found] == [("Disease", "ataxia minor")]
 
 
+def test_entities_beyond_the_maximum_length_count_as_missed(tmp_path, run, caplog):
+    """Four words (five tokens) and their entity fit; every second sentence has another entity behind them."""
+    first, second = ["ataxia", "minor", "the", "gene"], ["and", "leukaemia", "acuta"]
+    tags = ["B-Disease", "I-Disease", "O", "O"], ["O", "B-Disease", "I-Disease"]
+    rows = [{"tokens": first + second * (n % 2), "tags": tags[0] + tags[1] * (n % 2)} for n in range(16)]
+    splits = {"train": rows + make_rows(96), "validation": rows[:8], "test": rows}
+    results = run(splits, max_seq_length=7, do_predict=True)
+    for split in ("eval", "predict"):
+        assert results[f"{split}_precision"] == 1 and results[f"{split}_recall"] == pytest.approx(2 / 3)
+        assert results[f"{split}_accuracy"] < 1
+    output = tmp_path / "output"
+    assert read_tags(output) == [tags[0] + ["O"] * (len(row["tags"]) - 4) for row in rows]
+    assert [len(row) for row in read_tags(output, VALIDATED)] == [4, 7] * 4
+    said = [line for line in caplog.messages if "maximum length" in line]
+    assert said[1].startswith("12 words of validation, of 4 entities, lie beyond the maximum length. They count as")
+    assert said[2].startswith("24 words of test, of 8 entities, lie beyond") and "are not learned" in said[0]
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
