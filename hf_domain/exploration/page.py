@@ -232,7 +232,12 @@ def add_neighbors(gradio: Any, found: Exploration) -> None:
 
     def show(word: str, chosen: list[str]) -> str:
         models = list_chosen(found, chosen)
-        return format_sides({name: format_bars(views.find_neighbors(word, *model), ".2f") for name, *model in models})
+        parts = {name: format_bars(views.find_neighbors(word, *model), ".2f") for name, *model in models}
+        for name, _, tokenizer in models:
+            if len(pieces := tokenizer.tokenize(word)) > 1:
+                reason = f"The vocabulary lacks this word, so the mean of its pieces is compared: {' '.join(pieces)}."
+                parts[name] = format_note(reason) + parts[name]
+        return format_sides(parts)
 
     note = "Entries of the vocabulary whose embeddings are nearest to a word, by the cosine."
     names = [*found.encoders, *found.fine_tuned]
@@ -270,7 +275,7 @@ def add_gates(gradio: Any, found: Exploration) -> None:
         models = list_chosen(found, chosen)
         return format_sides({name: format_gates(views.measure_gates(texts, *model)) for name, *model in models})
 
-    note = "How much of what is added each layer takes in, from 0 to 1."
+    note = "The share of the added module in each layer, from 0 (not read) to 1 (only this is read)."
     inputs = [make_textbox(gradio, "Text"), make_textbox(gradio, "Second text of a pair", 1)]
     add_form(gradio, note, [*inputs, make_choice(gradio, names)], show)
 
@@ -293,7 +298,13 @@ def add_prediction(gradio: Any, found: Exploration, name: str) -> None:
         row = dict(zip(columns, texts, strict=False))
         return format_labels(predict(model, [row], tokenizer, datastore=found.datastore, progress=False)[0])
 
-    add_form(gradio, "What the model says of a text.", [make_textbox(gradio, *each) for each in labels], show)
+    note = "The labels that the model predicts, with their probabilities."
+    if isinstance(model, RadaForSequenceClassification) and found.datastore:
+        note += (
+            " Below them are the passages that it reads, in the order of their BM25 scores. Marked words also occur in "
+            "the text; in the passage that the model chose, the color is the weight of a word."
+        )
+    add_form(gradio, note, [make_textbox(gradio, *each) for each in labels], show)
 
 
 def add_passages(gradio: Any, found: Exploration) -> None:

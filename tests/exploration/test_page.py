@@ -95,7 +95,9 @@ def test_encoder(made, show, width):
         (((best, share), *_),) = views.fill_masks("the [MASK] text", load_model(path), load_tokenizer(path))
         assert f"{best}\n{share:.1%}" in answer.inner_text()
     assert "All models have this vocabulary" in read(tab, "Vocabulary", TEXT).inner_text()
-    assert read(tab, "Neighbors", "text").locator(".bar").count() == 20
+    neighbors = read(tab, "Neighbors", "text")
+    assert neighbors.locator(".bar").count() == 20 and "lacks this word" not in neighbors.inner_text()
+    assert read(tab, "Neighbors", "decoder", wait_for="text=lacks this word").inner_text().count("decod ##er.") == 2
     losses = read(tab, "Forgetting", TEXT)
     assert re.findall("step 3|step 20|before: encoder|after: adapted", losses.inner_text()) == [*found.encoders]
     wide = tab.evaluate("document.documentElement.scrollWidth")
