@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from pretended_runs import pretend, run_comparison, write_plan
-from script_runs import save_tiny_bert
+from script_runs import save_tiny_bert, write_jsonl
 from tiny_tokenizers import SENTENCES
 from transformers import BertConfig
 
@@ -49,7 +49,7 @@ def make_comparison(folder, monkeypatch, domain="cs"):
     (folder / "corpus.txt").write_text("\n".join(SENTENCES * 20))
     rows = [{"text": f"{text} {i}", "label": ("cat", "dog", "bird")[i % 3]} for i, text in enumerate(SENTENCES * 3)]
     for split in ("train", "validation", "test"):
-        (folder / "task" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_jsonl(folder / "task" / f"{split}.jsonl", rows)
     methods = ["fine_tune", "dapt", "varmae", "lora"]
     content = {"encoder": "encoder", "corpora": {domain: "corpus.txt"}, "tasks": ["task"], "methods": methods}
     plan = load_plan(write_plan(content | {"budget": {"tokens": 100_000}, "evaluation": "probe"}, folder))

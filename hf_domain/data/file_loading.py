@@ -5,6 +5,7 @@ The check reads every local file once, in about a hundredth of the tokenization 
 """
 
 import csv
+import filecmp
 import glob
 import gzip
 import hashlib
@@ -14,7 +15,7 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +141,7 @@ def load_files(
 
 
 def check_held_out(train_files: str | Sequence[str] | None, others: Mapping[str, str | Sequence[str] | None]) -> None:
-    """Raise a ValueError if a file is both training data and test or validation data.
+    """Raise a ValueError if a file, or a copy of it, is both training data and test or validation data.
 
     Args:
         train_files: Paths or globs; `load_files` reports missing files.
@@ -148,8 +149,16 @@ def check_held_out(train_files: str | Sequence[str] | None, others: Mapping[str,
     """
     trained = _resolve_files(train_files)
     for flag, patterns in others.items():
-        if shared := sorted(trained & _resolve_files(patterns)):
+        held_out = _resolve_files(patterns)
+        if shared := sorted(trained & held_out):
             raise ValueError(f"{flag} must not be trained on, but {shared[0]} is also a train_file. Use another file.")
+        local = ([file for file in sorted(files) if Path(file).is_file()] for files in (held_out, trained))
+        pairs = (pair for pair in product(*local) if os.path.getsize(pair[0]))
+        if copy := next((pair for pair in pairs if filecmp.cmp(*pair, shallow=False)), None):
+            raise ValueError(
+                f"{flag} must not be trained on, but {copy[0]} has the content of the train_file {copy[1]}. Use "
+                "another file."
+            )
 
 
 def _resolve_files(patterns: str | Sequence[str] | None) -> set[str]:

@@ -10,13 +10,14 @@ from transformers import BatchEncoding, EvalPrediction, PreTrainedTokenizerBase
 from transformers.trainer_utils import PredictionOutput
 
 from hf_domain.data.labels import Locate, name_example
+from hf_domain.data.text_columns import warn_of_shared_rows
 
 logger = logging.getLogger(__name__)
 Tags = list[list[str]]
 
 
 def check_words(splits: DatasetDict, word_column: str, tag_column: str, locate: Locate = name_example) -> None:
-    """Raise a ValueError unless the words and tags of every sentence are lists of equal length."""
+    """Raise a ValueError unless the words and tags of every sentence are lists of equal length; warn of shared rows."""
     for split, dataset in splits.items():
         for column in (word_column, tag_column):
             if not isinstance(feature := dataset.features[column], List):
@@ -37,6 +38,7 @@ def check_words(splits: DatasetDict, word_column: str, tag_column: str, locate: 
                     f"every word must have a tag, but there are {len(tags)} tags for {len(words)} words in "
                     f"{locate(split, row)}. Correct the sentence or drop it."
                 )
+    warn_of_shared_rows(splits, [word_column])
 
 
 def prepare_for_words(tokenizer: PreTrainedTokenizerBase) -> None:

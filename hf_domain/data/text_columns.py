@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from datasets import Dataset, IterableDataset, Value
@@ -67,6 +67,29 @@ def check_texts(splits: Mapping[str, Dataset], columns: Sequence[str], locate: L
                     f"every example must have a text, but {' and '.join(columns)} of {locate(split, row)} is empty. "
                     "Fill it in or drop the example."
                 )
+
+
+def warn_of_shared_rows(splits: Mapping[str, Dataset], columns: Sequence[str]) -> None:
+    """Warn if rows of another split are also rows of train.
+
+    Args:
+        columns: Rows are equal if these columns are.
+    """
+    if "train" not in splits:
+        return
+    rows = {split: [*_list_rows(dataset, columns)] for split, dataset in splits.items() if split != "train"}
+    trained = {row for others in rows.values() for row in others}.intersection(_list_rows(splits["train"], columns))
+    for split, others in rows.items():
+        if count := sum(row in trained for row in others):
+            logger.warning(
+                f"{count:,} of {len(others):,} rows of {split} are also rows of train: the score may be too good. "
+                "Drop them from one of the two."
+            )
+
+
+def _list_rows(dataset: Dataset, columns: Sequence[str]) -> Iterator[str]:
+    for batch in dataset.select_columns([*columns]).iter(1000):
+        yield from map(repr, zip(*(batch[column] for column in columns), strict=True))
 
 
 def find_document_columns(dataset: Data, names: str | None = None, *, option: str = "--text_column_name") -> list[str]:

@@ -12,7 +12,7 @@ from transformers.trainer_utils import EvalLoopOutput
 from hf_domain.data.corpora import warn_of_unknown
 from hf_domain.data.file_loading import check_held_out, load_files, locate_row
 from hf_domain.data.labels import Locate, name_example
-from hf_domain.data.text_columns import check_texts, find_text_columns, list_text_columns
+from hf_domain.data.text_columns import check_texts, find_text_columns, list_text_columns, warn_of_shared_rows
 from hf_domain.methods import METHODS, find_methods
 from hf_domain.modeling.backbone import get_native_config, train_top_layers
 from hf_domain.rada.collator import PASSAGE_COLUMNS
@@ -144,6 +144,7 @@ def choose_text_columns(
                 f"{', '.join(columns)}. Drop the column, or name the columns to read with --text_column_names."
             )
     check_texts(splits, columns, locate)
+    warn_of_shared_rows(splits, columns)
     logger.info(f"Columns of text: {' + '.join(columns)}")
     return columns
 

@@ -22,6 +22,7 @@ from hf_domain.data.causal import DataCollatorForNextToken, check_causal
 from hf_domain.data.corpora import check_known, load_corpus, tokenize_corpus
 from hf_domain.data.file_loading import check_held_out, load_files
 from hf_domain.data.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask, check_mask_token
+from hf_domain.data.text_columns import warn_of_shared_rows
 from hf_domain.data.word_weights import load_counts, weigh_words
 from hf_domain.distillation.new_rows import distill_new_rows
 from hf_domain.methods import BASELINE, METHODS, PRETRAINING_METHODS, find_methods
@@ -78,6 +79,9 @@ class CorpusArguments:
 
     train_file: list[str] | None = field(default=None, metadata={"help": ".txt .jsonl .json .csv (.gz) .parquet."})
     validation_file: list[str] | None = field(default=None, metadata={"help": "Text to evaluate on."})
+    general_validation_file: list[str] | None = field(
+        default=None, metadata={"help": "Held-out general text: the card then shows what the encoder forgets."}
+    )
     dataset_name: str | None = field(default=None, metadata={"help": "A dataset of the Hub instead of files."})
     dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of the dataset."})
     text_column_name: str | None = field(
@@ -131,7 +135,8 @@ def check_options(
     """
     check_work(training_args, "do_train", "do_eval")
     if training_args.do_train:
-        check_held_out(data_args.train_file, {"validation_file": data_args.validation_file})
+        names = ("validation_file", "general_validation_file")
+        check_held_out(data_args.train_file, {name: getattr(data_args, name) for name in names})
     if data_args.word_counts is not None and (len(data_args.word_counts) != 2 or not data_args.whole_word_mask):
         raise ValueError(
             "--word_counts must name two files (of the domain and of general text) and needs --whole_word_mask, but "
@@ -148,7 +153,8 @@ def check_options(
         raise ValueError("--padding_free must be used with --objective mlm, but got clm. Leave --padding_free out.")
     if data_args.mix is not None:
         path, _ = split_mix(data_args.mix)
-        check_held_out([path], {"validation_file": data_args.validation_file})
+        names = ("validation_file", "general_validation_file")
+        check_held_out([path], {name: getattr(data_args, name) for name in names})
     if data_args.streaming and training_args.do_train and training_args.max_steps <= 0:
         raise ValueError(
             "--streaming must come with --max_steps, because the length of a stream is unknown. Add --max_steps."
@@ -261,6 +267,8 @@ def load_examples(
         streaming=args.streaming,
         cache_dir=model_args.cache_dir,
     )
+    if args.validation_file and not args.streaming:
+        warn_of_shared_rows(corpus, ["text"])
     options: dict[str, Any] = {
         "max_seq_length": args.max_seq_length,
         "line_by_line": args.line_by_line,
@@ -279,10 +287,16 @@ def load_examples(
             )
             other = tokenize_corpus(other, tokenizer, executor=executor, **options)
             examples["train"] = mix_examples(examples["train"], other["train"], share)
-    for split, limit in (("train", args.max_train_samples), ("validation", args.max_eval_samples)):
+        if args.general_validation_file is not None and do_eval:
+            general = load_corpus(
+                load_files(args.general_validation_file, cache_dir=model_args.cache_dir), validation_split_percentage=0
+            )
+            examples["general"] = tokenize_corpus(general, tokenizer, executor=executor, **options)["train"]
+    limits = {"validation": args.max_eval_samples, "general": args.max_eval_samples}
+    for split, limit in ({"train": args.max_train_samples} | limits).items():
         if limit is not None and split in examples:
-            count = limit if args.streaming else min(limit, len(examples[split]))
-            examples[split] = examples[split].take(count) if args.streaming else examples[split].select(range(count))
+            is_stream = isinstance(examples[split], IterableDataset)
+            examples[split] = examples[split].take(limit if is_stream else min(limit, len(examples[split])))
     return examples, None if args.streaming else len(corpus["train"])
 
 
@@ -352,8 +366,12 @@ def prepare_start(trainer: Trainer, args: PretrainingArguments) -> None:
         method.prepare(model, ({name: value.to(model.device) for name, value in batch.items()} for batch in batches))
 
 
-def evaluate_start(trainer: Trainer) -> None:
-    """Measure the held-out loss before the first step, for the card, if the run evaluates."""
+def evaluate_start(trainer: Trainer, general: Any = None) -> None:
+    """Measure the held-out losses before the first step, for the card, if the run evaluates.
+
+    Args:
+        general: Examples of general text, if the card should show what the encoder forgets.
+    """
     args = trainer.args
     if not args.do_eval or args.resume_from_checkpoint is not None or args.deepspeed or args.fsdp:
         return
@@ -361,10 +379,18 @@ def evaluate_start(trainer: Trainer) -> None:
     devices = [args.device] if args.device.type == "cuda" else []
     with torch.random.fork_rng(devices):  # training must draw the same numbers as without this
         loss = trainer.evaluate()["eval_loss"]
+        others = {f"start_{name}": value for name, value in evaluate_general(trainer, general).items()}
     if trainer.is_world_process_zero():
         logger.info(f"Validation before the first step: loss {loss:.4g}")
     if math.isfinite(loss):
-        trainer.save_metrics("start", {"start_loss": loss}, combined=False)
+        trainer.save_metrics("start", {"start_loss": loss, **others}, combined=False)
+
+
+def evaluate_general(trainer: Trainer, general: Any) -> dict[str, float]:
+    """Return the loss on general text as `general_loss`; nothing without such text."""
+    if general is None:
+        return {}
+    return {"general_loss": trainer.evaluate(general, metric_key_prefix="general")["general_loss"]}
 
 
 def prepare_new_rows(trainer: Trainer, delta: VocabularyDelta | None, args: PretrainingArguments) -> None:
@@ -382,9 +408,10 @@ def prepare_new_rows(trainer: Trainer, delta: VocabularyDelta | None, args: Pret
         trainer.add_callback(NewRowsFirst(delta, args.new_rows_first_steps))
 
 
-def evaluate_masked_lm(trainer: Trainer) -> None:
-    """Evaluate, and save the metrics with the perplexity of masked tokens."""
+def evaluate_masked_lm(trainer: Trainer, general: Any = None) -> None:
+    """Evaluate, and save the metrics with the perplexity of masked tokens, and the loss on general text if given."""
     show_progress(trainer)
     metrics = trainer.evaluate()
     metrics["perplexity"] = math.exp(metrics["eval_loss"])
+    metrics |= evaluate_general(trainer, general)
     save_metrics(trainer, "eval", metrics, trainer.eval_dataset)

@@ -48,6 +48,11 @@ def link_to(source: str) -> Callable[[Path], None]:
     return link
 
 
+def copy_of(source: str) -> Callable[[Path], None]:
+    """Another file of the same content."""
+    return lambda path: path.write_bytes(Path(source).read_bytes()) and None
+
+
 def edit_json(**values: Any) -> Callable[[Path], None]:
     return lambda path: path.write_text(json.dumps(json.loads(path.read_text()) | values)) and None
 
@@ -315,6 +320,12 @@ MLM = [
         {"validation_file": "link.txt", "do_eval": True},
         {"link.txt": link_to("corpus.txt")},
     ),
+    mlm(
+        "evaluates on a copy of the training text",
+        ("copy.txt", "corpus.txt", "validation_file"),
+        {"validation_file": "copy.txt", "do_eval": True},
+        {"copy.txt": copy_of("corpus.txt")},
+    ),
     mlm("no text", ("train_file",), {"train_file": None}),
     mlm("missing text", ("nowhere.txt",), {"train_file": "nowhere.txt"}),
     mlm("text is a folder", ("task",), {"train_file": "task"}),
@@ -454,6 +465,11 @@ for command, folder in (("classification", "task"), ("ner", "ner"), ("qa", "qa")
     bad, file = partial(Case, command), f"{folder}/train.jsonl"
     FINE_TUNING += [
         bad("test file is the training file", ("train.jsonl", "test_file"), {"test_file": file}),
+        bad(
+            "test file is a copy of the training file",
+            ("test.jsonl", "train.jsonl", "test_file"),
+            files={f"{folder}/test.jsonl": copy_of(file)},
+        ),
         bad("validation file is the training file", ("train.jsonl", "validation_file"), {"validation_file": file}),
         bad("missing file", ("nowhere.jsonl",), {"train_file": "nowhere.jsonl"}),
         bad("no validation file", ("validation_file",), {"validation_file": None}),

@@ -16,7 +16,7 @@ from hf_domain.comparison.plan_loading import load_plan
 def content(tmp_path):
     """A plan as YAML has it; its files are beside it."""
     for name in ("corpus", "heldout", "general", "general_heldout"):
-        (tmp_path / f"{name}.txt").write_text("\n".join(SENTENCES))
+        (tmp_path / f"{name}.txt").write_text("\n".join(SENTENCES) + "\n" * ("heldout" in name))
     texts = [{"text": f"{text} {i}", "label": text.split()[1]} for i, text in enumerate(SENTENCES[:24])]
     tagged = [
         {"tokens": [*text.split(), str(i)], "tags": ["O", "B-A", *"OOOOO"]} for i, text in enumerate(SENTENCES[:12])

@@ -107,7 +107,7 @@ def advise(data, place, tasks=None):
     return advice.facts.corpus, corpus["train"][:], task
 
 
-SPLIT = dict.fromkeys(SPLITS, ROWS)
+SPLIT = {split: ROWS[number:] + ROWS[:number] for number, split in enumerate(SPLITS)}
 FUNCTIONS = {
     "load_corpus": lambda data, _: [row["text"] for row in load_corpus(data, SENTENCES)["train"]],
     "tokenize_corpus": lambda data, place: list(tokenize_corpus(data, place.tokenizer, max_seq_length=16)["train"]),
@@ -201,7 +201,7 @@ def write_split(rows, place, name):
 
 def write_task(place):
     for split in SPLITS:
-        write_split(ROWS, place, split)
+        write_split(SPLIT[split], place, split)
     return str(place.folder / "task")
 
 
@@ -215,9 +215,9 @@ SPLIT_FORMS = {
 }
 TASK_FORMS = {
     "folder": write_task,
-    "DatasetDict": lambda _: DatasetDict({split: Dataset.from_list(ROWS) for split in SPLITS}),
+    "DatasetDict": lambda _: DatasetDict({split: Dataset.from_list(SPLIT[split]) for split in SPLITS}),
     **{
-        f"{form} for each split": lambda place, make=make: {split: make(ROWS, place, split) for split in SPLITS}
+        f"{form} for each split": lambda place, make=make: {split: make(SPLIT[split], place, split) for split in SPLITS}
         for form, make in SPLIT_FORMS.items()
     },
 }

@@ -3,7 +3,7 @@
 import pytest
 from datasets import Dataset
 
-from hf_domain.data.text_columns import PAIRS, find_document_columns, find_text_columns
+from hf_domain.data.text_columns import PAIRS, find_document_columns, find_text_columns, warn_of_shared_rows
 
 
 def make_dataset(*columns, **others):
@@ -31,6 +31,22 @@ def test_the_columns_of_a_corpus_are_logged(caplog):
         find_document_columns(make_dataset(*columns))
     said = ["body", "text", "text; ignored: title"]  # not the only column of a .txt file
     assert caplog.messages == [f"Columns of text: {columns}" for columns in said]
+
+
+def test_rows_that_are_trained_and_scored_are_counted(caplog):
+    texts = ["a", "b", "c", "a"]
+    splits = {
+        "train": Dataset.from_dict({"text": texts, "words": [[text] for text in texts]}),
+        "validation": Dataset.from_dict({"text": ["d", "e"], "words": [["a"], ["e"]]}),
+        "test": Dataset.from_dict({"text": ["b", "d", "c"], "words": [["b"], ["a", "b"], ["c"]]}),
+    }
+    warn_of_shared_rows(splits, ["text"])
+    (line,) = caplog.messages
+    assert line.startswith("2 of 3 rows of test are also rows of train")
+    warn_of_shared_rows(splits, ["words"])
+    warn_of_shared_rows(splits, ["text", "words"])
+    counts = [line.partition(" are")[0] for line in caplog.messages]
+    assert counts[1:] == ["1 of 2 rows of validation", "2 of 3 rows of test", "2 of 3 rows of test"]
 
 
 @pytest.mark.parametrize(

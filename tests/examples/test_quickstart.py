@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import forked_python
 import make_quickstart_data
 import pytest
+from script_runs import write_jsonl
 from tiny_models import make_config
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM
@@ -30,7 +31,7 @@ def inputs(tmp_path):
     (tmp_path / "task").mkdir()
     rows = [{"text": text, "label": str(number % 2)} for number, text in enumerate(SENTENCES * 4)]
     for split in ("train", "validation", "test"):
-        (tmp_path / "task" / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        write_jsonl(tmp_path / "task" / f"{split}.jsonl", rows)
     return tmp_path
 
 
@@ -185,7 +186,7 @@ def test_missing_input_is_reported_first(monkeypatch, inputs):
 )
 def test_a_task_is_checked_before_the_corpus_is_copied(monkeypatch, inputs, rows, message):
     for split in ("train", "validation", "test"):
-        (inputs / "task" / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        write_jsonl(inputs / "task" / f"{split}.jsonl", rows)
     with pytest.raises(ValueError, match=message):
         run_quickstart(monkeypatch, inputs)
     assert not (inputs / "output").exists()
@@ -211,7 +212,7 @@ def test_the_kind_of_a_task_is_found(monkeypatch, inputs, capsys, kind, row):
     other = {"multi_label": ["pet"], "regression": 1.5}.get(kind, 2)
     rows = [row, row | {"id": "2"} | ({"label": other} if "label" in row else {})]
     for split in ("train", "validation", "test"):
-        (inputs / "task" / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        write_jsonl(inputs / "task" / f"{split}.jsonl", rows)
     with pytest.raises(ZeroDivisionError):
         run_quickstart(monkeypatch, inputs)
     assert ran[0].tasks["task"].kind == kind
@@ -234,7 +235,7 @@ def test_every_kind_of_task_ends_in_a_report(monkeypatch, inputs, capfd, kind):
     fork_publications(monkeypatch)
     rows = [KINDS[kind](number) for number in range(8)]
     for split in ("train", "validation", "test"):
-        (inputs / "task" / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        write_jsonl(inputs / "task" / f"{split}.jsonl", rows)
     run_quickstart(monkeypatch, inputs, num_seeds=1, num_tokens=1024)
     report = json.loads((inputs / "output" / "plan" / "report.json").read_text())
     assert report["failed"] == {} and {*report["scores"]} == {"fine_tune", "dapt", "varmae"}
