@@ -7,6 +7,7 @@ free, writes the layout that ONNX loaders expect, and never writes a program who
 import copy
 import importlib.util
 import inspect
+import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +20,8 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from hf_domain.files import write_folder, write_json
 from hf_domain.modeling.backbone import BackbonePreTrainedModel, find_encoder, get_native_config
 from hf_domain.rada.passages import count_positions
+
+logger = logging.getLogger(__name__)
 
 TEXT_INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds"})
 TARGETS = frozenset({"labels", "start_positions", "end_positions", "num_items_in_batch"})
@@ -339,6 +342,8 @@ def check_quantization(int8: bool, export_format: str, texts: Sequence[str], min
         raise ValueError(f"int8 needs export_format='onnx', but export_format is {export_format!r}")
     if int8 and not any(map(str.strip, texts)):
         raise ValueError("int8 needs texts for a comparison with float32, but got none. Give some of your domain.")
+    if int8 and (count := sum(map(bool, map(str.strip, texts)))) < NUM_TEXTS:
+        logger.warning(f"int8 should be compared with float32 on {NUM_TEXTS} texts, but got {count}. Give more texts.")
 
 
 def quantize(

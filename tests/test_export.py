@@ -135,9 +135,10 @@ def make_wide_model(auto_class=AutoModelForTokenClassification):
 
 @needs_exporters
 @needs_onnx
-def test_int8_is_smaller_and_close(tokenizer, tmp_path):
+def test_int8_is_smaller_and_close(tokenizer, tmp_path, caplog):
     model = make_wide_model()
-    report = export_model(model, tokenizer, tmp_path, int8=True, texts=TEXTS, max_seq_length=24)
+    report = export_model(model, tokenizer, tmp_path, int8=True, texts=[*TEXTS, " "], max_seq_length=24)
+    assert "compared with float32 on 200 texts, but got 3" in caplog.text
     files = {str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file()}
     assert files >= {"onnx/model.onnx", "onnx/model_quantized.onnx", "config.json", "tokenizer.json"}
     assert not [file for file in files if file.startswith("onnx/") and file not in report.file_bytes]  # nothing beside
@@ -319,6 +320,13 @@ def test_missing_packages_are_named(monkeypatch, tokenizer, tmp_path):
 def test_int8_is_for_onnx(tokenizer, tmp_path):
     with pytest.raises(ValueError, match=r"needs export_format='onnx', but export_format is 'dynamo'"):
         export_model(make_masked_lm("bert"), tokenizer, tmp_path, export_format="dynamo", int8=True, texts=TEXTS)
+
+
+def test_enough_texts_are_no_warning(caplog):
+    export.check_quantization(True, "onnx", TEXTS * 67, 0.99)
+    assert not caplog.text
+    export.check_quantization(True, "onnx", [*TEXTS * 66, " ", " "], 0.99)
+    assert "but got 198" in caplog.text
 
 
 @needs_exporters
