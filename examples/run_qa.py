@@ -27,6 +27,7 @@ from hf_domain.data.question_answering import (
     list_answer_files,
     tokenize_questions,
 )
+from hf_domain.data.text_columns import warn_of_shared_rows
 from hf_domain.gmap.reader import load_memory_reader
 from hf_domain.rada.passages import PassageArguments, load_passage_reader
 from hf_domain.training.arguments import (
@@ -68,6 +69,7 @@ def run(model_args, data_args, passage_args, training_args):
     check_columns(splits, ["id", "question", "context", "answers"], optional_in_test="answers")
     splits = limit_splits(splits, data_args)
     check_questions(splits, partial(locate_example, data_args), needs_answer=training_args.do_train)
+    warn_of_shared_rows(splits, ["question", "context"])
 
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
     model = load_model(AutoModelForQuestionAnswering, model_args, tokenizer)

@@ -86,6 +86,10 @@ def test_entities_beyond_the_maximum_length_count_as_missed(tmp_path, run, caplo
     output = tmp_path / "output"
     assert read_tags(output) == [tags[0] + ["O"] * (len(row["tags"]) - 4) for row in rows]
     assert [len(row) for row in read_tags(output, VALIDATED)] == [4, 7] * 4
+    assert [line[:26] for line in caplog.messages if "rows of train" in line] == [
+        "8 of 8 rows of validation ",
+        "16 of 16 rows of test are ",
+    ]
     said = [line for line in caplog.messages if "maximum length" in line]
     assert said[1].startswith("12 words of validation, of 4 entities, lie beyond the maximum length. They count as")
     assert said[2].startswith("24 words of test, of 8 entities, lie beyond") and "are not learned" in said[0]

@@ -63,6 +63,14 @@ def test_memory_with_its_own_tokenizer(tmp_path, run):
     assert read(tmp_path / "output" / "config.json")["memory_tokenizer"] == "own"
 
 
+def test_questions_that_are_trained_and_scored_are_counted(run, caplog):
+    rows = make_rows(9)
+    other = [{**row, "question": f"{row['question']} then"} for row in rows[2:]]
+    run({"train": rows, "validation": rows[:2] + other}, max_steps=1)
+    (line,) = [line for line in caplog.messages if "rows of train" in line]
+    assert line.startswith("2 of 9 rows of validation are also rows of train")
+
+
 def read(path):
     return json.loads(path.read_text())
 
