@@ -22,12 +22,13 @@ RELATIVE_LINK = re.compile(r"(\]\()(?!https?:|#|mailto:)([^)\s]+)(\))")
 NOBODY = "The developers of hf-domain"
 
 
-def find_problems(project: dict, changelog: str, citation: dict) -> list[str]:
+def find_problems(project: dict, changelog: str, citation: dict, security: str) -> list[str]:
     """Return a sentence for each missing item.
 
     Args:
         project: The table of that name in pyproject.toml.
         citation: The content of CITATION.cff.
+        security: The content of SECURITY.md.
     """
     problems = []
     if "Repository" not in project.get("urls", {}):
@@ -44,6 +45,8 @@ def find_problems(project: dict, changelog: str, citation: dict) -> list[str]:
         problems.append(f"CITATION.cff must have repository-code and date-released: add {' and '.join(missing)}")
     if citation["version"] != project["version"]:
         problems.append(f"CITATION.cff must have the version {project['version']}, but has {citation['version']}")
+    if not re.search(r"[\w.+-]+@[\w-]+\.\w|https?://", security):
+        problems.append("SECURITY.md must say where to report a vulnerability: add an e-mail address or a link")
     return problems
 
 
@@ -57,8 +60,9 @@ def main() -> None:
     parser.add_argument("--readme", type=Path, default=None, help="where to write the README of the index page")
     args = parser.parse_args()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    changelog, citation = ((ROOT / name).read_text(encoding="utf-8") for name in ("CHANGELOG.md", "CITATION.cff"))
-    problems = find_problems(project, changelog, yaml.safe_load(citation))
+    names = ("CHANGELOG.md", "CITATION.cff", "SECURITY.md")
+    changelog, citation, security = ((ROOT / name).read_text(encoding="utf-8") for name in names)
+    problems = find_problems(project, changelog, yaml.safe_load(citation), security)
     if problems:
         sys.exit("not ready for a release:\n" + "\n".join(f"- {problem}" for problem in problems))
     if args.readme is not None:

@@ -11,16 +11,19 @@ ROOT = Path(__file__).parents[2]
 
 
 PROJECT = {"version": "0.1.0", "authors": [{"name": "a"}], "urls": {"Repository": "https://host/a/b"}}
+CONTACT = "Report a vulnerability to security@host.org."
 CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
 
 
 def test_what_only_the_owner_knows_is_asked_for():
-    problems = check_release.find_problems({"version": "0.1.0"}, "## 0.1.0\n", CITATION)
+    security = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    problems = check_release.find_problems({"version": "0.1.0"}, "## 0.1.0\n", CITATION, security)
     expected = [
         "Repository",
         "pyproject.toml must name the authors",
         "CITATION.cff must name the authors",
         "repository",
+        "SECURITY.md must say where to report a vulnerability",
     ]
     assert all(text in problem for text, problem in zip(expected, problems, strict=True))
     ready = CITATION | {
@@ -28,9 +31,10 @@ def test_what_only_the_owner_knows_is_asked_for():
         "repository-code": "https://h/a/b",
         "date-released": "today",
     }
-    assert check_release.find_problems(PROJECT, "## 0.1.0\n", ready) == []
-    assert "CHANGELOG" in check_release.find_problems(PROJECT, "", ready)[0]
-    assert "0.2.0, but has 0.1.0" in check_release.find_problems(PROJECT | {"version": "0.2.0"}, "## 0.2.0", ready)[0]
+    assert check_release.find_problems(PROJECT, "## 0.1.0\n", ready, CONTACT) == []
+    assert "CHANGELOG" in check_release.find_problems(PROJECT, "", ready, CONTACT)[0]
+    newer = PROJECT | {"version": "0.2.0"}
+    assert "0.2.0, but has 0.1.0" in check_release.find_problems(newer, "## 0.2.0", ready, CONTACT)[0]
 
 
 def test_citation_is_of_this_version():
