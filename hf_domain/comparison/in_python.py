@@ -1,15 +1,16 @@
 """Compare methods in Python: what `hf-domain compare` does, with objects."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack, overload
 
 import pandas as pd
 import yaml
 
 from hf_domain.comparison.answer import answer
+from hf_domain.comparison.dry_run import describe_work
 from hf_domain.comparison.engine import run_comparison
 from hf_domain.comparison.objects import Files, Tasks, find_file, place_corpus, place_tasks, write_files
 from hf_domain.comparison.plan_loading import ONLY_CORPUS, load_plan
@@ -18,6 +19,29 @@ from hf_domain.comparison.summary import Report
 from hf_domain.data.objects import Rows, Splits
 from hf_domain.files import write_text
 from hf_domain.methods import BASELINE, NO_ADAPTATION
+
+Methods: TypeAlias = Iterable[str] | Mapping[str, Mapping[str, Any] | None]
+"""Names of recipes, or rows of the report with their options."""
+DEFAULT_METHODS = (NO_ADAPTATION, BASELINE, "varmae")
+
+
+class PlanOptions(TypedDict, total=False):
+    """Fields of a plan, see `hf_domain.comparison.plan.Plan`, which a call does not give as arguments."""
+
+    budget: Mapping[str, float | Sequence[int]]
+    """`{"minutes": 30}`, or `{"tokens": [...]}` for a curve; instead of `num_tokens`."""
+    general: str
+    evaluation: Literal["fine_tune", "probe"]
+    seeds: Sequence[int]
+    pretraining_seeds: Sequence[int]
+    learning_rates: Sequence[float]
+    labels: Sequence[float]
+    race: bool
+    keep_models: Literal["best", "all", "none"]
+    pretraining: Mapping[str, Any]
+    fine_tuning: Mapping[str, Any]
+    vocabulary: Mapping[str, Any]
+    datastore: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -38,17 +62,44 @@ class Comparison:
         return "\n".join(answer(self.report))
 
 
+@overload
 def compare(
     encoder: str | os.PathLike,
     corpus: Rows | Splits,
     tasks: Tasks,
-    methods: Iterable[str] | Mapping[str, Mapping[str, Any] | None] = (NO_ADAPTATION, BASELINE, "varmae"),
+    methods: Methods = DEFAULT_METHODS,
     *,
     output_dir: str | os.PathLike,
     num_tokens: int = 1_000_000,
     num_processes: int = 1,
-    **plan: Any,
-) -> Comparison:
+    dry_run: Literal[False] = False,
+    **plan: Unpack[PlanOptions],
+) -> Comparison: ...
+@overload
+def compare(
+    encoder: str | os.PathLike,
+    corpus: Rows | Splits,
+    tasks: Tasks,
+    methods: Methods = DEFAULT_METHODS,
+    *,
+    output_dir: str | os.PathLike,
+    num_tokens: int = 1_000_000,
+    num_processes: int = 1,
+    dry_run: Literal[True],
+    **plan: Unpack[PlanOptions],
+) -> str: ...
+def compare(
+    encoder: str | os.PathLike,
+    corpus: Rows | Splits,
+    tasks: Tasks,
+    methods: Methods = DEFAULT_METHODS,
+    *,
+    output_dir: str | os.PathLike,
+    num_tokens: int = 1_000_000,
+    num_processes: int = 1,
+    dry_run: bool = False,
+    **plan: Unpack[PlanOptions],
+) -> Comparison | str:
     """Compare methods at equal cost. The same call continues a comparison that was stopped.
 
     Args:
@@ -60,7 +111,8 @@ def compare(
         output_dir: Folder for the plan, the data that are no files, and the results.
         num_tokens: Tokens that each method trains on.
         num_processes: Steps that run at once.
-        plan: Other fields of a plan, such as `seeds`, `pretraining` and `fine_tuning`.
+        dry_run: Only write the plan, and return the number of steps and their hours on this machine as text.
+        plan: Other fields of a plan.
 
     Raises:
         FileExistsError: The folder holds the plan of another comparison.
@@ -86,7 +138,10 @@ def compare(
     folder.mkdir(parents=True, exist_ok=True)
     write_files(files, folder)
     write_text(path, text)
-    run_comparison(load_plan(path, results), results, num_processes=num_processes)
+    loaded = load_plan(path, results)
+    if dry_run:
+        return describe_work(loaded, results)
+    run_comparison(loaded, results, num_processes=num_processes)
     report = write_report(results)
     if report.failed:
         failures = "; ".join(f"{name}: {error}" for name, error in report.failed.items())

@@ -1,11 +1,17 @@
 """A comparison of objects is the comparison of the files that hold them."""
 
+import inspect
+import re
+import typing
+from dataclasses import fields
+
 import pandas as pd
 import pytest
 from pretended_runs import SENTENCES, get_result, pretend, run_comparison
 
 import hf_domain
 from hf_domain.comparison import in_python
+from hf_domain.comparison.plan import Plan
 from hf_domain.files import read_json
 
 
@@ -20,11 +26,12 @@ def pretended(monkeypatch, tmp_path):
 
 @pytest.fixture
 def objects(content):
-    rows = [{"text": f"{text} {number}", "label": text.split()[1]} for number, text in enumerate(SENTENCES[:24])]
-    return {
-        "corpus": SENTENCES,
-        "tasks": {"animals": {split: pd.DataFrame(rows) for split in ("train", "validation", "test")}},
-    }
+    def make_rows(split):
+        texts = enumerate(SENTENCES[:24])
+        return pd.DataFrame([{"text": f"{text} {split} {number}", "label": text.split()[1]} for number, text in texts])
+
+    splits = {split: make_rows(split) for split in ("train", "validation", "test")}
+    return {"corpus": SENTENCES, "tasks": {"animals": splits}}
 
 
 OPTIONS = {"num_tokens": 1000, "seeds": [1, 2], "pretraining": {"per_device_train_batch_size": 4, "max_seq_length": 16}}
@@ -57,6 +64,22 @@ def test_the_same_call_goes_on_and_another_is_refused(objects, tmp_path):
     assert again.scores.equals(first.scores)
     with pytest.raises(FileExistsError, match="is another: name another"):
         hf_domain.compare("encoder", **objects, output_dir=tmp_path / "mine", **OPTIONS | {"num_tokens": 2000})
+
+
+def test_a_dry_run_foretells_the_work_and_runs_nothing(objects, tmp_path):
+    text = hf_domain.compare("encoder", **objects, output_dir=tmp_path / "mine", dry_run=True, **OPTIONS)
+    assert re.match(r"\d+ steps are missing: ", text) and "VarMAE" in text
+    assert (tmp_path / "mine" / "plan" / "commands.sh").is_file()
+    assert not (tmp_path / "mine" / "plan" / "results").exists()
+    other = OPTIONS | {"num_tokens": 2000}  # nothing ran, so the plan may change
+    assert len(hf_domain.compare("encoder", **objects, output_dir=tmp_path / "mine", **other).scores) == 6
+
+
+def test_the_fields_of_a_plan_are_known():
+    """Editors complete each field that the call does not give as an argument."""
+    (options,) = typing.get_args(inspect.signature(hf_domain.compare).parameters["plan"].annotation)
+    given = {"encoder", "corpora", "tasks", "methods", "path"}
+    assert {*typing.get_type_hints(options)} == {item.name for item in fields(Plan)} - given
 
 
 def test_runs_that_failed_are_named(objects, tmp_path, monkeypatch):
