@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from transformers import (
     Trainer,
     TrainingArguments,
 )
+from transformers.utils.import_utils import is_in_notebook
 
 from hf_domain.data.classification import decode_logits, name_predictions, tokenize_texts
 from hf_domain.data.file_loading import load_table
@@ -38,6 +40,7 @@ from hf_domain.rada.passages import PassageArguments, count_positions, load_pass
 from hf_domain.training.arguments import DataArguments
 from hf_domain.training.fine_tuning import map_splits
 from hf_domain.training.stock_models import check_tokenizer_fits
+from hf_domain.training.terminal import show_bars
 
 logger = logging.getLogger(__name__)
 
@@ -69,8 +72,10 @@ def predict(
     text_columns: str | None = None,
     max_seq_length: int | None = None,
     batch_size: int = 32,
-    progress: bool = True,
-    **hub_options: Any,
+    progress: bool | None = None,
+    revision: str = "main",
+    token: str | None = None,
+    trust_remote_code: bool = False,
 ) -> DatasetDict: ...
 @overload
 def predict(
@@ -83,8 +88,10 @@ def predict(
     text_columns: str | None = None,
     max_seq_length: int | None = None,
     batch_size: int = 32,
-    progress: bool = True,
-    **hub_options: Any,
+    progress: bool | None = None,
+    revision: str = "main",
+    token: str | None = None,
+    trust_remote_code: bool = False,
 ) -> Dataset: ...
 def predict(
     model: str | os.PathLike | PreTrainedModel,
@@ -96,8 +103,10 @@ def predict(
     text_columns: str | None = None,
     max_seq_length: int | None = None,
     batch_size: int = 32,
-    progress: bool = True,
-    **hub_options: Any,
+    progress: bool | None = None,
+    revision: str = "main",
+    token: str | None = None,
+    trust_remote_code: bool = False,
 ) -> Dataset | DatasetDict:
     """Label data with a fine-tuned model.
 
@@ -112,8 +121,10 @@ def predict(
         text_columns: Columns that a sequence classifier reads, one or two as first,second. Default: a known pair,
             `text`, or the only column.
         max_seq_length: Maximum number of tokens of a row. Default: the model's limit, at most 512.
-        progress: Show a bar while the model reads. The bars of `datasets` have their own switch.
-        hub_options: For `from_pretrained`: `revision`, `token`, `trust_remote_code`.
+        progress: Show bars. Default: only in a terminal or a notebook, since each state of a bar is a line in a file.
+        revision: Branch, tag or commit of the model.
+        token: Token of the Hub, instead of the stored one.
+        trust_remote_code: Run code that comes with the model.
 
     Returns:
         The rows, or the splits, in their order, with two new columns. `prediction` is a label, a list of labels, a
@@ -129,12 +140,15 @@ def predict(
         raise ValueError(
             f"max_seq_length must be at least 3 (two special tokens and one of text), but is {max_seq_length}"
         )
+    hub_options: dict[str, Any] = {"revision": revision, "token": token, "trust_remote_code": trust_remote_code}
+    shows_bars = progress if progress is not None else sys.stderr.isatty() or is_in_notebook()
     network: Any = model
     if not isinstance(model, PreTrainedModel):
         name = os.fspath(model)
         task = find_task(AutoConfig.from_pretrained(name, **hub_options).architectures, name)
         tokenizer = tokenizer or AutoTokenizer.from_pretrained(name, **hub_options)
-        network = task.auto_class.from_pretrained(name, **hub_options)
+        with show_bars(shows_bars):
+            network = task.auto_class.from_pretrained(name, **hub_options)
     else:
         task = find_task([type(model).__name__], type(model).__name__)
         tokenizer = tokenizer or AutoTokenizer.from_pretrained(model.name_or_path, **hub_options)
@@ -142,7 +156,7 @@ def predict(
     length = min(max_seq_length or LONGEST, tokenizer.model_max_length, count_positions(network) or LONGEST)
     passage_args = PassageArguments(datastore=datastore, num_passages=num_passages)
     passages = load_passage_reader(passage_args, network, tokenizer, PLAIN)
-    memory = load_memory_reader(network, None, token=hub_options.get("token"))
+    memory = load_memory_reader(network, None, token=token)
 
     def label(rows: Dataset) -> Dataset:
         rows, columns = task.prepare(rows, text_columns)
@@ -155,7 +169,7 @@ def predict(
                 folder,
                 per_device_eval_batch_size=batch_size,
                 report_to="none",
-                disable_tqdm=not progress,
+                disable_tqdm=not shows_bars,
                 dataloader_pin_memory=torch.cuda.is_available(),  # without a GPU, torch warns about it
             )
             inputs = read = map_splits(splits, tokenize, args, DataArguments(), tokenizer=tokenizer)
@@ -169,9 +183,10 @@ def predict(
         labels = task.decode(output, read["test"], rows, network.config)
         return Dataset.from_list([{**row, **label} for row, label in zip(rows, labels, strict=True)])
 
-    if has_splits(data):
-        return DatasetDict({str(split): label(load_table(rows, str(split))) for split, rows in data.items()})
-    return label(load_table(data))
+    with show_bars(shows_bars):
+        if has_splits(data):
+            return DatasetDict({str(split): label(load_table(rows, str(split))) for split, rows in data.items()})
+        return label(load_table(data))
 
 
 def find_task(architectures: list[str] | None, name: str) -> Task:

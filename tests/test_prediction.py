@@ -4,9 +4,11 @@ import json
 import logging
 import sys
 
+import datasets
 import pandas as pd
 import pytest
 import torch
+import transformers
 from datasets import Dataset
 from script_runs import save_tiny_bert
 from tiny_tokenizers import SENTENCES
@@ -168,6 +170,29 @@ def test_a_rada_retrieves_by_itself(tmp_path):
     alone = predict(model, texts, tokenizer)["probabilities"]
     reading = predict(model, texts, tokenizer, datastore=str(tmp_path / "datastore"), num_passages=2)["probabilities"]
     assert max(abs(one["law"] - other["law"]) for one, other in zip(alone, reading, strict=True)) > 1e-3
+
+
+def test_a_file_gets_no_bars(save, tmp_path, capsys, monkeypatch):
+    """In a file, each state of a bar is a line. A terminal shows bars."""
+    _, _, folder = save(AutoModelForSequenceClassification, **name_labels())
+    datasets.enable_progress_bars()
+    transformers.utils.logging.enable_progress_bar()
+
+    def call(name, **options):
+        (tmp_path / name).write_text("\n".join([name, *SENTENCES]), encoding="utf-8")
+        capsys.readouterr()
+        predict(folder, tmp_path / name, **options)
+        return capsys.readouterr().err
+
+    assert "it/s" not in call("a.txt") and "examples/s" not in call("b.txt")
+    assert datasets.is_progress_bar_enabled() and transformers.utils.logging.is_progress_bar_enabled()
+    assert "Generating train split" in call("c.txt", progress=True)
+
+
+def test_an_unknown_option_is_refused(save):
+    _, _, folder = save(AutoModelForSequenceClassification, **name_labels())
+    with pytest.raises(TypeError, match="revison"):
+        predict(folder, SENTENCES, revison="main")
 
 
 def test_command(save, tmp_path, monkeypatch, capsys):

@@ -43,6 +43,11 @@ WORDS = {
 }
 
 
+# The line of a step has room for three losses of a method. `all_results.json` and the trackers have all of them.
+SHORT = {"masked_reconstruction_loss": "reconstruction", "masked_kl": "KL", "active_latent_share": "latents in use"}
+NOT_IN_STEPS = ("unmasked_reconstruction_loss", "unmasked_kl")
+
+
 class TerminalHandler(logging.Handler):
     """Prints log records to the current stdout, above a progress bar."""
 
@@ -96,6 +101,20 @@ def start_logging(training_args: TrainingArguments, verbose: bool) -> None:
 def shows_bar(training_args: TrainingArguments) -> bool:
     """Return whether stdout can show a bar. In a file, each state of the bar would be a line."""
     return sys.stderr.isatty() and not training_args.disable_tqdm
+
+
+@contextmanager
+def show_bars(shows: bool) -> Iterator[None]:
+    """Hide the bars of `datasets` and `transformers` unless `shows`; bars that are hidden already stay so."""
+    libraries: list[Any] = [datasets.utils.logging, transformers.utils.logging]
+    hidden = [library for library in libraries if not shows and library.is_progress_bar_enabled()]
+    for library in hidden:
+        library.disable_progress_bar()
+    try:
+        yield
+    finally:
+        for library in hidden:
+            library.enable_progress_bar()
 
 
 @contextmanager
@@ -184,7 +203,11 @@ class Progress(TrainerCallback):
             return
         seconds, tokens = time.perf_counter() - self.interval, state.num_input_tokens_seen - self.tokens
         said = [f"loss {logs['loss']:.4g}"] + ([f"{tokens / seconds:,.0f} tokens/s"] if tokens and seconds else [])
-        others = {name: value for name, value in logs.items() if name != "loss" and not name.startswith("train_")}
+        others = {
+            SHORT.get(name, name): value
+            for name, value in logs.items()
+            if name != "loss" and name not in NOT_IN_STEPS and not name.startswith("train_")
+        }
         terms = ", ".join(name_scores(others))
         if self.bar is not None:
             self.bar.set_postfix_str(", ".join(said))

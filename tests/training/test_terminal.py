@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 
 import datasets
 import forked_python
@@ -15,12 +16,12 @@ import transformers
 from safetensors.torch import load_file, save_file
 from script_runs import run_script, save_tiny_bert, write_jsonl
 from tiny_tokenizers import SENTENCES
-from transformers import TrainingArguments
+from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from hf_domain.examples import run_classification
 from hf_domain.rada.passages import PassageArguments
 from hf_domain.training.arguments import ClassificationArguments
-from hf_domain.training.terminal import describe_metrics, start_logging, suggest_command
+from hf_domain.training.terminal import Progress, describe_metrics, start_logging, suggest_command
 
 ROWS = [{"words": SENTENCES[number % 5], "label": "ab"[number % 3 == 0]} for number in range(24)]
 START = "import sys; from hf_domain.command_line import main; main()"
@@ -65,7 +66,7 @@ def test_masked_lm_is_quiet(call, tmp_path):
     assert len(steps) == 4  # though --logging_steps is 500
     for line in steps:
         assert re.match(r"step \d/4: loss [\d.]+, [\d,]+ tokens/s, \d:\d\d:\d\d left; ", line), line
-        assert "KL of masked tokens" in line and "reconstruction loss of unmasked tokens" in line
+        assert re.search(r"; reconstruction [\d.]+, KL [\d.e-]+, latents in use [\d.]+$", line), line
     assert re.search(r"^Validation, \d+ examples: loss [\d.]+, .*KL of masked tokens .*perplexity", quiet.stdout, re.M)
     where, command = lines[-2:]
     assert where == "Model and card: adapted"
@@ -145,6 +146,20 @@ def test_levels(tmp_path, log_level, verbose, ours, theirs):
     assert logging.getLogger("hf_domain").level == ours
     assert transformers.utils.logging.get_verbosity() == datasets.utils.logging.get_verbosity() == theirs
     transformers.utils.logging.set_verbosity_warning()
+
+
+def test_the_line_of_a_step_fits_a_terminal(caplog, tmp_path):
+    progress, args = Progress(), TrainingArguments(str(tmp_path), use_cpu=True, disable_tqdm=True)
+    state = TrainerState(max_steps=10_000, is_world_process_zero=True)
+    progress.on_train_begin(args, state, TrainerControl())
+    state.global_step, state.num_input_tokens_seen = 9_000, 1
+    progress.started, progress.interval = time.perf_counter() - 36_000, time.perf_counter() - 1e-5
+    terms = ("masked_reconstruction_loss", "unmasked_reconstruction_loss", "masked_kl", "unmasked_kl")
+    logs = {"loss": 10.12345, **dict.fromkeys(terms, 0.0012345), "active_latent_share": 0.9876}
+    with caplog.at_level(logging.INFO, logger="hf_domain"):
+        progress.on_log(args, state, TrainerControl(), logs)
+    line = caplog.messages[-1]
+    assert line.endswith("; reconstruction 0.001234, KL 0.001234, latents in use 0.9876") and len(line) <= 120, line
 
 
 def test_scores_are_shown_beside_the_baseline():
