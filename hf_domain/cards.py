@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import cache
+from importlib.metadata import PackageNotFoundError, metadata
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,15 @@ TASK_NAMES = {
 }
 # The Hub's names of our metrics.
 METRIC_TYPES = {"macro_f1": "f1", "micro_f1": "f1", "pearson": "pearsonr", "spearman": "spearmanr"}
+
+
+def name_package() -> str:
+    """Return the name of this package, as a link if its metadata have a URL. No package index has it."""
+    try:
+        urls = metadata("hf-domain").get_all("Project-URL") or []
+    except PackageNotFoundError:
+        urls = []
+    return f"[hf-domain]({urls[0].rpartition(' ')[2]})" if urls else "hf-domain"
 
 
 @cache
@@ -216,7 +226,7 @@ def make_model_card(
         pictures: File names of plots in the folder.
         stages: Earlier trainings of the encoder, in order.
         note: A sentence on how the training differs from the method's.
-        command: Command of the training.
+        command: Command of the training, or its call in Python.
         warning: A sentence that a reader must not miss.
 
     Raises:
@@ -240,7 +250,7 @@ def make_model_card(
         summary = f"{start}, trained further with masked language modeling."
     else:
         around = f" with {about.title}" if about is not None else ""
-        summary = f"{start}{around}, trained for {TASK_NAMES[task]}."
+        summary = f"This model is {start}{around}, trained for {TASK_NAMES[task]}."
     return ModelCard.from_template(
         ModelCardData(
             language=language,
@@ -266,6 +276,7 @@ def make_model_card(
         usage=usage,
         usage_output=usage_output,
         usage_with_package=with_package,
+        package=name_package(),
         fence="`" * max([3, *(len(run) + 1 for run in runs)]),  # longer than any fence inside it
         trust=has_own_code(config),
         only_auto_tokenizer=looks_up_words(folder),
@@ -274,6 +285,7 @@ def make_model_card(
         pictures=pictures,
         settings={name: format_cell(value) for name, value in settings.items()},
         command=hide_folders(command),
+        command_language="python" if command.startswith("hf_domain.") else "bash",
         limits=limits,
         license_note=license_note,
         citation=about.citation if about is not None else "",

@@ -50,7 +50,8 @@ def test_a_table_goes_from_adaptation_to_predictions(encoder, tmp_path):
     saved = hf_domain.predict(tmp_path / "task", texts, progress=False)
     assert saved["prediction"][:] == labels["prediction"][:] and not found.model.training
     card = (tmp_path / "task" / "README.md").read_text()
-    assert "hf_domain.fine_tune('adapted', task, num_train_epochs=16, ...)" in card and str(tmp_path) not in card
+    assert "```python\nhf_domain.fine_tune('adapted', task, num_train_epochs=16, ...)" in card
+    assert str(tmp_path) not in card and "This model is adapted, trained for text classification." in card
 
 
 def test_it_is_the_command(encoder, tmp_path, monkeypatch):
@@ -72,7 +73,7 @@ def test_it_is_the_command(encoder, tmp_path, monkeypatch):
 
 def test_a_model_that_did_not_learn_says_so(encoder, tmp_path, caplog):
     rows = [row | {"text": "cell court stock"} for row in make_rows()]
-    found = hf_domain.fine_tune(encoder, {"train": rows, "test": rows}, output_dir=tmp_path / "task", **QUICK)
+    found = hf_domain.fine_tune(encoder, {"train": rows, "test": rows[1:]}, output_dir=tmp_path / "task", **QUICK)
     assert found.metrics["predict_beats_baseline"] is False
     assert "This model did not learn its task" in caplog.text
     assert "eval_loss" not in found.metrics  # no validation was given
@@ -84,7 +85,7 @@ def test_columns_decide_on_the_kind(encoder, tmp_path):
     assert type(found.model).__name__ == "BertForTokenClassification" and "eval_f1" in found.metrics
     answers = {"text": ["gene"], "answer_start": [5]}
     asked = [{"question": "which", "context": "cell gene court", "answers": answers}] * 10
-    found = hf_domain.fine_tune(encoder, {"train": asked, "test": asked}, output_dir=tmp_path / "answers", **QUICK)
+    found = hf_domain.fine_tune(encoder, {"train": asked, "test": asked[1:]}, output_dir=tmp_path / "answers", **QUICK)
     assert type(found.model).__name__ == "BertForQuestionAnswering" and "predict_exact_match" in found.metrics
     several = [{"text": row["text"], "topics": [row["label"]]} for row in make_rows()]
     found = hf_domain.fine_tune(encoder, several, output_dir=tmp_path / "several", label_column="topics", **QUICK)

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from datasets import Features, List, Value
 from huggingface_hub import DatasetCard, DatasetCardData, HfApi
 
+from hf_domain.cards import name_package
 from hf_domain.comparison.answer import answer
 from hf_domain.comparison.publication import KEPT, is_setting
 from hf_domain.comparison.report import explain, format_markdown_table, make_tables
@@ -41,7 +42,7 @@ CARD = """---
 
 # {name}
 
-The raw results of a comparison of domain adaptation methods by [hf-domain](https://pypi.org/project/hf-domain).
+The raw results of a comparison of domain adaptation methods by {package}.
 
 {answer}
 
@@ -103,6 +104,7 @@ def make_results_dataset(output_dir: Path, folder: Path, *, name: str, license: 
     card = CARD.format(
         metadata=DatasetCardData(license=license, tags=["hf-domain", "domain-adaptation"], configs=configs),
         name=name,
+        package=name_package(),
         answer=answer(report)[0],
         table=format_markdown_table(tables["Means over the tasks"]) + "\n\n" + format_markdown_table(tables["Scores"]),
         explanation=explain(report),

@@ -18,6 +18,7 @@ from huggingface_hub import DatasetCard, DatasetCardData, HfApi, snapshot_downlo
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
+from hf_domain.cards import name_package
 from hf_domain.datastore.manifest import (
     MANIFEST,
     SCHEMA,
@@ -41,7 +42,7 @@ CARD = """---
 # {name}
 
 {num_passages:,} passages of at most {max_length} tokens for retrieval-augmented domain adaptation, cut by
-[hf-domain](https://pypi.org/project/hf-domain) from {num_documents:,} documents.
+{package} from {num_documents:,} documents.
 
 ```python
 from hf_domain.datastore import load_from_hub
@@ -166,7 +167,8 @@ def export_datastore(
         tags=["hf-domain", "datastore"],
         configs=[{"config_name": "default", "data_files": "data/*.parquet"}],
     )
-    card = CARD.format(metadata=metadata, name=name, **(asdict(manifest) | {"num_passages": len(datastore)}))
+    facts = asdict(manifest) | {"num_passages": len(datastore), "package": name_package()}
+    card = CARD.format(metadata=metadata, name=name, **facts)
     DatasetCard(card).save(folder / "README.md")
 
 
