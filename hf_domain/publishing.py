@@ -233,9 +233,10 @@ def retry_on_the_hub(push: Callable[[], str], repo_id: str) -> str:
             passes = status is None or status == 429 or status >= 500
             if wait is None or not passes:
                 # The commit may exist even if its answer was lost; it is complete or absent.
-                advice = "no partial commit exists; try again later" if passes else "nothing was published"
+                advice = "No partial commit exists; try again later." if passes else "Nothing was published."
                 raise ConnectionError(
-                    f"{repo_id} could not be written ({status or type(error).__name__}); {advice}: {reason}"
+                    f"the Hub must accept the commit to {repo_id}, but failed ({status or type(error).__name__}): "
+                    f"{reason}. {advice}"
                 ) from error
             time.sleep(wait)
     raise AssertionError("the last attempt must return or raise")

@@ -106,8 +106,6 @@ def load_matching_weights(
     Superfluous keys, such as those of a pooler, are ignored. So are missing buffers.
 
     Args:
-        module: The module to fill.
-        state_dict: Weights of a checkpoint.
         what: The name of `module` in the error.
         added_modules: Names of modules inside `module` that the checkpoint cannot have; they keep their weights.
 
@@ -295,8 +293,6 @@ class BackbonePreTrainedModel(PreTrainedModel):
         """Build the output of a head. A method whose model returns more fields overrides this to keep them.
 
         Args:
-            output_class: Class of the output.
-            outputs: Output of the model.
             fields: `loss`, and the logits.
         """
         return output_class(**fields, hidden_states=outputs.hidden_states, attentions=outputs.attentions)

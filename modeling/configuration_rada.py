@@ -28,7 +28,7 @@ class RadaConfig(BackboneConfig):
         prior_scale_init: First value of the learned scale of the prior (ours): the logarithm of the retrieval's scores
             is added to the logits of the selection. The model then needs `passage_scores`. None: no prior.
         passage_encoder: "shared" encodes passages with the encoder itself (section 4.3.6). "frozen" uses a copy that is
-            never trained and is saved beside it, so that encoded passages can be cached.
+            never trained and is saved with it, so that encoded passages can be cached.
         passage_gradient: Whether passages train the shared encoder. The paper does not say. Our choice is no: with 10
             passages of 256 tokens it takes more memory than everything else together.
     """

@@ -365,7 +365,7 @@ class RadaModel(RadaPreTrainedModel):
             selected: `[batch]`, see `RetrievalInterface.select`.
             weights: `[batch, passages]`, see `RetrievalInterface.select`.
         """
-        alone = hidden_states.new_ones(len(selected), 1)  # whatever its score, it is chosen
+        alone = hidden_states.new_ones(len(selected), 1)  # a passage without rivals is chosen at any score
         reading = self.interface(
             hidden_states, states.unsqueeze(1), attention_mask, mask.unsqueeze(1), passage_scores=alone
         )

@@ -45,12 +45,7 @@ def list_nested_types(config: Any) -> set[str]:
 
 
 def save_nested_code(config: Any, folder: str | os.PathLike) -> None:
-    """Save the code of the methods nested in a model, beside the code that transformers saves.
-
-    Args:
-        config: Configuration of the outer model.
-        folder: Folder of its checkpoint.
-    """
+    """Save the code of the methods nested in a model, next to the code that transformers saves."""
     here, lines = Path(__file__), []
     for model_type in sorted(list_nested_types(config) - {config.model_type}):
         model_class = find_model_class(model_type)

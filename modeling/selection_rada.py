@@ -18,7 +18,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 @dataclass
 class PassageReading:
-    """What was read for each input of a batch, detached; None if the model got no passages.
+    """What was read for each input of a batch, detached; None if the model read no passages.
 
     Args:
         selected_passages: `[batch]`, index of the chosen passage among the input's; -1 if it has none.
@@ -61,7 +61,7 @@ def sample_gumbel(like: torch.Tensor) -> torch.Tensor:
 def read_matrix(linear: nn.Module) -> torch.Tensor:
     """Return the matrix `[out, in]` of a linear map without bias, float32.
 
-    A peft adapter keeps its own matrix beside the original one; applying it to the unit vectors gives both together.
+    A peft adapter keeps its own matrix next to the original one; applying it to the unit vectors gives both together.
     """
     weight: Any = linear.weight
     if type(linear) is not nn.Linear:
@@ -106,7 +106,7 @@ class RetrievalInterface(nn.Module):
         self.output = nn.Linear(hidden_size, hidden_size, bias=False)
         self.norm = nn.LayerNorm(hidden_size)
         if scores in ("pooled", "logsumexp"):
-            # The printed sum over both lengths is so large that noise and gradient vanish beside it. The mean is so
+            # The printed sum over both lengths is so large that noise and gradient vanish next to it. The mean is so
             # small in a new interface (passages differ by 0.001) that fine-tuning could end before it outgrows the
             # noise.
             self.scale = nn.Parameter(torch.full((1,), hidden_size**0.5))

@@ -220,7 +220,7 @@ def test_publish_refuses_a_memory_on_this_machine(whole):
     config = read_json(whole / "config.json")
     for memory, cure in (("/home/someone/bert", "save_memory=True"), ("../bert", "save_memory=True")):
         write_json(whole / "config.json", config | {"save_memory": False, "memory_name_or_path": memory})
-        with pytest.raises(ValueError, match=f"memory_name_or_path is {memory}: .*{cure}"):
+        with pytest.raises(ValueError, match=rf"memory_name_or_path is {memory}\. .*{cure}"):
             publish(whole, "someone/model")
     write_json(whole / "config.json", config | {"save_memory": False, "memory_name_or_path": "someone/bert"})
     check_publication(whole)
@@ -237,7 +237,7 @@ def test_run_that_pushes_refuses_a_memory_on_this_machine():
         add_callback=lambda callback: None,
         callback_handler=SimpleNamespace(callbacks=[]),
     )
-    with pytest.raises(ValueError, match=r"memory_name_or_path is /home/someone/bert: .* with the same tokenizer"):
+    with pytest.raises(ValueError, match=r"memory_name_or_path is /home/someone/bert\. .* with the same tokenizer"):
         run_training(trainer)
 
 

@@ -56,11 +56,14 @@ class WordCounts:
         try:
             table = pq.read_table(path)
         except pa.ArrowInvalid as error:
-            raise ValueError(f"{path} must be a Parquet file of word counts, but cannot be read: {error}.") from None
+            raise ValueError(
+                f"{path} must be a Parquet file of word counts, but cannot be read: {error}. Count the corpus again."
+            ) from None
         metadata = table.schema.metadata or {}
         if b"splitter" not in metadata or b"documents" not in metadata:
             raise ValueError(
-                f"{path} must be a file of word counts, but its schema does not name splitter and documents."
+                f"{path} must be a file of word counts, but its schema does not name splitter and documents. Name a "
+                "file that hf-domain expand_vocab --counts_file wrote."
             )
         words = Counter(dict(zip(table["word"].to_pylist(), table["count"].to_pylist(), strict=True)))
         return cls(metadata[b"splitter"].decode(), words, int(metadata[b"documents"]))

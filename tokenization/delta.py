@@ -31,7 +31,7 @@ class VocabularyDelta:
         return self.old_size + len(self.pieces)
 
     def save(self, directory: str | os.PathLike) -> None:
-        """Write `vocabulary_delta.json` beside a tokenizer."""
+        """Write `vocabulary_delta.json` next to a tokenizer."""
         path = Path(directory, FILE_NAME)
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")

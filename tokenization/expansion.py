@@ -486,7 +486,7 @@ def _find_unreachable(tokenizer: PreTrainedTokenizerBase, domain: Domain, vocabu
     decoder = tokenizer.backend_tokenizer.decoder
     words = {domain.words[witness] for witness in witnesses}
     texts = [decoder.decode([word]) if decoder else word for word in words]
-    # Some words never open a text, such as the rest of `5mg`; put them after a bracket.
+    # Some words never begin a text, such as the rest of `5mg`; put them after a bracket.
     tokens = tokenizer(texts + [f"({text}" for text in texts], add_special_tokens=False)["input_ids"]
     made = set(itertools.chain.from_iterable(tokens))
     return [entry for id_, entry in enumerate(vocabulary.entries, domain.size) if id_ not in made]

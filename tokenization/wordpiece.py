@@ -69,7 +69,6 @@ def learn_entries(model: Model, words: list[str], counts: np.ndarray, size: int)
     """Learn a WordPiece vocabulary on the corpus, without the model's entries (exBERT's extension vocabulary).
 
     Args:
-        model: The model to extend.
         words: Distinct words.
         counts: Occurrences of each word, shape [words].
         size: Number of entries to learn.

@@ -111,11 +111,10 @@ def compute_loss(
     """Compute the mean squared difference of the last hidden states, with and without the new entries.
 
     Args:
-        encoder: The encoder.
-        table: Its embedding, shape [rows, width].
+        table: Embedding of the encoder, shape [rows, width].
         rows: Rows of the new entries, shape [new entries, width].
-        delta: What spelled them.
-        snippets: Ids of the new tokenizer.
+        delta: Has the old ids that spelled each entry.
+        snippets: Token ids of the new tokenizer.
     """
     pieces = [list(ids) for ids in delta.pieces.values()]
     spelled = [

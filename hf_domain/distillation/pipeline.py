@@ -178,7 +178,7 @@ def check_text(data_args: DistillationCorpusArguments) -> None:
         if files:
             load_files(files, streaming=True)
     if not (data_args.train_file or data_args.dataset_name):
-        raise ValueError("distillation needs text: give --train_file or --dataset_name")
+        raise ValueError("distillation needs text, but none is given. Add --train_file or --dataset_name.")
     check_held_out(data_args.train_file, {"validation_file": data_args.validation_file})
 
 

@@ -23,10 +23,9 @@ class Step:
     Args:
         kind: "make" a student, "adapt" a model to its corpus by masked LM, or "distill".
         model: Checkpoint that the step starts from; None makes the student from `teacher`.
-        output_dir: Folder for the step's checkpoint.
         teacher: Checkpoint that the student is made from or learns from.
         expand: Whether the step adds the rows of the expanded vocabulary to its model.
-        why: Its purpose, in one line.
+        why: A line for the printed plan.
     """
 
     kind: Literal["make", "adapt", "distill"]
@@ -52,7 +51,7 @@ def make_plan(
 ) -> list[Step]:
     """List the steps of a strategy.
 
-    All strategies share the adapted teacher, whose folder lies beside theirs. A strategy divides `student_steps` evenly
+    All strategies share the adapted teacher, whose folder is next to theirs. A strategy divides `student_steps` evenly
     among its steps, so that the student costs the same in each.
 
     Args:

@@ -1,1 +1,1 @@
-"""What G-MAP needs beside its model: inputs and stored states of the memory, and a measure of forgetting."""
+"""What G-MAP needs besides its model: inputs and stored states of the memory, and a measure of forgetting."""

@@ -97,5 +97,5 @@ def plot_losses(losses: Mapping[str, Mapping[str, Mapping[str, float]]], path: s
         axes.bar_label(axes.bar(places, heights, width, label=name), fmt="%.2f", fontsize=7)
     axes.set_xticks(range(len(corpora)), corpora)
     axes.set_ylabel("Masked-LM loss (nats)")
-    figure.legend(loc="outside upper center", ncols=len(losses), frameon=False)  # beside the bars, not over them
+    figure.legend(loc="outside upper center", ncols=len(losses), frameon=False)  # above the bars, not over them
     figure.savefig(path)

@@ -79,7 +79,7 @@ class DataCollatorWithMemory:
     """Collate as another collator does, and add the inputs of a memory or its states.
 
     Args:
-        collator: For everything else.
+        collator: Makes the batch without the memory.
         memory_tokenizer: Pads the inputs of a memory with its own tokenizer.
     """
 
@@ -205,9 +205,8 @@ def open_memory_cache(folder: str | Path, model: PreTrainedModel, dataset: Datas
     """Open what `cache_memory_states` computed.
 
     Args:
-        folder: Folder of the states.
-        model: The G-MAP that will read them.
-        dataset: Their examples.
+        model: The G-MAP that will read the states.
+        dataset: The examples that they were computed from.
 
     Raises:
         FileNotFoundError: The folder has no states, or their computation was interrupted.

@@ -1,1 +1,1 @@
-"""What RADA needs beside its model: batches with passages, encoded passages, and explanations."""
+"""What RADA needs besides its model: batches with passages, encoded passages, and explanations."""

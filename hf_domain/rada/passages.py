@@ -62,7 +62,7 @@ class PassageReader:
         """
         if not isinstance(examples, DatasetDict):
             raise ValueError(
-                "RADA looks up the passages of all texts before training, but the corpus is a stream. Leave out "
+                "RADA must look up the passages of all texts before training, but the corpus is a stream. Leave out "
                 "--streaming."
             )
         tokenizer = self.tokenizer
@@ -155,14 +155,21 @@ def load_datastore(
     """
     reads = isinstance(model, RadaPreTrainedModel)
     if appends_passage and (reads or args.datastore is None):
-        raise ValueError("--append_passage needs a --datastore and an encoder that reads no passages itself")
+        found = f"{type(model).__name__} reads passages" if reads else "no datastore is given"
+        raise ValueError(
+            f"--append_passage needs a --datastore and an encoder that reads no passages itself, but {found}. Drop "
+            "--append_passage, or add what it needs."
+        )
     if args.datastore is None:
         if method in METHODS and METHODS[method].reads_passages:
             raise ValueError(
                 "--method rada needs a --datastore, but none is given. Build one with hf-domain build_datastore."
             )
         if args.passage_cache is not None:
-            raise ValueError(f"--passage_cache needs a --datastore, but {args.passage_cache} is given alone")
+            raise ValueError(
+                f"--passage_cache needs a --datastore, but {args.passage_cache} is given alone. Add --datastore, or "
+                "drop the cache."
+            )
         if reads:
             logger.warning("this model reads passages, but without a --datastore it works like its encoder")
         return None
@@ -209,7 +216,7 @@ def append_passages(
     comparison with runs that read the whole text would be unfair.
 
     Args:
-        splits: With `passage_ids`.
+        splits: Must have the column `passage_ids`.
         text_column: The text that the passage is appended to.
         tokenizer: A fast one, as datastores need.
         max_seq_length: Limit of text and passage together, with special tokens.

@@ -27,7 +27,6 @@ def describe_source(
 
     Args:
         model: A RADA; its passage encoder counts, which is the copy if `passage_encoder` is "frozen".
-        tokenizer: Its tokenizer.
         passages_fingerprint: `datastore.fingerprint`.
 
     Returns:

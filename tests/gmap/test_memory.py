@@ -213,7 +213,7 @@ def test_interrupted_computation_over_an_old_cache(tokenizer, tmp_path, monkeypa
             open_memory_cache(tmp_path, other, dataset)
     new = cache_memory_states(other, dataset, tmp_path)
     assert not torch.equal(new[0], before[0])
-    assert all(torch.equal(states, kept) for states, kept in zip(old, before, strict=True))  # who reads goes on reading
+    assert all(torch.equal(states, kept) for states, kept in zip(old, before, strict=True))  # still readable
 
 
 def test_damaged_files(tokenizer, tmp_path):
