@@ -3,23 +3,42 @@
 import math
 import shlex
 import statistics
-from pathlib import Path
+
+import numpy as np
 
 from hf_domain.comparison.curves import say_price, say_where_rows_pay
 from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.race import describe_left
 from hf_domain.comparison.scores import count_examples
-from hf_domain.comparison.statistics import POWER, Difference, count_needed_seeds, find_visible_difference
+from hf_domain.comparison.statistics import (
+    CONFIDENCE,
+    POWER,
+    Difference,
+    average_tasks,
+    count_needed_seeds,
+    find_visible_difference,
+)
 from hf_domain.comparison.summary import START, Report
 from hf_domain.methods import BASELINE, NO_ADAPTATION
+
+# An extrapolation of a curve ends at this many doublings of its largest budget.
+MOST_DOUBLINGS = 4
+# Rows that the answer names by their validation scores.
+LEADERS = 4
 
 
 def answer(report: Report) -> list[str]:
     """Return the first sentences of a report: the answer, then its limits."""
     left = describe_left(report.plan.get("left", {}), report.titles)
-    limits = [left, describe_unlearned(report), describe_failures(report), describe_power(report)]
+    limits = [left, describe_unlearned(report), describe_unjudged(report), describe_failures(report)]
+    limits += [describe_power(report), describe_validation(report)]
     lines = [] if count_unlearned(report) == count_runs(report) else [*recommend(report), describe_models(report)]
-    return [line for line in (*lines, *limits) if line]
+    return [line for line in (describe_missing(report), *lines, *limits) if line]
+
+
+def is_command(line: str) -> bool:
+    """Return whether a line of the answer is a command."""
+    return line.startswith("hf-domain ")
 
 
 def recommend(report: Report) -> list[str]:
@@ -28,13 +47,14 @@ def recommend(report: Report) -> list[str]:
     if chosen is None:
         return []
     curves = say_where_rows_pay(report), say_price(report)
-    return [*lines, *curves, describe_costs(chosen, report), describe_command(chosen, report)]
+    costs = describe_costs(chosen, report)
+    return [*lines, *curves, describe_floors(chosen, report), costs, *list_command_lines(chosen, report)]
 
 
 def choose(report: Report) -> tuple[str | None, list[str]]:
     """Choose the method to use, and say why; None if no row learned."""
     titles, learned = report.titles, [m for m in report.titles if any(report.scores[m].values())]
-    learned = [m for m in learned if not report.unlearned[m]]
+    learned = [m for m in learned if not report.unlearned[m] and m not in report.unjudged]
     rivals = {own: d for (own, other), d in report.decisions.items() if other == BASELINE and d and own in learned}
     better = {own: d for own, d in rivals.items() if d.is_sure and d.mean > 0}
     adapted = rivals.get(NO_ADAPTATION)
@@ -53,7 +73,8 @@ def choose(report: Report) -> tuple[str | None, list[str]]:
         chosen = min(rows, key=lambda method: sum(get_training_seconds(report, method)))
         cheapest = "no row is surely better, and it costs the least"
         reason = cheapest if len(learned) > 1 else "it is the only row whose runs all learned"
-        lines = [f"Nothing is decided. Use {titles[chosen]}: {reason}.", describe_largest(rivals, report)]
+        lines = [f"Nothing is decided. Use {titles[chosen]}: {reason}."]
+        lines += [describe_largest(rivals, report), describe_tokens(rivals, report)]
     return chosen, lines
 
 
@@ -97,6 +118,47 @@ def describe_largest(rivals: dict[str, Difference], report: Report) -> str:
     return f"{text}More {kind} would not show it: take larger test sets, or more tasks."
 
 
+def describe_tokens(rivals: dict[str, Difference], report: Report) -> str:
+    """Say how many more tokens would decide about the largest difference, by its growth over the budgets so far."""
+    tokens = [at.plan["budget"]["tokens"] for at in (*report.smaller, report)]
+    if not rivals or tokens[-1] is None:
+        return ""
+    if len(tokens) < 2:
+        more = f"[{tokens[-1]}, {2 * tokens[-1]}, {5 * tokens[-1]}]"
+        return f"Whether more tokens would decide, a curve shows: `budget: {{tokens: {more}}}`."
+    own, title = max(rivals, key=lambda name: rivals[name].mean), report.titles[BASELINE]
+    growth = measure_growth(own, report)
+    needed = find_threshold(rivals[own], len(report.decisions))
+    if growth is None or needed is None:
+        return ""
+    slope, low, high = growth
+    text = f"Its difference to {title} changes by {slope:+.1f} points with each doubling of the tokens"
+    text += f" (95 % interval over the test examples {low:+.1f} to {high:+.1f})"
+    if low <= 0:
+        return f"{text}: that more tokens would decide is not shown."
+    doublings = (needed - rivals[own].mean) / slope
+    if doublings > MOST_DOUBLINGS:
+        return f"{text}: at this rate {2**MOST_DOUBLINGS} times the tokens would not decide."
+    return f"{text}: at this rate about {tokens[-1] * 2 ** max(doublings, 0):,.0f} tokens would decide."
+
+
+def measure_growth(own: str, report: Report) -> tuple[float, float, float] | None:
+    """Return how much the difference of a row to the baseline grows with each doubling of the tokens.
+
+    Returns:
+        The slope of a line through the differences at all budgets, and its 95 % interval over the test examples; None
+        if a budget has no results of both rows.
+    """
+    reports = [*report.smaller, report]
+    rows = [at.draws.get(name, {}) for at in reports for name in (own, BASELINE)]
+    if not (tasks := [task for task in report.plan["tasks"] if all(row.get(task) for row in rows)]):
+        return None
+    differences = [average_tasks(at.draws[own], tasks) - average_tasks(at.draws[BASELINE], tasks) for at in reports]
+    tokens = np.log2([at.plan["budget"]["tokens"] for at in reports])
+    slopes = np.polyfit(tokens, np.array(differences), 1)[0]
+    return slopes[0], *np.quantile(slopes[1:], [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+
+
 def describe_costs(method: str, report: Report) -> str:
     """Return a sentence on the costs of a method's encoder, and on what it forgets."""
     costs = report.costs[method]
@@ -109,7 +171,7 @@ def describe_costs(method: str, report: Report) -> str:
     if preparation:
         parts.append(f"{preparation:,.0f} s of preparation")
     if "fine-tuning s" in costs:
-        parts.append(f"{costs['fine-tuning s']:,.0f} s for each fine-tuning")
+        parts.append(f"{costs['fine-tuning s']:,.0f} s for each {name_scoring(report)}")
     text = f"It costs {', '.join(parts)}." if parts else ""
     general = report.plan["general"]
     start = report.losses.get(START, {}).get(general)
@@ -123,22 +185,48 @@ def describe_costs(method: str, report: Report) -> str:
     return f"{text} It {verb} general text: the masked-LM loss goes from {start:.3f} to {loss:.3f}.".strip()
 
 
+def name_scoring(report: Report) -> str:
+    """Return what scores an encoder."""
+    return "probe" if report.plan["evaluation"] == "probe" else "fine-tuning"
+
+
 def get_training_seconds(report: Report, method: str) -> tuple[float, float]:
     """Return the seconds of pre-training and of preparation."""
     costs = report.costs[method]
     return costs.get("pre-training s", 0.0), costs.get("preparation s", 0.0)
 
 
-def describe_command(method: str, report: Report) -> str:
-    """Return the command that trains a method, to run in the folder of the plan."""
-    return f"The command: {shlex.join(report.commands[method])}" if report.commands[method] else ""
+def list_command_lines(method: str, report: Report) -> list[str]:
+    """Return the commands that make a method's encoder from the plan's, to run in the folder of the plan."""
+    if not (commands := report.commands[method]):
+        return []
+    texts = {f"{report.plan['root']}/texts/{task}.txt": task for task in report.plan["tasks"]}
+    task = next((texts[part] for command in commands for part in command if part in texts), None)
+    own = "" if task is None else f" Each task has an encoder of its own, which reads its training texts; here {task}."
+    return [
+        f"To train it from the plan's encoder, run in the folder of {report.plan['path']}:{own}",
+        *map(shlex.join, commands),
+    ]
+
+
+def describe_floors(method: str, report: Report) -> str:
+    """Say on which tasks a floor, which trains nothing, scores more than a method."""
+    parts = []
+    for task, seeds in report.scores[method].items():
+        floors = {name: row[task] for name, row in report.floors.items() if task in row}
+        if (
+            seeds
+            and floors
+            and floors[best := max(floors, key=lambda name: floors[name])] > (own := statistics.mean(seeds.values()))
+        ):
+            parts.append(f"on {task} the {best} scores {floors[best]:.1f} and {report.titles[method]} {own:.1f}")
+    return f"Without any training, {'; '.join(parts)}." if parts else ""
 
 
 def describe_models(report: Report) -> str:
     """Return where the fine-tuned models with the best validation scores are; they do not depend on the answer."""
-    home = Path(report.plan["path"]).stem
     models = [
-        f"{home}/steps/{run.step.address} for {task} ({report.titles[str(run.step.method)]})"
+        f"{report.plan['root']}/steps/{run.step.address} for {task} ({report.titles[str(run.step.method)]})"
         for task, run in report.models.items()
     ]
     return f"Best fine-tuned model by validation: {', '.join(models)}." if models else ""
@@ -162,22 +250,70 @@ def foresee_power(plan: Plan) -> str:
 
 def describe_power(report: Report) -> str:
     """Return which difference the results could show, given their errors."""
-    from scipy.stats import norm, t
-
-    visible = []
-    for difference in report.decisions.values():
-        if difference is not None and difference.p is not None and difference.high is not None:
-            error = (difference.high - difference.mean) / t.ppf(0.975, difference.freedom)
-            threshold = t.ppf(1 - 0.025 / len(report.decisions), difference.freedom)
-            visible.append((threshold + norm.ppf(POWER)) * error)
-    if not visible:
-        return ""
-    points = statistics.median(visible)
+    found = [find_threshold(d, len(report.decisions)) for d in report.decisions.values() if d is not None]
+    visible = [points for points in found if points is not None]
+    points = statistics.median(visible) if visible else 0.0
     return (
         f"This plan shows a true difference of {points:.1f} points in 9 of 10 cases; a smaller one may stay hidden."
         if math.isfinite(points) and points > 0
         else ""
     )
+
+
+def find_threshold(difference: Difference, comparisons: int) -> float | None:
+    """Return the points that a difference with this error shows in 9 of 10 cases; None without a test."""
+    from scipy.stats import norm, t
+
+    if difference.p is None or difference.high is None:
+        return None
+    error = (difference.high - difference.mean) / t.ppf(0.975, difference.freedom)
+    return float((t.ppf(1 - 0.025 / comparisons, difference.freedom) + norm.ppf(POWER)) * error)
+
+
+def describe_missing(report: Report) -> str:
+    """Say which results are still missing: the answer may change."""
+    if not report.missing:
+        return ""
+    titles, planned = report.titles, report.plan["methods"]
+    empty = [m for m in report.missing if not any(report.scores[m].values())]
+    parts = [f"{len(empty)} of {len(planned)} rows"] if empty else []
+    started = {m: tasks for m, tasks in report.missing.items() if m not in empty}
+    shared = [task for task in report.plan["tasks"] if started and all(task in tasks for tasks in started.values())]
+    parts += [f"the task {task}" for task in shared if len(started) > 1]
+    rest = {m: [t for t in tasks if len(started) < 2 or t not in shared] for m, tasks in started.items()}
+    parts += [f"{titles[m]} on {', '.join(tasks)}" for m, tasks in rest.items() if tasks]
+    return f"This comparison is not finished: results are missing for {'; '.join(parts)}. The answer may change."
+
+
+def describe_unjudged(report: Report) -> str:
+    """Say which rows a probe cannot judge."""
+    parts = [f"{report.titles[own]} (the states of {report.titles[start]})" for own, start in report.unjudged.items()]
+    return (
+        f"A probe cannot judge {', '.join(parts)}: it reads the states of the encoder, and this training leaves them "
+        "unchanged. Fine-tune to judge it."
+        if parts
+        else ""
+    )
+
+
+def describe_validation(report: Report) -> str:
+    """Say which rows lead on the validation sets, from which rows for a further comparison may be chosen."""
+    ranked = rank_validation(report)
+    if report.plan["evaluation"] != "probe" or len(ranked) < 2:
+        return ""
+    first = [f"{report.titles[method]} {mean:.1f}" for method, mean in ranked[:LEADERS]]
+    return (
+        f"On the validation sets these rows lead: {', '.join(first)}. Choose rows for another comparison on the same "
+        "tasks by these scores only: a choice by test scores makes the next test scores too good."
+    )
+
+
+def rank_validation(report: Report) -> list[tuple[str, float]]:
+    """Return the rows with their mean scores on validation, the best first; of those with scores on the most tasks."""
+    rows = {m: row for m, row in report.validation.items() if row and m not in report.unjudged}
+    tasks = max(rows.values(), key=len, default={}).keys()
+    means = {method: statistics.mean(row.values()) for method, row in rows.items() if row.keys() == tasks}
+    return sorted(means.items(), key=lambda item: -item[1])
 
 
 def count_runs(report: Report) -> int:

@@ -30,12 +30,12 @@ from hf_domain.comparison.runner import (
     make_result,
     run_command,
     run_on_cluster,
+    write_step_text,
 )
 from hf_domain.comparison.step_checks import check_encoders, check_flags
 from hf_domain.comparison.steps import Step
 from hf_domain.files import lock_folder, write_json
 
-# Flags of folders that several steps fill: one at a time.
 # Kinds of steps that need no GPU.
 WITHOUT_GPU = ("vocabulary", "datastore", "average")
 SECONDS_BETWEEN_LOOKS = 1.0
@@ -97,6 +97,9 @@ def gather_results(plan: Plan, output_dir: Path) -> None:
     jobs = list_jobs(plan, output_dir)
     if not (results := find_results(output_dir, {job.name: job.address for job in jobs})):
         raise FileNotFoundError(f"{output_dir} has no results of the plan {plan.path}. Run the comparison first.")
+    for step in [job.step for job in jobs if job.name in results]:
+        if not (output_dir / "texts" / f"{step.task}.txt").is_file():
+            write_step_text(step, plan, output_dir)  # the commands of the answer read it
     write_plan_file(plan, jobs, results, output_dir)
 
 

@@ -10,14 +10,14 @@ The test set takes no part: predictions for it are dropped before anything is co
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from hf_domain.comparison.descriptions import Job
 from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.results import Result
 from hf_domain.comparison.statistics import ALPHA, Draws, average_tasks, compare
-from hf_domain.comparison.summary import draw_runs, gather_runs
+from hf_domain.comparison.summary import draw_runs, gather_runs, hide_tests
 from hf_domain.methods import BASELINE, NO_ADAPTATION
 
 
@@ -60,9 +60,8 @@ def find_left(plan: Plan, jobs: Sequence[Job], results: Mapping[str, Result]) ->
 
 def draw_validation(plan: Plan, results: Sequence[Result]) -> dict[str, Draws]:
     """Return the scores of the rows on resampled validation sets; nothing of the test sets is left in the results."""
-    blind = [replace(result, predictions=result.validation, score=None) for result in results if result.is_done]
     tasks: dict[str, Any] = {name: {"folds": task.folds} for name, task in plan.tasks.items()}
-    runs = gather_runs({"tasks": tasks}, [result for result in blind if result.predictions is not None])
+    runs = gather_runs({"tasks": tasks}, hide_tests(results))
     return draw_runs([*runs.values()], [*tasks])
 
 

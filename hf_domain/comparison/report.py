@@ -1,14 +1,17 @@
 """Write the report of a comparison, only from its result files: Markdown with pictures, and an HTML page."""
 
 import html
+import math
+import os
 import statistics
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from hf_domain.comparison.answer import answer, format_p
+from hf_domain.comparison.answer import answer, format_p, is_command, name_scoring, rank_validation
 from hf_domain.comparison.curves import make_curve_table, make_label_table
 from hf_domain.comparison.figures import draw
 from hf_domain.comparison.models import find_models
@@ -20,6 +23,7 @@ from hf_domain.files import read_json, write_json, write_text
 from hf_domain.methods import BASELINE
 
 PAGE = Path(__file__).with_name("report_page.html")
+VALIDATION = "Validation scores"
 CAPTIONS = {
     "differences": "Differences to DAPT with 95 % intervals; filled points are significant",
     "curves": "Gain over no adaptation, by the budget",
@@ -37,7 +41,10 @@ def write_report(output_dir: Path) -> Report:
     """
     if not (output_dir / "plan.json").is_file() or not (results := read_results(output_dir)):
         raise FileNotFoundError(f"{output_dir} must contain results, but has none. Run the comparison first.")
-    report = replace(read_report(read_json(output_dir / "plan.json"), results), models=find_models(output_dir, results))
+    plan = read_json(output_dir / "plan.json")
+    home = output_dir.resolve()
+    plan["root"] = os.path.relpath(home, (home / plan["folder"]).resolve())
+    report = replace(read_report(plan, results), models=find_models(output_dir, results))
     figures = draw(report, output_dir)
     tables = make_tables(report)
     write_text(output_dir / "report.md", make_markdown(report, tables, [f"{name}.png" for name in figures]))
@@ -61,7 +68,8 @@ def format_decision(own: str, other: str, difference: Difference | None) -> dict
 
 def make_tables(report: Report) -> dict[str, pd.DataFrame]:
     """Return the tables of the report: means over tasks, scores, costs and masked-LM losses."""
-    titles = report.titles
+    empty = list_empty(report)
+    titles = {method: title for method, title in report.titles.items() if method not in empty}
     means = pd.DataFrame.from_dict({titles[m]: format_means(report, m) for m in titles}, orient="index")
     scores = pd.DataFrame(
         {
@@ -73,19 +81,38 @@ def make_tables(report: Report) -> dict[str, pd.DataFrame]:
     )
     for name, row in report.floors.items():
         scores.loc[name] = [f"{row[task]:.1f}" if task in row else "" for task in report.plan["tasks"]]
-    costs = pd.DataFrame.from_dict({titles[m]: row for m, row in report.costs.items()}, orient="index")
+    costs = pd.DataFrame.from_dict({titles[m]: report.costs[m] for m in titles}, orient="index")
     costs = costs.map(lambda value: "" if pd.isna(value) else f"{value:,.0f}" if value >= 100 else f"{value:.1f}")
     if "inference ms" in costs:
-        of_cached = costs.index.isin([titles[method] for method in report.cached]) & (costs["inference ms"] != "")
+        of_cached = costs.index.isin([report.titles[m] for m in report.cached]) & (costs["inference ms"] != "")
         costs.loc[of_cached, "inference ms"] += " (cached)"
+    costs = costs.rename(columns={"fine-tuning s": f"{name_scoring(report)} s"})
     losses = pd.DataFrame.from_dict(report.losses, orient="index")
     losses = losses.map(lambda value: "" if pd.isna(value) else f"{value:.3f}")
     of_others = losses.index.isin(report.other_tokens)
     losses[of_others] = losses[of_others].map(lambda cell: cell and f"{cell} (own tokens)")
     curve = {"Means by the budget": make_curve_table(report)} if report.smaller else {}
     curve |= {"Means by the training examples": make_label_table(report)} if report.fewer_labels else {}
-    last = {"Scores": scores, "Costs": costs, "Masked-LM loss on held-out text": losses}
+    curve = {name: table.loc[[*titles.values()]] for name, table in curve.items()}
+    chosen = {VALIDATION: make_validation_table(report)} if any(report.validation.values()) else {}
+    last = {"Scores": scores, **chosen, "Costs": costs, "Masked-LM loss on held-out text": losses}
     return {"Means over the tasks": means.loc[:, (means != "").any()]} | curve | last
+
+
+def list_empty(report: Report) -> list[str]:
+    """List the rows that have not run yet; none if that is all."""
+    empty = [method for method in report.missing if not any(report.scores[method].values())]
+    return empty if len(empty) < len(report.titles) else []
+
+
+def make_validation_table(report: Report) -> pd.DataFrame:
+    """Return the scores on the validation sets, the best mean first; rows without all of them stand at the end."""
+    ranked = dict(rank_validation(report))
+    rows = {method: row for method, row in report.validation.items() if row}
+    order = sorted(rows, key=lambda method: -ranked.get(method, -math.inf))
+    values = [{"mean": ranked.get(method), **rows[method]} for method in order]
+    table = pd.DataFrame(values, [report.titles[method] for method in order], ["mean", *report.plan["tasks"]])
+    return table.map(lambda value: "" if pd.isna(value) else f"{value:.1f}")
 
 
 def format_means(report: Report, method: str) -> dict[str, str]:
@@ -97,6 +124,8 @@ def format_means(report: Report, method: str) -> dict[str, str]:
         if means
         else say_nothing(report, method)
     }
+    if method in report.unjudged:
+        row["mean"] += f", not judged: the states of {report.titles[report.unjudged[method]]}"
     pairs = {other: difference for (own, other), difference in report.decisions.items() if own == method}
     counterpart = next((other for other in pairs if other != BASELINE), None)
     new_task = ""
@@ -186,6 +215,12 @@ def explain(report: Report) -> str:
         if (rates := report.plan["learning_rates"])
         else "",
         "" if pretrained > 1 else "Each encoder was trained once: another seed of pre-training may change the order.",
+        f"{VALIDATION}: choose rows for another comparison by these scores, not by those on the test sets."
+        if any(report.validation.values())
+        else "",
+        f"Without results so far, and left out: {', '.join(report.titles[method] for method in empty)}."
+        if (empty := list_empty(report))
+        else "",
         "(cached) inference read states of the memory or the passages from a cache. Preparation expands a vocabulary "
         "or builds a datastore. Masked-LM losses are comparable only under one vocabulary; losses with (own tokens) "
         "have another vocabulary and are left out of the plots.",
@@ -199,8 +234,11 @@ def explain(report: Report) -> str:
 def make_markdown(report: Report, tables: dict[str, pd.DataFrame], pictures: list[str]) -> str:
     """Return the report as Markdown."""
     parts = [f"# Comparison: {escape_cell(name_encoder(report))}"]
-    if lines := answer(report):
-        parts += [f"**{escape_cell(lines[0])}**", *map(escape_cell, lines[1:])]
+    for number, (is_code, lines) in enumerate(groupby(answer(report), is_command)):
+        texts = [*lines] if is_code else [*map(escape_cell, lines)]
+        if number == 0:
+            texts[0] = f"**{texts[0]}**"
+        parts += ["\n".join(["```bash", *texts, "```"])] if is_code else texts
     parts += [f"## {title}\n\n{format_markdown_table(table)}" for title, table in tables.items()]
     parts.insert(-len(tables) + 1, explain(report))
     parts += [f"![{CAPTIONS[Path(name).stem]}]({name})" for name in pictures]
@@ -236,7 +274,7 @@ def make_html(report: Report, tables: dict[str, pd.DataFrame], figures: dict[str
     template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(PAGE.read_text(encoding="utf-8"))
     page = template.render(
         title=f"Comparison: {name_encoder(report)}",
-        answer=answer(report),
+        answer=[(is_code, [*lines]) for is_code, lines in groupby(answer(report), is_command)],
         tables={name: table.to_html(escape=True, border=0) for name, table in tables.items()},
         explanation=explain(report),
         captions={name: CAPTIONS[name] for name in figures},

@@ -146,8 +146,10 @@ def describe_plan(
 
 def list_titles(plan: Plan) -> dict[str, str]:
     """Return the titles of the rows by the names of the methods."""
-    titles = {name: plan.get_recipe(name).title for name in plan.methods}
-    for name, method in plan.methods.items():
-        titles[name] += "" if method.recipe == name else f" ({name})"
-        titles[name] += "" if method.after is None else f", after {method.after}"
-    return titles
+
+    def name_row(name: str) -> str:
+        method, title = plan.methods[name], plan.get_recipe(name).title
+        own = "" if method.recipe == name else f" ({name})"
+        return f"{title}{own}" if method.after is None else f"{title}{own} after {name_row(method.after)}"
+
+    return {name: name_row(name) for name in plan.methods}

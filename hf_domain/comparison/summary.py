@@ -9,12 +9,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from hf_domain.comparison.default_flags import CACHES, CHECKPOINTS, TRAINER_OPTIONS
+from hf_domain.comparison.commands import list_commands
+from hf_domain.comparison.default_flags import CACHES
 from hf_domain.comparison.results import Description, Result
 from hf_domain.comparison.scores import join_predictions
 from hf_domain.comparison.statistics import Difference, Draws, Run, compare, compare_rows, draw_scores
 from hf_domain.comparison.steps import list_suffixes
-from hf_domain.methods import BASELINE, NO_ADAPTATION
+from hf_domain.methods import BASELINE, METHODS, NO_ADAPTATION
+from hf_domain.recipes import RECIPES
 
 START = "the encoder as it was"
 
@@ -35,7 +37,7 @@ class Report:
         losses: Masked-LM losses by title of the encoder and corpus.
         other_tokens: Titles of encoders with another vocabulary than the plan's encoder; losses are not comparable.
         cached: Methods whose predictions read states from a cache.
-        commands: The command that trains a method's encoder, or fine-tunes it if there is nothing to train.
+        commands: The commands that make a method's encoder, see `list_commands`.
         failed: Steps without a result -> the reason.
         codes: Digest of the code -> the results it made.
         minutes: Minutes of each pre-training.
@@ -44,6 +46,9 @@ class Report:
         smaller: Summaries at the smaller budgets, in order.
         fewer_labels: Share of the training examples -> the summary with it.
         models: For each task the fine-tuning with the best validation score, if its model was kept.
+        unjudged: Rows that a probe cannot judge -> the row whose predictions they share, see `find_unjudged`.
+        missing: The tasks without all of their results, by the row that they are missing for.
+        validation: Scores on the validation sets by method and task, in percent.
     """
 
     plan: dict[str, Any]
@@ -57,7 +62,7 @@ class Report:
     losses: dict[str, dict[str, float]]
     other_tokens: set[str]
     cached: set[str]
-    commands: dict[str, list[str]]
+    commands: dict[str, list[list[str]]]
     failed: dict[str, str]
     codes: dict[str, list[str]]
     minutes: list[float]
@@ -66,6 +71,9 @@ class Report:
     smaller: list["Report"] = field(default_factory=list)
     fewer_labels: dict[float, "Report"] = field(default_factory=dict)
     models: Mapping[str, Result] = field(default_factory=dict)
+    unjudged: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, list[str]] = field(default_factory=dict)
+    validation: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
     def titles(self) -> dict[str, str]:
@@ -80,7 +88,13 @@ def say_nothing(report: Report, method: str) -> str:
 
 
 def read_report(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
-    """Summarize the results at the largest budget and with all labels, including summaries of smaller ones."""
+    """Summarize the results at the largest budget and with all labels, including summaries of smaller ones.
+
+    Args:
+        plan: Written by `describe_plan`; `root` may be the folder of the comparison, relative to the plan's.
+        results: By the names of the steps.
+    """
+    plan = {"root": Path(plan["path"]).stem, **plan}
     whole = {name: result for name, result in results.items() if result.step.labels is None}
     report = read_rungs(plan, whole)
     fewer = {}
@@ -130,7 +144,10 @@ def read_budget(
             floors[name][task] = score
         if not run.did_learn:
             unlearned[method][task].append(seeds)
-    draws = draw_runs(list(runs.values()), list(plan["tasks"]))
+    unjudged = find_unjudged(plan, runs)
+    # Of rows that are not judged no difference is computed; Holm's correction counts them all the same.
+    judged = [run for (method, _, _), run in runs.items() if method not in unjudged]
+    draws = draw_runs(judged, list(plan["tasks"]))
     stable = [method for method, tasks in unlearned.items() if not tasks]
     evaluations = read_evaluations(plan, done)
     codes: dict[str, list[str]] = defaultdict(list)
@@ -148,13 +165,80 @@ def read_budget(
         read_losses(evaluations),
         find_other_tokens(evaluations),
         {name for (name, _, _), run in runs.items() if {*CACHES} & run.step.flags.keys()},
-        {method: list_command(method, plan, done) for method in plan["titles"]},
+        {method: list_commands(method, plan, done, starts) for method in plan["titles"]},
         {name: result.error for name, result in results.items() if not result.is_done},
         dict(codes),
         [r.seconds / 60 for r in done if r.step.kind == "pretraining" and r.seconds is not None],
         draws,
         {task: max(int(run.metrics.get("train_samples", 0)), 0) for (_, task, _), run in runs.items()},
+        unjudged=unjudged,
+        missing=find_missing(plan, list(results.values())),
+        validation=score_validation(plan, done),
     )
+
+
+def find_unjudged(plan: dict[str, Any], runs: Mapping[tuple[str, str, str], Result]) -> dict[str, str]:
+    """Return the rows that a probe cannot judge, with the row whose states they have.
+
+    A method that trains weights beside a frozen encoder, such as VarMAE, may leave the states that a probe reads as
+    they are. All predictions are then equal to those of the row that it starts from.
+    """
+    found = {}
+    for method, options in plan["methods"].items():
+        trained, start = RECIPES[options["recipe"]].method, options["after"] or NO_ADAPTATION
+        if plan["evaluation"] != "probe" or trained is None or METHODS[trained].keeps_encoder:
+            continue
+        predicted: dict[str, dict[str, Any]] = {method: {}, start: {}}
+        for (name, task, _), run in runs.items():
+            if name in predicted:
+                predicted[name][task] = run.predictions
+        if predicted[method] and predicted[method].items() <= predicted[start].items():
+            found[method] = start
+    return found
+
+
+def find_missing(plan: dict[str, Any], results: list[Result]) -> dict[str, list[str]]:
+    """Return the tasks that lack results, also failed ones, by row; rows that left a race lack nothing."""
+    counts: dict[tuple[str, str], int] = defaultdict(int)
+    pretrained = set()
+    for step in [result.step for result in results if result.step.kind == "fine_tuning"]:
+        counts[str(step.method), str(step.task)] += 1
+        pretrained |= {step.method} if step.pretraining_seed is not None else set()
+    planned = plan.get("steps", {})
+    missing = {}
+    for method, options in plan["methods"].items():
+        if method in plan.get("left", {}):
+            continue
+        seeds = 1 if plan["evaluation"] == "probe" else len(plan["seeds"])
+        seeds *= len(plan["pretraining_seeds"]) if method in pretrained else 1
+        lacking = [
+            task
+            for task, own in plan["tasks"].items()
+            if (options["tasks"] is None or task in options["tasks"])
+            and counts[method, task] < seeds * (own["folds"] or 1)
+            and (own["folds"] is None or any(name.startswith(f"{method}-{task}-fold1") for name in planned))
+        ]
+        if lacking:
+            missing[method] = lacking
+    return missing
+
+
+def hide_tests(results: Iterable[Result]) -> list[Result]:
+    """Return results with the predictions for the validation sets in the place of those for the test sets."""
+    blind = [replace(result, predictions=result.validation, score=None) for result in results if result.is_done]
+    return [result for result in blind if result.predictions is not None]
+
+
+def score_validation(plan: dict[str, Any], done: list[Result]) -> dict[str, dict[str, float]]:
+    """Return the mean scores on the validation sets by method and task; nothing of the test sets is read."""
+    scores: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for (method, task, _), run in gather_runs(plan, hide_tests(done)).items():
+        assert run.predictions is not None
+        scores[method, task].append(run.predictions.score().compute())
+    found: dict[str, dict[str, float]] = {method: {} for method in plan["titles"]}
+    for (method, task), values in scores.items():
+        found[method][task] = statistics.mean(values)
+    return found
 
 
 def gather_runs(plan: dict[str, Any], done: list[Result]) -> dict[tuple[str, str, str], Result]:
@@ -210,28 +294,6 @@ def compare_with_start(draws: Mapping[str, Draws]) -> dict[str, Difference]:
     return {method: gain for method, gain in gains.items() if gain is not None}
 
 
-def list_command(method: str, plan: dict[str, Any], done: list[Result]) -> list[str]:
-    """Return the command of a method, with its training options; empty if none has run yet."""
-    made = [r for r in done if r.step.method == method and r.step.kind in ("pretraining", "average", "fine_tuning")]
-    if not made:
-        return []
-    # The encoder's command, if the method makes one; the first seed has the plain name.
-    result = min(made, key=lambda result: (result.step.kind == "fine_tuning", len(result.step.name)))
-    step, arguments = result.step, ["hf-domain", result.step.command]
-    left_out = {*TRAINER_OPTIONS, *CHECKPOINTS, "output_dir", "max_eval_samples", *CACHES}
-    for name, value in step.flags.items():
-        if name not in left_out:
-            values = map(str, value if isinstance(value, list) else [value])
-            local = ("steps/", "texts/")
-            arguments += [
-                f"--{name}",
-                *(f"{Path(plan['path']).stem}/{item}" if item.startswith(local) else item for item in values),
-            ]
-    if step.kind == "fine_tuning" and plan["learning_rates"]:
-        arguments += ["--learning_rate", str(result.metrics["learning_rate"])]
-    return [*arguments, "--output_dir", method]
-
-
 def read_costs(method: str, plan: dict[str, Any], done: list[Result], starts: Mapping[str, Result]) -> dict[str, float]:
     """Return the costs of a method: mean costs of its encoders with all that they start from, and of their use.
 
@@ -244,6 +306,8 @@ def read_costs(method: str, plan: dict[str, Any], done: list[Result], starts: Ma
     encoders = [r for r in done if r.step.method == method and r.step.kind in ("pretraining", "average")]
     runs = [r for r in done if r.step.method == method and r.step.kind == "fine_tuning"]
     chains = [list_chain(encoder, starts) for encoder in encoders]
+    if not encoders and not runs:
+        return {}
     costs = {}
     for name, values in (
         ("preparation s", [result.seconds for result in find_preparation(method, done)]),
@@ -273,13 +337,14 @@ def sum_known(values: Iterable[float | None]) -> float | None:
 
 
 def list_chain(encoder: Result, starts: Mapping[str, Result]) -> list[Result]:
-    """List an encoder's result and those of all encoders and parts of trunks that it was trained from."""
+    """List an encoder's result and those of all that it was trained from; empty if one of them is missing."""
     found: dict[str, Result] = {}
     needed = [encoder.step.address]
     while needed:
         address = needed.pop()
-        result = starts.get(address)
-        if address not in found and result is not None and result.step.kind in ("pretraining", "average", "trunk"):
+        if (result := starts.get(address)) is None:
+            return []
+        if address not in found and result.step.kind in ("pretraining", "average", "trunk"):
             found[address] = result
             needed += result.step.needs
     return [*found.values()]

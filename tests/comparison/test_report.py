@@ -51,7 +51,7 @@ def test_losses_of_other_tokens_are_marked_and_not_drawn(content, tmp_path, voca
     lines = (tmp_path / "plan" / "report.md").read_text().splitlines()
     for title, is_own in (
         ("AdaLM vocabulary + DAPT", True),
-        ("VarMAE (more), after adalm", True),
+        ("VarMAE (more) after AdaLM vocabulary + DAPT", True),
         ("fine-tuning only (mine)", True),
         ("DAPT", False),
     ):
