@@ -4,6 +4,7 @@ Every figure gives a row the same color. Names stand at their points: a legend o
 """
 
 import statistics
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,20 @@ from hf_domain.comparison.statistics import Difference
 from hf_domain.comparison.summary import START, Report
 from hf_domain.files import write_whole
 from hf_domain.methods import BASELINE, NO_ADAPTATION
+from hf_domain.recipes import RECIPES
 
 # Pixels of a PNG for one of the page: text of 12 points is read at half of the size.
 SCALE = 2
 # Names that fit beside points of one figure; the others are under the pointer.
 NAMED = 12
+# Panels beside each other.
+COLUMNS = 3
 MEAN = "mean of tasks"
-# The colors of Tableau 10, dark enough for text, then their lighter ones.
+# A color for each recipe, in the order of `RECIPES`: a method looks the same in every report. Dark enough for text.
 PALETTE = (
-    "#4e79a7", "#e15759", "#59a14f", "#b07aa1", "#f28e2b", "#76b7b2", "#9c755f", "#d37295", "#b6992d", "#499894",
-    "#79706e", "#86bcb6", "#a0cbe8", "#ff9d9a", "#8cd17d", "#d4a6c8", "#ffbe7d", "#fabfd2", "#d7b5a6", "#bab0ac",
+    "#5f6770", "#9c755f", "#c2542d", "#2f5fa8", "#8a6d00", "#3d8b40", "#8e4fa8", "#9aa100", "#0b7a75", "#b5179e",
+    "#d1495b", "#4a8fc7", "#7a5195", "#e07b00", "#a65a00", "#1b7f5c", "#c0306f", "#7d2147", "#a34d8f", "#264f73",
+    "#3f6f8f", "#5a5a9e", "#6b7f23", "#49652a", "#86731c", "#3b4a1a", "#6e4b2a",
 )  # fmt: skip
 
 
@@ -56,7 +61,10 @@ def make_figures(report: Report) -> dict[str, Any]:
     }
     figures = {name: make(report) for name, make in makers.items()}
     return {
-        name: figure.configure(font="sans-serif").configure_view(stroke=None).configure_axis(grid=False)
+        name: figure.configure(font="sans-serif")
+        .configure_view(stroke=None)
+        .configure_axis(grid=False, labelFontSize=12, titleFontSize=12)
+        .configure_header(labelFontSize=12)
         for name, figure in figures.items()
         if figure is not None
     }
@@ -95,7 +103,9 @@ def make_differences(report: Report) -> Any:
         ),
     ]
     chart = altair.layer(*layers, data=pd.DataFrame(rows)).properties(width=150, height=18 * len(titles) + 10)
-    return chart.facet(facet=altair.Facet("panel:N", sort=[*panels], title=None), columns=4)
+    # Rows of panels are not always full: each panel has an axis of its own.
+    panel = altair.Facet("panel:N", sort=[*panels], title=None)
+    return chart.facet(facet=panel, columns=COLUMNS).resolve_axis(x="independent")
 
 
 def describe_difference(report: Report, own: str, difference: Difference) -> dict[str, Any]:
@@ -131,19 +141,28 @@ def make_curves(report: Report) -> Any:
     for name in ("tokens", "seconds"):
         place = "place:Q" if name == "tokens" else "difference:Q"  # rows end at different seconds
         largest = max(row[name] for row in rows)
-        scale = altair.Scale(type="log", nice=False, domain=[min(row[name] for row in rows) / 1.1, 3 * largest])
+        ends = [min(row[name] for row in rows) / 1.1, 3 * largest]
+        budgets = sorted({row["tokens"] for row in rows}) if name == "tokens" else altair.Undefined
+        axis = altair.Axis(format=".3~s", values=budgets, tickCount=5, labelOverlap="greedy")
+        across = altair.X(
+            f"{name}:Q",
+            scale=altair.Scale(type="log", nice=False, domain=ends),
+            title=f"{name} of pre-training",
+            axis=axis,
+        )
         base = altair.Chart(pd.DataFrame(rows)).encode(
-            x=altair.X(f"{name}:Q", scale=scale, title=f"{name} of pre-training", axis=altair.Axis(format="~s")),
+            x=across,
             color=choose_colors(report),
             tooltip=["row:N", "tokens:Q", "seconds:Q", altair.Tooltip("difference:Q", format="+.1f"), "interval:N"],
         )
         title = f"points over {report.titles[NO_ADAPTATION]}"
         last = base.transform_filter("datum.last")
+        zero = pd.DataFrame({name: [ends[0], largest], "zero": [0, 0]})  # not through the names
         layers = (
-            altair.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color="grey").encode(y="zero:Q"),
+            altair.Chart(zero).mark_line(color="grey", strokeWidth=1).encode(x=across, y="zero:Q"),
             base.mark_rule(opacity=0.35).encode(y=altair.Y("low:Q", title=title), y2="high:Q"),
             base.mark_line(point=True).encode(y=altair.Y("difference:Q", title=title)),
-            last.mark_text(align="left", dx=10, fontSize=12).encode(y=altair.Y(place, title=title), text="row:N"),
+            *write_names(last, y=altair.Y(place, title=title)),
         )
         panels.append(altair.layer(*layers).properties(width=400, height=320))
     return altair.hconcat(*panels).resolve_scale(y="shared")
@@ -158,6 +177,16 @@ def place_names(rows: list[dict[str, Any]], key: str, spread: float) -> None:
     above = -float("inf")
     for row in sorted(rows, key=lambda row: row[key]):
         above = row["place"] = max(row[key], above + 0.05 * spread)
+
+
+def write_names(base: Any, **channels: Any) -> list[Any]:
+    """Return the names of rows on the right of their points, on a white ground: lines below must not cross them out."""
+    import altair
+
+    style: dict[str, Any] = {"align": "left", "dx": 10, "fontSize": 12}
+    ground = base.mark_text(**style, strokeWidth=4, strokeOpacity=0.9)
+    ground = ground.encode(text="row:N", stroke=altair.value("white"), **channels)
+    return [ground, base.mark_text(**style).encode(text="row:N", **channels)]
 
 
 def make_label_curves(report: Report) -> Any:
@@ -188,9 +217,7 @@ def make_label_curves(report: Report) -> Any:
     scales = altair.Scale(zero=False)
     layers = (
         base.mark_line(point=True).encode(y=altair.Y("score:Q", title=MEAN, scale=scales)),
-        base.transform_filter("datum.last")
-        .mark_text(align="left", dx=10, fontSize=12)
-        .encode(y=altair.Y("place:Q", title=MEAN, scale=scales), text="row:N"),
+        *write_names(base.transform_filter("datum.last"), y=altair.Y("place:Q", title=MEAN, scale=scales)),
     )
     return altair.layer(*layers).properties(width=560, height=320)
 
@@ -215,10 +242,13 @@ def make_costs(report: Report) -> Any:
     best = -float("inf")
     for row in sorted(rows, key=lambda row: (row["seconds"], -row["difference"])):
         row["is_best"], best = row["difference"] > best, max(best, row["difference"])
-    # Room for a name on the right.
-    scale = altair.Scale(domain=[0, 1.2 * max(row["seconds"] for row in rows) or 1.0], nice=False)
+    spread = max(row["high"] for row in rows) - min(row["low"] for row in rows)
+    place_names(rows if len(rows) <= NAMED else [row for row in rows if row["is_best"]], "difference", spread)
+    # Room for a name on the right, and for the points of what costs nothing beside the axis.
+    largest = max(row["seconds"] for row in rows) or 1.0
+    scale = altair.Scale(domain=[-0.03 * largest, 1.25 * largest], nice=False)
     base = altair.Chart(pd.DataFrame(rows)).encode(
-        x=altair.X("seconds:Q", title="seconds of pre-training", scale=scale),
+        x=altair.X("seconds:Q", title="seconds of pre-training", scale=scale, axis=altair.Axis(tickCount=6)),
         color=choose_colors(report),
         tooltip=[
             "row:N",
@@ -233,10 +263,10 @@ def make_costs(report: Report) -> Any:
     named = base if len(rows) <= NAMED else is_best
     layers = (
         altair.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color="grey").encode(y="zero:Q"),
-        is_best.mark_line(interpolate="step-after", strokeDash=[4, 3]).encode(y=gain, color=altair.value("grey")),
+        is_best.mark_line(strokeDash=[4, 3]).encode(y=gain, color=altair.value("grey")),
         base.mark_rule(opacity=0.5).encode(y=altair.Y("low:Q", title="points over DAPT"), y2="high:Q"),
         base.mark_point(filled=True, size=80, opacity=1).encode(y=gain),
-        named.mark_text(align="left", dx=8, dy=-8, fontSize=12).encode(y=gain, text="row:N"),
+        *write_names(named, y=altair.Y("place:Q", title="points over DAPT")),
     )
     return altair.layer(*layers).properties(width=560, height=320)
 
@@ -257,31 +287,48 @@ def make_forgetting(report: Report) -> Any:
             rows += [{"row": title, "forgotten": forgotten, **gain} for gain in gains]
     if not rows:
         return None
-    # Encoders of several corpora have titles of their own: their colors are those of this figure.
     base = altair.Chart(pd.DataFrame(rows)).encode(
         x=altair.X(
             "gained:Q", title="masked-LM loss gained on text of the domain", axis=altair.Axis(tickCount=8)
         ),
         y=altair.Y("forgotten:Q", title="lost on general text"),
-        color=choose_colors(report, titles=list(dict.fromkeys([*report.titles.values(), *report.losses]))),
+        color=choose_colors(report, others=report.losses),
         tooltip=[
             "row:N", "corpus:N", altair.Tooltip("gained:Q", format=".3f"), altair.Tooltip("forgotten:Q", format=".3f")
         ],
     )  # fmt: skip
-    names = base.mark_text(align="left", dx=8, fontSize=12).encode(text="row:N")
     layers = (
         altair.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color="grey").encode(y="zero:Q"),
         base.mark_point(filled=True, size=80, opacity=1),
-        *([names] if len(rows) <= NAMED else []),
+        *(write_names(base) if len(rows) <= NAMED else []),
     )
     return altair.layer(*layers).properties(width=560, height=320)
 
 
-def choose_colors(report: Report, channel: Any = None, titles: list[str] | None = None) -> Any:
-    """Return the colors of the rows, which are those of their place in the plan in every figure."""
+def choose_colors(report: Report, channel: Any = None, others: Iterable[str] = ()) -> Any:
+    """Return the colors of the rows.
+
+    Args:
+        report: Has the rows.
+        channel: Of altair; default its `Color`.
+        others: Titles that are not those of rows, such as encoders of one of several corpora.
+    """
     import altair
 
-    names = [*report.titles.values()] if titles is None else titles
-    colors = [PALETTE[number % len(PALETTE)] for number in range(len(names))]
-    scale = altair.Scale(domain=names, range=colors)
+    colors = pick_colors(report, others)
+    scale = altair.Scale(domain=[*colors], range=[*colors.values()])
     return (channel or altair.Color)("row:N", scale=scale, legend=None)
+
+
+def pick_colors(report: Report, others: Iterable[str] = ()) -> dict[str, str]:
+    """Return the color of each title: that of its recipe; of several rows with one recipe, the others get free ones."""
+    colors: dict[str, str] = {}
+    recipes = {method: options["recipe"] for method, options in report.plan["methods"].items()}
+    for method in sorted(report.titles, key=lambda method: method != recipes[method]):
+        own = PALETTE[[*RECIPES].index(recipes[method]) % len(PALETTE)]
+        if own not in colors.values():
+            colors[report.titles[method]] = own
+    for title in (*report.titles.values(), *others):
+        free = (color for color in reversed(PALETTE) if color not in colors.values())
+        colors.setdefault(title, next(free, PALETTE[len(colors) % len(PALETTE)]))
+    return colors
