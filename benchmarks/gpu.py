@@ -1,7 +1,7 @@
 """What training and inference cost on a GPU: every figure that needs one, in one command and one JSON file.
 
-    python benchmarks/gpu.py --output gpu.json        # under ten minutes on a GPU
-    python benchmarks/gpu.py --tiny --output cpu.json  # the same rows with tiny models, anywhere
+    python benchmarks/gpu.py --output gpu.json        # on a GPU: 46 rows of some seconds each
+    python benchmarks/gpu.py --tiny --output cpu.json  # tiny models, anywhere; not flex_attention or compiled rows
 
 Random weights of bert-base and modernbert-base size. A row is measured alone: it warms up, then repeats its step for
 `--seconds`. `tokens_per_second` does not count padding. `share_of_peak` divides the operations of a step, as torch
@@ -25,12 +25,14 @@ from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceC
 from hf_domain import (
     ExBertForMaskedLM,
     GMapConfig,
+    GMapForMaskedLM,
     GMapForSequenceClassification,
     RadaForSequenceClassification,
     VarMAEForMaskedLM,
 )
 from hf_domain.environment import describe_environment
 from hf_domain.files import write_json
+from hf_domain.lora import add_lora
 from hf_domain.training.padding_free import remove_padding
 from hf_domain.training.stock_models import decode_labeled_rows_only
 
@@ -38,6 +40,7 @@ ENCODERS = ("bert", "modernbert")  # their default sizes are those of bert-base 
 ATTENTIONS = ("eager", "sdpa", "flash_attention_2", "flex_attention")
 MASK_SHARE, PASSAGES = 0.15, 5
 TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+NEW_ENTRIES = 8_000  # of AdaLM's expanded vocabulary
 STUDENT = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -65,11 +68,18 @@ def make_config(encoder: str, args: argparse.Namespace, **sizes: Any) -> Any:
     return config
 
 
-def make_masked_lm(method: str, encoder: str, attention: str, args: argparse.Namespace) -> PreTrainedModel:
+def make_masked_lm(method: str, encoder: str, attention: str, args: argparse.Namespace) -> Any:
     """Return the masked LM that a method trains."""
-    base = AutoModelForMaskedLM.from_config(make_config(encoder, args), attn_implementation=attention)
-    if method == "dapt":
+    config = make_config(encoder, args)
+    if method == "adalm":
+        config.vocab_size += NEW_ENTRIES
+    base = AutoModelForMaskedLM.from_config(config, attn_implementation=attention)
+    if method in ("dapt", "adalm"):
         decode_labeled_rows_only(base)
+    elif method == "lora":
+        return add_lora(decode_labeled_rows_only(base))
+    elif method == "gmap":
+        return GMapForMaskedLM(GMapConfig(backbone_config=config, memory_config=config))
     elif method.startswith("varmae"):
         return VarMAEForMaskedLM.from_backbone(base, unmasked_ratio=MASK_SHARE if method == "varmae_15" else 1.0)
     elif method == "exbert":
@@ -77,11 +87,11 @@ def make_masked_lm(method: str, encoder: str, attention: str, args: argparse.Nam
     return base
 
 
-def make_classifier(method: str, args: argparse.Namespace) -> PreTrainedModel:
+def make_classifier(method: str, encoder: str, args: argparse.Namespace) -> PreTrainedModel:
     """Return the classifier that a method fine-tunes."""
-    base = AutoModelForSequenceClassification.from_config(make_config("bert", args))
+    config = make_config(encoder, args)
+    base = AutoModelForSequenceClassification.from_config(config)
     if method.startswith("gmap"):
-        config = make_config("bert", args)
         return GMapForSequenceClassification(GMapConfig(backbone_config=config, memory_config=config))
     if method.startswith("rada"):
         return RadaForSequenceClassification.from_backbone(base, passage_encoder="frozen")
@@ -105,8 +115,12 @@ def make_masked_batch(args: argparse.Namespace) -> dict[str, torch.Tensor]:
 def make_task_batch(method: str, model: PreTrainedModel, args: argparse.Namespace) -> dict[str, torch.Tensor]:
     """Return a batch of a classification, with the passages or the memory's states that the method reads."""
     batch = make_tokens(args) | {"labels": torch.zeros(args.batch_size, dtype=torch.long)}
+    shape = (args.batch_size, PASSAGES, args.length)
     if method == "rada":
-        batch["passage_input_ids"] = torch.randint(1000, 30_000, (args.batch_size, PASSAGES, args.length))
+        batch["passage_input_ids"] = torch.randint(1000, 30_000, shape)
+    if method == "rada_cached":
+        batch["passage_states"] = torch.randn(*shape, model.config.hidden_size).to(torch.bfloat16)
+        batch["passage_attention_mask"] = torch.ones(shape, dtype=torch.long)
     if method == "gmap_cached":
         shape = (args.batch_size, args.length, len(model.model.state_indices), model.config.hidden_size)
         batch["memory_states"] = torch.randn(shape).to(torch.bfloat16)
@@ -197,7 +211,7 @@ def list_rows(args: argparse.Namespace) -> Iterator[tuple[str, torch.dtype, Call
     """Yield the name of each row, its type, and a function that makes its step and counts its tokens."""
     half = torch.bfloat16
     for encoder in ENCODERS:
-        for method in ("stock", "dapt", "varmae", "varmae_15", "exbert"):
+        for method in ("stock", "dapt", "adalm", "lora", "varmae", "varmae_15", "exbert", "gmap"):
             yield f"train {encoder} {method}", half, partial(train, args, method, encoder)
         for attention in ATTENTIONS[:-1] if args.tiny else ATTENTIONS:
             yield f"train {encoder} dapt {attention}", half, partial(train, args, "dapt", encoder, attention)
@@ -207,8 +221,8 @@ def list_rows(args: argparse.Namespace) -> Iterator[tuple[str, torch.dtype, Call
         for is_padded in (True, False):
             name = f"train {encoder} dapt uneven, {'padded' if is_padded else 'padding_free'}"
             yield name, half, partial(train_uneven, args, encoder, is_padded)
-    for method in ("plain", "gmap", "gmap_cached", "rada"):
-        yield f"fine_tune bert {method}", half, partial(fine_tune, args, method)
+        for method in ("plain", "gmap", "gmap_cached", "rada", "rada_cached"):
+            yield f"fine_tune {encoder} {method}", half, partial(fine_tune, args, method, encoder)
     for name, sizes in {"teacher": {}, "student": STUDENT}.items():
         for batch_size in (1, args.batch_size):
             yield f"infer {name} {batch_size}", half, partial(infer, args, sizes, batch_size)
@@ -235,9 +249,9 @@ def train_uneven(args: argparse.Namespace, encoder: str, is_padded: bool) -> tup
     return make_training_step(model, batch, torch.bfloat16), int(batch["attention_mask"].sum())
 
 
-def fine_tune(args: argparse.Namespace, method: str) -> tuple[Callable, int]:
+def fine_tune(args: argparse.Namespace, method: str, encoder: str) -> tuple[Callable, int]:
     """Return a step of fine-tuning and its tokens, those of passages not counted."""
-    model = make_classifier(method, args)
+    model = make_classifier(method, encoder, args)
     batch = make_task_batch(method, model, args)
     return make_training_step(model, batch, torch.bfloat16), batch["input_ids"].numel()
 
