@@ -3,7 +3,8 @@
     python benchmarks/growth.py --model_name_or_path bert-base-uncased --price_per_hour 0.05 --output growth.json
 
 The text is made up: words of the tokenizer with Zipf's frequencies, so that any size can be had. Seconds are those of
-processor time over all threads and processes. Each measurement has a process of its own, because memory is its peak.
+processor time over all threads and processes. Memory is that of the process at its peak, beyond what it takes to load
+the libraries, without memory-mapped files (RssAnon of Linux). Each measurement has a process of its own.
 A comparison trains almost nothing: its figures are those of plan, processes, files and report. `--price_per_hour` is
 the field for the price of an hour of a core.
 """
@@ -12,8 +13,8 @@ import argparse
 import itertools
 import json
 import multiprocessing
-import resource
 import tempfile
+import threading
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -50,9 +51,30 @@ def read_seconds() -> float:
     return sum(sum(each.cpu_times()[:4]) for each in (process, *process.children(recursive=True)))
 
 
-def read_peak() -> float:
-    """Return the peak memory of this process in MB, including memory-mapped files."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MEGABYTE
+def read_memory() -> float:
+    """Return the memory of this process in MB, without memory-mapped files, whose pages the system takes back."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("RssAnon:")[2].split()[0]) * 1024 / MEGABYTE
+
+
+class PeakMemory(threading.Thread):
+    """Follows the memory of this process until `stop`, which returns its peak."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.peak, self.ended = 0.0, threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        """Look at the memory every 20 ms."""
+        while not self.ended.wait(0.02):
+            self.peak = max(self.peak, read_memory())
+
+    def stop(self) -> float:
+        """Return the peak in MB."""
+        self.ended.set()
+        self.join()
+        return max(self.peak, read_memory())
 
 
 def count(file: Path, folder: Path, model: str, size: float) -> None:
@@ -123,30 +145,33 @@ def measure(stage: str, file: Path, folder: Path, model: str, size: float) -> di
     small = folder / "small"
     small.mkdir(parents=True)
     STAGES[stage](file.with_name("small.txt"), small, model, 2)
-    before, start = read_peak(), read_seconds()
+    memory, before, start = PeakMemory(), read_memory(), read_seconds()
     (folder / "all").mkdir()
     STAGES[stage](file, folder / "all", model, size)
     seconds, disk = read_seconds() - start, sum(each.stat().st_size for each in (folder / "all").rglob("*.*"))
-    return {"size": size, "seconds": seconds, "megabytes": read_peak() - before, "disk_megabytes": disk / MEGABYTE}
+    return {"size": size, "seconds": seconds, "megabytes": memory.stop() - before, "disk_megabytes": disk / MEGABYTE}
 
 
 def fit(runs: list[dict[str, float]], target: float, price: float) -> dict[str, float]:
-    """Fit a line through time over size, and follow it to the target size.
+    """Fit lines through time, memory and disk over size, and follow them to the target size.
 
-    Memory grows until buffers are full, so only its growth between the two largest sizes is followed. This is an upper
-    bound: the peak includes pages of memory-mapped files, which the system takes back when it needs them.
+    Memory grows until buffers are full, so only its line through the two largest sizes is followed.
     """
-    sizes, seconds = (np.array([run[name] for run in runs]) for name in ("size", "seconds"))
-    before, last = runs[-2:]
-    growth = max(0.0, (last["megabytes"] - before["megabytes"]) / (last["size"] - before["size"]))
-    hours = float(np.polyval(np.polyfit(sizes, seconds, 1), target)) / 3600
+    sizes, seconds, memory, disk = (
+        np.array([run[name] for run in runs]) for name in ("size", "seconds", "megabytes", "disk_megabytes")
+    )
+
+    def follow(values: np.ndarray, last: int = 0) -> float:
+        return float(np.polyval(np.polyfit(sizes[-last:], values[-last:], 1), target))
+
+    hours = follow(seconds) / 3600
     return {
         "exponent": float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0]),  # 1: twice the size takes twice the time
         "target": target,
         "core_hours": hours,
         "price": hours * price,
-        "gigabytes_of_memory": (last["megabytes"] + growth * (target - last["size"])) / 1000,
-        "gigabytes_of_disk": last["disk_megabytes"] / last["size"] * target / 1000,
+        "gigabytes_of_memory": max(follow(memory, last=2), memory[-1]) / 1000,
+        "gigabytes_of_disk": follow(disk) / 1000,
     }
 
 
@@ -178,8 +203,8 @@ def main() -> None:
                 print(stage, {key: round(value, 1) for key, value in runs[-1].items()}, flush=True)
             figures[stage] = {"unit": UNITS[stage], "runs": runs, **fit(runs, TARGETS[stage], args.price_per_hour)}
             print(stage, {key: value for key, value in figures[stage].items() if key != "runs"}, flush=True)
-    if args.output:
-        Path(args.output).write_text(json.dumps(figures, indent=2) + "\n")
+            if args.output:
+                Path(args.output).write_text(json.dumps(figures, indent=2) + "\n")
 
 
 if __name__ == "__main__":
