@@ -1,7 +1,8 @@
 /*
  * Measures Lucene itself, for servers.py: java -cp JARS LuceneRates.java passages.txt queries.txt FOLDER 1 4 16
  *
- * Both files hold one text a line. Prints JSON: the build, the size of the index, and the rates of 1, 4 and 16 threads.
+ * Both files hold one text a line. Prints JSON: the build, the size of the index, the rates of 1, 4 and 16 threads, and
+ * the memory of the process.
  */
 
 import com.sun.management.OperatingSystemMXBean;
@@ -72,13 +73,23 @@ public class LuceneRates {
                     queries.size() / (after[1] - before[1]));
         }
         System.out.printf("{\"passages\": %d, \"passages_per_second\": %f, \"build_cpu_seconds\": %f, "
-                + "\"index_megabytes\": %f, \"clients\": {%s}}%n", passages.size(),
-                passages.size() / (built[0] - start[0]), built[1] - start[1], size / 1e6, rates);
+                + "\"index_megabytes\": %f, \"resident_megabytes\": %f, \"clients\": {%s}}%n", passages.size(),
+                passages.size() / (built[0] - start[0]), built[1] - start[1], size / 1e6, readMemory(), rates);
     }
 
     /** Returns seconds of the clock, and of the processor over all threads. */
     static double[] read() {
         return new double[] {System.nanoTime() / 1e9, SYSTEM.getProcessCpuTime() / 1e9};
+    }
+
+    /** Returns the resident memory of this process in MB, as Linux counts it. */
+    static double readMemory() throws Exception {
+        for (String line : Files.readAllLines(Path.of("/proc/self/status"))) {
+            if (line.startsWith("VmRSS:")) {
+                return Double.parseDouble(line.replaceAll("\\D", "")) * 1024 / 1e6;
+            }
+        }
+        return Double.NaN;
     }
 
     static void search(IndexSearcher searcher, Analyzer analyzer, List<String> queries) throws Exception {
