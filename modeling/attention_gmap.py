@@ -1,7 +1,7 @@
 """How a layer of G-MAP's domain encoder reads the memory: attention functions and gates.
 
 The layers that read the memory use "memory_sdpa" and "memory_eager" instead of "sdpa" and "eager"; both are registered
-in transformers' attention interface. Each of these layers holds a copy of the encoder's configuration that names the
+in transformers' attention interface. Each of these layers has a copy of the encoder's configuration that names the
 function; all other configurations keep the user's choice. Padding is masked in both parts, in the released code in
 neither.
 """

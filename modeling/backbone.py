@@ -1,6 +1,6 @@
 """The base class of every model of this package: it wraps an encoder, loads it, and saves it.
 
-A model holds an encoder of transformers (or another model of this package) as `backbone` and extends it without copying
+A model has an encoder of transformers (or another model of this package) as `backbone` and extends it without copying
 its code. The heads are in heads.py.
 """
 

@@ -91,7 +91,7 @@ class GMapConfig(BackboneConfig):
             `from_backbones` compares the tokenizers instead.
         memory_projection: Whether a linear layer maps the memory to the width of the domain encoder. It must be True
             if and only if the widths differ; the paper has no such layer.
-        save_memory: Whether a checkpoint holds the memory encoder. If not, loading the checkpoint also loads
+        save_memory: Whether a checkpoint contains the memory encoder. If not, loading the checkpoint also loads
             `memory_name_or_path`.
         memory_name_or_path: Where the memory encoder came from. `from_backbones` drops a local folder that nothing will
             read again: one with `save_memory` and the same tokenizer.

@@ -91,7 +91,7 @@ def fill_from_pieces(new: torch.Tensor, old: torch.Tensor, pieces: list[list[int
 
 
 class ExtendedEmbedding(nn.Embedding):
-    """Mixed into the class of the base's embedding table; its child `extension` holds the rows of the new ids.
+    """Mixed into the class of the base's embedding table; its child `extension` has the rows of the new ids.
 
     An extension without rows is an adapter that is switched off.
     """

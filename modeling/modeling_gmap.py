@@ -134,7 +134,7 @@ class GMapModel(GMapPreTrainedModel):
             kwargs: Passed to the domain encoder.
 
         Returns:
-            The domain encoder's output. For a baseline `last_hidden_state` holds the last states of both encoders side
+            The domain encoder's output. For a baseline `last_hidden_state` has the last states of both encoders side
             by side, `[batch, length, both widths]`.
 
         Raises:

@@ -136,7 +136,7 @@ class VarMAEModel(VarMAEPreTrainedModel):
             kwargs: Passed to the encoder.
 
         Returns:
-            `last_hidden_state` holds the means `[batch, length, hidden_size]`; `hidden_states` and `attentions` are the
+            `last_hidden_state` has the means `[batch, length, hidden_size]`; `hidden_states` and `attentions` are the
             encoder's.
         """
         outputs = self.encode(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)

@@ -48,6 +48,9 @@ QUESTIONS = [
     ("Where is a file written whole or not at all?", "hf_domain/files.py", "write_whole"),
     ("Where are the versions and hardware of a run recorded?", "hf_domain/environment.py", "describe_environment"),
     ("Where is a model exported to ONNX?", "hf_domain/export.py", "export_model"),
+    ("Where is `hf_domain.adapt`?", "hf_domain/adaptation.py", "adapt"),
+    ("Where is `hf_domain.fine_tune`?", "hf_domain/task_training.py", "fine_tune"),
+    ("Where is `hf_domain.predict`?", "hf_domain/prediction.py", "predict"),
     ("Where are p values and intervals of a comparison computed?", "hf_domain/comparison/statistics.py", "compare"),
 ]
 

@@ -102,7 +102,7 @@ class DistillationModel(PreTrainedModel):
         return self
 
     def state_dict(self, *args, **kwargs) -> Any:
-        """Return the student's state dict; a checkpoint does not hold the teacher."""
+        """Return the student's state dict; a checkpoint does not contain the teacher."""
         return self.student.state_dict(*args, **kwargs)
 
     def load_state_dict(self, *args, **kwargs) -> Any:

@@ -143,7 +143,7 @@ def fingerprint_checkpoint(path: str) -> str:
     """Return a digest of a checkpoint's configuration and weights, or its name on the Hub.
 
     Raises:
-        ValueError: The folder holds no checkpoint.
+        ValueError: The folder has no checkpoint.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -176,7 +176,7 @@ def begin_step(step: Step, settings: dict[str, Any]) -> bool:
         Whether the step must run, from its start or from a checkpoint.
 
     Raises:
-        ValueError: Its folder holds a step with another base or other settings, or lost its checkpoint.
+        ValueError: Its folder contains a step with another base or other settings, or lost its checkpoint.
     """
     bases = {name: fingerprint_checkpoint(path) for name in ("model", "teacher") if (path := getattr(step, name))}
     options = {"corpus": step.corpus, "steps": step.steps, "expand": step.expand, **settings}

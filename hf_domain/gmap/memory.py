@@ -141,7 +141,10 @@ class DatasetWithMemory(torch.utils.data.Dataset):
 
     def __init__(self, dataset: Dataset, cache: StateStore):
         if len(dataset) != len(cache):
-            raise ValueError(f"the cache must hold the states of all {len(dataset)} examples, but holds {len(cache)}")
+            raise ValueError(
+                f"the cache must have the states of all {len(dataset)} examples, but has {len(cache)}. Compute "
+                "it again."
+            )
         self.dataset, self.cache = dataset, cache
 
     def __len__(self) -> int:

@@ -57,7 +57,7 @@ class DataCollatorWithPassages:
     Args:
         collator: Makes the batch without the passages.
         tokenizer: The model's; pads passages and limits their length.
-        passages: See `read_token_ids`. With None the batch holds only passage ids, and the model reads the passages
+        passages: See `read_token_ids`. With None the batch has only passage ids, and the model reads the passages
             from a cache (see `hf_domain.rada.states`).
         num_passages: Largest number of passages of an example; the best are kept. Default: K of the paper (section
             4.1).

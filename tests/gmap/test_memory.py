@@ -316,7 +316,7 @@ def test_what_has_no_states_to_keep(tokenizer, tmp_path):
         with pytest.raises(ValueError, match="needs a frozen memory"):
             cache_memory_states(model, dataset, tmp_path)
     cache = cache_memory_states(make_gmap(tokenizer), dataset, tmp_path)
-    with pytest.raises(ValueError, match="all 3 examples, but holds 5"):
+    with pytest.raises(ValueError, match="all 3 examples, but has 5"):
         DatasetWithMemory(dataset.select(range(3)), cache)
     with pytest.raises(FileNotFoundError):
         open_memory_cache(tmp_path / "nowhere", make_gmap(tokenizer), dataset)
