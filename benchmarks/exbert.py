@@ -3,7 +3,8 @@
     python benchmarks/exbert.py --output exbert.json
 
 Steps of the models alternate, so that a busy machine slows all of them; the medians are compared. `stock` is the step
-of transformers' masked LM; `dapt` is our own, which projects only labeled rows. Inference runs only the encoder.
+of transformers' masked LM; `dapt` is our own, which projects only labeled rows. Inference runs only the encoder. The
+weights are random, because the start of an exBERT changes no shape and no computation.
 """
 
 import argparse

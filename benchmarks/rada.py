@@ -2,11 +2,11 @@
 
     python benchmarks/rada.py --output rada.json
 
-The model has random weights of bert-base size and a classification head. The variants alternate within one process, so
-that a busy machine slows all of them. The results are ratios of medians, of wall time and of processor time (without
-waiting). `cached_10` reads 10 passages per input from a cache on disk, in evaluation one of them. `encoded_10` encodes
-all of them, without gradient. `encoded_1` is also the cost of evaluation if the vectors of the passages are known. A
-single layer of the same width makes the cache of random passages, because the content of the states does not matter.
+The model has random weights of bert-base size, the recommended start and a classification head. The variants alternate
+within one process, so that a busy machine slows all of them. The results are ratios of medians, of wall time and of
+processor time (without waiting). `cached_10` reads 10 passages per input from a cache on disk; with `--scores pooled`
+evaluation reads only one of them. `encoded_10` encodes all of them, without gradient. A single layer of the same width
+makes the cache of random passages, because the content of the states does not matter.
 """
 
 import statistics
@@ -21,6 +21,7 @@ from transformers import AutoModelForSequenceClassification, BatchEncoding, Bert
 from hf_domain import RadaForSequenceClassification
 from hf_domain.environment import describe_environment
 from hf_domain.files import write_json
+from hf_domain.methods import METHODS
 from hf_domain.rada.states import PassageCache, build_passage_cache
 
 
@@ -34,7 +35,9 @@ class Arguments:
     cached: list[int] = field(default_factory=lambda: [1, 5, 10, 50], metadata={"help": "Numbers of cached passages."})
     encoded: list[int] = field(default_factory=lambda: [10], metadata={"help": "Numbers of encoded passages."})
     num_hidden_layers: int = field(default=12, metadata={"help": "Layers of the encoder; 12 is bert-base."})
-    scores: str = field(default="pooled", metadata={"help": "pooled, logsumexp, joint or literal."})
+    scores: str = field(
+        default=METHODS["rada"].start["scores"], metadata={"help": "pooled, logsumexp, joint or literal."}
+    )
     repeats: int = field(default=7, metadata={"help": "Measured steps of each variant."})
     device: str = field(default="cuda" if torch.cuda.is_available() else "cpu", metadata={"help": "Device to run on."})
     output: str = field(default="rada.json", metadata={"help": "Result file."})
@@ -62,7 +65,7 @@ class Workload:
         self.model = AutoModelForSequenceClassification.from_config(config)
         if kind != "plain":
             encoder = "frozen" if kind == "cached" else "shared"
-            options = {"passage_encoder": encoder, "scores": args.scores, "num_labels": 2}
+            options = METHODS["rada"].start | {"passage_encoder": encoder, "scores": args.scores, "num_labels": 2}
             self.model = RadaForSequenceClassification.from_backbone(self.model, **options)
             self.model.use_passage_cache(cache)
         self.model.to(args.device)
@@ -90,6 +93,7 @@ def make_batch(variant: str, args: Arguments, passages: torch.Tensor) -> dict[st
     kind, _, number = variant.partition("_")
     if kind != "plain":
         ids = torch.randperm(len(passages))[: args.batch_size * int(number)].view(args.batch_size, -1)
+        batch["passage_scores"] = 1 + torch.rand(ids.shape)
         batch |= {"passage_ids": ids} if kind == "cached" else {"passage_input_ids": passages[ids]}
     return {name: value.to(args.device) for name, value in batch.items()}
 

@@ -2,8 +2,9 @@
 
     python benchmarks/varmae.py --output varmae.json
 
-The models have random weights of bert-base size. The variants alternate within one process, so that a busy machine
-slows all of them; the results are ratios of medians. Peak memory is measured in a separate process for each variant.
+The models have random weights of bert-base size; VarMAE has its recommended start. The variants alternate within one
+process, so that a busy machine slows all of them; the results are ratios of medians. Peak memory is measured in a
+separate process for each variant.
 """
 
 import json
@@ -21,6 +22,7 @@ from transformers import AutoModelForMaskedLM, BertConfig, HfArgumentParser
 from hf_domain import VarMAEForMaskedLM
 from hf_domain.environment import describe_environment
 from hf_domain.files import write_json
+from hf_domain.methods import METHODS
 from hf_domain.training.stock_models import decode_labeled_rows_only
 
 VARIANTS = ("stock", "dapt", "varmae", "varmae_15")
@@ -48,7 +50,7 @@ def make_step(variant: str, args: Arguments):
         decode_labeled_rows_only(model)
     elif variant.startswith("varmae"):
         ratio = 0.15 if variant == "varmae_15" else 1.0
-        model = VarMAEForMaskedLM.from_backbone(model, unmasked_ratio=ratio)
+        model = VarMAEForMaskedLM.from_backbone(model, unmasked_ratio=ratio, **METHODS["varmae"].start)
     model.train()
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-5, fused=True)
     input_ids = torch.randint(1000, 30000, (args.batch_size, args.length))

@@ -3,8 +3,10 @@
 import gzip
 import json
 import os
+import runpy
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from transformers import BertConfig
 
 from hf_domain.comparison import runner
 from hf_domain.comparison.plan_loading import load_plan
+from hf_domain.methods import METHODS
 
 ROOT = Path(__file__).parent.parent
 # What each takes beside its output; `{name}` is made below.
@@ -78,6 +81,37 @@ def check_starts(figures):
 
 def test_every_benchmark_is_run():
     assert {file.stem for file in (ROOT / "benchmarks").glob("*.py")} == ARGUMENTS.keys()
+
+
+# How each benchmark of a method's cost builds its model.
+BUILT = {
+    "varmae": ("VarMAEForMaskedLM.from_backbone", lambda module, args: module.make_step("varmae", args)),
+    "rada": ("RadaForSequenceClassification.from_backbone", lambda module, args: module.Workload("cached", args, None)),
+    "gmap": ("GMapConfig", lambda module, args: module.Workload("gmap", args)),
+}
+
+
+@pytest.mark.benchmarks
+@pytest.mark.parametrize("name", BUILT)
+def test_costs_are_those_of_the_recommended_start(name, monkeypatch):
+    module = runpy.run_path(str(ROOT / "benchmarks" / f"{name}.py"))
+    built, make = BUILT[name]
+    owner, _, method = built.partition(".")
+
+    class Built(Exception):
+        pass
+
+    def stop(*args, **options):
+        raise Built(options)
+
+    if method:
+        monkeypatch.setattr(module[owner], method, stop)
+    else:
+        monkeypatch.setitem(module["Workload"].__init__.__globals__, owner, stop)
+    args = Namespace(num_hidden_layers=1, scores="logsumexp", base=None, strategy="chunk_gated", fusion="memory")
+    with pytest.raises(Built) as caught:
+        make(Namespace(**module), args)
+    assert METHODS[name].start.items() <= caught.value.args[0].items()
 
 
 @pytest.mark.benchmarks
