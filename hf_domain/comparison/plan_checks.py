@@ -35,6 +35,11 @@ def check_plan(plan: Plan) -> list[str]:
     problems = _check_costs(plan)
     if damage := find_damage(plan.encoder, plan.folder):
         problems.append(f"encoder: {damage}")
+    elif _lacks_tokenizer(plan):
+        problems.append(
+            f"encoder: the folder of an encoder must contain a tokenizer, but {plan.encoder} has none. Save it there, "
+            "or name one by pretraining: tokenizer_name"
+        )
     for section in (plan.corpora, plan.tasks, plan.methods):
         problems += [
             "a name must be a text of letters, digits, _ and - (quote a number): it becomes that of a folder; got "
@@ -55,6 +60,13 @@ def check_plan(plan: Plan) -> list[str]:
     for name, method in plan.methods.items():
         problems += [f"methods: {name}: {problem}" for problem in _check_method(method, plan)]
     return problems
+
+
+def _lacks_tokenizer(plan: Plan) -> bool:
+    """Return whether the encoder is a folder without the file of any tokenizer."""
+    folder = plan.folder / plan.encoder
+    files = [file for pattern in ("tokenizer*.json", "vocab*", "*.model") for file in folder.glob(pattern)]
+    return folder.is_dir() and not files and "tokenizer_name" not in plan.pretraining
 
 
 def _is_missing_folder(encoder: str, plan: Plan) -> bool:

@@ -29,6 +29,11 @@ def delete(path: Path) -> None:
     path.unlink()
 
 
+def left(file: str = "all_results.json", **values: Any) -> Callable[[], bool]:
+    """Whether a file of the output folder holds these values."""
+    return lambda: values.items() <= json.loads(Path("out", file).read_text(encoding="utf-8")).items()
+
+
 def encode(encoding: str) -> Callable[[Path], None]:
     return lambda path: path.write_text(path.read_text(encoding="utf-8"), encoding=encoding) and None
 
@@ -84,6 +89,7 @@ DEEP_OBJECT = '{"text": ' + DEEP + "}\n"
 
 # ------------------------------------------------------------------------------------------------ run files
 
+BLOCKS = 58  # that the corpus fills
 GOOD_RUN = COMMANDS["mlm"] | {"train_file": ["corpus.txt"], "validation_file": ["heldout.txt"], "disable_tqdm": True}
 
 
@@ -111,13 +117,41 @@ def run_file(
 
 
 RUN_FILES = [
-    run_file("1e-4 is a number", (), write_run() + "learning_rate: 1e-4\n", harmless="a rate as everybody writes it"),
     run_file(
-        "no is a strategy", (), write_run(save_strategy=...) + "save_strategy: no\n", harmless="no is a value of it"
+        "1e-4 is a number",
+        (),
+        write_run() + "learning_rate: 1e-4\n",
+        harmless="a rate as everybody writes it",
+        then=left(learning_rate=1e-4),
     ),
-    run_file("one file where a list is due", (), write_run(train_file="corpus.txt"), harmless="a list of one"),
-    run_file("an empty entry", (), write_run() + "config_name:\n", harmless="the default holds"),
-    run_file("a BOM", (), b"\xef\xbb\xbf" + write_run().encode(), harmless="Windows writes one"),
+    run_file(
+        "no is a strategy",
+        (),
+        write_run(save_strategy=...) + "save_strategy: no\n",
+        harmless="no is a value of it",
+        then=lambda: not [*Path("out").glob("checkpoint-*")],
+    ),
+    run_file(
+        "one file where a list is due",
+        (),
+        write_run(train_file="corpus.txt"),
+        harmless="a list of one",
+        then=left(train_samples=BLOCKS),
+    ),
+    run_file(
+        "an empty entry",
+        (),
+        write_run() + "config_name:\n",
+        harmless="the default holds",
+        then=left("config.json", hidden_size=32),
+    ),
+    run_file(
+        "a BOM",
+        (),
+        b"\xef\xbb\xbf" + write_run().encode(),
+        harmless="Windows writes one",
+        then=left(train_samples=BLOCKS),
+    ),
     run_file("tabs", ("run.yaml", "line 2"), "model_name_or_path: encoder\n\tdo_train: true\n"),
     run_file("empty", ("run.yaml", "empty"), ""),
     run_file("comments alone", ("run.yaml", "empty"), "# nothing\n"),
@@ -394,6 +428,7 @@ MLM = [
         ("out",),
         {"model_name_or_path": "classifier"},
         harmless="a masked LM is made of any encoder",
+        then=left("config.json", architectures=["BertForMaskedLM"]),
     ),
     mlm("unknown option of the method", ("kl_wait",), {"method": "varmae", "config_overrides": "kl_wait=1"}),
     mlm("option without a value", ("kl_weight", "name=value"), {"method": "varmae", "config_overrides": "kl_weight"}),
@@ -481,7 +516,13 @@ for command, folder in (("classification", "task"), ("ner", "ner"), ("qa", "qa")
     ]
 classification, ner, qa = (partial(Case, name) for name in FINE_TUNING_COMMANDS)
 FINE_TUNING += [
-    classification("a BOM", (), files={"task/train.jsonl": encode("utf-8-sig")}, harmless="Windows writes one"),
+    classification(
+        "a BOM",
+        (),
+        files={"task/train.jsonl": encode("utf-8-sig")},
+        harmless="Windows writes one",
+        then=left(train_samples=8),
+    ),
     classification("no column of labels", ("topic", "label"), {"label_column_name": "topic"}),
     classification("no column of text", ("body", "text"), {"text_column_names": "body"}),
     classification("three columns of text", ("a,b,c", "two"), {"text_column_names": "a,b,c"}),
@@ -573,6 +614,7 @@ FINE_TUNING += [
         (),
         files={"ner/train.jsonl": change_rows(tokens=[], tags=[])},
         harmless="it teaches nothing and breaks nothing",
+        then=left(train_samples=8, eval_samples=8),
     ),
     ner(
         "tag unknown in training",
@@ -715,6 +757,7 @@ OTHERS = [
         {"train_file": "corpus.jsonl", "id_column_name": "key"},
         {"corpus.jsonl": '{"text": "a b", "key": "1"}\n{"text": "c d", "key": "1"}\n'},
         harmless="parts of one document have its id, and are deleted together",
+        then=left("datastore.json", passages=2),
     ),
     build(
         "manifest is broken",
@@ -829,14 +872,14 @@ def plan(
     text: str | bytes | Callable[[Path], None] | None = None,
     files: dict | None = None,
     harmless: str = "",
-    pending: str = "",
+    then: Callable[[], Any] | None = None,
     **changes: Any,
 ) -> Case:
     """A plan with changes; ... drops a section."""
     content = {key: value for key, value in (PLAN | changes).items() if value is not ...}
     text = yaml.safe_dump(content, sort_keys=False) if text is None else text
     return Case(
-        "compare", f"plan: {name}", says, files={"plan.yaml": text, **(files or {})}, harmless=harmless, pending=pending
+        "compare", f"plan: {name}", says, files={"plan.yaml": text, **(files or {})}, harmless=harmless, then=then
     )
 
 
@@ -863,7 +906,6 @@ PLANS = [
         ("adapted", "tokenizer"),
         encoder="adapted",
         files={"adapted/tokenizer.json": delete, "adapted/tokenizer_config.json": delete},
-        pending="a plan takes its tokenizer as it comes",
     ),
     plan("encoder is an empty folder", ("empty",), encoder="empty"),
     plan("encoder is a decoder", ("gpt2",), encoder="decoder"),
@@ -898,6 +940,7 @@ PLANS = [
         (),
         GOOD_PLAN.replace("fine_tuning:\n", "fine_tuning:\n  learning_rate: 1e-4\n"),
         harmless="a rate as everybody writes it",
+        then=lambda: "--learning_rate 0.0001" in Path("out/commands.sh").read_text(encoding="utf-8"),
     ),
     plan("rate of nan", ("learning_rate", "nan"), fine_tuning={"learning_rate": float("nan")}),
     plan("negative rate", ("learning_rate", "-1"), fine_tuning={"learning_rate": -1.0}),
@@ -1011,6 +1054,7 @@ COMMAND = [
         files={"run.yaml": write_run()},
         arguments=["run.yaml", "--seed", "3"],
         harmless="the flag is later",
+        then=lambda: "| seed | 3 |" in Path("out/README.md").read_text(encoding="utf-8"),
     ),
 ]
 
@@ -1044,7 +1088,7 @@ SENTENCES_CASES = [
     ),
     sentences("longer than the encoder", ("max_seq_length", "999", "128"), {"max_seq_length": 999}),
     sentences("pushed", ("--push_to_hub",), {"push_to_hub": True}),
-    sentences("a search", (), QRELS, harmless="the layout of BEIR"),
+    sentences("a search", (), QRELS, harmless="the layout of BEIR", then=left(predict_samples=2)),
     sentences("no corpus", ("corpus.jsonl",), QRELS, {"search/corpus.jsonl": delete}),
     sentences("no queries", ("queries.jsonl",), QRELS, {"search/queries.jsonl": delete}),
     sentences("missing table", ("nowhere.tsv",), QRELS | {"test_file": "search/qrels/nowhere.tsv"}),

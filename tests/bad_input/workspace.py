@@ -174,8 +174,8 @@ class Case:
     """Why exit 0 is right."""
     late: bool = False
     """Whether the error can only come after the work began."""
-    pending: str = ""
-    """Why the case is not clean yet."""
+    then: Callable[[], Any] | None = None
+    """Returns whether what the command left is right, if it is harmless."""
 
     @property
     def id(self) -> str:
@@ -347,7 +347,8 @@ def run_case(case: Case) -> Outcome:
     if changed := sorted(name for name in before if after.get(name) != before[name]):
         return Outcome("overwritten", f"{message}\nchanged: {', '.join(changed)}")
     if ends == "exit 0":
-        return Outcome("harmless" if case.harmless else "wrong", message)
+        is_right = case.harmless and (case.then is None or case.then())
+        return Outcome("harmless" if is_right else "wrong", message)
     if ends == "traceback":
         return Outcome(ends, message)
     if (has_trained or after.keys() - before.keys()) and not case.late:
