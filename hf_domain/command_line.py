@@ -7,18 +7,15 @@ transformers, which takes seconds.
 import ast
 import difflib
 import importlib
-import importlib.util
 import signal
 import sys
 import textwrap
 import traceback
-from collections.abc import Iterator
-from functools import cache
 from importlib.metadata import version
 from itertools import zip_longest
-from pathlib import Path
 from types import ModuleType
 
+from hf_domain.command_help import find_fields, make_parser, parse_source
 from hf_domain.registration import register_classes
 
 # Packages whose ValueErrors are meant for users. A ValueError of another package, such as torch on shapes, is our bug.
@@ -71,38 +68,19 @@ def import_command(name: str) -> ModuleType:
     return importlib.import_module(find_module(name))
 
 
-@cache
-def parse_source(module: str) -> ast.Module:
-    """Parse the source of a module without importing it."""
-    package, _, name = module.rpartition(".")
-    # Importing our own packages is fast, and finds their folder wherever it is mapped. transformers is only located.
-    is_ours = package.startswith("hf_domain.")
-    spec = None if is_ours else importlib.util.find_spec(package)
-    paths = importlib.import_module(package).__path__ if is_ours else spec and spec.submodule_search_locations
-    return ast.parse(Path(paths[0], f"{name}.py").read_text(encoding="utf-8") if paths else "")
-
-
-def find_fields(module: str, class_name: str) -> Iterator[tuple[str, str]]:
-    """Yield the fields of a dataclass and of its base classes, with their types, from the source of a module."""
-    for node in parse_source(module).body:
-        if isinstance(node, ast.ClassDef) and node.name == class_name:
-            for base in node.bases:
-                yield from find_fields(module, ast.unparse(base))
-            items = [item for item in node.body if isinstance(item, ast.AnnAssign)]
-            yield from ((ast.unparse(item.target), ast.unparse(item.annotation)) for item in items)
-        elif isinstance(node, ast.ImportFrom) and class_name in [alias.name for alias in node.names]:
-            source = "transformers.training_args" if node.module == "transformers" else str(node.module)
-            yield from find_fields(source, class_name)
-
-
 def find_flags(script: str) -> dict[str, str]:
     """Return the options of a script and their types from its source, which uses dataclasses or argparse."""
     nodes = list(ast.walk(parse_source(script)))
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
     names |= {node.name for node in nodes if isinstance(node, ast.ClassDef)}
-    fields = [field for name in sorted(names) if name.endswith("Arguments") for field in find_fields(script, name)]
+    fields = {
+        flag: field.annotation
+        for name in sorted(names)
+        if name.endswith("Arguments")
+        for flag, field in find_fields(script, name).items()
+    }
     texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    return {text[2:]: "" for text in texts if text.startswith("--") and " " not in text} | dict(fields)
+    return {text[2:]: "" for text in texts if text.startswith("--") and " " not in text} | fields
 
 
 def check_flags(script: str, arguments: list[str]) -> None:
@@ -144,10 +122,7 @@ def main(is_checked: bool = False) -> None:
         sys.exit(f"error: hf-domain has no command {name}\n{usage}")
     sys.argv[0] = f"hf-domain {name}"
     try:
-        if not is_checked:
-            check_flags(find_module(name), sys.argv[1:])
-        register_classes()
-        import_command(name).main()
+        run(name, is_checked)
     except KeyboardInterrupt:
         sys.stderr.write("error: interrupted\n")
         sys.exit(128 + signal.SIGINT)
@@ -159,6 +134,17 @@ def main(is_checked: bool = False) -> None:
         if (message := describe_mistake(error)) is None:
             raise
         sys.exit(f"error: {message}")
+
+
+def run(name: str, is_checked: bool) -> None:
+    """Run a command, or write its help without importing its script."""
+    if not is_checked:
+        check_flags(find_module(name), sys.argv[1:])
+    if {"-h", "--help"} & {*sys.argv[1:]}:
+        sys.stdout.write(make_parser(find_module(name), sys.argv[0]).format_help())
+        return
+    register_classes()
+    import_command(name).main()
 
 
 def describe_mistake(error: Exception) -> str | None:
