@@ -143,14 +143,25 @@ def advise(
         write_text(draft, yaml.safe_dump(content))
         plan = load_plan(draft)
         facts = measure_facts(plan, max_seq_length)
+    return make_advice(facts, content, hours, max_seq_length, files)
+
+
+def make_advice(facts: Facts, draft: dict[str, Any], hours: float, max_seq_length: int, files: Files) -> Advice:
+    """Return the advice that follows from facts.
+
+    Args:
+        draft: A plan's encoder, corpora and tasks.
+    """
     reasons = apply_rules(facts)
-    content["methods"] = {reason.row: reason.options or None for reason in reasons if reason.row}
-    rows = content["methods"]
+    rows = {reason.row: reason.options or None for reason in reasons if reason.row}
     samples = choose_samples(facts, rows, hours)
     fine_tuning = foretell_fine_tuning(facts, rows, samples)
     tokens = choose_budget(facts, rows, hours - sum(fine_tuning.values()))
-    content["seeds"] = [*range(1, SEEDS + 1)]
-    content["budget"] = {"tokens": tokens}
-    content["fine_tuning"] = {"max_train_samples": samples}
-    content["pretraining"] = {"max_seq_length": max_seq_length}
-    return Advice(facts, reasons, content, foretell_pretraining(facts, rows, tokens), fine_tuning, hours, files)
+    plan = draft | {
+        "methods": rows,
+        "budget": {"tokens": tokens},
+        "seeds": [*range(1, SEEDS + 1)],
+        "fine_tuning": {"max_train_samples": samples},
+        "pretraining": {"max_seq_length": max_seq_length},
+    }
+    return Advice(facts, reasons, plan, foretell_pretraining(facts, rows, tokens), fine_tuning, hours, files)

@@ -20,7 +20,7 @@ from hf_domain.comparison.statistics import find_visible_difference
 from hf_domain.comparison.task_files import find_texts, get_label
 from hf_domain.data.corpora import load_corpus, tokenize_corpus
 from hf_domain.data.masking import DataCollatorForTokenMask
-from hf_domain.datastore.languages import ANALYZER_OF_LANGUAGE, recognize_language
+from hf_domain.datastore.languages import ANALYZER_OF_LANGUAGE, CJK, recognize_language
 from hf_domain.gmap.forgetting import measure_masked_lm_loss
 
 # Sample sizes: documents whose words are counted, and blocks whose loss is measured. Enough for two digits.
@@ -44,11 +44,11 @@ class Words:
     unknown: float
     """Share of unknown pieces."""
 
-    def describe(self) -> str:
+    def describe(self, unit: str = "words") -> str:
         """Return the shares as a phrase."""
-        phrase = f"the vocabulary lacks {self.new:.0%} of the words, {self.pieces:.2f} pieces per word"
-        phrase += f", {self.broken:.0%} have {BROKEN} or more"
-        return phrase + (f", {self.unknown:.0%} of the pieces are unknown" if self.unknown >= 0.005 else "")
+        phrase = f"the vocabulary lacks {self.new:.0%} of the {unit} ({self.pieces:.2f} pieces each, {self.broken:.0%} "
+        phrase += f"have {BROKEN} or more)"
+        return phrase + (f"; {self.unknown:.0%} of the pieces are unknown" if self.unknown >= 0.005 else "")
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,11 @@ class CorpusFacts:
     def analyzer(self) -> str:
         """Analyzer for a search index."""
         return ANALYZER_OF_LANGUAGE[self.language]
+
+    @property
+    def unit(self) -> str:
+        """What tokenizers take for a word of this language."""
+        return "characters" if self.language == CJK else "words"
 
     @property
     def distance(self) -> float | None:
@@ -104,6 +109,22 @@ class TaskFacts:
     nearest: float | None
     """Score of a vote of the nearest training texts by BM25, in percent."""
 
+    def describe(self, unit: str) -> str:
+        """Return the facts as a sentence."""
+        parts = [
+            f"Task {self.name}: {self.kind.replace('_', ' ')}, {self.train:,} training and {self.test:,} test examples "
+            f"of {self.tokens:.0f} tokens",
+            self.words.describe(unit),
+            f"masked-LM loss {self.loss:.2f}",
+            f"{self.metric.replace('_', ' ').replace(' f1', ' F1')} of the majority baseline {self.majority:.1f}",
+        ]
+        if self.largest_label is not None:
+            parts.insert(1, f"{self.largest_label:.0%} have the most frequent label")
+        if self.entity_words is not None:
+            parts.insert(2, f"inside entities {self.entity_words.describe(unit)}")
+        nearest = "" if self.nearest is None else f", of a vote of the nearest texts {self.nearest:.1f}"
+        return f"{'; '.join(parts)}{nearest}."
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -124,25 +145,20 @@ class Facts:
         lines = [
             f"Encoder: {Path(self.encoder).name}, {self.parameters / 1e6:.1f} million parameters, trains on "
             f"{speed:,.0f} tokens per second on this machine.",
-            f"Corpus: {corpus.documents:,} documents, about {corpus.tokens:,} tokens; {corpus.language}, so passages "
-            f"are searched with the analyzer {corpus.analyzer}; {corpus.words.describe()}; masked-LM loss "
-            f"{corpus.loss:.2f}.",
+            f"Corpus: {corpus.documents:,} documents, about {write_number(corpus.tokens)} tokens; {corpus.language}, "
+            f"so passages are searched with the analyzer {corpus.analyzer}; {corpus.words.describe(corpus.unit)}; "
+            f"masked-LM loss {corpus.loss:.2f}.",
         ]
         if corpus.general_words is not None:
             lines.append(f"General text: {corpus.general_words.describe()}; masked-LM loss {corpus.general_loss:.2f}.")
-        for task in self.tasks:
-            label = "" if task.largest_label is None else f"; {task.largest_label:.0%} have the most frequent label"
-            floors = f"majority baseline {task.majority:.1f}"
-            floors += "" if task.nearest is None else f", vote of the nearest texts {task.nearest:.1f}"
-            entities = task.entity_words
-            lines.append(
-                f"Task {task.name}: {task.kind.replace('_', ' ')}, {task.train:,} training and {task.test:,} test "
-                f"examples of {task.tokens:.0f} tokens{label}; {task.words.describe()}"
-                + (f"; inside entities: {entities.describe()}" if entities is not None else "")
-                + f"; masked-LM loss {task.loss:.2f}; {floors} ({task.metric.replace('_', ' ')})."
-            )
-        lines.append(f"The mean over the tasks shows a difference of {self.visible:.1f} points with {SEEDS} seeds.")
+        lines += [task.describe(corpus.unit) for task in self.tasks]
+        lines.append(f"Smallest difference that the tests detect with {SEEDS} seeds: {self.visible:.1f} points.")
         return "\n".join(f"- {line}" for line in lines)
+
+
+def write_number(value: float) -> str:
+    """Return an estimate with its first three digits."""
+    return f"{float(f'{value:.3g}'):,.0f}"
 
 
 def measure_facts(plan: Plan, max_seq_length: int = 128) -> Facts:
@@ -195,7 +211,8 @@ def make_blocks(documents: Sequence[str], tokenizer: PreTrainedTokenizerBase, ma
     examples = tokenize_corpus(sample, tokenizer, max_seq_length=max_seq_length)["train"]
     if not len(examples):  # too little text for a block
         examples = tokenize_corpus(sample, tokenizer, max_seq_length=max_seq_length, line_by_line=True)["train"]
-    return examples.take(min(BLOCKS, len(examples)))
+    # The first blocks are those of a few long documents.
+    return examples.shuffle(seed=1).take(min(BLOCKS, len(examples)))
 
 
 def measure_loss(model: PreTrainedModel, blocks: Dataset, tokenizer: PreTrainedTokenizerBase) -> float:

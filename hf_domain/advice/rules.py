@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hf_domain.advice.facts import SEEDS, Facts, TaskFacts
+from hf_domain.advice.facts import SEEDS, Facts, TaskFacts, write_number
 from hf_domain.comparison.costs import STEP_COSTS
 
 # Thresholds; our choices, unless a rule names a source.
@@ -72,7 +72,7 @@ def judge_distance(facts: Facts) -> str:
     """Return what the distance of the corpus and of the task texts from general text lets us expect."""
     corpus = facts.corpus
     if find_unreadable(facts):
-        return "Unknown pieces are easy to predict, so the losses do not say how far the corpus is."
+        return "With so many unknown pieces the losses do not say how far the corpus is."
     if corpus.general_loss is None or corpus.general_words is None:
         return (
             f"The encoder's vocabulary lacks {corpus.words.new:.0%} of its words. Add --general to measure how far the "
@@ -119,7 +119,7 @@ def _save_a_small_corpus(facts: Facts) -> str | None:
     if facts.corpus.tokens > SMALL:
         return None
     return (
-        f"Try VarMAE: the corpus is small (about {facts.corpus.tokens:,} tokens), and a step takes "
+        f"Try VarMAE: the corpus is small (about {write_number(facts.corpus.tokens)} tokens), and a step takes "
         f"{STEP_COSTS['varmae']:.0%} of the time of DAPT's."
     )
 
@@ -180,8 +180,8 @@ def _warn_of_little_text(facts: Facts) -> str | None:
     if facts.corpus.tokens >= LITTLE:
         return None
     return (
-        f"Collect more text: about {facts.corpus.tokens:,} tokens are few for any row. The published comparison trains "
-        "each row on 819,200."
+        f"Collect more text: about {write_number(facts.corpus.tokens)} tokens are few for any row. The published "
+        "comparison trains each row on 819,200."
     )
 
 
@@ -217,8 +217,8 @@ def _warn_of_noise(facts: Facts) -> str | None:
     if facts.visible <= SHARP:
         return None
     return (
-        f"With {SEEDS} seeds these test sets detect differences of {facts.visible:.1f} points or more, but adaptation "
-        "often gains less. Add tasks, or cross-validate small ones (`folds: 5`)."
+        f"Adaptation often gains less than the {facts.visible:.1f} points that these test sets detect with {SEEDS} "
+        "seeds. Add tasks, or cross-validate small ones (`folds: 5`)."
     )
 
 

@@ -323,7 +323,7 @@ def add_passages(gradio: Any, found: Exploration) -> None:
         views.check_text(" ".join(texts), datastore.tokenizer)
         return format_section(read_passages(datastore, " ".join(texts), PASSAGES))
 
-    note = "Passages of the datastore; the words they share with the text are marked."
+    note = "Passages of the datastore by their BM25 scores; the words that they share with the text are marked."
     inputs = [make_textbox(gradio, "Text"), make_textbox(gradio, "Second text of a pair", 1)]
     add_form(gradio, note, inputs, show)
 

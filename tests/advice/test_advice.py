@@ -91,7 +91,7 @@ def test_warnings_name_what_was_found():
     assert say() == ""
     assert "3 of 500 in task" in say(tasks=(replace(TASK, leaked=3),))
     assert "90% in task" in say(tasks=(replace(TASK, largest_label=0.9),))
-    assert "differences of 2.5 points" in say(visible=2.5)
+    assert "less than the 2.5 points" in say(visible=2.5)
     unreadable = say(corpus=replace(CORPUS, words=UNREADABLE, language=CJK))
     assert "Use another encoder" in unreadable and "60% in the corpus" in unreadable
     assert "about 9,000 tokens are few" in say(corpus=replace(CORPUS, tokens=9000))
