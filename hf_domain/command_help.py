@@ -165,10 +165,8 @@ def find_constant(module: str, name: str) -> Any:
     source = parse_source(module)
     if (value := find_value(source, name)) is not None:
         return evaluate(value, module)
-    for node in source.body:
-        is_ours = isinstance(node, ast.ImportFrom) and str(node.module).startswith("hf_domain")
-        if is_ours and name in [alias.name for alias in node.names]:  # type: ignore[union-attr]
-            return find_constant(str(node.module), name)  # type: ignore[union-attr]
+    if (origin := find_origin(source, name)) is not None:
+        return find_constant(origin, name)
     return ast.get_docstring(source) if name == "__doc__" else None
 
 
@@ -177,10 +175,16 @@ def find_type(module: str, name: str) -> str | None:
     source = parse_source(module)
     if (value := find_value(source, name)) is not None:
         return ast.unparse(value)
+    origin = find_origin(source, name)
+    return None if origin is None else find_type(origin, name)
+
+
+def find_origin(source: ast.Module, name: str) -> str | None:
+    """Return our module that a module imports a name from."""
     for node in source.body:
-        is_ours = isinstance(node, ast.ImportFrom) and str(node.module).startswith("hf_domain")
-        if is_ours and name in [alias.name for alias in node.names]:  # type: ignore[union-attr]
-            return find_type(str(node.module), name)  # type: ignore[union-attr]
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("hf_domain"):
+            if name in [alias.name for alias in node.names]:
+                return node.module
     return None
 
 
