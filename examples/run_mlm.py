@@ -98,10 +98,10 @@ def run(model_args, data_args, passage_args, training_args):
 
     if training_args.do_train:
         prepare_start(trainer, model_args)
-        evaluate_start(trainer)
+        evaluate_start(trainer, examples.get("general"))
         run_training(trainer)
     if training_args.do_eval:
-        evaluate_masked_lm(trainer)
+        evaluate_masked_lm(trainer, examples.get("general"))
     if method.finish and training_args.do_train and training_args.should_save:
         trainer.model = method.finish(trainer.accelerator.unwrap_model(trainer.model), training_args.output_dir)
     training_args.push_to_hub = pushes

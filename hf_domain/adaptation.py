@@ -38,6 +38,7 @@ def adapt(
     output_dir: str | os.PathLike,
     num_tokens: int = 1_000_000,
     validation_data: Rows | None = None,
+    general_validation_data: Rows | None = None,
     learning_rate: float | None = None,
     batch_size: int = 32,
     max_seq_length: int = 128,
@@ -58,6 +59,8 @@ def adapt(
         output_dir: A new folder for model, tokenizer, model card, metrics and checkpoints.
         num_tokens: Number of tokens to train on, at least one batch.
         validation_data: Documents to evaluate on. Default: a twentieth of the corpus.
+        general_validation_data: Held-out general text. The card then shows how the loss on it rises: what the encoder
+            forgets.
         learning_rate: Default: that of the method in `RECIPES`, for small encoders; 1e-4 suits BERT base.
         batch_size: Number of examples per step.
         max_seq_length: Number of tokens per example.
@@ -96,8 +99,10 @@ def adapt(
         config_overrides=rates.get("config_overrides"),
         start=start,
     )
-    files, held_out = find_paths(corpus), None if validation_data is None else find_paths(validation_data)
-    data_args = CorpusArguments(files, held_out, max_seq_length=max_seq_length)
+    files, held_out, general_files = (
+        None if data is None else find_paths(data) for data in (corpus, validation_data, general_validation_data)
+    )
+    data_args = CorpusArguments(files, held_out, general_files, max_seq_length=max_seq_length)
     passage_args = PassageArguments(None if datastore is None else os.fspath(datastore), num_passages)
     options: dict[str, Any] = {"report_to": "none", "save_strategy": "no", "logging_steps": 0.1, **training_options}
     training_args = TrainingArguments(
@@ -119,6 +124,9 @@ def adapt(
         passages = load_passage_reader(passage_args, model, tokenizer, method)
         splits = load_corpus(corpus, validation_data)
         examples = tokenize_corpus(splits, tokenizer, max_seq_length=max_seq_length)
+        if general_validation_data is not None:
+            general = load_corpus(general_validation_data, validation_split_percentage=0)
+            examples["general"] = tokenize_corpus(general, tokenizer, max_seq_length=max_seq_length)["train"]
         collator = make_collator(tokenizer, data_args, training_args)
         if passages is not None:
             examples = passages.look_up_blocks(examples)
@@ -135,9 +143,9 @@ def adapt(
         log_auxiliary_losses(trainer)
         prepare_new_rows(trainer, delta, model_args)
         prepare_start(trainer, model_args)
-        evaluate_start(trainer)
+        evaluate_start(trainer, examples.get("general"))
         run_training(trainer)
-        evaluate_masked_lm(trainer)
+        evaluate_masked_lm(trainer, examples.get("general"))
         model = trainer.accelerator.unwrap_model(trainer.model)
         if (finish := METHODS[method].finish) is not None:
             trainer.model = model = finish(model, str(folder))

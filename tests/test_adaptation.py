@@ -59,6 +59,14 @@ def test_the_card_says_what_was_measured(encoder, tmp_path):
         assert ("corpus.txt (" in card and "sha256" in card) == (name == "file")
 
 
+def test_general_text_shows_what_is_forgotten(encoder, tmp_path):
+    options = OPTIONS | {"general_validation_data": [f"{text} {text}" for text in SENTENCES[3:] * 20]}
+    hf_domain.adapt(encoder, SENTENCES[:3] * 60, output_dir=tmp_path / "adapted", **options)
+    results, card = read_results(tmp_path / "adapted"), (tmp_path / "adapted" / "README.md").read_text()
+    assert f"| general text, before the first step | {results['start_general_loss']:.4f} |" in card
+    assert f"| general text, after training | {results['general_loss']:.4f} |" in card
+
+
 def test_adaptation_learns_the_domain(encoder, tmp_path):
     for name, tokens in (("short", 1), ("long", 16 * 8 * 200)):
         options = {**OPTIONS, "num_tokens": tokens}

@@ -1,6 +1,7 @@
 """Write the model card of a run from its arguments, its metrics and its files."""
 
 import logging
+import math
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -79,6 +80,8 @@ def make_run_card(
             table, names = tabulate_losses(metrics), ["loss"]
             predicted = "next" if data_args.objective == "clm" else "masked"
             note = f"Loss is the mean cross-entropy of {predicted} tokens, in nats, on held-out text."
+            if "start_general_loss" in metrics:
+                note += " A rise on general text is what the encoder forgot."
         else:
             table, names = tabulate_scores(metrics, split), [name for name in DECIDING if f"{split}_{name}" in metrics]
             names = names or list_scores(metrics, split)
@@ -98,7 +101,7 @@ def make_run_card(
         origin=origin,
         corpus=describe_data(trainer, task, data_args, metrics, documents),
         settings=list_settings(trainer, metrics, model_args, data_args, passage_args),
-        limits=describe_limits(folder, task, bool(split)),
+        limits=describe_limits(folder, task, bool(split), "general_loss" in metrics),
         license=license if license in list_licenses() else None,
         license_note=describe_licenses(encoder, origin, license, data_args),
         example=example,
@@ -229,13 +232,16 @@ def tabulate_scores(metrics: dict[str, Any], split: str) -> str:
 
 
 def tabulate_losses(metrics: dict[str, Any]) -> str:
-    """Return the table of the held-out loss before and after training."""
-    before = metrics.get("start_loss")
-    lines = ["| held-out text | loss | perplexity |", "| --- | --- | --- |"]
-    if before is not None:
-        lines.append(f"| before the first step | {before:.4f} | {2.718281828459045**before:.4g} |")
-    lines.append(f"| after training | {metrics['eval_loss']:.4f} | {metrics.get('perplexity', float('nan')):.4g} |")
-    return "\n".join(lines)
+    """Return the table of the held-out losses before and after training, also on general text if it was measured."""
+    rows = {
+        "before the first step": "start_loss",
+        "after training": "eval_loss",
+        "general text, before the first step": "start_general_loss",
+        "general text, after training": "general_loss",
+    }
+    measured = {row: metrics[name] for row, name in rows.items() if name in metrics}
+    lines = [f"| {row} | {loss:.4f} | {math.exp(loss):.4g} |" for row, loss in measured.items()]
+    return "\n".join(["| held-out text | loss | perplexity |", "| --- | --- | --- |", *lines])
 
 
 def list_settings(trainer: Trainer, metrics: dict[str, Any], *groups: Any) -> dict[str, Any]:
@@ -270,13 +276,19 @@ def format_value(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(getattr(value, "value", value))
 
 
-def describe_limits(folder: Path, task: str, is_evaluated: bool) -> str:
-    """Return the limits of a model, for its card."""
+def describe_limits(folder: Path, task: str, is_evaluated: bool, knows_forgetting: bool) -> str:
+    """Return the limits of a model, for its card.
+
+    Args:
+        knows_forgetting: Whether the loss on general text was measured.
+    """
     config, sentences = read_config(folder), []
     if is_evaluated:
         sentences.append("The results come from one run with one seed, on the data above.")
     else:
         sentences.append("The card has no results on held-out data.")
+    if task == "fill-mask" and not knows_forgetting:
+        sentences.append("What it forgot of general text was not measured; `hf-domain report_forgetting` measures it.")
     if reads_passages(config):
         sentences.append("Without passages of its datastore, the model computes what its encoder alone computes.")
     if config.get("memory_tokenizer", "same") != "same":

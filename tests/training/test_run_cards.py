@@ -3,6 +3,8 @@
 import hashlib
 import math
 import sys
+from email.message import Message
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from huggingface_hub import ModelCard
 from script_runs import run_script, save_tiny_bert, write_jsonl
 from tiny_tokenizers import SENTENCES
 
-from hf_domain.cards import check_license, list_licenses
+from hf_domain.cards import check_license, list_licenses, name_package
 from hf_domain.examples import run_classification, run_mlm
 from hf_domain.training.run_cards import describe_command, find_origin
 
@@ -68,6 +70,30 @@ def test_card_of_a_causal_stage_names_its_loss(run, tmp_path):
     _, card = run(run_mlm, objective="clm", train_file=tmp_path / "corpus.txt", max_seq_length=16)
     assert "cross-entropy of next tokens" in card.text and "masked tokens" not in card.text
     assert "| objective | clm |" in card.text
+
+
+def test_card_shows_what_was_forgotten(run, tmp_path):
+    """The loss on general text before and after; without such text, the card says that it was not measured."""
+    (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES[:3] * 60), encoding="utf-8")
+    (tmp_path / "general.txt").write_text("\n".join(SENTENCES[3:] * 20), encoding="utf-8")
+    flags = {"train_file": tmp_path / "corpus.txt", "max_seq_length": 16, "learning_rate": 1e-2}
+    _, card = run(run_mlm, **flags)
+    assert "What it forgot of general text was not measured; `hf-domain report_forgetting`" in card.text
+    metrics, card = run(run_mlm, general_validation_file=tmp_path / "general.txt", **flags)
+    before, after = metrics["start_general_loss"], metrics["general_loss"]
+    assert f"| general text, before the first step | {before:.4f} | {math.exp(before):.4g} |" in card.text
+    assert f"| general text, after training | {after:.4f} | {math.exp(after):.4g} |" in card.text
+    assert before != after and "was not measured" not in card.text
+    assert metrics["eval_loss"] not in (before, after) and metrics["start_loss"] != before
+
+
+def test_package_has_no_invented_address(monkeypatch):
+    assert name_package() == "hf-domain"  # the project has no URL yet
+    assert "pypi.org" not in "".join(text.read_text() for text in (files("hf_domain") / "model_card.md",))
+    own = Message()
+    own["Project-URL"] = "Repository, https://example.org/hf-domain"
+    monkeypatch.setattr("hf_domain.cards.metadata", lambda name: own)
+    assert name_package() == "[hf-domain](https://example.org/hf-domain)"
 
 
 ONE = [{"text": SENTENCES[number % 5], "label": "ab"[number % 3 == 0]} for number in range(24)]
