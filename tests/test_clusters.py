@@ -4,12 +4,14 @@ import pytest
 import torch
 from dask_workers import start_workers
 from datasets import Dataset
+from elasticsearch_stub import SearchServerStub
 from method_models import make_rada
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer
 
 from hf_domain.clusters import map_in_order
 from hf_domain.data.corpora import tokenize_corpus
 from hf_domain.datastore import build_datastore
+from hf_domain.datastore.elasticsearch_index import name_index
 from hf_domain.rada.states import build_passage_cache
 from hf_domain.tokenization import batch_texts, count_words
 
@@ -59,6 +61,25 @@ def test_a_cluster_gives_the_same(expected, workers, deaths, tmp_path, monkeypat
         assert len(executor._client.nthreads()) == workers - deaths
     for name, value in expected.items():
         assert found[name] == value, name
+
+
+@pytest.mark.distributed
+def test_a_cluster_builds_the_same_index_on_a_server(tmp_path, monkeypatch):
+    """The workers cut and hash the passages; this process sends them."""
+    pytest.importorskip("opensearchpy")
+    stub = SearchServerStub("opensearch")
+    monkeypatch.setenv("OPENSEARCH_URL", stub.url)
+    built = {}
+    with start_workers(tmp_path, 2) as cluster:
+        for name, executor in {"plain": None, "cluster": cluster}.items():
+            documents = Dataset.from_dict({"text": TEXTS})
+            options = {"max_length": 32, "engine": "opensearch", "executor": executor}
+            datastore = build_datastore(documents, tmp_path / name, make_bert_tokenizer(), **options)
+            index = stub.indices.pop(name_index(datastore.manifest, datastore.analyzer))
+            built[name] = datastore.fingerprint, index["documents"]
+    stub.close()
+    assert len(built["plain"][1]) == datastore.manifest.num_passages > 1000
+    assert built["cluster"] == built["plain"]
 
 
 def test_few_items_are_in_memory_at_once():
