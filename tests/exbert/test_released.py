@@ -135,5 +135,5 @@ def test_other_checkpoints_are_refused():
         convert_released_checkpoint(make_released_state_dict(False, False), make_config("bert"))
     weights = make_released_state_dict()
     del weights["bert.encoder.layer.1.gate_ADD.bias"]
-    with pytest.raises(ValueError, match=r"the checkpoint has no weights for .*layer.1.side.gate.bias"):
+    with pytest.raises(ValueError, match=r"the checkpoint must have all weights .* but lacks .*layer.1.side.gate.bias"):
         convert_released_checkpoint(weights, make_config("bert"))
