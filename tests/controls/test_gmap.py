@@ -14,7 +14,7 @@ from transformers import AutoModelForMaskedLM
 pytestmark = pytest.mark.controls
 
 ENDINGS = ("ing", "ed", "ly", "tion")
-NUM_TRAIN, NUM_TEST = 1500, 200
+NUM_TRAIN, NUM_TEST = 1500, 1000  # a standard error of 1.3 points at 80 %
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +55,11 @@ def splits(words, kinds):
 
 
 def test_the_memory_is_read(splits, forgetful, classify):
-    flags = {"method": "gmap", "memory_name_or_path": DEMO_ENCODER}
-    assert classify(*splits, model_name_or_path=forgetful, **flags) >= 0.8
+    """On the mean of three seeds: the single run of the docs is only one point above the bar."""
+    flags = {"method": "gmap", "memory_name_or_path": DEMO_ENCODER, "model_name_or_path": forgetful}
+    scores = [classify(*splits, **flags, seed=seed) for seed in (1, 2, 3)]
+    print(scores)
+    assert sum(scores) / len(scores) >= 0.8
 
 
 def test_the_encoder_alone_has_forgotten(splits, forgetful, classify):

@@ -69,7 +69,8 @@ def test_a_passage_is_chosen(make, bar, words, tokenizer, classify, tmp_path):
     assert classify(*splits, method="rada", config_overrides=FROZEN, **flags) >= bar
 
 
-def test_the_encoder_alone_guesses(words, classify):
+@pytest.mark.parametrize("make", [make_found, make_alike])
+def test_the_encoder_alone_guesses(make, words, classify):
     language = Language(words)
-    rows = [{"text": text, "label": label} for text, label, _ in (make_alike(language) for _ in range(600))]
+    rows = [{"text": text, "label": label} for text, label, _ in (make(language) for _ in range(600))]
     assert classify(rows[:500], rows[500:], num_train_epochs=2) <= 0.35

@@ -78,7 +78,7 @@ def splits(words, new_words):
 
 @pytest.fixture(scope="module")
 def score(corpus, splits, tmp_path_factory):
-    """Adapt the encoder by a row of comparisons, fine-tune it by the defaults, and return the accuracy; once each."""
+    """Adapt the encoder by a row of comparisons, at its rate or another, fine-tune it, and return the accuracy."""
     home, known = tmp_path_factory.mktemp("home"), {}
 
     def adapt(folder, **flags):
@@ -87,19 +87,21 @@ def score(corpus, splits, tmp_path_factory):
             patch.setattr("datasets.config.HF_DATASETS_CACHE", home / "cache")
             return run_script(main, patch, home / folder, train_file=corpus, **flags)
 
-    def score(row, classify):
-        if row not in known:
+    def score(row, classify, rate=None):
+        name = f"{row}-{rate}" if rate else row
+        if name not in known:
             recipe, encoder = RECIPES[row], str(DEMO_ENCODER)
             if recipe.expands_vocabulary and not (home / "vocabulary").exists():
                 expand(home / "vocabulary", corpus)
             added = {"expanded_vocabulary": home / "vocabulary"} if recipe.expands_vocabulary else {}
             if recipe.method is not None:
                 flags = {"method": recipe.method, **recipe.pretraining, **TRAINING, **added}
-                adapt(row, model_name_or_path=encoder, do_train=True, **flags)
-                encoder = str(home / row)
-            known[row] = classify(*splits, model_name_or_path=encoder)
-            print(f"{row}: {known[row]:.3f}", flush=True)
-        return known[row]
+                flags |= {"learning_rate": rate} if rate else {}
+                adapt(name, model_name_or_path=encoder, do_train=True, **flags)
+                encoder = str(home / name)
+            known[name] = classify(*splits, model_name_or_path=encoder)
+            print(f"{name}: {known[name]:.3f}", flush=True)
+        return known[name]
 
     return score
 
@@ -118,6 +120,9 @@ def test_new_words_learn_what_they_mean(score, classify):
 
 def test_an_extension_learns_what_new_words_mean(score, classify):
     assert score("exbert", classify) >= score("dapt", classify) + 0.1
+    rate = RECIPES["exbert"].pretraining["learning_rate"]
+    assert score("exbert", classify) >= score("dapt", classify, rate) + 0.1  # it is not the rate that wins
+    assert score("exbert", classify) >= score("exbert_paper", classify)
 
 
 def test_pieces_alone_say_nothing(score, classify):
