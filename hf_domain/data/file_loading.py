@@ -118,7 +118,7 @@ def load_files(
     if len(set(builders.values())) > 1:
         raise ValueError(f"all files of a dataset must have one format, but they have {builders}. Convert them to one.")
     builder, content = builders[files[0]], None if streaming else hashlib.blake2b(digest_size=8)
-    with tqdm(desc="Checking files", unit="B", unit_scale=True, delay=2) as progress:
+    with tqdm(desc="Checking files", unit="B", unit_scale=True, delay=2, disable=None) as progress:
         for file in files:
             if not is_url(file):
                 _check_file(file, progress, content)
