@@ -202,9 +202,9 @@ def list_command_lines(method: str, report: Report) -> list[str]:
         return []
     texts = {f"{report.plan['root']}/texts/{task}.txt": task for task in report.plan["tasks"]}
     task = next((texts[part] for command in commands for part in command if part in texts), None)
-    own = "" if task is None else f" Each task has an encoder of its own, which reads its training texts; here {task}."
+    own = "" if task is None else f". Each task has an encoder of its own, of its training texts; that of {task}"
     return [
-        f"To train it from the plan's encoder, run in the folder of {report.plan['path']}:{own}",
+        f"To train it from the plan's encoder, run in the folder of {report.plan['path']}{own}:",
         *map(shlex.join, commands),
     ]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from dask_processes import start_cluster
+from distributed import Scheduler, SpecCluster, Worker, get_worker
 from pretended_runs import (
     SENTENCES,
     get_address,
@@ -144,6 +145,38 @@ def test_worker_that_is_killed_costs_its_step_alone(content, tmp_path):
 
 def read_lines(file):
     return file.read_text().splitlines() if file.is_file() else []
+
+
+def test_steps_that_train_or_predict_wait_for_a_gpu(content, tmp_path):
+    """A worker with the resource GPU takes them one at a time; one without builds vocabularies and datastores."""
+    content["methods"] = {"dapt": None, "adalm": None, "rada": None}
+    ran, running, lock = Counter(), Counter(), threading.Lock()
+
+    def watch(step, plan, folder):
+        name = get_worker().name
+        with lock:
+            ran[name, step.kind] += 1
+            running[name] += 1
+            assert running[name] == 1
+        time.sleep(0.02)
+        with lock:
+            running[name] -= 1
+        pretend(step, plan, folder)
+
+    own = {"host": "127.0.0.1", "protocol": "tcp"}
+    scheduler = {"cls": Scheduler, "options": {**own, "port": 0, "dashboard": False}}
+    options = {**own, "nthreads": 1, "dashboard": False, "local_directory": str(tmp_path)}
+    workers = {
+        "plain": {"cls": Worker, "options": options},
+        "gpu": {"cls": Worker, "options": {**options, "resources": {"GPU": 1}}},
+    }
+    plan = load_plan(write_plan(content, tmp_path))
+    with SpecCluster(workers=workers, scheduler=scheduler) as cluster:
+        address = cluster.scheduler_address
+        results = run_comparison(plan, tmp_path / "output", watch, dask_scheduler=address)
+    assert all(result.is_done for result in results)
+    assert {kind for name, kind in ran if name == "plain"} <= {*engine.WITHOUT_GPU}
+    assert {"pretraining", "evaluation", "fine_tuning"} <= {kind for name, kind in ran if name == "gpu"}
 
 
 @pytest.mark.faults
