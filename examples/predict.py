@@ -20,7 +20,7 @@ from pathlib import Path
 import datasets
 import transformers
 
-from hf_domain.files import write_text
+from hf_domain.files import explain_full_disk, write_text
 from hf_domain.prediction import predict
 from hf_domain.training.arguments import OneLineParser, find_damage
 
@@ -49,6 +49,8 @@ def main() -> None:
         raise ValueError(f"--output_file must end in .jsonl or .csv, but is {output_file}")
     if output_file and output_file.exists():
         raise FileExistsError(f"--output_file must be a new file, but {output_file} exists. Name another.")
+    for leftover in output_file.parent.glob(f"{output_file.name}.*.unfinished") if output_file else ():
+        leftover.unlink()  # of a call that was killed
     for name in ("num_passages", "max_seq_length", "batch_size"):
         if (value := getattr(args, name)) is not None and value < 1:
             raise ValueError(f"--{name} must be at least 1, but is {value}")
@@ -67,10 +69,14 @@ def main() -> None:
         trust_remote_code=args.trust_remote_code,
     )
     if output_file and output_file.suffix == ".csv":
-        write_text(output_file, rows.flatten().to_pandas().to_csv(index=False))
+        text = rows.flatten().to_pandas().to_csv(index=False)
     else:
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        write_text(output_file, text) if output_file else print(text, end="")
+    if output_file is None:
+        print(text, end="")
+        return
+    with explain_full_disk(output_file.absolute().parent):
+        write_text(output_file, text)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import faults
 import pytest
 from script_runs import save_tiny_bert, write_jsonl
 from tiny_tokenizers import SENTENCES
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
 TRAINING = {
     "do_train": True,
@@ -56,7 +56,25 @@ def inputs(tmp_path_factory):
     for name, rows in {"classes": classes, "tags": tags, "questions": questions}.items():
         for split in ("train", "validation", "test"):
             write_jsonl(folder / f"{name}_{split}.jsonl", rows)
+    classifier = BertConfig.from_pretrained(folder / "model", num_labels=2)
+    BertForSequenceClassification(classifier).save_pretrained(folder / "classifier")
+    AutoTokenizer.from_pretrained(folder / "model").save_pretrained(folder / "classifier")
+    for split in ("train", "validation", "test"):
+        (folder / "topics").mkdir(exist_ok=True)
+        write_jsonl(folder / "topics" / f"{split}.jsonl", classes)
+    plan = {"encoder": "model", "corpora": {"domain": "corpus.txt"}, "tasks": ["topics"], "seeds": [1]}
+    plan |= {"methods": ["fine_tune", "dapt", "varmae"], "budget": {"tokens": 8192}}
+    (folder / "plan.yaml").write_text(json.dumps(plan), encoding="utf-8")
     return folder
+
+
+@pytest.fixture(scope="module")
+def compared(inputs):
+    """A finished comparison."""
+    folder = inputs / "compared"
+    folder.mkdir()
+    code, _, log = faults.run("compare", list_arguments(make_command("compare", inputs)[1], folder), folder, cache="")
+    assert code == 0, log[-3000:]
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +91,8 @@ def make_command(name, inputs):
     """Return the script of a case and its flags, without the output folder."""
     script, _, method = name.partition(" ")
     model = {"model_name_or_path": inputs / "model"}
+    if (flags := make_further_flags(script, inputs)) is not None:
+        return script, flags
     if script == "run_mlm":
         flags = {"train_file": inputs / "corpus.txt", "method": method, **model, **TRAINING}
         flags |= {"memory_name_or_path": inputs / "general"} if method == "gmap" else {}
@@ -101,11 +121,20 @@ def make_command(name, inputs):
     return script, flags
 
 
+def make_further_flags(script, inputs):
+    """Return the flags of a command that trains no encoder on text; None for others."""
+    return {
+        "compare": {"": inputs / "plan.yaml"},
+        "publish_results": {"comparison": inputs / "compared" / "output"},
+        "predict": {"": [inputs / "classifier", inputs / "classes_test.jsonl"], "output_file": "CASE/labels.jsonl"},
+    }.get(script)
+
+
 def list_arguments(flags, case):
-    arguments = ["--output_dir", str(case / "output")]
+    arguments = [] if "output_file" in flags else ["--output_dir", str(case / "output")]
     for name, value in flags.items():
         values = value if isinstance(value, list) else [value]
-        arguments += [f"--{name}", *(str(each).replace("CASE", str(case)) for each in values)]
+        arguments += [f"--{name}"] * bool(name) + [*(str(each).replace("CASE", str(case)) for each in values)]
     return arguments
 
 
@@ -186,16 +215,25 @@ def test_full_disk_is_one_line_and_the_same_command_continues(command, tmp_path)
 
 
 COMPLETE = ["run_mlm dapt", "run_classification", "run_expand_vocab", "average_models", "build_datastore"]
+COMPLETE += ["publish_results"]
+# Predictions that are in their file are finished: the same command refuses to replace them.
+PATTERNS = {"predict": [r"^(open|write|replace) "]}
+NEEDED = {"build_datastore": "datastore", "publish_results": "compared"}
 OTHERS = [f"run_mlm {method}" for method in ("lora", "varmae", "exbert", "exbert_adapter", "gmap", "rada")]
 OTHERS += ["run_ner", "run_qa", "run_classification gmap", "run_classification rada", "run_distill"]
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("name", [*COMPLETE, *OTHERS])
+@pytest.mark.parametrize("name", [*COMPLETE, *OTHERS, "predict"])
 def test_killed_command_ends_as_if_it_had_not_been(command, tmp_path, request, name):
-    if "rada" in name or name == "build_datastore":
-        request.getfixturevalue("datastore")
-    kill_everywhere(command, tmp_path, name, None if name in COMPLETE else FEW)
+    make_needed(name, request)
+    kill_everywhere(command, tmp_path, name, None if name in COMPLETE else PATTERNS.get(name, FEW))
+
+
+def make_needed(name, request):
+    """Make what a command reads beside the inputs."""
+    if needed := "datastore" if "rada" in name else NEEDED.get(name):
+        request.getfixturevalue(needed)
 
 
 def fill_everywhere(command, tmp_path, name, patterns):
@@ -221,11 +259,16 @@ def fill_everywhere(command, tmp_path, name, patterns):
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("name", [*COMPLETE, "run_distill", "run_classification gmap", "run_classification rada"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(name for name in COMPLETE if name != "publish_results"),
+        *("predict", "run_distill", "run_classification gmap", "run_classification rada"),
+    ],
+)
 def test_full_disk(command, tmp_path, request, name):
-    if "rada" in name or name == "build_datastore":
-        request.getfixturevalue("datastore")
-    every = name in ("run_mlm dapt", "build_datastore")
+    make_needed(name, request)
+    every = name in ("run_mlm dapt", "build_datastore", "predict")
     fill_everywhere(command, tmp_path, name, None if every else [r"model.safetensors", *FEW])
 
 

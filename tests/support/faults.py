@@ -26,6 +26,9 @@ PRELOADED = [
     "hf_domain.examples.run_expand_vocab",
     "hf_domain.examples.average_models",
     "hf_domain.examples.build_datastore",
+    "hf_domain.examples.compare",
+    "hf_domain.examples.publish_results",
+    "hf_domain.examples.predict",
 ]
 ENOSPC = "No space left on device"
 
@@ -168,6 +171,8 @@ def run_watched(module, arguments, folder, cache, log, at, is_full):
     datasets.config.HF_DATASETS_CACHE = Path(cache)
     sys.argv = [module, *arguments]
     script = importlib.import_module(f"hf_domain.examples.{module}")
+    if module == "compare":
+        pretend_steps(script)
     watch.install()
     try:
         script.main()
@@ -176,6 +181,14 @@ def run_watched(module, arguments, folder, cache, log, at, is_full):
         sys.exit(1)
     finally:
         print("POINTS " + json.dumps(watch.points), flush=True)
+
+
+def pretend_steps(script):
+    """Let a comparison run no step: each leaves at once what it would leave."""
+    import pretended_runs
+
+    pretended_runs.runner.digest_vocabulary = lambda encoder: "usual"
+    script.run_comparison = lambda plan, folder, *_: pretended_runs.run_comparison(plan, folder, pretended_runs.pretend)
 
 
 def run(module, arguments, folder, *, cache, at=None, is_full=False):
@@ -207,7 +220,7 @@ def read_tree(folder):
     """Return what files of a case hold; None where that differs between equal runs: times, pickles and logs."""
     fixed = re.compile(
         r"(\.safetensors|config\.json|tokenizer\.json|delta\.json|predictions\.txt|predict_results\.txt|\.npy|\.arrow"
-        r"|_run\.json|README\.md|held_out\.jsonl)$"
+        r"|_run\.json|README\.md|held_out\.jsonl|labels\.jsonl|\.csv|commands\.sh)$"
     )
     files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
     # The files of an index have drawn names.
