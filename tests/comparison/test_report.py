@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.statistics import compute_interval
 from hf_domain.examples import compare
+from hf_domain.recipes import RECIPES
 
 
 def test_report_says_what_the_results_say(plan, tmp_path):
@@ -171,3 +173,14 @@ def test_a_comparison_in_which_nothing_learned_says_so_first(content, tmp_path, 
     sentence = "No row learned: all 8 fine-tunings are no better than the majority baseline"
     assert (tmp_path / "plan" / "report.md").read_text().split("\n\n")[1].startswith(f"**{sentence}")
     assert sentence in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_method_has_its_color_in_every_report():
+    def pick(**recipes):
+        plan = {"methods": {name: {"recipe": recipe} for name, recipe in recipes.items()}}
+        return figures.pick_colors(SimpleNamespace(plan=plan, titles={name: name for name in recipes}))
+
+    one = pick(fine_tune="fine_tune", dapt="dapt", varmae="varmae")
+    other = pick(slow="dapt", varmae="varmae", exbert="exbert", dapt="dapt")
+    assert (one["dapt"], one["varmae"]) == (other["dapt"], other["varmae"])
+    assert len({*other.values()}) == 4 and len({*pick(**{name: name for name in RECIPES}).values()}) == len(RECIPES)
