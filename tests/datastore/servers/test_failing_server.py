@@ -21,7 +21,7 @@ pytest.importorskip("opensearchpy")
 
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta"]
 TEXTS = [f"{WORDS[i % 7]} {WORDS[i % 3]} {WORDS[i // 7 % 7]} unit{i}" for i in range(3000)]
-QUERIES = TEXTS[::2]
+QUERIES = TEXTS
 AWAY = 5  # seconds between the kill and the start
 
 
@@ -91,15 +91,28 @@ def test_a_search_outlives_a_restart(tmp_path, tokenizer, node, monkeypatch):
     assert len(restarts) == 1
 
 
-def test_processes_that_add_passages_outlive_a_restart(tmp_path, tokenizer, node):
+def test_processes_that_add_passages_outlive_a_restart(tmp_path, tokenizer, node, server):
     store = build(tmp_path / "server", tokenizer)
     rows = Dataset.from_dict({"text": TEXTS})
     expected = add_passages(rows, store, "text", k=3)["passage_ids"][:]
-    kill = threading.Timer(1, node.kill)
-    start = threading.Timer(1 + AWAY, node.start)
-    kill.start(), start.start()
+
+    def count_searches():
+        return server.indices.stats(index="hf-domain-*")["_all"]["total"]["search"]["query_total"]
+
+    def restart(before):
+        while count_searches() == before:  # the processes have not searched yet
+            time.sleep(0.02)
+        killed.append(time.monotonic())
+        node.kill()
+        time.sleep(AWAY)
+        node.start()
+
+    killed: list[float] = []
+    thread = threading.Thread(target=restart, args=(count_searches(),))
+    thread.start()
     found = add_passages(rows, store, "text", k=3, num_proc=2)["passage_ids"][:]
-    start.join()
+    assert time.monotonic() - killed[0] > AWAY  # they were at work, and waited
+    thread.join()
     assert found == expected
 
 
@@ -206,11 +219,20 @@ def test_an_index_that_takes_no_passages_is_reported(tmp_path, tokenizer, server
     assert build(tmp_path / "server", tokenizer).search(TEXTS[7:8], 1)[0][0] == [7]
 
 
-def test_an_index_that_was_deleted_under_a_search_is_named(tmp_path, tokenizer, server):
+def test_an_index_that_is_deleted_during_a_search_is_named(tmp_path, tokenizer, server, monkeypatch):
     store = build(tmp_path / "server", tokenizer)
     expected = store.search(QUERIES, 5)
-    server.indices.delete(index=elasticsearch_index.name_index(store.manifest, store.analyzer))
-    with pytest.raises(FileNotFoundError, match="rebuild_index=True"):
-        store.search(QUERIES, 5)
+    ask, calls = elasticsearch_index._ask, iter(range(10**6))
+
+    def delete_before_the_tenth(*arguments, **options):
+        if next(calls) == 9:
+            server.indices.delete(index=elasticsearch_index.name_index(store.manifest, store.analyzer))
+        return ask(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(elasticsearch_index, "_ask", delete_before_the_tenth)
+        with pytest.raises(FileNotFoundError, match="rebuild_index=True"):
+            store.search(QUERIES, 5)
+    assert next(calls) == 10  # nine requests had their answers
     store = Datastore.load(tmp_path / "server", tokenizer, rebuild_index=True)
     assert store.search(QUERIES, 5) == expected
