@@ -35,6 +35,7 @@ from hf_domain.training.method_rate import use_method_rate
 from hf_domain.training.run_cards import make_run_card
 from hf_domain.training.run_files import START, STATE, VALIDATED
 from hf_domain.training.run_folders import MADE
+from hf_domain.training.sharding import prepare_sharding
 from hf_domain.training.streams import read_stream
 from hf_domain.training.terminal import (
     describe_metrics,
@@ -140,6 +141,8 @@ def run_training(trainer: Trainer, finish: Callable[[Trainer], None] | None = No
     use_method_rate(trainer)
     if isinstance(trainer.train_dataset, IterableDataset):
         read_stream(trainer)
+    if trainer.is_fsdp_enabled:
+        prepare_sharding(trainer)
     if trainer.args.push_to_hub:
         config: Any = trainer.model.config
         check_memory_reference(config.to_dict())

@@ -61,7 +61,7 @@ def decode_labeled_rows_only(model: PreTrainedModel) -> PreTrainedModel:
 
     def decode(hidden_states: torch.Tensor) -> torch.Tensor:
         # A shallow copy for each call, so that a replaced decoder (after a resize, say) takes effect at once.
-        head = model.__class__.__new__(model.__class__)
+        head = object.__new__(model.__class__)  # the class of a sharded model would make another
         head.__dict__ = {**model.__dict__, "_modules": {**model._modules, encoder: EncoderPassthrough()}}
         return model.__class__.forward(head, hidden_states).logits
 

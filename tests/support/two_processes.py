@@ -12,17 +12,24 @@ from multiprocessing.connection import wait
 from pathlib import Path
 
 import pytest
+from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import DistributedType
 from faults import PRELOADED
 from without_noise import remove_noise
 
 
-def run_two(main, arguments, folder):
-    """Call main() with these arguments in two processes, without noise; returns what they print."""
+def run_two(main, arguments, folder, variables=None):
+    """Call main() with these arguments in two processes, without noise; returns what they print.
+
+    Args:
+        variables: Of the environment, beside those of torchrun.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     environment = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     environment |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    environment |= variables or {}
     files = [Path(folder, f"printed-{rank}.txt") for rank in (0, 1)]
     context = get_context()
     processes = [
@@ -62,8 +69,23 @@ def work(main, arguments, file, environment):
         os.dup2(sys.stdout.fileno(), number)
     sys.argv = ["script.py", *arguments]
     remove_noise(pytest.MonkeyPatch())
+    if "ACCELERATE_USE_FSDP" in environment:
+        shard_on_cpu(pytest.MonkeyPatch())
     try:
         main()
     except BaseException:
         traceback.print_exc()
         raise SystemExit(1) from None
+
+
+def shard_on_cpu(patch):
+    """Let accelerate shard on a CPU as on GPUs; by itself it would ignore FSDP there, and train with DDP."""
+    init = AcceleratorState.__init__
+
+    def init_sharded(state, *arguments, fsdp_plugin=None, **options):
+        init(state, *arguments, fsdp_plugin=fsdp_plugin, **options)
+        if fsdp_plugin is not None:
+            state.fsdp_plugin = fsdp_plugin
+            state.distributed_type = PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+
+    patch.setattr(AcceleratorState, "__init__", init_sharded)

@@ -8,6 +8,7 @@ import functools
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -23,11 +24,15 @@ from two_processes import run_two
 from without_noise import remove_noise
 
 from hf_domain.datastore import build_datastore
-from hf_domain.examples import run_classification, run_distill, run_mlm
+from hf_domain.examples import run_classification, run_distill, run_mlm, run_ner, run_qa
+from hf_domain.lora import add_lora
+from hf_domain.new_rows import NewRowsFirst
 from hf_domain.tokenization import count_shard, expand_vocabulary
+from hf_domain.training.sharding import prepare_sharding
 
 # transformers 5.23 calls the flag activation_checkpointing.
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
+ACCELERATE = Path(__file__).parents[2] / "examples" / "accelerate"
 METHODS = ["dapt", "adalm", "lora", "varmae", "exbert", "exbert_adapter", "gmap", "rada"]
 
 
@@ -50,7 +55,7 @@ def encoder(tmp_path):
 def train(monkeypatch, tmp_path):
     """Run a script in one process, or in two; returns its folder."""
 
-    def train(script, processes, batch_size, name=None, **options):
+    def train(script, processes, batch_size, name=None, variables=None, **options):
         folder = tmp_path / (name or f"by-{processes}")
         defaults = {"output_dir": folder, "per_device_train_batch_size": batch_size // processes, "logging_steps": 1}
         # Adam would step on the rounding of gradients that are zero, such as that of a bias before a normalization.
@@ -63,7 +68,7 @@ def train(monkeypatch, tmp_path):
             if processes == 1:
                 script.main()
             else:
-                train.printed = run_two(script.main, sys.argv[1:], tmp_path)
+                train.printed = run_two(script.main, sys.argv[1:], tmp_path, variables)
         return folder
 
     return train
@@ -122,6 +127,34 @@ def test_pretraining(method, train, make_options):
     check_equal(one, two, options["max_steps"])
 
 
+def read_sharding():
+    """Return the variables that accelerate sets for fsdp.yaml."""
+    config = load_config_from_file(str(ACCELERATE / "fsdp.yaml"))
+    assert config.distributed_type == DistributedType.FSDP
+    return {name.upper(): str(value) for name, value in config.fsdp_config.items()} | {"ACCELERATE_USE_FSDP": "true"}
+
+
+REFUSED = ["adalm", "lora", "exbert_adapter"]  # need whole weights
+SHARDED = [method for method in METHODS if method not in REFUSED]
+
+
+@sample("dapt", all_names=SHARDED)
+def test_sharded_pretraining(method, train, make_options):
+    size, options = make_options(method)
+    one = train(run_mlm, 1, size, **options)
+    two = train(run_mlm, 2, size, variables=read_sharding(), **options)
+    check_equal(one, two, options["max_steps"])
+    assert load_file(two / "model.safetensors").keys() == load_file(one / "model.safetensors").keys()
+
+
+def test_what_needs_whole_weights_is_refused():
+    encoder, lora = make_masked_lm("bert"), add_lora(make_masked_lm("bert"))
+    for model, callbacks in ((encoder, [NewRowsFirst(None, 2)]), (lora, [])):
+        trainer = SimpleNamespace(model=model, callback_handler=SimpleNamespace(callbacks=callbacks))
+        with pytest.raises(ValueError, match=r"need whole weights in each process.* Train with torchrun"):
+            prepare_sharding(trainer)
+
+
 @sample("minilm", all_names=["minilm", "minilmv2"])
 def test_distillation(method, tmp_path, encoder, train):
     """Both halves of Adapt-and-Distill: masked LM of the teacher, then distillation."""
@@ -135,17 +168,76 @@ def test_distillation(method, tmp_path, encoder, train):
         check_equal(one / step, two / step, count)
 
 
-def test_classification(tmp_path, encoder, train):
-    """Nine rows do not divide by two processes: no prediction is lost, doubled or moved."""
-    rows = [{"text": text, "label": str(number % 3)} for number, text in enumerate(SENTENCES * 4)]
-    train_file = write_jsonl(tmp_path / "train.jsonl", rows[:16])
-    test_file = write_jsonl(tmp_path / "test.jsonl", rows[:9])
-    options = {"model_name_or_path": encoder, "train_file": train_file, "test_file": test_file, "do_train": "true"}
-    options |= {"validation_file": test_file, "do_eval": "true", "do_predict": "true", "max_steps": 4}
-    options |= {"save_strategy": "no"}
-    one, two = (train(run_classification, processes, 8, **options) for processes in (1, 2))
+@pytest.fixture
+def fine_tune(tmp_path, encoder, train, make_options):
+    """Fine-tune by one process and by two on rows of a task; returns their folders."""
+
+    def fine_tune(script, method, rows, variables=None, **options):
+        # Nine rows do not divide by two processes: no prediction is lost, doubled or moved.
+        files = {"train": rows[:16], "validation": rows[:9], "test": rows[:9]}
+        defaults = {f"{name}_file": write_jsonl(tmp_path / f"{name}.jsonl", part) for name, part in files.items()}
+        defaults |= {f"do_{name}": "true" for name in ("train", "eval", "predict")}
+        defaults |= {"model_name_or_path": encoder, "max_steps": 4, "save_strategy": "no"}
+        if method == "exbert":
+            size, steps = make_options("exbert")
+            defaults["model_name_or_path"] = train(run_mlm, 1, size, name="exbert", **(steps | {"max_steps": 1}))
+            defaults["train_top_layers"] = 1
+        elif method == "gmap":
+            defaults |= {"method": "gmap", "memory_name_or_path": encoder}
+        elif method == "rada":
+            documents = Dataset.from_dict({"text": [f"{text} and {text}" for text in SENTENCES]})
+            build_datastore(documents, tmp_path / "datastore", AutoTokenizer.from_pretrained(encoder))
+            defaults |= {"method": "rada", "datastore": tmp_path / "datastore", "config_overrides": "selection=top1"}
+        options = defaults | options
+        return train(script, 1, 8, **options), train(script, 2, 8, variables=variables, **options)
+
+    return fine_tune
+
+
+LABELED = [{"text": text, "label": str(number % 3)} for number, text in enumerate(SENTENCES * 4)]
+
+
+@sample("plain", "rada", all_names=["plain", "exbert", "gmap", "rada"])
+def test_classification(method, fine_tune):
+    one, two = fine_tune(run_classification, method, LABELED)
     check_equal(one, two, 4)
     assert (two / "predict_results.txt").read_text() == (one / "predict_results.txt").read_text()
+
+
+@sample("plain", all_names=["plain", "exbert", "gmap", "rada"])
+def test_sharded_classification(method, fine_tune):
+    one, two = fine_tune(run_classification, method, LABELED, variables=read_sharding())
+    check_equal(one, two, 4)
+    assert (two / "predict_results.txt").read_text() == (one / "predict_results.txt").read_text()
+
+
+@sample("gmap", all_names=["plain", "gmap", "rada"])
+def test_token_classification(method, fine_tune):
+    """Sentences of other lengths, unless the model is a stock one: its loss averages over the tokens of a process."""
+    texts = [text.split()[: 3 if method == "plain" else None] for text in SENTENCES * 4]
+    texts = [words * 3 if len(words) == 1 else words for words in texts]
+    rows = [{"tokens": words, "tags": [f"{len(word) % 2}" for word in words]} for words in texts]
+    one, two = fine_tune(run_ner, method, rows)
+    check_equal(one, two, 4)
+
+
+@sample(all_names=["plain", "gmap", "rada"])
+def test_question_answering(method, fine_tune):
+    rows = []
+    for number, text in enumerate(SENTENCES * 4):
+        word = text.split()[0]
+        answers = {"text": [word], "answer_start": [text.index(word)]}
+        rows.append({"id": str(number), "question": "where", "context": text, "answers": answers})
+    one, two = fine_tune(run_qa, method, rows, max_seq_length=32, doc_stride=8)
+    check_equal(one, two, 4)
+    assert (two / "predict_predictions.json").read_text() == (one / "predict_predictions.json").read_text()
+
+
+@pytest.mark.distributed
+def test_causal_lm(train, make_options):
+    size, options = make_options("dapt")
+    one, two = (train(run_mlm, processes, size, objective="clm", **options) for processes in (1, 2))
+    check_equal(one, two, options["max_steps"])
 
 
 def test_stream(tmp_path, encoder, train):
@@ -164,5 +256,5 @@ def test_stream(tmp_path, encoder, train):
 
 
 def test_configuration_of_accelerate():
-    config = load_config_from_file(str(Path(__file__).parents[2] / "examples" / "accelerate" / "ddp.yaml"))
+    config = load_config_from_file(str(ACCELERATE / "ddp.yaml"))
     assert config.distributed_type == DistributedType.MULTI_GPU and not config.use_cpu
