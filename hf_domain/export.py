@@ -119,14 +119,15 @@ def check_exportable(model: PreTrainedModel) -> None:
 def check_exporters(export_format: str) -> None:
     """Raise a ValueError unless the format is known and the packages of an export are installed."""
     if export_format not in ("onnx", "dynamo"):
-        raise ValueError(f"export_format must be 'onnx' or 'dynamo', but is {export_format!r}")
+        raise ValueError(f"export_format must be 'onnx' or 'dynamo', but is {export_format!r}. Name one of them.")
     if importlib.util.find_spec("transformers.exporters") is None:
         raise ValueError(
             "transformers must have the module exporters, but this release lacks it. Run pip install -U transformers."
         )
     packages = ("onnx", "onnxruntime", "onnxscript") if export_format == "onnx" else ()
     if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
-        raise ValueError(f"an export to ONNX needs {', '.join(missing)}. Run pip install hf-domain[onnx].")
+        needed = ", ".join(missing)
+        raise ValueError(f'an export to ONNX needs {needed}, which is missing. Run pip install "hf-domain[onnx]".')
 
 
 def export_model(
@@ -341,9 +342,13 @@ def check_quantization(int8: bool, export_format: str, texts: Sequence[str], min
     if int8 and export_format != "onnx":
         raise ValueError(f"int8 needs export_format='onnx', but export_format is {export_format!r}")
     if int8 and not any(map(str.strip, texts)):
-        raise ValueError("int8 needs texts for a comparison with float32, but got none. Give some of your domain.")
+        raise ValueError(
+            "int8 needs texts for a comparison with float32, but there are none. Give some of your domain."
+        )
     if int8 and (count := sum(map(bool, map(str.strip, texts)))) < NUM_TEXTS:
-        logger.warning(f"int8 should be compared with float32 on {NUM_TEXTS} texts, but got {count}. Give more texts.")
+        logger.warning(
+            f"int8 should be compared with float32 on {NUM_TEXTS} texts, but there are only {count}. Give more texts."
+        )
 
 
 def quantize(

@@ -70,9 +70,9 @@ def build_exbert_adapter(model: Any, tokenizer: Any, delta: Any, args: Any, opti
 
     if model.config.model_type == "exbert" or {"freeze_backbone", "backbone_dropout"} & {*options}:
         raise ValueError(
-            "an exBERT adapter needs a plain encoder, which it does not change, and has no option freeze_backbone or "
-            f"backbone_dropout, but got {args.model_name_or_path} and {options}. Use --method exbert to train an "
-            "exBERT further, or to train its base as well."
+            "an exBERT adapter needs a plain encoder, which stays unchanged, and no option freeze_backbone or "
+            f"backbone_dropout, but {args.model_name_or_path} is a {model.config.model_type} and the options are "
+            f"{options}. Use --method exbert to train an exBERT further, or to train its base as well."
         )
     exbert = build_exbert(model, tokenizer, delta, args, options)
     return convert_to_adapter(exbert, decode_labeled_rows_only(model))

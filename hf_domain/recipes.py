@@ -74,14 +74,14 @@ RECIPES = {
         "30 % masking",
         method="dapt",
         card="dapt",
-        note="30 % of the tokens were masked, instead of 15 %.",
+        note="Training masks 30 % of the tokens instead of 15 %.",
         pretraining={"learning_rate": 3e-4, "mlm_probability": 0.3},
     ),
     "random_words": Recipe(
         "random-word masking",
         method="dapt",
         card="dapt",
-        note="Whole words were masked, 5,000 random ones four times as often as others.",
+        note="Training masks whole words, 5,000 random ones four times as often as others.",
         pretraining={**WORD_MASKING, "word_rule": "random"},
     ),
     "domain_words": Recipe(
@@ -89,7 +89,7 @@ RECIPES = {
         method="dapt",
         card="dapt",
         counterpart="random_words",
-        note="Whole words were masked, those that are much rarer in general text four times as often as others.",
+        note="Training masks whole words, those that are much rarer in general text four times as often as others.",
         pretraining={**WORD_MASKING, "word_rule": "ratio"},
     ),
     "keywords": Recipe(
@@ -97,14 +97,14 @@ RECIPES = {
         method="dapt",
         card="dapt",
         counterpart="random_words",
-        note="Whole words were masked, the keywords of the domain (by log-likelihood) four times as often as others.",
+        note="Training masks whole words, keywords of the domain (by log-likelihood) four times as often as others.",
         pretraining={**WORD_MASKING, "word_rule": "keyword"},
     ),
     "clm_detour": Recipe(
         "causal detour",
         method="dapt",
         card="dapt",
-        note="It predicted next tokens, with causal attention, until the learning rate fell to 0 over masked tokens.",
+        note="Training predicts next tokens, with causal attention, then masked ones while the learning rate falls.",
         pretraining={"learning_rate": 3e-4},
         first_stage={"objective": "clm"},
     ),
@@ -112,7 +112,7 @@ RECIPES = {
         "replay",
         method="dapt",
         card="dapt",
-        note="A tenth of the text was general text.",
+        note="A tenth of the training text is general text.",
         pretraining={"learning_rate": 3e-4, "mix": "{general}:0.1"},
     ),
     "average": Recipe("average with the base", after="dapt", averages=True),
@@ -203,18 +203,31 @@ def check_start(name: str, earlier: Sequence[str]) -> list[str]:
     trained = {other: METHODS[row.method] for other, row in before.items() if row.method is not None}
     if recipe.reads_datastore and expanding:
         return [
-            "the encoder must have the tokenizer that cut the passages, the plan's, but "
-            f"{', '.join(expanding)} expands its vocabulary"
+            f"{name} needs an encoder with the plan's tokenizer, which cuts the passages, but {', '.join(expanding)} "
+            "expands the vocabulary. Start from another method."
         ]
     if recipe.fine_tuning.get("append_passage") and any(method.reads_passages for method in trained.values()):
-        return ["a passage can be appended only for an encoder that reads none itself, but rada_mlm reads passages"]
+        reading = ", ".join(other for other, method in trained.items() if method.reads_passages)
+        return [
+            f"{name} appends a passage, so its encoder must not read passages, but {reading} does. Start from another "
+            "method."
+        ]
     own = METHODS.get(str(recipe.method))
     is_adapter = own is not None and own.finish is not None and own.extends_vocabulary
-    if is_adapter and any(method.extends_vocabulary for method in trained.values()):
-        return ["an exBERT adapter needs an encoder that is not an exBERT"]
+    if is_adapter and (extended := [other for other, method in trained.items() if method.extends_vocabulary]):
+        return [
+            f"{name} must start from a plain encoder, but {', '.join(extended)} makes an exBERT. Start from another "
+            "method."
+        ]
     if recipe.averages and before and not trained:
-        return [f"`average` needs a trained encoder to average with, but {', '.join(before)} does not train one"]
+        return [
+            f"{name} needs a trained encoder to average with, but {', '.join(before)} does not train one. Start from "
+            "another method."
+        ]
     others = [other for other, method in trained.items() if method is not METHODS[BASELINE] or other in expanding]
     if recipe.averages and others:
-        return [f"`average` needs two encoders with the same parameters, but {', '.join(others)} changes them"]
+        return [
+            f"{name} needs two encoders with the same parameters, but {', '.join(others)} changes them. Start from "
+            "another method."
+        ]
     return []

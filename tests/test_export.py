@@ -138,7 +138,7 @@ def make_wide_model(auto_class=AutoModelForTokenClassification):
 def test_int8_is_smaller_and_close(tokenizer, tmp_path, caplog):
     model = make_wide_model()
     report = export_model(model, tokenizer, tmp_path, int8=True, texts=[*TEXTS, " "], max_seq_length=24)
-    assert "compared with float32 on 200 texts, but got 3" in caplog.text
+    assert "compared with float32 on 200 texts, but there are only 3" in caplog.text
     files = {str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file()}
     assert files >= {"onnx/model.onnx", "onnx/model_quantized.onnx", "config.json", "tokenizer.json"}
     assert not [file for file in files if file.startswith("onnx/") and file not in report.file_bytes]  # nothing beside
@@ -326,7 +326,7 @@ def test_enough_texts_are_no_warning(caplog):
     export.check_quantization(True, "onnx", TEXTS * 67, 0.99)
     assert not caplog.text
     export.check_quantization(True, "onnx", [*TEXTS * 66, " ", " "], 0.99)
-    assert "but got 198" in caplog.text
+    assert "but there are only 198" in caplog.text
 
 
 @needs_exporters
@@ -334,7 +334,7 @@ def test_options_are_checked(tokenizer, tmp_path):
     model = make_masked_lm("bert")
     with pytest.raises(ValueError, match="min_cosine must be from 0 to 1, but is 2"):
         export_model(model, tokenizer, tmp_path, export_format="dynamo", min_cosine=2)
-    with pytest.raises(ValueError, match="needs texts for a comparison with float32, but got none"):
+    with pytest.raises(ValueError, match="needs texts for a comparison with float32, but there are none"):
         export_model(model, tokenizer, tmp_path, int8=True, texts=[" "])
     with pytest.raises(ValueError, match=r"must have float32 weights, but has torch\.float16\. Load it"):
         export_model(make_masked_lm("bert").half(), tokenizer, tmp_path, export_format="dynamo")

@@ -114,8 +114,6 @@ UNFINISHED = {
     "hf_domain.comparison.task_files",
     "hf_domain.examples.publish",
     "hf_domain.exbert.adapter",
-    "hf_domain.export",
-    "hf_domain.methods",
     "hf_domain.training.pretraining",
     "hf_domain.training.rate_choice",
     "hf_domain.training.runs",

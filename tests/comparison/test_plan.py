@@ -67,13 +67,13 @@ def test_all_problems_of_a_plan_are_reported_at_once(content, tmp_path):
         "budget must be either tokens or minutes",
         "encoder: a model must be a folder or a name on the Hub, but ../encoders/none is neither",
         "methods: far: encoder: there is no folder /far",
-        "methods: read: the encoder must have the tokenizer that cut the passages, the plan's, but adalm expands",
-        "methods: twice: an exBERT adapter needs an encoder that is not an exBERT",
-        "methods: itself: `average` needs a trained encoder to average with, but fine_tune does not train one",
-        "methods: twofold: a passage can be appended only for an encoder that reads none itself, but rada_mlm",
+        "methods: read: rada needs an encoder with the plan's tokenizer, which cuts the passages, but adalm expands",
+        "methods: twice: exbert_adapter must start from a plain encoder, but exbert makes an exBERT. Start",
+        "methods: itself: average needs a trained encoder to average with, but fine_tune does not train one. Start",
+        "methods: twofold: append_passage appends a passage, so its encoder must not read passages, but rada_mlm does",
         "a budget of tokens counts full blocks, lines are shorter: drop line_by_line",
         "a name must be a text of letters, digits, _ and - (quote a number): it becomes that of a folder; got 2010",
-        "methods: mean: `average` needs two encoders with the same parameters, but adalm changes them",
+        "methods: mean: average needs two encoders with the same parameters, but adalm changes them. Start from",
     ):
         assert part in str(error.value)
     assert "secret" not in str(error.value)
