@@ -18,8 +18,8 @@ pytestmark = [
 ]
 
 
-def test_there_is_a_notebook_for_each_method():
-    assert [file.stem for file in NOTEBOOKS] == ["adalm", "exbert", "gmap", "rada", "varmae"]
+def test_there_is_a_notebook_for_each_method_and_one_for_tables():
+    assert [file.stem for file in NOTEBOOKS] == ["adalm", "exbert", "gmap", "own_table", "rada", "varmae"]
 
 
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
