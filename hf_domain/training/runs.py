@@ -141,11 +141,11 @@ def run_training(trainer: Trainer, finish: Callable[[Trainer], None] | None = No
     use_method_rate(trainer)
     if isinstance(trainer.train_dataset, IterableDataset):
         read_stream(trainer)
-    if trainer.is_fsdp_enabled:
-        prepare_sharding(trainer)
     if trainer.args.push_to_hub:
         config: Any = trainer.model.config
         check_memory_reference(config.to_dict())
+    if trainer.is_fsdp_enabled:
+        prepare_sharding(trainer)
     forget_truncation(trainer.processing_class)  # checkpoints contain the tokenizer too
     show_progress(trainer)
     trainable_parameters = sum(weight.numel() for weight in trainer.model.parameters() if weight.requires_grad)
