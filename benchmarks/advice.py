@@ -2,6 +2,7 @@
 
     python benchmarks/advice.py results/comparison results/terms_curve results/plan
     python benchmarks/advice.py results/comparison results/terms_curve results/plan --without tapt  # without this rule
+    python benchmarks/advice.py --examples docs/advice_examples.md  # write what the advice says on the facts
 
 It takes the folders of comparisons and the facts that `hf-domain advise` measured on each domain. One domain at a time
 is left out, and three rules choose a row for it: always DAPT, the row that leads on the other domains, and the advice,
@@ -23,8 +24,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hf_domain.advice import make_advice
 from hf_domain.advice.facts import CorpusFacts, Facts, TaskFacts, Words
 from hf_domain.advice.rules import apply_rules
+from hf_domain.comparison.objects import Files
 from hf_domain.comparison.scores import ExampleCounts, ExampleScores, Predictions
 from hf_domain.comparison.statistics import CONFIDENCE, draw_scores
 from hf_domain.files import read_json
@@ -32,6 +35,17 @@ from hf_domain.methods import BASELINE
 
 FACTS = Path(__file__).with_name("advice_facts.json")
 CONTROL = "control"
+TITLES = {"cs": "Computer science", "biomed": "Biomedicine", "terms": "Terms of service", "zh": "Chinese statutes"}
+EXAMPLES = """# What the advice says
+
+`hf-domain advise --hours 8` on four corpora, with Wikipedia and novels as `--general`. The encoder is English and
+small (six layers). The speed is that of one CPU core, in seconds of processor time. The facts are in
+`benchmarks/advice_facts.json`; `python benchmarks/advice.py --examples docs/advice_examples.md` writes this page.
+[What to try first](advice.md) explains the rules, and how little they are proven.
+
+The Chinese task is ours: does a passage come from a law, a regulation, a judicial interpretation, or rules? The
+endings of the titles are the labels, the titles are left out, and each title gives one passage.
+"""
 ADVICE, LEADER, DAPT = "the advice", "the row that leads elsewhere", "always DAPT"
 
 
@@ -156,6 +170,14 @@ def choose_rows(
     return {DAPT: BASELINE, LEADER: lead(known), ADVICE: lead(known & advised)}
 
 
+def write_examples(facts: Mapping[str, Facts]) -> str:
+    """Return a page with the advice on each domain, for eight hours."""
+    parts = [EXAMPLES]
+    for domain, each in facts.items():
+        parts.append(f"## {TITLES[domain]}\n\n{make_advice(each, {}, 8.0, 128, Files())}\n")
+    return "\n".join(parts)
+
+
 def format_interval(values: np.ndarray) -> str:
     """Write a value with the interval of its resamples."""
     low, high = np.quantile(values[1:], [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
@@ -169,12 +191,17 @@ def format_regret(regret: np.ndarray) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", type=Path, nargs="+", help="of comparisons on two domains or more")
+    parser.add_argument("folders", type=Path, nargs="*", help="of comparisons on two domains or more")
     parser.add_argument("--facts", type=Path, default=FACTS, help="JSON file: the facts of `advise` by domain")
     parser.add_argument("--without", nargs="*", default=[], help="rows that the advice shall not recommend")
     parser.add_argument("--output", help="file for the figures, as JSON")
+    parser.add_argument("--examples", type=Path, help="instead: write a page with the advice on the facts")
     args = parser.parse_args()
-    gains, facts = measure_gains(args.folders), load_facts(args.facts)
+    facts = load_facts(args.facts)
+    if args.examples:
+        args.examples.write_text(write_examples(facts), encoding="utf-8")
+        return
+    gains = measure_gains(args.folders)
     regrets: dict[str, list[np.ndarray]] = defaultdict(list)
     figures: dict[str, Any] = {}
     print(f"| domain | best row | by chance | {DAPT} | {LEADER} | {ADVICE} |\n| --- | --- | --- | --- | --- | --- |")

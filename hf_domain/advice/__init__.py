@@ -16,6 +16,7 @@ from hf_domain.advice.rules import (
     choose_budget,
     choose_plain_rule,
     choose_samples,
+    find_unreadable,
     foretell_fine_tuning,
     foretell_pretraining,
 )
@@ -76,6 +77,8 @@ class Advice:
 
     def describe_plain_rule(self) -> str:
         """Return what to do without time for the plan."""
+        if find_unreadable(self.facts):
+            return "With time for one row only, fine-tune another encoder, which can read the texts."
         return (
             f"With time for one row only, take {choose_plain_rule(self.plan['methods'])}: on the published results the "
             "rules above chose no better row than this plain one (docs/advice.md)."

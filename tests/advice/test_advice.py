@@ -1,7 +1,10 @@
 """Facts that are measured, rules that read them, and the plan that follows."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -29,6 +32,7 @@ from hf_domain.datastore.languages import CJK, ENGLISH, LATIN
 from hf_domain.examples import advise as command
 from hf_domain.recipes import RECIPES
 
+ROOT = Path(__file__).parents[2]
 KNOWN = ["the cat sat on the mat", "a dog ran to the hill", "the bird sang in a tree"]
 PLAIN_WORDS = Words(pieces=1.1, new=0.08, broken=0.01, unknown=0.0)
 TASK = TaskFacts("task", "classification", 1000, 500, 0, 20.0, PLAIN_WORDS, None, 3.1, 0.4, "macro_f1", 20.0, 25.0)
@@ -162,7 +166,7 @@ def test_the_advice_says_whether_the_hours_suffice(files, capsys):
     advice = advise(str(files / "encoder"), files / "corpus.txt", [files / "animals"], **options)
     assert advice.hours < 100 and "more than" not in advice.describe_time()
     assert set(advice.pretraining) == set(advice.fine_tuning) == set(advice.plan["methods"])
-    assert str(advice).splitlines()[-1].startswith("With time for one row only, take dapt")
+    assert str(advice).splitlines()[-1].startswith("With time for one row only, ")
     tight = advise(str(files / "encoder"), files / "corpus.txt", [files / "animals"], max_seq_length=16, hours=1e-6)
     assert "This is more than the 1e-06 hours given." in tight.describe_time()
     assert "Measuring" not in capsys.readouterr().err
@@ -221,3 +225,14 @@ def test_the_advice_is_saved_as_it_is(files, tmp_path):
     assert yaml.safe_load(path.read_text()) == advice.plan
     assert str(advice) in path.with_name("advice.md").read_text()
     assert str(advice).startswith("Measured:") and "Rows of the plan:" in str(advice)
+
+
+def test_the_page_of_examples_is_what_the_rules_say(tmp_path):
+    script = [sys.executable, str(ROOT / "benchmarks" / "advice.py"), "--examples", str(tmp_path / "page.md")]
+    subprocess.run(script, check=True)
+    page = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert page == (ROOT / "docs" / "advice_examples.md").read_text(encoding="utf-8")
+    cs, biomed, terms, chinese = page.split("\n## ")[1:]
+    assert "52 of 139 in acl_arc" in cs and "Use another encoder" in chinese
+    assert "take tapt" in cs and "take tapt" not in chinese
+    assert all("Use another encoder" not in part and "English, so" in part for part in (cs, biomed, terms))
