@@ -59,7 +59,9 @@ def inputs(tmp_path_factory):
     classifier = BertConfig.from_pretrained(folder / "model", num_labels=2)
     BertForSequenceClassification(classifier).save_pretrained(folder / "classifier")
     AutoTokenizer.from_pretrained(folder / "model").save_pretrained(folder / "classifier")
+    pairs = [{"text": text, "text_pair": texts[n - 1], "score": n / 4} for n, text in enumerate(texts)]
     for split in ("train", "validation", "test"):
+        write_jsonl(folder / f"pairs_{split}.jsonl", pairs)
         (folder / "topics").mkdir(exist_ok=True)
         write_jsonl(folder / "topics" / f"{split}.jsonl", classes)
     plan = {"encoder": "model", "corpora": {"domain": "corpus.txt"}, "tasks": ["topics"], "seeds": [1]}
@@ -123,10 +125,13 @@ def make_command(name, inputs):
 
 def make_further_flags(script, inputs):
     """Return the flags of a command that trains no encoder on text; None for others."""
+    pairs = {f"{split}_file": inputs / f"pairs_{split}.jsonl" for split in ("train", "validation", "test")}
     return {
         "compare": {"": inputs / "plan.yaml"},
         "publish_results": {"comparison": inputs / "compared" / "output"},
         "predict": {"": [inputs / "classifier", inputs / "classes_test.jsonl"], "output_file": "CASE/labels.jsonl"},
+        "run_export": {"model_name_or_path": inputs / "classifier"},
+        "run_sentences": {**pairs, **TRAINING, "model_name_or_path": inputs / "model", "do_predict": True},
     }.get(script)
 
 
@@ -215,16 +220,21 @@ def test_full_disk_is_one_line_and_the_same_command_continues(command, tmp_path)
 
 
 COMPLETE = ["run_mlm dapt", "run_classification", "run_expand_vocab", "average_models", "build_datastore"]
-COMPLETE += ["publish_results"]
+COMPLETE += ["run_export", "publish_results"]
+# Of a comparison whose steps are pretended: its data, the steps and the results of a row, and the report.
+COMPARED = [
+    r"^(write|replace) output/(data/.*train|plan\.json|results/dapt-topics|report\.json)",
+    r"^unlink output/steps/dapt-topics.*safetensors",
+]
 # Predictions that are in their file are finished: the same command refuses to replace them.
-PATTERNS = {"predict": [r"^(open|write|replace) "]}
+PATTERNS = {"compare": COMPARED, "predict": [r"^(open|write|replace) "]}
 NEEDED = {"build_datastore": "datastore", "publish_results": "compared"}
 OTHERS = [f"run_mlm {method}" for method in ("lora", "varmae", "exbert", "exbert_adapter", "gmap", "rada")]
-OTHERS += ["run_ner", "run_qa", "run_classification gmap", "run_classification rada", "run_distill"]
+OTHERS += ["run_sentences", "run_ner", "run_qa", "run_classification gmap", "run_classification rada", "run_distill"]
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("name", [*COMPLETE, *OTHERS, "predict"])
+@pytest.mark.parametrize("name", [*COMPLETE, *OTHERS, "compare", "predict"])
 def test_killed_command_ends_as_if_it_had_not_been(command, tmp_path, request, name):
     make_needed(name, request)
     kill_everywhere(command, tmp_path, name, None if name in COMPLETE else PATTERNS.get(name, FEW))
@@ -262,13 +272,13 @@ def fill_everywhere(command, tmp_path, name, patterns):
 @pytest.mark.parametrize(
     "name",
     [
-        *(name for name in COMPLETE if name != "publish_results"),
-        *("predict", "run_distill", "run_classification gmap", "run_classification rada"),
+        *COMPLETE,
+        *("predict", "run_distill", "run_ner", "run_qa", "run_classification gmap", "run_classification rada"),
     ],
 )
 def test_full_disk(command, tmp_path, request, name):
     make_needed(name, request)
-    every = name in ("run_mlm dapt", "build_datastore", "predict")
+    every = name in ("run_mlm dapt", "build_datastore", "run_export", "predict")
     fill_everywhere(command, tmp_path, name, None if every else [r"model.safetensors", *FEW])
 
 

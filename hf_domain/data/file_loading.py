@@ -153,12 +153,12 @@ def check_held_out(train_files: str | Sequence[str] | None, others: Mapping[str,
         if shared := sorted(trained & held_out):
             raise ValueError(f"{flag} must not be trained on, but {shared[0]} is also a train_file. Use another file.")
         local = ([file for file in sorted(files) if Path(file).is_file()] for files in (held_out, trained))
-        pairs = (pair for pair in product(*local) if os.path.getsize(pair[0]))
-        if copy := next((pair for pair in pairs if filecmp.cmp(*pair, shallow=False)), None):
-            raise ValueError(
-                f"{flag} must not be trained on, but {copy[0]} has the content of the train_file {copy[1]}. Use "
-                "another file."
-            )
+        for file, train_file in product(*local):
+            if os.path.getsize(file) and filecmp.cmp(file, train_file, shallow=False):
+                raise ValueError(
+                    f"{flag} must not be trained on, but {file} has the content of the train_file {train_file}. Use "
+                    "another file."
+                )
 
 
 def _resolve_files(patterns: str | Sequence[str] | None) -> set[str]:
