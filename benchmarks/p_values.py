@@ -27,7 +27,7 @@ import json
 import numpy as np
 
 from hf_domain.comparison import statistics
-from hf_domain.comparison.plan import Budget, Method, Plan, Task
+from hf_domain.comparison.plan import Budget, Plan, Row, Task
 from hf_domain.comparison.race import find_slow
 from hf_domain.comparison.scores import ExampleCounts
 from hf_domain.comparison.statistics import compare_rows, draw_scores, find_visible_difference
@@ -91,7 +91,7 @@ class Races:
     def __init__(self, simulation: Simulation, lag: float):
         self.simulation, self.rows = simulation, [f"row{number}" for number in range(simulation.rows)]
         self.lags = [lag * (number % 2) for number in range(simulation.rows)]
-        methods = {name: Method("varmae", counterpart=None) for name in self.rows}
+        methods = {name: Row("varmae", counterpart=None) for name in self.rows}
         tasks = {str(number): Task("") for number in range(len(simulation.sizes))}
         self.plan = Plan("", {}, tasks, methods, Budget([1, 2, 4]), race=True)
 

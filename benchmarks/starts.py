@@ -44,7 +44,7 @@ from hf_domain.training.method_rate import use_method_rate
 from hf_domain.training.pretraining import (
     CorpusArguments,
     PretrainingArguments,
-    load_model,
+    load_masked_lm,
     make_collator,
     prepare_start,
 )
@@ -204,7 +204,7 @@ def run(name: str, args: Arguments, usual: Any, corpus: Any, passages: Any, fold
         tokenizer, delta, _ = expand_vocabulary(usual, texts, training_tokens=tokens, progress=False)
     examples = tokenize_corpus(corpus, tokenizer, max_seq_length=args.length, whole_words=data_args.whole_word_mask)
     set_seed(args.seed)
-    model = load_model(model_args, tokenizer, delta)
+    model = load_masked_lm(model_args, tokenizer, delta)
     collator = make_collator(tokenizer, data_args, training_args)
     token_mask = DataCollatorForTokenMask(tokenizer, seed=args.seed)
     examples["validation"] = examples["validation"].select_columns("input_ids")
@@ -254,7 +254,7 @@ def main() -> None:
     corpus["train"] = documents.take(min(args.documents, len(documents)))
     passages = documents.skip(len(corpus["train"]))
     passages = passages.take(min(args.documents, len(passages)))
-    encoder = load_model(PretrainingArguments(args.model_name_or_path), tokenizer, None)
+    encoder = load_masked_lm(PretrainingArguments(args.model_name_or_path), tokenizer, None)
     blocks = tokenize_corpus(corpus, tokenizer, max_seq_length=args.length)["validation"]
     held_out = {"heldout": mask_tokens(blocks, DataCollatorForTokenMask(tokenizer, seed=args.seed), args)}
     held_out["heldout_words"] = mask_words(corpus["validation"]["text"], tokenizer, tokenizer, args)

@@ -39,8 +39,8 @@ from hf_domain.training.fine_tuning import (
     check_columns,
     choose_text_columns,
     limit_splits,
-    load_model,
     load_splits,
+    load_task_model,
     locate_example,
     map_splits,
 )
@@ -79,7 +79,7 @@ def run(model_args, data_args, passage_args, training_args):
     negative_labels = find_ids(data_args.negative_labels, label_names)
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
     labels = {"label_names": label_names, "problem_type": problem_type}
-    model = load_model(AutoModelForSequenceClassification, model_args, tokenizer, **labels)
+    model = load_task_model(AutoModelForSequenceClassification, model_args, tokenizer, **labels)
     chosen = (data_args.metric_name, model_args.trust_remote_code)
     compute_metrics = choose_metrics(problem_type, negative_labels, *chosen, model.config)
     memory = load_memory_reader(model, data_args.memory_cache, token=model_args.token, cache_dir=model_args.cache_dir)

@@ -31,9 +31,9 @@ from hf_domain.distillation.pipeline import (
     check_before_work,
     check_text,
     plan_steps,
-    run_step,
+    run_strategy_step,
 )
-from hf_domain.distillation.strategies import describe_plan, restart_step
+from hf_domain.distillation.strategies import describe_strategy, restart_step
 from hf_domain.environment import describe_environment
 from hf_domain.files import lock_folder, write_json
 from hf_domain.training.arguments import parse_arguments
@@ -49,7 +49,7 @@ def main():
     check_text(data_args)
     is_main = training_args.process_index == 0
     if is_main:
-        print(describe_plan(plan), flush=True)
+        print(describe_strategy(plan), flush=True)
     if args.dry_run:
         return
     start_run(training_args, args.verbose)
@@ -63,7 +63,7 @@ def run(args, data_args, training_args, plan):
     if is_main and args.overwrite_output_dir:
         for step in plan:
             restart_step(step)
-    metrics = {step.output_dir: run_step(step, args, data_args, training_args) for step in plan}
+    metrics = {step.output_dir: run_strategy_step(step, args, data_args, training_args) for step in plan}
     if is_main:
         result = {"strategy": args.strategy, "environment": describe_environment(), "steps": metrics}
         write_json(Path(training_args.output_dir, args.strategy, "results.json"), result)

@@ -48,7 +48,7 @@ from hf_domain.training.pretraining import (
     evaluate_start,
     load_delta,
     load_examples,
-    load_model,
+    load_masked_lm,
     make_collator,
     prepare_new_rows,
     prepare_start,
@@ -69,7 +69,7 @@ def run(model_args, data_args, passage_args, training_args):
     check_options(model_args, data_args, training_args)
     delta = load_delta(model_args)
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
-    model = load_model(model_args, tokenizer, delta)
+    model = load_masked_lm(model_args, tokenizer, delta)
     passages = load_passage_reader(passage_args, model, tokenizer, model_args.method)
     with training_args.main_process_first(desc="loading and tokenizing the corpus"):
         examples, documents = load_examples(data_args, model_args, training_args.do_eval, tokenizer)

@@ -37,8 +37,8 @@ from hf_domain.training.fine_tuning import (
     FineTuner,
     check_columns,
     limit_splits,
-    load_model,
     load_splits,
+    load_task_model,
     locate_example,
     map_splits,
 )
@@ -73,7 +73,7 @@ def run(model_args, data_args, passage_args, training_args):
 
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
     prepare_for_words(tokenizer)
-    model = load_model(AutoModelForTokenClassification, model_args, tokenizer, label_names)
+    model = load_task_model(AutoModelForTokenClassification, model_args, tokenizer, label_names)
     memory = load_memory_reader(model, data_args.memory_cache, token=model_args.token, cache_dir=model_args.cache_dir)
     passages = load_passage_reader(passage_args, model, tokenizer, model_args.method)
 

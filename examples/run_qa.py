@@ -40,8 +40,8 @@ from hf_domain.training.fine_tuning import (
     FineTuner,
     check_columns,
     limit_splits,
-    load_model,
     load_splits,
+    load_task_model,
     locate_example,
     map_splits,
 )
@@ -72,7 +72,7 @@ def run(model_args, data_args, passage_args, training_args):
     warn_of_shared_rows(splits, ["question", "context"])
 
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
-    model = load_model(AutoModelForQuestionAnswering, model_args, tokenizer)
+    model = load_task_model(AutoModelForQuestionAnswering, model_args, tokenizer)
     memory = load_memory_reader(model, data_args.memory_cache, token=model_args.token, cache_dir=model_args.cache_dir)
     passages = load_passage_reader(passage_args, model, tokenizer, model_args.method)
 

@@ -22,7 +22,7 @@ from hf_domain.training.pretraining import (
     evaluate_masked_lm,
     evaluate_start,
     load_delta,
-    load_model,
+    load_masked_lm,
     make_collator,
     prepare_new_rows,
     prepare_start,
@@ -120,7 +120,7 @@ def adapt(
     with lock_folder(folder):
         delta = load_delta(model_args)
         tokenizer = load_tokenizer(model_args, max_seq_length)
-        model = load_model(model_args, tokenizer, delta)
+        model = load_masked_lm(model_args, tokenizer, delta)
         passages = load_passage_reader(passage_args, model, tokenizer, method)
         splits = load_corpus(corpus, validation_data)
         examples = tokenize_corpus(splits, tokenizer, max_seq_length=max_seq_length)

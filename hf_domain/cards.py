@@ -139,7 +139,7 @@ def hide_folders(text: str) -> str:
     return re.sub(r"(?<![\w.:/])/(?:[^\s/,;='\"]+/)*([^\s/,;='\"]+)", r"\1", text)
 
 
-def format_cell(value: Any) -> str:
+def format_setting(value: Any) -> str:
     """Format a setting for a table; an absolute path is cut to its last name."""
     return " ".join(hide_folders(str(value)).split()).replace("|", "\\|")
 
@@ -283,7 +283,7 @@ def make_model_card(
         results_table=results_table,
         results_note=results_note,
         pictures=pictures,
-        settings={name: format_cell(value) for name, value in settings.items()},
+        settings={name: format_setting(value) for name, value in settings.items()},
         command=hide_folders(command),
         command_language="python" if command.startswith("hf_domain.") else "bash",
         limits=limits,

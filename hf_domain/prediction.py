@@ -48,7 +48,7 @@ LONGEST = 512  # tokens; longer rows need much memory, and few tasks are trained
 
 
 @dataclass
-class Task:
+class Head:
     """The functions by which a kind of head reads rows and labels them."""
 
     auto_class: Any
@@ -145,12 +145,12 @@ def predict(
     network: Any = model
     if not isinstance(model, PreTrainedModel):
         name = os.fspath(model)
-        task = find_task(AutoConfig.from_pretrained(name, **hub_options).architectures, name)
+        task = find_head(AutoConfig.from_pretrained(name, **hub_options).architectures, name)
         tokenizer = tokenizer or AutoTokenizer.from_pretrained(name, **hub_options)
         with show_bars(shows_bars):
             network = task.auto_class.from_pretrained(name, **hub_options)
     else:
-        task = find_task([type(model).__name__], type(model).__name__)
+        task = find_head([type(model).__name__], type(model).__name__)
         tokenizer = tokenizer or AutoTokenizer.from_pretrained(model.name_or_path, **hub_options)
     check_tokenizer_fits(tokenizer, network)
     length = min(max_seq_length or LONGEST, tokenizer.model_max_length, count_positions(network) or LONGEST)
@@ -189,7 +189,7 @@ def predict(
         return label(load_table(data))
 
 
-def find_task(architectures: list[str] | None, name: str) -> Task:
+def find_head(architectures: list[str] | None, name: str) -> Head:
     """Return the task of a model by the name of its class.
 
     Args:
@@ -319,17 +319,17 @@ def decode_answers(output: Any, read: Dataset, rows: Dataset, config: Any) -> li
 
 
 TASKS = {
-    "ForSequenceClassification": Task(
+    "ForSequenceClassification": Head(
         AutoModelForSequenceClassification, DataCollatorWithPadding, prepare_texts, tokenize_columns, decode_classes
     ),
-    "ForTokenClassification": Task(
+    "ForTokenClassification": Head(
         AutoModelForTokenClassification,
         DataCollatorForTokenClassification,
         prepare_words,
         tokenize_tagged,
         decode_tags,
     ),
-    "ForQuestionAnswering": Task(
+    "ForQuestionAnswering": Head(
         AutoModelForQuestionAnswering, DataCollatorWithPadding, prepare_questions, tokenize_windows, decode_answers
     ),
 }

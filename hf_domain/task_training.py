@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Unpack
 from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_domain.comparison.objects import ONLY_TASK, Task, is_path, write_files
+from hf_domain.comparison.objects import ONLY_TASK, TaskData, is_path, write_files
 from hf_domain.comparison.plan import SPLITS
 from hf_domain.data.file_loading import load_files, load_table
 from hf_domain.data.objects import Rows
@@ -53,7 +53,7 @@ class FineTuned(NamedTuple):
 
 def fine_tune(
     model: str | os.PathLike | PreTrainedModel,
-    task: Task | Rows,
+    task: TaskData | Rows,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     output_dir: str | os.PathLike,
@@ -186,7 +186,7 @@ def open_model(
         yield str(own), None
 
 
-def find_splits(task: Task | Rows, folder: Path, label_column: str | None = None) -> dict[str, str]:
+def find_splits(task: TaskData | Rows, folder: Path, label_column: str | None = None) -> dict[str, str]:
     """Return the file of each split of a task; rows in memory are written below `folder`.
 
     Args:

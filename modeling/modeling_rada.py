@@ -47,7 +47,7 @@ from .selection_rada import PassageReading, RadaModelOutput, RetrievalInterface,
 ENCODED_AT_ONCE = 64
 
 
-class PassageReader(Protocol):
+class PassageStates(Protocol):
     """Encoded passages, read on demand; `hf_domain.rada.states.PassageCache` is one."""
 
     def read_vectors(self, passage_ids: torch.Tensor) -> torch.Tensor:
@@ -107,7 +107,7 @@ class RadaPreTrainedModel(BackbonePreTrainedModel):
         if self.config.passage_encoder == "frozen":
             self.base_model.passage_backbone.requires_grad_(False)
 
-    def use_passage_cache(self, cache: PassageReader | None) -> None:
+    def use_passage_cache(self, cache: PassageStates | None) -> None:
         """Read encoded passages by their ids, which batches then bring as `passage_ids`.
 
         Args:
@@ -125,7 +125,7 @@ class RadaPreTrainedModel(BackbonePreTrainedModel):
 class RadaModel(RadaPreTrainedModel):
     """An encoder and the interface that reads passages."""
 
-    passage_cache: PassageReader | None = None
+    passage_cache: PassageStates | None = None
 
     def __init__(self, config: RadaConfig):
         super().__init__(config)

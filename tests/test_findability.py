@@ -51,7 +51,11 @@ QUESTIONS = [
     ("Where is `hf_domain.adapt`?", "hf_domain/adaptation.py", "adapt"),
     ("Where is `hf_domain.fine_tune`?", "hf_domain/task_training.py", "fine_tune"),
     ("Where is `hf_domain.predict`?", "hf_domain/prediction.py", "predict"),
-    ("Where are p values and intervals of a comparison computed?", "hf_domain/comparison/statistics.py", "compare"),
+    (
+        "Where are p values and intervals of a comparison computed?",
+        "hf_domain/comparison/statistics.py",
+        "compare_draws",
+    ),
 ]
 
 

@@ -81,6 +81,34 @@ def test_imports_have_no_cycle_but_the_forced_one():
     assert NESTED in cycle and FORCED & {*cycle}
 
 
+# Names that once stood for several things. A class has one place; modeling/ may describe a class of ours by a protocol.
+ONCE = {
+    *("describe_plan", "format_cell", "load_model", "find_encoder", "run_step", "adapt", "compare", "check_flags"),
+    *("join_words", "check_replaceable", "lock_folder", "choose_learning_rate", "describe_unlearned", "find_task"),
+    *("RECORD", "COMMANDS", "CACHES", "SPLITS", "START", "COLUMNS"),
+}
+DESCRIBED = {"VocabularyDelta"}
+
+
+def list_names(module):
+    """List the names that a module defines, and whether each is a class."""
+    for node in ast.parse(MODULES[module].read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name, isinstance(node, ast.ClassDef)
+        elif isinstance(node, ast.Assign):
+            yield from ((ast.unparse(target), False) for target in node.targets)
+
+
+def test_one_name_has_one_meaning():
+    places = {}
+    for module in MODULES:
+        if not module.startswith("hf_domain.examples"):
+            for name, is_class in list_names(module):
+                if name in ONCE or (is_class and name not in DESCRIBED):
+                    places.setdefault(name, set()).add(module)
+    assert not {name: modules for name, modules in places.items() if len(modules) > 1}
+
+
 # Words and phrases that readers stumble over, and British spellings.
 STUMBLES = (
     r"\banew\b|\blikewise\b|\b(is|are) told\b|what is wrong with|nobody's business|costs elsewhere",

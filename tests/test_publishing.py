@@ -16,7 +16,7 @@ from hf_domain import GMapConfig, GMapForMaskedLM, VarMAEForMaskedLM, publishing
 from hf_domain.cards import write_model_card
 from hf_domain.comparison import publication
 from hf_domain.comparison.descriptions import Description
-from hf_domain.comparison.plan import Budget, Corpus, Method, Plan, Task
+from hf_domain.comparison.plan import Budget, Corpus, Plan, Row, Task
 from hf_domain.comparison.publication import make_publication
 from hf_domain.comparison.results import Result, describe_plan, write_result
 from hf_domain.comparison.scores import Predictions
@@ -264,7 +264,7 @@ def comparison(tmp_path, monkeypatch):
         encoder="someone/bert",
         corpora={"pets": Corpus("pets.txt", "heldout.txt")},
         tasks={"animals": Task("classification", "animals", "pets", "macro_f1")},
-        methods={"fine_tune": Method("fine_tune")},
+        methods={"fine_tune": Row("fine_tune")},
         budget=Budget(tokens=1000),
         path=tmp_path / "plan.yaml",
     )
@@ -272,7 +272,7 @@ def comparison(tmp_path, monkeypatch):
     (tmp_path / "plan.yaml").touch()
 
     def train(method, recipe, kind="pretraining", flags=None, config=None, **start):
-        plan.methods[method] = Method(recipe, **start)
+        plan.methods[method] = Row(recipe, **start)
         flags = {"train_file": "pets.txt", **(flags or {})}
         flags.setdefault("method", plan.get_recipe(method).method)
         step = Description(f"{method}-pets", kind, "mlm", flags, method, "pets")
@@ -358,11 +358,11 @@ def test_publication_replaces_only_a_publication(comparison, tmp_path, monkeypat
         ("thesis", "neither, it holds thesis.tex: name another"),
         ("plan.yaml", "neither, it holds plan.yaml"),
         ("next", "neither, it holds data"),
-        (f"plan/steps/{comparison.addresses['varmae-pets']}", "is made beside a comparison"),
-        ("plan/results", "is made beside a comparison"),
-        ("plan/steps/hub", "is made beside a comparison"),
-        ("plan", "is made beside a comparison"),
-        (".", "is made beside a comparison"),
+        (f"plan/steps/{comparison.addresses['varmae-pets']}", "must lie outside the comparison"),
+        ("plan/results", "must lie outside the comparison"),
+        ("plan/steps/hub", "must lie outside the comparison"),
+        ("plan", "must lie outside the comparison"),
+        (".", "must lie outside the comparison"),
     ):
         with pytest.raises(ValueError, match=message):
             make(comparison, "varmae", Path(folder))

@@ -17,7 +17,7 @@ from hf_domain.comparison.floors import NEAREST, score_floors
 from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.scores import MAJORITY, read_examples
 from hf_domain.comparison.statistics import find_visible_difference
-from hf_domain.comparison.task_files import find_texts, get_label
+from hf_domain.comparison.task_files import find_texts, get_label, get_text
 from hf_domain.data.corpora import load_corpus, tokenize_corpus
 from hf_domain.data.masking import DataCollatorForTokenMask
 from hf_domain.datastore.languages import ANALYZER_OF_LANGUAGE, CJK, recognize_language
@@ -257,7 +257,7 @@ def measure_task(
     task = plan.tasks[name]
     train, test = (read_examples(plan.folder / task.get_file(split)) for split in ("train", "test"))
     columns = find_texts(task.kind, task.get_file("train"), plan.folder, task.options.get("text_column_names"))
-    texts = [[join_words(row.get(column)) for column in columns] for row in train]
+    texts = [[normalize_text(row.get(column)) for column in columns] for row in train]
     known = {tuple(row) for row in texts}
     floors = score_floors(task, {}, plan.folder)
     entities = None
@@ -271,7 +271,7 @@ def measure_task(
         kind=task.kind,
         train=len(train),
         test=len(test),
-        leaked=sum(tuple(join_words(row.get(column)) for column in columns) in known for row in test),
+        leaked=sum(tuple(normalize_text(row.get(column)) for column in columns) in known for row in test),
         tokens=statistics.mean(count_tokens([" ".join(row) for row in texts[:DOCUMENTS]], tokenizer)),
         words=count_pieces((text for row in texts[:DOCUMENTS] for text in row if text), tokenizer),
         entity_words=entities,
@@ -283,6 +283,6 @@ def measure_task(
     )
 
 
-def join_words(value: Any) -> str:
-    """Return a text with single spaces; the words of an entity task are joined."""
-    return " ".join((" ".join(value) if isinstance(value, list) else str(value or "")).split())
+def normalize_text(value: Any) -> str:
+    """Return the text of a value with single spaces."""
+    return " ".join(str(get_text(value)).split())

@@ -18,7 +18,7 @@ from hf_domain.comparison.statistics import (
     count_needed_seeds,
     find_visible_difference,
 )
-from hf_domain.comparison.summary import START, Report
+from hf_domain.comparison.summary import START_TITLE, Report
 from hf_domain.methods import BASELINE, NO_ADAPTATION
 
 # An extrapolation of a curve ends at this many doublings of its largest budget.
@@ -30,7 +30,7 @@ LEADERS = 4
 def answer(report: Report) -> list[str]:
     """Return the first sentences of a report: the answer, then its limits."""
     left = describe_left(report.plan.get("left", {}), report.titles)
-    limits = [left, describe_unlearned(report), describe_unjudged(report), describe_failures(report)]
+    limits = [left, list_unlearned(report), describe_unjudged(report), describe_failures(report)]
     limits += [describe_power(report), describe_validation(report)]
     lines = [] if count_unlearned(report) == count_runs(report) else [*recommend(report), describe_models(report)]
     return [line for line in (describe_missing(report), *lines, *limits) if line]
@@ -174,7 +174,7 @@ def describe_costs(method: str, report: Report) -> str:
         parts.append(f"{costs['fine-tuning s']:,.0f} s for each {name_scoring(report)}")
     text = f"It costs {', '.join(parts)}." if parts else ""
     general = report.plan["general"]
-    start = report.losses.get(START, {}).get(general)
+    start = report.losses.get(START_TITLE, {}).get(general)
     title = report.titles[method]
     own = [name for name in report.losses if name == title or name.startswith(f"{title} (")]
     losses = [report.losses[name][general] for name in own if general in report.losses[name]]
@@ -326,7 +326,7 @@ def count_unlearned(report: Report) -> int:
     return sum(len(seeds) for row in report.unlearned.values() for seeds in row.values())
 
 
-def describe_unlearned(report: Report) -> str:
+def list_unlearned(report: Report) -> str:
     """Return how many fine-tunings, and of which rows, do not beat the majority baseline; empty if all do."""
     total, count = count_runs(report), count_unlearned(report)
     rows = [

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from hf_domain.comparison.default_flags import CACHES, CHECKPOINTS, TRAINER_OPTIONS
+from hf_domain.comparison.default_flags import CACHE_FLAGS, CHECKPOINTS, TRAINER_OPTIONS
 from hf_domain.comparison.results import Result
 
-LEFT_OUT = {*TRAINER_OPTIONS, *CHECKPOINTS, *CACHES, "output_dir", "max_eval_samples"}
+LEFT_OUT = {*TRAINER_OPTIONS, *CHECKPOINTS, *CACHE_FLAGS, "output_dir", "max_eval_samples"}
 # A trunk that differs from its branch in these alone needs no command: the branch's command trains both, bit for bit.
 SCHEDULE = {"max_steps", "lr_scheduler_type", "lr_scheduler_kwargs", "resume_from_checkpoint"}
 MAKERS = ("vocabulary", "datastore", "trunk", "pretraining", "average")

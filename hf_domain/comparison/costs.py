@@ -27,7 +27,7 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel
 from hf_domain.comparison.budgets import count_tokens
 from hf_domain.comparison.plan import SPLITS, Plan
 from hf_domain.comparison.steps import Step
-from hf_domain.comparison.task_files import join_words, read_rows
+from hf_domain.comparison.task_files import get_text, read_rows
 from hf_domain.files import read_json
 from hf_domain.training.stock_models import decode_labeled_rows_only
 
@@ -112,7 +112,7 @@ def _count_file(file: Path, changed: int, command: str, length: int, limit: int 
         texts = [(_count_tokens(row["question"]), _count_tokens(row["context"])) for row in sample]
         tokens = [_count_windows(question, context, length, stride) for question, context in texts]
     else:
-        joined = [" ".join(map(join_words, filter(_is_text, row.values()))) for row in sample]
+        joined = [" ".join(map(get_text, filter(_is_text, row.values()))) for row in sample]
         tokens = [min(length, _count_tokens(text)) for text in joined]
     return min(rows, limit or rows) * statistics.mean(tokens or [0])
 

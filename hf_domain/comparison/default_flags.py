@@ -32,13 +32,13 @@ FINE_TUNING: dict[str, Any] = {
     "train_sampling_strategy": "group_by_length",
 }
 # The command of a kind of tasks, where it is not called like the kind.
-COMMANDS = {
+TASK_COMMANDS = {
     "multi_label": "classification",
     "regression": "classification",
     "similarity": "sentences",
     "retrieval": "sentences",
 }
-CACHES = ("memory_cache", "passage_cache")
+CACHE_FLAGS = ("memory_cache", "passage_cache")
 # What an evaluation takes of the flags of masked LM: another learning rate must not measure the same loss again.
 EVALUATION_FLAGS = {
     *("text_column_name", "line_by_line", "streaming", "max_seq_length", "mlm_probability", "whole_word_mask"),

@@ -14,7 +14,7 @@ from hf_domain.comparison.runner import write_step_text
 from hf_domain.comparison.steps import Step
 from hf_domain.files import write_text
 
-COMMANDS = "commands.sh"
+COMMANDS_FILE = "commands.sh"
 KINDS = {
     "vocabulary": "vocabulary",
     "datastore": "datastore",
@@ -38,7 +38,7 @@ export CUDA_VISIBLE_DEVICES="${{CUDA_VISIBLE_DEVICES:-0}}"  # a step trains on o
 
 
 def describe_work(plan: Plan, output_dir: Path) -> str:
-    """Describe the steps that are missing in about twenty lines, and write their commands into `COMMANDS`."""
+    """Describe the steps that are missing in about twenty lines, and write their commands into `COMMANDS_FILE`."""
     steps = list_work(plan, output_dir)
     if not steps:
         return f"No step is missing: hf-domain compare {plan.path} writes the report."
@@ -117,5 +117,5 @@ def write_commands(plan: Plan, steps: list[Step], output_dir: Path) -> Path:
             notes.append(f"# the comparison takes as many --max_steps as fit into {plan.budget.minutes:g} minutes")
         parts.append("\n".join([*notes, shlex.join(["hf-domain", step.command, *step.list_arguments()])]) + "\n")
     output_dir.mkdir(parents=True, exist_ok=True)
-    write_text(output_dir / COMMANDS, "\n".join(parts))
-    return output_dir / COMMANDS
+    write_text(output_dir / COMMANDS_FILE, "\n".join(parts))
+    return output_dir / COMMANDS_FILE

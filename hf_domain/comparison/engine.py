@@ -16,7 +16,7 @@ from distributed import Client, Future, KilledWorker, wait
 
 from hf_domain.clusters import open_client, open_local_client
 from hf_domain.comparison.costs import Speeds
-from hf_domain.comparison.default_flags import CACHES
+from hf_domain.comparison.default_flags import CACHE_FLAGS
 from hf_domain.comparison.descriptions import Job, list_jobs
 from hf_domain.comparison.models import drop_models, has_model, list_kept
 from hf_domain.comparison.plan import Plan
@@ -32,7 +32,7 @@ from hf_domain.comparison.runner import (
     run_on_cluster,
     write_step_text,
 )
-from hf_domain.comparison.step_checks import check_encoders, check_flags
+from hf_domain.comparison.step_checks import check_encoders, check_step_flags
 from hf_domain.comparison.steps import Step
 from hf_domain.files import lock_folder, write_json
 
@@ -120,7 +120,7 @@ def prepare_jobs(plan: Plan, output_dir: Path) -> tuple[list[Job], dict[str, Res
         ValueError: A command does not take its flags, or an encoder is none.
     """
     jobs = list_jobs(plan, output_dir)
-    check_flags([job.step for job in jobs])
+    check_step_flags([job.step for job in jobs])
     check_encoders(plan, [job.step for job in jobs])
     return jobs, find_results(output_dir, {job.name: job.address for job in jobs})
 
@@ -226,9 +226,11 @@ def run_jobs(
 def choose_job(waiting: list[Job], running: list[Job]) -> Job | None:
     """Choose the next step that can run beside others: what it needs is made, and no other fills the same cache."""
     unfinished = {job.name for job in waiting + running}
-    caches = {job.step.flags[name] for job in running for name in CACHES if name in job.step.flags}
+    caches = {job.step.flags[name] for job in running for name in CACHE_FLAGS if name in job.step.flags}
     for job in waiting:
-        if unfinished.isdisjoint(job.step.needs) and caches.isdisjoint(job.step.flags.get(name) for name in CACHES):
+        if unfinished.isdisjoint(job.step.needs) and caches.isdisjoint(
+            job.step.flags.get(name) for name in CACHE_FLAGS
+        ):
             return job
     return None
 

@@ -12,7 +12,7 @@ import pandas as pd
 
 from hf_domain.comparison.curves import average_scores, list_label_reports
 from hf_domain.comparison.statistics import Difference
-from hf_domain.comparison.summary import START, Report
+from hf_domain.comparison.summary import START_TITLE, Report
 from hf_domain.files import write_whole
 from hf_domain.methods import BASELINE, NO_ADAPTATION
 from hf_domain.recipes import RECIPES
@@ -22,7 +22,7 @@ SCALE = 2
 # Names that fit beside points of one figure; the others are under the pointer.
 NAMED = 12
 # Panels beside each other.
-COLUMNS = 3
+NUM_PANELS = 3
 MEAN = "mean of tasks"
 # A color for each recipe, in the order of `RECIPES`: a method looks the same in every report. Dark enough for text.
 PALETTE = (
@@ -105,7 +105,7 @@ def make_differences(report: Report) -> Any:
     chart = altair.layer(*layers, data=pd.DataFrame(rows)).properties(width=150, height=18 * len(titles) + 10)
     # Rows of panels are not always full: each panel has an axis of its own.
     panel = altair.Facet("panel:N", sort=[*panels], title=None)
-    return chart.facet(facet=panel, columns=COLUMNS).resolve_axis(x="independent")
+    return chart.facet(facet=panel, columns=NUM_PANELS).resolve_axis(x="independent")
 
 
 def describe_difference(report: Report, own: str, difference: Difference) -> dict[str, Any]:
@@ -275,7 +275,7 @@ def make_forgetting(report: Report) -> Any:
     """Gain on text of the domain against what is lost on general text, from the encoder as it was."""
     import altair
 
-    general, start = report.plan["general"], report.losses.get(START, {})
+    general, start = report.plan["general"], report.losses.get(START_TITLE, {})
     if general is None or general not in start:
         return None
     rows = []

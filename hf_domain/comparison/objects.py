@@ -13,9 +13,9 @@ from hf_domain.data.file_loading import load_rows
 from hf_domain.data.objects import Rows, Splits, choose_splits, has_splits
 from hf_domain.files import write_text
 
-Task: TypeAlias = str | os.PathLike | Mapping[str, Rows] | Splits
+TaskData: TypeAlias = str | os.PathLike | Mapping[str, Rows] | Splits
 """A folder with train, validation and test .jsonl, or the rows of these three."""
-Tasks: TypeAlias = Task | Iterable[str | os.PathLike] | Mapping[str, Task]
+Tasks: TypeAlias = TaskData | Iterable[str | os.PathLike] | Mapping[str, TaskData]
 """One task, several folders, or tasks by their names."""
 Files: TypeAlias = dict[str, Dataset | IterableDataset]
 """Rows by the file, relative to the plan, that will hold them."""

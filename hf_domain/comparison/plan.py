@@ -63,7 +63,7 @@ class Task:
 
 
 @dataclass
-class Method:
+class Row:
     """A row of the report."""
 
     recipe: str = ""
@@ -106,7 +106,7 @@ class Plan:
     encoder: str
     corpora: dict[str, Corpus]
     tasks: dict[str, Task]
-    methods: dict[str, Method]
+    methods: dict[str, Row]
     budget: Budget
     general: str | None = None
     evaluation: Literal["fine_tune", "probe"] = "fine_tune"

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import get_args, get_type_hints
 
-from hf_domain.comparison.plan import METRICS, SENTENCES, SPLITS, Corpus, Method, Plan, Task
+from hf_domain.comparison.plan import METRICS, SENTENCES, SPLITS, Corpus, Plan, Row, Task
 from hf_domain.comparison.task_files import TEXTS, check_task_files, find_kind, find_texts
 from hf_domain.data.file_loading import BUILDERS, check_held_out
 from hf_domain.publishing import is_hub_id
@@ -148,7 +148,7 @@ def _check_race(plan: Plan) -> list[str]:
 
 
 def _check_flags(plan: Plan) -> list[str]:
-    """List flags that no plan can have; `check_flags` tests the others once there are steps."""
+    """List flags that no plan can have; `check_step_flags` tests the others once there are steps."""
     groups = [(kind, "", getattr(plan, kind)) for kind in FIXED_FLAGS]
     groups += [("fine_tuning", f"tasks: {name}: ", task.options) for name, task in plan.tasks.items()]
     for kind in ("pretraining", "fine_tuning", "datastore"):
@@ -251,7 +251,7 @@ def _check_task_files(task: Task, plan: Plan) -> list[str]:
     return problems
 
 
-def _check_method(method: Method, plan: Plan) -> list[str]:
+def _check_method(method: Row, plan: Plan) -> list[str]:
     if method.recipe not in RECIPES:
         return [f"recipe must be one of {', '.join(RECIPES)}, got {method.recipe}"]
     problems, recipe = [], RECIPES[method.recipe]
@@ -279,7 +279,7 @@ def _check_method(method: Method, plan: Plan) -> list[str]:
     return problems + (_check_chain(method, plan) or _check_folds(method, plan))
 
 
-def _check_kinds(method: Method, kinds: set[str]) -> list[str]:
+def _check_kinds(method: Row, kinds: set[str]) -> list[str]:
     """List the kinds of its tasks that a method cannot be fine-tuned for."""
     recipe = RECIPES[method.recipe]
     # sentence-transformers trains encoders alone, without a memory or passages.
@@ -291,7 +291,7 @@ def _check_kinds(method: Method, kinds: set[str]) -> list[str]:
     return [f"{method.recipe} works for {', '.join(taken)} alone, got {', '.join(sorted(unfit))}: name other `tasks`"]
 
 
-def _check_stages(method: Method, plan: Plan) -> list[str]:
+def _check_stages(method: Row, plan: Plan) -> list[str]:
     """Note what a row of two stages cannot have: the first ends where the learning rate begins to decay."""
     problems: list[str] = []
     if not RECIPES[method.recipe].first_stage:
@@ -305,7 +305,7 @@ def _check_stages(method: Method, plan: Plan) -> list[str]:
     return problems
 
 
-def _check_folds(method: Method, plan: Plan) -> list[str]:
+def _check_folds(method: Row, plan: Plan) -> list[str]:
     """Note tasks that a method cannot be tested on, since it is made of their texts, which are all tested."""
     tasks = list(plan.tasks) if method.tasks is None else method.tasks
     folded = [name for name in tasks if name in plan.tasks and plan.tasks[name].folds is not None]
@@ -318,7 +318,7 @@ def _check_folds(method: Method, plan: Plan) -> list[str]:
     return []
 
 
-def _check_appending(method: Method, plan: Plan, tasks: list[str]) -> list[str]:
+def _check_appending(method: Row, plan: Plan, tasks: list[str]) -> list[str]:
     """Note tasks on pairs of texts: a passage is appended to one text."""
     trainings = (RECIPES[method.recipe].fine_tuning, plan.fine_tuning, method.fine_tuning)
     if not any(flags.get("append_passage") for flags in trainings):
@@ -340,7 +340,7 @@ def _check_appending(method: Method, plan: Plan, tasks: list[str]) -> list[str]:
     return problems
 
 
-def _check_chain(method: Method, plan: Plan) -> list[str]:
+def _check_chain(method: Row, plan: Plan) -> list[str]:
     if method.encoder is not None and method.after is not None:
         return [f"it must start either from encoder or after a method, got {method.encoder} and {method.after}"]
     if method.encoder is not None and _is_missing_folder(method.encoder, plan):

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import yaml
 
-from hf_domain.comparison.plan import METRICS, Budget, Corpus, Method, Plan, Task
+from hf_domain.comparison.plan import METRICS, Budget, Corpus, Plan, Row, Task
 from hf_domain.comparison.plan_checks import check_plan
 from hf_domain.comparison.prepared_data import prepare_data
 from hf_domain.comparison.task_files import find_kind
@@ -16,7 +16,7 @@ from hf_domain.recipes import RECIPES
 from hf_domain.training.settings import has_type, read_settings
 
 # Sections with named entries.
-SECTIONS: dict[str, type] = {"corpora": Corpus, "tasks": Task, "methods": Method}
+SECTIONS: dict[str, type] = {"corpora": Corpus, "tasks": Task, "methods": Row}
 # The name of a corpus that a plan gives only as a path.
 ONLY_CORPUS = "domain"
 

@@ -15,7 +15,7 @@ from datasets import Dataset
 
 from hf_domain.comparison.folds import drop_repeated, split_folds
 from hf_domain.comparison.plan import SPLITS, Corpus, Plan, Task
-from hf_domain.comparison.task_files import check_task_files, find_texts, join_words, read_rows
+from hf_domain.comparison.task_files import check_task_files, find_texts, get_text, read_rows
 from hf_domain.data.corpora import load_corpus
 from hf_domain.data.decontamination import find_clean
 from hf_domain.files import fingerprint_files, write_json, write_text, write_whole
@@ -47,7 +47,7 @@ def prepare_data(plan: Plan, output_dir: Path) -> None:
     for name, corpus in plan.corpora.items():
         read = [items for task, items in folded.items() if name in (plan.tasks[task].corpus, plan.general)]
         if read:
-            texts = [join_words(row.get(column)) for items in read for row in items.rows for column in items.columns]
+            texts = [get_text(row.get(column)) for items in read for row in items.rows for column in items.columns]
             drop_items(name, corpus, texts, plan, folder)
     for name, items in folded.items():
         make_folds(name, items, plan, folder)

@@ -12,7 +12,7 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from hf_domain.cards import make_usage, write_model_card
-from hf_domain.comparison.answer import describe_unlearned
+from hf_domain.comparison.answer import list_unlearned
 from hf_domain.comparison.default_flags import CHECKPOINTS, TRAINER_OPTIONS
 from hf_domain.comparison.figures import draw
 from hf_domain.comparison.models import find_models
@@ -95,15 +95,15 @@ def make_publication(
     """
     folder = folder.resolve()
     unfinished = folder.with_name(f"{folder.name}.unfinished")
-    check_replaceable(name_replaced(folder), output_dir, is_whole=False)
+    check_publication_folder(name_replaced(folder), output_dir, is_whole=False)
     restore_folder(folder)
-    check_replaceable(folder, output_dir)
-    check_replaceable(unfinished, output_dir, is_whole=False)
+    check_publication_folder(folder, output_dir)
+    check_publication_folder(unfinished, output_dir, is_whole=False)
     results = read_results(output_dir)
     if source is None and task is not None:
         source = find_fine_tuned(output_dir, results, task)
     elif source is None:
-        source = find_encoder(output_dir, results, str(method), str(corpus))
+        source = find_pretrained(output_dir, results, str(method), str(corpus))
     report, result = write_report(output_dir), source.result
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
@@ -154,7 +154,7 @@ def make_publication(
     return folder
 
 
-def find_encoder(output_dir: Path, results: Mapping[str, Result], method: str, corpus: str) -> Source:
+def find_pretrained(output_dir: Path, results: Mapping[str, Result], method: str, corpus: str) -> Source:
     """Find the encoder of a method.
 
     Raises:
@@ -228,7 +228,14 @@ def describe_row(source: Source, report: Report) -> str:
     )
 
 
-def check_replaceable(folder: Path, output_dir: Path, *, is_whole: bool = True) -> None:
+def check_is_outside(folder: Path, output_dir: Path) -> None:
+    """Raise a ValueError unless a folder to write lies outside a comparison, and does not contain it."""
+    home = output_dir.resolve()
+    if home.is_relative_to(folder) or any(folder.is_relative_to(home / name) for name in KEPT):
+        raise ValueError(f"--output_dir must lie outside the comparison {home}, but is {folder}. Name another folder.")
+
+
+def check_publication_folder(folder: Path, output_dir: Path, *, is_whole: bool = True) -> None:
     """Raise unless a folder can be replaced by a publication: nothing that anybody else wrote is ever deleted.
 
     Args:
@@ -239,9 +246,7 @@ def check_replaceable(folder: Path, output_dir: Path, *, is_whole: bool = True) 
     Raises:
         ValueError: It holds the comparison, is a part of it, or has files that no publication wrote.
     """
-    home = output_dir.resolve()
-    if home.is_relative_to(folder) or any(folder.is_relative_to(home / name) for name in KEPT):
-        raise ValueError(f"a publication is made beside a comparison; {folder} is of {home}: name another output_dir")
+    check_is_outside(folder, output_dir)
     if not folder.exists():
         return
     files = sorted(folder.iterdir()) if folder.is_dir() else [folder]
@@ -278,7 +283,7 @@ def keep_tasks(report: Report, tasks: list[str]) -> Report:
 
 def make_results(report: Report) -> str:
     """Write the table of scores for a card, below the sentence on the runs that did not learn, if there are any."""
-    table, unlearned = format_markdown_table(make_tables(report)["Scores"]), describe_unlearned(report)
+    table, unlearned = format_markdown_table(make_tables(report)["Scores"]), list_unlearned(report)
     return f"**{unlearned}**\n\n{table}" if unlearned else table
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from hf_domain.comparison.descriptions import Job
 from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.results import Result
-from hf_domain.comparison.statistics import ALPHA, Draws, average_tasks, compare
+from hf_domain.comparison.statistics import ALPHA, Draws, average_tasks, compare_draws
 from hf_domain.comparison.summary import draw_runs, gather_runs, hide_tests
 from hf_domain.methods import BASELINE, NO_ADAPTATION
 
@@ -81,7 +81,7 @@ def find_slow(plan: Plan, draws: Mapping[str, Draws], left: Collection[str], run
     leader = max(whole, key=lambda row: average_tasks(draws[row], [*plan.tasks])[0])
     slow = {}
     for row, own in draws.items():
-        difference = None if row == leader else compare(draws[leader], own, draws.values())
+        difference = None if row == leader else compare_draws(draws[leader], own, draws.values())
         if difference is not None and difference.p is not None and difference.mean > 0 and difference.p / 2 < bound:
             slow[row] = Left(rung, leader, difference.mean, difference.p / 2, bound)
     staying = list_staying(plan, plan.methods.keys() - slow.keys() - {*left})

@@ -17,12 +17,12 @@ from huggingface_hub import DatasetCard, DatasetCardData, HfApi
 
 from hf_domain.cards import name_package
 from hf_domain.comparison.answer import answer
-from hf_domain.comparison.publication import KEPT, is_setting
+from hf_domain.comparison.publication import check_is_outside, is_setting
 from hf_domain.comparison.report import explain, format_markdown_table, make_tables
 from hf_domain.comparison.results import Result, read_results
 from hf_domain.comparison.scores import MAJORITY
 from hf_domain.comparison.summary import read_report
-from hf_domain.files import name_replaced, read_json, replace_folder, restore_folder
+from hf_domain.files import explain_full_disk, name_replaced, read_json, replace_folder, restore_folder
 from hf_domain.publishing import retry_on_the_hub
 
 FILES = ("README.md", "steps.parquet", "predictions.parquet")
@@ -84,10 +84,10 @@ def make_results_dataset(output_dir: Path, folder: Path, *, name: str, license: 
     """
     folder = folder.resolve()
     unfinished = folder.with_name(f"{folder.name}.unfinished")
-    check_replaceable(name_replaced(folder), output_dir)
+    check_dataset_folder(name_replaced(folder), output_dir)
     restore_folder(folder)
     for path in (folder, unfinished):
-        check_replaceable(path, output_dir)
+        check_dataset_folder(path, output_dir)
     results = read_results(output_dir)
     if not any(result.score is not None for result in results.values()):
         raise ValueError(f"{output_dir} must have a score, but no step has one yet. Finish the comparison first.")
@@ -97,8 +97,6 @@ def make_results_dataset(output_dir: Path, folder: Path, *, name: str, license: 
     done = [result for result in results.values() if result.is_done]
     steps = [describe_step(result, report.titles) for result in results.values()]
     predictions = [row for result in done for row in list_predictions(result)]
-    for table, rows, features in (("steps", steps, STEPS), ("predictions", predictions, PREDICTIONS)):
-        pq.write_table(pa.Table.from_pylist(rows, features.arrow_schema), unfinished / f"{table}.parquet")
     configs = [{"config_name": table, "data_files": f"{table}.parquet"} for table in ("steps", "predictions")]
     tables = make_tables(report)
     card = CARD.format(
@@ -109,8 +107,11 @@ def make_results_dataset(output_dir: Path, folder: Path, *, name: str, license: 
         table=format_markdown_table(tables["Means over the tasks"]) + "\n\n" + format_markdown_table(tables["Scores"]),
         explanation=explain(report),
     )
-    DatasetCard(card).save(unfinished / "README.md")
-    replace_folder(unfinished, folder)
+    with explain_full_disk(folder):
+        for table, rows, features in (("steps", steps, STEPS), ("predictions", predictions, PREDICTIONS)):
+            pq.write_table(pa.Table.from_pylist(rows, features.arrow_schema), unfinished / f"{table}.parquet")
+        DatasetCard(card).save(unfinished / "README.md")
+        replace_folder(unfinished, folder)
     return folder
 
 
@@ -141,15 +142,15 @@ def push_results(folder: Path, repo_id: str, *, private: bool | None = None, tok
     return retry_on_the_hub(push, repo_id)
 
 
-def check_replaceable(folder: Path, output_dir: Path) -> None:
+def check_dataset_folder(folder: Path, output_dir: Path) -> None:
     """Raise a ValueError unless a folder is new, empty, or holds only a dataset that this module wrote."""
-    home = output_dir.resolve()
+    check_is_outside(folder, output_dir)
     files = [] if not folder.exists() else sorted(folder.iterdir()) if folder.is_dir() else [folder]
     others = [file.name for file in files if file.name not in FILES]
-    if home.is_relative_to(folder) or any(folder.is_relative_to(home / name) for name in KEPT) or others:
+    if others:
         raise ValueError(
-            f"the dataset must be made in a new folder, but {folder} holds "
-            f"{', '.join(others[:5]) or 'the comparison'}. Name another output_dir."
+            f"--output_dir must be empty or an earlier dataset of results, but {folder} contains "
+            f"{', '.join(others[:5])}. Name another folder."
         )
 
 

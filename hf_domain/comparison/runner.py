@@ -177,7 +177,7 @@ def run_step(job: Job, plan: Plan, folder: Path, needed: Mapping[str, Result], e
     attempt.write(folder)
     started = time.perf_counter()
     try:
-        step = choose_learning_rate(fit_to_minutes(step, plan, needed), plan, needed)
+        step = set_chosen_rate(fit_to_minutes(step, plan, needed), plan, needed)
         write_step_text(step, plan, folder.parents[1])
         execute(step, plan, folder)
         seconds += time.perf_counter() - started
@@ -362,7 +362,7 @@ def fit_to_minutes(step: Step, plan: Plan, results: Mapping[str, Result]) -> Ste
     return replace(step, flags={**step.flags, "max_steps": max(1, round(60 * plan.budget.minutes * per_second))})
 
 
-def choose_learning_rate(step: Step, plan: Plan, results: Mapping[str, Result]) -> Step:
+def set_chosen_rate(step: Step, plan: Plan, results: Mapping[str, Result]) -> Step:
     """Return a fine-tuning with the learning rate that is best on the validation set; the test set is not read.
 
     Raises:

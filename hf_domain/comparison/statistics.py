@@ -35,9 +35,9 @@ SHARED_BY_SEEDS, OF_ONE_RUN = 134.0, 729.0
 # In addition, a seed moves a score by this many points.
 SEED_DEVIATION = 1.35
 
-Run = tuple[int | None, int | None]
+RunSeeds = tuple[int | None, int | None]
 """The seeds of pre-training and of fine-tuning; None without such training."""
-Draws = Mapping[str, Mapping[Run, np.ndarray]]
+Draws = Mapping[str, Mapping[RunSeeds, np.ndarray]]
 """Task -> run -> its score on the test set, followed by those on the resampled test sets."""
 
 
@@ -75,7 +75,9 @@ class Difference:
         return self.corrected is not None and self.corrected < ALPHA
 
 
-def draw_scores(scores: Mapping[str, Mapping[Run, ExampleScores]], seed: int = 0) -> dict[str, dict[Run, np.ndarray]]:
+def draw_scores(
+    scores: Mapping[str, Mapping[RunSeeds, ExampleScores]], seed: int = 0
+) -> dict[str, dict[RunSeeds, np.ndarray]]:
     """Score resampled test sets.
 
     Args:
@@ -109,10 +111,10 @@ def compare_rows(
         stable: The rows whose pre-training seeds estimate their variance; default all.
     """
     pool = [draws for name, draws in rows.items() if stable is None or name in stable]
-    return correct({(own, other): compare(rows.get(own, {}), rows.get(other, {}), pool) for own, other in pairs})
+    return correct({(own, other): compare_draws(rows.get(own, {}), rows.get(other, {}), pool) for own, other in pairs})
 
 
-def compare(own: Draws, other: Draws, pool: Iterable[Draws] = ()) -> Difference | None:
+def compare_draws(own: Draws, other: Draws, pool: Iterable[Draws] = ()) -> Difference | None:
     """Compare two rows on the tasks that they share.
 
     Args:
@@ -162,7 +164,7 @@ class _OfSeeds:
         return max(0.0, self.between - self.in_both)
 
 
-def _average(runs: Mapping[Run, np.ndarray]) -> np.ndarray:
+def _average(runs: Mapping[RunSeeds, np.ndarray]) -> np.ndarray:
     """Return the mean over the seeds; each pre-training counts the same, whatever its number of fine-tunings."""
     means = [np.mean([draws for (p, _), draws in runs.items() if p == each], axis=0) for each in {p for p, _ in runs}]
     return np.mean(means, axis=0)
@@ -270,7 +272,7 @@ def find_visible_difference(
         pretraining_seeds: Number of pre-training seeds. If there are several, each is assumed to move the mean over
             the tasks as much as a seed of fine-tuning moves a task.
         comparisons: Number of comparisons for which the p values are corrected.
-        rows: Number of rows with several pre-trainings; see `compare`.
+        rows: Number of rows with several pre-trainings; see `compare_draws`.
         trials: Number of simulated comparisons.
     """
     from scipy.stats import t

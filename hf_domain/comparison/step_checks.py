@@ -22,7 +22,7 @@ class _FlagParser(ScriptParser):
         raise ValueError(message)
 
 
-def check_flags(steps: Iterable[Step]) -> None:
+def check_step_flags(steps: Iterable[Step]) -> None:
     """Check that the commands take the flags of their steps, before the first of them runs.
 
     Raises:

@@ -12,9 +12,8 @@ from typing import Any, Literal
 
 from hf_domain.comparison.budgets import count_steps
 from hf_domain.comparison.default_flags import (
-    CACHES,
+    CACHE_FLAGS,
     CHECKPOINTS,
-    COMMANDS,
     DECAY,
     EVALUATION_FLAGS,
     FINE_TUNING,
@@ -22,6 +21,7 @@ from hf_domain.comparison.default_flags import (
     PRETRAINING,
     PROBE_FLAGS,
     PROBE_STEPS,
+    TASK_COMMANDS,
     TRAINER_OPTIONS,
     put_files,
 )
@@ -166,10 +166,10 @@ class StepLister:
         """Return the encoder that a method starts from."""
         start = self.plan.methods[method]
         if start.after is not None:
-            return self.step_back(method).find_encoder(start.after, task)
+            return self.step_back(method).get_encoder(start.after, task)
         return start.encoder or self.plan.encoder
 
-    def find_encoder(self, method: str, task: str) -> str:
+    def get_encoder(self, method: str, task: str) -> str:
         """Return the encoder of a method for a task; if it trains none, the one it starts from."""
         recipe = self.plan.get_recipe(method)
         is_made = recipe.method is not None or recipe.averages
@@ -188,7 +188,7 @@ class StepLister:
 
     def label_encoder(self, method: str, task: str) -> str:
         """Return a name for the encoder of a method; methods with the same encoder share it."""
-        own = "encoder" if self.find_encoder(method, task) == self.plan.encoder else method
+        own = "encoder" if self.get_encoder(method, task) == self.plan.encoder else method
         return self.name_encoder(method, task) or own
 
     def has_expanded_vocabulary(self, method: str | None) -> bool:
@@ -383,7 +383,7 @@ class StepLister:
         """Return the step that measures the masked-LM loss of an encoder on held-out text."""
         encoder, name = self.name_encoder(method, task), f"{self.label_encoder(method, task)}-on-{corpus}"
         file = self.plan.corpora[corpus].validation_file
-        flags: dict[str, Any] = {"method": BASELINE, "model_name_or_path": self.find_encoder(method, task)}
+        flags: dict[str, Any] = {"method": BASELINE, "model_name_or_path": self.get_encoder(method, task)}
         flags |= {"train_file": file, "validation_file": file}
         options = {**TRAINER_OPTIONS, **PRETRAINING, **self.plan.pretraining}
         flags |= {flag: value for flag, value in options.items() if flag in EVALUATION_FLAGS}
@@ -418,7 +418,7 @@ class StepLister:
         name = f"{step.name}-labels{share:g}"
         changed = {"max_train_samples": max(1, round(share * count)), "output_dir": self.get_folder(name)}
         # States are cached example by example, in the order of the files.
-        changed |= {cache: f"{step.flags[cache]}-labels{share:g}" for cache in CACHES if cache in step.flags}
+        changed |= {cache: f"{step.flags[cache]}-labels{share:g}" for cache in CACHE_FLAGS if cache in step.flags}
         return replace(step, name=name, labels=share).change(**changed)
 
     def probe(self, method: str, task: str, fold: int | None, known: list[str]) -> Step:
@@ -451,7 +451,7 @@ class StepLister:
         plan, task, encoder = self.plan, self.plan.tasks[task_name], self.name_encoder(method, task_name)
         examples = name_fold(task_name, fold)
         name = f"{method}-{examples}{self.suffix if encoder else ''}-seed{seed}"
-        flags: dict[str, Any] = {"model_name_or_path": self.find_encoder(method, task_name)}
+        flags: dict[str, Any] = {"model_name_or_path": self.get_encoder(method, task_name)}
         flags |= {f"{split}_file": task.get_file(split, fold) for split in SPLITS}
         recipe = plan.get_recipe(method)
         flags |= TRAINER_OPTIONS | FINE_TUNING | plan.fine_tuning | task.options
@@ -479,7 +479,7 @@ class StepLister:
         # On the validation set thresholds are chosen, when to stop, and which model is kept.
         flags |= {"seed": seed, "do_train": True, "do_eval": True, "do_predict": True}
         flags["output_dir"] = self.get_folder(name)
-        command = COMMANDS.get(task.kind, task.kind)
+        command = TASK_COMMANDS.get(task.kind, task.kind)
         # What trains no encoder has neither of the two.
         pretraining_seed, rung = (self.pretraining_seed, self.rung) if encoder else (None, None)
         return Step(

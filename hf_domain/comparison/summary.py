@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from hf_domain.comparison.commands import list_commands
-from hf_domain.comparison.default_flags import CACHES
+from hf_domain.comparison.default_flags import CACHE_FLAGS
 from hf_domain.comparison.results import Description, Result
 from hf_domain.comparison.scores import join_predictions
-from hf_domain.comparison.statistics import Difference, Draws, Run, compare, compare_rows, draw_scores
+from hf_domain.comparison.statistics import Difference, Draws, RunSeeds, compare_draws, compare_rows, draw_scores
 from hf_domain.comparison.steps import list_suffixes
 from hf_domain.methods import BASELINE, METHODS, NO_ADAPTATION
 from hf_domain.recipes import RECIPES
 
-START = "the encoder as it was"
+START_TITLE = "the encoder as it was"
 
 
 @dataclass
@@ -164,7 +164,7 @@ def read_budget(
         {method: read_costs(method, plan, done, starts) for method in plan["titles"]},
         read_losses(evaluations),
         find_other_tokens(evaluations),
-        {name for (name, _, _), run in runs.items() if {*CACHES} & run.step.flags.keys()},
+        {name for (name, _, _), run in runs.items() if {*CACHE_FLAGS} & run.step.flags.keys()},
         {method: list_commands(method, plan, done, starts) for method in plan["titles"]},
         {name: result.error for name, result in results.items() if not result.is_done},
         dict(codes),
@@ -268,9 +268,9 @@ def name_run(step: Description) -> str:
 
 def draw_runs(runs: list[Result], tasks: list[str]) -> dict[str, Draws]:
     """Return the scores of all rows on resampled test sets, see `draw_scores`."""
-    draws: dict[str, dict[str, dict[Run, Any]]] = defaultdict(dict)
+    draws: dict[str, dict[str, dict[RunSeeds, Any]]] = defaultdict(dict)
     for number, task in enumerate(tasks):
-        scores: dict[str, dict[Run, Any]] = defaultdict(dict)
+        scores: dict[str, dict[RunSeeds, Any]] = defaultdict(dict)
         for run in runs:
             if run.step.task == task and run.predictions is not None:
                 scores[str(run.step.method)][run.step.pretraining_seed, run.step.seed] = run.predictions.score()
@@ -283,14 +283,14 @@ def compare_tasks(own: Draws, baseline: Draws) -> dict[str, Difference]:
     """Return the difference to the baseline on each task, which explains the mean but does not decide."""
     if own is baseline:
         return {}
-    pairs = {task: compare({task: own[task]}, {task: baseline.get(task, {})}) for task in own}
+    pairs = {task: compare_draws({task: own[task]}, {task: baseline.get(task, {})}) for task in own}
     return {task: difference for task, difference in pairs.items() if difference is not None}
 
 
 def compare_with_start(draws: Mapping[str, Draws]) -> dict[str, Difference]:
     """Return the gain of each row over the unadapted encoder, with intervals of single comparisons."""
     start = draws.get(NO_ADAPTATION, {})
-    gains = {method: compare(own, start, draws.values()) for method, own in draws.items() if own is not start}
+    gains = {method: compare_draws(own, start, draws.values()) for method, own in draws.items() if own is not start}
     return {method: gain for method, gain in gains.items() if gain is not None}
 
 
@@ -359,7 +359,7 @@ def find_preparation(method: str, done: list[Result]) -> list[Result]:
 def read_evaluations(plan: dict[str, Any], done: list[Result]) -> dict[str, list[Result]]:
     """Return the evaluations of every encoder by its title; encoders of TAPT for one corpus share a title."""
     corpora = {name: name for name in plan["corpora"]} | {name: task["corpus"] for name, task in plan["tasks"].items()}
-    titles = {"encoder": START, **plan["titles"]}
+    titles = {"encoder": START_TITLE, **plan["titles"]}
     has_domains = len(plan["corpora"].keys() - {plan["general"]}) > 1
     for method, title in plan["titles"].items():
         for source, corpus in corpora.items():
@@ -395,5 +395,5 @@ def find_other_tokens(evaluations: dict[str, list[Result]]) -> set[str]:
     known = {title: [result.vocabulary for result in results] for title, results in evaluations.items()}
     if not known:
         return set()
-    usual = known[START][0] if START in known else statistics.mode(chain.from_iterable(known.values()))
+    usual = known[START_TITLE][0] if START_TITLE in known else statistics.mode(chain.from_iterable(known.values()))
     return {title for title, vocabularies in known.items() if set(vocabularies) != {usual}}

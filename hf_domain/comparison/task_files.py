@@ -15,7 +15,7 @@ from hf_domain.files import write_text
 
 # Columns that every row has beside its texts, whose names vary for classification. A regression may name its values
 # `score`, beside labels of another task.
-COLUMNS = {
+TASK_COLUMNS = {
     "classification": {"label"},
     "multi_label": {"label"},
     "regression": {"label"},
@@ -35,20 +35,20 @@ def find_kind(file: str, folder: Path) -> str:
         file: Relative to the folder; one JSON object a line.
 
     Raises:
-        ValueError: The columns fit no kind in `COLUMNS`.
+        ValueError: The columns fit no kind in `TASK_COLUMNS`.
     """
     if all((folder / file).with_name(name).is_file() for name in (CORPUS, QUERIES)):
         return "retrieval"
     columns = _find_columns(file, folder)
     for kind in ("qa", "ner"):
-        if columns.keys() >= COLUMNS[kind]:
+        if columns.keys() >= TASK_COLUMNS[kind]:
             return kind
     if "label" in columns or _is_number(columns.get("score")):
         if isinstance(columns.get("label"), list):
             return "multi_label"
         labels = [row.get("label", row.get("score")) for _, row in read_rows(file, folder)]
         return "regression" if "label" not in columns or any(isinstance(x, float) for x in labels) else "classification"
-    told = {kind: ", ".join(sorted(names)) for kind, names in COLUMNS.items() if kind not in SENTENCES}
+    told = {kind: ", ".join(sorted(names)) for kind, names in TASK_COLUMNS.items() if kind not in SENTENCES}
     kinds = "; ".join(f"{kind}: {names}" for kind, names in told.items())
     raise ValueError(
         f"A task must have the columns of its kind ({kinds}; the first three with one text or a pair), but {file} has "
@@ -75,7 +75,7 @@ def find_texts(kind: str, file: str, folder: Path, names: str | None = None) -> 
     """Find the columns of text that a task reads.
 
     Args:
-        kind: A key of `COLUMNS`.
+        kind: A key of `TASK_COLUMNS`.
         file: The training file, relative to the folder; one JSON object a line.
         folder: Of the plan.
         names: The option `text_column_names` of the task.
@@ -109,7 +109,7 @@ def check_task_files(kind: str, files: dict[str, str], folder: Path, names: str 
     """List the problems of the files of a task, before hours of masked LM end in a script that refuses them.
 
     Args:
-        kind: A key of `COLUMNS`.
+        kind: A key of `TASK_COLUMNS`.
         files: By split, `train` first if it is there; one JSON object a line, or tables of a retrieval.
         folder: The files are relative to it.
         names: The option `text_column_names` of the task.
@@ -161,7 +161,7 @@ def _check_labels(kind: str, file: str, found: set[Any], trained: set[Any], trai
 
 def _read_row(kind: str, row: dict[str, Any], texts: list[str], where: str) -> list[Any]:
     """Return the labels of a row; those of a question are whether it has an answer."""
-    needed = COLUMNS[kind] if kind in TEXTS else {name_label_column(kind, row)}
+    needed = TASK_COLUMNS[kind] if kind in TEXTS else {name_label_column(kind, row)}
     lacking = {column for column in needed if row.get(column) is None or row[column] == ""}
     values = [row.get(column) for column in texts]
     if not any(value and (not isinstance(value, str) or value.strip()) for value in values):
@@ -223,7 +223,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def join_words(value: Any) -> str:
+def get_text(value: Any) -> str:
     """Return the text of a value: a text, a list of words, or none."""
     return " ".join(value) if isinstance(value, list) else value or ""
 
@@ -232,7 +232,7 @@ def write_task_text(kind: str, file: Path, path: Path, names: str | None = None)
     """Write the training text of a task as a corpus, a text a line, for TAPT.
 
     Args:
-        kind: A key of `COLUMNS`.
+        kind: A key of `TASK_COLUMNS`.
         file: The training file.
         path: Where to.
         names: The option `text_column_names` of the task.
@@ -240,5 +240,5 @@ def write_task_text(kind: str, file: Path, path: Path, names: str | None = None)
     texts = find_texts(kind, file.name, file.parent, names)
     values = chain.from_iterable(map(row.get, texts) for _, row in read_rows(file.name, file.parent))
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = dict.fromkeys(" ".join(join_words(value).split()) for value in values)  # a context has several questions
+    lines = dict.fromkeys(" ".join(get_text(value).split()) for value in values)  # a context has several questions
     write_text(path, "".join(f"{line}\n" for line in lines if line))

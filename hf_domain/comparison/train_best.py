@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from hf_domain.comparison.answer import choose
-from hf_domain.comparison.default_flags import CACHES
+from hf_domain.comparison.default_flags import CACHE_FLAGS
 from hf_domain.comparison.descriptions import Job, describe_steps
 from hf_domain.comparison.engine import gather_results, list_due, list_missing, open_cluster, prepare_jobs, run_jobs
 from hf_domain.comparison.plan import SENTENCES, SPLITS, Plan
@@ -26,7 +26,7 @@ from hf_domain.comparison.runner import Execute, has_output
 from hf_domain.comparison.scores import read_examples
 from hf_domain.comparison.steps import Step, StepLister, find_root, list_steps
 from hf_domain.comparison.summary import Report
-from hf_domain.comparison.task_files import find_texts, join_words
+from hf_domain.comparison.task_files import find_texts, get_text
 from hf_domain.files import lock_folder, read_json, write_json, write_text
 
 logger = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ def make_step(plan: Plan, output_dir: Path, method: str, task: str, results: Map
     step = lister.fine_tune(method, task, fold, plan.seeds[0], known)
     flags = {name: value for name, value in step.flags.items() if name not in HELD_OUT}
     # States are cached example by example, in the order of the files.
-    flags |= {name: f"{flags[name]}-{BEST}" for name in CACHES if name in flags}
+    flags |= {name: f"{flags[name]}-{BEST}" for name in CACHE_FLAGS if name in flags}
     flags |= {
         "train_file": write_examples(plan, output_dir, task),
         **list_choices(plan, list_runs(results, method, task)),
@@ -184,7 +184,7 @@ def gather(plan: Plan, output_dir: Path, result: Result, report: Report) -> Path
         write_json(source / "config.json", config | {"label_thresholds": thresholds})
     train = own.get_file("train", own.list_folds()[0])
     column = find_texts(own.kind, train, plan.folder, own.options.get("text_column_names"))[0]
-    example = join_words(read_examples(plan.folder / train, 1)[0][column])
+    example = get_text(read_examples(plan.folder / train, 1)[0][column])
     return make_publication(
         output_dir,
         output_dir / BEST / task,

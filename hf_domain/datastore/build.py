@@ -19,7 +19,7 @@ from hf_domain.datastore.analysis import Analyzer, choose_analyzer
 from hf_domain.datastore.elasticsearch_index import connect
 from hf_domain.datastore.manifest import MANIFEST, TOKENIZER, Manifest, chain_hashes, read_manifest
 from hf_domain.datastore.splitting import check_tokenizer, fingerprint_tokenizer, read_documents
-from hf_domain.datastore.store import Datastore, lock_folder
+from hf_domain.datastore.store import Datastore, lock_datastore
 from hf_domain.datastore.tantivy_index import import_tantivy
 
 logger = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ def _begin(folder: Path, begun: Manifest, analyzer: Analyzer, tokenizer: PreTrai
         return Datastore(folder, manifest, analyzer)
     folder.mkdir(parents=True, exist_ok=True)
     datastore = Datastore(folder, begun, analyzer)
-    with lock_folder(folder):  # another running build may have committed nothing yet; its tokenizer must stay
+    with lock_datastore(folder):  # another running build may have committed nothing yet; its tokenizer must stay
         tokenizer.save_pretrained(folder / TOKENIZER)
         datastore._commit(begun)
     return datastore

@@ -19,7 +19,7 @@ from hf_domain.datastore.store import Datastore
 
 logger = logging.getLogger(__name__)
 
-COLUMNS = {"passage_ids": List(Value("int64")), "passage_scores": List(Value("float32"))}
+FOUND_COLUMNS = {"passage_ids": List(Value("int64")), "passage_scores": List(Value("float32"))}
 IS_HELD = "text_is_in_datastore"  # a temporary column
 MIN_CONTAINED_TERMS = 10  # shorter texts occur in others by chance
 FIRST_CJK = "\u2e80"
@@ -110,7 +110,7 @@ def _add_passages(
         partial(_retrieve, datastore=datastore, k=k, max_query_terms=max_query_terms),
         batched=True,
         input_columns=columns,
-        features=Features({**dataset.features, **COLUMNS, IS_HELD: Value("bool")}),
+        features=Features({**dataset.features, **FOUND_COLUMNS, IS_HELD: Value("bool")}),
         num_proc=num_proc,
         desc=f"Retrieving passages ({split})",
     )
@@ -128,7 +128,7 @@ def _retrieve(*columns: list[Any], datastore: Datastore, k: int, max_query_terms
     texts = [" ".join(row) for row in rows]
     own = _find_own(rows, texts, datastore)
     is_held = [bool(mine) for mine in own]
-    results: dict[str, list[Any]] = {name: [[] for _ in texts] for name in COLUMNS}
+    results: dict[str, list[Any]] = {name: [[] for _ in texts] for name in FOUND_COLUMNS}
     waiting, limit = list(range(len(texts))), k + max(map(len, own), default=0)
     while waiting:
         hits = datastore.search([texts[row] for row in waiting], limit, max_query_terms)

@@ -320,7 +320,7 @@ class Datastore:
     @contextmanager
     def _write(self) -> Iterator[None]:
         """Keep other writers out, and remove the leftovers of failed ones."""
-        with lock_folder(self.folder):
+        with lock_datastore(self.folder):
             self._refresh()
             self._remove_leftovers()
             try:
@@ -478,7 +478,7 @@ class Datastore:
 
 
 @contextmanager
-def lock_folder(folder: Path) -> Iterator[None]:
+def lock_datastore(folder: Path) -> Iterator[None]:
     """Keep other writers out of a datastore."""
     try:
         with FileLock(folder / LOCK, timeout=0), explain_full_disk(folder):

@@ -21,8 +21,8 @@ from hf_domain.data.file_loading import check_held_out, find_files, load_files
 from hf_domain.distillation.losses import DistillationConfig
 from hf_domain.distillation.model import DistillationModel
 from hf_domain.distillation.strategies import (
-    Step,
     Strategy,
+    StrategyStep,
     begin_step,
     fingerprint_checkpoint,
     finish_step,
@@ -43,7 +43,7 @@ from hf_domain.training.pretraining import (
     evaluate_start,
     load_delta,
     load_examples,
-    load_model,
+    load_masked_lm,
     make_collator,
     prepare_new_rows,
 )
@@ -138,7 +138,9 @@ class DistillationCorpusArguments(CorpusArguments):
     )
 
 
-def plan_steps(args: DistillationArguments, data_args: DistillationCorpusArguments, output_dir: str) -> list[Step]:
+def plan_steps(
+    args: DistillationArguments, data_args: DistillationCorpusArguments, output_dir: str
+) -> list[StrategyStep]:
     """List the steps that the arguments ask for."""
     plan = make_plan(
         args.strategy,
@@ -182,7 +184,7 @@ def check_text(data_args: DistillationCorpusArguments) -> None:
     check_held_out(data_args.train_file, {"validation_file": data_args.validation_file})
 
 
-def check_before_work(args: DistillationArguments, plan: list[Step], max_seq_length: int) -> None:
+def check_before_work(args: DistillationArguments, plan: list[StrategyStep], max_seq_length: int) -> None:
     """Raise now for a pair or vocabularies that do not fit, which would otherwise end the last step after days."""
     fingerprint_checkpoint(args.model_name_or_path)
     load_tokenizer(args, max_seq_length)
@@ -199,7 +201,7 @@ def check_before_work(args: DistillationArguments, plan: list[Step], max_seq_len
         check_not_expanded(own, VocabularyDelta.load(args.expanded_vocabulary))
 
 
-def make(step: Step, args: DistillationArguments) -> None:
+def make(step: StrategyStep, args: DistillationArguments) -> None:
     """Save the untrained student with its tokenizer."""
     assert step.teacher is not None
     student = build_student(args, step.teacher)
@@ -217,8 +219,8 @@ def make(step: Step, args: DistillationArguments) -> None:
         student.save_pretrained(folder)
 
 
-def adapt(
-    step: Step, args: DistillationArguments, data_args: CorpusArguments, training_args: TrainingArguments
+def train_masked_lm(
+    step: StrategyStep, args: DistillationArguments, data_args: CorpusArguments, training_args: TrainingArguments
 ) -> None:
     """Continue the pre-training of teacher or student on the domain by masked LM."""
     assert step.model is not None
@@ -235,7 +237,7 @@ def adapt(
     check_options(model_args, data_args, training_args)
     delta = load_delta(model_args)
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
-    model = load_model(model_args, tokenizer, delta)
+    model = load_masked_lm(model_args, tokenizer, delta)
     collator = make_collator(tokenizer, data_args, training_args)
     trainer = make_trainer(model, tokenizer, collator, model_args, data_args, training_args)
     prepare_new_rows(trainer, delta, model_args)
@@ -271,7 +273,10 @@ def make_trainer(
 
 
 def distill(
-    step: Step, args: DistillationArguments, data_args: DistillationCorpusArguments, training_args: TrainingArguments
+    step: StrategyStep,
+    args: DistillationArguments,
+    data_args: DistillationCorpusArguments,
+    training_args: TrainingArguments,
 ) -> None:
     """Distill the teacher into the student."""
     assert step.teacher is not None and step.model is not None
@@ -301,7 +306,10 @@ def distill(
 
 
 def list_settings(
-    step: Step, args: DistillationArguments, data_args: DistillationCorpusArguments, training_args: TrainingArguments
+    step: StrategyStep,
+    args: DistillationArguments,
+    data_args: DistillationCorpusArguments,
+    training_args: TrainingArguments,
 ) -> dict[str, Any]:
     """List the options that change the result of a step, with digests of the files it reads."""
     names = {
@@ -323,8 +331,8 @@ def list_settings(
     return settings
 
 
-def run_step(
-    step: Step,
+def run_strategy_step(
+    step: StrategyStep,
     args: DistillationArguments,
     data_args: DistillationCorpusArguments,
     training_args: TrainingArguments,
@@ -342,7 +350,7 @@ def run_step(
         step_args = copy.copy(training_args)
         step_args.output_dir, step_args.max_steps, step_args.do_train = step.output_dir, step.steps, True
         step_args.resume_from_checkpoint = find_checkpoint(step.output_dir)
-        train = adapt if step.kind == "adapt" else distill
+        train = train_masked_lm if step.kind == "adapt" else distill
         train(step, args, copy.copy(data_args), step_args)
         if training_args.process_index == 0:
             finish_step(step)

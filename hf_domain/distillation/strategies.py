@@ -13,12 +13,12 @@ from hf_domain.training.run_folders import check_free, clear_folder
 
 Strategy = Literal["from_scratch", "distill_then_adapt", "adapt_then_distill", "adapt_and_distill"]
 
-RECORD = "step.json"
+STEP_RECORD = "step.json"
 
 
 @dataclass(frozen=True)
-class Step:
-    """One step of a plan.
+class StrategyStep:
+    """One step of a strategy.
 
     Args:
         kind: "make" a student, "adapt" a model to its corpus by masked LM, or "distill".
@@ -48,7 +48,7 @@ def make_plan(
     teacher_steps: int,
     student_steps: int,
     masked_lm_steps: int = 0,
-) -> list[Step]:
+) -> list[StrategyStep]:
     """List the steps of a strategy.
 
     All strategies share the adapted teacher, whose folder is next to theirs. A strategy divides `student_steps` evenly
@@ -90,18 +90,18 @@ def make_plan(
     steps = []
     if adapts_teacher:
         why = "the teacher learns the domain"
-        steps.append(Step("adapt", adapted_teacher, why, teacher, None, "domain", teacher_steps, expand))
+        steps.append(StrategyStep("adapt", adapted_teacher, why, teacher, None, "domain", teacher_steps, expand))
 
     early = strategy in ("distill_then_adapt", "adapt_and_distill")  # first learns from the general teacher
     model = str(folder / "student")
     source = adapted_teacher if strategy == "adapt_then_distill" else teacher
     # A student made from the adapted teacher already has the new rows; an existing student needs them.
     needs_rows = expand and strategy == "adapt_then_distill" and student is not None
-    steps.append(Step("make", model, "the student before training", student, source, expand=needs_rows))
+    steps.append(StrategyStep("make", model, "the student before training", student, source, expand=needs_rows))
 
     def follow(kind: Literal["adapt", "distill"], name: str, why: str, count: int, **options: Any) -> None:
         nonlocal model
-        steps.append(Step(kind, str(folder / name), why, model, steps=count, **options))
+        steps.append(StrategyStep(kind, str(folder / name), why, model, steps=count, **options))
         model = steps[-1].output_dir
 
     if early:
@@ -119,8 +119,8 @@ def make_plan(
     return steps
 
 
-def describe_plan(steps: list[Step]) -> str:
-    """Format a plan for reading, one line a step."""
+def describe_strategy(steps: list[StrategyStep]) -> str:
+    """Format the steps of a strategy, one line each."""
     lines = []
     for number, step in enumerate(steps, 1):
         if step.kind == "make":
@@ -151,7 +151,7 @@ def fingerprint_checkpoint(path: str) -> str:
     weights = sorted(folder.glob("*.safetensors"))
     if not weights or not (folder / "config.json").is_file():
         # A step's own output can be made again. Never advise users to delete their own teacher.
-        is_ours = (folder / RECORD).is_file()
+        is_ours = (folder / STEP_RECORD).is_file()
         advice = "Delete the folder to run the step that makes it again." if is_ours else "Save it by save_pretrained."
         raise ValueError(
             f"a step must start from a checkpoint with config.json and safetensors, but {folder} lacks them. {advice}"
@@ -159,13 +159,13 @@ def fingerprint_checkpoint(path: str) -> str:
     return fingerprint_files([folder / "config.json", *weights])
 
 
-def read_record(step: Step) -> dict[str, Any]:
+def read_record(step: StrategyStep) -> dict[str, Any]:
     """Return the record in a step's folder; empty if nothing was started."""
-    file = Path(step.output_dir, RECORD)
+    file = Path(step.output_dir, STEP_RECORD)
     return read_json(file) if file.is_file() else {}
 
 
-def begin_step(step: Step, settings: dict[str, Any]) -> bool:
+def begin_step(step: StrategyStep, settings: dict[str, Any]) -> bool:
     """Record that a step begins, unless it is done.
 
     Args:
@@ -204,18 +204,18 @@ def begin_step(step: Step, settings: dict[str, Any]) -> bool:
     if record:
         return True
     Path(step.output_dir).mkdir(parents=True, exist_ok=True)
-    write_json(Path(step.output_dir, RECORD), {"bases": bases, "options": options, "done": False})
+    write_json(Path(step.output_dir, STEP_RECORD), {"bases": bases, "options": options, "done": False})
     return True
 
 
-def restart_step(step: Step) -> None:
+def restart_step(step: StrategyStep) -> None:
     """Let a step start over; the model in its folder stays until the new one is complete."""
     folder = Path(step.output_dir)
     if folder.is_dir():
-        write_json(folder / RECORD, {"restarted": True})
+        write_json(folder / STEP_RECORD, {"restarted": True})
         clear_folder(folder, checkpoints=True)
 
 
-def finish_step(step: Step) -> None:
+def finish_step(step: StrategyStep) -> None:
     """Record that a step is done."""
-    write_json(Path(step.output_dir, RECORD), read_record(step) | {"done": True})
+    write_json(Path(step.output_dir, STEP_RECORD), read_record(step) | {"done": True})

@@ -18,7 +18,7 @@ from transformers import (
 from hf_domain.comparison.models import find_models, has_model
 from hf_domain.comparison.results import read_results
 from hf_domain.files import read_json
-from hf_domain.prediction import TASKS, find_task
+from hf_domain.prediction import TASKS, find_head
 from hf_domain.tokenization import VocabularyDelta
 from hf_domain.training.arguments import find_damage
 from hf_domain.training.run_folders import is_number, read_record
@@ -175,7 +175,7 @@ def load_model(name: str) -> PreTrainedModel:
     """Load a masked LM or a fine-tuned model, once; the eight that were used last stay in memory."""
     architectures: Any = AutoConfig.from_pretrained(name).architectures
     is_masked = (architectures or [""])[0].endswith("ForMaskedLM")
-    auto_class: Any = AutoModelForMaskedLM if is_masked else find_task(architectures, name).auto_class
+    auto_class: Any = AutoModelForMaskedLM if is_masked else find_head(architectures, name).auto_class
     return auto_class.from_pretrained(name).eval()
 
 

@@ -218,7 +218,7 @@ def choose_learning_rate(hidden_size: int) -> float:
     return min(5e-5 * (768 / hidden_size) ** 2, 5e-4)
 
 
-def load_model(
+def load_task_model(
     auto_class: Any,
     model_args: FineTuningArguments,
     tokenizer: PreTrainedTokenizerBase,

@@ -194,7 +194,7 @@ def load_delta(args: PretrainingArguments) -> VocabularyDelta | None:
     return None if args.expanded_vocabulary is None else VocabularyDelta.load(args.expanded_vocabulary)
 
 
-def load_model(
+def load_masked_lm(
     args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase, delta: VocabularyDelta | None
 ) -> PreTrainedModel:
     """Load the model to train: the encoder itself, or the method's model around it.

@@ -32,13 +32,13 @@ logger = logging.getLogger(__name__)
 # The deciding metric of a task is the first of these that was measured; with several labels, macro F1.
 DECIDING = ("macro_f1", "f1", "mse")
 SECRETS = ("--token", "--hub_token")
-COMMANDS = {f"run_{name}": f"hf-domain {name}" for name in ("mlm", "classification", "ner", "qa", "distill")}
+SCRIPT_COMMANDS = {f"run_{name}": f"hf-domain {name}" for name in ("mlm", "classification", "ner", "qa", "distill")}
 SETTINGS = (
     "config_overrides", "expanded_vocabulary", "memory_name_or_path", "datastore",
     "max_seq_length", "objective", "mix", "mlm_probability", "whole_word_mask", "learning_rate", "lr_scheduler_type",
     "warmup_steps", "weight_decay", "seed", "bf16", "fp16",
 )  # fmt: skip
-SPLITS = {"predict": "test", "eval": "validation"}
+SPLIT_NAMES = {"predict": "test", "eval": "validation"}
 # The call of Python that trains, instead of the command of this process.
 call: ContextVar[str | None] = ContextVar("call", default=None)
 NOT_SCORES = ("runtime", "samples", "samples_per_second", "steps_per_second", "model_preparation_time", "loss")
@@ -69,13 +69,15 @@ def make_run_card(
     if task == "fill-mask":
         example = f"This is a {tokenizer.mask_token}."
     data = name_data(data_args)
-    is_scored = {name: name == "eval" if task == "fill-mask" else bool(list_scores(metrics, name)) for name in SPLITS}
-    split = next((name for name in SPLITS if is_scored[name] and f"{name}_samples" in metrics), None)
+    is_scored = {
+        name: name == "eval" if task == "fill-mask" else bool(list_scores(metrics, name)) for name in SPLIT_NAMES
+    }
+    split = next((name for name in SPLIT_NAMES if is_scored[name] and f"{name}_samples" in metrics), None)
     if task == "feature-extraction":
         split = None  # the losses of a distillation are not scores of the model
     table, note, scores = "", "", []
     if split is not None:
-        held_out = f"the {SPLITS[split]} set"
+        held_out = f"the {SPLIT_NAMES[split]} set"
         if task == "fill-mask":
             table, names = tabulate_losses(metrics), ["loss"]
             predicted = "next" if data_args.objective == "clm" else "masked"
@@ -89,7 +91,7 @@ def make_run_card(
             note += "predicts the same label for every example."
         config_name = data_args.dataset_config_name if data_args.dataset_name else None
         scores = [
-            make_score(task, data, SPLITS[split], name, metrics[f"{split}_{name}"], config_name=config_name)
+            make_score(task, data, SPLIT_NAMES[split], name, metrics[f"{split}_{name}"], config_name=config_name)
             for name in names[:1]
         ]
     return make_model_card(
@@ -111,7 +113,7 @@ def make_run_card(
         scores=scores,
         datasets=[data_args.dataset_name] if data_args.dataset_name and is_hub_id(data_args.dataset_name) else [],
         command=command or call.get() or describe_command(),
-        warning=next(filter(None, (describe_unlearned(metrics, each) for each in SPLITS)), None),
+        warning=next(filter(None, (describe_unlearned(metrics, each) for each in SPLIT_NAMES)), None),
     )
 
 
@@ -222,7 +224,7 @@ def tabulate_scores(metrics: dict[str, Any], split: str) -> str:
     """Return the table of a task's scores beside the majority baseline's, with the deciding metric in bold."""
     names = list_scores(metrics, split)
     counts = next((name for name in DECIDING if name in names), None)
-    lines = [f"| metric | {SPLITS[split]} set | majority baseline |", "| --- | --- | --- |"]
+    lines = [f"| metric | {SPLIT_NAMES[split]} set | majority baseline |", "| --- | --- | --- |"]
     for name in names:
         cells = [name.replace("_", " ").replace("f1", "F1"), f"{metrics[f'{split}_{name}']:.4g}"]
         baseline = metrics.get(f"{split}_baseline_{name}")
@@ -315,7 +317,7 @@ def describe_command(arguments: Sequence[str] | None = None) -> str:
             kept.append(flag)
     if kept and kept[-1] in SECRETS:
         kept.pop()
-    name = program if program.startswith("hf-domain ") else COMMANDS.get(Path(program).stem, Path(program).name)
+    name = program if program.startswith("hf-domain ") else SCRIPT_COMMANDS.get(Path(program).stem, Path(program).name)
     return f"{name} {shlex.join(map(hide_folders, kept))}".strip()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 # Written by Trainer.
 METRICS, STATE = "all_results.json", "trainer_state.json"
 # The held-out loss before the first step; deleted after training.
-START = "start_results.json"
+START_RESULTS = "start_results.json"
 # Predictions for the test set: a label or a sentence's tags in each line, or the answers by question id. The files of
 # answers have the prefix of their split, as in the scripts of transformers.
 LABELS, TAGS, ANSWERS = "predict_results.txt", "predictions.txt", "predictions.json"

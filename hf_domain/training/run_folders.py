@@ -26,7 +26,7 @@ from hf_domain.training.run_files import STATE
 
 logger = logging.getLogger(__name__)
 
-RECORD = "_run.json"
+RUN_RECORD = "_run.json"
 # Files that a command writes into its folder, and that another run would overwrite.
 MADE = (
     "config.json",
@@ -93,11 +93,11 @@ def run_in_folder(run: Callable[..., None], *arguments: Any) -> None:
             run(*arguments)
         except Exception:
             if writes and not list_made(folder):
-                (folder / RECORD).unlink(missing_ok=True)  # a refused run leaves nothing
+                (folder / RUN_RECORD).unlink(missing_ok=True)  # a refused run leaves nothing
             raise
         if writes:
             record = read_record(folder) | {"finished": True, "pushed": bool(options.get("push_to_hub"))}
-            write_text(folder / RECORD, json.dumps(record, indent=2) + "\n")
+            write_text(folder / RUN_RECORD, json.dumps(record, indent=2) + "\n")
 
 
 def begin_run(folder: Path, options: dict[str, Any], description: dict[str, Any]) -> bool:
@@ -127,7 +127,7 @@ def begin_run(folder: Path, options: dict[str, Any], description: dict[str, Any]
             sys.stdout.write(f"This run is already finished in {folder}; nothing to do.{again}\n")
             return False
     clear_folder(folder, checkpoints=overwrites)
-    write_text(folder / RECORD, json.dumps(description | {"finished": False}, indent=2) + "\n")
+    write_text(folder / RUN_RECORD, json.dumps(description | {"finished": False}, indent=2) + "\n")
     return True
 
 
@@ -202,7 +202,7 @@ def is_digest(*values: Any) -> bool:
 
 def read_record(folder: Path) -> dict[str, Any]:
     """Return the record of a folder's run; empty without a record."""
-    file = folder / RECORD
+    file = folder / RUN_RECORD
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 

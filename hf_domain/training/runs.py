@@ -33,7 +33,7 @@ from hf_domain.training.callbacks import Annealing, PushCodeCallback, StepTimer
 from hf_domain.training.finiteness import NonFiniteStop, check_metrics, check_predictions
 from hf_domain.training.method_rate import use_method_rate
 from hf_domain.training.run_cards import make_run_card
-from hf_domain.training.run_files import START, STATE, VALIDATED
+from hf_domain.training.run_files import START_RESULTS, STATE, VALIDATED
 from hf_domain.training.run_folders import MADE
 from hf_domain.training.sharding import prepare_sharding
 from hf_domain.training.streams import read_stream
@@ -155,7 +155,7 @@ def run_training(trainer: Trainer, finish: Callable[[Trainer], None] | None = No
         finish(trainer)
     if (steps_per_second := timer.compute()) is not None:
         metrics["train_warm_steps_per_second"] = round(steps_per_second, 3)
-    start = Path(str(trainer.args.output_dir), START)
+    start = Path(str(trainer.args.output_dir), START_RESULTS)
     if trainer.args.do_eval and start.is_file():  # perhaps written before the run was killed
         metrics |= read_json(start)
     save_model(trainer, replaced=MADE)

@@ -16,7 +16,7 @@ from script_runs import run_script, save_tiny_bert
 from hf_domain.comparison.curves import price_in_labels, say_price
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
-from hf_domain.comparison.step_checks import check_flags
+from hf_domain.comparison.step_checks import check_step_flags
 from hf_domain.comparison.steps import list_steps
 from hf_domain.examples import run_mlm
 
@@ -37,7 +37,7 @@ def list_by_name(content, folder):
 
 def test_rungs_branch_off_one_trunk(several, tmp_path):
     steps = list_by_name(several, tmp_path)
-    check_flags(steps.values())
+    check_step_flags(steps.values())
     trunk = [steps[f"dapt-pets-{rung}-trunk"] for rung in RUNGS]
     ends = [steps[f"dapt-pets-{rung}"] for rung in RUNGS]
     assert [step.flags["max_steps"] for step in trunk] == [9, 17, 34]  # 85 %, rounded up
@@ -188,7 +188,7 @@ def with_shares(content):
 
 def test_rows_are_scored_with_shares_of_the_labels(with_shares, tmp_path):
     steps = list_by_name(with_shares, tmp_path)
-    check_flags(steps.values())
+    check_step_flags(steps.values())
     for share, count in ((0.25, 6), (0.5, 12)):
         whole, part = steps["dapt-animals-seed1"], steps[f"dapt-animals-seed1-labels{share}"]
         assert (part.labels, part.needs) == (share, whole.needs)

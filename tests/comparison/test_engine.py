@@ -41,8 +41,8 @@ def test_steps_at_once_make_the_same_report(plan, tmp_path):
     def watch(step, plan, folder):
         nonlocal most
         assert set(step.needs) <= finished
-        caches = [other.flags[name] for other in running.values() for name in engine.CACHES if name in other.flags]
-        assert not set(caches) & {step.flags.get(name) for name in engine.CACHES}
+        caches = [other.flags[name] for other in running.values() for name in engine.CACHE_FLAGS if name in other.flags]
+        assert not set(caches) & {step.flags.get(name) for name in engine.CACHE_FLAGS}
         running[step.name] = step
         most = max(most, len(running))
         time.sleep(0.01)

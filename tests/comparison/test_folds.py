@@ -15,7 +15,7 @@ from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.results import read_results
 from hf_domain.comparison.scores import count_examples
-from hf_domain.comparison.step_checks import check_flags
+from hf_domain.comparison.step_checks import check_step_flags
 from hf_domain.comparison.steps import list_steps
 
 ITEM = "one two three four five six seven eight nine ten"
@@ -114,7 +114,7 @@ def test_a_row_made_of_the_task_is_not_tested_on_its_folds(folded, tmp_path):
     folded["methods"] |= {"more": {"recipe": "dapt", "after": "tapt"}, "rada_task": None}
     plan = load_plan(write_plan(folded, tmp_path))
     steps = list_steps(plan, tmp_path / "plan")
-    check_flags(steps)
+    check_step_flags(steps)
     tested = {step.method for step in steps if step.task == "animals" and step.kind == "fine_tuning"}
     assert tested == {"fine_tune", "dapt"}
     assert {step.method for step in steps if step.task == "entities" and step.kind == "fine_tuning"} == {*plan.methods}

@@ -10,7 +10,7 @@ from script_runs import save_tiny_bert, write_jsonl
 
 from hf_domain.comparison.descriptions import list_jobs
 from hf_domain.comparison.plan_loading import load_plan
-from hf_domain.comparison.step_checks import check_flags
+from hf_domain.comparison.step_checks import check_step_flags
 from hf_domain.comparison.steps import list_steps
 from hf_domain.examples import compare as compare_script
 
@@ -198,7 +198,7 @@ def test_file_that_another_step_makes_is_no_input(content, tmp_path):
         }
     }
     plan = load_plan(write_plan(content, tmp_path))
-    check_flags(list_steps(plan, tmp_path / "plan"))
+    check_step_flags(list_steps(plan, tmp_path / "plan"))
     before = list_jobs(plan, tmp_path / "plan")
     (tmp_path / "rest.jsonl").write_text("{}")
     assert list_jobs(plan, tmp_path / "plan") == before

@@ -11,7 +11,7 @@ from script_runs import write_jsonl
 
 from hf_domain.comparison.descriptions import list_jobs
 from hf_domain.comparison.engine import list_work
-from hf_domain.comparison.plan import Budget, Method, Plan, Task
+from hf_domain.comparison.plan import Budget, Plan, Row, Task
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.race import Left, find_left, find_slow
 from hf_domain.comparison.report import write_report
@@ -108,7 +108,7 @@ def test_baseline_and_no_adaptation_and_what_others_need_stay(race):
 
 def test_baseline_and_no_adaptation_stay_even_where_no_other_row_needs_them():
     scores = {"fine_tune": 10.0, "dapt": 10.0, "slow": 10.0, "leader": 90.0}
-    methods = {name: Method(name if name in RECIPES else "control") for name in scores}
+    methods = {name: Row(name if name in RECIPES else "control") for name in scores}
     plan = Plan("", {}, {"task": Task("")}, methods, Budget([1, 2]), race=True)
     draws = {name: {"task": {(None, None): np.full(9, score)}} for name, score in scores.items()}
     left = find_slow(plan, draws, {}, 1)

@@ -9,7 +9,7 @@ from script_runs import run_script, save_tiny_bert
 
 from hf_domain.comparison.descriptions import list_jobs
 from hf_domain.comparison.plan_loading import load_plan
-from hf_domain.comparison.step_checks import check_encoders, check_flags
+from hf_domain.comparison.step_checks import check_encoders, check_step_flags
 from hf_domain.comparison.steps import list_steps
 from hf_domain.examples import run_mlm
 from hf_domain.files import read_json
@@ -31,7 +31,7 @@ def list_by_name(content, folder):
 
 def test_commands_differ_from_dapt_as_the_rows_say(variants, tmp_path):
     steps = list_by_name(variants, tmp_path)
-    check_flags(steps.values())
+    check_step_flags(steps.values())
     dapt = steps["dapt-pets"].flags
 
     def find_changes(name):

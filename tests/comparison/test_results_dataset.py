@@ -69,9 +69,9 @@ def test_only_an_earlier_dataset_is_replaced(comparison, tmp_path):
     make_results_dataset(comparison, folder, name="results")
     assert (folder / "predictions.parquet").stat().st_mtime_ns > before
     (folder / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match=r"new folder, but .* holds notes.txt"):
+    with pytest.raises(ValueError, match=r"must be empty or an earlier dataset of results, but .* contains notes.txt"):
         make_results_dataset(comparison, folder, name="results")
-    with pytest.raises(ValueError, match="must be made in a new folder"):
+    with pytest.raises(ValueError, match="must lie outside the comparison"):
         make_results_dataset(comparison, comparison / "results", name="results")
     assert (folder / "notes.txt").read_text() == "mine"
 

@@ -14,7 +14,7 @@ from hf_domain.comparison.plan import Task
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.scores import Predictions
-from hf_domain.comparison.step_checks import check_flags
+from hf_domain.comparison.step_checks import check_step_flags
 from hf_domain.comparison.steps import list_steps
 from hf_domain.comparison.task_files import write_task_text
 from hf_domain.examples import run_sentences
@@ -37,7 +37,7 @@ def content(content, tmp_path):
 
 def list_scored(content, tmp_path):
     steps = list_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")
-    check_flags(steps)
+    check_step_flags(steps)
     return {step.name: step for step in steps if step.kind == "fine_tuning"}
 
 

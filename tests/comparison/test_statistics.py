@@ -10,7 +10,7 @@ from hf_domain.comparison import statistics
 from hf_domain.comparison.scores import ExampleCounts, score_labels
 from hf_domain.comparison.statistics import (
     Difference,
-    compare,
+    compare_draws,
     compare_rows,
     compute_interval,
     correct,
@@ -49,7 +49,7 @@ def make_seeds(*means, count=40):
 def test_where_only_seeds_vary_it_is_welchs_test():
     own, other = [50.0, 53.0, 55.0, 51.0], [49.0, 48.0, 53.5]
     rows = draw({"task": {"own": make_seeds(*own), "other": make_seeds(*other)}})
-    difference, expected = compare(rows["own"], rows["other"]), ttest_ind(own, other, equal_var=False)
+    difference, expected = compare_draws(rows["own"], rows["other"]), ttest_ind(own, other, equal_var=False)
     assert difference.mean == pytest.approx(np.mean(own) - np.mean(other))
     assert difference.p == pytest.approx(expected.pvalue)
     assert [difference.low, difference.high] == pytest.approx(list(expected.confidence_interval(0.95)))
@@ -62,7 +62,7 @@ def test_examples_are_paired():
     rows = draw(
         {"task": {row: {(None, 1): hardness + s, (None, 2): hardness + s} for row, s in (("own", 1), ("o", 0))}}
     )
-    difference = compare(rows["own"], rows["o"])
+    difference = compare_draws(rows["own"], rows["o"])
     assert difference.mean == pytest.approx(1.0)
     assert difference.high - difference.low < 0.01
 
@@ -71,7 +71,7 @@ def test_error_of_the_examples_is_that_of_their_mean():
     """Runs that are all alike differ by the examples alone."""
     points = 10 * np.random.default_rng(0).normal(size=500)
     rows = draw({"task": {"own": {(None, 1): points, (None, 2): points}, "other": make_seeds(0, 0, count=500)}})
-    difference = compare(rows["own"], rows["other"])
+    difference = compare_draws(rows["own"], rows["other"])
     assert difference.of_seeds == 0 and math.isinf(difference.freedom)
     assert math.sqrt(difference.of_examples) == pytest.approx(points.std() / math.sqrt(500), rel=0.15)
 
@@ -84,7 +84,7 @@ def test_the_mean_over_tasks_decides():
         "c": {"own": make_seeds(99, 99)},
     }
     rows = draw(tasks)
-    difference = compare(rows["own"], rows["other"])
+    difference = compare_draws(rows["own"], rows["other"])
     assert difference.tasks == ("a", "b")
     assert difference.mean == pytest.approx(0, abs=1e-9)
     assert difference.p == pytest.approx(1)
@@ -108,7 +108,7 @@ def test_seeds_of_pretraining_are_counted_and_not_their_fine_tunings():
     assert difference.mean == pytest.approx(12)
     assert difference.of_seeds == pytest.approx(pooled / 2 + pooled / 2)
     assert difference.freedom == pytest.approx(4)
-    alone = compare(rows["own"], rows["other"])
+    alone = compare_draws(rows["own"], rows["other"])
     assert alone.of_seeds == pytest.approx(4 / 2 + 4 / 2) and alone.freedom == pytest.approx(2)
 
 
@@ -116,24 +116,24 @@ def test_pretraining_moves_all_tasks_together():
     """An encoder that is better on every task is one value, whatever the number of tasks."""
     runs = {(p, seed): np.full(40, 50.0 + 4 * p) for p in range(2) for seed in range(2)}
     one, three = ({name: {"own": runs, "other": make_seeds(50, 50)} for name in names} for names in ("a", "abc"))
-    errors = [compare(rows["own"], rows["other"]).of_seeds for rows in map(draw, (one, three))]
+    errors = [compare_draws(rows["own"], rows["other"]).of_seeds for rows in map(draw, (one, three))]
     assert errors == pytest.approx([4.0, 4.0])
 
 
 def test_one_seed_is_no_test_and_a_probe_is_one():
     rows = draw({"task": {"own": make_seeds(51), "other": make_seeds(50, 51)}})
-    difference = compare(rows["own"], rows["other"])
+    difference = compare_draws(rows["own"], rows["other"])
     assert difference.mean == pytest.approx(0.5) and difference.p is difference.low is None
-    assert compare(rows["own"], {}) is None
+    assert compare_draws(rows["own"], {}) is None
     points = 20 * np.random.default_rng(0).normal(size=300)
     rows = draw({"task": {"own": {(None, None): 50 + points}, "other": {(None, None): np.full(300, 50.0)}}})
-    difference = compare(rows["own"], rows["other"])
+    difference = compare_draws(rows["own"], rows["other"])
     assert difference.p == pytest.approx(2 * t.sf(abs(points.mean()) / (points.std() / math.sqrt(300)), 1e9), abs=0.1)
 
 
 def test_same_predictions_do_not_differ():
     rows = draw({"task": {"own": make_seeds(50, 50), "other": make_seeds(50, 50)}})
-    difference = compare(rows["own"], rows["other"])
+    difference = compare_draws(rows["own"], rows["other"])
     assert (difference.mean, difference.low, difference.high, difference.p) == (0, 0, 0, 1)
 
 
@@ -185,7 +185,7 @@ def test_difference_of_two_classifiers():
         {(None, seed): predict(share, seed + start) for seed in range(3)} for share, start in ((0.9, 0), (0.6, 3))
     )
     drawn = draw_scores({"good": good, "bad": bad})
-    difference = compare({"task": drawn["good"]}, {"task": drawn["bad"]})
+    difference = compare_draws({"task": drawn["good"]}, {"task": drawn["bad"]})
     expected = np.mean([a.compute() for a in good.values()]) - np.mean([b.compute() for b in bad.values()])
     assert difference.mean == pytest.approx(expected)
     assert difference.low < expected < difference.high and difference.p < 0.01

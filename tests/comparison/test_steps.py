@@ -8,7 +8,7 @@ from script_runs import write_jsonl
 
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
-from hf_domain.comparison.step_checks import check_flags
+from hf_domain.comparison.step_checks import check_step_flags
 from hf_domain.comparison.steps import list_steps
 from hf_domain.files import read_json
 
@@ -199,7 +199,7 @@ def test_vocabulary_holds_what_the_budget_shows_often_enough(content, tmp_path, 
     content |= {"methods": {"adalm": None}, "budget": budget, "vocabulary": vocabulary}
     step = list_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")[0]
     assert (step.kind, step.flags.get("training_tokens")) == ("vocabulary", limit)
-    check_flags([step])
+    check_step_flags([step])
 
 
 def test_nothing_changes_the_flags_of_a_step(plan, tmp_path):
@@ -216,7 +216,7 @@ def test_frozen_encoders_are_probed_once(content, tmp_path):
     content["tasks"]["animals"]["options"] = {"max_seq_length": 32, "max_predict_samples": 9}
     plan = load_plan(write_plan(content, tmp_path))
     steps = [step for step in list_steps(plan, tmp_path / "plan") if step.kind == "fine_tuning"]
-    check_flags(steps)
+    check_step_flags(steps)
     names = [
         f"{row}-{task}{p}" for task in ("animals", "entities") for row in ("dapt", "tapt") for p in ("", "-pretrained2")
     ]
@@ -251,7 +251,7 @@ def test_flags_of_several_labels_and_of_values(content, tmp_path):
     plan = load_plan(write_plan(content, tmp_path))
     assert [task.metric for task in plan.tasks.values()] == ["macro_f1", "pearson", "pearson"]
     steps = {step.name: step for step in list_steps(plan, tmp_path / "plan")}
-    check_flags(steps.values())
+    check_step_flags(steps.values())
     assert {steps[f"dapt-{task}-seed1"].command for task in plan.tasks} == {"classification"}
     several, values, scores = (steps[f"dapt-{task}-seed1"].flags for task in plan.tasks)
     assert several["do_eval"] and "do_regression" not in several and "label_column_name" not in several
@@ -260,7 +260,7 @@ def test_flags_of_several_labels_and_of_values(content, tmp_path):
     content["evaluation"], content["methods"] = "probe", ["dapt"]
     plan = load_plan(write_plan(content, tmp_path))
     steps = {step.name: step for step in list_steps(plan, tmp_path / "plan")}
-    check_flags(steps.values())
+    check_step_flags(steps.values())
     assert steps["dapt-scores-frozen"].flags["label_column_name"] == "score"
     assert steps["dapt-several-frozen"].flags["validation_file"] == "several/validation.jsonl"
 
@@ -270,7 +270,7 @@ def test_every_fine_tuning_evaluates(content, tmp_path):
     for options in ({}, {"early_stopping_patience": 2}):
         content["fine_tuning"] = {"use_cpu": True, **options}
         steps = list_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")
-        check_flags(steps)
+        check_step_flags(steps)
         tuned = [step for step in steps if step.kind == "fine_tuning"]
         assert {step.flags.get("do_eval", False) for step in tuned} == {True}
 

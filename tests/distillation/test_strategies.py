@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 from tiny_models import make_masked_lm
 
-from hf_domain.distillation.strategies import begin_step, describe_plan, fingerprint_checkpoint, finish_step, make_plan
+from hf_domain.distillation.strategies import (
+    begin_step,
+    describe_strategy,
+    fingerprint_checkpoint,
+    finish_step,
+    make_plan,
+)
 
 STEPS = {"teacher_steps": 50, "student_steps": 31}
 
@@ -95,12 +101,12 @@ def run(step, **settings):
 def test_done_steps_are_skipped(steps):
     assert [run(step, seed=1) for step in steps] == [True] * 3
     assert [run(step, seed=1) for step in steps] == [False] * 3
-    assert describe_plan(steps).count("[done]") == 3
+    assert describe_strategy(steps).count("[done]") == 3
 
 
 def test_killed_step_runs_again(steps):
     assert begin_step(steps[0], {"seed": 1})
-    assert "[done]" not in describe_plan(steps)
+    assert "[done]" not in describe_strategy(steps)
     assert run(steps[0], seed=1)
     with pytest.raises(
         ValueError, match=r"adapted-teacher must have been made with the same options, but has seed 1, now 2"

@@ -192,7 +192,9 @@ def test_words_that_the_tokenizer_does_not_know_are_counted(files, run, caplog):
 
 
 def test_a_passage_is_not_appended_to_a_pair(tmp_path, files, run, monkeypatch):
-    monkeypatch.setattr("hf_domain.examples.run_classification.load_model", lambda *_: pytest.fail("a model is loaded"))
+    monkeypatch.setattr(
+        "hf_domain.examples.run_classification.load_task_model", lambda *_: pytest.fail("a model is loaded")
+    )
     flags = files(lambda topic, rng: topic, train=make_pairs(8), validation=make_pairs(8))
     with pytest.raises(ValueError, match=r"--append_passage .* but there are text, text_pair. Name one column"):
         run(**flags, append_passage=True, datastore="none")

@@ -14,7 +14,7 @@ from transformers import (
 
 from hf_domain import ExBertForSequenceClassification, VarMAEForSequenceClassification
 from hf_domain.training.arguments import DataArguments, FineTuningArguments, ModelArguments, parse_arguments
-from hf_domain.training.fine_tuning import limit_splits, load_model, load_splits
+from hf_domain.training.fine_tuning import limit_splits, load_splits, load_task_model
 
 
 @pytest.fixture
@@ -28,10 +28,10 @@ def make_training_args(tmp_path, **options):
 
 def test_stock_models_leave_the_division_of_the_loss_to_the_trainer(model_args):
     tokenizer = make_bert_tokenizer(["a few words"])
-    assert load_model(AutoModelForSequenceClassification, model_args, tokenizer).accepts_loss_kwargs is False
+    assert load_task_model(AutoModelForSequenceClassification, model_args, tokenizer).accepts_loss_kwargs is False
     own = VarMAEForSequenceClassification.from_backbone(model_args.model_name_or_path)
     own.save_pretrained(model_args.model_name_or_path)
-    assert load_model(AutoModelForSequenceClassification, model_args, tokenizer).accepts_loss_kwargs is True
+    assert load_task_model(AutoModelForSequenceClassification, model_args, tokenizer).accepts_loss_kwargs is True
 
 
 @pytest.mark.parametrize(("chosen", "trained"), [(None, 3), (1, 1), (0, 4)])
@@ -42,7 +42,7 @@ def test_top_layers_of_an_exbert(model_args, chosen, trained):
         model_args.model_name_or_path
     )
     model_args.train_top_layers = chosen
-    model = load_model(AutoModelForSequenceClassification, model_args, tokenizer)
+    model = load_task_model(AutoModelForSequenceClassification, model_args, tokenizer)
     layers = [all(parameter.requires_grad for parameter in layer.parameters()) for layer in model.get_base_layers()]
     assert layers == [number >= 4 - trained for number in range(4)]
     assert model.get_input_embeddings().weight.requires_grad is (chosen == 0)
@@ -59,16 +59,16 @@ def test_top_layers_of_any_model(model_args, model_type):
         encoder = VarMAEForSequenceClassification.from_backbone(encoder)
     encoder.save_pretrained(model_args.model_name_or_path)
     model_args.train_top_layers = 2
-    model = load_model(AutoModelForSequenceClassification, model_args, tokenizer)
+    model = load_task_model(AutoModelForSequenceClassification, model_args, tokenizer)
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     prefix = {"bert": "bert.", "varmae": "model.backbone."}[model_type]
     below = (f"{prefix}embeddings.", f"{prefix}encoder.layer.0.", f"{prefix}encoder.layer.1.")
     assert frozen == {name for name, _ in model.named_parameters() if name.startswith(below)}
     model_args.train_top_layers = 5
     with pytest.raises(ValueError, match="between 1 and 4, .* but is 5"):
-        load_model(AutoModelForSequenceClassification, model_args, tokenizer)
+        load_task_model(AutoModelForSequenceClassification, model_args, tokenizer)
     model_args.train_top_layers = None
-    model = load_model(AutoModelForSequenceClassification, model_args, tokenizer)
+    model = load_task_model(AutoModelForSequenceClassification, model_args, tokenizer)
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
@@ -76,7 +76,7 @@ def test_tokenizer_larger_than_the_model_is_reported(model_args):
     config = AutoConfig.from_pretrained(model_args.model_name_or_path)
     tokenizer = make_bert_tokenizer()
     with pytest.raises(ValueError, match=f"{config.vocab_size} rows for {len(tokenizer)} entries"):
-        load_model(AutoModelForSequenceClassification, model_args, tokenizer)
+        load_task_model(AutoModelForSequenceClassification, model_args, tokenizer)
 
 
 def test_only_the_splits_of_the_run_are_loaded(tmp_path, model_args, monkeypatch):
