@@ -52,7 +52,9 @@ def main() -> None:
     (args,) = parse_arguments(Arguments, description=__doc__)
     given = [name for name in ("method", "corpus", "task") if getattr(args, name) is not None]
     if given not in (["task"], ["method", "corpus"]):
-        raise ValueError(f"the model must be named by --method and --corpus, or by --task, but got {given or 'none'}.")
+        raise ValueError(
+            f"publish needs --method and --corpus, or --task, but has {' and '.join(given) or 'none'}. Add them."
+        )
     folder = make_publication(
         Path(args.comparison),
         Path(args.output_dir),

@@ -24,7 +24,7 @@ from dask.system import CPU_COUNT
 from transformers import AutoConfig, AutoTokenizer
 
 from hf_domain.comparison.answer import answer
-from hf_domain.comparison.dry_run import foretell_work
+from hf_domain.comparison.dry_run import estimate_work
 from hf_domain.comparison.engine import run_comparison
 from hf_domain.comparison.plan_loading import load_plan, write_plan
 from hf_domain.comparison.publication import make_publication
@@ -107,7 +107,7 @@ def main() -> None:
     print(f"Comparing {', '.join(plan.methods)} on {', '.join(plan.tasks)}; the plan: {plan.path}", flush=True)
     # Two small models on a core each finish sooner than one after the other on both.
     num_processes = torch.cuda.device_count() or min(2, CPU_COUNT)
-    print(foretell_work(plan, output_dir / "plan", num_processes), flush=True)
+    print(estimate_work(plan, output_dir / "plan", num_processes), flush=True)
     run_comparison(plan, output_dir / "plan", num_processes=num_processes)
     report = write_report(output_dir / "plan")
     for name, error in report.failed.items():

@@ -140,7 +140,9 @@ def fine_tune(
             given["doc_stride"] = max_seq_length // 3  # as the defaults, 128 of 384
         given = {option: value for option, value in given.items() if value is not None}
         if foreign := given.keys() - {item.name for item in fields(kind)}:
-            raise ValueError(f"a task that {run.__module__} reads has no {', '.join(sorted(foreign))}. Leave it out.")
+            raise ValueError(
+                f"{', '.join(sorted(foreign))} must be left out, because {run.__module__} does not use it."
+            )
         model_args = FineTuningArguments(
             model_name_or_path=name,
             tokenizer_name=tokenizer_name,
@@ -169,7 +171,7 @@ def fine_tune(
 def open_model(
     model: str | os.PathLike | PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None
 ) -> Iterator[tuple[str, str | None]]:
-    """Give the names of a model and of its tokenizer, if it has another; those in memory are saved for the while."""
+    """Yield the names of a model and of its tokenizer; objects in memory are saved to a temporary folder."""
     if not isinstance(model, PreTrainedModel) and tokenizer is None:
         yield os.fspath(model), None
         return

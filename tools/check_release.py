@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 RELATIVE_LINK = re.compile(r"(\]\()(?!https?:|#|mailto:)([^)\s]+)(\))")
 
 
-# Stands in CITATION.cff until the owner names the authors; the format requires an author.
+# CITATION.cff has this until the owner names the authors; the format requires an author.
 NOBODY = "The developers of hf-domain"
 
 

@@ -16,9 +16,9 @@ from hf_domain.advice.rules import (
     choose_budget,
     choose_plain_rule,
     choose_samples,
+    estimate_fine_tuning,
+    estimate_pretraining,
     find_unreadable,
-    foretell_fine_tuning,
-    foretell_pretraining,
 )
 from hf_domain.comparison.objects import Files, Tasks, find_file, place_corpus, place_tasks, write_files
 from hf_domain.comparison.plan_loading import ONLY_CORPUS, load_plan
@@ -158,7 +158,7 @@ def make_advice(facts: Facts, draft: dict[str, Any], hours: float, max_seq_lengt
     reasons = apply_rules(facts)
     rows = {reason.row: reason.options or None for reason in reasons if reason.row}
     samples = choose_samples(facts, rows, hours)
-    fine_tuning = foretell_fine_tuning(facts, rows, samples)
+    fine_tuning = estimate_fine_tuning(facts, rows, samples)
     tokens = choose_budget(facts, rows, hours - sum(fine_tuning.values()))
     plan = draft | {
         "methods": rows,
@@ -167,4 +167,4 @@ def make_advice(facts: Facts, draft: dict[str, Any], hours: float, max_seq_lengt
         "fine_tuning": {"max_train_samples": samples},
         "pretraining": {"max_seq_length": max_seq_length},
     }
-    return Advice(facts, reasons, plan, foretell_pretraining(facts, rows, tokens), fine_tuning, hours, files)
+    return Advice(facts, reasons, plan, estimate_pretraining(facts, rows, tokens), fine_tuning, hours, files)

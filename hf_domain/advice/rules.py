@@ -111,7 +111,7 @@ def _train_on_task_texts(facts: Facts) -> str | None:
         return None
     return (
         f"Or train on the {texts:,} task texts alone (TAPT): the best row in both domains where we compared it, though "
-        "not surely better than DAPT."
+        "not significantly better than DAPT."
     )
 
 
@@ -256,7 +256,7 @@ def apply_rules(facts: Facts) -> list[Reason]:
 def choose_samples(facts: Facts, rows: Mapping[str, Mapping[str, Any] | None], hours: float) -> int:
     """Return the largest number of training examples whose fine-tuning fits into its share of the time."""
     for samples in MAX_TRAIN_SAMPLES:
-        if sum(foretell_fine_tuning(facts, rows, samples).values()) <= FINE_TUNING_SHARE * hours:
+        if sum(estimate_fine_tuning(facts, rows, samples).values()) <= FINE_TUNING_SHARE * hours:
             return samples
     return MAX_TRAIN_SAMPLES[-1]
 
@@ -270,7 +270,7 @@ def choose_budget(facts: Facts, rows: Iterable[str], hours: float) -> int:
     return max(10_000, int(tokens) // digits * digits)
 
 
-def foretell_fine_tuning(
+def estimate_fine_tuning(
     facts: Facts, rows: Mapping[str, Mapping[str, Any] | None], max_train_samples: int
 ) -> dict[str, float]:
     """Return the expected hours of fine-tuning of each row with all seeds, from the measured speed."""
@@ -283,7 +283,7 @@ def foretell_fine_tuning(
     return hours
 
 
-def foretell_pretraining(facts: Facts, rows: Iterable[str], tokens: int) -> dict[str, float]:
+def estimate_pretraining(facts: Facts, rows: Iterable[str], tokens: int) -> dict[str, float]:
     """Return the expected hours of pre-training of each row, from the measured speed."""
     return {row: STEP_COSTS.get(row, 1.0) * tokens * facts.seconds_per_token / 3600 for row in rows}
 

@@ -64,14 +64,14 @@ def choose(report: Report) -> tuple[str | None, list[str]]:
     elif adapted is not None and adapted.is_sure:
         chosen = BASELINE
         reverse = f"{describe(adapted, report, sign=-1)} over {titles[NO_ADAPTATION]}"
-        lines = [f"Use {titles[BASELINE]}: {reverse}. No other method is surely better than it."]
+        lines = [f"Use {titles[BASELINE]}: {reverse}. No other method is significantly better."]
     else:
         worse = {own for own, d in rivals.items() if d.is_sure and d.mean < 0}
         rows = [method for method in learned if method not in worse]
         if not rows:
             return None, []
         chosen = min(rows, key=lambda method: sum(get_training_seconds(report, method)))
-        cheapest = "no row is surely better, and it costs the least"
+        cheapest = "no row is significantly better, and it is the cheapest"
         reason = cheapest if len(learned) > 1 else "it is the only row whose runs all learned"
         lines = [f"Nothing is decided. Use {titles[chosen]}: {reason}."]
         lines += [describe_largest(rivals, report), describe_tokens(rivals, report)]
@@ -108,14 +108,14 @@ def describe_largest(rivals: dict[str, Difference], report: Report) -> str:
     text = f"{report.titles[own]} differs most from {report.titles[BASELINE]}: {describe(rivals[own], report)}. "
     several = len(report.plan["pretraining_seeds"]) > 1
     if report.plan["evaluation"] == "probe" and not several:
-        return f"{text}A probe has no seeds: take larger test sets or more tasks."
+        return f"{text}A probe has no seeds. Use larger test sets, or more tasks."
     seeds = report.plan["pretraining_seeds" if several else "seeds"]
     kind = "seeds of pre-training" if several else "seeds"
     if rivals[own].p is None:
-        return f"{text}Take at least three seeds."
+        return f"{text}Use at least three seeds."
     if (needed := count_needed_seeds(rivals[own], len(seeds), len(report.decisions))) is not None:
-        return f"{text}With {needed} {kind} instead of {len(seeds)} a true difference of this size would show."
-    return f"{text}More {kind} would not show it: take larger test sets, or more tasks."
+        return f"{text}With {needed} {kind} instead of {len(seeds)}, the plan could detect a difference of this size."
+    return f"{text}More {kind} would not show it. Use larger test sets, or more tasks."
 
 
 def describe_tokens(rivals: dict[str, Difference], report: Report) -> str:
@@ -232,7 +232,7 @@ def describe_models(report: Report) -> str:
     return f"Best fine-tuned model by validation: {', '.join(models)}." if models else ""
 
 
-def foresee_power(plan: Plan) -> str:
+def predict_power(plan: Plan) -> str:
     """Return which difference a plan can detect, simulated before the first run."""
     sizes = [count_examples(task, plan) for task in plan.tasks.values()]
     pretrained, comparisons = len(plan.pretraining_seeds), len(plan.list_pairs())

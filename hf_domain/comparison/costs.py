@@ -31,16 +31,16 @@ from hf_domain.comparison.task_files import get_text, read_rows
 from hf_domain.files import read_json
 from hf_domain.training.stock_models import decode_labeled_rows_only
 
-# Of a step before its work: it loads libraries, data and an encoder. Ours, of the demo on one core.
+# Start-up time of a step: loading libraries, data and the encoder. Measured on the demo, with one core.
 SECONDS_OF_START = 5.0
 FORWARD = 1 / 3
 # Seconds of masked LM relative to DAPT's, by row and --method, from docs/papers.md: VarMAE 0.31 of 0.82, exBERT 0.88.
 # 0 is for rows without masked LM of their own, which an advised budget leaves out. Where such a method does train with
 # masked LM (gmap_mlm, rada_mlm), its steps count as DAPT's.
 STEP_COSTS = {"varmae": 0.38, "exbert": 1.07, "fine_tune": 0.0, "average": 0.0, "gmap": 0.0, "rada": 0.0}
-# Kinds of steps whose speed tells that of others, unless they score a frozen encoder.
+# Kinds of steps whose speed predicts that of others, unless they score a frozen encoder.
 TRAINING = ("trunk", "pretraining", "tuning", "fine_tuning", "best")
-# Defaults of the commands, where flags say nothing.
+# Defaults of the commands, for flags that are not set.
 EPOCHS, LENGTHS, EVALUATED, STRIDE = 3, {"qa": 384}, 256, 128
 LENGTH = 128
 CHARACTERS_OF_TOKEN = 4
@@ -81,7 +81,7 @@ def count_work(kind: str, command: str, flags: Mapping[str, Any], folders: Folde
 
 
 def count_steps_before(flags: Mapping[str, Any]) -> int:
-    """Return the steps of training that an earlier step took, from whose checkpoint this one goes on."""
+    """Return the number of training steps before the checkpoint that this step continues."""
     found = re.search(r"checkpoint-(\d+)$", str(flags.get("resume_from_checkpoint", "")))
     return int(found[1]) if found else 0
 
@@ -178,7 +178,7 @@ class Speeds:
         """Return the work of a step of the plan."""
         return count_work(step.kind, step.command, step.flags, self.folders)
 
-    def foretell(self, step: Step) -> float | None:
+    def estimate(self, step: Step) -> float | None:
         """Return the seconds of a step: by others of its kind, command and method, else of its kind, else of training.
 
         Returns:
@@ -195,7 +195,7 @@ class Speeds:
             return statistics.mean(s for s, _ in self.measured[groups[0]]) if groups and groups[0] else SECONDS_OF_START
         for group in groups:
             if total := sum(done for _, done in self.measured[group]):
-                # A quarter at least is work: short steps would foretell that long ones take no time.
+                # A quarter at least is work: short steps would predict that long ones take no time.
                 at_work = sum(max(s - SECONDS_OF_START, s / 4) for s, _ in self.measured[group])
                 return SECONDS_OF_START + work * at_work / total
         return None

@@ -40,7 +40,7 @@ def average_scores(report: Report, method: str) -> float | None:
 
 
 def say_where_rows_pay(report: Report) -> str:
-    """Say from how many tokens on the baseline is surely better than no adaptation, and each row than the baseline."""
+    """Say from how many tokens on the baseline significantly beats no adaptation, and each row the baseline."""
     if not report.smaller:
         return ""
     titles = report.titles
@@ -53,7 +53,7 @@ def say_where_rows_pay(report: Report) -> str:
 
 
 def find_first_tokens(report: Report, own: str, other: str) -> int | None:
-    """Return the least tokens from which on a row is surely better than another one, up to the largest budget."""
+    """Return the least tokens from which on a row significantly beats another one, up to the largest budget."""
     first = None
     for at in (report, *reversed(report.smaller)):
         difference, sign = at.decisions.get((own, other)), 1

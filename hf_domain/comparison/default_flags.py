@@ -11,14 +11,14 @@ TRAINER_OPTIONS: dict[str, Any] = {
     "report_to": "none",
     "disable_tqdm": True,
 }
-# Masked LM of a real corpus takes hours: a killed one goes on from its last tenth, and a short one has a curve too.
+# Masked LM of a real corpus takes hours: a killed one resumes from its last tenth, and a short one has a curve too.
 CHECKPOINTS: dict[str, Any] = {
     "save_strategy": "steps",
     "save_steps": 0.1,
     "save_total_limit": 1,
     "logging_steps": 20,
 }
-# The part of its tokens in which the learning rate of a rung goes down to 0; our choice.
+# The share of a rung's tokens over which the learning rate falls to 0; our choice.
 DECAY = 0.15
 PRETRAINING: dict[str, Any] = {
     "per_device_train_batch_size": 32,
@@ -31,7 +31,7 @@ FINE_TUNING: dict[str, Any] = {
     "warmup_steps": 0.1,
     "train_sampling_strategy": "group_by_length",
 }
-# The command of a kind of tasks, where it is not called like the kind.
+# The command of a kind of tasks, if its name differs.
 TASK_COMMANDS = {
     "multi_label": "classification",
     "regression": "classification",
@@ -39,20 +39,20 @@ TASK_COMMANDS = {
     "retrieval": "sentences",
 }
 CACHE_FLAGS = ("memory_cache", "passage_cache")
-# What an evaluation takes of the flags of masked LM: another learning rate must not measure the same loss again.
+# Flags of masked LM that an evaluation takes: another learning rate must not measure the same loss again.
 EVALUATION_FLAGS = {
     *("text_column_name", "line_by_line", "streaming", "max_seq_length", "mlm_probability", "whole_word_mask"),
     *("max_eval_samples", "per_device_eval_batch_size", "bf16", "bf16_full_eval", "fp16", "fp16_full_eval", "dtype"),
     *("use_cpu", "preprocessing_num_workers", "overwrite_cache", "cache_dir", "trust_remote_code"),
     *("report_to", "disable_tqdm"),
 }
-# What a probe takes of the flags of fine-tuning.
+# Flags of fine-tuning that a probe takes.
 PROBE_FLAGS = {
     *("model_name_or_path", "train_file", "validation_file", "test_file", "text_column_names", "label_column_name"),
     *("do_regression", "class_weights", "max_seq_length", "per_device_eval_batch_size", "use_cpu"),
     *("max_train_samples", "max_eval_samples", "max_predict_samples"),
 }
-# The same where sentence-transformers scores the encoder, which then needs no training data.
+# The same for sentence-transformers, which scores an encoder without training data.
 FROZEN_FLAGS = PROBE_FLAGS - {"train_file", "max_train_samples", "do_regression", "class_weights"}
 FROZEN_FLAGS |= {"corpus_file", "queries_file", "do_eval", "do_predict"}
 

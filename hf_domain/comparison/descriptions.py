@@ -1,7 +1,7 @@
-"""What tells one step of a comparison from another: its command, what it reads, and the steps it starts from.
+"""The identity of a step: its command, its inputs, and the steps it starts from.
 
-A digest of all that is part of the names of a step's folder and of its result. A step that a change of the plan touches
-therefore has another place, and what was made before stays.
+A digest of the identity is part of the names of a step's folder and result. A step that a change of the plan affects
+therefore gets a new place, and earlier results stay.
 """
 
 import hashlib

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from hf_domain.comparison.answer import foresee_power
+from hf_domain.comparison.answer import predict_power
 from hf_domain.comparison.costs import Speeds
 from hf_domain.comparison.engine import list_work
 from hf_domain.comparison.plan import Plan
@@ -42,13 +42,13 @@ def describe_work(plan: Plan, output_dir: Path) -> str:
     steps = list_work(plan, output_dir)
     if not steps:
         return f"No step is missing: hf-domain compare {plan.path} writes the report."
-    hours, sentence = foretell_hours(plan, steps, output_dir)
+    hours, sentence = estimate_hours(plan, steps, output_dir)
     lines = [f"Unless rows leave the race, {sentence}" if plan.race else sentence, ""]
     lines += [tabulate(plan, steps, hours), "", f"The commands: {write_commands(plan, steps, output_dir)}"]
-    return "\n".join([*lines, foresee_power(plan)]).rstrip()
+    return "\n".join([*lines, predict_power(plan)]).rstrip()
 
 
-def foretell_hours(plan: Plan, steps: list[Step], output_dir: Path) -> tuple[list[float | None], str]:
+def estimate_hours(plan: Plan, steps: list[Step], output_dir: Path) -> tuple[list[float | None], str]:
     """Return the hours of each step, None where they are not known, and a sentence about all of them."""
     speeds, source = Speeds(plan, output_dir), ""
     try:
@@ -58,18 +58,18 @@ def foretell_hours(plan: Plan, steps: list[Step], output_dir: Path) -> tuple[lis
             source = f"by the seconds of {speeds.count} earlier results in this folder"
     except (OSError, ValueError):  # the first step that reads the encoder reports the error
         source = "how long is not known: the encoder cannot be loaded"
-    hours = [None if (seconds := speeds.foretell(step)) is None else seconds / 3600 for step in steps]
+    hours = [None if (seconds := speeds.estimate(step)) is None else seconds / 3600 for step in steps]
     known = [value for value in hours if value is not None]
     total = f"about {format_hours(sum(known))} one after the other, " if len(known) == len(hours) else ""
     missing = "1 step is missing" if len(steps) == 1 else f"{len(steps)} steps are missing"
     return hours, f"{missing}: {total}{source}."
 
 
-def foretell_work(plan: Plan, output_dir: Path, num_processes: int) -> str:
+def estimate_work(plan: Plan, output_dir: Path, num_processes: int) -> str:
     """Return a sentence on the steps that are missing and their time."""
     steps = list_work(plan, output_dir)
     at_once = f" {num_processes} run at once." if num_processes > 1 else ""
-    return f"{foretell_hours(plan, steps, output_dir)[1]}{at_once}" if steps else "No step is missing."
+    return f"{estimate_hours(plan, steps, output_dir)[1]}{at_once}" if steps else "No step is missing."
 
 
 def tabulate(plan: Plan, steps: list[Step], hours: list[float | None]) -> str:

@@ -48,7 +48,7 @@ def run_comparison(
     num_processes: int = 1,
     dask_scheduler: str | None = None,
 ) -> list[Result]:
-    """Run every step that has no result yet. A killed comparison goes on where it was.
+    """Run every step that has no result yet. A killed comparison resumes.
 
     Args:
         plan: What is compared.
@@ -65,7 +65,7 @@ def run_comparison(
     """
     if num_processes < 1:
         raise ValueError(f"num_processes must be at least 1, but is {num_processes}")
-    # The workers of a cluster stand in other folders.
+    # The workers of a cluster have other working folders.
     plan = replace(plan, path=plan.folder.resolve() / plan.path.name)
     output_dir = output_dir.resolve()
     jobs, results = prepare_jobs(plan, output_dir)

@@ -38,21 +38,23 @@ def check_plan(plan: Plan) -> list[str]:
     elif _lacks_tokenizer(plan):
         problems.append(
             f"encoder: the folder of an encoder must contain a tokenizer, but {plan.encoder} has none. Save it there, "
-            "or name one by pretraining: tokenizer_name"
+            "or name one with pretraining: tokenizer_name."
         )
     for section in (plan.corpora, plan.tasks, plan.methods):
         problems += [
-            "a name must be a text of letters, digits, _ and - (quote a number): it becomes that of a folder; got "
-            f"{name}"
+            "names must consist of letters, digits, _ and -, because they name folders, but one is "
+            f"{name}. Rename it, and put a number in quotes."
             for name in section
             if not (isinstance(name, str) and re.fullmatch(r"[\w-]+", name))
         ]
     if shared := sorted(plan.corpora.keys() & plan.tasks.keys()):
         problems.append(
-            f"a task and a corpus must have different names, what is made of them is called so; got {shared}"
+            f"tasks and corpora must have different names, but share {', '.join(map(str, shared))}. Rename one."
         )
     if plan.general is not None and plan.general not in plan.corpora:
-        problems.append(f"general must be one of the corpora {', '.join(plan.corpora)}, got {plan.general}")
+        problems.append(
+            f"general must be one of the corpora {', '.join(plan.corpora)}, but is {plan.general}. Name one of them."
+        )
     for name, corpus in plan.corpora.items():
         problems += [f"corpora: {name}: {problem}" for problem in _check_corpus(corpus, plan)]
     for name, task in plan.tasks.items():
@@ -78,7 +80,7 @@ def _check_costs(plan: Plan) -> list[str]:
     problems = _check_budget(plan)
     for name, seeds in (("seeds", plan.seeds), ("pretraining_seeds", plan.pretraining_seeds)):
         if not seeds or len(set(seeds)) < len(seeds):
-            problems.append(f"{name} must be different numbers, got {seeds}")
+            problems.append(f"{name} must be different numbers, but are {seeds}. Correct the list.")
         problems += [problem.removeprefix("--") for seed in seeds for problem in find_wrong_values({"seed": seed})]
     problems += [
         problem.removeprefix("--")
@@ -86,33 +88,42 @@ def _check_costs(plan: Plan) -> list[str]:
         for problem in find_wrong_values({"learning_rate": rate})
     ]
     if len(set(plan.labels)) < len(plan.labels) or not all(0 < share <= 1 for share in plan.labels):
-        problems.append(f"labels must be different shares above 0 and up to 1, but are {plan.labels}")
+        problems.append(
+            f"labels must be different shares above 0 and up to 1, but are {plan.labels}. Correct the list."
+        )
     if plan.evaluation not in get_args(get_type_hints(Plan)["evaluation"]):
-        problems.append(f"evaluation must be fine_tune or probe, but is {plan.evaluation}")
+        problems.append(f"evaluation must be fine_tune or probe, but is {plan.evaluation}. Set one of them.")
     if plan.keep_models not in get_args(get_type_hints(Plan)["keep_models"]):
-        problems.append(f"keep_models must be best, all or none, but is {plan.keep_models}")
+        problems.append(f"keep_models must be best, all or none, but is {plan.keep_models}. Set one of them.")
     if plan.evaluation == "probe" and plan.learning_rates:
-        problems.append("learning_rates are of fine-tuning, a probe has none: leave them out")
+        problems.append("learning_rates must be left out with evaluation: probe, which does not fine-tune.")
     if len(set(plan.learning_rates)) < len(plan.learning_rates) or len(plan.learning_rates) == 1:
-        problems.append(f"learning_rates must be two different ones or more, got {plan.learning_rates}")
+        problems.append(
+            f"learning_rates must be at least two different numbers, but are {plan.learning_rates}. Add another, or "
+            "set "
+            "learning_rate in fine_tuning."
+        )
     problems += _check_race(plan)
     given = [plan.fine_tuning, *(entry.options for entry in plan.tasks.values())]
     given += [method.fine_tuning for method in plan.methods.values()]
     if plan.learning_rates and any("learning_rate" in flags for flags in given):
-        problems.append("learning_rates are chosen from for all methods: leave learning_rate out of fine_tuning")
+        problems.append("learning_rate must not be set beside learning_rates, which tries several. Remove one of them.")
     trainings = [plan.pretraining, *(method.pretraining for method in plan.methods.values())]
     if plan.budget.tokens is not None and any(flags.get("line_by_line") not in (None, False) for flags in trainings):
-        problems.append("a budget of tokens counts full blocks, lines are shorter: drop line_by_line, or give minutes")
+        problems.append(
+            "a token budget needs packed blocks, but line_by_line is set. Remove it, or set the budget in minutes."
+        )
     return problems + _check_flags(plan)
 
 
 def _check_budget(plan: Plan) -> list[str]:
     if (plan.budget.tokens is None) == (plan.budget.minutes is None):
-        return [f"budget must be either tokens or minutes, got {plan.budget}"]
+        found = "neither" if plan.budget.tokens is None else "both"
+        return [f"budget must have either tokens or minutes, but has {found}. Set one of them."]
     if isinstance(plan.budget.tokens, list):
         return _check_rungs(plan)
-    if not 0 < (plan.budget.tokens or plan.budget.minutes or 0) < math.inf:
-        return [f"budget must be above 0 and finite, got {plan.budget}"]
+    if not 0 < (amount := plan.budget.tokens or plan.budget.minutes or 0) < math.inf:
+        return [f"budget must be above 0 and finite, but is {amount}. Set a larger one."]
     return []
 
 
@@ -120,16 +131,20 @@ def _check_rungs(plan: Plan) -> list[str]:
     """List the problems of a list of tokens."""
     rungs, problems = plan.budget.rungs, []
     if len(set(rungs)) < max(1, len(rungs)) or min(rungs, default=0) <= 0:
-        problems.append(f"budget: a list of tokens must hold different numbers above 0, but is {plan.budget.tokens}")
+        problems.append(
+            f"budget: a list of tokens must have different numbers above 0, but is {plan.budget.tokens}. Correct it."
+        )
     for name, flags in (
         ("pretraining", plan.pretraining),
         *((name, m.pretraining) for name, m in plan.methods.items()),
     ):
         if given := sorted({"lr_scheduler_type", "lr_scheduler_kwargs"} & flags.keys()):
-            problems.append(f"{name}: a list of tokens needs a schedule of its own: leave out {', '.join(given)}")
+            problems.append(
+                f"{name}: {', '.join(given)} must be left out, because a list of token budgets has its own schedule."
+            )
     for name, method in plan.methods.items():
         if not 0 < method.share < 1:
-            problems.append(f"methods: {name}: share must be between 0 and 1, but is {method.share}")
+            problems.append(f"methods: {name}: share must be between 0 and 1, but is {method.share}. Correct it.")
     return problems
 
 
@@ -139,11 +154,18 @@ def _check_race(plan: Plan) -> list[str]:
         return []
     problems = []
     if len(plan.budget.rungs) < 2:
-        problems.append(f"race needs a list of tokens, at which rows can leave, but budget is {plan.budget.tokens}")
+        problems.append(
+            "race needs at least two token budgets, because rows leave between them, but budget is "
+            f"{plan.budget.tokens or f'{plan.budget.minutes} minutes'}. Add a second number of tokens."
+        )
     if plan.learning_rates:
-        problems.append("race: learning_rates are tried at the largest number of tokens, before any row can leave")
+        problems.append(
+            "race cannot be combined with learning_rates, which are chosen at the largest budget, after rows have "
+            "left. "
+            "Remove one of them."
+        )
     if plan.evaluation != "probe" and len(plan.seeds) < 2:
-        problems.append(f"race needs two seeds or more, or evaluation: probe, but seeds are {plan.seeds}")
+        problems.append(f"race needs two seeds or more, or evaluation: probe, but seeds are {plan.seeds}. Add a seed.")
     return problems
 
 
@@ -160,19 +182,30 @@ def _check_flags(plan: Plan) -> list[str]:
         problems += [f"{where}{kind}: {problem}" for problem in find_wrong_values(values)]
         # With another spelling, a flag would reach the script but not the code here that counts tokens and examples.
         if wrong := [name for name in flags if not (isinstance(name, str) and name.isidentifier())]:
-            problems.append(f"{where}{kind}: a flag is written with _ and without --, got {', '.join(map(str, wrong))}")
+            problems.append(
+                f"{where}{kind}: flags must be written with _ and without --, but there is "
+                f"{', '.join(map(str, wrong))}. Rewrite it."
+            )
         if given := sorted(FIXED_FLAGS[kind] & flags.keys()):
-            problems.append(f"{where}{kind}: a comparison sets {', '.join(given)} itself: leave it out")
+            problems.append(f"{where}{kind}: {', '.join(given)} must be left out, because the comparison sets it.")
         if unsafe := sorted(name for name in map(str, flags) if name in UNSAFE_FLAGS or name.startswith("hub_")):
             problems.append(
-                f"{where}{kind}: a plan must not run code of others or publish, got {', '.join(unsafe)}: leave it out"
+                f"{where}{kind}: a plan must not run code of others or publish, but sets {', '.join(unsafe)}. Remove "
+                "it."
             )
         if kind == "fine_tuning" and not where.startswith("tasks") and "text_column_names" in flags:
-            problems.append(f"{where}fine_tuning: text_column_names is of a task: give it in the options of the task")
+            problems.append(
+                f"{where}fine_tuning: text_column_names must be set in the options of a task. Move it there."
+            )
         if any(str(name).endswith("token") for name in flags):
-            problems.append(f"{where}{kind}: a plan holds no token: results would show it; set HF_TOKEN instead")
+            problems.append(
+                f"{where}{kind}: a plan must not contain a Hub token, because results would publish it. Set HF_TOKEN."
+            )
     if "train_file" in plan.pretraining:
-        problems.append("pretraining: train_file would be the text of all methods, also of TAPT: give it to one")
+        problems.append(
+            "pretraining: train_file must be set in one method, because here it would replace the text of all, TAPT "
+            "included. Move it to `methods`."
+        )
     return problems
 
 
@@ -182,7 +215,7 @@ def _check_corpus(corpus: Corpus, plan: Plan) -> list[str]:
         if not (plan.folder / file).is_file():
             problems.append(f"there is no file {file}")
         if Path(file.removesuffix(".gz")).suffix not in BUILDERS:
-            problems.append(f"a corpus must be a file of {' '.join(BUILDERS)} (.gz), got {file}")
+            problems.append(f"a corpus must be a file of {' '.join(BUILDERS)} (.gz), but is {file}. Convert it.")
     held_out = {"validation_file": str(plan.folder / corpus.validation_file)} if corpus.validation_file else {}
     try:
         check_held_out(str(plan.folder / corpus.train_file), held_out)
@@ -194,17 +227,24 @@ def _check_corpus(corpus: Corpus, plan: Plan) -> list[str]:
 def _check_task(task: Task, plan: Plan) -> list[str]:
     problems = []
     if task.corpus not in plan.corpora:
-        told = f"corpus must be one of {', '.join(plan.corpora)}, got {task.corpus}"
-        several = f"corpus must be named where a plan has several: {', '.join(plan.corpora)}"
-        problems.append(told if task.corpus else several)
+        corpora = ", ".join(plan.corpora)
+        wrong = f"corpus must be one of {corpora}, but is {task.corpus}. Name one of them."
+        missing = f"corpus must be set, because the plan has several: {corpora}. Name one of them."
+        problems.append(wrong if task.corpus else missing)
     if task.kind not in METRICS:
         return [*problems, _explain_kind(task, plan)]
     if task.metric not in METRICS[task.kind]:
-        problems.append(f"metric of {task.kind} must be one of {', '.join(METRICS[task.kind])}, got {task.metric}")
+        problems.append(
+            f"metric must be one of {', '.join(METRICS[task.kind])} for {task.kind}, but is {task.metric}. Set one of "
+            "them."
+        )
     if task.metric == "positive_micro_f1" and "negative_labels" not in task.options:
-        problems.append("positive_micro_f1 needs options: {negative_labels: ...}")
+        problems.append(
+            "metric positive_micro_f1 needs negative_labels, but the options have none. Add options: {negative_labels: "
+            "...}."
+        )
     if plan.evaluation == "probe" and task.kind == "qa":
-        problems.append("a probe classifies texts and words, it answers no questions: leave the task out")
+        problems.append("a probe cannot score question answering. Remove the task, or set evaluation: fine_tune.")
     if task.kind in SENTENCES:
         problems += _check_sentences(task, plan)
     return problems + _check_task_files(task, plan)
@@ -214,18 +254,22 @@ def _check_sentences(task: Task, plan: Plan) -> list[str]:
     """List what a task of sentence embeddings cannot have."""
     problems = [] if (missing := explain_missing()) is None else [missing]
     if task.kind == "retrieval" and task.folds is not None:
-        problems.append("a retrieval is tested on the queries of qrels/test.tsv: leave folds out")
+        problems.append("folds must be left out, because a retrieval task is tested on the queries of qrels/test.tsv.")
     if plan.evaluation == "probe" and plan.labels:
-        problems.append(f"a {task.kind} scores the encoder as it is, without training examples: leave labels out")
+        problems.append(
+            f"labels must be left out, because a {task.kind} task needs no training examples with evaluation: probe."
+        )
     if plan.race and not (plan.folder / task.get_file("validation")).is_file():
-        problems.append(f"race reads validation scores, but there is no file {task.get_file('validation')}")
+        problems.append(
+            f"race needs validation scores, but there is no file {task.get_file('validation')}. Add it, or remove race."
+        )
     return problems
 
 
 def _explain_kind(task: Task, plan: Plan) -> str:
     """Return why a kind is invalid, or why none was found."""
     if task.kind:
-        return f"kind must be one of {', '.join(METRICS)}, got {task.kind}"
+        return f"kind must be one of {', '.join(METRICS)}, but is {task.kind}. Set one of them."
     try:
         return find_kind(task.get_file("train"), plan.folder)
     except ValueError as error:
@@ -238,7 +282,7 @@ def _check_task_files(task: Task, plan: Plan) -> list[str]:
         files = {split: file for split, file in files.items() if split == "test" or (plan.folder / file).is_file()}
     names = task.options.get("text_column_names")
     if not isinstance(names, str | None):
-        return [f"text_column_names must be a text such as one,two, got {names}"]
+        return [f"text_column_names must be text such as one,two, but is {names}. Write it as text."]
     if task.folds is None:
         return check_task_files(task.kind, files, plan.folder, names)
     if task.folds < 2:
@@ -253,28 +297,40 @@ def _check_task_files(task: Task, plan: Plan) -> list[str]:
 
 def _check_method(method: Row, plan: Plan) -> list[str]:
     if method.recipe not in RECIPES:
-        return [f"recipe must be one of {', '.join(RECIPES)}, got {method.recipe}"]
+        return [f"recipe must be one of {', '.join(RECIPES)}, but is {method.recipe}. Set one of them."]
     problems, recipe = [], RECIPES[method.recipe]
     if recipe.needs_general and plan.general is None:
-        problems.append(f"{method.recipe} is trained on general text: name one of the corpora in `general`")
+        problems.append(f"{method.recipe} needs general text, but `general` is not set. Name one of the corpora there.")
     if recipe.after is not None and method.after is None:
         problems.append(
-            f"{method.recipe} needs `after`, the method whose encoder it takes; the default, {recipe.after}, is not "
-            "in the plan"
+            f"{method.recipe} needs a method to start from, but the default, {recipe.after}, is not in the plan. Add "
+            "it, or name another method in `after`."
         )
     if recipe.method is None and method.pretraining:
-        problems.append(f"{method.recipe} is not pre-trained, got pretraining {method.pretraining}")
+        problems.append(
+            f"pretraining must be left out, because {method.recipe} does not pre-train, but is {method.pretraining}."
+        )
     if method.datastore and not recipe.reads_datastore:
-        problems.append(f"{method.recipe} reads no datastore, got datastore {method.datastore}")
+        problems.append(
+            f"datastore must be left out, because {method.recipe} reads no passages, but is {method.datastore}."
+        )
     trainings = (plan.pretraining, plan.fine_tuning, method.pretraining, method.fine_tuning)
     if recipe.reads_datastore and any("datastore" in flags for flags in trainings):
-        problems.append(f"{method.recipe} reads a datastore that is built for it: give its flags in `datastore`")
+        problems.append(
+            f"the flag datastore must be left out, because the comparison builds a datastore for {method.recipe}. Set "
+            "its options in `datastore`."
+        )
     tasks = list(plan.tasks) if method.tasks is None else method.tasks
     if unknown := [task for task in tasks if task not in plan.tasks]:
-        problems.append(f"tasks must be among {', '.join(plan.tasks)}, got {', '.join(unknown)}")
+        problems.append(
+            f"tasks must be among {', '.join(plan.tasks)}, but there is {', '.join(unknown)}. Correct the list."
+        )
     kinds: set[str] = {plan.tasks[task].kind for task in tasks if task in plan.tasks}
     if plan.evaluation == "probe" and recipe.fine_tuning:
-        problems.append(f"{method.recipe} changes fine-tuning, a probe has none: leave it out, or take fine_tune")
+        problems.append(
+            f"{method.recipe} must be left out with evaluation: probe, because it changes only fine-tuning. Use the "
+            "recipe fine_tune, or evaluation: fine_tune."
+        )
     problems += _check_kinds(method, kinds) + _check_stages(method, plan) + _check_appending(method, plan, tasks)
     return problems + (_check_chain(method, plan) or _check_folds(method, plan))
 
@@ -288,7 +344,11 @@ def _check_kinds(method: Row, kinds: set[str]) -> list[str]:
     unfit |= set() if recipe.kinds is None else kinds - {*taken}
     if not unfit:
         return []
-    return [f"{method.recipe} works for {', '.join(taken)} alone, got {', '.join(sorted(unfit))}: name other `tasks`"]
+    return [
+        f"{method.recipe} needs tasks of the kinds {', '.join(taken)}, but has {', '.join(sorted(unfit))}. Name others "
+        "in "
+        "`tasks`."
+    ]
 
 
 def _check_stages(method: Row, plan: Plan) -> list[str]:
@@ -297,11 +357,15 @@ def _check_stages(method: Row, plan: Plan) -> list[str]:
     if not RECIPES[method.recipe].first_stage:
         return problems
     if plan.budget.minutes is not None:
-        problems.append(f"{method.recipe} has two stages that share the tokens: give the budget in tokens, not minutes")
+        problems.append(
+            f"{method.recipe} needs a budget in tokens, which its two stages share, but it is in minutes. Set tokens."
+        )
     if method.after is not None:
-        problems.append(f"{method.recipe} starts from an encoder that no method of the plan made: leave out `after`")
+        problems.append(
+            f"{method.recipe} must start from an encoder that no method of the plan trained. Remove `after`."
+        )
     if given := sorted({"lr_scheduler_type", "lr_scheduler_kwargs"} & (plan.pretraining | method.pretraining).keys()):
-        problems.append(f"{method.recipe} needs a schedule of its own: leave out {', '.join(given)}")
+        problems.append(f"{', '.join(given)} must be left out, because {method.recipe} has its own schedule.")
     return problems
 
 
@@ -312,8 +376,8 @@ def _check_folds(method: Row, plan: Plan) -> list[str]:
     is_made_of_task = RECIPES[method.recipe].text == "task" or plan.is_made_of_task(method.after)
     if is_made_of_task and folded and (method.tasks is not None or len(folded) == len(tasks)):
         return [
-            f"{method.recipe} is made of the texts of the task, which folds test all: leave it out of "
-            f"{', '.join(folded)}"
+            f"{method.recipe} trains on the texts of the task, but folds test all of them. Remove it from "
+            f"{', '.join(folded)}."
         ]
     return []
 
@@ -334,24 +398,26 @@ def _check_appending(method: Row, plan: Plan, tasks: list[str]) -> list[str]:
             continue
         if task.kind not in TEXTS and len(texts) > 1:
             problems.append(
-                f"a passage is appended to one text, {name} has the pair {', '.join(texts)}: name other `tasks`, or "
-                "one column by text_column_names in the options of the task"
+                f"a passage can be appended to one text only, but {name} has the pair {', '.join(texts)}. Name other "
+                "`tasks`, or one column with text_column_names in the options of the task."
             )
     return problems
 
 
 def _check_chain(method: Row, plan: Plan) -> list[str]:
     if method.encoder is not None and method.after is not None:
-        return [f"it must start either from encoder or after a method, got {method.encoder} and {method.after}"]
+        return [
+            f"only one of encoder and after must be set, but they are {method.encoder} and {method.after}. Remove one."
+        ]
     if method.encoder is not None and _is_missing_folder(method.encoder, plan):
         return [f"encoder: there is no folder {method.encoder}"]
     if method.counterpart is not None and method.counterpart not in plan.methods:
-        return [f"counterpart must be one of the methods, but is {method.counterpart}"]
+        return [f"counterpart must be one of the methods, but is {method.counterpart}. Name one of them."]
     seen = [method.after]
     while seen[-1] is not None:
         if seen[-1] not in plan.methods:
-            return [f"after must be one of the methods, got {seen[-1]}"]
+            return [f"after must be one of the methods, but is {seen[-1]}. Name one of them."]
         seen.append(plan.methods[seen[-1]].after)
         if seen[-1] in seen[:-1]:
-            return [f"after goes in a circle: {' after '.join(map(str, seen))}"]
+            return [f"after must not lead in a circle, but {' is after '.join(map(str, seen))}. Change one of them."]
     return check_start(method.recipe, [plan.methods[name].recipe for name in seen if name is not None])

@@ -41,7 +41,9 @@ def load_plan(path: str | Path, output_dir: Path | None = None) -> Plan:
     for section, kind in SECTIONS.items():
         entries = content.get(section)
         if not isinstance(entries, dict) or not entries:
-            problems.append(f"{section} must be a mapping of names with at least one entry, got {entries}")
+            problems.append(
+                f"{section} must be a mapping of names with at least one entry, but is {entries}. Add an entry."
+            )
             continue
         for name, options in entries.items():
             entries[name] = _build(kind, options, f"{section}: {name}", problems)
@@ -95,7 +97,7 @@ def expand_short_forms(content: dict[Any, Any]) -> list[str]:
     for short, section in (("corpus", "corpora"), ("task", "tasks")):
         if short in content:
             if section in content:
-                problems.append(f"{short} is the only one of {section}, but both are given: leave one out")
+                problems.append(f"{short} must not be set beside {section}, but both are set. Remove one of them.")
             content.setdefault(section, content.pop(short))
     corpora, tasks, methods = (content.get(section) for section in SECTIONS)
     if isinstance(corpora, str):
@@ -109,7 +111,9 @@ def expand_short_forms(content: dict[Any, Any]) -> list[str]:
         if isinstance(entries, list) and all(isinstance(entry, str) for entry in entries):
             names = [Path(entry).name for entry in entries] if section == "tasks" else entries
             if twice := sorted({name for name in names if names.count(name) > 1}):
-                problems.append(f"{section}: {', '.join(twice)} occurs twice in the list: give each a name of its own")
+                problems.append(
+                    f"{section} must have different names, but {', '.join(twice)} occurs twice. Give each its own name."
+                )
             content[section] = dict(zip(names, entries if section == "tasks" else [None] * len(names), strict=True))
     if isinstance(content.get("tasks"), dict):
         content["tasks"] = {
@@ -142,7 +146,7 @@ def complete_plan(plan: Plan) -> None:
 def _build(kind: type, options: Any, where: str, problems: list[str]) -> Any:
     options = {} if options is None else options
     if not isinstance(options, dict):
-        problems.append(f"{where} must be a mapping, got {options}")
+        problems.append(f"{where} must be a mapping, but is {options}. Write name: value.")
         return None
     right = _check_fields(options, kind, where, problems)
     return kind(**options) if right and _check_types(options, kind, where, problems) else None
@@ -155,7 +159,7 @@ def _check_types(options: dict[str, Any], kind: type, where: str, problems: list
         del options[name]
     wrong = [
         f"{where}: {name} must be of the type "
-        f"{types[name] if get_args(types[name]) else types[name].__name__}, got {value!r}"
+        f"{types[name] if get_args(types[name]) else types[name].__name__}, but is {value!r}. Correct it."
         for name, value in options.items()
         if not has_type(value, types[name]) and get_origin(types[name]) is not Literal
     ]
@@ -166,7 +170,7 @@ def _check_types(options: dict[str, Any], kind: type, where: str, problems: list
 def _check_fields(options: dict[str, Any], kind: type, where: str, problems: list[str]) -> bool:
     """Add unknown or missing fields to the problems; return whether there are none."""
     known = {item.name: item.default is MISSING and item.default_factory is MISSING for item in fields(kind)}
-    wrong = [f"{where} has no {name}; there are {', '.join(known)}" for name in options if name not in known]
+    wrong = [f"{where} has no field {name}. Use one of {', '.join(known)}." for name in options if name not in known]
     wrong += [
         f"{where} lacks {name}" for name, is_required in known.items() if is_required and options.get(name) is None
     ]

@@ -134,8 +134,8 @@ def make_folds(name: str, items: Items, plan: Plan, folder: Path) -> None:
             files = {split: f"fold{number}/{split}.jsonl" for split in SPLITS}
             if problems := check_task_files(task.kind, files, made, names):
                 raise ValueError(
-                    f"tasks: {name}: {task.folds} folds must have what training and testing need, but "
-                    f"{'; '.join(problems)}. Lower folds, or drop rare labels."
+                    f"tasks: {name}: each of {task.folds} folds must have what training and testing need, but not all "
+                    f"do: {' '.join(problems)} Or use fewer folds."
                 )
         write_json(made / COUNTS, {"items": len(kept), "left out": len(rows) - len(kept)})
         logger.warning(f"{name}: {len(kept)} of {len(rows)} items are tested; the others repeat a text")

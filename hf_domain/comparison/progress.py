@@ -147,7 +147,7 @@ def estimate_minutes(jobs: list[Job], speeds: Speeds, runs: Mapping[str, Run]) -
         own = runs.get(job.name)
         if own is not None and own.left is not None:
             seconds += own.left
-        elif (expected := known.foretell(job.step)) is None:
+        elif (expected := known.estimate(job.step)) is None:
             return None
         else:
             seconds += max(0.0, expected - (0.0 if own is None else own.seconds))

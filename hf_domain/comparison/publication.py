@@ -69,8 +69,8 @@ def make_publication(
 ) -> Path:
     """Gather a model that a comparison trained, and write its card from the results.
 
-    The usage snippet of the card is run on the folder in a process that cannot import this package; what it prints
-    stands in the card.
+    The usage snippet of the card runs on the folder in a process that cannot import this package; the card shows its
+    output.
 
     Args:
         output_dir: Of the comparison.
@@ -131,7 +131,7 @@ def make_publication(
     start = output_dir / report.plan["folder"] / encoder
     write_model_card(
         unfinished,
-        # What was trained says what it is: DAPT that starts after a VarMAE goes on with the VarMAE.
+        # The model's type decides: DAPT that starts after a VarMAE continues the VarMAE.
         method=config["model_type"] if has_own_code(config) else source.card,
         task=source.hub_task,
         model_name=model_name,
@@ -170,8 +170,8 @@ def find_pretrained(output_dir: Path, results: Mapping[str, Result], method: str
     if card is None:
         made = sorted(name for name, recipe in recipes.items() if RECIPES[recipe].card is not None)
         raise ValueError(
-            f"{method} makes no model of a domain (its recipe is {recipes[method]}): publish one of "
-            f"{', '.join(made) or 'another plan'}"
+            f"--method must be a row that trains an encoder by masked LM, but is {method}. Publish one of "
+            f"{', '.join(made) or 'another plan'}."
         )
     return Source(results[name], trained, method, card, ENCODER, list_tasks(name, method, results))
 
@@ -254,8 +254,8 @@ def check_publication_folder(folder: Path, output_dir: Path, *, is_whole: bool =
     others = [f.name for f in files if not (f.is_file() and any(fnmatch(f.name, pattern) for pattern in patterns))]
     if others or (names and is_whole and not {"README.md", "config.json", "report.json"} <= {*names}):
         raise ValueError(
-            f"a publication replaces an earlier one or an empty folder; {folder} is neither, it holds "
-            f"{', '.join((others or names)[:5])}: name another output_dir, or move them"
+            f"--output_dir must be empty or an earlier publication, but {folder} contains "
+            f"{', '.join((others or names)[:5])}. Name another folder."
         )
 
 

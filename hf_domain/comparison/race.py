@@ -115,7 +115,7 @@ def list_due(plan: Plan, jobs: Sequence[Job], results: Mapping[str, Result]) -> 
 
 
 def list_needed(jobs: Sequence[Job], left: Mapping[str, Left]) -> list[Job]:
-    """List the steps without those that only rows need which have left before."""
+    """List the steps that the remaining rows need."""
 
     def is_kept(job: Job) -> bool:
         out = left.get(str(job.step.method))

@@ -37,7 +37,7 @@ from hf_domain.files import read_json, write_json
 from hf_domain.training.run_files import METRICS, STATE
 from hf_domain.training.run_folders import drop_checkpoint, find_checkpoint
 
-# Of the commands most steps run: what takes longest to import.
+# The slowest imports of the commands that most steps run.
 PRELOADED = [
     f"hf_domain.{name}"
     for name in ("comparison.runner", "training.pretraining", "training.fine_tuning", "rada.passages", "gmap.reader")
@@ -47,7 +47,7 @@ PRELOADED += ["sklearn.metrics", "seqeval.metrics"]  # which a fine-tuning impor
 READ_BY_OTHERS = ("vocabulary", "datastore", "trunk", "pretraining", "average", "best")
 # Exit code of a step on Ctrl-C, which a terminal sends to every process.
 INTERRUPTED = 130
-# How soon a step ends that nobody waits for.
+# How often a step checks whether its result is still wanted.
 SECONDS_BETWEEN_LOOKS = 1.0
 Execute = Callable[[Step, Plan, Path], None]
 
@@ -168,7 +168,7 @@ def run_step(job: Job, plan: Plan, folder: Path, needed: Mapping[str, Result], e
     before, checkpoint = Attempt.read(folder), find_checkpoint(folder)
     seconds = 0.0 if before is None or checkpoint is None else count_seconds(before, Path(checkpoint))
     if folder.is_dir() and checkpoint is None:
-        shutil.rmtree(folder)  # of a step that was killed and cannot go on
+        shutil.rmtree(folder)  # of a step that was killed and cannot resume
     folder.mkdir(parents=True, exist_ok=True)
     for file in folder.iterdir():  # what it began to write at its end is of no use, and may be of another type of model
         if file.is_file() and file.name != Attempt.FILE:
@@ -185,7 +185,7 @@ def run_step(job: Job, plan: Plan, folder: Path, needed: Mapping[str, Result], e
         replace(attempt, done=True).write(folder)
     except Interrupted:
         raise
-    except Exception as error:  # whatever it is: the other runs go on, and the report tells of this one
+    except Exception as error:  # any error: the other runs continue, and the report names this one
         return Result(description, "failed", f"{error}" or type(error).__name__, environment=describe_environment())
     return Result(description, "done", seconds=seconds, environment=describe_environment(), **output)
 
@@ -200,7 +200,7 @@ def write_step_text(step: Step, plan: Plan, output_dir: Path) -> None:
 
 
 def count_seconds(attempt: Attempt, checkpoint: Path) -> float:
-    """Return what a killed step took up to the checkpoint it goes on from, over all its attempts."""
+    """Return the seconds of a killed step up to the checkpoint it resumes from, over all its attempts."""
     return attempt.seconds + max(0.0, (checkpoint / STATE).stat().st_mtime - attempt.started)
 
 

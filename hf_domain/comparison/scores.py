@@ -309,7 +309,10 @@ def score_tags(predictions: list[list[str]], references: list[list[str]], metric
     """
     for number, (predicted, gold) in enumerate(zip(predictions, references, strict=True)):
         if len(predicted) > len(gold):
-            raise ValueError(f"sentence {number} of the test set has {len(gold)} tags, {len(predicted)} were predicted")
+            raise ValueError(
+                f"predictions must have at most one tag for each word, but sentence {number} of the test set has "
+                f"{len(gold)} words and {len(predicted)} tags. Predict that file again."
+            )
     # Words beyond the longest input count as O, which misses their entities.
     predictions = [tags + ["O"] * (len(gold) - len(tags)) for tags, gold in zip(predictions, references, strict=True)]
     if metric == "entity_f1":

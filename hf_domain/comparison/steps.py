@@ -65,7 +65,7 @@ class Step:
         object.__setattr__(self, "flags", MappingProxyType({**self.flags}))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel to a worker: a proxy of a mapping does not."""
+        """Travel to a worker, which a proxy of a mapping cannot."""
         values = {item.name: getattr(self, item.name) for item in fields(self)} | {"flags": {**self.flags}}
         return type(self), tuple(values.values())
 
@@ -102,8 +102,8 @@ def list_steps(plan: Plan, output_dir: Path) -> list[Step]:
     def add(step: Step) -> None:
         if steps.setdefault(step.name, step).flags != step.flags:
             raise ValueError(
-                f"two different steps of the plan would be called {step.name}: the names of a method, a task and a "
-                "corpus are joined by -; give one of them another name"
+                f"every step must have its own name, but two would be {step.name}, because names of method, task and "
+                'corpus are joined by "-". Rename one.'
             )
 
     seeds = [None] if plan.evaluation == "probe" else plan.seeds
@@ -476,11 +476,11 @@ class StepLister:
             flags["do_regression"] = True
         if task.kind == "retrieval":
             flags |= {"corpus_file": f"{task.folder}/{CORPUS}", "queries_file": f"{task.folder}/{QUERIES}"}
-        # On the validation set thresholds are chosen, when to stop, and which model is kept.
+        # The validation set decides thresholds, early stopping, and which model is kept.
         flags |= {"seed": seed, "do_train": True, "do_eval": True, "do_predict": True}
         flags["output_dir"] = self.get_folder(name)
         command = TASK_COMMANDS.get(task.kind, task.kind)
-        # What trains no encoder has neither of the two.
+        # Rows without pre-training have no seed and no rung of pre-training.
         pretraining_seed, rung = (self.pretraining_seed, self.rung) if encoder else (None, None)
         return Step(
             name, "fine_tuning", command, flags, needs, method, None, task_name, seed, pretraining_seed, rung, fold

@@ -82,7 +82,7 @@ class Report:
 
 
 def say_nothing(report: Report, method: str) -> str:
-    """Return what stands in the place of a score that is not there."""
+    """Return the text of a cell without a score."""
     left = report.plan.get("left", {}).get(method)
     return "no result" if left is None else f"left at {left['rung']:,} tokens"
 

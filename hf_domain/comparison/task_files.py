@@ -51,7 +51,7 @@ def find_kind(file: str, folder: Path) -> str:
     told = {kind: ", ".join(sorted(names)) for kind, names in TASK_COLUMNS.items() if kind not in SENTENCES}
     kinds = "; ".join(f"{kind}: {names}" for kind, names in told.items())
     raise ValueError(
-        f"A task must have the columns of its kind ({kinds}; the first three with one text or a pair), but {file} has "
+        f"a task must have the columns of its kind ({kinds}; the first three with one text or a pair), but {file} has "
         f"{', '.join(columns)}. Rename the columns."
     )
 
@@ -88,7 +88,10 @@ def find_texts(kind: str, file: str, folder: Path, names: str | None = None) -> 
     columns = _find_columns(file, folder)
     texts = find_text_columns(columns, names, label_column=name_label_column(kind, columns))
     if kind == "similarity" and len(texts) != 2:
-        raise ValueError(f"a similarity needs two columns of text, {file} has {', '.join(texts)}")
+        raise ValueError(
+            f"a similarity task needs two columns of text, but {file} has {', '.join(texts)}. Name two with "
+            "text_column_names."
+        )
     return texts
 
 
@@ -124,7 +127,11 @@ def check_task_files(kind: str, files: dict[str, str], folder: Path, names: str 
             own = find_texts(kind, name, folder, names)
             texts = texts or own
             if not {*own} <= {*texts}:
-                raise ValueError(f"{name} has the texts {', '.join(own)}, {first} has {', '.join(texts)}")
+                raise ValueError(
+                    f"the files of a task must have the same columns of text, but {name} has {', '.join(own)} and "
+                    f"{first} "
+                    f"has {', '.join(texts)}. Rename the columns."
+                )
             rows = read_rows(name, folder)
             labels[split] = set(chain.from_iterable(_read_row(kind, row, texts, where) for where, row in rows))
         except ValueError as error:
@@ -142,20 +149,26 @@ def check_task_files(kind: str, files: dict[str, str], folder: Path, names: str 
 def _check_labels(kind: str, file: str, found: set[Any], trained: set[Any], train_file: str) -> list[str]:
     """List the problems of the labels of a file, given those of the training file."""
     if kind in VALUES:
-        return [f"a {kind} needs two different values, {file} has one alone"] if len(found) == 1 else []
+        problem = f"a {kind} task needs at least two different values, but {file} has only one. Add others."
+        return [problem] if len(found) == 1 else []
     if len({type(label) for label in found}) > 1:
-        return [f"labels are all texts or all whole numbers, {file} has both"]
+        return [f"labels must be all texts or all whole numbers, but {file} has both. Convert them."]
     problems = []
     if kind != "qa" and (unknown := found - trained):
-        told = ", ".join(sorted(map(str, unknown)))
-        problems.append(f"every label of {file} occurs in {train_file}; got {told}")
+        problems.append(
+            f"every label of {file} must occur in {train_file}, but {', '.join(sorted(map(str, unknown)))} does not. "
+            "Add "
+            f"an example there, or remove the label from {file}."
+        )
     if file != train_file:
         return problems
     if kind in ("qa", "multi_label") and not found:
         needed = "question with an answer" if kind == "qa" else "label"
-        problems.append(f"training needs a {needed}, {file} has none")
+        problems.append(f"training needs a {needed}, but {file} has none. Add one.")
     if kind in ("classification", "ner") and len(found) == 1:
-        problems.append(f"training needs two different labels, {file} has {next(iter(found))} alone")
+        problems.append(
+            f"training needs two different labels, but {file} has only {next(iter(found))}. Add examples of another."
+        )
     return problems
 
 
@@ -167,25 +180,27 @@ def _read_row(kind: str, row: dict[str, Any], texts: list[str], where: str) -> l
     if not any(value and (not isinstance(value, str) or value.strip()) for value in values):
         lacking |= {*texts}
     if lacking:
-        raise ValueError(f"{where} lacks {', '.join(sorted(lacking))}")
+        raise ValueError(f"{where} lacks {', '.join(sorted(lacking))}. Add it, or remove the row.")
     return READERS[kind](row, where)
 
 
 def _read_label(row: dict[str, Any], where: str) -> list[Any]:
     if not isinstance(row["label"], str | int):
-        raise ValueError(f"a label is a text or a whole number, {where} has {row['label']}")
+        raise ValueError(f"a label must be text or a whole number, but is {row['label']} in {where}. Correct it.")
     return [row["label"]]
 
 
 def _read_labels(row: dict[str, Any], where: str) -> list[Any]:
     if not (isinstance(row["label"], list) and all(isinstance(label, str | int) for label in row["label"])):
-        raise ValueError(f"several labels are a list of texts or of whole numbers, {where} has {row['label']}")
+        raise ValueError(
+            f"label must be a list of texts or of whole numbers, but is {row['label']} in {where}. Correct it."
+        )
     return row["label"]
 
 
 def _read_value(row: dict[str, Any], where: str) -> list[Any]:
     if not _is_number(value := get_label("regression", row)):
-        raise ValueError(f"a value is a finite number, {where} has {value}")
+        raise ValueError(f"a value must be a finite number, but is {value} in {where}. Correct it.")
     return [float(value)]
 
 
@@ -196,15 +211,20 @@ def _read_passages(row: dict[str, Any], where: str) -> list[Any]:
 def _read_tags(row: dict[str, Any], where: str) -> list[Any]:
     tags = row["tags"]
     if not (isinstance(tags, list) and all(isinstance(tag, str) for tag in tags)):
-        raise ValueError(f"tags are texts such as B-gene, one for each token; {where} has {tags}")
+        raise ValueError(f"tags must be a list of texts such as B-gene, but are {tags} in {where}. Correct them.")
     if len(tags) != len(row["tokens"]):
-        raise ValueError(f"{where} has {len(tags)} tags for {len(row['tokens'])} tokens")
+        raise ValueError(
+            f"every token needs one tag, but {where} has {len(tags)} tags for {len(row['tokens'])} tokens. Correct "
+            "them."
+        )
     return tags
 
 
 def _read_answers(row: dict[str, Any], where: str) -> list[Any]:
     if not (isinstance(row["answers"], dict) and isinstance(row["answers"].get("text"), list)):
-        raise ValueError(f"answers hold a list of texts as in SQuAD, {where} has {row['answers']}")
+        raise ValueError(
+            f"answers must contain a list of texts as in SQuAD, but are {row['answers']} in {where}. Correct them."
+        )
     return [True] if row["answers"]["text"] else []
 
 

@@ -1,8 +1,7 @@
 """Make the models that a comparison recommends: its row, fine-tuned on all labeled examples of each task.
 
-The encoder is that of the comparison. Epochs, learning rate and thresholds are those that its runs chose on validation;
-the validation examples are then free to be trained on. So a model has no score of its own: that of the row stands in
-its card.
+The encoder is that of the comparison. Its runs chose epochs, learning rate and thresholds on validation, so the
+validation examples can now be trained on. A model therefore has no score of its own: its card shows the row's.
 """
 
 import logging
@@ -58,7 +57,7 @@ def train_best(
 ) -> dict[str, Path]:
     """Train the recommended row for each of its tasks, and gather each model with its card in a folder of its own.
 
-    What is there is not trained again; a killed call goes on where it was.
+    What is there is not trained again; a killed call resumes.
 
     Args:
         plan: What was compared.

@@ -119,7 +119,7 @@ def _add_passages(
         level = logging.INFO if split == "train" else logging.WARNING
         logger.log(level, f"{split}: {num_held} of {len(found)} texts are in the datastore {datastore.folder}.")
     if num_without:
-        logger.info(f"{split}: {num_without} of {len(found)} texts find no passage.")
+        logger.info(f"No passage was found for {num_without} of {len(found)} texts of {split}.")
     return found.remove_columns(IS_HELD)
 
 

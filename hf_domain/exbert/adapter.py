@@ -117,7 +117,9 @@ class ExBertAdapterConfig(PeftConfig):
         super().__post_init__()
         self.peft_type = PeftType["EXBERT"]
         if not hasattr(BaseTuner, "_remove_adapter_name_from_key"):
-            raise ImportError(f"exBERT as an adapter needs peft 0.21 or newer, got {peft.__version__}; upgrade peft")
+            raise ImportError(
+                f"an exBERT adapter needs peft 0.21 or newer, but finds {peft.__version__}. Upgrade peft."
+            )
 
     @classmethod
     def from_vocabulary(
@@ -441,8 +443,9 @@ def check_base(config: ExBertAdapterConfig, model: PreTrainedModel) -> None:
     sizes = (expected["vocab_size"], (config.base_vocab_size or expected["vocab_size"]) + config.extension_vocab_size)
     if shape | {"vocab_size": 0} != expected | {"vocab_size": 0} or shape["vocab_size"] not in sizes:
         raise ValueError(
-            f"an adapter must be loaded on the base it was trained on, {trained_on or 'a base'} with {expected}; got "
-            f"{name or 'a base'} with {shape}. Load that base"
+            f"an adapter must be loaded on the base it was trained on, {trained_on or 'a base'} with {expected}, but "
+            "is "
+            f"loaded on {name or 'a base'} with {shape}. Load that base."
         )
     if name and trained_on and os.path.basename(name) != os.path.basename(trained_on):
         warnings.warn(

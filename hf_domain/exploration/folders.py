@@ -126,7 +126,7 @@ def open_comparison(path: Path, title: str) -> Exploration:
         )
     plan = read_json(path / PLAN)
     if "steps" not in plan:
-        logger.warning(f"{path / PLAN} is of an earlier version and names no steps: the page shows the report alone")
+        logger.warning(f"{path / PLAN} was written by an earlier version, so the page shows only the report.")
         return Exploration(title, report=report)
     results, start = read_results(path), path / plan["folder"] / plan["encoder"]
     place = str(start) if start.is_dir() else plan["encoder"]

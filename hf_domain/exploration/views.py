@@ -53,7 +53,7 @@ class Piece(NamedTuple):
     """A token of a text."""
 
     text: str
-    """As it stands in the text; an unknown token has its own name."""
+    """As written in the text; an unknown token has its own name."""
     is_new: bool
     """Whether the old vocabulary does not have the token."""
 

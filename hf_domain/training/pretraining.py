@@ -140,17 +140,19 @@ def check_options(
     if data_args.word_counts is not None and (len(data_args.word_counts) != 2 or not data_args.whole_word_mask):
         raise ValueError(
             "--word_counts must name two files (of the domain and of general text) and needs --whole_word_mask, but "
-            f"names {', '.join(data_args.word_counts)} with whole_word_mask={data_args.whole_word_mask}"
+            f"names {', '.join(data_args.word_counts)} with whole_word_mask={data_args.whole_word_mask}. Add what is "
+            "missing."
         )
     if data_args.objective == "clm" and (data_args.whole_word_mask or not METHODS[model_args.method].keeps_encoder):
         raise ValueError(
-            "--objective clm trains the encoder itself (--method dapt or lora) and masks nothing, but got --method "
-            f"{model_args.method} with whole_word_mask={data_args.whole_word_mask}"
+            "--objective clm needs --method dapt or lora, without --whole_word_mask, but --method is "
+            f"{model_args.method} and whole_word_mask is {data_args.whole_word_mask}. Change them, or use --objective "
+            "mlm."
         )
     if data_args.objective == "clm":
         check_causal(load_config(model_args)[0].model_type)
     if data_args.objective == "clm" and model_args.padding_free:
-        raise ValueError("--padding_free must be used with --objective mlm, but got clm. Leave --padding_free out.")
+        raise ValueError("--padding_free needs --objective mlm, but the objective is clm. Leave --padding_free out.")
     if data_args.mix is not None:
         path, _ = split_mix(data_args.mix)
         names = ("validation_file", "general_validation_file")

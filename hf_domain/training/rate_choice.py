@@ -51,9 +51,9 @@ def run_at_best_rate(
         return run(model_args, data_args, passage_args, training_args)
     if not (training_args.do_train and training_args.do_eval) or training_args.learning_rate is not None:
         raise ValueError(
-            "--learning_rates needs --do_train, --do_eval and validation data, and no --learning_rate, but got "
-            f"do_train={training_args.do_train}, do_eval={training_args.do_eval} and "
-            f"learning_rate={training_args.learning_rate}. Add or drop flags."
+            "--learning_rates needs --do_train, --do_eval and validation data, and no --learning_rate, but "
+            f"do_train is {training_args.do_train}, do_eval is {training_args.do_eval} and learning_rate is "
+            f"{training_args.learning_rate}. Add or remove flags."
         )
     folder = Path(str(training_args.output_dir))
     file, scores = folder / f"{TRIALS}.json", {}

@@ -163,7 +163,7 @@ def describe_licenses(encoder: str, origin: str | None, license: str | None, dat
     if data_args.dataset_name and is_hub_id(data_args.dataset_name):
         address = f"https://huggingface.co/datasets/{data_args.dataset_name}"
         return f"{known} See [{data_args.dataset_name}]({address}) for the license of the data."
-    return f"{known} The data are the author's own files, without a known license."
+    return f"{known} The training data are local files; their license is not known."
 
 
 def name_data(data_args: Any) -> str:
@@ -288,9 +288,9 @@ def describe_limits(folder: Path, task: str, is_evaluated: bool, knows_forgettin
     if is_evaluated:
         sentences.append("The results come from one run with one seed, on the data above.")
     else:
-        sentences.append("The card has no results on held-out data.")
+        sentences.append("This model was not evaluated on held-out data.")
     if task == "fill-mask" and not knows_forgetting:
-        sentences.append("What it forgot of general text was not measured; `hf-domain report_forgetting` measures it.")
+        sentences.append("Forgetting of general text was not measured; `hf-domain report_forgetting` measures it.")
     if reads_passages(config):
         sentences.append("Without passages of its datastore, the model computes what its encoder alone computes.")
     if config.get("memory_tokenizer", "same") != "same":

@@ -277,8 +277,8 @@ def stop_early(trainer: Trainer, deciding: str, patience: int) -> None:
     args = trainer.args
     if not (args.do_train and args.do_eval):
         raise ValueError(
-            "--early_stopping_patience needs --do_train, --do_eval and validation data, but got "
-            f"do_train={args.do_train}, do_eval={args.do_eval}. Add them, or leave the flag out."
+            "--early_stopping_patience needs --do_train, --do_eval and validation data, but "
+            f"do_train is {args.do_train} and do_eval is {args.do_eval}. Add them, or remove the flag."
         )
     if args.eval_strategy == "no":
         args.eval_strategy = IntervalStrategy.EPOCH

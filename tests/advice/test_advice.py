@@ -21,8 +21,8 @@ from hf_domain.advice.rules import (
     choose_budget,
     choose_plain_rule,
     choose_samples,
-    foretell_fine_tuning,
-    foretell_pretraining,
+    estimate_fine_tuning,
+    estimate_pretraining,
     judge_distance,
 )
 from hf_domain.comparison.costs import time_training
@@ -122,19 +122,19 @@ def test_the_budget_fits_the_time_and_the_corpus():
     large = replace(FACTS, corpus=replace(CORPUS, tokens=10**9))
     assert choose_budget(large, ["fine_tune", "dapt", "varmae"], hours=1) == 26_000_000
     assert choose_budget(FACTS, ["fine_tune", "dapt"], hours=100) == PASSES * CORPUS.tokens
-    assert foretell_pretraining(FACTS, ["fine_tune", "dapt"], 36_000_000) == {"fine_tune": 0, "dapt": pytest.approx(1)}
+    assert estimate_pretraining(FACTS, ["fine_tune", "dapt"], 36_000_000) == {"fine_tune": 0, "dapt": pytest.approx(1)}
 
 
 def test_hours_limit_pretraining_and_fine_tuning():
     # Of one row: 5 seeds x 3 epochs x 100 texts x 20 tokens.
     rows = {"fine_tune": None, "dapt": None, "rada": {"tasks": []}}
-    assert foretell_fine_tuning(FACTS, rows, 100) == {
+    assert estimate_fine_tuning(FACTS, rows, 100) == {
         "fine_tune": pytest.approx(30_000 * 1e-4 / 3600),
         "dapt": pytest.approx(30_000 * 1e-4 / 3600),
         "rada": 0,
     }
     two = {"fine_tune": None, "dapt": None}
-    whole = sum(foretell_fine_tuning(FACTS, two, 1000).values())  # the task has 1,000
+    whole = sum(estimate_fine_tuning(FACTS, two, 1000).values())  # the task has 1,000
     assert choose_samples(FACTS, two, hours=2.1 * whole) == 2000
     assert choose_samples(FACTS, two, hours=1.1 * whole) == 500
     assert choose_samples(FACTS, two, hours=0.01 * whole) == 250

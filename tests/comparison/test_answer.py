@@ -53,7 +53,7 @@ def answer(content, tmp_path):
     return answer
 
 
-def test_a_row_that_is_surely_better_is_recommended(answer):
+def test_a_significantly_better_row_is_recommended(answer):
     report, (_, first, floors, costs, folder, command, models, limit, *_) = answer(varmae=0.85)
     difference = report.decisions["varmae", "dapt"]
     assert len(report.decisions) == 5  # the counterpart of G-MAP and of VarMAE is DAPT, that of DAPT is general text
@@ -70,18 +70,23 @@ def test_a_row_that_is_surely_better_is_recommended(answer):
     assert limit.startswith("This plan shows a true difference of ")
 
 
-def test_dapt_is_recommended_where_nothing_is_surely_better(answer):
+def test_dapt_is_recommended_where_nothing_is_significantly_better(answer):
     report, (_, first, *_) = answer(fine_tune=0.4, dapt=0.75, varmae=0.75, gmap=0.75, control=0.4)
     difference = report.decisions["fine_tune", "dapt"]
     assert first.startswith(f"**Use DAPT: {-difference.mean:+.1f} points (mean of 3 tasks, 95 % interval")
-    assert first.endswith("over fine-tuning only. No other method is surely better than it.**")
+    assert first.endswith("over fine-tuning only. No other method is significantly better.**")
 
 
 def test_where_nothing_decides_it_says_how_many_seeds_would(answer):
     _, (_, first, largest, *_) = answer(seeds=(1, 2), varmae=0.63)
-    assert first == ("**Nothing is decided. Use fine-tuning only: no row is surely better, and it costs the least.**")
+    assert first == (
+        "**Nothing is decided. Use fine-tuning only: no row is significantly better, and it is the cheapest.**"
+    )
     assert " differs most from DAPT: " in largest
-    assert "seeds instead of 2 a true difference of this size would show." in largest or "larger test sets" in largest
+    assert (
+        "seeds instead of 2, the plan could detect a difference of this size." in largest
+        or "larger test sets" in largest
+    )
 
 
 def test_an_unfinished_comparison_says_so_first(answer, tmp_path):

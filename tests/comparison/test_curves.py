@@ -103,11 +103,14 @@ def test_the_text_of_a_task_is_there_for_its_trunk(several, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"budget": {"tokens": []}}, "must hold different numbers above 0, but is []"),
-        ({"budget": {"tokens": [0, 640]}}, "must hold different numbers above 0, but is [0, 640]"),
-        ({"budget": {"tokens": [640, 640]}}, "must hold different numbers above 0, but is [640, 640]"),
+        ({"budget": {"tokens": []}}, "must have different numbers above 0, but is []"),
+        ({"budget": {"tokens": [0, 640]}}, "must have different numbers above 0, but is [0, 640]"),
+        ({"budget": {"tokens": [640, 640]}}, "must have different numbers above 0, but is [640, 640]"),
         ({"methods": {"dapt": {"share": 1.5}}}, "methods: dapt: share must be between 0 and 1, but is 1.5"),
-        ({"pretraining": {"lr_scheduler_type": "linear"}}, "a schedule of its own: leave out lr_scheduler_type"),
+        (
+            {"pretraining": {"lr_scheduler_type": "linear"}},
+            "lr_scheduler_type must be left out, because a list of token budgets has its own",
+        ),
     ],
 )
 def test_what_a_list_of_tokens_cannot_have(several, tmp_path, change, message):

@@ -54,27 +54,27 @@ def test_windows_of_a_question_repeat_it_and_what_they_share(tmp_path):
 def test_seconds_follow_from_the_most_similar_steps(plan, jobs, tmp_path):
     speeds = Speeds(plan, tmp_path / "plan")
     large, small, other = (jobs[name].step for name in ("dapt-pets", "dapt-animals-seed1", "varmae-animals-seed1"))
-    assert speeds.foretell(large) is None
+    assert speeds.estimate(large) is None
     speeds.add_result(small, SECONDS_OF_START + 10, None)
     rate = 10 / speeds.count_work(small)
-    assert speeds.foretell(small) == pytest.approx(SECONDS_OF_START + 10)
-    assert speeds.foretell(large) == pytest.approx(SECONDS_OF_START + rate * 1024)  # as any training
+    assert speeds.estimate(small) == pytest.approx(SECONDS_OF_START + 10)
+    assert speeds.estimate(large) == pytest.approx(SECONDS_OF_START + rate * 1024)  # as any training
     speeds.add_result(other, SECONDS_OF_START + 30, None)
-    assert speeds.foretell(other) == pytest.approx(SECONDS_OF_START + 30)  # as the same row
+    assert speeds.estimate(other) == pytest.approx(SECONDS_OF_START + 30)  # as the same row
     ner = jobs["tapt-animals-seed1"].step
-    assert speeds.foretell(ner) == pytest.approx(SECONDS_OF_START + 20)  # as the same command
-    assert speeds.foretell(jobs["average-pets"].step) == SECONDS_OF_START
+    assert speeds.estimate(ner) == pytest.approx(SECONDS_OF_START + 20)  # as the same command
+    assert speeds.estimate(jobs["average-pets"].step) == SECONDS_OF_START
     speeds.add_result(jobs["average-pets"].step, 2.0, None)
-    assert speeds.foretell(jobs["average-pets"].step) == 2.0
+    assert speeds.estimate(jobs["average-pets"].step) == 2.0
 
 
 def test_a_long_step_is_not_taken_for_the_short_ones_before_it(plan, jobs, tmp_path):
-    """Ten small steps ended first; the mean of their seconds would foretell a tenth of the time."""
+    """Ten small steps ended first; the mean of their seconds would predict a tenth of the time."""
     speeds = Speeds(plan, tmp_path / "plan")
     short = jobs["dapt-pets"].step.change(max_steps=10)
     for _ in range(10):
         speeds.add_result(short, SECONDS_OF_START + 1, None)
-    assert speeds.foretell(short.change(max_steps=10_000)) == pytest.approx(SECONDS_OF_START + 1500, rel=0.01)
+    assert speeds.estimate(short.change(max_steps=10_000)) == pytest.approx(SECONDS_OF_START + 1500, rel=0.01)
 
 
 def set_seconds(output_dir, seconds):

@@ -182,7 +182,7 @@ def test_steps_that_train_or_predict_wait_for_a_gpu(content, tmp_path):
 @pytest.mark.faults
 @pytest.mark.parametrize("killed", ["worker", "comparison"])
 def test_real_steps_on_a_cluster(content, tmp_path, killed):
-    """Masked LM goes on from its last checkpoint where its worker is lost, and no step outlives its comparison."""
+    """Masked LM resumes from its last checkpoint if its worker is lost, and no step outlives its comparison."""
     save_tiny_bert(tmp_path / "encoder", SENTENCES)
     content |= {"methods": {"dapt": {"tasks": ["animals"]}}, "budget": {"tokens": 32_000}, "seeds": [1]}
     path, log = write_plan(content, tmp_path), tmp_path / "log.txt"

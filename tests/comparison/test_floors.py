@@ -14,7 +14,7 @@ TOPICS = {"pets": ["cat", "dog", "hamster"], "cars": ["engine", "wheel", "brake"
 
 @pytest.fixture
 def task(tmp_path):
-    """Texts whose label stands in a rare word; most of the training texts are of pets."""
+    """Texts whose label depends on a rare word; most of the training texts are of pets."""
     rows = [
         {"text": f"we saw some {word} here {number}", "label": label}
         for label, words in TOPICS.items()

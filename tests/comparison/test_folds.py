@@ -120,7 +120,9 @@ def test_a_row_made_of_the_task_is_not_tested_on_its_folds(folded, tmp_path):
     assert {step.method for step in steps if step.task == "entities" and step.kind == "fine_tuning"} == {*plan.methods}
     assert not [step.name for step in steps if step.name in ("tapt-animals", "datastore-animals")]
     folded["methods"] = {"tapt": {"tasks": ["animals"]}, "dapt": None}
-    with pytest.raises(ValueError, match=r"tapt is made of the texts of the task, which folds test all: .* of animals"):
+    with pytest.raises(
+        ValueError, match=r"tapt trains on the texts of the task, but folds test all of them. Remove it from animals"
+    ):
         load_plan(write_plan(folded, tmp_path))
 
 
@@ -163,8 +165,12 @@ def test_steps_of_folds_have_files_and_caches_of_their_own(folded, tmp_path):
     ("folds", "rows", "message"),
     [
         (1, [], "folds must be at least 2, but is 1"),
-        (2.5, [], "folds must be of the type int . None, got 2.5"),
-        (3, [{"text": "rare", "label": "cow"}], "3 folds must have what training and testing need, but .* got cow"),
+        (2.5, [], "folds must be of the type int . None, but is 2.5"),
+        (
+            3,
+            [{"text": "rare", "label": "cow"}],
+            "each of 3 folds must have what .* testing need, but .* but cow does not",
+        ),
     ],
 )
 def test_what_folds_need(folded, tmp_path, folds, rows, message):

@@ -47,32 +47,32 @@ def test_all_problems_of_a_plan_are_reported_at_once(content, tmp_path):
         load_plan(write_plan(content, tmp_path))
     for part in (
         "recipe must be one of fine_tune, control, tapt",
-        "after goes in a circle: b after a after b",
-        "after must be one of the methods, got nobody",
-        "(quote a number): it becomes that of a folder; got ../up",
-        "a plan holds no token",
-        "fine_tune is not pre-trained",
-        "append_passage works for classification, multi_label, regression alone, got parsing",
-        "methods: control: tasks must be among animals, entities, empty, got plants",
-        "control reads no datastore, got datastore {'train_file': 'corpus.txt'}",
-        "it must start either from encoder or after a method, got mine and dapt",
-        "metric of classification must be one of macro_f1, micro_f1, positive_micro_f1, got bleu",
-        "corpus must be one of pets, general, got law",
-        "kind must be one of classification, multi_label, regression, ner, qa, similarity, retrieval, got parsing",
+        "after must not lead in a circle, but b is after a is after b",
+        "after must be one of the methods, but is nobody",
+        "because they name folders, but one is ../up. Rename it",
+        "a plan must not contain a Hub token",
+        "pretraining must be left out, because fine_tune does not pre-train, but is {'learning_rate': 1}",
+        "append_passage needs tasks of the kinds classification, multi_label, regression, but has parsing",
+        "methods: control: tasks must be among animals, entities, empty, but there is plants. Correct",
+        "datastore must be left out, because control reads no passages, but is {'train_file': 'corpus.txt'}",
+        "only one of encoder and after must be set, but they are mine and dapt. Remove one",
+        "metric must be one of macro_f1, micro_f1, positive_micro_f1 for classification, but is bleu",
+        "corpus must be one of pets, general, but is law",
+        "kind must be one of classification, multi_label, regression, ner, qa, similarity, retrieval, but is parsing",
         "there is no file nothing/test.jsonl",
         "there is no file corpus.docx",
         "a corpus must be a file of .txt",
         "general must be one of the corpora",
         "seeds must be different numbers",
-        "budget must be either tokens or minutes",
+        "budget must have either tokens or minutes, but has both",
         "encoder: a model must be a folder or a name on the Hub, but ../encoders/none is neither",
         "methods: far: encoder: there is no folder /far",
         "methods: read: rada needs an encoder with the plan's tokenizer, which cuts the passages, but adalm expands",
         "methods: twice: exbert_adapter must start from a plain encoder, but exbert makes an exBERT. Start",
         "methods: itself: average needs a trained encoder to average with, but fine_tune does not train one. Start",
         "methods: twofold: append_passage appends a passage, so its encoder must not read passages, but rada_mlm does",
-        "a budget of tokens counts full blocks, lines are shorter: drop line_by_line",
-        "a name must be a text of letters, digits, _ and - (quote a number): it becomes that of a folder; got 2010",
+        "a token budget needs packed blocks, but line_by_line is set",
+        "but one is 2010. Rename it, and put a number in quotes",
         "methods: mean: average needs two encoders with the same parameters, but adalm changes them. Start from",
     ):
         assert part in str(error.value)
@@ -97,9 +97,9 @@ def test_unknown_and_missing_fields_of_a_plan(content, tmp_path):
         load_plan(write_plan(content, tmp_path))
     for part in (
         "lacks encoder",
-        "the plan has no seed",
-        "seeds must be of the type list[int], got 'three'",
-        "tasks: animals has no metrics",
+        "the plan has no field seed. Use one of encoder, corpora",
+        "seeds must be of the type list[int], but is 'three'",
+        "tasks: animals has no field metrics",
         "entities lacks folder",
     ):
         assert part in str(error.value)
@@ -114,15 +114,15 @@ def test_unknown_and_missing_fields_of_a_plan(content, tmp_path):
 @pytest.mark.parametrize(
     "section, value, message",
     [
-        ("seeds", 3, "the plan: seeds must be of the type list[int], got 3"),
-        ("seeds", [1, "a"], "the plan: seeds must be of the type list[int], got [1, 'a']"),
-        ("methods", {"dapt": {"tasks": [1]}}, "methods: dapt: tasks must be of the type list[str] | None, got [1]"),
-        ("budget", {"tokens": "1e7"}, "budget: tokens must be of the type int | list[int] | None, got 10000000.0"),
-        ("general", ["general"], r"the plan: general must be of the type str | None, got ['general']"),
+        ("seeds", 3, "the plan: seeds must be of the type list[int], but is 3. Correct it."),
+        ("seeds", [1, "a"], "the plan: seeds must be of the type list[int], but is [1, 'a']"),
+        ("methods", {"dapt": {"tasks": [1]}}, "methods: dapt: tasks must be of the type list[str] | None, but is [1]"),
+        ("budget", {"tokens": "1e7"}, "budget: tokens must be of the type int | list[int] | None, but is 10000000.0"),
+        ("general", ["general"], r"the plan: general must be of the type str | None, but is ['general']"),
         (
             "methods",
             {"dapt": {"tasks": "animals"}},
-            "methods: dapt: tasks must be of the type list[str] | None, got 'animals'",
+            "methods: dapt: tasks must be of the type list[str] | None, but is 'animals'",
         ),
         (
             "corpora",
@@ -157,9 +157,9 @@ def test_tokens_names_and_labels_that_a_plan_cannot_have(content, tmp_path):
     with pytest.raises(ValueError, match="nothing was run") as error:
         load_plan(write_plan(content, tmp_path))
     for part in (
-        "a plan holds no token",
-        "a task and a corpus must have different names, what is made of them is called so; got ['pets']",
-        "tasks: several: a label is a text or a whole number, line 1 of several/train.jsonl has ['b', 'c']",
+        "a plan must not contain a Hub token, because results would publish it. Set HF_TOKEN.",
+        "tasks and corpora must have different names, but share pets. Rename one.",
+        "tasks: several: a label must be text or a whole number, but is ['b', 'c'] in line 1 of several/train.jsonl",
         "tasks: broken: a line must be a JSON object, but line 1 of broken/test.jsonl is none",
     ):
         assert part in str(error.value)
@@ -185,7 +185,7 @@ def test_different_steps_with_one_name_are_refused(content, tmp_path):
     content["tasks"] = {"animals": content["tasks"]["animals"], "half-animals": content["tasks"]["animals"]}
     content["methods"] = {"dapt": None, "dapt-half": {"recipe": "dapt"}}
     plan = load_plan(write_plan(content, tmp_path))
-    with pytest.raises(ValueError, match="two different steps of the plan would be called dapt-half-animals-seed1"):
+    with pytest.raises(ValueError, match="every step must have its own name, but two would be dapt-half-animals-seed1"):
         list_steps(plan, tmp_path / "plan")
 
 
@@ -226,14 +226,14 @@ def test_flags_that_a_comparison_sets_or_would_misread(content, tmp_path):
     with pytest.raises(ValueError, match=r"8 problem.* nothing was run") as error:
         load_plan(write_plan(content, tmp_path))
     for part in (
-        "\n- pretraining: a flag is written with _ and without --, got gradient-accumulation-steps",
-        "pretraining: train_file would be the text of all methods",
-        "\n- fine_tuning: a comparison sets seed itself: leave it out",
-        "\n- vocabulary: a comparison sets counts_file itself",
-        "tasks: animals: fine_tuning: a comparison sets label_column_name itself",
-        "methods: dapt: pretraining: a comparison sets max_steps itself",
-        "methods: dapt: pretraining: a flag is written with _ and without --, got 4",
-        "methods: rada: rada reads a datastore that is built for it",
+        "\n- pretraining: flags must be written with _ and without --, but there is gradient-accumulation-steps",
+        "pretraining: train_file must be set in one method, because here it would replace the text of all",
+        "\n- fine_tuning: seed must be left out, because the comparison sets it.",
+        "\n- vocabulary: counts_file must be left out",
+        "tasks: animals: fine_tuning: label_column_name must be left out",
+        "methods: dapt: pretraining: max_steps must be left out",
+        "methods: dapt: pretraining: flags must be written with _ and without --, but there is 4",
+        "methods: rada: the flag datastore must be left out, because the comparison builds a datastore for rada",
     ):
         assert part in str(error.value)
     assert "methods: whole" not in str(error.value)
@@ -284,12 +284,12 @@ def test_a_passage_is_not_appended_to_a_pair(content, tmp_path):
         file = tmp_path / "animals" / f"{split}.jsonl"
         rows = [json.loads(line) | {"text_pair": "a second text"} for line in file.read_text().splitlines()]
         write_jsonl(file, rows)
-    with pytest.raises(ValueError, match="a passage is appended to one text, animals has the pair text"):
+    with pytest.raises(ValueError, match="a passage can be appended to one text only, but animals has the pair text"):
         load_plan(write_plan(content, tmp_path))
     content["tasks"]["animals"]["options"] = {"text_column_names": "text_pair"}
     assert load_plan(write_plan(content, tmp_path)).tasks["animals"].options
     content["methods"]["fine_tune"] = {"fine_tuning": {"text_column_names": "text"}}
-    with pytest.raises(ValueError, match="fine_tuning: text_column_names is of a task: give it in the options"):
+    with pytest.raises(ValueError, match="fine_tuning: text_column_names must be set in the options"):
         load_plan(write_plan(content, tmp_path))
 
 
@@ -301,11 +301,11 @@ def test_learning_rates_and_counterparts_that_a_plan_cannot_have(content, tmp_pa
     with pytest.raises(ValueError, match=r"5 problem.* nothing was run") as error:
         load_plan(write_plan(content, tmp_path))
     for part in (
-        "learning_rates must be two different ones or more, got [0.0001]",
-        "leave learning_rate out of fine_tuning",
-        "pretraining_seeds must be different numbers, got [1, 1]",
+        "learning_rates must be at least two different numbers, but are [0.0001]",
+        "learning_rate must not be set beside learning_rates",
+        "pretraining_seeds must be different numbers, but are [1, 1]",
         "counterpart must be one of the methods, but is nobody",
-        "pretraining: a comparison sets seed itself",
+        "pretraining: seed must be left out, because the comparison sets it",
     ):
         assert part in str(error.value)
 

@@ -88,16 +88,19 @@ def test_several_tasks_and_corpora_by_their_paths(content, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"corpus": "corpus.txt"}, "corpus is the only one of corpora, but both are given"),
-        ({"task": "animals"}, "task is the only one of tasks, but both are given"),
-        ({"methods": ["dapt", "varmae", "dapt"]}, "methods: dapt occurs twice in the list"),
-        ({"tasks": ["animals", "old/animals"]}, "tasks: animals occurs twice in the list"),
+        ({"corpus": "corpus.txt"}, "corpus must not be set beside corpora, but both are set"),
+        ({"task": "animals"}, "task must not be set beside tasks, but both are set"),
+        ({"methods": ["dapt", "varmae", "dapt"]}, "methods must have different names, but dapt occurs twice"),
+        ({"tasks": ["animals", "old/animals"]}, "tasks must have different names, but animals occurs twice"),
         ({"methods": ["dapt", {"varmae": None}]}, "methods must be a mapping of names with at least one entry"),
         ({"methods": []}, "methods must be a mapping of names with at least one entry"),
         ({"methods": ["dapt", "magic"]}, "methods: magic: recipe must be one of fine_tune, control"),
         ({"tasks": ["nothing"]}, "tasks: nothing: there is no file nothing/train.jsonl"),
-        ({"tasks": ["words"]}, "tasks: words: A task must have the columns of its kind .* has words. Rename"),
-        ({"general": None, "tasks": ["animals"]}, "animals: corpus must be named where a plan has several: pets, gen"),
+        ({"tasks": ["words"]}, "tasks: words: a task must have the columns of its kind .* has words. Rename"),
+        (
+            {"general": None, "tasks": ["animals"]},
+            "animals: corpus must be set, because the plan has several: pets, gen",
+        ),
         ({"corpora": {"pets": "nowhere.txt"}, "general": None}, "corpora: pets: there is no file nowhere.txt"),
     ],
 )

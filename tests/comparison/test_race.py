@@ -154,8 +154,14 @@ def test_a_row_that_failed_holds_nobody_up(race, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"budget": {"tokens": 640}}, "race needs a list of tokens, at which rows can leave, but budget is 640"),
-        ({"learning_rates": [1e-4, 2e-4]}, "race: learning_rates are tried at the largest number of tokens"),
+        (
+            {"budget": {"tokens": 640}},
+            "race needs at least two token budgets, because rows leave between them, but budget is 640",
+        ),
+        (
+            {"learning_rates": [1e-4, 2e-4]},
+            "race cannot be combined with learning_rates, which are chosen at the largest budget",
+        ),
         ({"seeds": [1]}, "race needs two seeds or more, or evaluation: probe, but seeds are [1]"),
     ],
 )

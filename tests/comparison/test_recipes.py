@@ -77,18 +77,22 @@ def test_a_causal_stage_ends_where_the_rate_begins_to_fall(variants, tmp_path):
         (
             ["clm_detour"],
             {"budget": {"minutes": 1}},
-            "clm_detour has two stages that share the tokens: give",
+            "clm_detour needs a budget in tokens, which its two stages share",
         ),
-        ({"dapt": None, "clm_detour": {"after": "dapt"}}, {}, "that no method of the plan made: leave out `after`"),
-        (["clm_detour"], {"pretraining": {"lr_scheduler_type": "cosine"}}, "clm_detour needs a schedule of its own"),
-        (["replay", "dapt"], {"general": None}, "replay is trained on general text: name one of the corpora"),
-        (["domain_words"], {"general": None}, "domain_words is trained on general text: name one of the corpora"),
+        ({"dapt": None, "clm_detour": {"after": "dapt"}}, {}, "that no method of the plan trained. Remove `after`"),
+        (
+            ["clm_detour"],
+            {"pretraining": {"lr_scheduler_type": "cosine"}},
+            "lr_scheduler_type must be left out, because clm_detour has its own",
+        ),
+        (["replay", "dapt"], {"general": None}, "replay needs general text, but `general` is not set"),
+        (["domain_words"], {"general": None}, "domain_words needs general text, but `general` is not set"),
         (
             ["average", "tapt"],
             {},
-            "average needs `after`, the method whose encoder it takes; the default, dapt,",
+            "average needs a method to start from, but the default, dapt, is not in the plan",
         ),
-        (["tapt_after_dapt"], {}, "tapt_after_dapt needs `after`"),
+        (["tapt_after_dapt"], {}, "tapt_after_dapt needs a method to start from, but the default, dapt"),
     ],
 )
 def test_rows_that_a_plan_cannot_have(variants, tmp_path, methods, change, message):

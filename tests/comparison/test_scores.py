@@ -51,7 +51,7 @@ def test_scores_of_tags_are_those_of_seqeval_and_of_tokens():
     assert score_tags(shorter, gold, "entity_f1").compute() == pytest.approx(
         100 * entity_f1_score(gold, [[*tags, "O", "O"] for tags in shorter])
     )
-    with pytest.raises(ValueError, match=r"sentence 0 .* has 5 tags, 6 were predicted"):
+    with pytest.raises(ValueError, match=r"but sentence 0 .* has 5 words and 6 tags"):
         score_tags([["O"] * 6], gold[:1], "entity_f1")
 
 

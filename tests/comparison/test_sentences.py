@@ -91,12 +91,13 @@ def test_what_tasks_of_sentences_cannot_have(content, tmp_path, monkeypatch):
         load_plan(write_plan(content, tmp_path))
     for part in (
         "tasks: pairs: sentence embeddings need sentence-transformers",
-        "tasks: pairs: a similarity scores the encoder as it is, without training examples: leave labels out",
-        "tasks: pairs: a value is a finite number, line 13 of pairs/test.jsonl has high",
-        "tasks: search: a retrieval is tested on the queries of qrels/test.tsv: leave folds out",
-        "tasks: search: race reads validation scores, but there is no file search/qrels/dev.tsv",
-        "methods: rada: rada works for classification, multi_label, regression, ner, qa alone, got retrieval",
-        "methods: append_passage: append_passage works for classification, multi_label, regression alone",
+        "tasks: pairs: labels must be left out, because a similarity task needs no training examples",
+        "tasks: pairs: a value must be a finite number, but is high in line 13 of pairs/test.jsonl",
+        "tasks: search: folds must be left out, because a retrieval task is tested on the queries of qrels/test.tsv",
+        "tasks: search: race needs validation scores, but there is no file search/qrels/dev.tsv",
+        "methods: rada: rada needs tasks of the kinds classification, multi_label, regression, ner, qa, but has "
+        "retrieval",
+        "methods: append_passage: append_passage needs tasks of the kinds classification, multi_label, regression, but",
     ):
         assert part in str(error.value), part
 

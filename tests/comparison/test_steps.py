@@ -297,8 +297,8 @@ def test_what_a_probe_cannot_do(content, tmp_path):
     with pytest.raises(ValueError, match="nothing was run") as error:
         load_plan(write_plan(content, tmp_path))
     for part in (
-        "rada changes fine-tuning, a probe has none",
-        "it answers no questions",
-        "learning_rates are of fine-tuning",
+        "rada must be left out with evaluation: probe, because it changes only fine-tuning",
+        "a probe cannot score question answering",
+        "learning_rates must be left out with evaluation: probe",
     ):
         assert part in str(error.value)

@@ -37,30 +37,70 @@ def test_right_files(tmp_path, kind):
 @pytest.mark.parametrize(
     ("kind", "row", "problem"),
     [
-        ("classification", {"text": "a", "label": 0.5}, "a whole number, line 3 of test.jsonl has 0.5"),
-        ("multi_label", {"text": "a", "label": "cat"}, "a list of texts or of whole numbers, line 3 of test.jsonl has"),
-        ("multi_label", {"text": "a", "label": [["cat"]]}, "a list of texts or of whole numbers, line 3"),
-        ("multi_label", {"text": "a", "label": ["cow"]}, "every label of test.jsonl occurs in train.jsonl; got cow"),
-        ("multi_label", {"text": "a", "label": [1]}, "labels are all texts or all whole numbers, test.jsonl has both"),
-        ("regression", {"text": "a", "score": "high"}, "a value is a finite number, line 3 of test.jsonl has high"),
-        ("regression", {"text": "a", "score": True}, "a value is a finite number, line 3 of test.jsonl has True"),
+        (
+            "classification",
+            {"text": "a", "label": 0.5},
+            "a label must be text or a whole number, but is 0.5 in line 3 of test.jsonl",
+        ),
+        (
+            "multi_label",
+            {"text": "a", "label": "cat"},
+            "a list of texts or of whole numbers, but is cat in line 3 of test.jsonl",
+        ),
+        ("multi_label", {"text": "a", "label": [["cat"]]}, "a list of texts or of whole numbers, but is .* in line 3"),
+        (
+            "multi_label",
+            {"text": "a", "label": ["cow"]},
+            "every label of test.jsonl must occur in train.jsonl, but cow does not",
+        ),
+        ("multi_label", {"text": "a", "label": [1]}, "must be all texts or all whole numbers, but test.jsonl has both"),
+        (
+            "regression",
+            {"text": "a", "score": "high"},
+            "a value must be a finite number, but is high in line 3 of test.jsonl",
+        ),
+        (
+            "regression",
+            {"text": "a", "score": True},
+            "a value must be a finite number, but is True in line 3 of test.jsonl",
+        ),
         ("regression", {"text": "a", "score": None}, "line 3 of test.jsonl lacks score"),
         (
             "regression",
             {"text": "a", "score": float("nan")},
-            "a finite number, line 3 of test.jsonl has nan",
+            "a finite number, but is nan in line 3 of test.jsonl",
         ),
-        ("regression", {"text": "a", "score": 0.5}, "needs two different values, test.jsonl has one alone"),
+        ("regression", {"text": "a", "score": 0.5}, "needs at least two different values, but test.jsonl has only one"),
         ("classification", {"text": "a", "label": None}, "line 3 of test.jsonl lacks label"),
         ("classification", {"text": "a"}, "line 3 of test.jsonl lacks label"),
-        ("classification", {"text": "a", "label": 1}, "labels are all texts or all whole numbers, test.jsonl has both"),
-        ("classification", {"text": "a", "label": "x"}, "label of test.jsonl occurs in train.jsonl; got x"),
-        ("ner", {"tokens": ["a"], "tags": ["B-x"]}, "every label of test.jsonl occurs in train.jsonl; got B-x"),
-        ("ner", {"tokens": ["a"], "tags": [1]}, "tags are texts such as B-gene, one for each token; line 3"),
+        (
+            "classification",
+            {"text": "a", "label": 1},
+            "must be all texts or all whole numbers, but test.jsonl has both",
+        ),
+        (
+            "classification",
+            {"text": "a", "label": "x"},
+            "label of test.jsonl must occur in train.jsonl, but x does not",
+        ),
+        (
+            "ner",
+            {"tokens": ["a"], "tags": ["B-x"]},
+            "every label of test.jsonl must occur in train.jsonl, but B-x does",
+        ),
+        ("ner", {"tokens": ["a"], "tags": [1]}, "tags must be a list of texts such as B-gene, but are .* in line 3"),
         ("ner", {"tokens": ["a"], "tags": ["O", "O"]}, "line 3 of test.jsonl has 2 tags for 1 tokens"),
         ("classification", RIGHT["classification"] | {"note": "x"}, "test.jsonl: .* reading text leaves out note"),
-        ("classification", RIGHT["classification"] | {"text_pair": "x"}, "test.jsonl has the texts text, text_pair"),
-        ("qa", RIGHT["qa"] | {"answers": ["cat"]}, "answers hold a list of texts as in SQuAD, line 3"),
+        (
+            "classification",
+            RIGHT["classification"] | {"text_pair": "x"},
+            "must have the same columns of text, but test.jsonl has text, text_pair",
+        ),
+        (
+            "qa",
+            RIGHT["qa"] | {"answers": ["cat"]},
+            "answers must contain a list of texts as in SQuAD, but are .* in line 3",
+        ),
     ],
 )
 def test_a_wrong_row_after_a_right_one(tmp_path, kind, row, problem):
@@ -101,10 +141,10 @@ def test_a_pair_is_read_whole(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "row", "problem"),
     [
-        ("classification", RIGHT["classification"], "two different labels, train.jsonl has cat alone"),
-        ("ner", {"tokens": ["a"], "tags": ["O"]}, "two different labels, train.jsonl has O alone"),
-        ("qa", RIGHT["qa"] | {"answers": {"text": [], "answer_start": []}}, "with an answer, train.jsonl has none"),
-        ("multi_label", {"text": "a", "label": []}, "training needs a label, train.jsonl has none"),
+        ("classification", RIGHT["classification"], "two different labels, but train.jsonl has only cat"),
+        ("ner", {"tokens": ["a"], "tags": ["O"]}, "two different labels, but train.jsonl has only O"),
+        ("qa", RIGHT["qa"] | {"answers": {"text": [], "answer_start": []}}, "with an answer, but train.jsonl has none"),
+        ("multi_label", {"text": "a", "label": []}, "training needs a label, but train.jsonl has none"),
     ],
 )
 def test_nothing_to_learn(tmp_path, kind, row, problem):

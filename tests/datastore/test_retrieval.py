@@ -89,7 +89,7 @@ def test_passages_inside_a_text_are_itself(datastore, caplog, k):
     expected = [(number, score) for number, score in zip(ids, scores, strict=True) if number not in own][:k]
     assert row["passage_ids"] == [number for number, _ in expected] and len(expected) == k
     assert row["passage_scores"] == pytest.approx([score for _, score in expected])
-    assert 60 in row["passage_ids"] or k < 49  # two words stand in others by chance
+    assert 60 in row["passage_ids"] or k < 49  # two words occur in others by chance
     told = {r.levelname: r.getMessage() for r in caplog.records if r.name.startswith("hf_domain")}
     assert "train: 1 of 2 texts are in the datastore" in told["INFO"]
     assert "test: 1 of 2 texts are in the datastore" in told["WARNING"]

@@ -16,4 +16,6 @@ def test_the_page_shows_the_code_of_the_notebook():
 
 def test_the_page_lists_all_notebooks():
     page = (ROOT / "docs" / "notebooks.md").read_text(encoding="utf-8")
-    assert [file.name for file in (ROOT / "examples" / "notebooks").glob("*.ipynb") if f"`{file.name}`" not in page] == []
+    assert [
+        file.name for file in (ROOT / "examples" / "notebooks").glob("*.ipynb") if f"`{file.name}`" not in page
+    ] == []

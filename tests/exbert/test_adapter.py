@@ -335,11 +335,11 @@ def test_name_of_a_module_is_refused(name):
 def test_wrong_base_is_detected(tmp_path):
     model = make_adapter(make_stock())
     model.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"'model_type': 'bert'.*got .*'model_type': 'roberta'"):
+    with pytest.raises(ValueError, match=r"'model_type': 'bert'.*but is loaded on .*'model_type': 'roberta'"):
         PeftModel.from_pretrained(make_stock("roberta"), tmp_path)
     stock = make_stock()
     stock.resize_token_embeddings(VOCAB_SIZE - 8)
-    with pytest.raises(ValueError, match=r"'vocab_size': 120.*got .*'vocab_size': 112"):
+    with pytest.raises(ValueError, match=r"'vocab_size': 120.*but is loaded on .*'vocab_size': 112"):
         PeftModel.from_pretrained(stock, tmp_path)
 
 
@@ -361,7 +361,7 @@ def test_wrong_configuration(monkeypatch):
     with pytest.raises(ValueError, match="must not be an exBERT"):
         get_peft_model(extended, ExBertAdapterConfig())
     monkeypatch.delattr(BaseTuner, "_remove_adapter_name_from_key")
-    with pytest.raises(ImportError, match=r"needs peft 0.21 or newer, got \d"):
+    with pytest.raises(ImportError, match=r"needs peft 0.21 or newer, but finds \d"):
         ExBertAdapterConfig()
 
 

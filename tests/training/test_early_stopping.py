@@ -45,6 +45,6 @@ def test_evaluates_as_often_as_the_run_asks(run):
 
 def test_needs_an_evaluation(run):
     with pytest.raises(
-        ValueError, match="needs --do_train, --do_eval and validation data, but got do_train=True, do_eval=False"
+        ValueError, match="needs --do_train, --do_eval and validation data, but do_train is True and do_eval is False"
     ):
         run(early_stopping_patience=1, do_eval=False)

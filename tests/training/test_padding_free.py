@@ -171,7 +171,7 @@ def test_the_flag_of_masked_lm(encoder, tmp_path, monkeypatch):
         traces.append([line["loss"] for line in log if "loss" in line])
         assert packed.calls == (4 if more else 0)
     assert len(traces[0]) == 4 and traces[1] == pytest.approx(traces[0], rel=1e-4)
-    with pytest.raises(ValueError, match="--padding_free must be used with --objective mlm"):
+    with pytest.raises(ValueError, match="--padding_free needs --objective mlm"):
         run_script(run_mlm.main, monkeypatch, tmp_path / "clm", **flags, padding_free=True, objective="clm")
 
 

@@ -1,4 +1,4 @@
-"""A probe finds a label that stands in the states of an encoder."""
+"""A probe finds a label in the states of an encoder."""
 
 import json
 

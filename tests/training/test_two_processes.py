@@ -242,7 +242,7 @@ def test_causal_lm(train, make_options):
 
 
 def test_stream(tmp_path, encoder, train):
-    """Each process reads files of its own, of other lengths, and goes on where it stopped."""
+    """Each process reads files of its own, of other lengths, and resumes where it stopped."""
     for name, count in (("a", 90), ("b", 41)):
         (tmp_path / f"{name}.txt").write_text("\n".join(SENTENCES * count), encoding="utf-8")
     options = {"model_name_or_path": encoder, "train_file": tmp_path / "?.txt", "max_seq_length": 16, "max_steps": 12}
