@@ -53,18 +53,14 @@ from hf_domain.comparison.engine import gather_results, run_comparison
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.train_best import train_best
-from hf_domain.recipes import RECIPES
+from hf_domain.recipes import ROWS
 from hf_domain.training.arguments import OneLineParser
 
 
 def main() -> None:
-    rows = "".join(
-        f"  {name:16} {row.title}{f', after {row.after}' if row.after else ''}{row.note and f': {row.note}'}\n"
-        for name, row in RECIPES.items()
-    )
     parser = OneLineParser(
         description=__doc__,
-        epilog=f"rows that `methods` may name:\n{rows}",
+        epilog=ROWS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

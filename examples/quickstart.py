@@ -43,9 +43,9 @@ DATA = Path(__file__).parent / "quickstart_data"
 class Arguments:
     """The encoder, the corpus, the task and the budget."""
 
-    model_name_or_path: str = field(default=str(DATA / "encoder"), metadata={"help": "Encoder to adapt."})
-    corpus: str = field(default=str(DATA / "corpus.txt.gz"), metadata={"help": "Text of the domain."})
-    task: str = field(default=str(DATA / "acl_arc"), metadata={"help": "Folder of a task."})
+    model_name_or_path: str = field(default=str(DATA / "encoder"), metadata={"help": "Encoder. Default: the demo's."})
+    corpus: str = field(default=str(DATA / "corpus.txt.gz"), metadata={"help": "Domain text. Default: the demo's."})
+    task: str = field(default=str(DATA / "acl_arc"), metadata={"help": "Folder of a task. Default: the demo's."})
     output_dir: str = field(default="quickstart", metadata={"help": "Folder for all output."})
     num_tokens: int = field(default=300_000, metadata={"help": "Tokens to pre-train on, for each method."})
     num_train_epochs: int = field(default=2, metadata={"help": "Epochs of fine-tuning."})

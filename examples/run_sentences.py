@@ -2,7 +2,7 @@
 # requires-python = ">=3.11"
 # dependencies = ["hf-domain[sentences]"]
 # ///
-"""Score the sentence embeddings of an encoder, as it is or fine-tuned, on pairs of texts or on a search.
+r"""Score the sentence embeddings of an encoder, as it is or fine-tuned, on pairs of texts or on a search.
 
     python examples/run_sentences.py --model_name_or_path bert-base-uncased \
         --train_file train.jsonl --validation_file validation.jsonl --test_file test.jsonl \

@@ -7,6 +7,7 @@ import argparse
 import ast
 import importlib
 import importlib.util
+import os
 from collections.abc import Iterator
 from copy import copy
 from functools import cache
@@ -32,6 +33,7 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescript
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         says_nothing = action.default is None or action.default is False or action.default == []
+        says_nothing |= os.path.isabs(str(action.default))  # a file of this installation; the help says which
         return action.help if says_nothing else super()._get_help_string(action)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
@@ -84,7 +86,9 @@ def make_parser(script: str, prog: str) -> argparse.ArgumentParser:
     added = [call for call in calls if ast.unparse(call.func).endswith(".add_argument")]
     formatter = argparse.RawDescriptionHelpFormatter if added else HelpFormatter
     description = (ast.get_docstring(source) or "").replace("%", "%%")
-    parser = argparse.ArgumentParser(prog, description=description, formatter_class=formatter)
+    epilogs = [evaluate(each.value, script) for call in calls for each in call.keywords if each.arg == "epilog"]
+    epilog = epilogs[0] if epilogs else None
+    parser = argparse.ArgumentParser(prog, description=description, epilog=epilog, formatter_class=formatter)
     groups: dict[str, Any] = {}
     for call in added:
         names = [evaluate(argument, script) for argument in call.args]

@@ -1,12 +1,14 @@
 """The `hf-domain` command, which runs the scripts of examples/ by name.
 
-It answers `--help`, `--version` and misspelled options from the source of a script, without importing torch and
+It answers `--help`, `--version` and mistakes in flags from the source of a script, without importing torch and
 transformers, which takes seconds.
 """
 
+import argparse
 import ast
 import difflib
 import importlib
+import re
 import signal
 import sys
 import textwrap
@@ -84,8 +86,8 @@ def find_flags(script: str) -> dict[str, str]:
 
 
 def check_flags(script: str, arguments: list[str]) -> None:
-    """Raise a ValueError for an unknown flag, or for a value that is not a number where the flag needs one."""
-    types = {"help": "", **find_flags(script)}
+    """Raise a ValueError for a flag that is unknown or missing, or has a value that is no number or no choice of it."""
+    types, given = {"help": "", **find_flags(script)}, dict[str, str]()
     for argument, following in zip_longest(arguments, arguments[1:], fillvalue="--"):
         name, sign, value = argument.removeprefix("--").partition("=")
         name = name.replace("-", "_")
@@ -100,6 +102,33 @@ def check_flags(script: str, arguments: list[str]) -> None:
                 number(value)
             except ValueError:
                 raise ValueError(f"--{name} must be {needed}, but is {value}") from None
+        if argument.startswith("--"):
+            given[name] = value
+    for action in make_parser(script, "")._actions:
+        check_choice(action, given)
+    if not {"help"} & given.keys() and "-h" not in arguments:
+        check_required(script, arguments, given)
+
+
+def check_choice(action: argparse.Action, given: dict[str, str]) -> None:
+    """Raise a ValueError unless the given value of a flag is one of its choices."""
+    value, choices = given.get(action.dest, "--"), [str(choice) for choice in action.choices or ()]
+    if choices and not value.startswith("--") and value not in choices:
+        raise ValueError(f"--{action.dest} must be one of {', '.join(choices)}, but is {value}. Use one of them.")
+
+
+def check_required(script: str, arguments: list[str], given: dict[str, str]) -> None:
+    """Raise a ValueError unless all required flags are given; a file of options may have them."""
+    if arguments and arguments[0].endswith((".json", ".yaml", ".yml")):
+        return
+    actions = [action for action in make_parser(script, "")._actions if action.required]
+    missing = [f"--{action.dest}" for action in actions if action.option_strings and action.dest not in given]
+    if all(argument.startswith("--") for argument in arguments):
+        missing += [action.dest for action in actions if not action.option_strings]
+    if missing:
+        raise ValueError(
+            f"the command needs {' and '.join(missing)}, which is missing. Add it; --help lists the flags."
+        )
 
 
 def main(is_checked: bool = False) -> None:
@@ -141,10 +170,17 @@ def run(name: str, is_checked: bool) -> None:
     if not is_checked:
         check_flags(find_module(name), sys.argv[1:])
     if {"-h", "--help"} & {*sys.argv[1:]}:
-        sys.stdout.write(make_parser(find_module(name), sys.argv[0]).format_help())
+        sys.stdout.write(name_commands(make_parser(find_module(name), sys.argv[0]).format_help()))
         return
     register_classes()
     import_command(name).main()
+
+
+def name_commands(text: str) -> str:
+    """Replace the scripts of a help text by the commands that run them: an installed package has no folder examples."""
+    names = {script: name for name, (script, _) in COMMANDS.items()}
+    pattern = rf"(?:python examples/)?\b({'|'.join(names)})\.py\b"
+    return re.sub(pattern, lambda found: f"hf-domain {names[found[1]]}", text)
 
 
 def describe_mistake(error: Exception) -> str | None:

@@ -192,6 +192,13 @@ RECIPES = {
 }
 
 
+ROWS = "rows that `methods` may name:\n" + "".join(
+    f"  {name:16} {row.title}{f', after {row.after}' if row.after else ''}{row.note and f'. {row.note}'}\n"
+    for name, row in RECIPES.items()
+)
+"""Shown by `hf-domain compare --help`."""
+
+
 def check_start(name: str, earlier: Sequence[str]) -> list[str]:
     """Return why a recipe cannot start from an encoder that another recipe made; empty if it can.
 

@@ -4,11 +4,14 @@ import argparse
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from hf_domain import command_line
 from hf_domain.command_help import make_parser
 from hf_domain.command_line import COMMANDS, find_module, import_command
+from hf_domain.recipes import RECIPES
 from hf_domain.training import arguments
 
 PROGRAM = """
@@ -35,6 +38,24 @@ def test_help_takes_less_than_a_second():
     assert not found["slow"]
 
 
+def ask_for_help(name, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["hf-domain", name, "--help"])
+    command_line.main()
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_shows_commands_that_an_installed_package_has(name, monkeypatch, capsys):
+    said = ask_for_help(name, monkeypatch, capsys)
+    assert f"\n    hf-domain {name}" in said
+    assert ".py" not in said and "examples/" not in said and str(Path(command_line.__file__).parents[1]) not in said
+
+
+def test_help_of_a_comparison_lists_its_rows(monkeypatch, capsys):
+    said = ask_for_help("compare", monkeypatch, capsys)
+    assert all(f"\n  {name:16} {row.title}" in said for name, row in RECIPES.items())
+
+
 class Caught(Exception):
     """A parser, before it parses."""
 
@@ -58,6 +79,7 @@ def test_help_is_that_of_the_script(name, monkeypatch):
         assert (found[option].help, found[option].required) == (action.help, action.required), option
         if isinstance(action.choices, tuple):  # those of transformers' types are no tuples
             assert [*found[option].choices] == [*action.choices], option
+    assert fast.epilog == own.epilog
     assert fast.format_usage().count("|") == own.format_usage().count("|")
 
 

@@ -12,7 +12,7 @@ from hf_domain.files import read_json
 def run(monkeypatch, function):
     """Run a command whose work is this function."""
     monkeypatch.setattr(command_line, "import_command", lambda name: SimpleNamespace(main=function))
-    monkeypatch.setattr(sys, "argv", ["hf-domain", "predict"])
+    monkeypatch.setattr(sys, "argv", ["hf-domain", "predict", "model", "texts.txt"])
     command_line.main()
 
 

@@ -201,6 +201,11 @@ def run_command(*arguments):
         (["--version"], "hf-domain "),
         (["mlm", "--learning_rat", "1e-4"], "did you mean --learning_rate"),
         (["mlm", "--learning_rate", "high"], "must be a number, but is high"),
+        (["mlm"], "the command needs --model_name_or_path, which is missing. Add it"),
+        (["mlm", "--method", "foo"], "--method must be one of dapt, lora, varmae"),
+        (["mlm", "--objective=foo"], "--objective must be one of mlm, clm, but is foo. Use one of them."),
+        (["export", "--head", "foo"], "--head must be one of"),
+        (["compare", "--dry_run"], "the command needs plan"),
         (["compare", "plan.yaml", "--dry_runn"], "did you mean --dry_run"),
     ],
 )

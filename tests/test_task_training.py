@@ -174,7 +174,7 @@ def test_a_call_that_was_refused_can_be_corrected(encoder, tmp_path):
     with pytest.raises(TypeError, match="item 0 is 7"):
         call([7])
     tagged = [{"tokens": ["cell"], "tags": ["B-x"]}, {"tokens": ["gene"], "tags": ["O"]}] * 10
-    with pytest.raises(ValueError, match="has no class_weights"):
+    with pytest.raises(ValueError, match="class_weights must be left out"):
         call(tagged, class_weights="balanced")
     assert call(rows).metrics["train_samples"] == 32
     with pytest.raises(FileExistsError, match=r"must be a folder without a model, but .* has README.md"):

@@ -241,7 +241,7 @@ def predict_power(plan: Plan) -> str:
     seeds = None if plan.evaluation == "probe" else len(plan.seeds)
     points = find_visible_difference(sizes, seeds, pretrained, comparisons, rows=max(2, len(plan.methods)))
     if points is None:
-        return "This plan can test no difference: it has one seed. Take at least three."
+        return "This plan can test no difference, because it has one seed. Use at least three."
     return (
         f"This plan can see differences of about {points:.1f} points between two rows (in 9 of 10 simulated "
         f"comparisons, p < 0.05 corrected for {comparisons}). More seeds, tasks and test examples see smaller ones."

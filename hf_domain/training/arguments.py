@@ -6,7 +6,6 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, Literal, NoReturn, get_origin
 from safetensors import SafetensorError, safe_open
 from transformers import HfArgumentParser, TrainingArguments
 
+from hf_domain.command_help import HelpFormatter
 from hf_domain.methods import METHODS, PLAIN, TASK_METHODS
 from hf_domain.publishing import is_hub_id
 from hf_domain.training.settings import read_settings
@@ -396,30 +396,6 @@ def _write(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Keeps the line breaks of the description, and leaves out what a reader does not need.
-
-    That is the usage of a hundred flags, which hides the description; defaults that mean nothing is set; and the second
-    spelling of every flag, with dashes.
-    """
-
-    def _format_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None) -> str:
-        required = [action for action in actions if action.required]
-        rest = " [options]\n       %(prog)s options.yaml [options]"
-        line = super()._format_usage(usage, required, groups, prefix).rstrip()
-        return f"{line}{rest % {'prog': self._prog}}\n\n"
-
-    def _get_help_string(self, action: argparse.Action) -> str | None:
-        says_nothing = action.default is None or action.default is False or action.default == []
-        return action.help if says_nothing else super()._get_help_string(action)
-
-    def _format_action_invocation(self, action: argparse.Action) -> str:
-        names = [name for name in action.option_strings if "-" not in name.strip("-")]
-        shown = copy(action)
-        shown.option_strings = names or action.option_strings
-        return super()._format_action_invocation(shown)
-
-
 def parse_arguments(*classes: Any, description: str | None = None) -> tuple[Any, ...]:
     """Return one instance of each class, filled from the command line.
 
@@ -432,7 +408,7 @@ def parse_arguments(*classes: Any, description: str | None = None) -> tuple[Any,
         ValueError: The file cannot be read.
         SystemExit: An argument is unknown, missing or out of range.
     """
-    parser = ScriptParser(classes, description=description, formatter_class=_HelpFormatter)
+    parser = ScriptParser(classes, description=description, formatter_class=HelpFormatter)
     arguments = sys.argv[1:]
     if arguments and arguments[0].endswith((".json", ".yaml", ".yml")):
         parser.source = arguments[0]

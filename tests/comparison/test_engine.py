@@ -54,7 +54,8 @@ def test_steps_at_once_make_the_same_report(plan, tmp_path):
     assert 2 <= most <= 4
     for folder in ("one", "many"):
         write_report(tmp_path / folder)
-    assert (tmp_path / "one" / "report.md").read_text() == (tmp_path / "many" / "report.md").read_text()
+    many = (tmp_path / "many" / "report.md").read_text()
+    assert (tmp_path / "one" / "report.md").read_text() == many.replace("many/steps", "one/steps")
     with pytest.raises(ValueError, match="at least 1, but is 0"):
         run_comparison(plan, tmp_path / "many", pretend, num_processes=0)
 

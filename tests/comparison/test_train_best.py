@@ -63,7 +63,7 @@ def compared(content, tmp_path, ran, monkeypatch):
 
 
 def read_lines(*files):
-    return [line for file in files for line in Path(file).read_text().splitlines()]
+    return [line.strip() for file in files for line in Path(file).read_text().splitlines()]
 
 
 def test_trains_the_recommended_row_on_all_labels_as_its_runs_chose(compared, ran, tmp_path):

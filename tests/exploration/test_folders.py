@@ -84,7 +84,7 @@ def test_comparison_of_an_earlier_version_shows_its_report(comparison, caplog):
     file.write_text(json.dumps(plan))
     found = open_folder(str(comparison))
     assert found.report.is_file() and not found.encoders and not found.fine_tuned and not found.tokenizers
-    assert "names no steps: the page shows the report alone" in caplog.text
+    assert "so the page shows only the report" in caplog.text
 
 
 def test_comparison_whose_encoder_is_elsewhere(comparison, caplog):
