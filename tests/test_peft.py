@@ -224,7 +224,7 @@ def test_memory_reads_a_text_without_its_added_tokens():
 
 def test_vocabulary_of_an_exbert_never_shrinks():
     model = make_model("ExBert")
-    with pytest.raises(ValueError, match="at least its 130 entries, but gets 120"):
+    with pytest.raises(ValueError, match="must be at least 130, but would be 120"):
         model.resize_token_embeddings(VOCAB_SIZE)
     model.resize_token_embeddings(131, pad_to_multiple_of=8)
     assert model.config.vocab_size == 136

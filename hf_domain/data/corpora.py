@@ -28,7 +28,8 @@ from hf_domain.data.text_columns import find_document_columns
 
 logger = logging.getLogger(__name__)
 
-SAMPLE, MOST_UNKNOWN = 500, 0.05  # our choices
+# Our choices. A stream tokenizes its sample again in training, so it is smaller.
+SAMPLE, SAMPLE_OF_STREAM, MOST_UNKNOWN = 500, 50, 0.05
 DOCUMENTS_PER_BATCH = 1000  # the default of `Dataset.map`: the documents that are packed together
 BATCHES_PER_TASK = 4  # batches that workers tokenize between two writes
 
@@ -225,17 +226,18 @@ def check_known(examples: Any, tokenizer: PreTrainedTokenizerBase, split: str) -
     Args:
         examples: With `input_ids`.
     """
-    if measure_unknown(examples, tokenizer) == 1:
+    share = measure_unknown(examples, tokenizer)
+    if share == 1:
         raise ValueError(
             f"the tokenizer must know the text, but every token of {split} is {tokenizer.unk_token}. Use an encoder "
             "for the language and the script of the text."
         )
-    warn_of_unknown(examples, tokenizer, split)
+    warn_of_unknown(share, tokenizer, split)
 
 
-def warn_of_unknown(examples: Any, tokenizer: PreTrainedTokenizerBase, split: str) -> None:
-    """Warn if many tokens of a split are unknown."""
-    if (share := measure_unknown(examples, tokenizer)) > MOST_UNKNOWN:
+def warn_of_unknown(share: float, tokenizer: PreTrainedTokenizerBase, split: str) -> None:
+    """Warn if this share of the tokens of a split, which are unknown, is large."""
+    if share > MOST_UNKNOWN:
         logger.warning(
             f"{share:.0%} of the tokens of {split} are {tokenizer.unk_token}: the tokenizer does not know these words. "
             "Use an encoder for the language and the script of the text."
@@ -251,7 +253,8 @@ def measure_unknown(examples: Any, tokenizer: PreTrainedTokenizerBase) -> float:
     unknown, special = tokenizer.unk_token_id, {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
     if isinstance(examples, Dataset):
         examples = examples.select_columns("input_ids").select(range(0, len(examples), len(examples) // SAMPLE + 1))
-    tokens = [token for row in islice(examples, SAMPLE) for token in row["input_ids"] if token not in special]
+    rows = islice(examples, SAMPLE if isinstance(examples, Dataset) else SAMPLE_OF_STREAM)
+    tokens = [token for row in rows for token in row["input_ids"] if token not in special]
     return tokens.count(unknown) / len(tokens) if tokens else 0.0
 
 

@@ -9,7 +9,7 @@ from datasets import Dataset, DatasetDict, load_dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 
-from hf_domain.data.corpora import warn_of_unknown
+from hf_domain.data.corpora import measure_unknown, warn_of_unknown
 from hf_domain.data.file_loading import check_held_out, load_files, locate_row
 from hf_domain.data.labels import Locate, name_example
 from hf_domain.data.text_columns import check_texts, find_text_columns, list_text_columns, warn_of_shared_rows
@@ -52,7 +52,8 @@ class FineTuner(Trainer):
             )
         super().__init__(model, args, **options)
         tokenizer: Any = self.processing_class
-        warn_of_unknown(self.train_dataset, tokenizer, "train")
+        if self.train_dataset is not None:
+            warn_of_unknown(measure_unknown(self.train_dataset, tokenizer), tokenizer, "train")
 
     def train(self, *args, **kwargs) -> Any:
         """Start the head if the checkpoint has no weights for it, then train."""

@@ -211,7 +211,7 @@ def test_analyzer_fits_the_language(tmp_path, tokenizer, caplog):
     assert datastore.manifest.analyzer == "cjk" and find(datastore, "采用合同") == [0, 1]
     korean, german = ["계약은 서면으로 한다", "한국어"], ["Der Vertrag bedarf der Schriftform", "合同"]
     assert build(tmp_path / "korean", tokenizer, korean).manifest.analyzer == "cjk"
-    assert build(tmp_path / "german", tokenizer, german).manifest.analyzer == "english"
+    assert build(tmp_path / "german", tokenizer, german).manifest.analyzer == "standard"
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
     assert build(tmp_path / "asked", tokenizer, chinese, analyzer="english").manifest.analyzer == "english"
     assert "Use cjk" in caplog.text

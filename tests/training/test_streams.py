@@ -58,7 +58,8 @@ def test_resumed_run_reads_on_where_it_stopped(run, tmp_path, monkeypatch):
     for step in (10, 20):
         counted.clear()
         assert run(f"from-{step}", resume_from_checkpoint=tmp_path / "whole" / f"checkpoint-{step}") == whole
-    assert sum(counted) < sum(SIZES), "Trainer would read two passes"
+    # A batch for the check of the words, and what is left; skipping from the start would read two passes.
+    assert sum(counted) < 1.5 * sum(SIZES)
 
 
 def test_resumed_mix_of_two_streams(run, tmp_path):
