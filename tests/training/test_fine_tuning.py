@@ -65,7 +65,7 @@ def test_top_layers_of_any_model(model_args, model_type):
     below = (f"{prefix}embeddings.", f"{prefix}encoder.layer.0.", f"{prefix}encoder.layer.1.")
     assert frozen == {name for name, _ in model.named_parameters() if name.startswith(below)}
     model_args.train_top_layers = 5
-    with pytest.raises(ValueError, match="between 1 and 4, .* but is 5"):
+    with pytest.raises(ValueError, match=r"between 1 and 4, .* but is 5"):
         load_task_model(AutoModelForSequenceClassification, model_args, tokenizer)
     model_args.train_top_layers = None
     model = load_task_model(AutoModelForSequenceClassification, model_args, tokenizer)
