@@ -243,8 +243,8 @@ def make_markdown(report: Report, tables: dict[str, pd.DataFrame], pictures: lis
     parts.insert(-len(tables) + 1, explain(report))
     parts += [f"![{CAPTIONS[Path(name).stem]}]({name})" for name in pictures]
     if report.failed:
-        lines = [f"- {name}: {escape_cell(error)}" for name, error in report.failed.items()]
-        parts.append("## Runs that failed\n\n" + "\n".join(lines))
+        failures = [f"- {name}: {escape_cell(error)}" for name, error in report.failed.items()]
+        parts.append("## Runs that failed\n\n" + "\n".join(failures))
     return "\n\n".join(parts) + "\n"
 
 
