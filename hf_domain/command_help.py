@@ -186,9 +186,8 @@ def find_type(module: str, name: str) -> str | None:
 def find_origin(source: ast.Module, name: str) -> str | None:
     """Return our module that a module imports a name from."""
     for node in source.body:
-        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("hf_domain"):
-            if name in [alias.name for alias in node.names]:
-                return node.module
+        if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names]:
+            return node.module if str(node.module).startswith("hf_domain") else None
     return None
 
 

@@ -147,6 +147,12 @@ def test_errors_say_what_to_do():
     ]
 
 
+def test_a_shell_understands_each_hint_to_install():
+    """zsh refuses brackets without quotes."""
+    bare = re.compile(r"pip install hf-domain\[")
+    assert not [module for module, file in MODULES.items() if bare.search(file.read_text())]
+
+
 # Outside of the two tables, the name of a method stands only where a fifth method needs no name: where a model, an
 # adapter or an algorithm registers its own, where a public function states its choices or its default, in the rule that
 # recommends the method, and in the demo. Everything else asks the tables.

@@ -63,7 +63,7 @@ def connect(engine: str, client: Any = None) -> Any:
         package = importlib.import_module(PACKAGES[engine])
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"searching {engine} needs its client, which is not installed. Run pip install hf-domain[{engine}]."
+            f'searching {engine} needs its client, which is not installed. Run pip install "hf-domain[{engine}]".'
         ) from error
     names = ("url", "api_key", "username", "password", "bearer_token", "ca_certs")
     given = {name: os.environ.get(f"{engine}_{name}".upper()) for name in names}
