@@ -757,7 +757,7 @@ OTHERS = [
         {"train_file": "corpus.jsonl", "id_column_name": "key"},
         {"corpus.jsonl": '{"text": "a b", "key": "1"}\n{"text": "c d", "key": "1"}\n'},
         harmless="parts of one document have its id, and are deleted together",
-        then=left("datastore.json", passages=2),
+        then=left("datastore.json", num_passages=2),
     ),
     build(
         "manifest is broken",
@@ -922,7 +922,7 @@ PLANS = [
     plan("budget of True", ("budget", "True"), budget={"tokens": True}),
     plan("negative budget", ("budget", "-5"), budget={"tokens": -5}),
     plan("no budget", ("budget", "0"), budget={"tokens": 0}),
-    plan("race over one budget", ("race", "list of tokens", "512"), race=True),
+    plan("race over one budget", ("race", "two token budgets", "512"), race=True),
     plan("race of one seed", ("race", "two seeds", "[1]"), race=True, seeds=[1], budget={"tokens": [512, 5120]}),
     plan("race that is a word", ("race", "fast"), race="fast"),
     plan("two budgets", ("budget", "minutes"), budget={"tokens": 5, "minutes": 1}),
