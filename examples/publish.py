@@ -53,7 +53,8 @@ def main() -> None:
     given = [name for name in ("method", "corpus", "task") if getattr(args, name) is not None]
     if given not in (["task"], ["method", "corpus"]):
         raise ValueError(
-            f"publish needs --method and --corpus, or --task, but has {' and '.join(given) or 'none'}. Add them."
+            f"publish needs --method and --corpus, or --task alone, but has {' and '.join(given) or 'none'}. Name "
+            "either an encoder by the first two, or a fine-tuned model by its task."
         )
     folder = make_publication(
         Path(args.comparison),
