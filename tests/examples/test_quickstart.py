@@ -121,9 +121,7 @@ def test_from_corpus_to_hub_folder(monkeypatch, inputs, capfd):
     assert "'label': " in card and str(inputs) not in card
     with pytest.raises(ValueError, match="--task must be a task whose best fine-tuned model was kept, task, but is x"):
         run_publish(monkeypatch, **{**fine_tuned, "task": "x"})
-    with pytest.raises(
-        ValueError, match="or --task alone, but has method and corpus and task"
-    ):
+    with pytest.raises(ValueError, match="or --task alone, but has method and corpus and task"):
         run_publish(monkeypatch, **{**options, "task": "task"})
 
     # A table of runs that did not learn is never shown without saying so.

@@ -122,9 +122,7 @@ def test_full_disk_ends_every_command_in_one_line(monkeypatch):
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr(search_datastore, "main", fail)
-    monkeypatch.setattr(
-        sys, "argv", ["hf-domain", "search_datastore", "--datastore_dir", "store", "--text", "a"]
-    )
+    monkeypatch.setattr(sys, "argv", ["hf-domain", "search_datastore", "--datastore_dir", "store", "--text", "a"])
     with pytest.raises(SystemExit, match="error: a file needs room on the disk"):
         command_line.main()
 
