@@ -136,6 +136,7 @@ class ElasticsearchIndex:
     Args:
         manifest: Of the datastore that `build_index` indexed there.
         analyzer: The analyzer it was indexed with.
+        is_known: Whether the server answered before: it is then waited for if it is down.
 
     Raises:
         FileNotFoundError: The server has no such index.
@@ -144,11 +145,11 @@ class ElasticsearchIndex:
         ValueError: The server has another kind or version, or the index is incomplete.
     """
 
-    def __init__(self, manifest: Manifest, analyzer: Analyzer, client: Any):
+    def __init__(self, manifest: Manifest, analyzer: Analyzer, client: Any, is_known: bool = False):
         self.client, self.analyzer = client, analyzer
         self.name = name_index(manifest, analyzer)
         with _tell_failures(self.name):
-            _check_server(client, manifest.engine)
+            _check_server(client, manifest.engine, is_known)
             meta = _ask(lambda: _read_meta(client, self.name))
         if not meta["complete"] or meta["fingerprint"] != manifest.fingerprint:
             raise ValueError(
@@ -256,8 +257,8 @@ def _open_index(client: Any, name: str, manifest: Manifest, analyzer: Analyzer) 
     return meta
 
 
-def _check_server(client: Any, engine: str) -> None:
-    version = _ask(client.info, is_known=False)["version"]
+def _check_server(client: Any, engine: str, is_known: bool = False) -> None:
+    version = _ask(client.info, is_known)["version"]
     found = version.get("distribution", "elasticsearch")
     if found != engine:
         raise ValueError(

@@ -71,6 +71,8 @@ class Datastore:
         self.manifest = manifest
         self.analyzer = analyzer
         self.client = client
+        # A copy for another process: the server answered the first one, so that it is waited for if it is down.
+        self.is_copy = False
 
     @classmethod
     def load(
@@ -123,6 +125,7 @@ class Datastore:
         manifest = read_manifest(Path(state["folder"]))
         analyzer, client = Analyzer(state["analyzer"]), state["client"]
         self.__init__(Path(state["folder"]), manifest, analyzer, client)  # type: ignore[misc]
+        self.is_copy = True
         if (self.analyzer.fingerprint, self.fingerprint) != (manifest.analyzer_fingerprint, state["fingerprint"]):
             raise ValueError(f"a datastore must not change while it is searched, but {self.folder} did. Start again.")
 
@@ -164,7 +167,7 @@ class Datastore:
     def index(self) -> Any:
         """The index, opened on first use."""
         if self.manifest.engine != "tantivy":
-            return ElasticsearchIndex(self.manifest, self.analyzer, self.connection)
+            return ElasticsearchIndex(self.manifest, self.analyzer, self.connection, self.is_copy)
         if self.manifest.index is None:
             raise ValueError(
                 f"{self.folder} must have an index, but has none: its build was interrupted. Build it again."
