@@ -54,7 +54,8 @@ test-controls: install  ## whether AdaLM, exBERT, RADA and G-MAP learn what they
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/controls -m controls -n $(PROCESSES)
 
 test-distributed: install  ## every method by two processes, against one, and work on a corpus by a cluster; make test takes a sample
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/training/test_two_processes.py tests/training/test_restarts.py tests/test_clusters.py $(SPREAD) -m distributed
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/training/test_two_processes.py tests/training/test_restarts.py \
+		tests/test_clusters.py tests/examples/test_run_mlm.py $(SPREAD) -m distributed
 
 test-notebooks: install  ## the notebooks of examples/notebooks on little data: some minutes
 	$(BIN)/pip install --quiet --constraint constraints.txt ipykernel nbclient

@@ -217,3 +217,28 @@ def test_real_steps_on_a_cluster(content, tmp_path, killed):
     loss = local["dapt-pets-on-pets"].masked_lm_loss
     assert remote["dapt-pets-on-pets"].masked_lm_loss == pytest.approx(loss, rel=1e-2)
     assert read_json(get_result(output_dir, "dapt-pets"))["tokens"] == local["dapt-pets"].tokens
+
+
+@pytest.mark.faults
+def test_real_steps_are_equal_on_both_clusters(content, tmp_path):
+    """Two workers of the comparison's own, and two that a scheduler of its own has as processes."""
+    save_tiny_bert(tmp_path / "encoder", SENTENCES)
+    content |= {"methods": {"dapt": None, "fine_tune": None}, "budget": {"tokens": 2000}, "seeds": [1]}
+    command = [sys.executable, "-m", "hf_domain.examples.compare", str(write_plan(content, tmp_path))]
+
+    def run(name, *options):
+        output_dir = tmp_path / name
+        done = subprocess.run([*command, "--output_dir", output_dir, *options], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return read_results(output_dir)
+
+    local = run("local", "--num_processes", "2")
+    with start_cluster(tmp_path) as (file, _):
+        remote = run("remote", "--dask_scheduler", file)
+    assert {result.step.kind for result in local.values()} == {"pretraining", "evaluation", "fine_tuning"}
+    assert local.keys() == remote.keys()
+    for name, one in local.items():
+        other = remote[name]
+        assert one.is_done and other.is_done, (one.error, other.error)
+        assert one.masked_lm_loss == other.masked_lm_loss
+        assert (one.score, one.predictions) == (other.score, other.predictions)

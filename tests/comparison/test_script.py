@@ -25,7 +25,8 @@ def run_compare(path):
     compare_script.main()
 
 
-@pytest.mark.parametrize("methods", [FEW, pytest.param(MANY, marks=pytest.mark.faults)], ids=["few", "many"])
+@pytest.mark.faults
+@pytest.mark.parametrize("methods", [FEW, MANY], ids=["few", "many"])
 def test_script_is_killed_and_continues(content, tmp_path, monkeypatch, capsys, methods):
     save_tiny_bert(tmp_path / "encoder", SENTENCES)
     content["methods"] = dict(methods)

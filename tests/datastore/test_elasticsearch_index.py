@@ -175,9 +175,9 @@ def test_several_shards_find_what_one_index_finds(tmp_path, tokenizer, engine, m
     """The same passages and scores, also with some of the terms: each shard alone has other frequencies."""
     random.seed(0)
     words, weights = [f"w{number}" for number in range(400)], [1 / (number + 1) for number in range(400)]
-    texts = [" ".join(random.choices(words, weights, k=random.randint(5, 25))) for _ in range(1500)]
-    queries = [" ".join(random.choices(words, weights, k=40)) for _ in range(150)] + ["", "w1 w1 unknown", "unknown"]
-    monkeypatch.setattr(elasticsearch_index, "CHECKPOINT", 1000)
+    texts = [" ".join(random.choices(words, weights, k=random.randint(5, 25))) for _ in range(600)]
+    queries = [" ".join(random.choices(words, weights, k=40)) for _ in range(40)] + ["", "w1 w1 unknown", "unknown"]
+    monkeypatch.setattr(elasticsearch_index, "CHECKPOINT", 400)
     here = build(tmp_path / "here", tokenizer, "tantivy", texts, analyzer="standard")
     found = {}
     for shards in (1, 3):

@@ -404,6 +404,7 @@ def test_bfloat16(run):
     assert run(bf16=True)["train_loss"] > 0
 
 
+@pytest.mark.distributed
 def test_torchrun(tmp_path, encoder, corpus):
     """Other methods: tests/training/test_two_processes.py."""
     options = {"model_name_or_path": encoder, "train_file": corpus, "output_dir": tmp_path / "output", "max_steps": 3}

@@ -514,6 +514,7 @@ def test_place_of_a_memory_with_its_own_tokenizer():
     torch.testing.assert_close(places[1, 3:], torch.tensor([1.0, 2.5, 4.0]))
 
 
+@pytest.mark.compiled
 def test_compiled_gate():
     batch = make_batch(masked=False)
     nothing = torch.zeros_like(batch["input_ids"])

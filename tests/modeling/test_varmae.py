@@ -284,6 +284,7 @@ def test_frozen_encoder_runs_without_graph_and_with_its_own_dropout():
 # ----------------------------------------------------------- 6-8, 10: padding, evaluation, compilation
 
 
+@pytest.mark.compiled
 def test_compiled_objective():
     model = make_varmae(dropout=0.0).eval()
     batch = make_batch()

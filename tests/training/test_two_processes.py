@@ -120,7 +120,7 @@ def list_options(tmp_path, encoder, method):
     return 2 if method == "rada" else 8, options
 
 
-@sample("varmae", "rada")
+@sample("varmae")
 def test_pretraining(method, train, make_options):
     size, options = make_options(method)
     one, two = (train(run_mlm, processes, size, **options) for processes in (1, 2))
@@ -197,21 +197,21 @@ def fine_tune(tmp_path, encoder, train, make_options):
 LABELED = [{"text": text, "label": str(number % 3)} for number, text in enumerate(SENTENCES * 4)]
 
 
-@sample("plain", "rada", all_names=["plain", "exbert", "gmap", "rada"])
+@sample("rada", all_names=["plain", "exbert", "gmap", "rada"])
 def test_classification(method, fine_tune):
     one, two = fine_tune(run_classification, method, LABELED)
     check_equal(one, two, 4)
     assert (two / "predict_results.txt").read_text() == (one / "predict_results.txt").read_text()
 
 
-@sample("plain", all_names=["plain", "exbert", "gmap", "rada"])
+@sample(all_names=["plain", "exbert", "gmap", "rada"])
 def test_sharded_classification(method, fine_tune):
     one, two = fine_tune(run_classification, method, LABELED, variables=read_sharding())
     check_equal(one, two, 4)
     assert (two / "predict_results.txt").read_text() == (one / "predict_results.txt").read_text()
 
 
-@sample("gmap", all_names=["plain", "gmap", "rada"])
+@sample(all_names=["plain", "gmap", "rada"])
 def test_token_classification(method, fine_tune):
     """Sentences of other lengths, unless the model is a stock one: its loss averages over the tokens of a process."""
     texts = [text.split()[: 3 if method == "plain" else None] for text in SENTENCES * 4]
