@@ -16,6 +16,7 @@ row. Intervals leave it out.
 """
 
 import argparse
+import gzip
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -72,7 +73,7 @@ class Scored(NamedTuple):
 def read_runs(folder: Path) -> Iterator[Scored]:
     """Yield the runs of a comparison with the most tokens and all labels."""
     plan = read_json(folder / "plan.json")
-    contents = {file.name: read_json(file) for file in sorted((folder / "results").glob("*.json"))}
+    contents = read_contents(folder)
     steps = {name: content.get("step", content) for name, content in contents.items()}
     largest = max((step.get("rung") or 0 for step in steps.values()), default=0)
     for name, content in contents.items():
@@ -83,6 +84,14 @@ def read_runs(folder: Path) -> Iterator[Scored]:
         if (step.get("rung") or largest) == largest and (scores := read_scores(content)) is not None:
             setting = Setting(plan["tasks"][step["task"]]["corpus"], step.get("command") == "probe")
             yield Scored(setting, step["task"], step["method"], f"{folder.name}/{name}", scores)
+
+
+def read_contents(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the results of a comparison by name; those of the first version are the lines of one file."""
+    if (file := folder / "results.jsonl.gz").is_file():
+        with gzip.open(file, "rt", encoding="utf-8") as lines:
+            return {content["name"]: content for content in map(json.loads, lines)}
+    return {file.name: read_json(file) for file in sorted((folder / "results").glob("*.json"))}
 
 
 def read_scores(content: Mapping[str, Any]) -> ExampleScores | None:
