@@ -49,6 +49,11 @@ READ_BY_OTHERS = ("vocabulary", "datastore", "trunk", "pretraining", "average", 
 INTERRUPTED = 130
 # How often a step checks whether its result is still wanted.
 SECONDS_BETWEEN_LOOKS = 1.0
+# Python imports the main script again in the process of each step, where an unguarded comparison would start anew.
+NOT_STARTED = (
+    "the process of a step must start, but ended with exit code {exitcode} before it did. In a script of your own, "
+    'compare below `if __name__ == "__main__":`.'
+)
 Execute = Callable[[Step, Plan, Path], None]
 
 
@@ -217,13 +222,14 @@ def run_command(
         devices: GPUs, of which the first worker takes the first; default the first that this process sees.
 
     Raises:
-        RuntimeError: It failed; the end of its log.
+        RuntimeError: It failed, with the end of its log, or it did not start.
         Interrupted: It was interrupted, or nobody waits for it any more.
     """
     arguments = [step.command, *step.list_arguments()]
     if (checkpoint := find_checkpoint(folder)) is not None:
         arguments += ["--resume_from_checkpoint", str(Path(checkpoint).resolve())]
     log = (folder / "log.txt").resolve()
+    log.unlink(missing_ok=True)
     device = devices[get_worker().name % len(devices)] if devices else None
     # A server that has imported everything once forks a fresh process for each step: importing takes longer than many a
     # step, and a step that runs out of memory takes only itself down.
@@ -242,8 +248,10 @@ def run_command(
             raise Interrupted
     if process.exitcode == INTERRUPTED:
         raise Interrupted
+    if process.exitcode and not log.is_file():
+        raise RuntimeError(NOT_STARTED.format(exitcode=process.exitcode))
     if process.exitcode:
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
         raise RuntimeError("\n".join([f"exit code {process.exitcode}", *lines[-5:]]))
 
 

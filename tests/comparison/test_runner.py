@@ -19,6 +19,7 @@ from hf_domain.comparison import runner
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.runner import Interrupted, digest_vocabulary
+from hf_domain.comparison.steps import list_steps
 from hf_domain.files import read_json, write_json
 from hf_domain.training import run_folders
 from hf_domain.training.run_files import METRICS
@@ -145,6 +146,17 @@ def test_step_ends_with_a_comparison_that_is_killed(content, tmp_path, end):
     process.wait(timeout=60)
     assert not any((path.with_suffix("") / "results").iterdir())
     assert not psutil.wait_procs(family, timeout=30)[1]
+
+
+def test_a_script_that_compares_outside_main_is_told_so(plan, tmp_path, monkeypatch):
+    """A step has imported the script again, and ended there: `exit code 1` was all that the report said."""
+    script = tmp_path / "script.py"
+    script.write_text("raise RuntimeError('compare starts processes')")
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script))
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
+    monkeypatch.setattr(runner, "PRELOADED", [])
+    with pytest.raises(RuntimeError, match=r"must start, but ended with exit code 1 .*below `if __name__"):
+        runner.run_command(list_steps(plan, tmp_path)[0], plan, tmp_path)
 
 
 def test_everything_that_a_step_raises_is_a_result(plan, tmp_path):
