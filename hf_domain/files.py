@@ -151,13 +151,13 @@ def lock_folder(folder: str | Path) -> Iterator[None]:
             "run, or name another folder."
         ) from None
     try:
-        # Windows may refuse to open a locked file; the lock works without a name in it.
-        with suppress(PermissionError):
-            path.write_text(
-                f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}",
-                encoding="utf-8",
-            )
         with explain_full_disk(folder):
+            # Windows may refuse to open a locked file; the lock works without a name in it.
+            with suppress(PermissionError):
+                path.write_text(
+                    f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}",
+                    encoding="utf-8",
+                )
             yield
     finally:
         # Delete the file before the release; afterwards another process may own it. A process that opened the file

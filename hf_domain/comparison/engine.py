@@ -34,7 +34,7 @@ from hf_domain.comparison.runner import (
 )
 from hf_domain.comparison.step_checks import check_encoders, check_step_flags
 from hf_domain.comparison.steps import Step
-from hf_domain.files import lock_folder, write_json
+from hf_domain.files import lock_folder, remove_unfinished, write_json
 
 # Kinds of steps that need no GPU.
 WITHOUT_GPU = ("vocabulary", "datastore", "average")
@@ -73,6 +73,8 @@ def run_comparison(
     with lock_folder(output_dir), open_cluster(num_processes, dask_scheduler) if lacking else nullcontext() as cluster:
         for name in ("locks", "results"):
             (output_dir / name).mkdir(exist_ok=True)
+        for name in ("", "data", "results"):
+            remove_unfinished(output_dir / name)
         write_plan_file(plan, jobs, results, output_dir)
         drop_models(output_dir, results, list_kept(plan.keep_models, results))
         tried: set[str] = set()

@@ -6,7 +6,8 @@ from pathlib import Path
 
 # Written by Trainer.
 METRICS, STATE = "all_results.json", "trainer_state.json"
-# The held-out loss before the first step; deleted after training.
+# The held-out loss before the first step. It stays beside the model: a run that is killed while it ends, and resumed,
+# cannot measure it again for its card.
 START_RESULTS = "start_results.json"
 # Predictions for the test set: a label or a sentence's tags in each line, or the answers by question id. The files of
 # answers have the prefix of their split, as in the scripts of transformers.

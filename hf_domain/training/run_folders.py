@@ -22,7 +22,7 @@ from transformers import TrainingArguments
 
 from hf_domain.data.file_loading import find_files
 from hf_domain.files import finish_writing, identify_url, is_url, lock_folder, write_text
-from hf_domain.training.run_files import STATE
+from hf_domain.training.run_files import START_RESULTS, STATE
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ MADE = (
     "*.model",
     "README.md",
     "checkpoint-*",
-    "*_results.json",
+    *(f"{name}_results.json" for name in ("all", "train", "eval", "predict")),  # not START_RESULTS
     STATE,
     "predict*.txt",
     "model.onnx*",
@@ -135,9 +135,11 @@ def clear_folder(folder: Path, *, checkpoints: bool = False) -> None:
     """Delete the half-written files of a killed process.
 
     Args:
-        checkpoints: Also delete complete checkpoints.
+        checkpoints: Also delete complete checkpoints, and the loss before the first step.
     """
     finish_writing(folder)
+    if checkpoints:
+        (folder / START_RESULTS).unlink(missing_ok=True)
     for checkpoint in folder.glob("checkpoint-*"):
         if is_number(checkpoint) and (checkpoints or is_damaged(checkpoint)):
             drop_checkpoint(checkpoint)
