@@ -49,7 +49,7 @@ READ_BY_OTHERS = ("vocabulary", "datastore", "trunk", "pretraining", "average", 
 INTERRUPTED = 130
 # How often a step checks whether its result is still wanted.
 SECONDS_BETWEEN_LOOKS = 1.0
-# Python imports the main script again in the process of each step, where an unguarded comparison would start anew.
+# Python imports the main script again in the process of each step, where an unguarded comparison would start again.
 NOT_STARTED = (
     "the process of a step must start, but ended with exit code {exitcode} before it did. In a script of your own, "
     'compare below `if __name__ == "__main__":`.'
