@@ -102,6 +102,7 @@ def build(file: Path, folder: Path, model: str, size: float) -> None:
 
 def encode(file: Path, folder: Path, model: str, size: float) -> None:
     import torch
+    from datasets import Dataset
     from transformers import AutoConfig, AutoModelForMaskedLM
 
     from hf_domain import RadaForMaskedLM
@@ -109,10 +110,13 @@ def encode(file: Path, folder: Path, model: str, size: float) -> None:
 
     encoder = AutoModelForMaskedLM.from_config(AutoConfig.from_pretrained(model), dtype=torch.float32)
     rada = RadaForMaskedLM.from_backbone(encoder, passage_encoder="frozen")
-    random = torch.Generator().manual_seed(0)
-    passages = torch.randint(5, rada.config.vocab_size, (int(size), 128), generator=random).tolist()
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    build_passage_cache(folder, rada, tokenizer, dict(enumerate(passages)), "made up", range(int(size)))
+    random, shape = torch.Generator().manual_seed(0), (int(size), 128)
+    ids = torch.randint(5, rada.config.vocab_size, shape, generator=random, dtype=torch.int32).numpy()
+    # On disk, as a datastore has them: lists of ids in memory took 5 kB a passage, which seemed to be the encoding's.
+    place = folder.with_name(f"{folder.name}_passages")
+    Dataset.from_dict({"id": range(int(size)), "input_ids": ids}).save_to_disk(place)
+    passages = Dataset.load_from_disk(place)
+    build_passage_cache(folder, rada, AutoTokenizer.from_pretrained(model), passages, "made up", range(int(size)))
 
 
 def compare(file: Path, folder: Path, model: str, size: float) -> None:
