@@ -102,6 +102,7 @@ def build_datastore(
         for row in rows:
             characters = max(commit_characters, datastore.manifest.num_characters * COMMIT_SHARE)
             datastore._append(_take(itertools.chain([row], rows), characters, progress), executor, False)
+            datastore._remove_leftovers()  # each commit has an index of its own; nobody reads an unfinished datastore
         if not len(datastore):
             shutil.rmtree(datastore.folder)
             raise ValueError(

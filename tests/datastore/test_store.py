@@ -90,6 +90,7 @@ def test_streams_and_parts_make_the_same_datastore(tmp_path, tokenizer, datastor
     options = {"id_column": "name", "max_length": 32, "commit_characters": 300}
     parts = build_datastore(stream, tmp_path / "parts", tokenizer, **options)
     assert len(parts.manifest.parts) > 5
+    assert [path.name for path in parts.folder.glob("index-*")] == [parts.manifest.index]
     assert parts.fingerprint == datastore.fingerprint
     assert list(parts.passages) == list(datastore.passages)
     queries = [*TEXTS, "alpha beta beta", "unit5 lambda"]
