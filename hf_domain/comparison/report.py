@@ -5,6 +5,7 @@ import math
 import os
 import statistics
 from dataclasses import replace
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -266,10 +267,18 @@ def escape_cell(text: Any) -> str:
     return " ".join(html.escape(str(text), quote=False).replace("|", "\\|").split())
 
 
+@cache  # a comparison writes its report more than once, and every bundle takes 0.6 seconds
+def bundle_javascript() -> str:
+    """Return the scripts that draw the figures, to stand inside a page."""
+    import vl_convert
+
+    bundle = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # the stub is wrong
+    return bundle.replace("</script", "<\\/script")
+
+
 def make_html(report: Report, tables: dict[str, pd.DataFrame], figures: dict[str, dict[str, Any]]) -> str:
     """Return the report as one page that needs no other file and no network; every text is escaped."""
     import jinja2
-    import vl_convert
 
     template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(PAGE.read_text(encoding="utf-8"))
     page = template.render(
@@ -280,6 +289,6 @@ def make_html(report: Report, tables: dict[str, pd.DataFrame], figures: dict[str
         captions={name: CAPTIONS[name] for name in figures},
         figures=figures,
         failed=report.failed,
-        javascript=vl_convert.javascript_bundle().replace("</script", "<\\/script"),  # type: ignore[call-arg]  # the stub is wrong
+        javascript=bundle_javascript(),
     )
     return page + "\n"
