@@ -208,7 +208,7 @@ def kill_everywhere(command, tmp_path, name, patterns, step=1):
     assert not problems, f"{len(problems)} of {len(chosen)}:\n" + "\n".join(problems)
 
 
-# In every run of the tests: the writes that blocked a folder once, and the card that lost the loss before the first step.
+# In every run of the tests: the writes that blocked a folder once, and the card, which lost the loss of the first step.
 SAMPLE = [r"^(open|write) output/checkpoint-2/config.json$", r"^write output/_unfinished/model.safetensors$"]
 SAMPLE += [r"^write output/README.md$"]
 
