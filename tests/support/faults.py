@@ -154,6 +154,9 @@ class Stream:
     def __iter__(self):
         return iter(self.stream)
 
+    def writelines(self, lines):
+        self.write("".join(lines))
+
     def write(self, data):
         self.stream.write(data[: len(data) // 2])
         self.stream.flush()
