@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 # Tests that run at once, each on one thread: tiny models gain nothing from a second one. On two cores, the third runs
-# while another waits for a process or a lock: 11 minutes instead of 13.
+# while another waits for a process or a lock, which saves a sixth of the time.
 PROCESSES ?= 3
 # Neighbors run in one process, which keeps what they share; the process that ends first takes from the other.
 SPREAD := -n $(PROCESSES) --dist worksteal
@@ -24,7 +24,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: install  ## the main job on the data in the repository: at most 9 minutes on 2 cores
 	$(BIN)/python examples/quickstart.py
 
-test: install  ## hermetic and offline: at most 12 minutes on 2 cores
+test: install  ## hermetic and offline: at most 9 minutes on 2 cores
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests $(SPREAD)
 
 test-faults: install  ## commands killed at every write, full disks and all bad inputs

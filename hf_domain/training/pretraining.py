@@ -3,6 +3,7 @@
 import logging
 import math
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Literal
 
 import torch
@@ -360,7 +361,7 @@ def prepare_start(trainer: Trainer, args: PretrainingArguments) -> None:
     size = train_args.per_device_train_batch_size
     dataset: Any = trainer.train_dataset
     # From the whole corpus, and the same in every process; each epoch draws other masks.
-    rows = list(dataset.shuffle(seed=train_args.seed).take(PREPARING_BATCHES * size))
+    rows = list(islice(dataset.shuffle(seed=train_args.seed), PREPARING_BATCHES * size))
     batches = (trainer.data_collator(rows[first : first + size]) for first in range(0, len(rows), size))
     devices = [model.device] if model.device.type == "cuda" else []
     # A resumed run skips this step, so it must not change the random state of training.

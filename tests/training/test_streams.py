@@ -64,7 +64,7 @@ def test_resumed_run_reads_on_where_it_stopped(run, tmp_path, monkeypatch):
 
 def test_resumed_mix_of_two_streams(run, tmp_path, monkeypatch):
     # datasets waits five seconds after each stream for threads that read Parquet, which could outlive the interpreter.
-    monkeypatch.setattr("datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN", 0.1)
+    monkeypatch.setattr("datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN", 0.1, raising=False)
     (tmp_path / "general.txt").write_text("\n".join(SENTENCES * 30), encoding="utf-8")
     options = {"mix": f"{tmp_path / 'general.txt'}:0.2", "line_by_line": True, "max_steps": 5}
     options |= {"per_device_train_batch_size": 16}
