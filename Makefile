@@ -40,7 +40,7 @@ check: install  ## lint, format and types; the types of the built wheel, because
 	rm -rf build && $(BIN)/pip install --quiet --no-deps --target build/types .
 	cd build/types && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p hf_domain
 
-test-benchmarks: install  ## every script of benchmarks/ at its smallest size: about 4 minutes on 2 cores
+test-benchmarks: install  ## every script of benchmarks/ at its smallest size: about 5 minutes on 2 cores
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/test_benchmarks.py -m benchmarks -n $(PROCESSES)
 
 test-browser: install  ## the pages of hf-domain explore and of a report in Chromium, which must be there: about 3 minutes
@@ -71,7 +71,7 @@ test-lowest:  ## the tests on the lower bounds of the HuggingFace packages; torc
 	.venv-lowest/bin/pip install --quiet --constraint constraints-lowest.txt --editable ".[dev]"
 	touch $@
 
-test-peers: install  ## the tests that transformers and peft run over their own models, over ours; fetches them once: about 1 minute
+test-peers: install  ## the tests that transformers and peft run over their own models, over ours; fetches them once: about 2 minutes
 	$(BIN)/python tests_peers/fetch.py
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests_peers -n $(PROCESSES)
 

@@ -67,7 +67,7 @@ class PeakMemory(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Look at the memory every ms: every 20 ms missed most of the moments in which a shard was written."""
+        """Look at the memory every ms: looks every 20 ms miss short peaks."""
         while not self.ended.wait(0.001):
             self.peak = max(self.peak, read_memory())
             self.seconds = time.thread_time()

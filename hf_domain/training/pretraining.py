@@ -360,7 +360,8 @@ def prepare_start(trainer: Trainer, args: PretrainingArguments) -> None:
     model: Any = trainer.model
     size = train_args.per_device_train_batch_size
     dataset: Any = trainer.train_dataset
-    # From the whole corpus, and the same in every process; each epoch draws other masks.
+    # From the whole corpus, and the same in every process; each epoch draws other masks. Not by `take`: datasets 4
+    # refuses to take more rows than there are.
     rows = list(islice(dataset.shuffle(seed=train_args.seed), PREPARING_BATCHES * size))
     batches = (trainer.data_collator(rows[first : first + size]) for first in range(0, len(rows), size))
     devices = [model.device] if model.device.type == "cuda" else []
