@@ -120,10 +120,6 @@ def check_exporters(export_format: str) -> None:
     """Raise a ValueError unless the format is known and the packages of an export are installed."""
     if export_format not in ("onnx", "dynamo"):
         raise ValueError(f"export_format must be 'onnx' or 'dynamo', but is {export_format!r}. Name one of them.")
-    if importlib.util.find_spec("transformers.exporters") is None:
-        raise ValueError(
-            "transformers must have the module exporters, but this release lacks it. Run pip install -U transformers."
-        )
     packages = ("onnx", "onnxruntime", "onnxscript") if export_format == "onnx" else ()
     if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
         needed = ", ".join(missing)

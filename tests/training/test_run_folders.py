@@ -100,10 +100,13 @@ def test_a_second_process_is_refused_with_the_name_of_the_first(run, tmp_path):
     code += "with lock_folder(sys.argv[1]):\n    print('locked', flush=True)\n    time.sleep(600)"
     command = [sys.executable, "-c", code, str(tmp_path / "output")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "locked\n"
-        with pytest.raises(ValueError, match=f"process {process.pid} on .* is writing into {tmp_path}/output. Wait"):
-            run()
-        process.kill()
+        try:
+            assert process.stdout.readline() == "locked\n"
+            holder = f"process {process.pid} on .* is writing into {tmp_path}/output. Wait"
+            with pytest.raises(ValueError, match=holder):
+                run()
+        finally:
+            process.kill()
     assert run()
 
 
