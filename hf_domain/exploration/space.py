@@ -2,9 +2,12 @@
 
 import os
 import shutil
-from importlib.metadata import version
+from importlib.metadata import files, requires
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
+from hf_domain.environment import find_sources
 from hf_domain.exploration.folders import DELTA, MANIFEST, Exploration
 from hf_domain.files import read_json, write_folder, write_text
 from hf_domain.modeling.configuration_gmap import check_memory_reference
@@ -12,6 +15,9 @@ from hf_domain.publishing import MODEL_FILES
 
 # Tested, as constraints.txt has it; a Space installs it.
 GRADIO = "6.31.0"
+EXTRAS = ("explore", "datastore")
+# Of the package, everything but the demo's data.
+PARTS, DEMO = ("*.py", "*.md", "*.txt", "*.html", "py.typed"), "quickstart_data"
 CARD = """---
 title: {title}
 emoji: 🔎
@@ -38,8 +44,8 @@ page.block_thread()
 def write_space(folder: str | os.PathLike, found: Exploration) -> Path:
     """Write a folder that `hf upload --repo-type space` makes a Space.
 
-    A comparison becomes its report, without its models. Anything else becomes the page: models and a datastore are
-    copied, those on the Hub are named.
+    A comparison becomes its report, without its models. Anything else becomes the page: this package, models and a
+    datastore are copied, those on the Hub are named.
 
     Args:
         folder: A new folder.
@@ -64,7 +70,8 @@ def write_space(folder: str | os.PathLike, found: Exploration) -> Path:
             card = {"sdk": "static", "more": "app_file: index.html", "text": "The report of a comparison by hf-domain."}
         else:
             write_text(unfinished / "app.py", write_app(unfinished, found))
-            write_text(unfinished / "requirements.txt", f"hf-domain[explore]=={version('hf-domain')}\n")
+            copy_package(unfinished)
+            write_text(unfinished / "requirements.txt", "\n".join([*list_requirements(), ""]))
             more = f'sdk_version: {GRADIO}\npython_version: "3.11"\napp_file: app.py'
             card = {"sdk": "gradio", "more": more, "text": f"What {found.title} does with a text, shown by hf-domain."}
         write_text(unfinished / "README.md", CARD.format(title=found.title, **card))
@@ -79,6 +86,28 @@ def write_app(space: Path, found: Exploration) -> str:
     if found.datastore not in (None, own):
         arguments.append(f"datastore={copy(str(found.datastore), space, 'passages')!r}")
     return APP.format(title=found.title, arguments=", ".join(arguments))
+
+
+def copy_package(space: Path) -> None:
+    """Copy this package and its license: no package index has it, and a stranger could register its name."""
+    sources = {name: file for name, file in find_sources(*PARTS).items() if DEMO not in Path(name).parts}
+    sources.update(
+        ("hf_domain/LICENSE", Path(str(file.locate()))) for file in files("hf-domain") or () if file.name == "LICENSE"
+    )
+    for name, source in sources.items():
+        (space / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, space / name)
+
+
+def list_requirements() -> list[str]:
+    """List the packages that the page needs besides this one."""
+    needed = [Requirement(each) for each in requires("hf-domain") or ()]
+    return [
+        str(each).partition(";")[0]
+        for each in needed
+        if each.name != "hf-domain"
+        and (each.marker is None or any(each.marker.evaluate({"extra": extra}) for extra in EXTRAS))
+    ]
 
 
 def copy(name: str, space: Path, room: str) -> str:

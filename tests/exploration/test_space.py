@@ -1,18 +1,54 @@
 """What is written for a Space is whole, and says nothing of this machine."""
 
+import os
 import re
 import runpy
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import forked_python
 import pytest
 import yaml
 from method_models import make_gmap
 from tiny_tokenizers import make_bert_tokenizer
 
+import hf_domain
 from hf_domain.exploration import page
 from hf_domain.exploration.folders import Exploration, load_model, open_folder
-from hf_domain.exploration.space import GRADIO, write_space
+from hf_domain.exploration.space import GRADIO, list_requirements, write_space
+
+# Runs app.py where this package is not installed; Gradio is left out.
+RUN = """
+import importlib, importlib.metadata, json, pathlib, pkgutil, runpy, sys
+
+def hide(name, find=importlib.metadata.Distribution.from_name):
+    if name == "hf-domain":
+        raise importlib.metadata.PackageNotFoundError(name)
+    return find(name)
+
+sys.meta_path[:] = [each for each in sys.meta_path if "editable" not in getattr(each, "__module__", "")]
+importlib.metadata.Distribution.from_name = hide
+import hf_domain
+from hf_domain.cards import name_package
+from hf_domain.comparison.report import PAGE
+from hf_domain.environment import describe_environment
+from hf_domain.exploration import page
+from hf_domain.exploration.folders import load_model
+from hf_domain.prediction import predict
+shown = []
+page.make_page = lambda found: shown.append(found) or type("Page", (), {"block_thread": lambda self: None})()
+page.launch_page = lambda page: None
+runpy.run_path("app.py")
+for name in ("modeling", "tokenization", "examples"):
+    importlib.import_module(f"hf_domain.{name}")
+    assert [*pkgutil.iter_modules(sys.modules[f"hf_domain.{name}"].__path__)]
+assert PAGE.is_file() and name_package() == "hf-domain"
+places = {module.__file__ for name, module in [*sys.modules.items()] if name.partition(".")[0] == "hf_domain"}
+assert all(pathlib.Path(place).is_relative_to(pathlib.Path.cwd()) for place in places), places
+row = predict(shown[0].fine_tuned["classifier"], [{"text": "the cat"}])[0]
+print(json.dumps([describe_environment()["versions"]["hf-domain"], row["prediction"]]))
+"""
 
 
 def read_card(folder):
@@ -34,12 +70,32 @@ def test_space_of_an_encoder(made, tmp_path, monkeypatch):
     folder = write_space(tmp_path / "space", open_folder(str(made / "adapted")))
     card, _ = read_card(folder)
     assert card["sdk"] == "gradio" and card["sdk_version"] == GRADIO and card["app_file"] == "app.py"
-    assert (folder / "requirements.txt").read_text().startswith("hf-domain[explore]==")
     assert not [*folder.rglob("checkpoint-*"), *folder.rglob("_run.json")]
     assert not [file for file in folder.rglob("*.*") if str(tmp_path).encode() in file.read_bytes()]
     found = open_as_a_space(folder, monkeypatch)
     assert found.encoders == {"before: encoder": "before/encoder", "after: adapted": "after/adapted"}
     assert load_model("after/adapted").num_parameters() == load_model(str(made / "adapted")).num_parameters()
+
+
+def test_a_space_runs_where_the_package_is_not_installed(made, tmp_path):
+    folder = write_space(tmp_path / "space", open_folder(str(made / "classifier")))
+    copied = {file.relative_to(folder).as_posix() for file in (folder / "hf_domain").rglob("*") if file.is_file()}
+    assert {"hf_domain/LICENSE", "hf_domain/py.typed", "hf_domain/modeling/backbone.py"} <= copied
+    assert not [file for file in copied if re.search(r"quickstart_data|tests/|__pycache__|\.(ipynb|yaml)$", file)]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""}
+    result = forked_python.run([sys.executable, "-c", RUN], cwd=folder, env=environment)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert re.search(rf'^\["{re.escape(hf_domain.__version__)}", "(biology|law)"\]$', result.stdout, re.MULTILINE)
+
+
+def test_a_space_installs_what_the_package_needs_but_not_the_package(tmp_path):
+    names = {"model": "you/model"}
+    folder = write_space(tmp_path / "space", Exploration("you/model", names, tokenizers=names))
+    lines = (folder / "requirements.txt").read_text().splitlines()
+    assert lines == list_requirements()
+    found = {re.match(r"[\w-]+", line)[0] for line in lines}
+    assert {"torch", "transformers", "gradio", "tantivy", "regex"} <= found
+    assert not found & {"hf-domain", "pytest", "elasticsearch", "onnx"}
 
 
 def test_space_of_a_rada_and_of_a_datastore(made, tmp_path, monkeypatch):
@@ -55,7 +111,7 @@ def test_models_on_the_hub_are_named(tmp_path):
     names = {"before: base": "you/base", "after: model": "you/model"}
     folder = write_space(tmp_path / "space", Exploration("you/model", names, tokenizers=names))
     assert "open_folder('you/model', encoder='you/base')" in (folder / "app.py").read_text()
-    assert sorted(file.name for file in folder.iterdir()) == ["README.md", "app.py", "requirements.txt"]
+    assert sorted(file.name for file in folder.iterdir()) == ["README.md", "app.py", "hf_domain", "requirements.txt"]
 
 
 def test_space_of_a_comparison_is_its_report(comparison, tmp_path):
