@@ -11,10 +11,12 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from packaging.version import Version
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_domain.files import write_folder, write_json
@@ -31,6 +33,8 @@ TRACED_SHAPE = (2, 16)
 # Libraries have different float32 kernels; our tests measure up to 4e-6 on logits around 1.
 TOLERANCE = 1e-3
 REPORT = "export_report.json"
+# The first release with what an export imports; earlier ones also call a program that torch no longer lets be called.
+EXPORTING = Version("5.23")
 # The names that transformers.js, optimum and sentence-transformers expect.
 PROGRAM, QUANTIZED = "onnx/model.onnx", "onnx/model_quantized.onnx"
 PROGRAMS = ("onnx/model*.onnx", "onnx/model*.onnx_data", "model.pt2")
@@ -120,10 +124,15 @@ def check_exporters(export_format: str) -> None:
     """Raise a ValueError unless the format is known and the packages of an export are installed."""
     if export_format not in ("onnx", "dynamo"):
         raise ValueError(f"export_format must be 'onnx' or 'dynamo', but is {export_format!r}. Name one of them.")
+    if Version(version("transformers")) < EXPORTING:
+        raise ValueError(
+            f"an export needs transformers {EXPORTING} or newer, but this is {version('transformers')}. "
+            "Run pip install -U transformers."
+        )
     packages = ("onnx", "onnxruntime", "onnxscript") if export_format == "onnx" else ()
     if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
         needed = ", ".join(missing)
-        raise ValueError(f'an export to ONNX needs {needed}, which is missing. Run pip install "hf-domain[onnx]".')
+        raise ValueError(f"an export to ONNX needs {needed}, which is missing. Run pip install {' '.join(missing)}.")
 
 
 def export_model(

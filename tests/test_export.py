@@ -6,11 +6,13 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from packaging.version import Version
 from tiny_models import make_config, make_masked_lm
 from tiny_tokenizers import make_bert_tokenizer
 from transformers import (
@@ -36,10 +38,13 @@ from hf_domain import (
 )
 from hf_domain.distillation.students import pick_layers
 from hf_domain.examples import run_export
-from hf_domain.export import check_exportable, check_exporters, export_model, make_inputs, measure_difference
+from hf_domain.export import EXPORTING, check_exportable, check_exporters, export_model, make_inputs, measure_difference
 
 # torch renames parts of its trees while transformers' exporters still use the old names.
 pytestmark = pytest.mark.filterwarnings("ignore:.*treespec:FutureWarning")
+needs_exporters = pytest.mark.skipif(
+    Version(version("transformers")) < EXPORTING, reason=f"exports need transformers {EXPORTING}"
+)
 needs_onnx = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("onnx", "onnxruntime", "onnxscript")),
     reason="needs the extra onnx",
@@ -77,6 +82,7 @@ def load_onnx(file):
 WRAPPERS = {"roberta": VarMAEForMaskedLM, "distilbert": ExBertForMaskedLM, "modernbert": ExBertForMaskedLM}
 
 
+@needs_exporters
 def test_every_family_exports_with_dynamo(family, tokenizer, tmp_path):
     model = make_shallow(family)
     if family in WRAPPERS:
@@ -89,6 +95,7 @@ def test_every_family_exports_with_dynamo(family, tokenizer, tmp_path):
     assert report.max_length == (128 if "roberta" in family else 512)
 
 
+@needs_exporters
 @needs_onnx
 @pytest.mark.parametrize(
     ("make", "family"),
@@ -128,6 +135,7 @@ def make_wide_model(auto_class=AutoModelForTokenClassification):
     return auto_class.from_config(config)
 
 
+@needs_exporters
 @needs_onnx
 def test_int8_is_smaller_and_close(tokenizer, tmp_path, caplog):
     model = make_wide_model()
@@ -161,6 +169,7 @@ def test_int8_is_smaller_and_close(tokenizer, tmp_path, caplog):
     assert not AutoConfig.from_pretrained(tmp_path).output_hidden_states
 
 
+@needs_exporters
 @needs_onnx
 def test_int8_that_is_not_close_enough(tokenizer, monkeypatch):
     """Another scheme is tried; if it is not close enough either, there is no program."""
@@ -207,6 +216,7 @@ def test_a_masked_lm_is_compared_at_masks(tokenizer):
     assert shifted == ({"logits": pytest.approx(1)}, 1)
 
 
+@needs_exporters
 @needs_onnx
 def test_a_model_too_large_for_one_file(tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr(export, "ONE_FILE", 1000)
@@ -217,6 +227,7 @@ def test_a_model_too_large_for_one_file(tokenizer, tmp_path, monkeypatch):
     assert measure_difference(model, load_onnx(tmp_path / "onnx" / "model.onnx"), inputs) < 1e-5
 
 
+@needs_exporters
 def test_wrong_export_is_not_written(tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr("hf_domain.export.measure_difference", lambda *args: 0.5)
     model = AutoModelForQuestionAnswering.from_config(make_config("bert"))
@@ -225,6 +236,7 @@ def test_wrong_export_is_not_written(tokenizer, tmp_path, monkeypatch):
     assert not (tmp_path / "output").exists()
 
 
+@needs_exporters
 def test_values_that_are_not_finite_are_refused(tokenizer, tmp_path):
     model = AutoModelForQuestionAnswering.from_config(make_config("bert"))
     torch.nn.init.constant_(model.qa_outputs.weight, float("nan"))
@@ -233,6 +245,7 @@ def test_values_that_are_not_finite_are_refused(tokenizer, tmp_path):
     assert not (tmp_path / "output").exists()
 
 
+@needs_exporters
 def test_one_folder_holds_one_program(tokenizer, tmp_path):
     """The report tells of what lies beside it; a model may have been saved with more outputs than a program has."""
     model = AutoModelForQuestionAnswering.from_config(make_config("bert"))
@@ -293,13 +306,17 @@ def test_required_input_of_a_stock_model_is_refused():
 
 def test_missing_packages_are_named(monkeypatch, tokenizer, tmp_path):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name.startswith("onnx") else name)
-    with pytest.raises(ValueError, match=r'onnxscript, which is missing\. Run pip install "hf-domain\[onnx\]"'):
+    with pytest.raises(ValueError, match=r"onnxscript, which is missing\. Run pip install onnx onnxruntime onnxscript"):
         check_exporters("onnx")
     check_exporters("dynamo")
+    monkeypatch.setattr(export, "EXPORTING", Version("99"))
+    with pytest.raises(ValueError, match="needs transformers 99 or newer, but this is 5"):
+        check_exporters("dynamo")
     with pytest.raises(ValueError, match="must be 'onnx' or 'dynamo', but is 'tflite'"):
         check_exporters("tflite")
 
 
+@needs_exporters
 def test_int8_is_for_onnx(tokenizer, tmp_path):
     with pytest.raises(ValueError, match=r"needs export_format='onnx', but export_format is 'dynamo'"):
         export_model(make_masked_lm("bert"), tokenizer, tmp_path, export_format="dynamo", int8=True, texts=TEXTS)
@@ -312,6 +329,7 @@ def test_enough_texts_are_no_warning(caplog):
     assert "but there are only 198" in caplog.text
 
 
+@needs_exporters
 def test_options_are_checked(tokenizer, tmp_path):
     model = make_masked_lm("bert")
     with pytest.raises(ValueError, match="min_cosine must be from 0 to 1, but is 2"):
@@ -334,6 +352,7 @@ def test_untrained_weights_are_not_exported(tmp_path):
         run_export.load_trained(AutoModelForTokenClassification, str(tmp_path))
 
 
+@needs_exporters
 def test_script(tmp_path, monkeypatch, tokenizer, capsys):
     model = VarMAEForSequenceClassification.from_backbone(make_shallow("bert"), num_labels=3)
     model.save_pretrained(tmp_path / "model")
@@ -365,6 +384,7 @@ JAVASCRIPT = Path(__file__).parent / "javascript"
 DEMO = Path(__file__).parents[1] / "examples" / "quickstart_data"
 
 
+@needs_exporters
 @needs_onnx
 @pytest.mark.skipif(
     shutil.which("node") is None or not (JAVASCRIPT / "node_modules" / "@huggingface" / "transformers").exists(),
