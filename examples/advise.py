@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["hf-domain"]
-# ///
 r"""Recommend what to try first on a corpus and its tasks, with the numbers behind each reason, and write the plan.
 
     python examples/advise.py --model_name_or_path bert-base-uncased --corpus corpus.txt.gz --task acl_arc scierc \

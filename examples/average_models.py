@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["hf-domain"]
-# ///
 """Average the weights of encoders, such as one before and after continued pre-training.
 
     python examples/average_models.py --model_name_or_path bert-base-uncased adapted --output_dir averaged

@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["hf-domain[datastore]"]
-# ///
 r"""Build a datastore of passages for RADA, add documents to it, or rebuild its index.
 
     python examples/build_datastore.py \

@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["hf-domain"]
-# ///
 """Compare methods with plain continued pre-training at equal cost: run a plan and write the report.
 
     python examples/compare.py plan.yaml                # writes into a folder beside the plan, named after it

@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["hf-domain[explore]"]
-# ///
 """Show on a local page what a folder holds: an adapted or fine-tuned model, a vocabulary, a datastore, a comparison.
 
     python examples/explore.py adapted --encoder roberta-base          # before and after, side by side

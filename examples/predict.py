@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["hf-domain"]
-# ///
 """Label raw data with a fine-tuned model, with probabilities.
 
     python examples/predict.py output new.txt                           # JSON lines on the terminal

@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["hf-domain"]
-# ///
 r"""Publish a model that a comparison trained, with a card that shows its results.
 
     python examples/publish.py --comparison plan --method varmae --corpus cs --output_dir hub --license apache-2.0 \

@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["hf-domain"]
-# ///
 r"""Publish the raw results of a comparison as a dataset: scores, costs, settings and predictions.
 
     python examples/publish_results.py --comparison plan --output_dir dataset --license cc-by-4.0 --repo_id you/results

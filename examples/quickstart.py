@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["hf-domain"]
-# ///
 r"""Adapt an encoder to a corpus, measure whether this pays, and prepare the result for the Hub.
 
     python examples/quickstart.py                                 # on the data in quickstart_data/

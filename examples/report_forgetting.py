@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["hf-domain"]
-# ///
 r"""Measure how much general language adapted encoders forgot: masked-LM losses on general and domain text.
 
     python examples/report_forgetting.py \

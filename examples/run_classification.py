@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["hf-domain"]
-# ///
 r"""Fine-tune any encoder to classify texts or pairs of texts.
 
     python examples/run_classification.py \

@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["hf-domain"]
-# ///
 r"""Distill a large general encoder into a small domain encoder, by one of four strategies (Adapt-and-Distill, AdaLM).
 
     python examples/run_distill.py --model_name_or_path bert-base-uncased --strategy adapt_and_distill \

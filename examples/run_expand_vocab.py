@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["hf-domain"]
-# ///
 r"""Add the words of a domain to a tokenizer, and their embedding rows to a model.
 
     python examples/run_expand_vocab.py \

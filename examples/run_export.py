@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["hf-domain[onnx]"]
-# ///
 """Export an encoder or a fine-tuned model for serving, with free batch size and length.
 
     python examples/run_export.py --model_name_or_path classifier --output_dir classifier-onnx --int8

@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["hf-domain"]
-# ///
 r"""Continue the pre-training of an encoder on domain text: plain masked LM (DAPT, TAPT) or a method of this package.
 
     python examples/run_mlm.py --model_name_or_path bert-base-uncased --method varmae \

@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["hf-domain"]
-# ///
 r"""Fine-tune any encoder to find named entities.
 
     python examples/run_ner.py \

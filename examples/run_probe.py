@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["hf-domain"]
-# ///
 r"""Probe a frozen encoder: train a linear model on its states to label texts, pairs of texts, or words.
 
     python examples/run_probe.py --model_name_or_path bert-base-uncased \

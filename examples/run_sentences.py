@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["hf-domain[sentences]"]
-# ///
 r"""Score the sentence embeddings of an encoder, as it is or fine-tuned, on pairs of texts or on a search.
 
     python examples/run_sentences.py --model_name_or_path bert-base-uncased \

@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["hf-domain[datastore]"]
-# ///
 """Show the passages that a datastore finds for a text, with the common words marked.
 
     python examples/search_datastore.py --datastore_dir datastore --text "lung lesions" --html_file reading.html

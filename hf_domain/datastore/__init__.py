@@ -1,6 +1,6 @@
 """A datastore of passages that a model can read: built once, searched with BM25.
 
-Needs the optional dependencies `hf-domain[datastore]`.
+Needs tantivy and regex, the extra `datastore`.
 """
 
 from hf_domain.datastore.analysis import Analyzer

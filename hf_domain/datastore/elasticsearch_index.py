@@ -43,6 +43,7 @@ TIMEOUT = 60  # seconds
 TERMS_PER_REQUEST = 1_000
 CACHED_TERMS = 1_000_000  # whose frequencies are kept, some 100 MB
 PACKAGES = {"elasticsearch": "elasticsearch", "opensearch": "opensearchpy"}
+INSTALLS = {"elasticsearch": "'elasticsearch>=8.13,<10'", "opensearch": "opensearch-py"}
 OVERLOADED = (429, 502, 503, 504)
 
 
@@ -63,7 +64,7 @@ def connect(engine: str, client: Any = None) -> Any:
         package = importlib.import_module(PACKAGES[engine])
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f'searching {engine} needs its client, which is not installed. Run pip install "hf-domain[{engine}]".'
+            f"searching {engine} needs its client, which is not installed. Run pip install {INSTALLS[engine]}."
         ) from error
     names = ("url", "api_key", "username", "password", "bearer_token", "ca_certs")
     given = {name: os.environ.get(f"{engine}_{name}".upper()) for name in names}

@@ -28,8 +28,8 @@ def import_tantivy() -> Any:
         import tantivy
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            'searching a datastore needs tantivy, which is not installed. Run pip install "hf-domain[datastore]", '
-            "or build the datastore with another engine."
+            "searching a datastore needs tantivy, which is not installed. Run pip install tantivy regex, or build the "
+            "datastore with another engine."
         ) from error
     return tantivy
 

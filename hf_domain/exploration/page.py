@@ -52,7 +52,7 @@ def import_gradio() -> Any:
         import gradio
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f'the page needs Gradio, but {error.name} is missing. Run pip install "hf-domain[explore]".'
+            f"the page needs Gradio, but {error.name} is missing. Run pip install gradio tantivy regex."
         ) from None
     return gradio
 

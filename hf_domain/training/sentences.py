@@ -31,7 +31,7 @@ def explain_missing() -> str | None:
     """Return what to do without sentence-transformers; None if it is installed."""
     if find_spec("sentence_transformers") is not None:
         return None
-    return 'sentence embeddings need sentence-transformers, which is missing. Run pip install "hf-domain[sentences]".'
+    return "sentence embeddings need sentence-transformers, which is missing. Run pip install sentence-transformers."
 
 
 def load_encoder(name: str, max_seq_length: int, **options: Any) -> "SentenceTransformer":

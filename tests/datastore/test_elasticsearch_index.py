@@ -446,5 +446,5 @@ def test_missing_server_or_client_is_reported(tmp_path, tokenizer, monkeypatch):
         build(tmp_path / "store", tokenizer, "opensearch")
     assert not list(tmp_path.glob("store*"))
     monkeypatch.setitem(elasticsearch_index.PACKAGES, "opensearch", "no_such_package")
-    with pytest.raises(ModuleNotFoundError, match=r'pip install "hf-domain\[opensearch\]"'):
+    with pytest.raises(ModuleNotFoundError, match=r"Run pip install opensearch-py\."):
         connect("opensearch")

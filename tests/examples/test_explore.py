@@ -27,7 +27,7 @@ def test_without_gradio(encoder, monkeypatch):
     with pytest.raises(SystemExit) as end:
         run(monkeypatch, encoder)
     assert end.value.code == (
-        'error: the page needs Gradio, but gradio is missing. Run pip install "hf-domain[explore]".'
+        "error: the page needs Gradio, but gradio is missing. Run pip install gradio tantivy regex."
     )
 
 

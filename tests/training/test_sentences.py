@@ -158,7 +158,7 @@ def test_a_pair_trains_by_its_score_and_a_query_by_the_others(tmp_path):
 def test_the_extra_is_named_where_it_is_missing(encoder, tmp_path, monkeypatch):
     monkeypatch.setattr(sentences, "find_spec", lambda name: None)
     files = name_files(write_pairs(tmp_path / "pairs"))
-    with pytest.raises(ModuleNotFoundError, match=r'Run pip install "hf-domain\[sentences\]"'):
+    with pytest.raises(ModuleNotFoundError, match=r"Run pip install sentence-transformers\."):
         run_script(
             run_sentences.main, monkeypatch, tmp_path / "out", model_name_or_path=encoder, **files, do_predict=True
         )
