@@ -35,6 +35,7 @@ from hf_domain.training.sentences import (
     explain_missing,
     load_encoder,
     make_trainer,
+    write_card,
 )
 
 
@@ -103,6 +104,8 @@ def run(args, training_args):
         metrics |= {f"{prefix}_runtime": time.perf_counter() - started, f"{prefix}_samples": len(predictions)}
         write_text(folder / file, format_labels(map(json.dumps, predictions)))
     write_json(folder / METRICS, metrics)
+    if training_args.do_train:
+        write_card(trainer, args, task, metrics)
     print(*(f"{name}: {value:.4g}" for name, value in metrics.items()), sep="\n")
 
 

@@ -40,6 +40,10 @@ model = AutoModelForQuestionAnswering.from_pretrained({model}{trust})""",
 
 tokenizer = AutoTokenizer.from_pretrained({model})
 model = AutoModel.from_pretrained({model}{trust})""",
+    "sentence-similarity": """from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer({model}{trust})
+print(model.similarity(*model.encode([{text}, "Another text."])))""",
 }
 # Code with this package, for all tasks except masked LM; it also retrieves passages and feeds a memory.
 PREDICT = """import hf_domain
@@ -50,6 +54,7 @@ TASK_NAMES = {
     "token-classification": "token classification",
     "question-answering": "question answering",
     "feature-extraction": "encoding texts",
+    "sentence-similarity": "sentence embeddings",
 }
 # The Hub's names of our metrics.
 METRIC_TYPES = {"macro_f1": "f1", "micro_f1": "f1", "pearson": "pearsonr", "spearman": "spearmanr"}
@@ -91,6 +96,13 @@ def describe_parts(config: dict[str, Any]) -> dict[str, str]:
     }
 
 
+def name_encoder(name: str, origin: str | None, stages: Sequence[str] = ()) -> str:
+    """Return an encoder's name without folders, its earlier trainings, and the model it was made from."""
+    base = name if is_hub_id(name) else Path(name).resolve().name
+    start = f"{base} (after {', then '.join(stages)})" if stages else base
+    return start if origin in (None, base) else f"{start}, made from {origin}"
+
+
 def make_usage(folder: str | Path, model_name: str, example: str, task: str = "fill-mask") -> str:
     """Return the snippet that loads a model without this package.
 
@@ -107,7 +119,7 @@ def make_usage(folder: str | Path, model_name: str, example: str, task: str = "f
 def make_usage_with_package(folder: str | Path, model_name: str, example: str, task: str) -> str:
     """Return the snippet that uses a model with this package; empty if it would repeat `make_usage`."""
     config = read_config(folder)
-    if task in ("fill-mask", "feature-extraction"):
+    if task in ("fill-mask", "feature-extraction", "sentence-similarity"):
         usage = USAGE[task].format(model=quote(model_name), text=quote(example), trust="")
         return f"import hf_domain\n{usage}" if has_own_code(config) else ""
     row: Any = {"question": "Who wrote it?", "context": example} if task == "question-answering" else example
@@ -190,6 +202,9 @@ def make_model_card(
     example: str,
     task: str = "fill-mask",
     origin: str | None = None,
+    averaged: Sequence[tuple[str, str | None]] = (),
+    summary: str = "",
+    method_name: str = "fine-tuning",
     usage_output: str = "",
     language: str | None = "en",
     results_table: str | None = None,
@@ -209,7 +224,7 @@ def make_model_card(
         model_name: Name that users of the model will write.
         base_model: Encoder that training started from: a name on the Hub, or a folder, which the card cuts to its last
             name.
-        corpus: The text or the data of the training.
+        corpus: The text or the data of the training; empty without training.
         settings: Hyperparameters and costs, name to value.
         limits: Uses for which the model was not tested.
         license: License of the weights, as an identifier of the Hub; None if it is not settled.
@@ -217,6 +232,9 @@ def make_model_card(
         example: A text for the usage snippet; for a masked LM with the tokenizer's mask token.
         task: Pipeline tag of the Hub.
         origin: Hub name of the model from which a local encoder was made, if known.
+        averaged: The other encoders of an average, and their origins.
+        summary: The first sentence; `{base_model}` is the encoder. Default: that of the method and the task.
+        method_name: What to call the method if it is not in `METHODS`.
         usage_output: Output of the usage snippet.
         language: Code of the language of the corpus, if known.
         results_table: Markdown table of measured results.
@@ -236,15 +254,17 @@ def make_model_card(
         raise ValueError(f"the method of a model card must be one of {', '.join(METHODS)}, but is {method}")
     check_license(license)
     about, config = METHODS[method] if method else None, read_config(folder)
-    base_name = base_model if is_hub_id(base_model) else Path(base_model).resolve().name
-    start = f"{base_name} (after {', then '.join(stages)})" if stages else base_name
-    if origin is not None and origin != base_name:
-        start += f", made from {origin}"
-    known_base = base_name if is_hub_id(base_model) else origin
+    encoders = [(base_model, origin), *averaged]
+    start = " and ".join(name_encoder(name, origin, stages) for name, origin in encoders)
+    bases = [name if is_hub_id(name) else origin for name, origin in encoders]
+    known_bases = [*dict.fromkeys(base for base in bases if base)]
+    relation = "merge" if averaged else "finetune"
     usage = make_usage(folder, model_name, example, task)
     with_package = make_usage_with_package(folder, model_name, example, task)
     runs = re.findall("`+", usage + usage_output + with_package + command)
-    if about is not None and task == "fill-mask":
+    if summary:
+        summary = summary.format(base_model=start)
+    elif about is not None and task == "fill-mask":
         summary = about.summary.format(base_model=start, **describe_parts(config))
     elif task == "fill-mask":
         summary = f"{start}, trained further with masked language modeling."
@@ -255,12 +275,12 @@ def make_model_card(
         ModelCardData(
             language=language,
             license=license,
-            library_name="transformers",
+            library_name="sentence-transformers" if task == "sentence-similarity" else "transformers",
             pipeline_tag=task,
             tags=["hf-domain", *([method] if method else [])],
             datasets=list(datasets) or None,
-            base_model=known_base,
-            base_model_relation="finetune" if known_base else None,
+            base_model=known_bases if len(known_bases) > 1 else next(iter(known_bases), None),
+            base_model_relation=relation if known_bases else None,
             model_name=model_name if scores else None,
             eval_results=list(scores) or None,
         ),
@@ -271,7 +291,7 @@ def make_model_card(
         base_model=start,
         corpus=corpus,
         is_masked_lm=task == "fill-mask",
-        method_name=about.title if about is not None else "fine-tuning",
+        method_name=about.title if about is not None else method_name,
         paper=about.paper if about is not None else "",
         usage=usage,
         usage_output=usage_output,

@@ -4,7 +4,7 @@ import logging
 import math
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import fields
@@ -16,7 +16,14 @@ from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.constants import HF_HUB_OFFLINE
 from transformers import Trainer
 
-from hf_domain.cards import hide_folders, list_licenses, make_model_card, make_score, reads_passages
+from hf_domain.cards import (
+    hide_folders,
+    list_licenses,
+    make_model_card,
+    make_score,
+    reads_passages,
+    write_model_card,
+)
 from hf_domain.data.file_loading import find_files
 from hf_domain.data.majority import describe_unlearned
 from hf_domain.environment import describe_environment
@@ -30,9 +37,12 @@ from hf_domain.training.settings import read_settings
 logger = logging.getLogger(__name__)
 
 # The deciding metric of a task is the first of these that was measured; with several labels, macro F1.
-DECIDING = ("macro_f1", "f1", "mse")
+DECIDING = ("macro_f1", "f1", "mse", "spearman", "ndcg_at_10")
 SECRETS = ("--token", "--hub_token")
-SCRIPT_COMMANDS = {f"run_{name}": f"hf-domain {name}" for name in ("mlm", "classification", "ner", "qa", "distill")}
+SCRIPT_COMMANDS = {
+    f"run_{name}": f"hf-domain {name}"
+    for name in ("mlm", "classification", "ner", "qa", "distill", "sentences", "expand_vocab")
+} | {"average_models": "hf-domain average_models"}
 SETTINGS = (
     "config_overrides", "expanded_vocabulary", "memory_name_or_path", "datastore",
     "max_seq_length", "objective", "mix", "mlm_probability", "whole_word_mask", "learning_rate", "lr_scheduler_type",
@@ -105,7 +115,7 @@ def make_run_card(
         settings=list_settings(trainer, metrics, model_args, data_args, passage_args),
         limits=describe_limits(folder, task, bool(split), "general_loss" in metrics),
         license=license if license in list_licenses() else None,
-        license_note=describe_licenses(encoder, origin, license, data_args),
+        license_note=f"{describe_license(encoder, origin, license)} {describe_data_license(data_args.dataset_name)}",
         example=example,
         language=None,
         results_table=table or None,
@@ -114,6 +124,43 @@ def make_run_card(
         datasets=[data_args.dataset_name] if data_args.dataset_name and is_hub_id(data_args.dataset_name) else [],
         command=command or call.get() or describe_command(),
         warning=next(filter(None, (describe_unlearned(metrics, each) for each in SPLIT_NAMES)), None),
+    )
+
+
+def write_command_card(
+    folder: str | Path,
+    encoders: Sequence[str],
+    *,
+    name: str,
+    settings: Mapping[str, Any],
+    trains_on: str = "",
+    **options: Any,
+) -> None:
+    """Write the card of a model that was not made by pre-training or fine-tuning for a task.
+
+    Args:
+        folder: Has the saved model.
+        encoders: What the model was made from; several were averaged.
+        name: Name that users of the model will write.
+        settings: Hyperparameters, name to value.
+        trains_on: A sentence on the license of the data, if the model was made from data.
+        options: See `make_model_card`.
+    """
+    found = [find_origin(encoder, None) for encoder in encoders]
+    licenses = {license if license in list_licenses() else None for _, license in found}
+    known = [describe_license(encoder, *facts) for encoder, facts in zip(encoders, found, strict=True)]
+    write_model_card(
+        folder,
+        model_name=name,
+        base_model=encoders[0],
+        origin=found[0][0],
+        averaged=[(encoder, origin) for encoder, (origin, _) in zip(encoders[1:], found[1:], strict=True)],
+        settings={**settings, "versions": list_versions()},
+        license=licenses.pop() if len(licenses) == 1 else None,
+        license_note=" ".join(filter(None, [*dict.fromkeys(known), trains_on])),
+        language=None,
+        command=describe_command(),
+        **{"method": None, **options},
     )
 
 
@@ -156,14 +203,18 @@ def find_origin(encoder: str, token: str | None) -> tuple[str | None, str | None
     return name if isinstance(name, str) else None, license if isinstance(license, str) else None
 
 
-def describe_licenses(encoder: str, origin: str | None, license: str | None, data_args: Any) -> str:
-    """Return sentences on the known licenses and on where to find the others."""
+def describe_license(encoder: str, origin: str | None, license: str | None) -> str:
+    """Return a sentence on the license of an encoder."""
     base = origin or Path(encoder).resolve().name
-    known = f"{base} has the license {license}." if license else f"The license of {base} was not found."
-    if data_args.dataset_name and is_hub_id(data_args.dataset_name):
-        address = f"https://huggingface.co/datasets/{data_args.dataset_name}"
-        return f"{known} See [{data_args.dataset_name}]({address}) for the license of the data."
-    return f"{known} The training data are local files; their license is not known."
+    return f"{base} has the license {license}." if license else f"The license of {base} was not found."
+
+
+def describe_data_license(dataset_name: str | None = None) -> str:
+    """Return a sentence on the license of the training data, or on where to find it."""
+    if dataset_name and is_hub_id(dataset_name):
+        address = f"https://huggingface.co/datasets/{dataset_name}"
+        return f"See [{dataset_name}]({address}) for the license of the data."
+    return "The training data are local files; their license is not known."
 
 
 def name_data(data_args: Any) -> str:
@@ -194,15 +245,18 @@ def describe_data(trainer: Trainer, task: str, data_args: Any, metrics: dict[str
     if task in ("fill-mask", "feature-extraction") and (tokens := count_tokens(trainer.train_dataset)):
         facts.append(f"{tokens:,} tokens")
     if files:
-        facts.append(f"sha256 {fingerprint_files(files)}")
-        names = ", ".join(Path(file).name for file in files[:5]) + (
-            f" and {len(files) - 5} more" if len(files) > 5 else ""
-        )
-    else:
-        names = name_data(data_args)
-        if data_args.dataset_config_name:
-            names += f", {data_args.dataset_config_name}"
+        return describe_files(files, facts)
+    names = name_data(data_args)
+    if data_args.dataset_config_name:
+        names += f", {data_args.dataset_config_name}"
     return f"{names} ({', '.join(facts)})" if facts else names
+
+
+def describe_files(files: Sequence[str], facts: Sequence[str] = ()) -> str:
+    """Return the names of files with facts about them and a digest of their contents."""
+    names = ", ".join(Path(file).name for file in files[:5])
+    more = f" and {len(files) - 5} more" if len(files) > 5 else ""
+    return f"{names}{more} ({', '.join([*facts, f'sha256 {fingerprint_files(files)}'])})"
 
 
 def count_tokens(dataset: Any) -> int:
@@ -224,12 +278,16 @@ def tabulate_scores(metrics: dict[str, Any], split: str) -> str:
     """Return the table of a task's scores beside the majority baseline's, with the deciding metric in bold."""
     names = list_scores(metrics, split)
     counts = next((name for name in DECIDING if name in names), None)
-    lines = [f"| metric | {SPLIT_NAMES[split]} set | majority baseline |", "| --- | --- | --- |"]
+    has_baseline = any(name.startswith(f"{split}_baseline_") for name in metrics)
+    header = ["metric", f"{SPLIT_NAMES[split]} set", *(["majority baseline"] if has_baseline else [])]
+    lines = [f"| {' | '.join(header)} |", f"| {' | '.join(['---'] * len(header))} |"]
     for name in names:
         cells = [name.replace("_", " ").replace("f1", "F1"), f"{metrics[f'{split}_{name}']:.4g}"]
         baseline = metrics.get(f"{split}_baseline_{name}")
         cells = [f"**{cell}**" if name == counts else cell for cell in cells]
-        lines.append(f"| {' | '.join(cells)} | {'' if baseline is None else f'{baseline:.4g}'} |")
+        if has_baseline:
+            cells.append("" if baseline is None else f"{baseline:.4g}")
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -267,10 +325,13 @@ def list_settings(trainer: Trainer, metrics: dict[str, Any], *groups: Any) -> di
         # Trainer measures from its last start.
         name = "seconds since it was resumed" if args.resume_from_checkpoint else "seconds"
         settings[name] = f"{metrics['train_runtime']:.0f}"
-    settings["versions"] = ", ".join(
-        f"{name} {version}" for name, version in describe_environment()["versions"].items()
-    )
+    settings["versions"] = list_versions()
     return settings
+
+
+def list_versions() -> str:
+    """Return the versions of Python and the packages that compute."""
+    return ", ".join(f"{name} {version}" for name, version in describe_environment()["versions"].items())
 
 
 def format_value(value: Any) -> str:

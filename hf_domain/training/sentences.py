@@ -14,9 +14,19 @@ import torch
 from datasets import Dataset
 from transformers import TrainingArguments
 
+from hf_domain.cards import make_score
 from hf_domain.data.corpora import check_length
 from hf_domain.data.json_lines import read_rows
+from hf_domain.data.retrieval import JUDGED, find_texts
 from hf_domain.training.fine_tuning import choose_learning_rate
+from hf_domain.training.run_cards import (
+    SPLIT_NAMES,
+    describe_data_license,
+    describe_files,
+    list_settings,
+    tabulate_scores,
+    write_command_card,
+)
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
@@ -197,3 +207,39 @@ def make_trainer(
     own = SentenceTransformerTrainingArguments(**args.to_dict() | changed)
     loss = CosineSimilarityLoss(model) if has_scores else MultipleNegativesRankingLoss(model)
     return SentenceTransformerTrainer(model=model, args=own, train_dataset=pairs, loss=loss, evaluator=evaluator)
+
+
+def write_card(trainer: "SentenceTransformerTrainer", args: Any, task: SentenceTask, metrics: dict[str, Any]) -> None:
+    """Write the card of trained sentence embeddings over sentence-transformers' template.
+
+    Args:
+        trainer: Must have saved the model.
+        args: Arguments of `hf-domain sentences`.
+        metrics: Of all splits, as in all_results.json.
+    """
+    folder, files = Path(str(trainer.args.output_dir)), [args.train_file]
+    if args.train_file.endswith(JUDGED):
+        corpus, queries = find_texts(Path(args.train_file))
+        files += [args.corpus_file or str(corpus), args.queries_file or str(queries)]
+    split = next((name for name in SPLIT_NAMES if f"{name}_samples" in metrics), None)
+    name = next(iter(rename_metrics({task.deciding: 0})))
+    scores = []
+    if split is not None:
+        value = metrics[f"{split}_{name}"]
+        scores = [make_score("sentence-similarity", Path(files[0]).name, SPLIT_NAMES[split], name, value)]
+    write_command_card(
+        folder,
+        [args.model_name_or_path],
+        name=folder.resolve().name,
+        task="sentence-similarity",
+        corpus=describe_files(files, [f"{len(trainer.train_dataset):,} pairs"]),
+        settings={"loss": type(trainer.loss).__name__} | list_settings(trainer, metrics, args),
+        results_table=tabulate_scores(metrics, split) if split else None,
+        results_note=f"Measured on the {SPLIT_NAMES[split]} set ({metrics[f'{split}_samples']:,} examples)."
+        if split
+        else "",
+        scores=scores,
+        limits="The results come from one run with one seed." if split else "The model was not evaluated.",
+        example="This is a text.",
+        trains_on=describe_data_license(),
+    )

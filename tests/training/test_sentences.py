@@ -1,10 +1,13 @@
 """Sentence embeddings: scores of sentence-transformers' evaluators, and training by its trainer."""
 
+import hashlib
 import json
+import shutil
 
 import numpy as np
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from scipy.stats import pearsonr, spearmanr
 from script_runs import run_script, save_tiny_bert
 from sentence_tasks import make_texts, write_pairs, write_search
@@ -117,6 +120,36 @@ def test_training_improves_what_it_trains_on(encoder, tmp_path, monkeypatch, tas
         model.encode(texts, normalize_embeddings=True), embed(tmp_path / "after", texts), atol=1e-5
     )
     assert model.max_seq_length == 32
+
+
+@pytest.mark.parametrize("task", ["pairs", "search"])
+def test_card_is_ours_and_stays_when_published(encoder, tmp_path, monkeypatch, task):
+    from sentence_transformers import SentenceTransformer
+
+    if task == "pairs":
+        files, metric, loss = name_files(write_pairs(tmp_path / "pairs")), "spearman", "CosineSimilarityLoss"
+        trained, count = [files["train_file"]], 24
+    else:
+        folder, metric, loss = write_search(tmp_path / "search"), "ndcg_at_10", "MultipleNegativesRankingLoss"
+        files = name_files(folder, TABLES)
+        trained, count = [files["train_file"], folder / "corpus.jsonl", folder / "queries.jsonl"], 12
+    header = "---\nbase_model: google-bert/bert-base-uncased\nlicense: apache-2.0\n---\n"
+    own = shutil.copytree(encoder, tmp_path / "encoder")
+    (own / "README.md").write_text(header)
+    flags = {"model_name_or_path": own, "max_seq_length": 32, "max_steps": 1, "do_train": True, "do_predict": True}
+    metrics = run_script(run_sentences.main, monkeypatch, tmp_path / "out", **files, **flags)
+    card = ModelCard.load(tmp_path / "out" / "README.md")
+    assert (card.data.library_name, card.data.pipeline_tag) == ("sentence-transformers", "sentence-similarity")
+    assert (card.data.base_model, card.data.base_model_relation) == ("google-bert/bert-base-uncased", "finetune")
+    assert card.data.license == "apache-2.0" and card.data.eval_results[0].metric_value == metrics[f"predict_{metric}"]
+    for template in ("sentence_transformers_model_id", "*List", "Unknown", str(tmp_path)):
+        assert template not in card.content
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in trained)).hexdigest()
+    assert f"{', '.join(file.name for file in trained)} ({count} pairs, sha256 {digest})" in card.text
+    assert f"| loss | {loss} |" in card.text and 'SentenceTransformer("out")' in card.text
+    assert f"--train_file {trained[0].name}" in card.text
+    SentenceTransformer(str(tmp_path / "out"), device="cpu").save_pretrained(str(tmp_path / "published"))
+    assert (tmp_path / "published" / "README.md").read_text() == (tmp_path / "out" / "README.md").read_text()
 
 
 def test_early_stopping_keeps_the_best_epoch(encoder, tmp_path, monkeypatch):
