@@ -14,6 +14,7 @@ import hf_domain  # noqa: F401  the Auto classes then know its models
 from hf_domain.averaging import average_models
 from hf_domain.files import write_folder
 from hf_domain.training.arguments import parse_arguments
+from hf_domain.training.command_cards import write_average_card
 from hf_domain.training.run_folders import run_in_folder
 
 
@@ -42,6 +43,7 @@ def run(args: Arguments) -> None:
     with write_folder(args.output_dir) as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
+        write_average_card(folder, args, tokenizer)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from hf_domain.tokenization import (
     plot_lengths,
 )
 from hf_domain.training.arguments import parse_arguments
+from hf_domain.training.command_cards import write_expansion_card
 from hf_domain.training.finiteness import check_weights
 from hf_domain.training.run_folders import run_in_folder
 
@@ -119,6 +120,7 @@ def run(model_args: ModelArguments, data_args: DataArguments, expansion_args: Ex
                 corpus = load_corpus([*map(Path, data_args.train_file)], validation_split_percentage=0)
                 distill_new_rows(model, delta, tokenize_corpus(corpus, new_tokenizer)["train"], expansion_args.seed)
             model.save_pretrained(folder)
+            write_expansion_card(folder, model_args, data_args, expansion_args, new_tokenizer, delta, report)
         new_tokenizer.save_pretrained(folder)
         delta.save(folder)
         report.save(folder / "vocabulary_report.json")

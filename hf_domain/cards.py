@@ -204,7 +204,7 @@ def make_model_card(
     origin: str | None = None,
     averaged: Sequence[tuple[str, str | None]] = (),
     summary: str = "",
-    method_name: str = "fine-tuning",
+    method_name: str = "",
     usage_output: str = "",
     language: str | None = "en",
     results_table: str | None = None,
@@ -234,7 +234,7 @@ def make_model_card(
         origin: Hub name of the model from which a local encoder was made, if known.
         averaged: The other encoders of an average, and their origins.
         summary: The first sentence; `{base_model}` is the encoder. Default: that of the method and the task.
-        method_name: What to call the method if it is not in `METHODS`.
+        method_name: What to call the method. Default: its title.
         usage_output: Output of the usage snippet.
         language: Code of the language of the corpus, if known.
         results_table: Markdown table of measured results.
@@ -291,7 +291,7 @@ def make_model_card(
         base_model=start,
         corpus=corpus,
         is_masked_lm=task == "fill-mask",
-        method_name=about.title if about is not None else method_name,
+        method_name=method_name or (about.title if about is not None else "fine-tuning"),
         paper=about.paper if about is not None else "",
         usage=usage,
         usage_output=usage_output,

@@ -4,7 +4,7 @@ import logging
 import math
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import fields
@@ -22,7 +22,6 @@ from hf_domain.cards import (
     make_model_card,
     make_score,
     reads_passages,
-    write_model_card,
 )
 from hf_domain.data.file_loading import find_files
 from hf_domain.data.majority import describe_unlearned
@@ -124,43 +123,6 @@ def make_run_card(
         datasets=[data_args.dataset_name] if data_args.dataset_name and is_hub_id(data_args.dataset_name) else [],
         command=command or call.get() or describe_command(),
         warning=next(filter(None, (describe_unlearned(metrics, each) for each in SPLIT_NAMES)), None),
-    )
-
-
-def write_command_card(
-    folder: str | Path,
-    encoders: Sequence[str],
-    *,
-    name: str,
-    settings: Mapping[str, Any],
-    trains_on: str = "",
-    **options: Any,
-) -> None:
-    """Write the card of a model that was not made by pre-training or fine-tuning for a task.
-
-    Args:
-        folder: Has the saved model.
-        encoders: What the model was made from; several were averaged.
-        name: Name that users of the model will write.
-        settings: Hyperparameters, name to value.
-        trains_on: A sentence on the license of the data, if the model was made from data.
-        options: See `make_model_card`.
-    """
-    found = [find_origin(encoder, None) for encoder in encoders]
-    licenses = {license if license in list_licenses() else None for _, license in found}
-    known = [describe_license(encoder, *facts) for encoder, facts in zip(encoders, found, strict=True)]
-    write_model_card(
-        folder,
-        model_name=name,
-        base_model=encoders[0],
-        origin=found[0][0],
-        averaged=[(encoder, origin) for encoder, (origin, _) in zip(encoders[1:], found[1:], strict=True)],
-        settings={**settings, "versions": list_versions()},
-        license=licenses.pop() if len(licenses) == 1 else None,
-        license_note=" ".join(filter(None, [*dict.fromkeys(known), trains_on])),
-        language=None,
-        command=describe_command(),
-        **{"method": None, **options},
     )
 
 

@@ -18,6 +18,7 @@ from hf_domain.cards import make_score
 from hf_domain.data.corpora import check_length
 from hf_domain.data.json_lines import read_rows
 from hf_domain.data.retrieval import JUDGED, find_texts
+from hf_domain.training.command_cards import write_command_card
 from hf_domain.training.fine_tuning import choose_learning_rate
 from hf_domain.training.run_cards import (
     SPLIT_NAMES,
@@ -25,8 +26,8 @@ from hf_domain.training.run_cards import (
     describe_files,
     list_settings,
     tabulate_scores,
-    write_command_card,
 )
+from hf_domain.training.terminal import hide_load_report
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
@@ -58,7 +59,8 @@ def load_encoder(name: str, max_seq_length: int, **options: Any) -> "SentenceTra
     from sentence_transformers import SentenceTransformer
 
     # The cosines of a bare encoder are all close to 1: in bfloat16 most pairs would tie.
-    model = SentenceTransformer(name, model_kwargs={"dtype": torch.float32}, **options)
+    with hide_load_report(is_encoder=True):
+        model = SentenceTransformer(name, model_kwargs={"dtype": torch.float32}, **options)
     check_length(model.tokenizer, max_seq_length)  # first, because setting the length replaces the limit
     model.max_seq_length = max_seq_length
     return model
@@ -204,6 +206,9 @@ def make_trainer(
     sampler = "batch_sampler" if has_scores else "no_duplicates"
     # Trainer finds no tokens to count in a batch of pairs.
     changed = {"hub_token": None, "batch_sampler": sampler, "include_num_input_tokens_seen": "no"}
+    model.model_card_data.widget = [
+        {"text": next(iter(pairs[0].values()))}
+    ]  # otherwise a bar shows the search for some
     own = SentenceTransformerTrainingArguments(**args.to_dict() | changed)
     loss = CosineSimilarityLoss(model) if has_scores else MultipleNegativesRankingLoss(model)
     return SentenceTransformerTrainer(model=model, args=own, train_dataset=pairs, loss=loss, evaluator=evaluator)
