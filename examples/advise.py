@@ -22,7 +22,9 @@ from hf_domain.training.arguments import parse_arguments
 class Arguments:
     """The encoder, the corpus and the tasks."""
 
-    model_name_or_path: str = field(metadata={"help": "Encoder to adapt: a folder or a name on the Hub."})
+    model_name_or_path: str = field(
+        metadata={"help": "Encoder to adapt: a folder or a name on the Hub.", "aliases": ["--encoder"]}
+    )
     corpus: str = field(metadata={"help": "Text of the domain, one file: .txt .jsonl .json .csv (.gz) .parquet."})
     task: list[str] = field(metadata={"help": "Folders of tasks, each with train, validation and test .jsonl."})
     output_dir: str = field(metadata={"help": "New folder for plan.yaml, advice.md and advice.json."})

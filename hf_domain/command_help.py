@@ -141,7 +141,7 @@ def add_field(parser: argparse.ArgumentParser, flag: str, field: Field) -> None:
         options["nargs"] = "?"
     elif plain.startswith("list["):
         options["nargs"] = "+"
-    parser.add_argument(f"--{flag}", **options)
+    parser.add_argument(f"--{flag}", *facts.get("aliases", ()), **options)
     if plain == "bool" and options["default"] is True:
         parser.add_argument(f"--no_{flag}", action="store_false", help=options["help"])
 

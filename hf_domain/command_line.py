@@ -122,7 +122,10 @@ def check_required(script: str, arguments: list[str], given: dict[str, str]) -> 
     if arguments and arguments[0].endswith((".json", ".yaml", ".yml")):
         return
     actions = [action for action in make_parser(script, "")._actions if action.required]
-    missing = [f"--{action.dest}" for action in actions if action.option_strings and action.dest not in given]
+    spelled = {f"--{name}" for name in given}
+    missing = [
+        f"--{action.dest}" for action in actions if action.option_strings and not spelled & {*action.option_strings}
+    ]
     if all(argument.startswith("--") for argument in arguments):
         missing += [action.dest for action in actions if not action.option_strings]
     if missing:

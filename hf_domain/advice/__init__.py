@@ -3,6 +3,7 @@
 import os
 import shlex
 import tempfile
+import textwrap
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -95,8 +96,20 @@ class Advice:
         write_json(path.with_name("advice.json"), content)
         command = f"hf-domain compare {shlex.quote(str(path))} --dry_run"
         write_text(path.with_name("advice.md"), f"# Advice\n\n{self}\n\nNext: `{command}`\n")
-        write_text(path, yaml.safe_dump(self.plan, sort_keys=False))
+        write_text(path, self.write_plan())
         return path
+
+    def write_plan(self) -> str:
+        """Return the plan as YAML, with the reason of each row above it as a comment."""
+        parts = {name: yaml.safe_dump({name: value}, sort_keys=False) for name, value in self.plan.items()}
+        rows = ["methods:\n"]
+        for reason in self.reasons:
+            if reason.row:
+                text = textwrap.wrap(f"{reason.text} ({reason.source})", width=100, break_on_hyphens=False)
+                rows += [f"# {line}\n" for line in text]
+                rows.append(yaml.safe_dump({reason.row: reason.options or None}, sort_keys=False))
+        parts["methods"] = textwrap.indent("".join(rows), "  ").lstrip()
+        return "".join(parts.values())
 
 
 def advise(

@@ -2,9 +2,10 @@
 
 import random
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -102,12 +103,14 @@ class TaskFacts:
     loss: float
     """Masked-LM loss of the encoder on the training texts, in nats."""
     largest_label: float | None
-    """Share of the most frequent training label."""
+    """Share of the training examples that have the most frequent label; for `ner`, share of the most frequent type."""
     metric: str
     majority: float
     """Score of the majority baseline, in percent."""
     nearest: float | None
     """Score of a vote of the nearest training texts by BM25, in percent."""
+    unlabeled: float | None = None
+    """Share of the training examples without a label or an entity, where a task allows them."""
 
     def describe(self, unit: str) -> str:
         """Return the facts as a sentence."""
@@ -118,12 +121,22 @@ class TaskFacts:
             f"masked-LM loss {self.loss:.2f}",
             f"{self.metric.replace('_', ' ').replace(' f1', ' F1')} of the majority baseline {self.majority:.1f}",
         ]
-        if self.largest_label is not None:
-            parts.insert(1, f"{self.largest_label:.0%} have the most frequent label")
+        if balance := self.describe_balance():
+            parts.insert(1, balance)
         if self.entity_words is not None:
-            parts.insert(2, f"inside entities {self.entity_words.describe(unit)}")
+            parts.insert(-2, f"inside entities {self.entity_words.describe(unit)}")
         nearest = "" if self.nearest is None else f", of a vote of the nearest texts {self.nearest:.1f}"
         return f"{'; '.join(parts)}{nearest}."
+
+    def describe_balance(self) -> str:
+        """Return how the labels are balanced, as a phrase; nothing if the task has no labels."""
+        if self.largest_label is None:
+            return ""
+        if self.kind == "ner":
+            phrase = f"{self.largest_label:.0%} of the entities have the most frequent type"
+            return phrase + (f", and {self.unlabeled:.0%} of the texts no entity" if self.unlabeled else "")
+        phrase = f"{self.largest_label:.0%} have the most frequent label"
+        return phrase + (f", and {self.unlabeled:.0%} none" if self.unlabeled else "")
 
 
 @dataclass(frozen=True)
@@ -265,7 +278,7 @@ def measure_task(
         rows = list(islice(train, DOCUMENTS))
         inside = [[tag != "O" for tag in row["tags"]] for row in rows]
         entities = count_pieces([row["tokens"] for row in rows], tokenizer, inside)
-    labels = [str(get_label(task.kind, row)) for row in train] if task.kind == "classification" else []
+    largest_label, unlabeled = measure_balance(task.kind, train)
     return TaskFacts(
         name=name,
         kind=task.kind,
@@ -276,11 +289,30 @@ def measure_task(
         words=count_pieces((text for row in texts[:DOCUMENTS] for text in row if text), tokenizer),
         entity_words=entities,
         loss=measure_loss(model, make_blocks([" ".join(row) for row in texts], tokenizer, max_seq_length), tokenizer),
-        largest_label=max(map(labels.count, set(labels))) / len(labels) if labels else None,
+        largest_label=largest_label,
         metric=task.metric,
         majority=floors[MAJORITY],
         nearest=floors.get(NEAREST),
+        unlabeled=unlabeled,
     )
+
+
+def measure_balance(kind: str, rows: Sequence[dict[str, Any]]) -> tuple[float | None, float | None]:
+    """Return `largest_label` and `unlabeled` of `TaskFacts`."""
+    from seqeval.metrics.sequence_labeling import get_entities
+
+    if kind == "ner":
+        labels = [[entity for entity, *_ in get_entities(row["tags"])] for row in rows]
+    elif kind == "multi_label":
+        labels = [[*{*map(str, get_label(kind, row) or ())}] for row in rows]
+    elif kind == "classification":
+        labels = [[str(get_label(kind, row))] for row in rows]
+    else:
+        return None, None
+    counts = Counter(chain.from_iterable(labels))
+    total = counts.total() if kind == "ner" else len(rows)
+    unlabeled = None if kind == "classification" else sum(not each for each in labels) / len(rows)
+    return max(counts.values()) / total if counts else None, unlabeled
 
 
 def normalize_text(value: Any) -> str:

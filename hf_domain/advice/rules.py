@@ -205,7 +205,8 @@ def _warn_of_leaks(facts: Facts) -> str | None:
 
 
 def _warn_of_rare_labels(facts: Facts) -> str | None:
-    skewed = [f"{t.largest_label:.0%} in {t.name}" for t in facts.tasks if (t.largest_label or 0) > 0.8]
+    tasks = [task for task in facts.tasks if task.kind == "classification"]
+    skewed = [f"{task.largest_label:.0%} in {task.name}" for task in tasks if (task.largest_label or 0) > 0.8]
     return (
         f"Most examples have the same label: {', '.join(skewed)}. Weight the classes, and trust macro F1."
         if skewed

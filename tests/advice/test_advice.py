@@ -1,6 +1,7 @@
 """Facts that are measured, rules that read them, and the plan that follows."""
 
 import json
+import re
 import runpy
 import sys
 from dataclasses import replace
@@ -12,8 +13,9 @@ import yaml
 from script_runs import save_tiny_bert, write_jsonl
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
+from hf_domain import command_line
 from hf_domain.advice import advise
-from hf_domain.advice.facts import CorpusFacts, Facts, TaskFacts, Words, count_pieces, measure_loss
+from hf_domain.advice.facts import CorpusFacts, Facts, TaskFacts, Words, count_pieces, measure_balance, measure_loss
 from hf_domain.advice.rules import (
     PASSES,
     RULES,
@@ -101,6 +103,27 @@ def test_warnings_name_what_was_found():
     assert "about 9,000 tokens are few" in say(corpus=replace(CORPUS, tokens=9000))
 
 
+def test_the_balance_of_labels():
+    rows = [{"label": ["law", "pets"]}, {"label": ["law"]}, {"label": []}, {"label": ["trees"]}]
+    assert measure_balance("multi_label", rows) == (0.5, 0.25)
+    assert measure_balance("classification", [{"label": "law"}, {"label": "pets"}, {"label": "law"}]) == (2 / 3, None)
+    tags = [["B-gene", "I-gene", "O", "B-cell"], ["O"], ["B-gene", "B-gene"], ["O", "O"]]
+    assert measure_balance("ner", [{"tags": each} for each in tags]) == (0.75, 0.5)
+    assert measure_balance("ner", [{"tags": ["O"]}]) == (None, 1.0)
+    assert measure_balance("regression", [{"label": 0.5}]) == (None, None)
+
+
+def test_each_kind_of_task_says_how_balanced_it_is():
+    balanced = replace(TASK, largest_label=0.75, unlabeled=0.5)
+    assert "; 40% have the most frequent label; " in TASK.describe("words")
+    said = replace(balanced, kind="multi_label").describe("words")
+    assert "; 75% have the most frequent label, and 50% none; " in said
+    tagged = replace(balanced, kind="ner", largest_label=0.95)
+    said = tagged.describe("words")
+    assert "; 95% of the entities have the most frequent type, and 50% of the texts no entity; " in said
+    assert not [reason for reason in apply_rules(replace(FACTS, tasks=(tagged,))) if "same label" in reason.text]
+
+
 def test_the_distance_is_that_of_the_task_texts():
     near = replace(CORPUS, general_words=PLAIN_WORDS, general_loss=3.0)
     assert "tells little of the gain" in judge_distance(replace(FACTS, corpus=near))
@@ -184,11 +207,11 @@ def test_speed_and_loss_leave_the_encoder_as_it_is(files):
 
 
 def test_the_command_writes_a_plan_that_a_comparison_takes(files, monkeypatch, capsys):
-    arguments = ["--model_name_or_path", "encoder", "--corpus", "corpus.txt", "--task", "animals"]
+    arguments = ["--encoder", "encoder", "--corpus", "corpus.txt", "--task", "animals"]
     arguments += ["--general", "general.txt", "--max_seq_length", "16", "--output_dir", "advice"]
     monkeypatch.chdir(files)
-    monkeypatch.setattr("sys.argv", ["advise.py", *arguments])
-    command.main()
+    monkeypatch.setattr("sys.argv", ["hf-domain", "advise", *arguments])
+    command_line.main()
     said = capsys.readouterr().out
     plan = load_plan(files / "advice" / "plan.yaml")
     assert {"fine_tune", "dapt", "control"} <= plan.methods.keys() and plan.general == "general"
@@ -198,6 +221,7 @@ def test_the_command_writes_a_plan_that_a_comparison_takes(files, monkeypatch, c
     assert "2 of 3 in animals" in said and "hf-domain compare advice/plan.yaml" in said
     assert "2 of 3 in animals" in (files / "advice" / "advice.md").read_text()
     with pytest.raises(FileExistsError, match="--output_dir must be a new folder"):
+        monkeypatch.setattr("sys.argv", ["advise.py", *arguments])
         command.main()
 
 
@@ -223,6 +247,9 @@ def test_the_advice_is_saved_as_it_is(files, tmp_path):
     advice = advise(str(files / "encoder"), files / "corpus.txt", [files / "animals"], max_seq_length=16)
     path = advice.save(tmp_path / "new" / "folder")
     assert yaml.safe_load(path.read_text()) == advice.plan
+    comments = re.findall(r"((?:^  # .*\n)+)  (\w+):", path.read_text(), re.MULTILINE)
+    said = {row: " ".join(re.findall(r"# (.*)", comment)) for comment, row in comments}
+    assert said == {reason.row: f"{reason.text} ({reason.source})" for reason in advice.reasons if reason.row}
     assert str(advice) in path.with_name("advice.md").read_text()
     assert str(advice).startswith("Measured:") and "Rows of the plan:" in str(advice)
 
