@@ -16,6 +16,7 @@ from hf_domain.files import write_folder
 from hf_domain.training.arguments import parse_arguments
 from hf_domain.training.command_cards import write_average_card
 from hf_domain.training.run_folders import run_in_folder
+from hf_domain.training.terminal import log_place, start_logging, suggest_command
 
 
 @dataclass
@@ -33,6 +34,7 @@ ARGUMENTS = (Arguments,)
 
 
 def main() -> None:
+    start_logging()
     run_in_folder(run, *parse_arguments(*ARGUMENTS, description=__doc__))
 
 
@@ -44,6 +46,8 @@ def run(args: Arguments) -> None:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         write_average_card(folder, args, tokenizer)
+    what = f"Average of {len(models)} models, {model.num_parameters():,} parameters"
+    log_place(what, args.output_dir, suggest_command("fill-mask", args.output_dir))
 
 
 if __name__ == "__main__":

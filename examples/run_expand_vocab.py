@@ -8,7 +8,6 @@ The output is a checkpoint for `AutoModelForMaskedLM`, `AutoTokenizer` and `run_
 `vocabulary_delta.json`, and the report: `vocabulary_report.json`, `curve.png` and `lengths.png`.
 """
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -33,6 +32,7 @@ from hf_domain.training.arguments import parse_arguments
 from hf_domain.training.command_cards import write_expansion_card
 from hf_domain.training.finiteness import check_weights
 from hf_domain.training.run_folders import run_in_folder
+from hf_domain.training.terminal import log_place, shows_bar, start_logging, suggest_training
 
 
 @dataclass
@@ -90,6 +90,7 @@ ARGUMENTS = (ModelArguments, DataArguments, ExpansionArguments)
 
 
 def main() -> None:
+    start_logging()
     run_in_folder(run, *parse_arguments(*ARGUMENTS, description=__doc__))
 
 
@@ -97,17 +98,18 @@ def run(model_args: ModelArguments, data_args: DataArguments, expansion_args: Ex
     set_seed(expansion_args.seed)
     tokenizer = AutoTokenizer.from_pretrained(model_args.model_name_or_path)
 
-    if data_args.counts_file and os.path.exists(data_args.counts_file):
+    if data_args.counts_file and Path(data_args.counts_file).exists():
         counts = WordCounts.load(data_args.counts_file)
     else:
         shards = batch_texts(text for path in data_args.train_file for text in read_texts(path))
         with open_executor(data_args.num_workers, data_args.dask_scheduler) as executor:
-            counts = count_words(shards, tokenizer.backend_tokenizer, executor, in_flight=count_tasks(executor))
+            work = {"in_flight": count_tasks(executor), "progress": shows_bar()}
+            counts = count_words(shards, tokenizer.backend_tokenizer, executor, **work)
         if data_args.counts_file:
             counts.save(data_args.counts_file)
 
     options = {name: value for name, value in vars(expansion_args).items() if name not in ("output_dir", "seed")}
-    new_tokenizer, delta, report = expand_vocabulary(tokenizer, counts, **options)
+    new_tokenizer, delta, report = expand_vocabulary(tokenizer, counts, progress=shows_bar(), **options)
     for path in data_args.validation_file:
         report.lengths["/".join(Path(path).parts[-2:])] = compare_lengths(tokenizer, new_tokenizer, read_texts(path))
 
@@ -127,11 +129,10 @@ def run(model_args: ModelArguments, data_args: DataArguments, expansion_args: Ex
         plot_curve(report, folder / "curve.png")
         if report.lengths:
             plot_lengths(report, folder / "lengths.png")
-    print(f"{delta.old_size:,} + {len(delta.pieces):,} entries by {report.stopped_by}: {expansion_args.output_dir}")
-    if report.exposure:
-        print(report.exposure)
-    for name, lengths in report.lengths.items():
-        print(f"{name}: {lengths.tokens_before:.1f} -> {lengths.tokens_after:.1f} tokens per text")
+    print(f"{delta.old_size:,} + {len(delta.pieces):,} entries by {report.stopped_by}", *report.describe(), sep="\n")
+    encoder = model_args.model_name_or_path if init == "none" else None
+    next_command = suggest_training(expansion_args.output_dir, data_args.train_file, encoder)
+    log_place("Tokenizer and delta" if encoder else "Model and tokenizer", expansion_args.output_dir, next_command)
 
 
 if __name__ == "__main__":

@@ -14,13 +14,10 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import torch
 from datasets import DatasetDict
-from transformers import AutoModel, AutoTokenizer
 
 import hf_domain  # noqa: F401  the Auto classes then know its models
 from hf_domain.data.classification import choose_thresholds, decode_logits, encode_labels, name_predictions
-from hf_domain.data.corpora import check_length
 from hf_domain.data.file_loading import check_held_out, load_files
 from hf_domain.data.labels import read_labels
 from hf_domain.data.metrics import compute_class_metrics, compute_entity_metrics
@@ -29,9 +26,10 @@ from hf_domain.data.text_columns import find_text_columns
 from hf_domain.files import write_json, write_text
 from hf_domain.training.arguments import parse_arguments
 from hf_domain.training.fine_tuning import limit_splits, locate_example
-from hf_domain.training.probe import compute_logits, encode_texts, encode_words, fit_probe
+from hf_domain.training.probe import compute_logits, encode_texts, encode_words, fit_probe, load_frozen
 from hf_domain.training.run_files import LABELS, METRICS, TAGS, format_labels, format_tags, list_predicted
 from hf_domain.training.run_folders import run_in_folder
+from hf_domain.training.terminal import log_place, log_scores, start_logging, suggest_task
 
 
 @dataclass
@@ -67,6 +65,7 @@ ARGUMENTS = (Arguments,)
 
 
 def main() -> None:
+    start_logging()
     run_in_folder(run, *parse_arguments(*ARGUMENTS, description=__doc__))
 
 
@@ -74,17 +73,15 @@ def run(args: Arguments) -> None:
     check_held_out(args.train_file, {"validation_file": args.validation_file, "test_file": args.test_file})
     files = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
     splits = limit_splits(DatasetDict({split: load_files(file) for split, file in files.items() if file}), args)
-    tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
-    check_length(tokenizer, args.max_seq_length)
-    device = torch.device("cuda" if torch.cuda.is_available() and not args.use_cpu else "cpu")
-    model = AutoModel.from_pretrained(args.model_name_or_path, dtype=torch.float32).to(device)
+    model, tokenizer = load_frozen(args.model_name_or_path, args.max_seq_length, args.use_cpu)
     options = {"max_seq_length": args.max_seq_length, "batch_size": args.per_device_eval_batch_size}
-    probe = probe_words if "tags" in splits["train"].column_names else probe_texts
+    has_tags = "tags" in splits["train"].column_names
+    probe, task = (probe_words, "ner") if has_tags else (probe_texts, "classification")
     metrics = probe(args, splits, model=model, tokenizer=tokenizer, **options)
     metrics |= {"train_samples": len(splits["train"]), "predict_samples": len(splits["test"])}
-    Path(args.output_dir).mkdir(parents=True, exist_ok=True)
     write_json(Path(args.output_dir, METRICS), metrics)
-    print(*(f"{name}: {value:.4g}" for name, value in metrics.items()), sep="\n")
+    log_scores(metrics)
+    log_place("Scores and predictions", args.output_dir, suggest_task(task, args, f"{args.output_dir}-fine-tuned"))
 
 
 def probe_texts(args, splits, **options):

@@ -37,6 +37,7 @@ from hf_domain.training.sentences import (
     make_trainer,
     write_card,
 )
+from hf_domain.training.terminal import log_end, log_place, log_scores, suggest_export, suggest_task
 
 
 @dataclass
@@ -106,7 +107,11 @@ def run(args, training_args):
     write_json(folder / METRICS, metrics)
     if training_args.do_train:
         write_card(trainer, args, task, metrics)
-    print(*(f"{name}: {value:.4g}" for name, value in metrics.items()), sep="\n")
+    log_scores(metrics)
+    if training_args.do_train:
+        log_end(training_args, None, suggest_export(str(folder), "encoder"))
+    else:
+        log_place("Scores and predictions", str(folder), suggest_task("sentences", args, f"{folder}-trained"))
 
 
 def load_task(args, training_args):

@@ -96,6 +96,14 @@ class ExpansionReport:
     exposure: ExposureLimit | None = None
     """Set if `training_tokens` were given."""
 
+    def describe(self) -> list[str]:
+        """Return lines for a terminal: the entries left out, and how much shorter each file became."""
+        lines = [str(self.exposure)] if self.exposure else []
+        return lines + [
+            f"{name}: {lengths.tokens_before:.1f} -> {lengths.tokens_after:.1f} tokens per text"
+            for name, lengths in self.lengths.items()
+        ]
+
     def save(self, path: str | os.PathLike) -> None:
         """Write the report as JSON."""
         partial = Path(f"{path}.partial")

@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModel, AutoTokenizer, BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
+from hf_domain.data.corpora import check_length
 from hf_domain.modeling.backbone import get_native_config
+from hf_domain.training.terminal import hide_load_report
 
 # Inverse strength of the regularization: our choice, for standardized states of some hundred dimensions.
 C = 0.01
@@ -17,6 +19,19 @@ C = 0.01
 def choose_layers(num_layers: int) -> tuple[int, int]:
     """Return the layers whose states the probe reads: one above the middle, and the last."""
     return math.ceil(2 * num_layers / 3), num_layers
+
+
+def load_frozen(name: str, max_seq_length: int, use_cpu: bool) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load an encoder in float32 onto the accelerator, and its tokenizer.
+
+    Raises:
+        ValueError: The length is beyond the encoder's limit.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(name)
+    check_length(tokenizer, max_seq_length)
+    with hide_load_report(is_encoder=True):
+        model = AutoModel.from_pretrained(name, dtype=torch.float32)
+    return model.to("cuda" if torch.cuda.is_available() and not use_cpu else "cpu"), tokenizer
 
 
 def encode_texts(

@@ -1,11 +1,13 @@
 """The terminal output of a run: progress bar or lines, scores in words, the model's folder, and a next command."""
 
 import logging
+import re
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
@@ -32,6 +34,9 @@ LEAST_LOGS = 10
 UNSAID = ("runtime", "model_preparation_time", "samples", "samples_per_second", "steps_per_second", "beats_baseline")
 ALSO_UNSAID = ("epoch", "grad_norm", "learning_rate", "total_flos", "step", "num_input_tokens_seen")
 FINE_TUNING = ("text-classification", "token-classification", "question-answering")
+# Options that a next command has in common with its run.
+READ = ("model_name_or_path", "train_file", "validation_file", "test_file", "corpus_file", "queries_file")
+READ += ("text_column_names", "label_column_name")
 PLACES = {"eval": "Validation", "predict": "Test"}
 WORDS = {
     "masked_reconstruction_loss": "reconstruction loss of masked tokens",
@@ -46,6 +51,8 @@ WORDS = {
 # The line of a step has room for three losses of a method. `all_results.json` and the trackers have all of them.
 SHORT = {"masked_reconstruction_loss": "reconstruction", "masked_kl": "KL", "active_latent_share": "latents in use"}
 NOT_IN_STEPS = ("unmasked_reconstruction_loss", "unmasked_kl")
+# A line of transformers' report of new weights. A checkpoint often has no pooler, and a mean of states reads none.
+LOST = re.compile(r"^(?!\S*pooler\.).*\| \S*MISSING", re.MULTILINE)
 
 
 class TerminalHandler(logging.Handler):
@@ -69,15 +76,18 @@ class QuietFormatter(logging.Formatter):
         return text if record.levelno < logging.WARNING else f"{record.levelname.lower()}: {text}"
 
 
-def start_logging(training_args: TrainingArguments, verbose: bool) -> None:
+def start_logging(training_args: TrainingArguments | None = None, verbose: bool = False) -> None:
     """Set up what this process logs.
 
     Args:
-        training_args: `log_level` "passive" shows our messages and the libraries' warnings.
+        training_args: `log_level` "passive" shows our messages and the libraries' warnings, as a command that does not
+            train (None) always does.
         verbose: Also show the libraries' messages and progress bars, and all arguments.
     """
-    level = training_args.get_process_log_level()
-    own_level = logging.INFO if training_args.should_log and training_args.log_level == "passive" else level
+    level, own_level = logging.WARNING, logging.INFO
+    if training_args is not None:
+        level = training_args.get_process_log_level()
+        own_level = logging.INFO if training_args.should_log and training_args.log_level == "passive" else level
     if verbose:
         level = min(level, own_level)
     else:
@@ -98,9 +108,9 @@ def start_logging(training_args: TrainingArguments, verbose: bool) -> None:
         logger.info(f"Training/evaluation parameters {training_args}")
 
 
-def shows_bar(training_args: TrainingArguments) -> bool:
+def shows_bar(training_args: TrainingArguments | None = None) -> bool:
     """Return whether stdout can show a bar. In a file, each state of the bar would be a line."""
-    return sys.stderr.isatty() and not training_args.disable_tqdm
+    return sys.stderr.isatty() and (training_args is None or not training_args.disable_tqdm)
 
 
 @contextmanager
@@ -118,12 +128,18 @@ def show_bars(shows: bool) -> Iterator[None]:
 
 
 @contextmanager
-def hide_load_report() -> Iterator[None]:
-    """Hide transformers' report of new weights (16 lines for a head); `report_new_weights` logs one line."""
+def hide_load_report(*, is_encoder: bool = False) -> Iterator[None]:
+    """Hide transformers' report of new weights (16 lines for a head); `report_new_weights` logs one line.
+
+    Args:
+        is_encoder: No new weights are expected but those of a pooler: the report of others is shown.
+    """
 
     def is_other(record: logging.LogRecord) -> bool:
         text = record.getMessage()
-        return "LOAD REPORT" not in text or "MISMATCH" in text or "CONVERSION" in text
+        if "LOAD REPORT" not in text or "MISMATCH" in text or "CONVERSION" in text:
+            return True
+        return is_encoder and LOST.search(text) is not None
 
     reporter = logging.getLogger("transformers.modeling_utils")
     if reporter.isEnabledFor(logging.INFO):  # --verbose, or --log_level info
@@ -339,6 +355,41 @@ def suggest_command(task: str, folder: str, data_args: Any = None, passage_args:
     return shlex.join(command)
 
 
+def suggest_export(folder: str, head: str) -> str:
+    """Return the command that exports a model."""
+    parts = ["hf-domain", "export", "--model_name_or_path", folder, "--head", head, "--output_dir", f"{folder}-onnx"]
+    return shlex.join(parts)
+
+
+def suggest_training(folder: str, files: Sequence[str], encoder: str | None = None) -> str:
+    """Return the command that trains a model on a corpus after its vocabulary was expanded.
+
+    Args:
+        folder: Result of the expansion.
+        files: Corpus.
+        encoder: Named if the expansion wrote only a tokenizer and a delta.
+    """
+    model = [folder] if encoder is None else [encoder, "--expanded_vocabulary", folder]
+    command = ["hf-domain", "mlm", "--model_name_or_path", *model, "--train_file", *files, "--do_train", "--do_eval"]
+    return shlex.join([*command, "--output_dir", f"{folder}-adapted"])
+
+
+def suggest_task(command: str, args: Any, folder: str) -> str:
+    """Return the command that trains the encoder of a run on the files that the run read.
+
+    Args:
+        command: Of `hf-domain`, such as classification.
+        args: Arguments of the run.
+        folder: Output folder of the command.
+    """
+    given = {item.name: getattr(args, item.name) for item in fields(args) if getattr(args, item.name) != item.default}
+    options = {name: given[name] for name in READ if name in given}
+    parts = ["hf-domain", command, *(part for name, value in options.items() for part in (f"--{name}", value))]
+    work = {"validation_file": "--do_eval", "test_file": "--do_predict"}
+    parts += ["--do_train", *(flag for file, flag in work.items() if file in options), "--output_dir", folder]
+    return shlex.join(parts if "train_file" in options else [*parts, "--train_file", "train.jsonl"])
+
+
 def log_end(training_args: TrainingArguments, repository: str | None, command: str) -> None:
     """Log where the results are, and which command usually follows.
 
@@ -347,7 +398,25 @@ def log_end(training_args: TrainingArguments, repository: str | None, command: s
         command: See `suggest_command`.
     """
     if training_args.do_train:
-        logger.info(f"Model and card: {training_args.output_dir}{f', also at {repository}' if repository else ''}")
-        logger.info(f"Next: {command}")
+        log_place(
+            "Model and card", f"{training_args.output_dir}{f', also at {repository}' if repository else ''}", command
+        )
     else:
         logger.info(f"Results: {training_args.output_dir}")
+
+
+def log_place(what: str, place: str, command: str) -> None:
+    """Log the last lines of a command: where its result is, and the next command."""
+    logger.info(f"{what}: {place}")
+    logger.info(f"Next: {command}")
+
+
+def log_scores(metrics: dict[str, Any]) -> None:
+    """Log the scores of each split in words.
+
+    Args:
+        metrics: As in all_results.json, with the prefixes of the splits.
+    """
+    for split in PLACES:
+        if scores := {name: value for name, value in metrics.items() if name.startswith(f"{split}_")}:
+            logger.info(describe_metrics(split, scores))

@@ -15,12 +15,14 @@ import pytest
 import transformers
 from safetensors.torch import load_file, save_file
 from script_runs import run_script, save_tiny_bert, write_jsonl
+from sentence_tasks import write_pairs
 from tiny_tokenizers import SENTENCES
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from hf_domain.examples import run_classification
 from hf_domain.rada.passages import PassageArguments
 from hf_domain.training.arguments import ClassificationArguments
+from hf_domain.training.probe import load_frozen
 from hf_domain.training.terminal import Progress, describe_metrics, start_logging, suggest_command
 
 ROWS = [{"words": SENTENCES[number % 5], "label": "ab"[number % 3 == 0]} for number in range(24)]
@@ -173,3 +175,45 @@ def test_next_command_reads_the_texts_as_the_run_did():
     expected = "hf-domain predict 'my model' texts.jsonl --text_column_names a,b --datastore store"
     assert command == expected
     assert suggest_command("fill-mask", "out", args).endswith("--do_train --do_eval --output_dir out-classifier")
+
+
+def test_commands_that_do_not_train_are_quiet(call, tmp_path):
+    """Their last lines name the folder and the next command; no report of weights, no bar of loading or saving."""
+    files = ["--train_file", "train.jsonl", "--validation_file", "validation.jsonl", "--test_file", "test.jsonl"]
+    probe = [*ENCODER, *files, "--text_column_names", "words", "--use_cpu", "--output_dir", "probed"]
+    expansion = [*ENCODER, "--train_file", "corpus.txt", "--min_frequency", "2", "--output_dir", "words"]
+    write_pairs(tmp_path / "pairs")
+    pairs = ["--test_file", "pairs/test.jsonl", "--use_cpu", "--max_seq_length", "16", "--do_predict"]
+    trained = [*TRAINING, *pairs, "--train_file", "pairs/train.jsonl", "--validation_file", "pairs/validation.jsonl"]
+    tuning, training = shlex.join(["classification", *ENCODER, *files]), "mlm --model_name_or_path words --train_file"
+    scored, averaged = [*ENCODER, *pairs, "--output_dir", "scored"], [*ENCODER, "encoder", "--output_dir", "mean"]
+    for command, arguments, what, following in (
+        ("probe", probe, "Scores and predictions: probed", f"{tuning} --text_column_names words --do_train --do_eval"),
+        ("sentences", scored, "Scores and predictions", "sentences --model_name_or_path encoder --test_file"),
+        ("sentences", [*ENCODER, *trained, "--output_dir", "texts"], "Model and card", "export --model_name_or_path"),
+        ("average_models", averaged, "Average of 2 models", "classification"),
+        ("expand_vocab", expansion, "Model and tokenizer: words", f"{training} corpus.txt"),
+    ):
+        process = call(command, *arguments)
+        shown, lines = process.stdout + process.stderr, process.stdout.splitlines()
+        assert not re.search("REPORT|MISSING|_per_second|Loading|Writing|Counting|widget", shown), shown
+        assert len(lines) <= 12, lines
+        assert lines[-2].startswith(what) and lines[-2].endswith(f": {arguments[-1]}"), lines
+        assert lines[-1].startswith(f"Next: hf-domain {following}"), lines
+        if command == "probe":
+            assert re.match(r"Test, 24 examples: accuracy [\d.]+, .*macro F1", lines[-3]), lines
+
+
+def test_a_report_of_lost_weights_is_shown(tmp_path, caplog):
+    """Of an encoder, only a pooler may be missing."""
+    encoder = save_tiny_bert(tmp_path / "encoder", SENTENCES)
+    transformers.utils.logging.enable_propagation()
+    try:
+        for lost, is_shown in ((None, False), ("bert.encoder.layer.0.output.dense.weight", True)):
+            weights = load_file(tmp_path / "encoder" / "model.safetensors")
+            weights.pop(lost, None)
+            save_file(weights, tmp_path / "encoder" / "model.safetensors", metadata={"format": "pt"})
+            load_frozen(encoder, 16, use_cpu=True)
+            assert ("LOAD REPORT" in caplog.text) == is_shown
+    finally:
+        transformers.utils.logging.disable_propagation()
