@@ -57,7 +57,7 @@ def open_folder(folder: str, encoder: str | None = None, datastore: str | None =
         datastore: Folder of the passages that a RADA reads.
 
     Raises:
-        FileNotFoundError: The comparison has no report yet.
+        FileNotFoundError: There is no such folder or model, or the comparison has no report yet.
         ValueError: The folder holds nothing of this, or a model of another kind.
     """
     path = find_place(folder)
@@ -78,7 +78,15 @@ def open_folder(folder: str, encoder: str | None = None, datastore: str | None =
     found = Exploration(title, tokenizers=names, old_size=old_size, datastore=datastore)
     if path.is_dir() and not (path / "config.json").is_file():  # a vocabulary without a model
         return found
-    architecture = (AutoConfig.from_pretrained(str(path)).architectures or [""])[0]
+    try:
+        architecture = (AutoConfig.from_pretrained(str(path)).architectures or [""])[0]
+    except OSError as error:
+        if path.is_dir():
+            raise
+        raise FileNotFoundError(
+            f"a model must be a folder or a name on the Hub, but there is no folder {folder}, and the Hub gave none: "
+            f"{str(error).strip().splitlines()[0].rstrip('.')}. Check the path."
+        ) from error
     if architecture.endswith("ForMaskedLM"):
         *before, (after, own) = names.items()
         found.encoders = dict(before) | list_checkpoints(path) | {after: own}

@@ -100,6 +100,10 @@ def test_folders_with_nothing_to_look_at(made, tmp_path):
         open_made(made, "empty")
     with pytest.raises(ValueError, match="nowhere/at/all is neither"):
         open_folder("nowhere/at/all")
+    with pytest.raises(
+        FileNotFoundError, match="folder or a name on the Hub, but there is no folder nowhere, and the Hub"
+    ):
+        open_folder("nowhere")
     with pytest.raises(ValueError, match="empty"):
         open_made(made, "adapted", encoder="empty")
     make_masked_lm("bert").base_model.save_pretrained(tmp_path)
