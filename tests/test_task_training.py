@@ -145,6 +145,17 @@ def test_the_best_learning_rate_on_validation_is_taken(encoder, tmp_path, monkey
     assert not (output / "_rates").exists()
 
 
+def test_a_choice_of_rates_gives_each_warning_once(encoder, tmp_path, capsys):
+    splits = {"train": make_rows(2), "validation": make_rows(2)[::-1]}
+    options = {"learning_rate": [1e-9, 2e-9, 3e-9], "output_dir": tmp_path / "task", **QUICK}
+    found = hf_domain.fine_tune(encoder, splits, **options)
+    assert not found.metrics["eval_beats_baseline"]
+    shown = capsys.readouterr().out
+    assert shown.count("are also rows of train") == shown.count("did not learn its task") == 1
+    overlap, trial, verdict = (shown.index(text) for text in ("are also rows", "Learning rate 1e-09", "did not learn"))
+    assert overlap < trial < shown.index("Learning rate 3e-09") < verdict
+
+
 def test_rates_need_a_validation(encoder, tmp_path):
     with pytest.raises(ValueError, match="--learning_rates needs --do_train, --do_eval and validation data"):
         options = {"learning_rate": [1e-3, 1e-4], **QUICK}

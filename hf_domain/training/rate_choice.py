@@ -12,7 +12,7 @@ from typing import Any
 
 from transformers import set_seed
 
-from hf_domain.data.majority import BETTER
+from hf_domain.data import majority
 from hf_domain.files import read_json, write_text
 from hf_domain.training.arguments import DataArguments, FineTunerArguments, FineTuningArguments
 from hf_domain.training.run_cards import DECIDING
@@ -59,36 +59,67 @@ def run_at_best_rate(
     file, scores = folder / f"{TRIALS}.json", {}
     if file.is_file() and not model_args.overwrite_output_dir:
         scores = read_json(file)
-    for rate in rates:
-        if f"{rate:g}" not in scores:
-            trial = copy.copy(training_args)
-            trial.output_dir, trial.learning_rate = str(folder / TRIALS / f"{rate:g}"), rate
-            trial.do_predict = trial.push_to_hub = False
-            trial.resume_from_checkpoint = None
-            set_seed(training_args.seed)
-            with log_only_warnings():
-                metrics = run(model_args, data_args, passage_args, trial).evaluated.metrics
-            chosen = getattr(data_args, "metric_name", None)
-            deciding = chosen or next(name for name in DECIDING if f"eval_{name}" in metrics)
-            scores[f"{rate:g}"] = BETTER.get(deciding, 1) * metrics[f"eval_{deciding}"]
-            logger.info(f"Learning rate {rate:g}: {name_metric(deciding)} {metrics[f'eval_{deciding}']:.4g}")
-            if training_args.should_save:
-                shutil.rmtree(folder / TRIALS, ignore_errors=True)
-                write_text(file, json.dumps(scores) + "\n")
-    best = copy.copy(training_args)
-    best.learning_rate = max(rates, key=lambda rate: scores[f"{rate:g}"])
-    logger.info(f"The learning rate is {best.learning_rate:g}, the best on validation of {len(rates)}.")
-    set_seed(training_args.seed)
-    return run(model_args, data_args, passage_args, best)
+    with warn_once():
+        for rate in rates:
+            if f"{rate:g}" not in scores:
+                trial = copy.copy(training_args)
+                trial.output_dir, trial.learning_rate = str(folder / TRIALS / f"{rate:g}"), rate
+                trial.do_predict = trial.push_to_hub = False
+                trial.resume_from_checkpoint = None
+                set_seed(training_args.seed)
+                with hide_trial():
+                    metrics = run(model_args, data_args, passage_args, trial).evaluated.metrics
+                chosen = getattr(data_args, "metric_name", None)
+                deciding = chosen or next(name for name in DECIDING if f"eval_{name}" in metrics)
+                scores[f"{rate:g}"] = majority.BETTER.get(deciding, 1) * metrics[f"eval_{deciding}"]
+                logger.info(f"Learning rate {rate:g}: {name_metric(deciding)} {metrics[f'eval_{deciding}']:.4g}")
+                if training_args.should_save:
+                    shutil.rmtree(folder / TRIALS, ignore_errors=True)
+                    write_text(file, json.dumps(scores) + "\n")
+        best = copy.copy(training_args)
+        best.learning_rate = max(rates, key=lambda rate: scores[f"{rate:g}"])
+        logger.info(f"The learning rate is {best.learning_rate:g}, the best on validation of {len(rates)}.")
+        set_seed(training_args.seed)
+        return run(model_args, data_args, passage_args, best)
 
 
 @contextmanager
-def log_only_warnings() -> Iterator[None]:
-    """Hide the messages of a trial."""
-    own = logging.getLogger("hf_domain")
-    level = own.level
-    own.setLevel(max(level, logging.WARNING))
+def hide_trial() -> Iterator[None]:
+    """Hide the messages of a trial, but not warnings on the data: only the last run says whether it learned."""
+    levels = {"hf_domain": logging.WARNING, majority.__name__: logging.ERROR}
+    before = {name: logging.getLogger(name).level for name in levels}
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(max(before[name], level))
     try:
         yield
     finally:
-        own.setLevel(level)
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)
+
+
+class NewWarnings(logging.Filter):
+    """Lets a warning pass once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to log the record."""
+        message = record.getMessage()
+        is_new = record.levelno < logging.WARNING or message not in self.given
+        self.given.add(message)
+        return is_new
+
+
+@contextmanager
+def warn_once() -> Iterator[None]:
+    """Hide repeated warnings: all trials, and the training after them, read the same data."""
+    filters = [(handler, NewWarnings()) for handler in logging.getLogger("hf_domain").handlers]
+    for handler, new in filters:
+        handler.addFilter(new)
+    try:
+        yield
+    finally:
+        for handler, new in filters:
+            handler.removeFilter(new)
