@@ -5,8 +5,9 @@
     python examples/predict.py rada-output new.jsonl --datastore datastore
 
 A classifier reads texts or pairs of texts; an entity model reads `tokens` (lists of words) or texts; question answering
-reads `question` and `context`. Other columns are copied to the output. `hf_domain.predict` does the same in Python,
-with lists, DataFrames and datasets.
+reads `question` and `context`. Other columns are copied to the output. In a .csv file, each label's probability has a
+column of its own, and lists (tags, several labels) are JSON. `hf_domain.predict` does the same in Python, with lists,
+DataFrames and datasets.
 """
 
 import argparse
@@ -30,7 +31,9 @@ def main() -> None:
     parser.add_argument("--output_file", help="new file, .jsonl or .csv; default: JSON lines on the terminal")
     parser.add_argument("--text_column_names", help="column of text, or two as first,second")
     parser.add_argument("--datastore", help="folder of the passages that a RADA reads")
-    parser.add_argument("--num_passages", type=int, default=10, help="number of passages to retrieve for a row")
+    parser.add_argument(
+        "--num_passages", type=int, help="number of passages to retrieve for a row; default: as many as in fine-tuning"
+    )
     parser.add_argument(
         "--max_seq_length", type=int, help="maximum number of tokens of a row; default: the model's limit, at most 512"
     )
@@ -65,7 +68,7 @@ def main() -> None:
         trust_remote_code=args.trust_remote_code,
     )
     if output_file and output_file.suffix == ".csv":
-        text = rows.flatten().to_pandas().to_csv(index=False)
+        text = format_csv(rows)
     else:
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     if output_file is None:
@@ -73,6 +76,19 @@ def main() -> None:
         return
     with explain_full_disk(output_file.absolute().parent):
         write_text(output_file, text)
+
+
+def format_csv(rows: datasets.Dataset) -> str:
+    """Return rows as CSV, with lists as JSON: pandas writes NumPy's text, which leaves out the middle of long lists."""
+    rows = rows.flatten()
+    table = rows.to_pandas()
+    for name, feature in rows.features.items():
+        if not isinstance(feature, datasets.Value):
+            values = rows[name]
+            table[name] = [
+                json.dumps(each, ensure_ascii=False) if isinstance(each, list | dict) else each for each in values
+            ]
+    return table.to_csv(index=False)
 
 
 if __name__ == "__main__":

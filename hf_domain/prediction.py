@@ -68,7 +68,7 @@ def predict(
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     datastore: str | None = None,
-    num_passages: int = 10,
+    num_passages: int | None = None,
     text_columns: str | None = None,
     max_seq_length: int | None = None,
     batch_size: int = 32,
@@ -84,7 +84,7 @@ def predict(
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     datastore: str | None = None,
-    num_passages: int = 10,
+    num_passages: int | None = None,
     text_columns: str | None = None,
     max_seq_length: int | None = None,
     batch_size: int = 32,
@@ -99,7 +99,7 @@ def predict(
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     datastore: str | None = None,
-    num_passages: int = 10,
+    num_passages: int | None = None,
     text_columns: str | None = None,
     max_seq_length: int | None = None,
     batch_size: int = 32,
@@ -117,7 +117,7 @@ def predict(
             texts, which are split into words and punctuation. Question answering reads `question` and `context`.
         tokenizer: Default: the tokenizer saved with the model.
         datastore: Folder of the passages that a RADA reads.
-        num_passages: Number of passages to retrieve for a row.
+        num_passages: Number of passages to retrieve for a row. Default: as many as in fine-tuning.
         text_columns: Columns that a sequence classifier reads, one or two as first,second. Default: a known pair,
             `text`, or the only column.
         max_seq_length: Maximum number of tokens of a row. Default: the model's limit, at most 512.

@@ -60,7 +60,7 @@ def fine_tune(
     method: Literal["plain", "gmap", "rada"] = "plain",
     memory: str | None = None,
     datastore: str | None = None,
-    num_passages: int = 10,
+    num_passages: int | None = None,
     text_columns: str | None = None,
     label_column: str | None = None,
     max_seq_length: int | None = None,
@@ -87,7 +87,8 @@ def fine_tune(
         tokenizer: Default: the tokenizer saved with the model.
         output_dir: A folder without a model, for model, tokenizer, model card, metrics and predictions.
         method: `gmap` lets the model read the encoder `memory`; `rada` passages of `datastore`.
-        num_passages: Number of passages to retrieve for a row.
+        num_passages: Number of passages to retrieve for a row; `predict` retrieves as many. Default: 10, or the number
+            of the model's earlier fine-tuning.
         text_columns: Columns that a classifier reads, one or two as first,second. Default: a known pair, `text`, or the
             only column.
         label_column: Default: `label`, or `tags` for words.

@@ -31,6 +31,8 @@ class RadaConfig(BackboneConfig):
             never trained and is saved with it, so that encoded passages can be cached.
         passage_gradient: Whether passages train the shared encoder. The paper does not say. Our choice is no: with 10
             passages of 256 tokens it takes more memory than everything else together.
+        num_passages: How many passages of an example the model read in fine-tuning (section 4.1: 10). hf-domain
+            retrieves as many for a prediction.
     """
 
     model_type = "rada"
@@ -45,6 +47,7 @@ class RadaConfig(BackboneConfig):
     prior_scale_init: float | None = None
     passage_encoder: Literal["shared", "frozen"] = "shared"
     passage_gradient: bool = False
+    num_passages: int = 10
 
     def __post_init__(self, **kwargs) -> None:
         super().__post_init__(**kwargs)
@@ -70,6 +73,8 @@ class RadaConfig(BackboneConfig):
                 raise ValueError(f"{name} must be above 0, but is {value}. Use 1, the default.")
         if not self.final_noise >= 0:
             raise ValueError(f"final_noise must be at least 0, but is {self.final_noise}. Use 1, the default.")
+        if not self.num_passages >= 1:
+            raise ValueError(f"num_passages must be at least 1, but is {self.num_passages}. Use 10, the default.")
         if self.passage_gradient and self.passage_encoder == "frozen":
             raise ValueError(
                 "passage_gradient=True needs passage_encoder='shared', but it is 'frozen', which is never trained. "

@@ -1,5 +1,6 @@
 """Labels of raw data are those that the model gives, whatever holds the data."""
 
+import csv
 import json
 import logging
 import sys
@@ -13,6 +14,7 @@ from datasets import Dataset
 from script_runs import save_tiny_bert
 from tiny_tokenizers import SENTENCES
 from transformers import (
+    AutoConfig,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
@@ -21,6 +23,7 @@ from transformers import (
 
 import hf_domain
 from hf_domain.examples.predict import main
+from hf_domain.modeling.configuration_rada import RadaConfig
 from hf_domain.prediction import predict, split_words
 
 LABELS = ["biology", "finance", "law"]
@@ -170,6 +173,72 @@ def test_a_rada_retrieves_by_itself(tmp_path):
     alone = predict(model, texts, tokenizer)["probabilities"]
     reading = predict(model, texts, tokenizer, datastore=str(tmp_path / "datastore"), num_passages=2)["probabilities"]
     assert max(abs(one["law"] - other["law"]) for one, other in zip(alone, reading, strict=True)) > 1e-3
+
+
+def test_a_rada_reads_as_many_passages_as_in_fine_tuning(tmp_path, monkeypatch):
+    pytest.importorskip("tantivy")
+    from hf_domain.datastore import build_datastore, retrieval
+
+    encoder = save_tiny_bert(tmp_path / "encoder", SENTENCES)
+    build_datastore(SENTENCES, tmp_path / "datastore", AutoTokenizer.from_pretrained(encoder), max_length=32)
+    rows = [{"text": " ".join(text.split()[:4]), "label": number % 2} for number, text in enumerate(SENTENCES)]
+    options = {"datastore": str(tmp_path / "datastore"), "output_dir": tmp_path / "task", "method": "rada"}
+    options |= {"max_steps": 1, "use_cpu": True, "disable_tqdm": True}
+    tuned = hf_domain.fine_tune(encoder, {"train": rows}, num_passages=2, **options)
+    assert AutoConfig.from_pretrained(tmp_path / "task").num_passages == 2
+    asked, retrieve = [], retrieval._retrieve
+    monkeypatch.setattr(
+        retrieval, "_retrieve", lambda *args, k, **more: asked.append(k) or retrieve(*args, k=k, **more)
+    )
+    for model in (tuned.model, tmp_path / "task"):
+        for number in (None, 3):
+            predict(model, SENTENCES[:2], datastore=options["datastore"], num_passages=number)
+    assert asked == [2, 3, 2, 3]  # a number that is given for once is not kept
+    arguments = [
+        "predict",
+        str(tmp_path / "task"),
+        str(write_rows(tmp_path, rows)),
+        "--datastore",
+        options["datastore"],
+    ]
+    monkeypatch.setattr(sys, "argv", arguments)
+    main()
+    assert asked[4:] == [2]
+    # Another fine-tuning keeps the number; a model of an earlier version has 10.
+    again = hf_domain.fine_tune(tmp_path / "task", {"train": rows}, **options | {"output_dir": tmp_path / "again"})
+    assert "| passages | 2 |" in (tmp_path / "again" / "README.md").read_text(encoding="utf-8")
+    assert again.model.config.num_passages == 2 and RadaConfig().num_passages == 10
+
+
+def test_lists_in_csv_are_json(save, tmp_path, monkeypatch):
+    words = {"tokens": (" ".join(SENTENCES).split() * 100)[:1200]}
+    _, tokenizer, folder = save(AutoModelForTokenClassification, **name_labels())
+    tokenizer.model_max_length = 40
+    tokenizer.save_pretrained(folder)
+    check_csv(tmp_path, folder, [words, {"tokens": ["été"]}], monkeypatch, ["tokens", "prediction", "probabilities"])
+    model, _, _ = save(AutoModelForSequenceClassification, **name_labels(problem_type="multi_label_classification"))
+    model.config.label_thresholds = [0.05] * 3
+    model.save_pretrained(folder)
+    check_csv(tmp_path, folder, [{"text": text} for text in SENTENCES], monkeypatch, ["prediction"])
+
+
+def check_csv(tmp_path, folder, rows, monkeypatch, lists):
+    """Compare the lists of a CSV with those of JSON lines."""
+    for name in ("labels.csv", "labels.jsonl"):
+        (tmp_path / name).unlink(missing_ok=True)
+        arguments = ["predict", str(folder), str(write_rows(tmp_path, rows)), "--output_file", str(tmp_path / name)]
+        monkeypatch.setattr(sys, "argv", arguments)
+        main()
+    expected = [json.loads(line) for line in (tmp_path / "labels.jsonl").read_text(encoding="utf-8").splitlines()]
+    with (tmp_path / "labels.csv").open(encoding="utf-8", newline="") as file:
+        found = [{name: json.loads(row[name]) for name in lists} for row in csv.DictReader(file)]
+    assert found == [{name: row[name] for name in lists} for row in expected]
+    assert any(len(row["prediction"]) > 1 for row in found)
+
+
+def write_rows(folder, rows):
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return folder / "rows.jsonl"
 
 
 def test_a_file_gets_no_bars(save, tmp_path, capsys, monkeypatch):

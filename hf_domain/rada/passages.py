@@ -23,7 +23,12 @@ class PassageArguments:
     """Which passages a model reads."""
 
     datastore: str | None = field(default=None, metadata={"help": "Folder of the datastore that rada reads."})
-    num_passages: int = field(default=10, metadata={"help": "Passages retrieved for an example."})
+    num_passages: int | None = field(
+        default=None,
+        metadata={
+            "help": "Passages retrieved for an example. Default: as many as in the model's fine-tuning, else 10."
+        },
+    )
     passage_cache: str | None = field(
         default=None,
         metadata={"help": "Folder for encoded passages; to train, set passage_encoder=frozen in --config_overrides."},
@@ -39,6 +44,12 @@ class PassageReader:
     tokenizer: PreTrainedTokenizerBase
     datastore: Any
     """Has `passages` and `fingerprint`."""
+    num_passages: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        config = getattr(self.model, "config", None)
+        # Also in the arguments, which the model card lists.
+        self.num_passages = self.args.num_passages = self.args.num_passages or getattr(config, "num_passages", 10)
 
     def look_up(self, splits: DatasetDict, text_columns: list[str], num_proc: int | None = None) -> DatasetDict:
         """Look up the texts of every split.
@@ -49,7 +60,7 @@ class PassageReader:
         # Imported here: a run without passages needs no engine that searches.
         from hf_domain.datastore import add_passages
 
-        return add_passages(splits, self.datastore, text_columns, self.args.num_passages, num_proc=num_proc)
+        return add_passages(splits, self.datastore, text_columns, self.num_passages, num_proc=num_proc)
 
     def look_up_blocks(self, examples: DatasetDict, num_proc: int | None = None) -> DatasetDict:
         """Look up tokenized examples, such as packed blocks of a corpus, which no longer have their text.
@@ -111,7 +122,7 @@ class PassageReader:
                 self.tokenizer,
                 datastore.passages,
                 datastore.fingerprint,
-                list_retrieved(splits.values(), self.args.num_passages),
+                list_retrieved(splits.values(), self.num_passages),
                 executor=executor,
             )
         model.use_passage_cache(cache)  # type: ignore[operator]
@@ -119,7 +130,7 @@ class PassageReader:
     def collate(self, collator: Callable[[list[dict[str, Any]]], Any]) -> DataCollatorWithPassages:
         """Return a collator that adds passages to a batch, or only their ids if the model reads them from a cache."""
         passages = None if self.args.passage_cache is not None else self.datastore.passages
-        return DataCollatorWithPassages(collator, self.tokenizer, passages, self.args.num_passages)
+        return DataCollatorWithPassages(collator, self.tokenizer, passages, self.num_passages)
 
 
 def load_passage_reader(

@@ -15,7 +15,7 @@ from hf_domain.data.labels import Locate, name_example
 from hf_domain.data.text_columns import check_texts, find_text_columns, list_text_columns, warn_of_shared_rows
 from hf_domain.methods import METHODS, find_methods
 from hf_domain.modeling.backbone import get_native_config, train_top_layers
-from hf_domain.rada.collator import PASSAGE_COLUMNS
+from hf_domain.rada.collator import PASSAGE_COLUMNS, DataCollatorWithPassages
 from hf_domain.training.arguments import DataArguments, FineTuningArguments, ModelArguments, check_work
 from hf_domain.training.finiteness import check_weights
 from hf_domain.training.method_rate import choose_method_rate
@@ -51,6 +51,8 @@ class FineTuner(Trainer):
                 "Set another with --learning_rate."
             )
         super().__init__(model, args, **options)
+        if args.do_train and isinstance(self.data_collator, DataCollatorWithPassages):
+            model.config.num_passages = self.data_collator.num_passages  # predictions read as many
         tokenizer: Any = self.processing_class
         if self.train_dataset is not None:
             warn_of_unknown(measure_unknown(self.train_dataset, tokenizer), tokenizer, "train")

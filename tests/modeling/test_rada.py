@@ -555,6 +555,7 @@ def test_padding_of_passages_never_leaks(family, scores):
         ({"temperature": 0.0}, "temperature must be above 0, but is 0.0"),
         ({"final_temperature": 0.0}, "final_temperature must be above 0, but is 0.0"),
         ({"final_noise": -1.0}, "final_noise must be at least 0, but is -1.0"),
+        ({"num_passages": 0}, "num_passages must be at least 1, but is 0"),
         ({"passage_encoder": "frozen", "passage_gradient": True}, "needs passage_encoder='shared'"),
     ],
 )
