@@ -117,6 +117,30 @@ def test_what_cannot_be_read_gives_a_message(made, show):
         assert answer.get_by_role("alert").count() == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "title", "boxes"),
+    [
+        ("classifier", {}, "Prediction", 1),
+        ("tagger", {}, "Prediction", 1),
+        ("answerer", {}, "Prediction", 2),
+        ("rada", {"datastore": "datastore"}, "Prediction", 1),
+        ("datastore", {}, "Passages", 1),
+        ("exbert", {"encoder": "encoder"}, "Gates", 1),
+    ],
+)
+def test_an_empty_and_a_long_text_give_a_message(made, show, name, options, title, boxes):
+    found = open_folder(str(made / name), **{option: str(made / value) for option, value in options.items()})
+    tab = show(found)
+    for text, message in [
+        ("", "There must be a text to read"),
+        ("word " * 10_000, "tokens, but this one has"),
+        (" \n", "There must be a text to read"),
+    ]:
+        answer = read(tab, title, *[text] * boxes, wait_for=f".mistake:has-text('{message}')")
+        assert answer.get_by_role("alert").count() == 1
+        assert not re.search("Traceback|Error", tab.locator("body").inner_text())
+
+
 def test_expanded_vocabulary(made, show):
     found = open_folder(str(made / "vocabulary"), encoder=str(made / "encoder"))
     answer = read(show(found), "Vocabulary", TEXT)
