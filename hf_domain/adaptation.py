@@ -27,6 +27,7 @@ from hf_domain.training.pretraining import (
     prepare_new_rows,
     prepare_start,
 )
+from hf_domain.training.run_cards import describe_call
 from hf_domain.training.runs import load_tokenizer, run_training, start_run, write_card
 
 
@@ -80,6 +81,7 @@ def adapt(
         TypeError: The corpus contains no texts, or an option is unknown.
         ValueError: The method, the corpus or the encoder cannot be used.
     """
+    call = describe_call(adapt, locals())
     check_names(adapt, training_options, {"max_steps": "num_tokens", "num_train_epochs": "num_tokens"})
     methods = [name for name, row in METHODS.items() if row.build is not None]
     if method not in methods:
@@ -149,8 +151,8 @@ def adapt(
         model = trainer.accelerator.unwrap_model(trainer.model)
         if (finish := METHODS[method].finish) is not None:
             trainer.model = model = finish(model, str(folder))
-        documents = len(splits["train"]) if isinstance(splits, DatasetDict) else None
-        call = f"hf_domain.adapt({os.fspath(encoder)!r}, corpus, {method!r}, num_tokens={num_tokens:_}, ...)"
-        write_card(trainer, "fill-mask", model_args, data_args, passage_args, documents, call)
+        texts = splits["train"] if isinstance(splits, DatasetDict) else None
+        documents = None if texts is None else len(texts)
+        write_card(trainer, "fill-mask", model_args, data_args, passage_args, documents, call, texts)
     model.name_or_path = str(folder)  # where `predict` and `fine_tune` find its tokenizer and its card
     return model.eval(), tokenizer

@@ -31,7 +31,7 @@ from hf_domain.training.arguments import (
 )
 from hf_domain.training.options import FineTuningOptions, check_names
 from hf_domain.training.rate_choice import run_at_best_rate
-from hf_domain.training.run_cards import show_call
+from hf_domain.training.run_cards import describe_call, show_call
 from hf_domain.training.run_files import METRICS
 from hf_domain.training.run_folders import list_made
 from hf_domain.training.runs import start_run
@@ -112,6 +112,7 @@ def fine_tune(
         TypeError: The task contains no rows, or an option is unknown.
         ValueError: The task, the model or an option cannot be used.
     """
+    call = describe_call(fine_tune, locals())
     check_names(fine_tune, training_options, {"epochs": "num_train_epochs"})
     folder = Path(output_dir)
     if made := list_made(folder):
@@ -158,7 +159,7 @@ def fine_tune(
         training_args.do_eval = training_args.do_eval or "validation" in files
         training_args.do_predict = "test" in files
         data_args = kind(**given | {f"{split}_file": file for split, file in files.items()})
-        with show_call(f"hf_domain.fine_tune({Path(name).name!r}, task, num_train_epochs={num_train_epochs:g}, ...)"):
+        with show_call(call):
             passage_args = PassageArguments(datastore, num_passages)
             trainer = run_at_best_rate(run, model_args, data_args, passage_args, training_args)
         # Whoever uploads the folder by hand should not publish the rows. Those of a refused call stay, for its error.

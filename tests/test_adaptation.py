@@ -1,20 +1,25 @@
 """An encoder is adapted in Python, to data of any form, and is what the command makes."""
 
+import hashlib
 import inspect
 import json
 import math
+import re
 import typing
 from dataclasses import fields
+from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
+from datasets import Dataset, DatasetDict
 from script_runs import save_tiny_bert
 from tiny_tokenizers import SENTENCES
 from transformers import AutoModelForMaskedLM, AutoTokenizer, TrainingArguments
 
 import hf_domain
 from hf_domain.training.options import MEANT, SET
+from hf_domain.training.run_cards import describe_call
 
 OPTIONS = {"num_tokens": 16 * 8 * 30, "max_seq_length": 16, "batch_size": 8, "use_cpu": True, "disable_tqdm": True}
 
@@ -54,9 +59,49 @@ def test_the_card_says_what_was_measured(encoder, tmp_path):
         results, card = read_results(tmp_path / name), (tmp_path / name / "README.md").read_text()
         assert f"| before the first step | {results['start_loss']:.4f} |" in card
         assert f"| after training | {results['eval_loss']:.4f} |" in card
-        assert "hf_domain.adapt('encoder', corpus, 'dapt', num_tokens=3_840, ...)" in card
+        shown = "'corpus.txt'" if name == "file" else "corpus"
+        assert (
+            f"hf_domain.adapt('encoder', {shown}, output_dir='{name}', num_tokens=3_840, batch_size=8, "
+            "max_seq_length=16, use_cpu=True, disable_tqdm=True)\n```"
+        ) in card
         assert "190 documents" in card and str(tmp_path) not in card
-        assert ("corpus.txt (" in card and "sha256" in card) == (name == "file")
+        assert ("corpus.txt (" in card and ", sha256 " in card) == (name == "file")
+
+
+def test_the_card_identifies_data_of_any_form(encoder, tmp_path):
+    """The same texts have the same digest; of a stream the card says how much was read."""
+    texts = SENTENCES * 40
+    table = Dataset.from_dict({"text": texts})
+    forms = {
+        "list": texts,
+        "table": pd.DataFrame({"text": texts}),
+        "generator": (text for text in texts),
+        "splits": DatasetDict(train=table, validation=table.select(range(40))),
+        "other": ["another text", *texts[1:]],
+    }
+    digests = {}
+    for name, corpus in forms.items():
+        options = OPTIONS | {"num_tokens": 16 * 8, "validation_data": None if name == "splits" else texts[:40]}
+        hf_domain.adapt(encoder, corpus, output_dir=tmp_path / name, **options)
+        card = (tmp_path / name / "README.md").read_text()
+        (digests[name],) = re.findall(r"Corpus:\*\* data \(200 documents, .*, sha256 of the texts (\w{64})\)", card)
+    lines = "".join(f"{json.dumps(text)}\n" for text in texts)
+    assert digests.pop("other") not in digests.values()
+    assert {*digests.values()} == {hashlib.sha256(lines.encode()).hexdigest()}
+
+    hf_domain.adapt(encoder, table.to_iterable_dataset(), output_dir=tmp_path / "stream", **options)
+    assert "- **Corpus:** a stream (8 examples read)\n" in (tmp_path / "stream" / "README.md").read_text()
+
+
+def test_the_call_on_a_card_has_every_argument_but_secrets():
+    given = inspect.signature(hf_domain.fine_tune).bind("encoder", {"train": []}, output_dir=Path("out"), method="rada")
+    given.apply_defaults()
+    given.arguments["training_options"] = {"max_steps": 2000, "hub_token": "hf_secret", "report_to": "none"}
+    given.arguments |= {"datastore": "passages", "learning_rate": (1e-4, 1e-3)}
+    assert describe_call(hf_domain.fine_tune, given.arguments) == (
+        "hf_domain.fine_tune('encoder', task, output_dir='out', method='rada', datastore='passages', "
+        "learning_rate=[0.0001, 0.001], max_steps=2_000, report_to='none')"
+    )
 
 
 def test_general_text_shows_what_is_forgotten(encoder, tmp_path):

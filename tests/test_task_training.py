@@ -50,7 +50,10 @@ def test_a_table_goes_from_adaptation_to_predictions(encoder, tmp_path):
     saved = hf_domain.predict(tmp_path / "task", texts, progress=False)
     assert saved["prediction"][:] == labels["prediction"][:] and not found.model.training
     card = (tmp_path / "task" / "README.md").read_text()
-    assert "```python\nhf_domain.fine_tune('adapted', task, num_train_epochs=16, ...)" in card
+    assert (
+        "```python\nhf_domain.fine_tune('adapted', task, tokenizer=tokenizer, output_dir='task', max_seq_length=16, "
+        "num_train_epochs=16, use_cpu=True, disable_tqdm=True)\n```"
+    ) in card
     assert str(tmp_path) not in card and "This model is adapted, trained for text classification." in card
 
 

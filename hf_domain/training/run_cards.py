@@ -1,20 +1,24 @@
 """Write the model card of a run from its arguments, its metrics and its files."""
 
+import hashlib
+import json
 import logging
 import math
+import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import fields
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.constants import HF_HUB_OFFLINE
-from transformers import Trainer
+from transformers import PreTrainedModel, Trainer
 
 from hf_domain.cards import (
     hide_folders,
@@ -61,6 +65,7 @@ def make_run_card(
     passage_args: Any,
     documents: int | None,
     command: str | None = None,
+    texts: Dataset | None = None,
 ) -> ModelCard:
     """Return the card of a trained model.
 
@@ -69,6 +74,7 @@ def make_run_card(
         task: Pipeline tag of the Hub.
         documents: Number of documents of a corpus, if counted.
         command: What trained it. Default: see `show_call`, or the command of this process.
+        texts: Documents of a corpus that is no file, for a digest.
     """
     folder, encoder = Path(str(trainer.args.output_dir)), model_args.model_name_or_path
     metrics = read_json(folder / METRICS) if (folder / METRICS).is_file() else {}
@@ -110,7 +116,7 @@ def make_run_card(
         model_name=trainer.hub_model_id if trainer.args.push_to_hub and trainer.hub_model_id else folder.resolve().name,
         base_model=encoder,
         origin=origin,
-        corpus=describe_data(trainer, task, data_args, metrics, documents),
+        corpus=describe_data(trainer, task, data_args, metrics, documents, texts),
         settings=list_settings(trainer, metrics, model_args, data_args, passage_args),
         limits=describe_limits(folder, task, bool(split), "general_loss" in metrics),
         license=license if license in list_licenses() else None,
@@ -134,6 +140,38 @@ def show_call(text: str) -> Iterator[None]:
         yield
     finally:
         call.reset(token)
+
+
+def describe_call(function: Callable[..., Any], given: Mapping[str, Any]) -> str:
+    """Return a call of Python with all arguments that are not defaults, without secrets.
+
+    Args:
+        given: Values of the parameters; one that is neither a number nor a name is shown as the parameter.
+    """
+    parts = []
+    for name, parameter in signature(function).parameters.items():
+        if parameter.kind is Parameter.VAR_KEYWORD:
+            options = {option: value for option, value in given[name].items() if f"--{option}" not in SECRETS}
+            parts += [f"{option}={show_value(value, option)}" for option, value in options.items()]
+        elif parameter.default is Parameter.empty and parameter.kind is not Parameter.KEYWORD_ONLY:
+            parts.append(show_value(given[name], name))
+        elif given[name] is not parameter.default and show_value(given[name], name) != repr(parameter.default):
+            parts.append(f"{name}={show_value(given[name], name)}")
+    return f"hf_domain.{function.__name__}({', '.join(parts)})"
+
+
+def show_value(value: Any, name: str) -> str:
+    """Return the source of a number or a name, or of several; `name` for data and other objects."""
+    value = getattr(value, "value", value)  # of an enumeration
+    if isinstance(value, PreTrainedModel):
+        value = value.name_or_path or value
+    if isinstance(value, str | os.PathLike):
+        return repr(os.fspath(value))
+    if isinstance(value, int | float | None):
+        return f"{value:_}" if type(value) is int else repr(value)
+    if isinstance(value, list | tuple) and all(isinstance(item, int | float) for item in value):
+        return repr([*value])
+    return name
 
 
 def find_method(folder: Path, task: str, model_args: ModelArguments) -> str | None:
@@ -197,8 +235,15 @@ def list_files(data_args: Any) -> list[str]:
     return find_files([given] if isinstance(given, str) else given) if given else []
 
 
-def describe_data(trainer: Trainer, task: str, data_args: Any, metrics: dict[str, Any], documents: int | None) -> str:
-    """Return names and amount of the training data, with a digest of local files."""
+def describe_data(
+    trainer: Trainer,
+    task: str,
+    data_args: Any,
+    metrics: dict[str, Any],
+    documents: int | None,
+    texts: Dataset | None = None,
+) -> str:
+    """Return names and amount of the training data, with a digest of local files or of texts in memory."""
     files, facts = list_files(data_args), []
     if documents is not None:
         facts.append(f"{documents:,} documents")
@@ -209,9 +254,23 @@ def describe_data(trainer: Trainer, task: str, data_args: Any, metrics: dict[str
     if files:
         return describe_files(files, facts)
     names = name_data(data_args)
+    if texts is not None:
+        facts.append(f"sha256 of the texts {fingerprint_texts(texts)}")
+    if not data_args.dataset_name and isinstance(trainer.train_dataset, IterableDataset):
+        args, names = trainer.args, "a stream"
+        examples = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        facts.append(f"{trainer.state.global_step * examples:,} examples read")
     if data_args.dataset_config_name:
         names += f", {data_args.dataset_config_name}"
     return f"{names} ({', '.join(facts)})" if facts else names
+
+
+def fingerprint_texts(texts: Dataset) -> str:
+    """Return a digest of the texts of documents in their order, each as a line of JSON."""
+    digest = hashlib.sha256()
+    for batch in texts.select_columns(["text"]).iter(1000):
+        digest.update("".join(f"{json.dumps(text)}\n" for text in batch["text"]).encode())
+    return digest.hexdigest()
 
 
 def describe_files(files: Sequence[str], facts: Sequence[str] = ()) -> str:

@@ -30,6 +30,7 @@ from hf_domain.files import UNFINISHED, begin_writing, end_writing, read_json, w
 from hf_domain.publishing import check_memory_reference, commit_files, is_hub_id, retry_on_the_hub
 from hf_domain.training.arguments import ModelArguments
 from hf_domain.training.callbacks import Annealing, PushCodeCallback, StepTimer
+from hf_domain.training.exporting import export_trained
 from hf_domain.training.finiteness import NonFiniteStop, check_metrics, check_predictions
 from hf_domain.training.method_rate import use_method_rate
 from hf_domain.training.run_cards import make_run_card
@@ -346,7 +347,7 @@ def finish_run(
     passage_args: Any,
     documents: int | None = None,
 ) -> None:
-    """Write the card, push with `--push_to_hub`, and log where the model is and which command usually follows.
+    """Write the card, push with `--push_to_hub`, export with `--export`, and log where all is and what to run next.
 
     Args:
         task: Pipeline tag of the Hub.
@@ -356,6 +357,8 @@ def finish_run(
     if trainer.is_world_process_zero():
         repository = f"{ENDPOINT}/{trainer.hub_model_id}" if trainer.args.push_to_hub else None
         command = suggest_command(task, str(trainer.args.output_dir), data_args, passage_args)
+        if getattr(model_args, "export", None) is not None:
+            logger.info(export_trained(Path(str(trainer.args.output_dir)), task, model_args))
         log_end(trainer.args, repository, command)
 
 
@@ -367,6 +370,7 @@ def write_card(
     passage_args: Any = None,
     documents: int | None = None,
     command: str | None = None,
+    texts: Dataset | None = None,
 ) -> None:
     """Write the model card, then push the folder in one commit with `--push_to_hub`.
 
@@ -381,7 +385,7 @@ def write_card(
         save_model(trainer)
     if not trainer.is_world_process_zero() or not (args.do_train or args.push_to_hub):
         return
-    card = make_run_card(trainer, task, model_args, data_args, passage_args, documents, command)
+    card = make_run_card(trainer, task, model_args, data_args, passage_args, documents, command, texts)
     write_text(Path(str(args.output_dir), "README.md"), str(card))
     if args.push_to_hub:
         trainer._finish_current_push()
