@@ -200,6 +200,7 @@ def make_model_card(
     license: str | None,
     license_note: str,
     example: str,
+    data_license: str | None = None,
     task: str = "fill-mask",
     origin: str | None = None,
     averaged: Sequence[tuple[str, str | None]] = (),
@@ -229,6 +230,7 @@ def make_model_card(
         limits: Uses for which the model was not tested.
         license: License of the weights, as an identifier of the Hub; None if it is not settled.
         license_note: Licenses of base model and data.
+        data_license: License of the data, as an identifier of the Hub, if known.
         example: A text for the usage snippet; for a masked LM with the tokenizer's mask token.
         task: Pipeline tag of the Hub.
         origin: Hub name of the model from which a local encoder was made, if known.
@@ -253,6 +255,7 @@ def make_model_card(
     if method is not None and method not in METHODS:
         raise ValueError(f"the method of a model card must be one of {', '.join(METHODS)}, but is {method}")
     check_license(license)
+    check_license(data_license)
     about, config = METHODS[method] if method else None, read_config(folder)
     encoders = [(base_model, origin), *averaged]
     start = " and ".join(name_encoder(name, origin, stages) for name, origin in encoders)
@@ -281,6 +284,7 @@ def make_model_card(
             datasets=list(datasets) or None,
             base_model=known_bases if len(known_bases) > 1 else next(iter(known_bases), None),
             base_model_relation=relation if known_bases else None,
+            **({"data_license": data_license} if data_license else {}),
             model_name=model_name if scores else None,
             eval_results=list(scores) or None,
         ),

@@ -291,7 +291,7 @@ def distill(
     if step.corpus == "general":
         data_args = copy.copy(data_args)
         data_args.train_file, data_args.validation_file = data_args.general_file, None
-        data_args.dataset_name = data_args.dataset_config_name = None
+        data_args.dataset_name = data_args.dataset_config_name = data_args.data_license = None
     collator = DataCollatorWithPadding(tokenizer)
     if training_args.ddp_find_unused_parameters is None:
         # MiniLM gives the parts above the last attention no gradient. Trainer does not let processes look for such

@@ -14,6 +14,7 @@ from typing import Any, Literal, NoReturn, get_origin
 from safetensors import SafetensorError, safe_open
 from transformers import HfArgumentParser, TrainingArguments
 
+from hf_domain.cards import check_license
 from hf_domain.command_help import HelpFormatter
 from hf_domain.methods import METHODS, PLAIN, TASK_METHODS
 from hf_domain.publishing import is_hub_id
@@ -101,7 +102,10 @@ class FineTuningArguments(ModelArguments):
             "help": "Stop after this many evaluations (epochs) without a better score, and keep the best weights."
         },
     )
-
+    export: Literal["onnx", "dynamo"] | None = field(
+        default=None,
+        metadata={"help": "Export the trained model to output_dir/exported: onnx for ONNX Runtime, or torch.export."},
+    )
     padding_free: bool = field(default=False, metadata={"help": PADDING_FREE})
 
 
@@ -120,6 +124,9 @@ class DataArguments:
 
     dataset_name: str | None = field(default=None, metadata={"help": "Dataset of the Hub, instead of files."})
     dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of the dataset."})
+    data_license: str | None = field(
+        default=None, metadata={"help": "License of the data for the card, as the Hub spells it: cc-by-4.0."}
+    )
     train_file: str | None = field(default=None, metadata={"help": "Training data: .jsonl, .json, .csv or .parquet."})
     validation_file: str | None = field(default=None, metadata={"help": "Validation data, in the same formats."})
     test_file: str | None = field(default=None, metadata={"help": "Test data, in the same formats."})
@@ -299,6 +306,15 @@ def find_wrong_paths(values: Mapping[str, Any]) -> list[str]:
     return problems
 
 
+def find_wrong_license(values: Mapping[str, Any]) -> list[str]:
+    """Return an error message for a license that the Hub does not know: the card is written after training."""
+    try:
+        check_license(values.get("data_license"))
+    except ValueError as error:
+        return [f"--data_license: {error}".rstrip(".")]
+    return []
+
+
 MODEL_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json")
 
 
@@ -365,7 +381,7 @@ class ScriptParser(OneLineParser, HfArgumentParser):
 
     def find_wrong(self, values: Mapping[str, Any]) -> list[str]:
         """Return an error message for each value that cannot be used."""
-        return find_wrong_values(values) or find_wrong_paths(values)
+        return find_wrong_values(values) or find_wrong_license(values) or find_wrong_paths(values)
 
     def read_file(self, file: str) -> list[str]:
         """Return the settings of a YAML or JSON file as a command line, so that the flags define the types.

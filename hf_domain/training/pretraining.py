@@ -85,6 +85,9 @@ class CorpusArguments:
     )
     dataset_name: str | None = field(default=None, metadata={"help": "A dataset of the Hub instead of files."})
     dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of the dataset."})
+    data_license: str | None = field(
+        default=None, metadata={"help": "License of the data for the card, as the Hub spells it: cc-by-4.0."}
+    )
     text_column_name: str | None = field(
         default=None, metadata={"help": "Column of text. Default: `text`, or the only column."}
     )

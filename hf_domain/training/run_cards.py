@@ -120,7 +120,9 @@ def make_run_card(
         settings=list_settings(trainer, metrics, model_args, data_args, passage_args),
         limits=describe_limits(folder, task, bool(split), "general_loss" in metrics),
         license=license if license in list_licenses() else None,
-        license_note=f"{describe_license(encoder, origin, license)} {describe_data_license(data_args.dataset_name)}",
+        license_note=f"{describe_license(encoder, origin, license)} "
+        + describe_data_license(data_args.dataset_name, data_args.data_license),
+        data_license=data_args.data_license,
         example=example,
         language=None,
         results_table=table or None,
@@ -209,8 +211,10 @@ def describe_license(encoder: str, origin: str | None, license: str | None) -> s
     return f"{base} has the license {license}." if license else f"The license of {base} was not found."
 
 
-def describe_data_license(dataset_name: str | None = None) -> str:
+def describe_data_license(dataset_name: str | None = None, license: str | None = None) -> str:
     """Return a sentence on the license of the training data, or on where to find it."""
+    if license is not None:
+        return f"The training data have the license {license}."
     if dataset_name and is_hub_id(dataset_name):
         address = f"https://huggingface.co/datasets/{dataset_name}"
         return f"See [{dataset_name}]({address}) for the license of the data."

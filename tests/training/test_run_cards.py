@@ -13,7 +13,7 @@ from script_runs import run_script, save_tiny_bert, write_jsonl
 from tiny_tokenizers import SENTENCES
 
 from hf_domain.cards import check_license, list_licenses, name_package
-from hf_domain.examples import run_classification, run_mlm
+from hf_domain.examples import run_classification, run_distill, run_mlm, run_ner, run_qa
 from hf_domain.training.run_cards import describe_command, find_origin
 
 TEMPLATES = ("more information needed", "none of", "generated automatically", "unknown dataset", "{{", "{%", "nan")
@@ -135,6 +135,30 @@ def test_what_a_local_encoder_was_made_from(run, tmp_path):
     assert card.data.license == "apache-2.0"
     assert "encoder, made from google-bert/bert-base-uncased" in card.text
     assert find_origin("google-bert/bert-base-uncased", None) == ("google-bert/bert-base-uncased", None)  # offline
+
+
+@pytest.mark.parametrize("script", [run_mlm, run_classification])
+def test_license_of_the_data(run, tmp_path, script):
+    """It is in the text and in the metadata, beside that of the encoder."""
+    (tmp_path / "encoder" / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
+    (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES * 40), encoding="utf-8")
+    files = {f"{split}_file": write_jsonl(tmp_path / f"{split}.jsonl", ONE) for split in ("train", "validation")}
+    if script is run_mlm:
+        files = {"train_file": tmp_path / "corpus.txt"}
+    _, card = run(script, max_seq_length=16, data_license="cc-by-4.0", **files)
+    assert "has the license apache-2.0. The training data have the license cc-by-4.0." in card.text
+    assert (card.data.license, card.data.data_license) == ("apache-2.0", "cc-by-4.0")
+    assert "--data_license cc-by-4.0" in card.text and "not known" not in card.text
+
+
+@pytest.mark.parametrize("script", [run_mlm, run_classification, run_ner, run_qa, run_distill])
+def test_unknown_license_of_the_data_is_refused_before_work(script, tmp_path, monkeypatch, capsys):
+    flags = ["--model_name_or_path", str(tmp_path), "--output_dir", str(tmp_path / "new"), "--data_license", "CC-BY-4"]
+    monkeypatch.setattr(sys, "argv", ["script", *flags])
+    with pytest.raises(SystemExit):
+        script.main()
+    assert "--data_license: a license must be an identifier of the Hub" in (error := capsys.readouterr().err)
+    assert "is 'CC-BY-4'. Did you mean cc-by-4.0?" in error and not (tmp_path / "new").exists()
 
 
 def test_licenses_are_those_of_the_hub():
