@@ -13,6 +13,7 @@ from hf_domain.data.corpora import measure_unknown, warn_of_unknown
 from hf_domain.data.file_loading import check_held_out, load_files, locate_row
 from hf_domain.data.labels import Locate, name_example
 from hf_domain.data.text_columns import check_texts, find_text_columns, list_text_columns, warn_of_shared_rows
+from hf_domain.export import check_exportable
 from hf_domain.methods import METHODS, find_methods
 from hf_domain.modeling.backbone import get_native_config, train_top_layers
 from hf_domain.rada.collator import PASSAGE_COLUMNS, DataCollatorWithPassages
@@ -271,6 +272,8 @@ def load_task_model(
         train_top_layers(model, num_layers)
     check_tokenizer_fits(tokenizer, model)
     check_weights(model, name)
+    if model_args.export is not None:
+        check_exportable(model)
     choose_start(model, new_weights, model_args.head_initializer_range)
     choose_method_rate(model, model_args)
     if model_args.padding_free:

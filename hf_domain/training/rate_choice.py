@@ -6,6 +6,7 @@ import logging
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from transformers import set_seed
 from hf_domain.data import majority
 from hf_domain.files import read_json, write_text
 from hf_domain.training.arguments import DataArguments, FineTunerArguments, FineTuningArguments
+from hf_domain.training.exporting import check_export
 from hf_domain.training.run_cards import DECIDING
 from hf_domain.training.run_folders import run_in_folder
 from hf_domain.training.terminal import name_metric
@@ -26,6 +28,7 @@ TRIALS = "_rates"  # a run never pushes what begins with _
 
 def fine_tune_in_folder(run: Callable[..., Any], *arguments: Any) -> None:
     """Run the script of a task in its output folder, at the best of `--learning_rates`; see `run_in_folder`."""
+    check_export(arguments[0], arguments[-1])
     run_in_folder(partial(run_at_best_rate, run), *arguments)
 
 
@@ -68,7 +71,7 @@ def run_at_best_rate(
                 trial.resume_from_checkpoint = None
                 set_seed(training_args.seed)
                 with hide_trial():
-                    metrics = run(model_args, data_args, passage_args, trial).evaluated.metrics
+                    metrics = run(replace(model_args, export=None), data_args, passage_args, trial).evaluated.metrics
                 chosen = getattr(data_args, "metric_name", None)
                 deciding = chosen or next(name for name in DECIDING if f"eval_{name}" in metrics)
                 scores[f"{rate:g}"] = majority.BETTER.get(deciding, 1) * metrics[f"eval_{deciding}"]

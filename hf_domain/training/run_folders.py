@@ -43,6 +43,8 @@ MADE = (
     "predict*.txt",
     "model.onnx*",
     "model.pt2",
+    "exported/*",  # of an earlier model
+    "exported/onnx/*",
 )
 # Options that change neither weights nor results, and options that only locate a file.
 FREE = {

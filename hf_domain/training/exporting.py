@@ -1,0 +1,47 @@
+"""The export of a model right after its fine-tuning (`--export`)."""
+
+from pathlib import Path
+
+import transformers
+from transformers import AutoTokenizer, TrainingArguments
+
+from hf_domain.export import check_exporters, export_model
+from hf_domain.training.arguments import FineTuningArguments
+
+EXPORTED = "exported"
+"""The folder inside the folder of a run."""
+AUTO_CLASSES = {
+    "text-classification": "AutoModelForSequenceClassification",
+    "token-classification": "AutoModelForTokenClassification",
+    "question-answering": "AutoModelForQuestionAnswering",
+}
+
+
+def check_export(model_args: FineTuningArguments, training_args: TrainingArguments) -> None:
+    """Raise a ValueError, before a run starts, if `--export` lacks its packages or a training."""
+    if model_args.export is None:
+        return
+    if not training_args.do_train:
+        raise ValueError(
+            "--export needs --do_train, but this run does not train. Add it, or run hf-domain export on the model."
+        )
+    check_exporters(model_args.export)
+
+
+def export_trained(folder: Path, task: str, model_args: FineTuningArguments) -> str:
+    """Export the model that a run saved, and return a line that says where.
+
+    The saved model is read again: the one that was trained may be on a GPU, or without padding.
+
+    Args:
+        folder: Of the run.
+        task: Pipeline tag of the Hub.
+    """
+    trust = {"trust_remote_code": model_args.trust_remote_code}
+    auto_class = getattr(transformers, AUTO_CLASSES[task])
+    model = auto_class.from_pretrained(folder, dtype="float32", **trust)
+    tokenizer = AutoTokenizer.from_pretrained(folder, **trust)
+    assert model_args.export is not None
+    report = export_model(model, tokenizer, folder / EXPORTED, export_format=model_args.export)
+    largest = max(report.differences.values())
+    return f"Export ({report.export_format}, outputs within {largest:.1g} of the model's): {folder / EXPORTED}"
