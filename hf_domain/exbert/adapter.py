@@ -20,7 +20,6 @@ from typing import Any, Literal, Self
 
 import peft
 import torch
-from huggingface_hub import ModelCard
 from peft import PeftConfig
 from peft.tuners.tuners_utils import BaseTuner, BaseTunerLayer
 from peft.utils import PeftType, register_peft_method
@@ -28,6 +27,7 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
+from hf_domain.exbert.card import write_adapter_card
 from hf_domain.modeling.backbone import find_encoder, find_layers, get_module_name, get_native_config
 from hf_domain.modeling.configuration_exbert import ExBertConfig
 from hf_domain.modeling.layers_exbert import (
@@ -55,18 +55,6 @@ OPTIONS = (
     "side_init",
     "gate_bias_init",
 )
-USAGE = """```python
-import hf_domain  # makes this adapter's type known to peft
-from peft import PeftModel
-from transformers import AutoModelForMaskedLM
-
-base = AutoModelForMaskedLM.from_pretrained("{base}")
-model = PeftModel.from_pretrained(base, "<this repository>")
-```
-
-The package hf-domain must be installed and imported first: without it, peft stops with `KeyError: 'EXBERT'`.
-
-"""
 
 
 def add_peft_type(name: str) -> None:
@@ -151,13 +139,7 @@ class ExBertAdapterConfig(PeftConfig):
     def save_pretrained(self, save_directory: str, **kwargs) -> None:
         """Save as peft does, with a card that says how to load the adapter."""
         super().save_pretrained(save_directory, **kwargs)
-        path = Path(save_directory, "README.md")
-        card = ModelCard.load(path) if path.exists() else ModelCard("---\nlibrary_name: peft\n---\n")
-        if "import hf_domain" not in card.text:
-            # peft's template has 30 empty sections.
-            own = "" if "More Information Needed" in card.text else card.text
-            card.text = USAGE.format(base=self.base_model_name_or_path or "<the base>") + own
-            card.save(path)
+        write_adapter_card(save_directory, self.base_model_name_or_path or "", Path(save_directory).resolve().name)
 
 
 # ------------------------------------------------------------------------- parts beside the base

@@ -13,6 +13,7 @@ from peft.utils import load_peft_weights
 from transformers import PreTrainedModel
 
 from hf_domain.exbert.adapter import OPTIONS, ExBertAdapterConfig, list_head_modules
+from hf_domain.exbert.card import write_adapter_card
 from hf_domain.files import write_folder
 from hf_domain.modeling.backbone import find_encoder, find_layers
 from hf_domain.modeling.modeling_exbert import ExBertForMaskedLM, ExBertModel, ExBertPreTrainedModel
@@ -128,11 +129,13 @@ def convert_to_model(adapter: PeftModel) -> ExBertModel | ExBertForMaskedLM:
 def save_as_model(adapter: PeftModel, output_dir: str | Path) -> ExBertModel | ExBertForMaskedLM:
     """Save adapter and base as one model in the adapter's folder, and move the adapter to `adapter/`."""
     model = convert_to_model(adapter)
-    saved = [*Path(output_dir).glob("adapter_*"), Path(output_dir, "README.md")]
+    saved = [*Path(output_dir).glob("adapter_*")]
+    base = adapter.peft_config[adapter.active_adapter].base_model_name_or_path or ""
     # Replace the card too: Trainer reads from it that the folder holds an adapter.
     with write_folder(output_dir, replaced=("adapter_*", "README.md")) as folder:
         model.save_pretrained(folder)
         (folder / "adapter").mkdir()
         for file in saved:
             shutil.copy(file, folder / "adapter")
+        write_adapter_card(folder / "adapter", base, Path(output_dir).resolve().name, "adapter")
     return model

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import sys
 import warnings
@@ -34,7 +35,8 @@ from hf_domain import (
     VarMAEForTokenClassification,
 )
 from hf_domain.exbert.adapter import list_head_modules
-from hf_domain.exbert.convert import convert_to_adapter, convert_to_model, load_under_head
+from hf_domain.exbert.card import write_adapter_card
+from hf_domain.exbert.convert import convert_to_adapter, convert_to_model, load_under_head, save_as_model
 
 NUM_NEW = 10
 # Families that make test compiles; the others are in make test-compiled.
@@ -249,10 +251,39 @@ def test_masked_lm_adapter_under_a_classifier_trains_and_saves_the_head(tmp_path
 
 def test_card_says_how_to_load(tmp_path):
     save_on_named_base(tmp_path)
-    text = ModelCard.load(tmp_path / "adapter" / "README.md").text
-    assert text.lstrip().startswith("```python\nimport hf_domain")
-    assert f'from_pretrained("{tmp_path / "base"}")' in text
-    assert "without it, peft stops with `KeyError: 'EXBERT'`" in text
+    card = ModelCard.load(tmp_path / "adapter" / "README.md")
+    assert card.text.lstrip().startswith("# adapter\n") and "```python\nimport hf_domain" in card.text
+    assert "without it, peft stops with `KeyError: 'EXBERT'`" in card.text
+    assert str(tmp_path) not in card.content and "<" not in card.text and card.data.base_model is None
+    run_usage(card, tmp_path)
+
+
+def run_usage(card, folder):
+    """Run the code of a card as it is, beside the folders that it names."""
+    code = re.search(r"```python\n(.*?)```", card.text, re.DOTALL)[1]
+    run = forked_python.run([sys.executable, "-c", f"{code}\nprint(len(model.peft_config))"], cwd=folder)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip().endswith("1")
+
+
+def test_card_of_an_adapter_in_a_run_names_its_subfolder(tmp_path):
+    """The adapter was saved at the top, in a folder for unfinished files, and moved to `adapter/`."""
+    make_stock().save_pretrained(tmp_path / "base")
+    model = make_adapter(AutoModelForMaskedLM.from_pretrained(tmp_path / "base"))
+    model.save_pretrained(tmp_path / "run")
+    save_as_model(model, tmp_path / "run")
+    card = ModelCard.load(tmp_path / "run" / "adapter" / "README.md")
+    assert 'PeftModel.from_pretrained(base, "run", subfolder="adapter")' in card.text
+    assert str(tmp_path) not in card.content
+    run_usage(card, tmp_path)
+
+
+def test_card_keeps_a_base_on_the_hub(tmp_path):
+    for _ in range(2):  # peft updates the card each time
+        write_adapter_card(tmp_path, "google-bert/bert-base-uncased", "cells")
+    card = ModelCard.load(tmp_path / "README.md")
+    assert (card.data.base_model, card.data.base_model_relation) == ("google-bert/bert-base-uncased", "adapter")
+    assert 'from_pretrained("google-bert/bert-base-uncased")' in card.text and card.text.count("import hf_domain") == 1
 
 
 def test_without_the_import_peft_does_not_know_the_type(tmp_path):
