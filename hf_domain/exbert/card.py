@@ -1,11 +1,9 @@
 """Write the card of an adapter."""
 
+import json
 from pathlib import Path
 
 from huggingface_hub import ModelCard
-
-from hf_domain.cards import name_encoder, quote
-from hf_domain.publishing import is_hub_id
 
 USAGE = """# {name}
 
@@ -35,14 +33,15 @@ def write_adapter_card(folder: str | Path, base: str, name: str, subfolder: str 
         subfolder: Where the adapter is below that name.
     """
     path = Path(folder, "README.md")
+    is_local = not base or Path(base).exists() or Path(base).is_absolute()  # absolute: it may be gone
+    known = None if is_local else base
     card = ModelCard.load(path) if path.exists() else ModelCard("---\nlibrary_name: peft\n---\n")
     if "import hf_domain" not in card.text:
         own = "" if "More Information Needed" in card.text else card.text  # peft's template has 30 empty sections
-        shown = name_encoder(base, None) if base else "base"
-        place = quote(name) + (f", subfolder={quote(subfolder)}" if subfolder else "")
-        card.text = USAGE.format(name=name, base=shown, quoted_base=quote(shown), place=place) + own
+        shown = known or Path(base).name or "base"
+        place = json.dumps(name) + (f", subfolder={json.dumps(subfolder)}" if subfolder else "")
+        card.text = USAGE.format(name=name, base=shown, quoted_base=json.dumps(shown), place=place) + own
     # peft takes a local path for a name on the Hub, also in a tag.
-    known = base if is_hub_id(base) else None
     card.data.base_model, card.data.base_model_relation = known, "adapter" if known else None
     tags = [tag for tag in card.data.tags or [] if known or not tag.startswith("base_model:")]
     card.data.tags = sorted({*tags, "hf-domain"})
