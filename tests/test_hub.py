@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 import time
+from pathlib import Path
 
 import forked_python
 import pytest
@@ -12,7 +13,7 @@ from hub_server import TOKEN, Fault, HubServer, Repository
 from huggingface_hub import HfApi
 from huggingface_hub.errors import RepositoryNotFoundError
 from huggingface_hub.utils import close_session
-from script_runs import save_tiny_bert
+from script_runs import save_tiny_bert, write_jsonl
 from transformers import AutoTokenizer
 
 from hf_domain import RadaForMaskedLM, VarMAEForMaskedLM
@@ -76,17 +77,20 @@ def folder(tmp_path):
     return folder
 
 
-def run_script(hub, tmp_path, **flags):
-    """Run run_mlm.py as the command line does, with its token on it and a name in HF_TOKEN that may not write."""
+def run_script(hub, tmp_path, script="run_mlm", **flags):
+    """Run a script as the command line does, with its token on it and a name in HF_TOKEN that may not write."""
     encoder = save_tiny_bert(tmp_path / "encoder", SENTENCES)
     (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES))
-    code = "import runpy, sys; sys.argv[0] = 'run_mlm.py'; runpy.run_path(sys.argv.pop(1), run_name='__main__')"
-    flags |= {"model_name_or_path": encoder, "train_file": tmp_path / "corpus.txt", "hub_token": TOKEN}
+    code = f"import runpy, sys; sys.argv[0] = '{script}.py'; runpy.run_path(sys.argv.pop(1), run_name='__main__')"
+    flags = {"train_file": tmp_path / "corpus.txt", "max_steps": 6, "save_steps": 2} | flags
+    flags |= {"model_name_or_path": encoder, "hub_token": TOKEN}
     flags |= {"output_dir": tmp_path / "cats", "max_seq_length": 16, "per_device_train_batch_size": 4}
-    flags |= {"max_steps": 6, "save_steps": 2, "report_to": "none"}
+    flags |= {"report_to": "none"}
     flags |= {"push_to_hub": True, "hub_private_repo": True, "do_train": True, "use_cpu": True}
     arguments = [part for name, value in flags.items() for part in (f"--{name}", value)]
-    result = run_process(hub, tmp_path, code, run_mlm.__file__, *arguments, token="hf_reader")
+    result = run_process(
+        hub, tmp_path, code, Path(run_mlm.__file__).with_name(f"{script}.py"), *arguments, token="hf_reader"
+    )
     assert TOKEN not in result.stdout + result.stderr
     return result
 
@@ -115,6 +119,28 @@ def test_every_commit_of_a_run_loads_without_the_package(hub, tmp_path):
     loaded = load_everywhere(hub, tmp_path, "tester/cats", revisions)
     assert {name for name, _ in loaded} == {"VarMAEForMaskedLM"}
     assert len({total for _, total in loaded}) >= 2  # states of training, not the last one again and again
+
+
+TASKS = {
+    "classification": {"text": "the cat sat", "label": "a"},
+    "ner": {"tokens": ["the", "cat"], "tags": ["O", "B-X"]},
+    "qa": {"id": "1", "question": "who sat", "context": "the cat", "answers": {"text": ["cat"], "answer_start": [4]}},
+}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_card_of_a_task_has_no_template_sentence(hub, tmp_path, task):
+    varied = {"classification": "label", "qa": "id"}.get(task, "number")
+    rows = [TASKS[task] | {varied: str(number)} for number in range(16)]
+    flags = {"train_file": write_jsonl(tmp_path / "train.jsonl", rows), "save_strategy": "no", "max_steps": 1}
+    flags |= {"doc_stride": 4} if task == "qa" else {}
+    result = run_script(hub, tmp_path, script=f"run_{task}", **flags)
+    assert result.returncode == 0, result.stderr[-3000:]
+    commits = hub.repositories["tester/cats"].commits
+    cards = [files["README.md"].decode() for _, files in commits if "README.md" in files]
+    assert f"hf-domain {task}" in cards[-1] and "- **Base model:** encoder" in cards[-1]
+    assert not any(text in each.lower() for each in cards for text in ("more information", "generated automatically"))
+    assert not any(str(tmp_path) in each or TOKEN in each for each in cards)
 
 
 @pytest.mark.parametrize(("method", "model"), [("lora", "BertForMaskedLM"), ("exbert_adapter", "ExBertForMaskedLM")])
