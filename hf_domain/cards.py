@@ -284,7 +284,7 @@ def make_model_card(
             datasets=list(datasets) or None,
             base_model=known_bases if len(known_bases) > 1 else next(iter(known_bases), None),
             base_model_relation=relation if known_bases else None,
-            **({"data_license": data_license} if data_license else {}),
+            data_license=data_license,  # None is left out
             model_name=model_name if scores else None,
             eval_results=list(scores) or None,
         ),

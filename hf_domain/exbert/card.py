@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import ModelCard
 
@@ -42,7 +43,8 @@ def write_adapter_card(folder: str | Path, base: str, name: str, subfolder: str 
         place = json.dumps(name) + (f", subfolder={json.dumps(subfolder)}" if subfolder else "")
         card.text = USAGE.format(name=name, base=shown, quoted_base=json.dumps(shown), place=place) + own
     # peft takes a local path for a name on the Hub, also in a tag.
-    card.data.base_model, card.data.base_model_relation = known, "adapter" if known else None
-    tags = [tag for tag in card.data.tags or [] if known or not tag.startswith("base_model:")]
-    card.data.tags = sorted({*tags, "hf-domain"})
+    data: Any = card.data
+    data.base_model, data.base_model_relation = known, "adapter" if known else None
+    tags = [tag for tag in data.tags or [] if known or not tag.startswith("base_model:")]
+    data.tags = sorted({*tags, "hf-domain"})
     card.save(path)

@@ -48,8 +48,8 @@ class PassageReader:
 
     def __post_init__(self) -> None:
         config = getattr(self.model, "config", None)
-        # Also in the arguments, which the model card lists.
-        self.num_passages = self.args.num_passages = self.args.num_passages or getattr(config, "num_passages", 10)
+        self.num_passages = self.args.num_passages or int(getattr(config, "num_passages", 10))
+        self.args.num_passages = self.num_passages  # the model card lists the arguments
 
     def look_up(self, splits: DatasetDict, text_columns: list[str], num_proc: int | None = None) -> DatasetDict:
         """Look up the texts of every split.

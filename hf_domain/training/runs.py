@@ -28,7 +28,7 @@ from hf_domain.data.corpora import check_length
 from hf_domain.data.majority import BETTER, warn_if_unlearned
 from hf_domain.files import UNFINISHED, begin_writing, end_writing, read_json, write_text
 from hf_domain.publishing import check_memory_reference, commit_files, is_hub_id, retry_on_the_hub
-from hf_domain.training.arguments import ModelArguments
+from hf_domain.training.arguments import FineTuningArguments, ModelArguments
 from hf_domain.training.callbacks import Annealing, PushCodeCallback, StepTimer
 from hf_domain.training.exporting import export_trained
 from hf_domain.training.finiteness import NonFiniteStop, check_metrics, check_predictions
@@ -357,7 +357,7 @@ def finish_run(
     if trainer.is_world_process_zero():
         repository = f"{ENDPOINT}/{trainer.hub_model_id}" if trainer.args.push_to_hub else None
         command = suggest_command(task, str(trainer.args.output_dir), data_args, passage_args)
-        if getattr(model_args, "export", None) is not None:
+        if isinstance(model_args, FineTuningArguments) and model_args.export is not None:
             logger.info(export_trained(Path(str(trainer.args.output_dir)), task, model_args))
         log_end(trainer.args, repository, command)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from datasets import Dataset
@@ -237,7 +237,7 @@ def write_card(trainer: "SentenceTransformerTrainer", args: Any, task: SentenceT
         [args.model_name_or_path],
         name=folder.resolve().name,
         task="sentence-similarity",
-        corpus=describe_files(files, [f"{len(trainer.train_dataset):,} pairs"]),
+        corpus=describe_files(files, [f"{len(cast(Dataset, trainer.train_dataset)):,} pairs"]),
         settings={"loss": type(trainer.loss).__name__} | list_settings(trainer, metrics, args),
         results_table=tabulate_scores(metrics, split) if split else None,
         results_note=f"Measured on the {SPLIT_NAMES[split]} set ({metrics[f'{split}_samples']:,} examples)."
