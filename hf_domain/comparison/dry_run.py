@@ -9,12 +9,11 @@ from hf_domain.comparison.answer import predict_power
 from hf_domain.comparison.costs import Speeds
 from hf_domain.comparison.engine import list_work
 from hf_domain.comparison.plan import Plan
-from hf_domain.comparison.results import list_titles
+from hf_domain.comparison.results import COMMANDS_FILE, COMMANDS_MARK, list_titles
 from hf_domain.comparison.runner import write_step_text
 from hf_domain.comparison.steps import Step
 from hf_domain.files import write_text
 
-COMMANDS_FILE = "commands.sh"
 KINDS = {
     "vocabulary": "vocabulary",
     "datastore": "datastore",
@@ -29,7 +28,7 @@ KINDS = {
 SHARED = "shared"
 HEADER = """\
 #!/bin/sh
-# The {count} missing steps of {plan}, in their order. hf-domain compare runs the same commands, several at once if you
+# The {count}{mark}{plan}, in their order. hf-domain compare runs the same commands, several at once if you
 # like, and makes results and a report of what they leave. Run by hand, a step counts for no report.
 set -e
 cd {folder}
@@ -107,7 +106,7 @@ def write_commands(plan: Plan, steps: list[Step], output_dir: Path) -> Path:
         Its path.
     """
     folder = shlex.quote(str(plan.folder.resolve()))
-    parts = [HEADER.format(count=len(steps), plan=plan.path.name, folder=folder)]
+    parts = [HEADER.format(count=len(steps), mark=COMMANDS_MARK, plan=plan.path.name, folder=folder)]
     for step in steps:
         write_step_text(step, plan, output_dir)
         notes = [f"# {step.name}"]

@@ -10,6 +10,7 @@ import yaml
 from hf_domain.comparison.plan import METRICS, Budget, Corpus, Plan, Row, Task
 from hf_domain.comparison.plan_checks import check_plan
 from hf_domain.comparison.prepared_data import prepare_data
+from hf_domain.comparison.results import check_output_dir
 from hf_domain.comparison.task_files import find_kind
 from hf_domain.files import write_text
 from hf_domain.recipes import RECIPES
@@ -32,6 +33,7 @@ def load_plan(path: str | Path, output_dir: Path | None = None) -> Plan:
         The plan, with paths relative to its folder.
 
     Raises:
+        FileExistsError: The output folder has files that no comparison wrote.
         ValueError: The plan has problems: all of its fields' in one message, then all of the files' in one.
     """
     path = Path(path)
@@ -57,7 +59,9 @@ def load_plan(path: str | Path, output_dir: Path | None = None) -> Plan:
     plan = Plan(**content, path=path)
     complete_plan(plan)
     _refuse(path, check_plan(plan))
-    prepare_data(plan, path.with_suffix("") if output_dir is None else output_dir)
+    output_dir = path.with_suffix("") if output_dir is None else output_dir
+    check_output_dir(output_dir)
+    prepare_data(plan, output_dir)
     return plan
 
 

@@ -1,5 +1,6 @@
 """Results of a comparison: one file for each step, whose name identifies the step."""
 
+import json
 import logging
 import math
 import os
@@ -16,6 +17,11 @@ from hf_domain.files import read_json, write_json
 logger = logging.getLogger(__name__)
 
 PREDICTIONS = {"predictions", "validation"}
+COMMANDS_FILE = "commands.sh"
+# Of the script of a dry run; anybody may have a file of this name.
+COMMANDS_MARK = " missing steps of "
+# What a comparison makes before its plan.json, and what a folder of published results holds.
+EARLY = {"data", "texts", "locks", "results", "steps"}
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,41 @@ class Result:
         for name in PREDICTIONS & content.keys():
             content[name] = Predictions.from_json(content[name])
         return cls(**content)
+
+
+def check_output_dir(output_dir: Path) -> None:
+    """Raise a FileExistsError if a comparison would replace files that no comparison wrote."""
+    if not output_dir.exists():
+        return
+    if not output_dir.is_dir():
+        raise FileExistsError(f"--output_dir must be a folder, but {output_dir} is a file. Name another --output_dir.")
+    names = {path.name for path in output_dir.iterdir() if path.name[0] not in "._" and path.suffix != ".unfinished"}
+    if "plan.json" in names:
+        foreign = [] if is_plan_file(output_dir / "plan.json", names) else ["plan.json"]
+    else:
+        foreign = sorted(names - EARLY)
+        commands = output_dir / COMMANDS_FILE
+        if commands.is_file() and COMMANDS_MARK in commands.read_text(encoding="utf-8", errors="replace"):
+            foreign.remove(COMMANDS_FILE)
+    if foreign:
+        listed = ", ".join(foreign[:3]) + (f" and {len(foreign) - 3} more" if len(foreign) > 3 else "")
+        raise FileExistsError(
+            f"--output_dir must be new, empty or the folder of a comparison, but {output_dir} has {listed}, which no "
+            "comparison wrote. Name another --output_dir."
+        )
+
+
+def is_plan_file(file: Path, beside: set[str]) -> bool:
+    """Return whether a comparison wrote a plan.json; those of early versions name no steps.
+
+    Args:
+        beside: The names in its folder.
+    """
+    try:
+        plan = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(plan, dict) and "methods" in plan and ("steps" in plan or bool(beside & {"results", "steps"}))
 
 
 def write_result(output_dir: Path, result: Result) -> None:

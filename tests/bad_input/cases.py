@@ -211,7 +211,7 @@ def list_shared_cases() -> list[Case]:
             required = "models" if "models" in good else next(iter(good))
             if command not in ("quickstart", "build_datastore"):
                 cases.append(Case(command, "required flag missing", (f"--{required}",), {required: None}))
-        if "output_dir" in good and command != "compare":
+        if "output_dir" in good:
             cases += [
                 Case(command, "output is a file", ("--output_dir", "corpus.txt"), {"output_dir": "corpus.txt"}),
                 Case(command, "output is below a file", ("corpus.txt", "out"), {"output_dir": "corpus.txt/out"}),
@@ -1029,13 +1029,29 @@ PLANS = [
         {"dask_scheduler": "corpus.txt", "dry_run": None},
     ),
     Case("compare", "no process", ("num_processes", "0"), {"num_processes": 0, "dry_run": None}),
-    Case("compare", "output is a file", ("corpus.txt",), {"output_dir": "corpus.txt", "dry_run": None}),
+    Case(
+        "compare",
+        "output has files of the user",
+        ("--output_dir", "task", "plan.json"),
+        {"output_dir": "task"},
+        {"task/plan.json": "{}", "task/report.md": "mine", "task/commands.sh": "mine"},
+    ),
+    Case("compare", "output is a model", ("--output_dir", "encoder"), {"output_dir": "encoder", "dry_run": None}),
+    Case(
+        "compare",
+        "output has a script of the user",
+        ("--output_dir", "commands.sh"),
+        files={"out/commands.sh": "hf-domain compare plan.yaml", "out/data/rows.jsonl": "{}"},
+    ),
     Case("compare", "report of nothing", ("results", "out"), {"report_only": True, "dry_run": None}),
     Case("compare", "best of nothing", ("--train_best", "has ended"), {"train_best": True, "dry_run": None}),
     Case("compare", "two modes", ("--train_best", "--dry_run"), {"train_best": True}),
-    Case("compare", "read-only output of a dry run", ("sealed/out",), {"output_dir": "sealed/out"}, fault="read-only"),
     Case(
-        "compare", "read-only output", ("sealed/out",), {"output_dir": "sealed/out", "dry_run": None}, fault="read-only"
+        "compare",
+        "read-only output of a run",
+        ("sealed/out",),
+        {"output_dir": "sealed/out", "dry_run": None},
+        fault="read-only",
     ),
 ]
 

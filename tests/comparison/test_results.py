@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 
 import pytest
 from pretended_runs import METHODS, SENTENCES, get_result, pretend, run_comparison, write_plan
@@ -9,10 +10,11 @@ from script_runs import save_tiny_bert
 
 from hf_domain.comparison import descriptions
 from hf_domain.comparison.descriptions import list_jobs
+from hf_domain.comparison.dry_run import HEADER
 from hf_domain.comparison.engine import find_lacking, gather_results
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
-from hf_domain.comparison.results import find_results, read_results
+from hf_domain.comparison.results import COMMANDS_MARK, check_output_dir, find_results, read_results
 from hf_domain.comparison.steps import list_steps
 from hf_domain.files import read_json, write_json
 
@@ -224,3 +226,34 @@ def test_result_survives_its_file(plan, tmp_path, ran, note, caplog):
     assert sorted(ran) == ["dapt-pets-on-general", "dapt-pets-on-pets"]
     assert f"{path} is not a complete result of this version of hf-domain" in caplog.text
     assert read_results(tmp_path / "output") == results
+
+
+@pytest.mark.parametrize(
+    ("files", "refused"),
+    [
+        ({}, None),
+        (
+            {
+                "commands.sh": HEADER.format(count=3, mark=COMMANDS_MARK, plan="a", folder="b"),
+                "texts/topics.txt": "",
+                "data/a.jsonl": "",
+            },
+            None,
+        ),  # of a dry run
+        ({"results/a.json": ""}, None),  # as `publish_results` has them
+        ({"plan.json": '{"methods": {}, "steps": {}}', "report.md": "", "notes.txt": ""}, None),
+        ({"plan.json": '{"methods": {}}', "results/a.json": ""}, None),  # of an early version
+        ({".DS_Store": "", "_run.lock": ""}, None),
+        ({"plan.json": '{"methods": {}}', "data/a.jsonl": ""}, "plan.json"),
+        ({"plan.json": "[]", "results/a.json": ""}, "plan.json"),
+        ({"report.md": "", "results/a.json": ""}, "report.md"),
+        ({"commands.sh": "hf-domain compare"}, "commands.sh"),
+        ({"config.json": "{}", "model.safetensors": "", "vocab.txt": "", "a": "", "b": ""}, "a, b, config.json and 2"),
+    ],
+)
+def test_folders_that_a_comparison_may_write_to(tmp_path, files, refused):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    with pytest.raises(FileExistsError, match=f"has {refused}") if refused else nullcontext():
+        check_output_dir(tmp_path)
