@@ -46,6 +46,9 @@ MADE = (
     "exported/*",  # of an earlier model
     "exported/onnx/*",
 )
+# What a model cannot be loaded without; the second is that of sharded weights.
+LOADED = ("config.json", "*.safetensors.index.json", "*.safetensors", "adapter*/*.safetensors", "adapter*.json",
+          "adapter*/*.json")  # fmt: skip
 # Options that change neither weights nor results, and options that only locate a file.
 FREE = {
     "overwrite_output_dir", "resume_from_checkpoint", "output_dir", "token", "cache_dir", "trust_remote_code",
@@ -99,6 +102,9 @@ def run_in_folder(run: Callable[..., None], *arguments: Any) -> None:
             raise
         if writes:
             record = read_record(folder) | {"finished": True, "pushed": bool(options.get("push_to_hub"))}
+            record["model"] = sorted(
+                path.relative_to(folder).as_posix() for name in LOADED for path in folder.glob(name)
+            )
             write_text(folder / RUN_RECORD, json.dumps(record, indent=2) + "\n")
 
 
@@ -118,7 +124,11 @@ def begin_run(folder: Path, options: dict[str, Any], description: dict[str, Any]
     # A user who names a checkpoint of this folder wants to resume from it.
     if not overwrites and not (chosen and Path(chosen).resolve().is_relative_to(folder.resolve())):
         check_same_run(folder, record, description, can_overwrite="overwrite_output_dir" in options)
-        if record.get("finished"):
+        if lost := [name for name in record.get("model", []) if not is_whole(folder / name)]:
+            logger.warning(
+                f"The run in {folder} was finished, but {', '.join(lost)} is missing or damaged: it runs again."
+            )
+        elif record.get("finished"):
             if options.get("push_to_hub") and not record.get("pushed"):
                 raise ValueError(
                     f"a run must be unfinished to push its model, but {folder} contains this run, finished without a "
@@ -219,7 +229,11 @@ def describe_run(arguments: Sequence[Any]) -> dict[str, Any]:
     for group in arguments:
         for item in fields(group):
             if item.init and item.name not in FREE and not item.name.startswith(FREE_PREFIXES):
-                options[item.name] = describe_option(item.name, getattr(group, item.name))
+                value = getattr(group, item.name)
+                if item.name == "mix" and value is not None:  # a file and its share
+                    file, _, value = value.rpartition(":")
+                    options["mix_file"] = describe_option("mix_file", file)
+                options[item.name] = describe_option(item.name, value)
         if isinstance(group, TrainingArguments):
             options["num_processes"] = group.world_size
     return json.loads(json.dumps({"options": options}, default=str))
@@ -231,7 +245,7 @@ def describe_option(name: str, value: Any) -> Any:
         return value is not None
     if isinstance(value, list):
         return [describe_option(name, item) for item in value]
-    if isinstance(value, str) and name.endswith("_file"):
+    if isinstance(value, str) and (name.endswith("_file") or name == "word_counts"):
         try:
             files = find_files([value])
         except FileNotFoundError:  # reported when it is read

@@ -5,10 +5,13 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+import torch
 from checkpoints import write_checkpoint
 from safetensors import SafetensorError
+from safetensors.torch import save_file
 
 from hf_domain import command_line
 from hf_domain.examples import search_datastore
@@ -21,6 +24,8 @@ class Options:
     output_dir: str
     rate: float = 0.1
     train_file: str | None = None
+    mix: str | None = None
+    word_counts: list[str] | None = None
     model_name_or_path: str | None = None
     cache_dir: str | None = None
     overwrite_output_dir: bool = False
@@ -37,7 +42,7 @@ def run(tmp_path):
             ran.append(True)
             if work is not None:
                 work()
-            (tmp_path / output / "config.json").write_text(f"{options.rate}")
+            (tmp_path / output / "config.json").write_text(f"{options.rate:.1f}")
 
         run_in_folder(write, Options(str(tmp_path / output), **options))
         return bool(ran)
@@ -51,6 +56,24 @@ def test_finished_run_is_left_alone(run, tmp_path, capsys):
     assert "output; nothing to do. --overwrite_output_dir repeats it" in capsys.readouterr().out
     assert run(overwrite_output_dir=True)
     assert not list((tmp_path / "output").glob("*lock*"))
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "model.safetensors", "model.safetensors.index.json", "adapter/adapter_model.safetensors"]
+)
+@pytest.mark.parametrize("lose", [Path.unlink, lambda file: file.write_bytes(file.read_bytes()[:-1])])
+def test_finished_run_without_its_model_runs_again(run, tmp_path, caplog, name, lose):
+    def save():
+        file = tmp_path / "output" / name
+        file.parent.mkdir(exist_ok=True)
+        save_file({"weight": torch.ones(1)}, file) if file.suffix == ".safetensors" else file.write_text("{}")
+
+    run(save)
+    assert not run(save)
+    lose(tmp_path / "output" / name)
+    assert run(save)
+    assert f"output was finished, but {name} is missing or damaged: it runs again" in caplog.text
+    assert not run(save)
 
 
 def test_another_run_is_refused(run, tmp_path):
@@ -72,6 +95,24 @@ def test_a_run_is_what_its_files_hold(run, tmp_path):
     (tmp_path / "text").write_text("two")
     with pytest.raises(ValueError, match="other content of train_file"):
         run(train_file=str(tmp_path / "text"))
+
+
+def test_a_run_is_what_the_files_of_its_options_hold(run, tmp_path):
+    domain, general = tmp_path / "domain", tmp_path / "general"
+    for file in (domain, general):
+        file.write_text("one")
+    options = {"mix": f"{general}:0.2", "word_counts": [str(domain), str(general)]}
+    run(**options)
+    (tmp_path / "moved").write_text("one")
+    assert not run(**options | {"mix": f"{tmp_path}/moved:0.2"})
+    with pytest.raises(ValueError, match=r"with mix '0.2', now '0.3'"):
+        run(**options | {"mix": f"{general}:0.3"})
+    domain.write_text("two")
+    with pytest.raises(ValueError, match=r"with other content of word_counts\. "):
+        run(**options)
+    general.write_text("two")
+    with pytest.raises(ValueError, match="with other content of mix_file; other content of word_counts"):
+        run(**options)
 
 
 def test_files_of_somebody_are_not_overwritten(run, tmp_path):
