@@ -50,7 +50,7 @@ from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.train_best import train_best
 from hf_domain.recipes import ROWS
-from hf_domain.training.arguments import OneLineParser
+from hf_domain.training.arguments import OneLineParser, find_wrong_values
 
 
 def main() -> None:
@@ -79,6 +79,8 @@ def main() -> None:
         help="after the comparison: fine-tune the recommended row on training and validation examples of each task",
     )
     args = parser.parse_args()
+    if wrong := find_wrong_values(vars(args)):
+        parser.error(". ".join(wrong))
     output_dir = args.output_dir or args.plan.with_suffix("")
     plan = load_plan(args.plan, output_dir)
     if args.dry_run:

@@ -22,6 +22,7 @@ from hf_domain.files import write_json
 from hf_domain.gmap.forgetting import compare_losses, plot_losses
 from hf_domain.modeling.pretrained_gmap import read_same_ids
 from hf_domain.training.arguments import parse_arguments
+from hf_domain.training.finiteness import check_metrics, check_weights
 
 
 @dataclass
@@ -52,7 +53,9 @@ def parse_names(pairs: list[str], option: str) -> dict[str, str]:
 def load_models(names: dict[str, str], device: str) -> Iterator[tuple[str, PreTrainedModel]]:
     """Load one model after another."""
     for name, path in names.items():
-        yield name, AutoModelForMaskedLM.from_pretrained(path, dtype=torch.float32).to(device)
+        model = AutoModelForMaskedLM.from_pretrained(path, dtype=torch.float32)
+        check_weights(model, path)
+        yield name, model.to(device)
 
 
 def main() -> None:
@@ -85,6 +88,8 @@ def main() -> None:
         batch_size=args.per_device_eval_batch_size,
         seed=args.seed,
     )
+    for model, by_corpus in losses.items():
+        check_metrics({f"the loss of {model} on {corpus}": found["loss"] for corpus, found in by_corpus.items()})
     output_dir = Path(args.output_dir)
     output_dir.mkdir(parents=True, exist_ok=True)
     report = {"settings": vars(args), "losses": losses, **describe_environment()}

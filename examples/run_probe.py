@@ -25,7 +25,7 @@ from hf_domain.data.named_entities import prepare_for_words
 from hf_domain.data.text_columns import find_text_columns
 from hf_domain.files import write_json, write_text
 from hf_domain.training.arguments import parse_arguments
-from hf_domain.training.fine_tuning import limit_splits, locate_example
+from hf_domain.training.fine_tuning import check_columns, limit_splits, locate_example
 from hf_domain.training.probe import compute_logits, encode_texts, encode_words, fit_probe, load_frozen
 from hf_domain.training.run_files import LABELS, METRICS, TAGS, format_labels, format_tags, list_predicted
 from hf_domain.training.run_folders import run_in_folder
@@ -86,6 +86,7 @@ def run(args: Arguments) -> None:
 
 def probe_texts(args, splits, **options):
     column = args.label_column_name
+    check_columns(splits, [column], optional_in_test=column)
     text_columns = find_text_columns(splits["train"], args.text_column_names, label_column=column)
     problem_type, names, ids = read_labels(splits, column, args.do_regression, None, partial(locate_example, args))
 

@@ -26,6 +26,7 @@ from hf_domain.data.retrieval import JUDGED, find_texts, load_texts, read_querie
 from hf_domain.files import read_json, write_json, write_text
 from hf_domain.training.arguments import FineTunerArguments, check_work, parse_arguments
 from hf_domain.training.fine_tuning import check_columns, choose_text_columns, limit_splits, locate_example
+from hf_domain.training.finiteness import check_metrics
 from hf_domain.training.run_files import LABELS, METRICS, format_labels, list_predicted
 from hf_domain.training.run_folders import run_in_folder
 from hf_domain.training.runs import run_training, start_run, stop_early
@@ -101,6 +102,7 @@ def run(args, training_args):
     for split, prefix, file in list_predicted(splits, LABELS):
         started = time.perf_counter()
         scores, predictions = task.score(model, splits[split], batch_size)
+        check_metrics(scores)
         metrics |= {f"{prefix}_{name}": value for name, value in scores.items()}
         metrics |= {f"{prefix}_runtime": time.perf_counter() - started, f"{prefix}_samples": len(predictions)}
         write_text(folder / file, format_labels(map(json.dumps, predictions)))
@@ -133,7 +135,14 @@ def load_task(args, training_args):
     columns = choose_text_columns(splits, args.label_column_name, args.text_column_names, locate)
     if len(columns) != 2:
         raise ValueError(f"a similarity needs two columns of text, but the data have {', '.join(columns)}.")
-    return SimilarityTask(columns, args.label_column_name), limit_splits(splits, args)
+    splits = limit_splits(splits, args)
+    for split, dataset in splits.items():
+        if split != "train" and len(found := {*dataset[args.label_column_name]}) == 1:
+            raise ValueError(
+                f"a correlation needs at least two different scores, but {args.label_column_name} is {found.pop()} "
+                f"everywhere in {split}. Score other pairs."
+            )
+    return SimilarityTask(columns, args.label_column_name), splits
 
 
 if __name__ == "__main__":

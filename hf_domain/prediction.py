@@ -39,6 +39,7 @@ from hf_domain.methods import PLAIN
 from hf_domain.rada.passages import PassageArguments, count_positions, load_passage_reader
 from hf_domain.training.arguments import DataArguments
 from hf_domain.training.fine_tuning import map_splits
+from hf_domain.training.finiteness import check_weights
 from hf_domain.training.stock_models import check_tokenizer_fits
 from hf_domain.training.terminal import show_bars
 
@@ -134,7 +135,7 @@ def predict(
     Raises:
         FileNotFoundError: A file is missing.
         TypeError: The data contain neither texts nor rows.
-        ValueError: The model has no such head, or the data do not fit it.
+        ValueError: The model has no such head or weights that are not finite, or the data do not fit it.
     """
     if max_seq_length is not None and max_seq_length < 3:
         raise ValueError(
@@ -153,6 +154,7 @@ def predict(
         task = find_head([type(model).__name__], type(model).__name__)
         tokenizer = tokenizer or AutoTokenizer.from_pretrained(model.name_or_path, **hub_options)
     check_tokenizer_fits(tokenizer, network)
+    check_weights(network, network.name_or_path or type(network).__name__)
     length = min(max_seq_length or LONGEST, tokenizer.model_max_length, count_positions(network) or LONGEST)
     passage_args = PassageArguments(datastore=datastore, num_passages=num_passages)
     passages = load_passage_reader(passage_args, network, tokenizer, PLAIN)

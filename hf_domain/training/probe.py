@@ -10,6 +10,7 @@ from transformers import AutoModel, AutoTokenizer, BatchEncoding, PreTrainedMode
 
 from hf_domain.data.corpora import check_length
 from hf_domain.modeling.backbone import get_native_config
+from hf_domain.training.finiteness import check_weights
 from hf_domain.training.terminal import hide_load_report
 
 # Inverse strength of the regularization: our choice, for standardized states of some hundred dimensions.
@@ -25,12 +26,13 @@ def load_frozen(name: str, max_seq_length: int, use_cpu: bool) -> tuple[PreTrain
     """Load an encoder in float32 onto the accelerator, and its tokenizer.
 
     Raises:
-        ValueError: The length is beyond the encoder's limit.
+        ValueError: The length is beyond the encoder's limit, or a weight is not finite.
     """
     tokenizer = AutoTokenizer.from_pretrained(name)
     check_length(tokenizer, max_seq_length)
     with hide_load_report(is_encoder=True):
         model = AutoModel.from_pretrained(name, dtype=torch.float32)
+    check_weights(model, name)
     return model.to("cuda" if torch.cuda.is_available() and not use_cpu else "cpu"), tokenizer
 
 

@@ -20,6 +20,7 @@ from hf_domain.data.json_lines import read_rows
 from hf_domain.data.retrieval import JUDGED, find_texts
 from hf_domain.training.command_cards import write_command_card
 from hf_domain.training.fine_tuning import choose_learning_rate
+from hf_domain.training.finiteness import check_weights
 from hf_domain.training.run_cards import (
     SPLIT_NAMES,
     describe_data_license,
@@ -54,7 +55,7 @@ def load_encoder(name: str, max_seq_length: int, **options: Any) -> "SentenceTra
         options: Of `SentenceTransformer`.
 
     Raises:
-        ValueError: The length is beyond the encoder's limit.
+        ValueError: The length is beyond the encoder's limit, or a weight is not finite.
     """
     from sentence_transformers import SentenceTransformer
 
@@ -63,6 +64,7 @@ def load_encoder(name: str, max_seq_length: int, **options: Any) -> "SentenceTra
         model = SentenceTransformer(name, model_kwargs={"dtype": torch.float32}, **options)
     check_length(model.tokenizer, max_seq_length)  # first, because setting the length replaces the limit
     model.max_seq_length = max_seq_length
+    check_weights(model, name)
     return model
 
 

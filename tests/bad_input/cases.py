@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from safetensors.torch import load_file, save_file
 from workspace import COMMANDS, PLAN, Case
 
 TRAINING_COMMANDS = ("mlm", "classification", "ner", "qa", "distill")
@@ -23,6 +24,14 @@ FINE_TUNING_COMMANDS = ("classification", "ner", "qa")
 def truncate(path: Path) -> None:
     """Keep the first half of a file."""
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def spoil_weight(path: Path) -> None:
+    """Make a bias of a layer norm nan."""
+    weights = load_file(path)
+    name = next(name for name in weights if name.endswith("LayerNorm.bias"))
+    weights[name][0] = float("nan")
+    save_file(weights, path, {"format": "pt"})
 
 
 def delete(path: Path) -> None:
@@ -283,6 +292,8 @@ for command in ("mlm", "classification"):
         bad("no training example", ("max_train_samples", "0"), {"max_train_samples": 0}),
         bad("negative number of examples", ("max_train_samples", "-3"), {"max_train_samples": -3}),
         bad("no process", ("preprocessing_num_workers", "0"), {"preprocessing_num_workers": 0}),
+        bad("negative number of workers", ("dataloader_num_workers", "-1"), {"dataloader_num_workers": -1}),
+        bad("noise of nan", ("neftune_noise_alpha", "nan"), {"neftune_noise_alpha": "nan"}),
         bad("nothing to do", ("--do_train", "--do_eval"), {"do_train": None, "do_eval": None, "do_predict": None}),
         bad("rate that is no number", ("learning_rate", "fast"), {"learning_rate": "fast"}),
         bad("unknown schedule", ("lr_scheduler_type", "bumpy"), {"lr_scheduler_type": "bumpy"}),
@@ -793,6 +804,9 @@ OTHERS = [
     forget("text that fills no example", ("domain", "16"), files={"heldout.txt": "word\n"}),
     forget("decoder", ("gpt2",), {"models": "base=decoder"}),
     forget("weights are truncated", ("adapted/model.safetensors",), files={"adapted/model.safetensors": truncate}),
+    forget("weight of nan", ("LayerNorm.bias", "adapted"), files={"adapted/model.safetensors": spoil_weight}),
+    Case("probe", "weight of nan", ("LayerNorm.bias", "encoder"), files={"encoder/model.safetensors": spoil_weight}),
+    Case("probe", "no label", ("train", "label", "text"), {"train_file": "heldout.txt"}),
     Case("publish", "no comparison", ("nowhere",), {"comparison": "nowhere"}),
     Case("publish", "folder that is no comparison", ("encoder",), {"comparison": "encoder"}),
     Case("publish", "method and task", ("--task", "--method"), {"task": "task"}),
@@ -1043,6 +1057,7 @@ PLANS = [
         ("--output_dir", "commands.sh"),
         files={"out/commands.sh": "hf-domain compare plan.yaml", "out/data/rows.jsonl": "{}"},
     ),
+    Case("compare", "dry run without a process", ("num_processes", "0"), {"num_processes": 0}),
     Case("compare", "report of nothing", ("results", "out"), {"report_only": True, "dry_run": None}),
     Case("compare", "best of nothing", ("--train_best", "has ended"), {"train_best": True, "dry_run": None}),
     Case("compare", "two modes", ("--train_best", "--dry_run"), {"train_best": True}),
@@ -1094,6 +1109,8 @@ SENTENCES_CASES = [
     sentences("no column of scores", ("similarity", "validation"), {"label_column_name": "similarity"}),
     sentences("empty score", ("score", "test.jsonl"), files={"pairs/test.jsonl": change_rows(score=None)}),
     sentences("score of nan", ("score", "nan"), files={"pairs/test.jsonl": change_rows(score=float("nan"))}),
+    sentences("weight of nan", ("LayerNorm.bias", "encoder"), files={"encoder/model.safetensors": spoil_weight}),
+    sentences("the same score", ("score", "1.0", "test"), files={"pairs/test.jsonl": change_all_rows(score=1.0)}),
     sentences("text as score", ("score", "high"), files={"pairs/test.jsonl": change_all_rows(score="high")}),
     sentences("empty pair", ("text", "test.jsonl"), files={"pairs/test.jsonl": change_rows(text="", text_pair=" ")}),
     sentences(
@@ -1371,6 +1388,13 @@ PREDICT = [
                 "adapted/model.safetensors": truncate,
                 "adapted/config.json": edit_json(architectures=["BertForSequenceClassification"]),
             },
+        ),
+        (
+            "weight of nan",
+            ("LayerNorm.bias", "classifier"),
+            ["classifier", "heldout.txt"],
+            {},
+            {"classifier/model.safetensors": spoil_weight},
         ),
         ("data are missing", ("nowhere.txt",), ["classifier", "nowhere.txt"], {}, {}),
         ("data are empty", ("heldout.txt", "empty"), ["classifier", "heldout.txt"], {}, {"heldout.txt": ""}),
