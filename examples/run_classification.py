@@ -20,13 +20,14 @@ from transformers import AutoModelForSequenceClassification, DataCollatorWithPad
 from hf_domain.data.classification import decode_logits, encode_labels, name_predictions, tokenize_texts
 from hf_domain.data.labels import check_variety, find_ids, read_labels
 from hf_domain.data.majority import DECIDING, add_baseline, make_constants
-from hf_domain.data.metrics import choose_metrics
+from hf_domain.data.metrics import choose_metrics, list_class_metrics
 from hf_domain.gmap.reader import load_memory_reader
 from hf_domain.rada.passages import PassageArguments, append_passages, check_single_text, load_passage_reader
 from hf_domain.training.arguments import (
     ClassificationArguments,
     FineTunerArguments,
     FineTuningArguments,
+    check_best_metric,
     parse_arguments,
 )
 from hf_domain.training.class_weights import make_weighted_loss
@@ -73,6 +74,9 @@ def run(model_args, data_args, passage_args, training_args):
     if training_args.do_train:
         check_variety(splits["train"][label_column], label_column)
     negative_labels = find_ids(data_args.negative_labels, label_names)
+    names, metric_name = list_class_metrics(problem_type, negative_labels), data_args.metric_name
+    if metric_name in (None, *names):  # what a metric of evaluate returns is not known
+        check_best_metric(training_args, [metric_name] if metric_name else names)
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
     labels = {"label_names": label_names, "problem_type": problem_type}
     model = load_task_model(AutoModelForSequenceClassification, model_args, tokenizer, **labels)

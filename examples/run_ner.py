@@ -16,7 +16,7 @@ from transformers import AutoModelForTokenClassification, DataCollatorForTokenCl
 
 from hf_domain.data.labels import check_variety, find_labels
 from hf_domain.data.majority import add_baseline
-from hf_domain.data.metrics import compute_entity_metrics
+from hf_domain.data.metrics import compute_entity_metrics, list_entity_metrics
 from hf_domain.data.named_entities import (
     add_cut_tags,
     check_words,
@@ -28,7 +28,13 @@ from hf_domain.data.named_entities import (
 )
 from hf_domain.gmap.reader import load_memory_reader
 from hf_domain.rada.passages import PassageArguments, load_passage_reader
-from hf_domain.training.arguments import FineTunerArguments, FineTuningArguments, NerArguments, parse_arguments
+from hf_domain.training.arguments import (
+    FineTunerArguments,
+    FineTuningArguments,
+    NerArguments,
+    check_best_metric,
+    parse_arguments,
+)
 from hf_domain.training.fine_tuning import (
     FineTuner,
     check_columns,
@@ -67,6 +73,7 @@ def run(model_args, data_args, passage_args, training_args):
     if training_args.do_train:
         check_variety(chain.from_iterable(splits["train"][label_column]), label_column)
 
+    check_best_metric(training_args, list_entity_metrics(label_names if data_args.return_entity_level_metrics else []))
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
     prepare_for_words(tokenizer)
     model = load_task_model(AutoModelForTokenClassification, model_args, tokenizer, label_names)

@@ -15,7 +15,7 @@ from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding
 
 from hf_domain.data.classification import tokenize_texts
 from hf_domain.data.majority import compare_with_baseline
-from hf_domain.data.metrics import compute_squad_metrics
+from hf_domain.data.metrics import ANSWER_METRICS, compute_squad_metrics
 from hf_domain.data.question_answering import (
     check_questions,
     cut_windows,
@@ -30,6 +30,7 @@ from hf_domain.training.arguments import (
     FineTunerArguments,
     FineTuningArguments,
     QuestionAnsweringArguments,
+    check_best_metric,
     parse_arguments,
 )
 from hf_domain.training.fine_tuning import (
@@ -61,6 +62,7 @@ def main():
 
 
 def run(model_args, data_args, passage_args, training_args):
+    check_best_metric(training_args, ANSWER_METRICS)
     splits = load_splits(model_args, data_args, training_args, needs_train=False)
     check_columns(splits, ["id", "question", "context", "answers"], optional_in_test="answers")
     splits = limit_splits(splits, data_args)

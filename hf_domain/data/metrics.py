@@ -103,6 +103,19 @@ NAMES = {
     "multi_label_classification": ["micro_f1", "macro_f1", "accuracy"],
     "regression": ["pearson", "spearman", "mse"],
 }
+ANSWER_METRICS = [f"{group}{name}" for group in ("", "has_answer_", "no_answer_") for name in ("exact_match", "f1")]
+
+
+def list_entity_metrics(tags: Sequence[str] = ()) -> list[str]:
+    """Return the names of the metrics of named entities, also those of each type among some tags."""
+    types = sorted({strip_prefix(tag) for tag in tags} - {"O"})
+    each = [f"{entity}_{name}" for entity in types for name in ("precision", "recall", "f1")]
+    return ["precision", "recall", "f1", "accuracy", "token_f1", *each]
+
+
+def list_class_metrics(problem_type: str, negative_labels: Sequence[int] = ()) -> list[str]:
+    """Return the names of the metrics of a sequence classifier; see `compute_class_metrics`."""
+    return NAMES[problem_type] + ["positive_micro_f1"] * bool(len(negative_labels))
 
 
 def compute_class_metrics(
@@ -241,7 +254,7 @@ def choose_metrics(
     Raises:
         ValueError: There is no such metric for the problem type.
     """
-    names = NAMES[problem_type] + ["positive_micro_f1"] * bool(len(negative_labels))
+    names = list_class_metrics(problem_type, negative_labels)
     metric = (
         None if metric_name is None or metric_name in names else _load_metric(metric_name, names, trust_remote_code)
     )

@@ -241,6 +241,22 @@ def check_work(training_args: TrainingArguments, *names: str) -> None:
         raise ValueError(f"a run must have something to do. Add {' or '.join(f'--{name}' for name in names)}.")
 
 
+def check_best_metric(training_args: TrainingArguments, names: Sequence[str]) -> None:
+    """Raise a ValueError unless the evaluation computes the metric that chooses the best checkpoint.
+
+    Trainer looks for the metric only after training began.
+
+    Args:
+        names: Metrics of the evaluation, beside the loss.
+    """
+    name, known = training_args.metric_for_best_model, ("loss", *names)
+    if training_args.do_train and training_args.do_eval and name and name.removeprefix("eval_") not in known:
+        raise ValueError(
+            f"--metric_for_best_model must be one of {', '.join(known)}, but is {name}. Name one of them, or leave the "
+            "flag out."
+        )
+
+
 # The range of each number by its flag, for all scripts. NaN is in no range.
 _RULES: dict[str, Callable[[float], bool]] = {
     "at least 1": lambda value: 1 <= value < math.inf,

@@ -30,7 +30,7 @@ from hf_domain.methods import BASELINE, METHODS, PRETRAINING_METHODS, find_metho
 from hf_domain.modeling.backbone import find_encoder
 from hf_domain.new_rows import NewRowsFirst, RowDistances, apply_delta, check_not_expanded
 from hf_domain.tokenization import VocabularyDelta
-from hf_domain.training.arguments import PADDING_FREE, ModelArguments, check_work
+from hf_domain.training.arguments import PADDING_FREE, ModelArguments, check_best_metric, check_work
 from hf_domain.training.finiteness import check_weights
 from hf_domain.training.method_rate import choose_method_rate
 from hf_domain.training.overrides import load_config
@@ -138,7 +138,9 @@ def check_options(
         ValueError: A flag needs or excludes another one, or the validation text is also training text.
     """
     check_work(training_args, "do_train", "do_eval")
+    check_best_metric(training_args, [])
     if training_args.do_train:
+        check_share(data_args, training_args)
         names = ("validation_file", "general_validation_file")
         check_held_out(data_args.train_file, {name: getattr(data_args, name) for name in names})
     if data_args.word_counts is not None and (len(data_args.word_counts) != 2 or not data_args.whole_word_mask):
@@ -176,6 +178,17 @@ def check_options(
             "Add --do_train."
         )
     check_new_rows(model_args, data_args)
+
+
+def check_share(data_args: CorpusArguments, training_args: TrainingArguments) -> None:
+    """Raise a ValueError if a step is expected to have no token to predict."""
+    examples = training_args.train_batch_size * training_args.gradient_accumulation_steps * training_args.world_size
+    tokens, share = examples * data_args.max_seq_length, data_args.mlm_probability
+    if share * tokens < 1:
+        raise ValueError(
+            f"--mlm_probability must mask at least one of the {tokens:,} tokens of a step, but {share:g} masks "
+            f"{share * tokens:.1g} on average. Raise it, or use larger batches."
+        )
 
 
 def check_new_rows(model_args: PretrainingArguments, data_args: CorpusArguments) -> None:

@@ -260,7 +260,12 @@ def list_shared_cases() -> list[Case]:
     return cases
 
 
-TRAINING = []
+UNKNOWN_METRIC = {"load_best_model_at_end": "true", "metric_for_best_model": "foo", "do_eval": True}
+UNKNOWN_METRIC |= {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+TRAINING = [
+    Case(command, "unknown metric", ("--metric_for_best_model", "loss", "foo"), UNKNOWN_METRIC)
+    for command in ("mlm", *FINE_TUNING_COMMANDS)
+]
 for command in TRAINING_COMMANDS:
     bad = partial(Case, command)
     TRAINING += [
@@ -339,6 +344,7 @@ ADVISE = [
 mlm = partial(Case, "mlm")
 MLM = [
     mlm("masks nothing", ("mlm_probability", "0"), {"mlm_probability": 0}),
+    mlm("masks no token of a step", ("mlm_probability", "1e-09", "64"), {"mlm_probability": 1e-9}),
     mlm("masks more than all", ("mlm_probability", "2"), {"mlm_probability": 2}),
     mlm("masks a negative share", ("mlm_probability", "-0.5"), {"mlm_probability": -0.5}),
     mlm("masks nan", ("mlm_probability", "nan"), {"mlm_probability": "nan"}),
