@@ -18,7 +18,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 import hf_domain  # noqa: F401  the Auto classes then know its models
 from hf_domain.data.corpora import load_corpus, tokenize_corpus
 from hf_domain.environment import describe_environment
-from hf_domain.files import write_json
+from hf_domain.files import lock_folder, read_json, remove_unfinished, write_json
 from hf_domain.gmap.forgetting import compare_losses, plot_losses
 from hf_domain.modeling.pretrained_gmap import read_same_ids
 from hf_domain.training.arguments import parse_arguments
@@ -58,9 +58,26 @@ def load_models(names: dict[str, str], device: str) -> Iterator[tuple[str, PreTr
         yield name, model.to(device)
 
 
+def check_report(file: Path, corpora: list[str]) -> None:
+    """Raise a FileExistsError if a report is not one of these corpora: the new one would replace it."""
+    if not file.is_file():
+        return
+    try:
+        before = read_json(file)["settings"]["corpora"]
+    except (KeyError, TypeError):
+        before = ["another command"]
+    if before != corpora:
+        raise FileExistsError(
+            f"--output_dir must not have a report of other --corpora, but {file} is of {', '.join(before)}. Name "
+            "another --output_dir."
+        )
+
+
 def main() -> None:
     (args,) = parse_arguments(ReportArguments, description=__doc__)
     models, files = parse_names(args.models, "models"), parse_names(args.corpora, "corpora")
+    output_dir = Path(args.output_dir)
+    check_report(output_dir / "forgetting.json", args.corpora)
     tokenizer, *others = (AutoTokenizer.from_pretrained(path) for path in models.values())
     for other in others:
         if not read_same_ids(tokenizer, other):
@@ -90,11 +107,11 @@ def main() -> None:
     )
     for model, by_corpus in losses.items():
         check_metrics({f"the loss of {model} on {corpus}": found["loss"] for corpus, found in by_corpus.items()})
-    output_dir = Path(args.output_dir)
-    output_dir.mkdir(parents=True, exist_ok=True)
     report = {"settings": vars(args), "losses": losses, **describe_environment()}
-    write_json(output_dir / "forgetting.json", report)
-    plot_losses(losses, output_dir / "forgetting.png")
+    with lock_folder(output_dir):
+        remove_unfinished(output_dir)
+        write_json(output_dir / "forgetting.json", report)
+        plot_losses(losses, output_dir / "forgetting.png")
     for model, by_corpus in losses.items():
         print(model, *(f"{corpus}: {measured['loss']:.3f}" for corpus, measured in by_corpus.items()), sep="\t")
 

@@ -9,7 +9,7 @@ from packaging.requirements import Requirement
 
 from hf_domain.environment import find_sources
 from hf_domain.exploration.folders import DELTA, MANIFEST, Exploration
-from hf_domain.files import read_json, write_folder, write_text
+from hf_domain.files import FINISHED, LIST, UNFINISHED, read_json, write_folder, write_text
 from hf_domain.modeling.configuration_gmap import check_memory_reference
 from hf_domain.publishing import MODEL_FILES
 
@@ -57,6 +57,8 @@ def write_space(folder: str | os.PathLike, found: Exploration) -> Path:
         ValueError: A model needs a folder of this machine.
     """
     folder = Path(folder)
+    if folder.is_dir():
+        remove_left(folder)
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"--space_dir must be a new or empty folder, but {folder} holds something: name another")
     with write_folder(folder) as unfinished:
@@ -76,6 +78,18 @@ def write_space(folder: str | os.PathLike, found: Exploration) -> Path:
             card = {"sdk": "gradio", "more": more, "text": f"What {found.title} does with a text, shown by hf-domain."}
         write_text(unfinished / "README.md", CARD.format(title=found.title, **card))
     return folder
+
+
+def remove_left(folder: Path) -> None:
+    """Delete what a killed `write_space` left in a folder, unless the folder has other files."""
+    names, finished = {UNFINISHED}, folder / FINISHED / LIST
+    if finished.is_file():
+        written = {Path(name).parts[0] for name in read_json(finished)["new"]}
+        names |= {FINISHED, *written} if written & {"app.py", "index.html"} else set()
+    paths = [*folder.iterdir()]
+    if {path.name for path in paths} <= names:
+        for path in paths:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def write_app(space: Path, found: Exploration) -> str:

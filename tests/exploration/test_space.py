@@ -121,6 +121,32 @@ def test_space_of_a_comparison_is_its_report(comparison, tmp_path):
     assert sorted(file.name for file in folder.iterdir()) == ["README.md", "index.html"]
 
 
+@pytest.mark.parametrize("dying", ["while it writes", "while it moves"])
+def test_a_space_that_was_killed_is_written_again(comparison, tmp_path, monkeypatch, dying):
+    found, folder, moves, replace = open_folder(str(comparison)), tmp_path / "space", [], os.replace
+
+    def die(*paths):
+        moves.append(paths)
+        if len(moves) == 5:  # one of the two files is in its place
+            raise KeyboardInterrupt
+        replace(*paths)
+
+    if dying == "while it writes":
+        (folder / "_unfinished").mkdir(parents=True)
+        (folder / "_unfinished" / "index.html").touch()
+    else:
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(os, "replace", die)
+            write_space(folder, found)
+        assert {file.name for file in folder.iterdir()} == {"_finished", "README.md"}
+    (folder / "mine").touch()
+    with pytest.raises(FileExistsError, match="holds something"):
+        write_space(folder, found)
+    (folder / "mine").unlink()
+    write_space(folder, found)
+    assert sorted(file.name for file in folder.iterdir()) == ["README.md", "index.html"]
+
+
 def test_space_of_a_comparison_needs_its_page(comparison, tmp_path):
     (comparison / "plan" / "report.html").rename(comparison / "plan" / "report.md")
     with pytest.raises(FileNotFoundError, match=r"there is only .*report\.md. Make it with .* --report_only"):

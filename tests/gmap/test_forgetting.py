@@ -110,3 +110,16 @@ def test_models_with_other_tokenizers_are_not_compared(run, tmp_path):
     with pytest.raises(ValueError, match=r"--corpora must be name=value pairs, but has text\.txt"):
         run(corpora="text.txt")
     assert not (tmp_path / "report").exists()
+
+
+def test_reports_of_other_text_stay_and_leftovers_of_a_kill_go(run, tmp_path):
+    report = tmp_path / "report" / "forgetting.json"
+    report.parent.mkdir()
+    (report.parent / "forgetting.json.1a.unfinished").touch()
+    run(["general"])
+    assert sorted(file.name for file in report.parent.iterdir()) == ["forgetting.json", "forgetting.png"]
+    before = json.dumps({"settings": {"corpora": ["law=law.txt"]}})
+    report.write_text(before)
+    with pytest.raises(FileExistsError, match=r"report of other --corpora, but .*json is of law=law.txt\. Name"):
+        run(["general"])
+    assert report.read_text() == before
