@@ -39,9 +39,9 @@ def main() -> None:
 
 
 def run(args: Arguments) -> None:
-    models = [AutoModelForMaskedLM.from_pretrained(name) for name in args.model_name_or_path]
+    models = [AutoModelForMaskedLM.from_pretrained(name, trust_remote_code=False) for name in args.model_name_or_path]
     model = average_models(models, args.weights)
-    tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path[0])
+    tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path[0], trust_remote_code=False)
     with write_folder(args.output_dir) as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)

@@ -109,7 +109,7 @@ def main() -> None:
             if exists:
                 print(f"{datastore.add(documents, **columns, executor=executor):,} new passages")
             else:
-                tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
+                tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path, trust_remote_code=False)
                 options = {"max_length": args.max_length, "analyzer": args.analyzer, "engine": args.engine}
                 options["executor"] = executor
                 datastore = build_datastore(documents, args.output_dir, tokenizer, **columns, **options)

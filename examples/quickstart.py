@@ -94,9 +94,10 @@ def main() -> None:
     for name, path in (("corpus", args.corpus), ("task", f"{args.task}/train.jsonl")):
         if not Path(path).is_file():
             raise FileNotFoundError(f"--{name} must be a file, but {path} does not exist.")
-    tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
+    tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path, trust_remote_code=False)
     check_length(tokenizer, args.max_seq_length)
-    AutoConfig.from_pretrained(args.model_name_or_path)  # fails for a wrong name before anything is trained
+    # Fails for a wrong name before anything is trained.
+    AutoConfig.from_pretrained(args.model_name_or_path, trust_remote_code=False)
     started, output_dir, encoder = time.perf_counter(), Path(args.output_dir), Path(args.model_name_or_path)
     is_demo = Path(args.corpus).parent == DATA and encoder.parent == DATA
     plan = load_plan(make_plan(args, output_dir))

@@ -53,7 +53,7 @@ def parse_names(pairs: list[str], option: str) -> dict[str, str]:
 def load_models(names: dict[str, str], device: str) -> Iterator[tuple[str, PreTrainedModel]]:
     """Load one model after another."""
     for name, path in names.items():
-        model = AutoModelForMaskedLM.from_pretrained(path, dtype=torch.float32)
+        model = AutoModelForMaskedLM.from_pretrained(path, dtype=torch.float32, trust_remote_code=False)
         check_weights(model, path)
         yield name, model.to(device)
 
@@ -78,7 +78,7 @@ def main() -> None:
     models, files = parse_names(args.models, "models"), parse_names(args.corpora, "corpora")
     output_dir = Path(args.output_dir)
     check_report(output_dir / "forgetting.json", args.corpora)
-    tokenizer, *others = (AutoTokenizer.from_pretrained(path) for path in models.values())
+    tokenizer, *others = (AutoTokenizer.from_pretrained(path, trust_remote_code=False) for path in models.values())
     for other in others:
         if not read_same_ids(tokenizer, other):
             raise ValueError(

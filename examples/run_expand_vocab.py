@@ -96,7 +96,7 @@ def main() -> None:
 
 def run(model_args: ModelArguments, data_args: DataArguments, expansion_args: ExpansionArguments) -> None:
     set_seed(expansion_args.seed)
-    tokenizer = AutoTokenizer.from_pretrained(model_args.model_name_or_path)
+    tokenizer = AutoTokenizer.from_pretrained(model_args.model_name_or_path, trust_remote_code=False)
 
     if data_args.counts_file and Path(data_args.counts_file).exists():
         counts = WordCounts.load(data_args.counts_file)
@@ -115,7 +115,7 @@ def run(model_args: ModelArguments, data_args: DataArguments, expansion_args: Ex
 
     with write_folder(expansion_args.output_dir) as folder:
         if (init := model_args.embedding_init) != "none":
-            model = AutoModelForMaskedLM.from_pretrained(model_args.model_name_or_path)
+            model = AutoModelForMaskedLM.from_pretrained(model_args.model_name_or_path, trust_remote_code=False)
             check_weights(model, model_args.model_name_or_path)
             apply_delta(model, delta, init="pieces" if init == "distill" else init)
             if init == "distill":

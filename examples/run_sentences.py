@@ -33,6 +33,7 @@ from hf_domain.training.runs import run_training, start_run, stop_early
 from hf_domain.training.sentences import (
     RetrievalTask,
     SimilarityTask,
+    check_scores,
     explain_missing,
     load_encoder,
     make_trainer,
@@ -136,12 +137,7 @@ def load_task(args, training_args):
     if len(columns) != 2:
         raise ValueError(f"a similarity needs two columns of text, but the data have {', '.join(columns)}.")
     splits = limit_splits(splits, args)
-    for split, dataset in splits.items():
-        if split != "train" and len(found := {*dataset[args.label_column_name]}) == 1:
-            raise ValueError(
-                f"a correlation needs at least two different scores, but {args.label_column_name} is {found.pop()} "
-                f"everywhere in {split}. Score other pairs."
-            )
+    check_scores(splits, args.label_column_name)
     return SimilarityTask(columns, args.label_column_name), splits
 
 

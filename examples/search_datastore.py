@@ -79,15 +79,15 @@ def main() -> None:
         datastore = Datastore.load(args.datastore_dir)
         readings = [read_passages(datastore, " ".join(text), args.k, **options) for text in texts]
     else:
-        config = AutoConfig.from_pretrained(args.model_name_or_path)
+        config = AutoConfig.from_pretrained(args.model_name_or_path, trust_remote_code=False)
         if not isinstance(config, RadaConfig):
             raise ValueError(
                 f"--model_name_or_path must be a RADA, but {args.model_name_or_path} is a {config.model_type}"
             )
         is_classifier = (config.architectures or [""])[0].endswith("ForSequenceClassification")
         head = AutoModelForSequenceClassification if is_classifier else AutoModel
-        model = head.from_pretrained(args.model_name_or_path)
-        tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
+        model = head.from_pretrained(args.model_name_or_path, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path, trust_remote_code=False)
         datastore = load_datastore(PassageArguments(args.datastore_dir), model, tokenizer, None)
         readings = []
         for text in texts:

@@ -125,7 +125,7 @@ def check_publication(folder: Path) -> list[str]:
             f"a publication must have every file of its model, but {folder} lacks {', '.join(lost)}. Save it again."
         )
     check_memory_reference(read_config(folder))
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
         raise ValueError(
             f"a publication must have a vocabulary, but the tokenizer of {folder} has none. Save it again."

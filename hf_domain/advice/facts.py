@@ -177,8 +177,8 @@ def write_number(value: float) -> str:
 def measure_facts(plan: Plan, max_seq_length: int = 128) -> Facts:
     """Measure the facts about the encoder, the corpora and the tasks of a plan."""
     encoder = str(plan.folder / plan.encoder) if (plan.folder / plan.encoder).is_dir() else plan.encoder
-    tokenizer = AutoTokenizer.from_pretrained(encoder)
-    model = AutoModelForMaskedLM.from_pretrained(encoder, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(encoder, trust_remote_code=False)
+    model = AutoModelForMaskedLM.from_pretrained(encoder, dtype=torch.float32, trust_remote_code=False)
     domain = next(name for name in plan.corpora if name != plan.general)
     documents = read_documents(plan, domain)
     sample = random.Random(0).sample(documents, min(DOCUMENTS, len(documents)))

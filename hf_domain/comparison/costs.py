@@ -210,7 +210,7 @@ class Speeds:
             return False
         encoder, flags = self.plan.encoder, self.plan.pretraining
         name = self.plan.folder / encoder if (self.plan.folder / encoder).is_dir() else encoder
-        model = AutoModelForMaskedLM.from_pretrained(name, dtype=torch.float32)
+        model = AutoModelForMaskedLM.from_pretrained(name, dtype=torch.float32, trust_remote_code=False)
         on_cpu = bool(flags.get("use_cpu")) or not torch.cuda.is_available()
         batch = int(flags.get("per_device_train_batch_size", 32))
         seconds = time_training(

@@ -107,7 +107,7 @@ def make_publication(
     report, result = write_report(output_dir), source.result
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    tokenizer = AutoTokenizer.from_pretrained(source.folder)
+    tokenizer = AutoTokenizer.from_pretrained(source.folder, trust_remote_code=False)
     for pattern in (*MODEL_FILES, *tokenizer.vocab_files_names.values()):
         for file in source.folder.glob(pattern):
             shutil.copy(file, unfinished)

@@ -348,7 +348,7 @@ def read_choices(folder: Path) -> dict[str, Any]:
 
 def digest_vocabulary(encoder: str) -> str:
     """Return a digest of the vocabulary of an encoder: losses compare where it is the same."""
-    vocabulary = sorted(AutoTokenizer.from_pretrained(encoder).get_vocab().items())
+    vocabulary = sorted(AutoTokenizer.from_pretrained(encoder, trust_remote_code=False).get_vocab().items())
     return hashlib.sha256(json.dumps(vocabulary).encode()).hexdigest()
 
 

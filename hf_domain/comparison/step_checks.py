@@ -40,6 +40,9 @@ def check_step_flags(steps: Iterable[Step]) -> None:
             for action in parsers[command]._actions:
                 action.required = False
         try:
+            # A value such as --trust_remote_code would be a flag of its own on the step's command line.
+            if flags := [value for value in arguments[1:] if value.startswith("--")]:
+                raise ValueError(f"{arguments[0]} must have values, but has the flag {flags[0]}. Remove it.")
             parsers[command].parse_args(arguments)
         except ValueError as error:
             problems[f"{command}: {error}"] = names
@@ -69,9 +72,14 @@ def check_encoders(plan: Plan, steps: Iterable[Step]) -> None:
         folder = plan.folder / encoder
         name = folder if folder.is_dir() else encoder
         try:
-            config, tokenizer = AutoConfig.from_pretrained(name), AutoTokenizer.from_pretrained(name)
-        except (OSError, ValueError):  # the first step that reads it reports the error
-            continue
+            config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+            tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        except (OSError, ValueError) as error:
+            if "trust_remote_code" in str(error):
+                problems.append(
+                    f"{encoder}: a plan must not run code of others, but this encoder has its own. Use another encoder."
+                )
+            continue  # the first step that reads it reports other errors
         if type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
             problems.append(f"{encoder}: it must be an encoder such as BERT or RoBERTa, but is a {config.model_type}")
             continue

@@ -79,7 +79,7 @@ def open_folder(folder: str, encoder: str | None = None, datastore: str | None =
     if path.is_dir() and not (path / "config.json").is_file():  # a vocabulary without a model
         return found
     try:
-        architecture = (AutoConfig.from_pretrained(str(path)).architectures or [""])[0]
+        architecture = (AutoConfig.from_pretrained(str(path), trust_remote_code=False).architectures or [""])[0]
     except OSError as error:
         if path.is_dir():
             raise
@@ -155,7 +155,7 @@ def find_start(path: Path) -> str | None:
 def can_load(encoder: str, path: Path) -> bool:
     """Return whether the encoder before adaptation is there; warn if the page must do without it."""
     try:
-        AutoConfig.from_pretrained(encoder)
+        AutoConfig.from_pretrained(encoder, trust_remote_code=False)
     except (OSError, ValueError):
         logger.warning(f"{encoder}, the encoder before adaptation, cannot be loaded: the page shows {path} alone")
         return False
@@ -175,16 +175,16 @@ def list_checkpoints(path: Path) -> dict[str, str]:
 @lru_cache(maxsize=32)
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """Load a tokenizer, once."""
-    return AutoTokenizer.from_pretrained(name)
+    return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
 
 
 @lru_cache(maxsize=8)
 def load_model(name: str) -> PreTrainedModel:
     """Load a masked LM or a fine-tuned model, once; the eight that were used last stay in memory."""
-    architectures: Any = AutoConfig.from_pretrained(name).architectures
+    architectures: Any = AutoConfig.from_pretrained(name, trust_remote_code=False).architectures
     is_masked = (architectures or [""])[0].endswith("ForMaskedLM")
     auto_class: Any = AutoModelForMaskedLM if is_masked else find_head(architectures, name).auto_class
-    return auto_class.from_pretrained(name).eval()
+    return auto_class.from_pretrained(name, trust_remote_code=False).eval()
 
 
 def list_vocabularies(names: Iterable[tuple[str, str]]) -> dict[str, PreTrainedTokenizerBase]:

@@ -50,7 +50,8 @@ def load_memory_tokenizer(config: PreTrainedConfig, **hub_options: Any) -> PreTr
             "a memory with its own tokenizer must have memory_name_or_path in the config, but it is None; set it"
         )
     revision = config.memory_revision or "main"
-    return AutoTokenizer.from_pretrained(config.memory_name_or_path, revision=revision, **hub_options)
+    options = {"revision": revision, "trust_remote_code": False, **hub_options}
+    return AutoTokenizer.from_pretrained(config.memory_name_or_path, **options)
 
 
 def check_same_ids(tokenizer: PreTrainedTokenizerBase, memory_tokenizer: PreTrainedTokenizerBase) -> None:

@@ -403,7 +403,7 @@ class ScriptParser(OneLineParser, HfArgumentParser):
         """Return the settings of a YAML or JSON file as a command line, so that the flags define the types.
 
         Raises:
-            ValueError: A name is unknown, or a single value is a list; see also `read_settings`.
+            ValueError: A name is unknown or trusts code, or a value has another form; see also `read_settings`.
         """
         kinds = {item.name: item.type for kind in self.dataclass_types for item in fields(kind)}
         arguments = []
@@ -413,12 +413,22 @@ class ScriptParser(OneLineParser, HfArgumentParser):
                 raise ValueError(
                     f"{file} has the unknown name {name}{f'; did you mean {similar[0]}?' if similar else ''}"
                 )
+            if name == "trust_remote_code":  # anybody may have written the file
+                raise ValueError(
+                    f"{file} must not run code of others, but sets trust_remote_code. Remove it, and add "
+                    "--trust_remote_code to the command line if you trust the code."
+                )
             if value is None:
                 continue  # an empty entry keeps the default
             if isinstance(value, list) and get_origin(kinds[name]) is not list:
                 raise ValueError(f"{file}: {name} must be one value, but is a list of {len(value)}")
             if isinstance(value, list):
-                arguments += [f"--{name}", *map(_write, value)]
+                texts = [*map(_write, value)]
+                if flags := [text for text in texts if text.startswith("--")]:
+                    raise ValueError(
+                        f"{file}: {name} must have values, but has the flag {flags[0]}. Write it as a line of its own."
+                    )
+                arguments += [f"--{name}", *texts]
             else:
                 arguments.append(f"--{name}={_write(value)}")
         return arguments

@@ -28,10 +28,10 @@ def load_frozen(name: str, max_seq_length: int, use_cpu: bool) -> tuple[PreTrain
     Raises:
         ValueError: The length is beyond the encoder's limit, or a weight is not finite.
     """
-    tokenizer = AutoTokenizer.from_pretrained(name)
+    tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     check_length(tokenizer, max_seq_length)
     with hide_load_report(is_encoder=True):
-        model = AutoModel.from_pretrained(name, dtype=torch.float32)
+        model = AutoModel.from_pretrained(name, dtype=torch.float32, trust_remote_code=False)
     check_weights(model, name)
     return model.to("cuda" if torch.cuda.is_available() and not use_cpu else "cpu"), tokenizer
 

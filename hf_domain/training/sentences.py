@@ -68,6 +68,16 @@ def load_encoder(name: str, max_seq_length: int, **options: Any) -> "SentenceTra
     return model
 
 
+def check_scores(splits: Mapping[str, Dataset], column: str) -> None:
+    """Raise a ValueError if the pairs of a held-out split have the same score, so that there is no correlation."""
+    for split, dataset in splits.items():
+        if split != "train" and len(found := {*dataset[column]}) == 1:
+            raise ValueError(
+                f"a correlation needs at least two different scores, but {column} is {found.pop()} everywhere in "
+                f"{split}. Score other pairs."
+            )
+
+
 class SentenceTask(Protocol):
     """A task of sentence embeddings."""
 

@@ -173,6 +173,18 @@ RUN_FILES = [
     run_file("UTF-16", ("run.yaml", "utf-8"), write_run().encode("utf-16")),
     run_file("duplicate keys", ("run.yaml", "seed", "line"), write_run() + "seed: 1\nseed: 2\n"),
     run_file("an unknown key", ("run.yaml", "learning_rat", "learning_rate"), write_run(learning_rat=1)),
+    Case(
+        "mlm",
+        "run file: trust on the command line",
+        (),
+        files={"run.yaml": write_run()},
+        arguments=["run.yaml", "--trust_remote_code"],
+        harmless="the flag is the user's own",
+        then=left(train_samples=BLOCKS),
+    ),
+    run_file("trust", ("run.yaml", "--trust_remote_code"), write_run(trust_remote_code=True)),
+    run_file("trust in JSON", ("--trust_remote_code",), json.dumps({"trust_remote_code": True}), "run.json"),
+    run_file("a flag among values", ("train_file", "--trust_rem"), write_run(train_file=["a", "--trust_remote_code"])),
     run_file("a number as key", ("run.yaml", "7"), write_run() + "7: 8\n"),
     run_file("lacks the model", ("run.yaml", "model_name_or_path"), write_run(model_name_or_path=...)),
     run_file("a text where a number is due", ("run.yaml", "max_steps", "many"), write_run(max_steps="many")),
@@ -263,7 +275,7 @@ def list_shared_cases() -> list[Case]:
 UNKNOWN_METRIC = {"load_best_model_at_end": "true", "metric_for_best_model": "foo", "do_eval": True}
 UNKNOWN_METRIC |= {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
 TRAINING = [
-    Case(command, "unknown metric", ("--metric_for_best_model", "loss", "foo"), UNKNOWN_METRIC)
+    Case(command, "unknown best metric", ("--metric_for_best_model", "loss", "foo"), UNKNOWN_METRIC)
     for command in ("mlm", *FINE_TUNING_COMMANDS)
 ]
 for command in TRAINING_COMMANDS:
@@ -967,6 +979,11 @@ PLANS = [
     plan("batch of nothing", ("per_device_train_batch_size", "0"), pretraining={"per_device_train_batch_size": 0}),
     plan("batch is a text", ("per_device_train_batch_size", "big"), pretraining={"per_device_train_batch_size": "big"}),
     plan("length of nothing", ("max_seq_length", "0"), pretraining={"max_seq_length": 0}),
+    plan(
+        "a flag as value",
+        ("bf16", "--trust_remote_code"),
+        pretraining=PLAN["pretraining"] | {"bf16": "--trust_remote_code"},
+    ),
     plan("longer than the encoder", ("999", "128"), pretraining={"max_seq_length": 999}, budget={"tokens": 1_000_000}),
     plan("no accumulation", ("gradient_accumulation_steps", "0"), pretraining={"gradient_accumulation_steps": 0}),
     plan("unknown flag", ("learning_rat",), fine_tuning={"learning_rat": 1}),

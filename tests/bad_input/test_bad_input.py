@@ -1,7 +1,9 @@
 """No bad input ends in a traceback, in exit 0 with a wrong result, or in a changed file of the user."""
 
+import json
 import shutil
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 from cases import CASES
@@ -54,6 +56,42 @@ def test_good_input_is_taken(command, workspace):
     """Otherwise a case could be refused for another reason than its own."""
     outcome = run_case(Case(command, "good", (), harmless="nothing is wrong with it"))
     assert outcome.kind == "harmless", outcome.message
+
+
+# The models that a command loads, if they are not those of `COMMANDS`.
+MODELS = {"search_datastore": {"model_name_or_path": "encoder"}}
+# All commands that load a model; `publish` loads what a comparison made, and plans trust no code.
+LOADING = [name for name in COMMANDS if name not in ("publish", "publish_results")]
+SAMPLED = ("build_datastore", "compare", "probe")
+
+
+def poison(folder, *files):
+    """Let a model, and its tokenizer if `files` has its configuration, need code of their folder."""
+    heads = ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering")
+    classes = ("AutoConfig", "AutoModel", *(f"AutoModelFor{head}" for head in heads))
+    own = {
+        "config.json": {"model_type": "evil", "auto_map": dict.fromkeys(classes, "evil.Evil")},
+        "tokenizer_config.json": {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", "evil.Evil"]}},
+    }
+    for file in files:
+        content = json.loads((folder / file).read_text(encoding="utf-8")) | own[file]
+        (folder / file).write_text(json.dumps(content), encoding="utf-8")
+    (folder / "evil.py").write_text(f"open({str(Path('owned').absolute())!r}, 'w')\nclass Evil: pass\n")
+
+
+@pytest.mark.parametrize("files", [("config.json",), ("config.json", "tokenizer_config.json")], ids=["model", "all"])
+@pytest.mark.parametrize(
+    "command", [pytest.param(name, marks=[pytest.mark.faults] * (name not in SAMPLED)) for name in LOADING]
+)
+def test_no_command_runs_code_of_a_model(command, files, workspace, monkeypatch):
+    if command == "build_datastore" and len(files) == 1:
+        pytest.skip("it loads no model, only the tokenizer")
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    for folder in ("encoder", "adapted", "classifier"):
+        poison(Path(folder), *files)
+    outcome = run_case(Case(command, "code", ("code",), MODELS.get(command, {})))
+    assert not Path("owned").exists()
+    assert outcome.kind == "clean", outcome.message
 
 
 def test_cases_have_names_of_their_own():
