@@ -180,7 +180,7 @@ def open_model(
     source = str(model.name_or_path) if isinstance(model, PreTrainedModel) else os.fspath(model)
     with tempfile.TemporaryDirectory() as folder:
         own = Path(folder, Path(source).name or "model")
-        (tokenizer or AutoTokenizer.from_pretrained(source)).save_pretrained(own)
+        (tokenizer or AutoTokenizer.from_pretrained(source, trust_remote_code=False)).save_pretrained(own)
         if not isinstance(model, PreTrainedModel):
             yield source, str(own)
             return
