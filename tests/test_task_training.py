@@ -181,10 +181,9 @@ def test_a_call_that_was_refused_can_be_corrected(encoder, tmp_path):
         call({"test": rows})
     with pytest.raises(ValueError, match="but has train, dev"):
         call({"train": rows, "dev": rows})
-    with pytest.raises(ValueError, match=r"line 3 of .*train.jsonl"):
+    with pytest.raises(ValueError, match=r"line 3 of train\b(?!\.jsonl)"):
         call({"train": [*rows[:2], {"text": "", "label": "law"}]})
-    (file,) = (tmp_path / "task").rglob("*.jsonl")  # where the error points
-    assert len(file.read_text().splitlines()) == 3
+    assert not (tmp_path / "task").exists()  # nobody publishes the rows of a refused call by mistake
     with pytest.raises(TypeError, match="item 0 is 7"):
         call([7])
     tagged = [{"tokens": ["cell"], "tags": ["B-x"]}, {"tokens": ["gene"], "tags": ["O"]}] * 10
