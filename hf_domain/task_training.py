@@ -129,7 +129,7 @@ def fine_tune(
         **options,
     )
     start_run(training_args)
-    with lock_folder(folder), open_model(model, tokenizer) as (name, tokenizer_name):
+    with lock_folder(folder), drop_rows(folder), open_model(model, tokenizer) as (name, tokenizer_name):
         files = find_splits(task, folder, label_column)
         run, kind = choose_command(files["train"])
         given: dict[str, Any] = {
@@ -162,11 +162,29 @@ def fine_tune(
         with show_call(call):
             passage_args = PassageArguments(datastore, num_passages)
             trainer = run_at_best_rate(run, model_args, data_args, passage_args, training_args)
-        # Whoever uploads the folder by hand should not publish the rows. Those of a refused call stay, for its error.
-        shutil.rmtree(folder / ROOM, ignore_errors=True)
     trained = trainer.accelerator.unwrap_model(trainer.model).eval()
     trained.name_or_path = str(folder)  # where `predict` finds its tokenizer
     return FineTuned(trained, trainer.processing_class, read_json(folder / METRICS))
+
+
+@contextmanager
+def drop_rows(folder: Path) -> Iterator[None]:
+    """Delete the rows written below `folder` at the end: whoever uploads the folder by hand should not publish them.
+
+    Raises:
+        ValueError: That of the call; it names a split in memory instead of its deleted file.
+    """
+    try:
+        yield
+    except ValueError as error:
+        text = str(error)
+        for split in SPLITS:
+            text = text.replace(f"{folder / DATA / split}.jsonl", split)
+        if text == str(error):
+            raise
+        raise ValueError(text) from None
+    finally:
+        shutil.rmtree(folder / ROOM, ignore_errors=True)
 
 
 @contextmanager
