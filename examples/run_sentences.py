@@ -21,12 +21,10 @@ from datasets import Dataset, DatasetDict
 
 import hf_domain  # noqa: F401  the Auto classes then know its models
 from hf_domain.data.file_loading import check_held_out, load_files
-from hf_domain.data.labels import check_values
 from hf_domain.data.retrieval import JUDGED, find_texts, load_texts, read_queries
 from hf_domain.files import read_json, write_json, write_text
 from hf_domain.training.arguments import FineTunerArguments, check_work, parse_arguments
 from hf_domain.training.fine_tuning import check_columns, choose_text_columns, limit_splits, locate_example
-from hf_domain.training.finiteness import check_metrics
 from hf_domain.training.run_files import LABELS, METRICS, format_labels, list_predicted
 from hf_domain.training.run_folders import run_in_folder
 from hf_domain.training.runs import run_training, start_run, stop_early
@@ -103,7 +101,6 @@ def run(args, training_args):
     for split, prefix, file in list_predicted(splits, LABELS):
         started = time.perf_counter()
         scores, predictions = task.score(model, splits[split], batch_size)
-        check_metrics(scores)
         metrics |= {f"{prefix}_{name}": value for name, value in scores.items()}
         metrics |= {f"{prefix}_runtime": time.perf_counter() - started, f"{prefix}_samples": len(predictions)}
         write_text(folder / file, format_labels(map(json.dumps, predictions)))
@@ -132,13 +129,11 @@ def load_task(args, training_args):
     splits = DatasetDict({split: load_files(file) for split, file in files.items()})
     check_columns(splits, [args.label_column_name])
     locate = partial(locate_example, args)
-    check_values(splits, args.label_column_name, locate)
+    check_scores(splits, args.label_column_name, locate)
     columns = choose_text_columns(splits, args.label_column_name, args.text_column_names, locate)
     if len(columns) != 2:
         raise ValueError(f"a similarity needs two columns of text, but the data have {', '.join(columns)}.")
-    splits = limit_splits(splits, args)
-    check_scores(splits, args.label_column_name)
-    return SimilarityTask(columns, args.label_column_name), splits
+    return SimilarityTask(columns, args.label_column_name), limit_splits(splits, args)
 
 
 if __name__ == "__main__":

@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 from transformers import TrainingArguments
 
 from hf_domain.cards import make_score
 from hf_domain.data.corpora import check_length
 from hf_domain.data.json_lines import read_rows
+from hf_domain.data.labels import Locate, check_values
 from hf_domain.data.retrieval import JUDGED, find_texts
 from hf_domain.training.command_cards import write_command_card
 from hf_domain.training.fine_tuning import choose_learning_rate
-from hf_domain.training.finiteness import check_weights
+from hf_domain.training.finiteness import check_metrics, check_weights
 from hf_domain.training.run_cards import (
     SPLIT_NAMES,
     describe_data_license,
@@ -68,8 +69,9 @@ def load_encoder(name: str, max_seq_length: int, **options: Any) -> "SentenceTra
     return model
 
 
-def check_scores(splits: Mapping[str, Dataset], column: str) -> None:
-    """Raise a ValueError if the pairs of a held-out split have the same score, so that there is no correlation."""
+def check_scores(splits: DatasetDict, column: str, locate: Locate) -> None:
+    """Raise a ValueError unless scores are finite numbers, and differ in a held-out split: a correlation needs that."""
+    check_values(splits, column, locate)
     for split, dataset in splits.items():
         if split != "train" and len(found := {*dataset[column]}) == 1:
             raise ValueError(
@@ -125,6 +127,7 @@ class SimilarityTask:
 
         evaluator.embed_inputs = embed_and_keep
         metrics = rename_metrics(evaluator(model))
+        check_metrics(metrics)
         return metrics, pairwise_cos_sim(*embeddings).tolist()
 
     def make_pairs(self, rows: Rows) -> Dataset:
