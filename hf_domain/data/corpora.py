@@ -44,7 +44,9 @@ def load_corpus(
     validation_split_percentage: int = 5,
     num_validation_examples: int = 1000,
     streaming: bool = False,
-    **load_options: Any,
+    cache_dir: str | None = None,
+    revision: str | None = None,
+    token: bool | str | None = None,
 ) -> DatasetDict | IterableDatasetDict:
     """Load the documents of a corpus.
 
@@ -59,7 +61,9 @@ def load_corpus(
         num_validation_examples: With `streaming`, hold out this many documents at the start instead (our choice:
             the length of a stream is unknown).
         streaming: Read during training.
-        load_options: For `datasets.load_dataset`: `cache_dir`, `revision`, `token`.
+        cache_dir: Folder for what `datasets` caches.
+        revision: Version of the dataset of the Hub.
+        token: Of the Hub, for a private dataset.
 
     Returns:
         Splits `train` and, if any, `validation` with the single column `text`. Blank documents are left out.
@@ -80,13 +84,20 @@ def load_corpus(
         )
     corpus: dict[str, Any] = {}
     if dataset_name is not None:
-        data = load_dataset(dataset_name, dataset_config_name, streaming=streaming, **load_options)
+        data = load_dataset(
+            dataset_name,
+            dataset_config_name,
+            streaming=streaming,
+            cache_dir=cache_dir,
+            revision=revision,
+            token=token,
+        )
     if has_splits(data):
         corpus = dict(choose_splits(data))
     else:
-        corpus["train"] = load_rows(data, "data", streaming=streaming, **load_options)
+        corpus["train"] = load_rows(data, "data", streaming=streaming, cache_dir=cache_dir)
     if validation_data is not None:
-        corpus["validation"] = load_rows(validation_data, "validation_data", streaming=streaming, **load_options)
+        corpus["validation"] = load_rows(validation_data, "validation_data", streaming=streaming, cache_dir=cache_dir)
     corpus = {split: _select_documents(documents, text_column, split) for split, documents in corpus.items()}
 
     if "validation" not in corpus and validation_split_percentage:

@@ -37,7 +37,14 @@ def pair_parts(adapter: PeftModel, adapter_name: str, model: ExBertPreTrainedMod
             yield base.get_submodule(name).modules_to_save[adapter_name], model.lm_head.get_submodule(name)
 
 
-def load_under_head(model: PreTrainedModel, adapter: str | os.PathLike, **options: Any) -> PeftModel:
+def load_under_head(
+    model: PreTrainedModel,
+    adapter: str | os.PathLike,
+    *,
+    revision: str | None = None,
+    token: bool | str | None = None,
+    cache_dir: str | None = None,
+) -> PeftModel:
     """Put an adapter, such as that of a masked LM, under the head of a task, so that both train and are saved.
 
     `PeftModel.from_pretrained` loads what `save_pretrained` of the result saved, on the same base.
@@ -45,8 +52,11 @@ def load_under_head(model: PreTrainedModel, adapter: str | os.PathLike, **option
     Args:
         model: The base that the adapter was trained on, with a head, such as an `AutoModelForSequenceClassification`.
         adapter: A folder or a name on the Hub.
-        options: For the Hub: `revision`, `token`, `cache_dir`.
+        revision: Version of the adapter on the Hub.
+        token: Of the Hub, for a private adapter.
+        cache_dir: Folder for downloads.
     """
+    options: dict[str, Any] = {"revision": revision, "token": token, "cache_dir": cache_dir}
     config: Any = PeftConfig.from_pretrained(os.fspath(adapter), **options)
     config.modules_to_save, config.inference_mode = list_head_modules(model), False
     saved = load_peft_weights(os.fspath(adapter), device="cpu", **options)
