@@ -7,6 +7,7 @@ from typing import Any, Literal, Unpack
 from datasets import DatasetDict, IterableDatasetDict
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
 
+from hf_domain.cards import check_license
 from hf_domain.data.corpora import check_batch, load_corpus, tokenize_corpus
 from hf_domain.data.objects import Rows, find_paths
 from hf_domain.files import lock_folder
@@ -48,6 +49,7 @@ def adapt(
     datastore: str | os.PathLike | None = None,
     num_passages: int = 3,
     start: Literal["recommended", "paper"] = "recommended",
+    data_license: str | None = None,
     seed: int = 42,
     **training_options: Unpack[TrainingOptions],
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -70,6 +72,7 @@ def adapt(
         datastore: Folder of the passages that RADA reads, see `build_datastore`.
         num_passages: Number of passages to retrieve for an example.
         start: How a new module starts, see `hf-domain mlm --start`.
+        data_license: License of the corpus, an identifier of the Hub, for the model card.
         training_options: Fields of `TrainingArguments`; `num_tokens` decides on the steps.
 
     Returns:
@@ -86,6 +89,7 @@ def adapt(
     methods = [name for name, row in METHODS.items() if row.build is not None]
     if method not in methods:
         raise ValueError(f"method must be one of {', '.join(methods)}, but is {method}")
+    check_license(data_license)
     folder = Path(output_dir)
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(
@@ -104,7 +108,9 @@ def adapt(
     files, held_out, general_files = (
         None if data is None else find_paths(data) for data in (corpus, validation_data, general_validation_data)
     )
-    data_args = CorpusArguments(files, held_out, general_files, max_seq_length=max_seq_length)
+    data_args = CorpusArguments(
+        *(files, held_out, general_files), max_seq_length=max_seq_length, data_license=data_license
+    )
     passage_args = PassageArguments(None if datastore is None else os.fspath(datastore), num_passages)
     options: dict[str, Any] = {"report_to": "none", "save_strategy": "no", "logging_steps": 0.1, **training_options}
     training_args = TrainingArguments(

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, Unpack
 from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from hf_domain.cards import check_license
 from hf_domain.comparison.objects import ONLY_TASK, TaskData, is_path, write_files
 from hf_domain.comparison.plan import SPLITS
 from hf_domain.data.file_loading import load_files, load_table
@@ -71,6 +72,7 @@ def fine_tune(
     train_top_layers: int | None = None,
     early_stopping_patience: int | None = None,
     start: Literal["recommended", "paper"] = "recommended",
+    data_license: str | None = None,
     seed: int = 42,
     **training_options: Unpack[FineTuningOptions],
 ) -> FineTuned:
@@ -100,6 +102,7 @@ def fine_tune(
         train_top_layers: Train only the head and this many top layers. Default: 3 for exBERT, else all layers.
         early_stopping_patience: Stop after this many epochs without a better score, and keep the best weights.
         start: How the module of a method starts, see `hf-domain classification --start`.
+        data_license: License of the task, an identifier of the Hub, for the model card.
         training_options: Fields of `TrainingArguments`.
 
     Returns:
@@ -114,6 +117,7 @@ def fine_tune(
     """
     call = describe_call(fine_tune, locals())
     check_names(fine_tune, training_options, {"epochs": "num_train_epochs"})
+    check_license(data_license)
     folder = Path(output_dir)
     if made := list_made(folder):
         raise FileExistsError(f"output_dir must be a folder without a model, but {folder} has {made[0]}. Name another.")
@@ -137,6 +141,7 @@ def fine_tune(
             "label_column_name": label_column,
             "max_seq_length": max_seq_length,
             "class_weights": None if class_weights == "none" else class_weights,
+            "data_license": data_license,
         }
         if kind is QuestionAnsweringArguments and max_seq_length is not None:
             given["doc_stride"] = max_seq_length // 3  # as the defaults, 128 of 384

@@ -39,7 +39,7 @@ def test_a_table_goes_from_adaptation_to_predictions(encoder, tmp_path):
     table, texts = pd.DataFrame(rows), [row["text"] for row in rows]
     options |= {"max_seq_length": 16, "output_dir": tmp_path / "adapted"}
     model, tokenizer = hf_domain.adapt(encoder, texts * 4, num_tokens=16 * 8, batch_size=8, **options)
-    options |= {"output_dir": tmp_path / "task", "num_train_epochs": 16}
+    options |= {"output_dir": tmp_path / "task", "num_train_epochs": 16, "data_license": "cc-by-4.0"}
     found = hf_domain.fine_tune(model, table, tokenizer, **options)
     assert found.metrics["eval_beats_baseline"] and found.metrics["eval_macro_f1"] > 0.5
     assert (found.metrics["train_samples"], found.metrics["eval_samples"]) == (32, 8)  # a fifth is held out
@@ -52,8 +52,9 @@ def test_a_table_goes_from_adaptation_to_predictions(encoder, tmp_path):
     card = (tmp_path / "task" / "README.md").read_text()
     assert (
         "```python\nhf_domain.fine_tune('adapted', task, tokenizer=tokenizer, output_dir='task', max_seq_length=16, "
-        "num_train_epochs=16, use_cpu=True, disable_tqdm=True)\n```"
+        "num_train_epochs=16, data_license='cc-by-4.0', use_cpu=True, disable_tqdm=True)\n```"
     ) in card
+    assert "The training data have the license cc-by-4.0." in card
     assert str(tmp_path) not in card and "This model is adapted, trained for text classification." in card
 
 
