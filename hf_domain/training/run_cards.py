@@ -20,13 +20,7 @@ from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.constants import HF_HUB_OFFLINE
 from transformers import PreTrainedModel, Trainer
 
-from hf_domain.cards import (
-    hide_folders,
-    list_licenses,
-    make_model_card,
-    make_score,
-    reads_passages,
-)
+from hf_domain.cards import hide_folders, list_licenses, make_model_card, make_score, reads_passages
 from hf_domain.data.file_loading import find_files
 from hf_domain.data.majority import describe_unlearned
 from hf_domain.environment import describe_environment

@@ -35,15 +35,10 @@ UNSAID = ("runtime", "model_preparation_time", "samples", "samples_per_second", 
 ALSO_UNSAID = ("epoch", "grad_norm", "learning_rate", "total_flos", "step", "num_input_tokens_seen")
 FINE_TUNING = ("text-classification", "token-classification", "question-answering")
 # Options that a next command has in common with its run.
-READ: tuple[str, ...] = (
-    "model_name_or_path",
-    "train_file",
-    "validation_file",
-    "test_file",
-    "corpus_file",
-    "queries_file",
+READ = (
+    *("model_name_or_path", "train_file", "validation_file", "test_file", "corpus_file", "queries_file"),
+    *("text_column_names", "label_column_name"),
 )
-READ += ("text_column_names", "label_column_name")
 PLACES = {"eval": "Validation", "predict": "Test"}
 WORDS = {
     "masked_reconstruction_loss": "reconstruction loss of masked tokens",
