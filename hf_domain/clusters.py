@@ -79,7 +79,7 @@ def open_local_client(num_workers: int) -> Iterator["Client"]:
             memory_limit=0,  # the tasks run in other processes
             dashboard_address=LOOPBACK,
             worker_dashboard_address=LOOPBACK,
-            silence_logs=logging.ERROR,
+            silence_logs=logging.CRITICAL,  # what a task raised is raised again where its result is read
         ) as cluster,
         Client(cluster) as client,
     ):

@@ -23,6 +23,7 @@ from hf_domain.registration import register_classes
 # Packages whose ValueErrors are meant for users. A ValueError of another package, such as torch on shapes, is our bug.
 SPEAKING = ("hf_domain", "transformers", "datasets", "huggingface_hub", "tokenizers", "accelerate", "peft", "evaluate")
 NUMBERS = {"int": (int, "a whole number"), "float": (float, "a number")}
+MODEL_NAME = "pretrained_model_name_or_path"  # the argument of every `from_pretrained`
 USAGE = """usage: hf-domain <command> [options]
 
 {commands}
@@ -162,7 +163,7 @@ def main(is_checked: bool = False) -> None:
         from hf_domain.files import describe_full_disk, is_disk_full
 
         if is_disk_full(error):  # safetensors, tokenizers and torch have their own errors for it
-            sys.exit(f"error: {describe_full_disk(error)}")
+            sys.exit(f"error: {describe_full_disk(error, find_output(sys.argv))}")
         if (message := describe_mistake(error)) is None:
             raise
         sys.exit(f"error: {message}")
@@ -177,6 +178,13 @@ def run(name: str, is_checked: bool) -> None:
         return
     register_classes()
     import_command(name).main()
+
+
+def find_output(arguments: list[str]) -> str:
+    """Return the folder that the arguments of a command name for its output; else the current one."""
+    words = [word for argument in arguments for word in argument.split("=", 1)]
+    given = dict(zip(words, words[1:], strict=False))
+    return given.get("--output_dir", given.get("--space_dir", "."))
 
 
 def name_commands(text: str) -> str:
@@ -194,8 +202,29 @@ def describe_mistake(error: Exception) -> str | None:
     message = str(error)
     if isinstance(error, OSError) and error.strerror and error.filename:
         message = f"{error.strerror}: {error.filename}"
+    message = describe_lost_model(error) or message
     # Keep the lines of a plan's problems. Shorten other messages: some of transformers list hundreds of classes.
     return message if "\n- " in message else textwrap.shorten(message, 600, placeholder=" ...")
+
+
+def describe_lost_model(error: Exception) -> str | None:
+    """Return what a user of commands can do about a model that was not loaded; None for other errors.
+
+    transformers names no model if it reaches no Hub, and advises a Python argument against code of the model's own.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    names = [frame.f_locals[MODEL_NAME] for frame in frames if MODEL_NAME in frame.f_locals]
+    if names and "couldn't connect to" in str(error):
+        return (
+            f"a model must be a folder or a name on the Hub, but there is no folder {names[0]}, and the Hub cannot be "
+            "reached. Correct the path, or connect to the Hub."
+        )
+    if names and "argument `trust_remote_code=True`" in str(error):
+        name = sys.argv[0].rpartition(" ")[2]
+        may_run = name in COMMANDS and "trust_remote_code" in find_flags(find_module(name))
+        advice = "Add --trust_remote_code if you trust it." if may_run else "Use a model that needs none."
+        return f"code of a model runs only if you ask for it, but {names[0]} has code of its own. {advice}"
+    return None
 
 
 def _find_package(error: Exception) -> str:

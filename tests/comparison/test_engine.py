@@ -1,5 +1,7 @@
 """Steps as a graph of futures: on this machine, on a cluster, and where a worker is lost."""
 
+import io
+import logging
 import os
 import signal
 import subprocess
@@ -99,6 +101,21 @@ def test_nothing_listens_beyond_this_machine(content, tmp_path):
 
     run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", look)
     assert {*found} <= {"127.0.0.1"}
+
+
+def test_full_disk_is_one_error_without_the_log_of_dask(plan, tmp_path, monkeypatch):
+    def fail(folder, result):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(runner, "write_result", fail)
+    logged = logging.StreamHandler(io.StringIO())
+    logging.getLogger("distributed").addHandler(logged)
+    try:
+        with pytest.raises(OSError, match=f"room on the disk of {tmp_path}/plan"):
+            run_comparison(plan, tmp_path / "plan", pretend)
+    finally:
+        logging.getLogger("distributed").removeHandler(logged)
+    assert logged.stream.getvalue() == ""
 
 
 def test_worker_with_other_versions_or_other_files_ends_the_comparison(plan, tmp_path, monkeypatch):

@@ -167,8 +167,12 @@ def test_full_disk_ends_every_command_in_one_line(monkeypatch):
 
     monkeypatch.setattr(search_datastore, "main", fail)
     monkeypatch.setattr(sys, "argv", ["hf-domain", "search_datastore", "--datastore_dir", "store", "--text", "a"])
-    with pytest.raises(SystemExit, match="error: a file needs room on the disk"):
+    with pytest.raises(SystemExit, match="error: a file needs room on the disk of [.], but"):
         command_line.main()
+    for arguments in (["--output_dir", "mine"], ["--output_dir=mine"], ["--space_dir", "mine"]):
+        monkeypatch.setattr(sys, "argv", ["hf-domain", "search_datastore", *arguments])
+        with pytest.raises(SystemExit, match="error: a file needs room on the disk of mine, but"):
+            command_line.main(is_checked=True)
 
 
 @pytest.mark.parametrize("broken", ["", "{"])
