@@ -93,7 +93,8 @@ def main() -> None:
     (args,) = parse_arguments(Arguments, description=__doc__)
     for name, path in (("corpus", args.corpus), ("task", f"{args.task}/train.jsonl")):
         if not Path(path).is_file():
-            raise FileNotFoundError(f"--{name} must be a file, but {path} does not exist.")
+            found = "is a folder" if Path(path).is_dir() else "does not exist"
+            raise FileNotFoundError(f"--{name} must be a file, but {path} {found}. Name a file.")
     tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path, trust_remote_code=False)
     check_length(tokenizer, args.max_seq_length)
     # Fails for a wrong name before anything is trained.

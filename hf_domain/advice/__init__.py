@@ -157,7 +157,10 @@ def advise(
         draft = Path(folder, "plan.yaml")
         write_files(files, draft.parent)
         write_text(draft, yaml.safe_dump(content))
-        plan = load_plan(draft)
+        try:
+            plan = load_plan(draft)
+        except ValueError as error:  # a user knows nothing of the draft
+            raise ValueError(str(error).replace(f"the plan {draft}", "the plan of the advice")) from error
         facts = measure_facts(plan, max_seq_length)
     return make_advice(facts, content, hours, max_seq_length, files)
 

@@ -232,7 +232,7 @@ def test_the_command_writes_a_plan_that_a_comparison_takes(files, monkeypatch, c
         ({"tasks": []}, "tasks must be one or more, but are none"),
         ({"tasks": ["animals", "other/animals"]}, "tasks must be folders with different names"),
         ({"general": "corpus.txt"}, "general text and corpus must be different files, but both are corpus.txt"),
-        ({"corpus": "nowhere.txt"}, "there is no file"),
+        ({"corpus": "nowhere.txt"}, "(?s)the plan of the advice has .*there is no file"),
         ({"tasks": ["nowhere"]}, "there is no file"),
     ],
 )

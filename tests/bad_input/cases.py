@@ -877,6 +877,7 @@ OTHERS = [
         files={"heldout.txt": ""},
     ),
     Case("quickstart", "missing corpus", ("--corpus", "nowhere.txt"), {"corpus": "nowhere.txt"}),
+    Case("quickstart", "folder as corpus", ("--corpus", ". is a folder"), {"corpus": "."}),
     Case("quickstart", "missing task", ("--task", "nowhere"), {"task": "nowhere"}),
     Case("quickstart", "no tokens", ("num_tokens", "0"), {"num_tokens": 0}),
     Case("quickstart", "no seeds", ("num_seeds", "0"), {"num_seeds": 0}),
