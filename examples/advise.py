@@ -8,6 +8,7 @@ text there is, which differences the test sets can show, the score of a vote of 
 machine. `hf-domain compare advice/plan.yaml` runs the plan. `hf_domain.advise` does the same in Python.
 """
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import datasets
 import transformers
 
 from hf_domain.advice import advise
+from hf_domain.files import remove_unfinished
 from hf_domain.training.arguments import parse_arguments
 
 
@@ -34,12 +36,16 @@ class Arguments:
 
 
 ARGUMENTS = (Arguments,)
+LEFT = r"(advice\.(json|md)|(advice\.(json|md)|plan\.yaml)\.\w+\.unfinished)$"
 
 
 def main() -> None:
     (args,) = parse_arguments(*ARGUMENTS, description=__doc__)
-    if Path(args.output_dir).exists():
-        raise FileExistsError(f"--output_dir must be a new folder, but {args.output_dir} exists. Name another.")
+    folder = Path(args.output_dir)
+    # A killed command leaves no plan, which is written last; nothing but its files is replaced.
+    is_left = folder.is_dir() and all(re.match(LEFT, path.name) for path in folder.iterdir())
+    if folder.exists() and not is_left:
+        raise FileExistsError(f"--output_dir must be a new folder, but {folder} exists. Name another.")
     transformers.utils.logging.disable_progress_bar()
     datasets.disable_progress_bars()
     advice = advise(
@@ -50,7 +56,8 @@ def main() -> None:
         hours=args.hours,
         max_seq_length=args.max_seq_length,
     )
-    plan = advice.save(args.output_dir)
+    plan = advice.save(folder)
+    remove_unfinished(folder)
     print(advice, f"Next: hf-domain compare {plan} --dry_run", sep="\n\n")
 
 

@@ -27,7 +27,7 @@ from hf_domain.comparison.publication import make_publication
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.task_files import check_task_files, find_kind
 from hf_domain.data.corpora import check_length, load_corpus
-from hf_domain.files import read_json
+from hf_domain.files import read_json, remove_unfinished
 from hf_domain.methods import BASELINE
 from hf_domain.recipes import RECIPES
 from hf_domain.training.arguments import parse_arguments
@@ -84,6 +84,7 @@ def make_plan(args: Arguments, output_dir: Path) -> Path:
         "vocabulary": {"step": 1000},
     }
     load_corpus(args.corpus)  # refuses an unreadable file before anything is written
+    remove_unfinished(output_dir)
     if changes := write_plan(content, output_dir / "plan.yaml"):
         print(changes, flush=True)
     return output_dir / "plan.yaml"

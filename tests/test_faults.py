@@ -129,7 +129,25 @@ def make_further_flags(script, inputs):
     pairs = {f"{split}_file": inputs / f"pairs_{split}.jsonl" for split in ("train", "validation", "test")}
     return {
         "compare": {"": inputs / "plan.yaml"},
+        "quickstart": {
+            **{"model_name_or_path": inputs / "model", "corpus": inputs / "corpus.txt", "task": inputs / "topics"},
+            **{"num_tokens": 8192, "num_seeds": 1, "max_seq_length": 16},
+        },
+        "publish": {
+            **{"comparison": inputs / "compared" / "output", "method": "dapt", "corpus": "domain"},
+            **{"license_note": "None.", "limits": "None.", "example": "a [MASK]"},
+        },
         "publish_results": {"comparison": inputs / "compared" / "output"},
+        "run_probe": {
+            **{f"{split}_file": inputs / f"classes_{split}.jsonl" for split in ("train", "test")},
+            "model_name_or_path": inputs / "model",
+        },
+        "advise": {"model_name_or_path": inputs / "model", "corpus": inputs / "corpus.txt", "task": inputs / "topics"},
+        "explore": {"": inputs / "classifier", "space_dir": "CASE/output"},
+        "report_forgetting": {
+            **{"models": [f"{name}={inputs / name}" for name in ("model", "general")], "max_seq_length": 16},
+            "corpora": f"domain={inputs / 'corpus.txt'}",
+        },
         "predict": {"": [inputs / "classifier", inputs / "classes_test.jsonl"], "output_file": "CASE/labels.jsonl"},
         "run_export": {"model_name_or_path": inputs / "classifier"},
         "run_sentences": {**pairs, **TRAINING, "model_name_or_path": inputs / "model", "do_predict": True},
@@ -137,7 +155,7 @@ def make_further_flags(script, inputs):
 
 
 def list_arguments(flags, case):
-    arguments = [] if "output_file" in flags else ["--output_dir", str(case / "output")]
+    arguments = [] if {"output_file", "space_dir"} & flags.keys() else ["--output_dir", str(case / "output")]
     for name, value in flags.items():
         values = value if isinstance(value, list) else [value]
         arguments += [f"--{name}"] * bool(name) + [*(str(each).replace("CASE", str(case)) for each in values)]
@@ -224,22 +242,25 @@ def test_full_disk_is_one_line_and_the_same_command_continues(command, tmp_path)
 
 
 COMPLETE = ["run_mlm dapt", "run_classification", "run_expand_vocab", "average_models", "build_datastore"]
-COMPLETE += ["run_export", "publish_results"]
+COMPLETE += ["run_export", "publish", "publish_results", "run_probe", "report_forgetting"]
 # Of a comparison whose steps are pretended: its data, the steps and the results of a row, and the report.
 COMPARED = [
     r"^(write|replace) output/(data/.*train|plan\.json|results/dapt-topics|report\.json)",
     r"^unlink output/steps/dapt-topics.*safetensors",
 ]
-# Predictions that are in their file are finished: the same command refuses to replace them.
-PATTERNS = {"compare": COMPARED, "predict": [r"^(open|write|replace) "]}
+# What is whole under its name is finished: the same command refuses to replace it.
+PATTERNS = {"compare": COMPARED, "predict": [r"^(open|write|replace) "], "advise": [r"^(open|write|replace) "]}
+PATTERNS["explore"] = [r"^(open|write|replace) [\w/]*(app.py|model.safetensors|_finished|README.md)$"]
+PATTERNS["quickstart"] = [r"^(open|write|replace) output/(plan.yaml|hub)", r"^(write|replace) output/plan/report"]
 # The first comparison also fills the cache of datasets, so its writes have other numbers than those of the next.
-NEEDED = {"build_datastore": "datastore", "publish_results": "compared", "compare": "compared"}
+NEEDED = {"build_datastore": "datastore"}
+NEEDED |= dict.fromkeys(["compare", "quickstart", "publish", "publish_results"], "compared")
 OTHERS = [f"run_mlm {method}" for method in ("lora", "varmae", "exbert", "exbert_adapter", "gmap", "rada")]
 OTHERS += ["run_sentences", "run_ner", "run_qa", "run_classification gmap", "run_classification rada", "run_distill"]
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("name", [*COMPLETE, *OTHERS, "compare", "predict"])
+@pytest.mark.parametrize("name", [*COMPLETE, *OTHERS, *PATTERNS])
 def test_killed_command_ends_as_if_it_had_not_been(command, tmp_path, request, name):
     make_needed(name, request)
     kill_everywhere(command, tmp_path, name, None if name in COMPLETE else PATTERNS.get(name, FEW))

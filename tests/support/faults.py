@@ -13,6 +13,7 @@ import json
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -29,8 +30,14 @@ PRELOADED = [
     "hf_domain.examples.average_models",
     "hf_domain.examples.build_datastore",
     "hf_domain.examples.compare",
+    "hf_domain.examples.quickstart",
+    "hf_domain.examples.publish",
     "hf_domain.examples.publish_results",
     "hf_domain.examples.predict",
+    "hf_domain.examples.run_probe",
+    "hf_domain.examples.advise",
+    "hf_domain.examples.explore",
+    "hf_domain.examples.report_forgetting",
 ]
 ENOSPC = "No space left on device"
 
@@ -154,6 +161,9 @@ class Stream:
     def __iter__(self):
         return iter(self.stream)
 
+    def fileno(self):
+        raise io.UnsupportedOperation("fileno")  # shutil then copies by `write`
+
     def writelines(self, lines):
         self.write("".join(lines))
 
@@ -176,8 +186,7 @@ def run_watched(module, arguments, folder, cache, log, at, is_full):
     datasets.config.HF_DATASETS_CACHE = Path(cache)
     sys.argv = [module, *arguments]
     script = importlib.import_module(f"hf_domain.examples.{module}")
-    if module == "compare":
-        pretend_steps(script)
+    pretend_slow_parts(script)
     watch.install()
     try:
         script.main()
@@ -188,12 +197,21 @@ def run_watched(module, arguments, folder, cache, log, at, is_full):
         print("POINTS " + json.dumps(watch.points), flush=True)
 
 
-def pretend_steps(script):
-    """Let a comparison run no step: each leaves at once what it would leave."""
+def pretend_slow_parts(script):
+    """Let a comparison leave at once what its steps would leave, and let a card show no real output."""
     import pretended_runs
 
+    from hf_domain.comparison import publication
+
+    def pretend(step, plan, folder):
+        pretended_runs.pretend(step, plan, folder)
+        if step.kind == "pretraining":  # a model that can be published
+            shutil.copytree(plan.folder / plan.encoder, folder, dirs_exist_ok=True)
+
     pretended_runs.runner.digest_vocabulary = lambda encoder: "usual"
-    script.run_comparison = lambda plan, folder, *_: pretended_runs.run_comparison(plan, folder, pretended_runs.pretend)
+    publication.run_usage = lambda *_: "a word"
+    if hasattr(script, "run_comparison"):
+        script.run_comparison = lambda plan, folder, *_, **__: pretended_runs.run_comparison(plan, folder, pretend)
 
 
 def run(module, arguments, folder, *, cache, at=None, is_full=False):
