@@ -14,7 +14,7 @@ import sys
 import textwrap
 import traceback
 from importlib.metadata import version
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from types import ModuleType
 
 from hf_domain.command_help import find_fields, make_parser, parse_source
@@ -183,7 +183,7 @@ def run(name: str, is_checked: bool) -> None:
 def find_output(arguments: list[str]) -> str:
     """Return the folder that the arguments of a command name for its output; else the current one."""
     words = [word for argument in arguments for word in argument.split("=", 1)]
-    given = dict(zip(words, words[1:], strict=False))
+    given = dict(pairwise(words))
     return given.get("--output_dir", given.get("--space_dir", "."))
 
 

@@ -16,6 +16,7 @@ from tiny_tokenizers import SENTENCES, make_bert_tokenizer
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM
 
 from hf_domain.comparison import publication
+from hf_domain.comparison.publication import run_usage
 from hf_domain.examples import publish, quickstart
 
 
@@ -81,6 +82,7 @@ def test_from_corpus_to_hub_folder(monkeypatch, inputs, capfd):
     assert "apache-2.0" not in card  # nobody said so of this encoder
 
     # What is there is not done again.
+    skip_snippets(monkeypatch)
     (weights,) = (output / "plan" / "steps").glob("dapt-domain-????????/model.safetensors")
     trained = weights.stat().st_mtime_ns
     run_quickstart(monkeypatch, inputs)
@@ -110,7 +112,8 @@ def test_from_corpus_to_hub_folder(monkeypatch, inputs, capfd):
     run_publish(monkeypatch, **options)
     assert "BertForMaskedLM" in (inputs / "hub" / "config.json").read_text()
 
-    # The best fine-tuned model of the task, by validation.
+    # The best fine-tuned model of the task, by validation; its snippet is another one.
+    monkeypatch.setattr(publication, "run_usage", run_usage)
     fine_tuned = {name: value for name, value in options.items() if name not in ("method", "corpus")}
     fine_tuned |= {"output_dir": inputs / "tuned", "task": "task", "example": "the cat sat"}
     run_publish(monkeypatch, **fine_tuned)
@@ -125,6 +128,7 @@ def test_from_corpus_to_hub_folder(monkeypatch, inputs, capfd):
         run_publish(monkeypatch, **{**options, "task": "task"})
 
     # A table of runs that did not learn is never shown without saying so.
+    skip_snippets(monkeypatch)
     for path in (output / "plan" / "results").glob("*-task-seed*.json"):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"score": 0.0}))
     run_publish(monkeypatch, **options)
@@ -141,6 +145,11 @@ def fork_publications(monkeypatch):
     monkeypatch.setattr(publication, "subprocess", SimpleNamespace(run=forked_python.run))
 
 
+def skip_snippets(monkeypatch):
+    """Let cards show no real output of their snippets: running one takes seconds."""
+    monkeypatch.setattr(publication, "run_usage", lambda *_: "a word")
+
+
 def run_publish(monkeypatch, **options):
     arguments = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
     monkeypatch.setattr(sys, "argv", ["publish.py", *arguments])
@@ -148,7 +157,7 @@ def run_publish(monkeypatch, **options):
 
 
 def test_with_an_expanded_vocabulary_and_other_rates(monkeypatch, inputs):
-    fork_publications(monkeypatch)
+    skip_snippets(monkeypatch)
     monkeypatch.setattr(quickstart, "DATA", inputs)  # as if these were the demo's own data, whose license is known
     rates = {"learning_rate": "3e-5", "pretraining_learning_rate": "1e-4"}
     run_quickstart(monkeypatch, inputs, num_seeds=1, expand_vocabulary="true", **rates)
@@ -230,17 +239,24 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_task_ends_in_a_report(monkeypatch, inputs, capfd, kind):
-    fork_publications(monkeypatch)
-    rows = [KINDS[kind](number) for number in range(8)]
-    for split in ("train", "validation", "test"):
-        write_jsonl(inputs / "task" / f"{split}.jsonl", rows)
-    run_quickstart(monkeypatch, inputs, num_seeds=1, num_tokens=1024)
-    report = json.loads((inputs / "output" / "plan" / "report.json").read_text())
-    assert report["failed"] == {} and {*report["scores"]} == {"fine_tune", "dapt", "varmae"}
-    assert all(len(scores["task"]) == 1 for scores in report["scores"].values())
-    assert "seconds in total" in capfd.readouterr().out
+def test_every_kind_of_task_ends_in_a_report(monkeypatch, inputs, capfd):
+    """One after the other in one folder, so that the encoders are trained once."""
+    skip_snippets(monkeypatch)
+    trained = {}
+    for kind, make_row in KINDS.items():
+        for split in ("train", "validation", "test"):
+            write_jsonl(inputs / "task" / f"{split}.jsonl", [make_row(number) for number in range(8)])
+        run_quickstart(monkeypatch, inputs, num_seeds=1, num_tokens=1024)
+        plan = json.loads((inputs / "output" / "plan" / "plan.json").read_text())
+        assert plan["tasks"]["task"]["kind"] == kind
+        report = json.loads((inputs / "output" / "plan" / "report.json").read_text())
+        assert report["failed"] == {} and {*report["scores"]} == {"fine_tune", "dapt", "varmae"}, kind
+        assert all(len(scores["task"]) == 1 for scores in report["scores"].values()), kind
+        assert "seconds in total" in capfd.readouterr().out
+        weights = (inputs / "output" / "plan" / "steps").glob("*-domain-????????/model.safetensors")
+        times = {file: file.stat().st_mtime_ns for file in weights}
+        assert len(times) == 2 and trained in ({}, times), kind
+        trained = times
 
 
 def run_make(monkeypatch, **options):
