@@ -11,7 +11,7 @@ SPREAD := -n $(PROCESSES) --dist worksteal
 export OMP_WAIT_POLICY := PASSIVE
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: install demo test test-benchmarks test-browser test-compiled test-controls test-distributed test-faults test-javascript test-lowest test-notebooks test-peers test-servers check docs format clean release-check dist install-locked lock
+.PHONY: install demo test test-benchmarks test-browser test-commands test-compiled test-controls test-distributed test-faults test-javascript test-lowest test-notebooks test-peers test-servers check docs format clean release-check dist install-locked lock
 
 install: $(VENV)/.installed
 
@@ -46,6 +46,9 @@ test-benchmarks: install  ## every script of benchmarks/ at its smallest size: a
 test-browser: install  ## the pages of hf-domain explore and of a report in Chromium, which must be there: about 3 minutes
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,explore]" playwright
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/exploration/test_page.py tests/comparison/test_report_page.py -m browser
+
+test-commands: install  ## the runs of commands that take longest, of which make test takes a sample: about 3 minutes
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests $(SPREAD) -m commands
 
 test-compiled: install  ## every method compiled in every family, of which make test takes a sample: about 2 minutes
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/modeling tests/exbert $(SPREAD) -m compiled

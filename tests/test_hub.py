@@ -107,6 +107,7 @@ def run_training(hub, tmp_path, **flags):
     return repository
 
 
+@pytest.mark.commands
 def test_every_commit_of_a_run_loads_without_the_package(hub, tmp_path):
     repository = run_training(hub, tmp_path, method="varmae", hub_strategy="checkpoint")
     assert {"last-checkpoint/optimizer.pt", "model.safetensors", "README.md"} <= repository.commits[-1][1].keys()

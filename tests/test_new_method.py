@@ -81,6 +81,7 @@ def write_data(folder):
     (folder / "plan.yaml").write_text(yaml.safe_dump(plan))
 
 
+@pytest.mark.commands
 def test_a_method_is_added_by_the_steps_of_contributing(package, tmp_path):
     write_data(tmp_path)
     training = ["--model_name_or_path", "encoder", "--method", "toy", "--config_overrides", "scale_start=0.5"]

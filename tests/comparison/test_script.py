@@ -63,6 +63,7 @@ def test_script_is_killed_and_continues(content, tmp_path, monkeypatch, capsys, 
     assert "hf-domain mlm --method dapt" in (tmp_path / "plan" / "commands.sh").read_text()
 
 
+@pytest.mark.commands
 def test_folds_several_labels_and_early_stopping_of_real_runs(content, tmp_path, monkeypatch):
     """Thresholds and stops are of the validation part of each fold; class weights are those of its training part."""
     save_tiny_bert(tmp_path / "encoder", SENTENCES)

@@ -156,6 +156,7 @@ def run_publish(monkeypatch, **options):
     publish.main()
 
 
+@pytest.mark.commands
 def test_with_an_expanded_vocabulary_and_other_rates(monkeypatch, inputs):
     skip_snippets(monkeypatch)
     monkeypatch.setattr(quickstart, "DATA", inputs)  # as if these were the demo's own data, whose license is known

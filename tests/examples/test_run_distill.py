@@ -137,6 +137,7 @@ def test_expanded_teacher_is_not_expanded_again(run, tmp_path, teacher):
         run(expanded_vocabulary=tmp_path / "vocabulary")
 
 
+@pytest.mark.commands
 def test_expanded_vocabulary_reaches_teacher_and_student(run, tmp_path, teacher):
     tokenizer = AutoTokenizer.from_pretrained(teacher)
     counts = count_shard(SENTENCES, tokenizer.backend_tokenizer)
@@ -152,6 +153,7 @@ def test_expanded_vocabulary_reaches_teacher_and_student(run, tmp_path, teacher)
         assert AutoTokenizer.from_pretrained(final).get_vocab() == expanded.get_vocab()
 
 
+@pytest.mark.commands
 def test_other_students_and_relations(run, tmp_path, teacher):
     folder = run(
         num_hidden_layers=None, hidden_size=None, intermediate_size=None, student_layers=[2], masked_lm_steps=1

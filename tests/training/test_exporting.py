@@ -29,6 +29,7 @@ def flags(tmp_path, monkeypatch):
     return {"model_name_or_path": save_tiny_bert(tmp_path / "encoder", SENTENCES), **options, **files}
 
 
+@pytest.mark.commands
 def test_the_trained_model_is_exported_once(flags, tmp_path, monkeypatch, capsys):
     """Of several learning rates, only the model of the best; and the next model in the folder takes its export away."""
     from transformers.exporters import ExportedModel

@@ -105,6 +105,7 @@ def test_verbose_brings_back_arguments_and_configurations(tmp_path, monkeypatch,
     assert capsys.readouterr().out.splitlines()[-1].endswith(f"Results: {tmp_path / 'output'}")
 
 
+@pytest.mark.commands
 @pytest.mark.skipif(sys.platform == "win32", reason="a pseudo-terminal is one of Unix")
 def test_bar_in_a_terminal_and_warnings(call, tmp_path):
     """A bar shows loss, speed and the time left, and no line is written for it; warnings are."""
@@ -177,6 +178,7 @@ def test_next_command_reads_the_texts_as_the_run_did():
     assert suggest_command("fill-mask", "out", args).endswith("--do_train --do_eval --output_dir out-classifier")
 
 
+@pytest.mark.commands
 def test_commands_that_do_not_train_are_quiet(call, tmp_path):
     """Their last lines name the folder and the next command; no report of weights, no bar of loading or saving."""
     files = ["--train_file", "train.jsonl", "--validation_file", "validation.jsonl", "--test_file", "test.jsonl"]
