@@ -129,7 +129,9 @@ TASKS = {
 }
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(
+    "task", [pytest.param(task, marks=() if task == "ner" else pytest.mark.commands) for task in TASKS]
+)
 def test_card_of_a_task_has_no_template_sentence(hub, tmp_path, task):
     varied = {"classification": "label", "qa": "id"}.get(task, "number")
     rows = [TASKS[task] | {varied: str(number)} for number in range(16)]
@@ -144,6 +146,7 @@ def test_card_of_a_task_has_no_template_sentence(hub, tmp_path, task):
     assert not any(str(tmp_path) in each or TOKEN in each for each in cards)
 
 
+@pytest.mark.commands
 @pytest.mark.parametrize(("method", "model"), [("lora", "BertForMaskedLM"), ("exbert_adapter", "ExBertForMaskedLM")])
 def test_run_of_an_adapter_pushes_the_merged_model_alone(hub, tmp_path, method, model):
     # An adapter that an earlier run left would be put on the merged weights.

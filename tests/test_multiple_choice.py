@@ -17,7 +17,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("method", ["dapt", "varmae"])
+@pytest.mark.parametrize("method", ["dapt", pytest.param("varmae", marks=pytest.mark.commands)])
 def test_the_code_of_the_page_learns(tmp_path, monkeypatch, method):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     page = (Path(__file__).parents[1] / "docs" / "python.md").read_text(encoding="utf-8")

@@ -240,6 +240,7 @@ KINDS = {
 }
 
 
+@pytest.mark.commands
 def test_every_kind_of_task_ends_in_a_report(monkeypatch, inputs, capfd):
     """One after the other in one folder, so that the encoders are trained once."""
     skip_snippets(monkeypatch)

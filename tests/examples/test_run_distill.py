@@ -68,6 +68,7 @@ def read_log(folder):
     return [line for line in json.loads((folder / "trainer_state.json").read_text())["log_history"] if "loss" in line]
 
 
+@pytest.mark.commands
 def test_all_strategies_share_a_folder(run, tmp_path, capsys):
     for strategy in STRATEGIES:
         run(strategy=strategy, do_eval=True)

@@ -266,6 +266,7 @@ def test_compiled_whole(method, family):
     check_compiled(method.make(family).eval(), batch, **nothing)
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("head", HEADS[1:3])
 def test_heads_compile_whole(method, head):
     check_compiled(method.make(head=method.get_heads()[head]).eval(), method.make_batch(masked=False))
