@@ -294,17 +294,15 @@ def fill_everywhere(command, tmp_path, name, patterns):
     assert not problems, f"{len(problems)} of {len(chosen)}:\n" + "\n".join(problems)
 
 
+FILLED = [*COMPLETE, "predict", "explore", "run_distill", "run_ner", "run_qa"]
+FILLED += ["run_classification gmap", "run_classification rada"]
+
+
 @pytest.mark.faults
-@pytest.mark.parametrize(
-    "name",
-    [
-        *COMPLETE,
-        *("predict", "run_distill", "run_ner", "run_qa", "run_classification gmap", "run_classification rada"),
-    ],
-)
+@pytest.mark.parametrize("name", FILLED)
 def test_full_disk(command, tmp_path, request, name):
     make_needed(name, request)
-    every = name in ("run_mlm dapt", "build_datastore", "run_export", "predict", "publish_results")
+    every = name in ("run_mlm dapt", "build_datastore", "run_export", "predict", "publish_results", "report_forgetting")
     fill_everywhere(command, tmp_path, name, None if every else [r"model.safetensors", *FEW])
 
 

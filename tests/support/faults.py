@@ -18,6 +18,9 @@ import signal
 import sys
 from pathlib import Path
 
+from hf_domain.command_line import find_output
+from hf_domain.files import describe_full_disk, is_disk_full
+
 PRELOADED = [
     "hf_domain.examples.run_mlm",
     "hf_domain.examples.run_classification",
@@ -190,8 +193,9 @@ def run_watched(module, arguments, folder, cache, log, at, is_full):
     watch.install()
     try:
         script.main()
-    except (OSError, ValueError) as error:
-        print(f"error: {error}", flush=True)
+    except (OSError, ValueError) as error:  # as `hf-domain` ends
+        full = describe_full_disk(error, find_output(sys.argv)) if is_disk_full(error) else None
+        print(f"error: {full or error}", flush=True)
         sys.exit(1)
     finally:
         print("POINTS " + json.dumps(watch.points), flush=True)
