@@ -35,6 +35,7 @@ from hf_domain.training.sentences import (
     explain_missing,
     load_encoder,
     make_trainer,
+    set_best_metric,
     write_card,
 )
 from hf_domain.training.terminal import log_end, log_place, log_scores, suggest_export, suggest_task
@@ -85,10 +86,9 @@ def run(args, training_args):
     if (missing := explain_missing()) is not None:
         raise ModuleNotFoundError(missing)
     task, splits = load_task(args, training_args)
-    device = training_args.device
-    model = load_encoder(
-        args.model_name_or_path, args.max_seq_length, device=device, trust_remote_code=args.trust_remote_code
-    )
+    set_best_metric(training_args, task.deciding)
+    options = {"device": training_args.device, "trust_remote_code": args.trust_remote_code}
+    model = load_encoder(args.model_name_or_path, args.max_seq_length, **options)
     batch_size, metrics, folder = training_args.per_device_eval_batch_size, {}, Path(training_args.output_dir)
     if training_args.do_train:
         pairs = task.make_pairs(splits["train"])

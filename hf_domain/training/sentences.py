@@ -197,6 +197,21 @@ def rename_metrics(metrics: Mapping[str, Any]) -> Metrics:
     return {new: float(metrics[old]) for old, new in names.items()}
 
 
+def set_best_metric(args: TrainingArguments, deciding: str) -> None:
+    """Let the best checkpoint be that of the deciding metric instead of the loss, which the evaluation does not have.
+
+    Raises:
+        ValueError: The arguments name another metric.
+    """
+    name = (args.metric_for_best_model or deciding).removeprefix("eval_")
+    if name not in ("loss", deciding):  # Trainer has the loss by default
+        raise ValueError(
+            f"--metric_for_best_model must be {deciding}, but is {name}. Leave the flag out, which takes it."
+        )
+    if args.metric_for_best_model:
+        args.metric_for_best_model, args.greater_is_better = deciding, True
+
+
 def make_trainer(
     model: "SentenceTransformer", args: TrainingArguments, pairs: Dataset, evaluator: Any = None
 ) -> "SentenceTransformerTrainer":

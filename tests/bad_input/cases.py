@@ -278,6 +278,7 @@ TRAINING = [
     Case(command, "unknown best metric", ("--metric_for_best_model", "loss", "foo"), UNKNOWN_METRIC)
     for command in ("mlm", *FINE_TUNING_COMMANDS)
 ]
+TRAINING += [Case("sentences", "unknown best metric", ("--metric_for_best_model", "foo"), UNKNOWN_METRIC)]
 for command in TRAINING_COMMANDS:
     bad = partial(Case, command)
     TRAINING += [

@@ -152,7 +152,11 @@ def test_card_is_ours_and_stays_when_published(encoder, tmp_path, monkeypatch, t
     assert (tmp_path / "published" / "README.md").read_text() == (tmp_path / "out" / "README.md").read_text()
 
 
-def test_early_stopping_keeps_the_best_epoch(encoder, tmp_path, monkeypatch):
+BEST = {"load_best_model_at_end": True, "eval_strategy": "epoch", "save_strategy": "epoch"}
+
+
+@pytest.mark.parametrize("choice", [{"early_stopping_patience": 1}, BEST], ids=["early stopping", "best checkpoint"])
+def test_the_best_epoch_is_kept(encoder, tmp_path, monkeypatch, choice):
     files = name_files(write_pairs(tmp_path / "pairs"))
     metrics = run_script(
         run_sentences.main,
@@ -164,7 +168,7 @@ def test_early_stopping_keeps_the_best_epoch(encoder, tmp_path, monkeypatch):
         do_train=True,
         num_train_epochs=3,
         learning_rate=1e-3,
-        early_stopping_patience=1,
+        **choice,
     )
     state = json.loads((tmp_path / "out" / "trainer_state.json").read_text())
     logged = [entry["eval_spearman_cosine"] for entry in state["log_history"] if "eval_spearman_cosine" in entry]
