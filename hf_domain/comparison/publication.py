@@ -250,9 +250,8 @@ def check_publication_folder(folder: Path, output_dir: Path, *, is_whole: bool =
     if not folder.exists():
         return
     files = sorted(folder.iterdir()) if folder.is_dir() else [folder]
-    names, patterns = [file.name for file in files], (*MODEL_FILES, *MADE_FILES)
-    if not is_whole:
-        patterns += ("*.unfinished",)  # a file that was being written when its process was killed
+    # A killed process leaves the file that it was writing.
+    names, patterns = [file.name for file in files], [*MODEL_FILES, *MADE_FILES, *["*.unfinished"] * (not is_whole)]
     others = [f.name for f in files if not (f.is_file() and any(fnmatch(f.name, pattern) for pattern in patterns))]
     if others or (names and is_whole and not {"README.md", "config.json", "report.json"} <= {*names}):
         raise ValueError(
