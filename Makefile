@@ -47,7 +47,7 @@ test-browser: install  ## the pages of hf-domain explore and of a report in Chro
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,explore]" playwright
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/exploration/test_page.py tests/comparison/test_report_page.py -m browser
 
-test-commands: install  ## the runs of commands that take longest, of which make test takes a sample: about 3 minutes
+test-commands: install  ## the runs of commands that take longest, of which make test takes a sample
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests $(SPREAD) -m commands
 
 test-compiled: install  ## every method compiled in every family, of which make test takes a sample: about 2 minutes

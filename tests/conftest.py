@@ -20,7 +20,7 @@ atexit.register(shutil.rmtree, os.environ["HF_MODULES_CACHE"], ignore_errors=Tru
 
 
 def pytest_collection_finish():
-    """Leave all that is imported out of later garbage collections: walking it took a fifth of the tests' time."""
+    """Leave all that is imported out of later garbage collections: walking it took a fifth or more of their time."""
     gc.collect()
     gc.freeze()
 
