@@ -395,11 +395,14 @@ def quantize(
 def quantize_channels(program: Any, sample: dict[str, Any]) -> Any:
     """Quantize weights with a scale per output channel, and activations at run time with a scale per tensor.
 
-    This is the fastest scheme. With one scale per weight matrix, the cosine would lose ten times as much.
+    This is the fastest scheme. With one scale per weight matrix, the cosine would lose ten times as much. Weights of
+    matrices have seven bits: with eight, processors without VNNI add two products in 16 bits and cut what exceeds them,
+    so a program that was close where it was exported (cosine 0.991) is not where it serves (0.915).
     """
     from transformers import exporters
 
-    quantizer = exporters.OnnxRuntimeQuantizer(exporters.OnnxRuntimeDynamicConfig(per_channel=True))
+    config = exporters.OnnxRuntimeDynamicConfig(per_channel=True, reduce_range=True)
+    quantizer = exporters.OnnxRuntimeQuantizer(config)
     return quantizer.quantize(program, sample, quantizer.supported_formats[0])
 
 

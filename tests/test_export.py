@@ -171,6 +171,23 @@ def test_int8_is_smaller_and_close(tokenizer, tmp_path, caplog):
 
 @needs_exporters
 @needs_onnx
+def test_int8_products_fit_processors_without_vnni(tokenizer, tmp_path):
+    """They add two products of an activation (at most 255) and a weight in 16 bits, and cut what exceeds them."""
+    import onnx
+
+    export_model(make_wide_model(), tokenizer, tmp_path, int8=True, texts=TEXTS, max_seq_length=24)
+    graph = onnx.load(tmp_path / "onnx" / "model_quantized.onnx").graph
+    arrays = {array.name: onnx.numpy_helper.to_array(array) for array in graph.initializer}
+    matrices = [arrays[node.input[1]] for node in graph.node if node.op_type == "MatMulInteger"]
+    assert len(matrices) == 7  # query, key, value, output, two layers of the feed-forward, the head
+    for matrix in matrices:
+        assert matrix.dtype == np.int8
+        largest = np.abs(matrix.astype(int)).max()
+        assert largest > 32 and 2 * 255 * largest < 2**15
+
+
+@needs_exporters
+@needs_onnx
 def test_int8_that_is_not_close_enough(tokenizer, monkeypatch):
     """Another scheme is tried; if it is not close enough either, there is no program."""
     from transformers.exporters import OnnxConfig, OnnxExporter
