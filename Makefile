@@ -50,8 +50,8 @@ test-browser: install  ## the pages of hf-domain explore and of a report in Chro
 test-commands: install  ## the runs of commands that take longest, of which make test takes a sample
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests $(SPREAD) -m commands
 
-test-compiled: install  ## every method compiled in every family, of which make test takes a sample: about 2 minutes
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/modeling tests/exbert $(SPREAD) -m compiled
+test-compiled: install  ## every method compiled and exported in every family, of which make test takes a sample: about 3 minutes
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/modeling tests/exbert tests/test_export.py $(SPREAD) -m compiled
 
 test-controls: install  ## whether AdaLM, exBERT, RADA and G-MAP learn what they are for, from their defaults: some minutes each
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/controls -m controls -n $(PROCESSES)

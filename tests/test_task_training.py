@@ -127,7 +127,7 @@ def test_a_fifth_is_drawn_in_proportion_to_the_labels():
         draw_validation([{"a"}, {"b"}])
 
 
-@pytest.mark.parametrize("as_command", [False, True])
+@pytest.mark.parametrize("as_command", [pytest.param(False, marks=pytest.mark.commands), True])
 def test_the_best_learning_rate_on_validation_is_taken(encoder, tmp_path, monkeypatch, as_command):
     splits = {split: make_rows(2, seed) for seed, split in enumerate(SPLITS)}
     rates = {"none": 1e-9, "good": 3e-3}

@@ -8,8 +8,15 @@ import pytest
 from pretended_runs import METHODS, SENTENCES, pretend, write_plan
 from script_runs import write_jsonl
 
-from hf_domain.comparison import runner
+from hf_domain.comparison import report, runner
 from hf_domain.comparison.plan_loading import load_plan
+
+
+@pytest.fixture(autouse=True)
+def _figures(request, monkeypatch):
+    """Reports have figures in tests marked `figures` only: drawing takes half of the time of a report."""
+    if request.node.get_closest_marker("figures") is None:
+        monkeypatch.setattr(report, "draw", lambda *_: {})
 
 
 @pytest.fixture

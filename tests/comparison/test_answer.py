@@ -53,8 +53,9 @@ def answer(content, tmp_path):
     return answer
 
 
-def test_a_significantly_better_row_is_recommended(answer):
-    report, (_, first, floors, costs, folder, command, models, limit, *_) = answer(varmae=0.85)
+def test_a_significantly_better_row_is_recommended(answer, tmp_path, monkeypatch, capsys):
+    report, paragraphs = answer(varmae=0.85)
+    _, first, floors, costs, folder, command, models, limit, *_ = paragraphs
     difference = report.decisions["varmae", "dapt"]
     assert len(report.decisions) == 5  # the counterpart of G-MAP and of VarMAE is DAPT, that of DAPT is general text
     assert first == (
@@ -68,6 +69,16 @@ def test_a_significantly_better_row_is_recommended(answer):
     assert command.startswith("```bash\nhf-domain mlm --method varmae --model_name_or_path encoder")
     assert models.startswith("Best fine-tuned model by validation: plan/steps/")
     assert limit.startswith("This plan shows a true difference of ")
+    # No p stands beside a task, and no sentence counts where a row is better.
+    (scores,) = [text for number, text in enumerate(paragraphs) if paragraphs[number - 1] == "## Scores"]
+    (means,) = [text for number, text in enumerate(paragraphs) if paragraphs[number - 1] == "## Means over the tasks"]
+    assert " p " not in scores and " p " in means
+    assert "better on" not in "".join(paragraphs)
+    # The terminal ends with the same answer.
+    monkeypatch.setattr("sys.argv", ["compare.py", str(tmp_path / "plan.yaml"), "--report_only"])
+    compare.main()
+    *_, first, _, _, _, _, _, _ = capsys.readouterr().out.splitlines()
+    assert first.startswith("Use VarMAE: ")
 
 
 def test_dapt_is_recommended_where_nothing_is_significantly_better(answer):
@@ -170,23 +181,6 @@ def test_where_nothing_decides_it_says_how_many_tokens_would():
     single = make_curve(1.0, 0.01)
     single.smaller = []
     assert "`budget: {tokens: [4000, 8000, 20000]}`" in module.describe_tokens(rivals, single)
-
-
-def test_single_tasks_decide_nothing(answer):
-    """No p stands beside a task, and no sentence counts where a row is better."""
-    _, paragraphs = answer(varmae=0.85)
-    (scores,) = [text for number, text in enumerate(paragraphs) if paragraphs[number - 1] == "## Scores"]
-    (means,) = [text for number, text in enumerate(paragraphs) if paragraphs[number - 1] == "## Means over the tasks"]
-    assert " p " not in scores and " p " in means
-    assert "better on" not in "".join(paragraphs)
-
-
-def test_terminal_ends_with_the_answer(answer, tmp_path, monkeypatch, capsys):
-    answer(varmae=0.85)
-    monkeypatch.setattr("sys.argv", ["compare.py", str(tmp_path / "plan.yaml"), "--report_only"])
-    compare.main()
-    *_, first, _, _, _, _, _, _ = capsys.readouterr().out.splitlines()
-    assert first.startswith("Use VarMAE: ")
 
 
 def test_dry_run_prints_what_the_plan_can_see(content, tmp_path, monkeypatch, capsys):

@@ -125,6 +125,7 @@ def test_rungs_of_too_few_steps_are_refused(several, tmp_path):
         list_by_name(several, tmp_path)
 
 
+@pytest.mark.figures
 def test_a_curve_has_the_scores_of_each_rung(several, tmp_path):
     plan = load_plan(write_plan(several, tmp_path))
     results = {result.step.name: result for result in run_comparison(plan, tmp_path / "plan", execute=pretend)}
@@ -218,6 +219,7 @@ def test_shares_that_are_none(with_shares, tmp_path, shares):
         load_plan(write_plan(with_shares | {"labels": shares}, tmp_path))
 
 
+@pytest.mark.figures
 def test_the_report_has_a_curve_over_the_labels(with_shares, tmp_path):
     plan = load_plan(write_plan(with_shares, tmp_path))
     results = {result.step.name: result for result in run_comparison(plan, tmp_path / "plan", execute=pretend)}

@@ -72,6 +72,7 @@ def list_rows(figure):
     return {row["row"] for rows in figure.to_dict()["datasets"].values() for row in rows if "row" in row}
 
 
+@pytest.mark.figures
 def test_the_page_needs_no_other_file(content, tmp_path):
     run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=pretend)
     written = write_report(tmp_path / "output")

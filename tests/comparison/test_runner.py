@@ -26,6 +26,7 @@ from hf_domain.training.run_files import METRICS
 from hf_domain.training.run_folders import find_checkpoint
 
 
+@pytest.mark.figures
 def test_comparison_killed_anywhere_ends_in_the_same_report(plan, tmp_path):
     results = run_comparison(plan, tmp_path / "whole", execute=pretend)
     assert all(result.is_done for result in results)

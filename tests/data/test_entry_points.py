@@ -124,6 +124,19 @@ FUNCTIONS = {
 TEXT_CELLS = [*list_cells("## Texts")]
 
 
+def mark_training(cells):
+    """Return the cells as parameters; `make test` trains on some forms only."""
+    forms = ("path of a file", "DataFrame", "folder", "DataFrame for each split")
+    return [
+        pytest.param(
+            *(form, name),
+            id=f"{name}-{form}",
+            marks=pytest.mark.commands if name in ("adapt", "fine_tune") and form not in forms else (),
+        )
+        for form, name in cells
+    ]
+
+
 def test_the_table_has_every_form_and_function():
     assert {*TEXT_CELLS} == {(form, name) for form in FORMS for name in FUNCTIONS}
 
@@ -146,7 +159,7 @@ def move(place):
     return other
 
 
-@pytest.mark.parametrize(("form", "name"), TEXT_CELLS, ids=[f"{name}-{form}" for form, name in TEXT_CELLS])
+@pytest.mark.parametrize(("form", "name"), mark_training(TEXT_CELLS))
 def test_every_function_finds_the_same_texts_in_every_form(form, name, place):
     found = FUNCTIONS[name](FORMS[form](place), place)
     assert found and found == FUNCTIONS[name](TEXTS, move(place))
@@ -243,7 +256,7 @@ def test_the_table_of_tasks_has_every_form_and_function():
     assert {*TASK_CELLS} == {(form, name) for form in TASK_FORMS for name in TASK_FUNCTIONS}
 
 
-@pytest.mark.parametrize(("form", "name"), TASK_CELLS, ids=[f"{name}-{form}" for form, name in TASK_CELLS])
+@pytest.mark.parametrize(("form", "name"), mark_training(TASK_CELLS))
 def test_every_function_finds_the_same_task_in_every_form(form, name, place):
     found = TASK_FUNCTIONS[name](TASK_FORMS[form](place), place)
     assert found and found == TASK_FUNCTIONS[name]({"task": SPLIT}, move(place))

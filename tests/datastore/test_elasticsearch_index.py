@@ -171,6 +171,9 @@ def test_equal_scores_rank_by_id_on_several_shards(tmp_path, tokenizer, engine, 
     assert [ids for ids, _ in found] == [[*range(9)], [*range(9)], [44, *range(8)]]
 
 
+@pytest.mark.parametrize(
+    "engine", [SERVERS[0], pytest.param(SERVERS[1], marks=pytest.mark.commands), *SERVERS[2:]], indirect=True
+)
 def test_several_shards_find_what_one_index_finds(tmp_path, tokenizer, engine, monkeypatch, request):
     """The same passages and scores, also with some of the terms: each shard alone has other frequencies."""
     # The stub takes a minute for what a server does in a second.

@@ -81,6 +81,15 @@ def test_from_corpus_to_hub_folder(monkeypatch, inputs, capfd):
     assert "disable tqdm" not in card
     assert "apache-2.0" not in card  # nobody said so of this encoder
 
+
+@pytest.mark.commands
+def test_repeated_changed_and_published(monkeypatch, inputs, capfd):
+    fork_publications(monkeypatch)
+    run_quickstart(monkeypatch, inputs)
+    output = inputs / "output"
+    report = json.loads((output / "plan" / "report.json").read_text())
+    capfd.readouterr()
+
     # What is there is not done again.
     skip_snippets(monkeypatch)
     (weights,) = (output / "plan" / "steps").glob("dapt-domain-????????/model.safetensors")

@@ -162,8 +162,8 @@ def test_with_the_package_no_trust_is_needed(tmp_path):
     ("task", "head"),
     [
         ("fill-mask", VarMAEForMaskedLM),
-        ("text-classification", VarMAEForSequenceClassification),
-        ("token-classification", VarMAEForTokenClassification),
+        pytest.param("text-classification", VarMAEForSequenceClassification, marks=pytest.mark.commands),
+        pytest.param("token-classification", VarMAEForTokenClassification, marks=pytest.mark.commands),
     ],
 )
 def test_pipelines_without_the_package(task, head, tmp_path):

@@ -197,7 +197,7 @@ def fine_tune(tmp_path, encoder, train, make_options):
 LABELED = [{"text": text, "label": str(number % 3)} for number, text in enumerate(SENTENCES * 4)]
 
 
-@sample("rada", all_names=["plain", "exbert", "gmap", "rada"])
+@sample("plain", all_names=["plain", "exbert", "gmap", "rada"])
 def test_classification(method, fine_tune):
     one, two = fine_tune(run_classification, method, LABELED)
     check_equal(one, two, 4)
@@ -241,6 +241,7 @@ def test_causal_lm(train, make_options):
     check_equal(one, two, options["max_steps"])
 
 
+@pytest.mark.distributed
 def test_stream(tmp_path, encoder, train):
     """Each process reads files of its own, of other lengths, and resumes where it stopped."""
     for name, count in (("a", 90), ("b", 41)):
