@@ -24,7 +24,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: install  ## the main job on the data in the repository: at most 9 minutes on 2 cores
 	$(BIN)/python examples/quickstart.py
 
-test: install  ## hermetic and offline: at most 9 minutes on 2 cores
+test: install  ## hermetic and offline; the goal is 9 minutes on 2 cores
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests $(SPREAD)
 
 test-faults: install  ## commands killed at every write, full disks and all bad inputs
@@ -50,7 +50,7 @@ test-browser: install  ## the pages of hf-domain explore and of a report in Chro
 test-commands: install  ## the runs of commands that take longest, of which make test takes a sample
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests $(SPREAD) -m commands
 
-test-compiled: install  ## every method compiled and exported in every family, of which make test takes a sample: about 3 minutes
+test-compiled: install  ## every method compiled and exported in every family, of which make test takes a sample: some minutes
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/modeling tests/exbert tests/test_export.py $(SPREAD) -m compiled
 
 test-controls: install  ## whether AdaLM, exBERT, RADA and G-MAP learn what they are for, from their defaults: some minutes each

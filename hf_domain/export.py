@@ -397,7 +397,7 @@ def quantize_channels(program: Any, sample: dict[str, Any]) -> Any:
 
     This is the fastest scheme. With one scale per weight matrix, the cosine would lose ten times as much. Weights of
     matrices have seven bits: with eight, processors without VNNI add two products in 16 bits and cut what exceeds them,
-    so a program that was close where it was exported (cosine 0.991) is not where it serves (0.915).
+    and a program that was close where it was exported is not where it serves (cosine 0.915 instead of 0.989).
     """
     from transformers import exporters
 

@@ -81,6 +81,15 @@ def test_from_corpus_to_hub_folder(monkeypatch, inputs, capfd):
     assert "disable tqdm" not in card
     assert "apache-2.0" not in card  # nobody said so of this encoder
 
+    # Another row, by the command; a method that was not trained is refused.
+    skip_snippets(monkeypatch)
+    options = {"comparison": output / "plan", "corpus": "domain", "output_dir": inputs / "hub"}
+    options |= {"license_note": "none", "limits": "all", "example": "the [MASK]"}
+    run_publish(monkeypatch, method="dapt", **options)
+    assert "BertForMaskedLM" in (inputs / "hub" / "config.json").read_text()
+    with pytest.raises(ValueError, match="no trained model exbert-domain; there are dapt-domain, varmae-domain"):
+        run_publish(monkeypatch, method="exbert", **options)
+
 
 @pytest.mark.commands
 def test_repeated_changed_and_published(monkeypatch, inputs, capfd):
@@ -115,11 +124,8 @@ def test_repeated_changed_and_published(monkeypatch, inputs, capfd):
         run_quickstart(monkeypatch, inputs, corpus=inputs / "other.txt")
     assert (output / "plan.yaml").read_text() == plan
 
-    # The same by the command; a method that was not trained is refused.
     options = {"comparison": output / "plan", "method": "dapt", "corpus": "domain", "output_dir": inputs / "hub"}
     options |= {"license_note": "none", "limits": "all", "example": "the [MASK]"}
-    run_publish(monkeypatch, **options)
-    assert "BertForMaskedLM" in (inputs / "hub" / "config.json").read_text()
 
     # The best fine-tuned model of the task, by validation; its snippet is another one.
     monkeypatch.setattr(publication, "run_usage", run_usage)
@@ -144,9 +150,6 @@ def test_repeated_changed_and_published(monkeypatch, inputs, capfd):
     sentence = "No row learned: all 6 fine-tunings are no better than the majority baseline"
     before, _, after = (inputs / "hub" / "README.md").read_text().partition(sentence)
     assert "| DAPT | 0.0 ± 0.0 [did not learn]" in after and "| DAPT |" not in before
-
-    with pytest.raises(ValueError, match="no trained model exbert-domain; there are dapt-domain, varmae-domain"):
-        run_publish(monkeypatch, **{**options, "method": "exbert"})
 
 
 def fork_publications(monkeypatch):
