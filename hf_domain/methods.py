@@ -289,7 +289,7 @@ METHODS: dict[str, Method] = {
         build=build_gmap,
         build_for_task=build_gmap_for_task,
         start={"starts_as_encoder": True},
-        learning_rate=1e-3,
+        learning_rate=2e-3,
         reads_memory=True,
     ),
     "rada": Method(

@@ -55,7 +55,7 @@ class ModelArguments:
         default=None,
         metadata={
             "help": "Learning rate of the weights that the method adds to the encoder. Default: the encoder's; with "
-            "rada and gmap at least 1e-3, except with --start paper."
+            "at least 1e-3 with rada and 2e-3 with gmap, except with --start paper."
         },
     )
     overwrite_output_dir: bool = field(
