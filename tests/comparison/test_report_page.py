@@ -13,6 +13,7 @@ BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 missing = ["playwright"] * (find_spec("playwright") is None) + ["chromium"] * (BROWSER is None)
 pytestmark = [
     pytest.mark.browser,
+    pytest.mark.figures,
     pytest.mark.skipif(bool(missing), reason=f"the page needs {', '.join(missing)}, which this machine lacks"),
 ]
 FIGURES = ("differences", "cost", "forgetting")
