@@ -207,5 +207,5 @@ def test_comparison_with_a_report_as_text_alone(comparison, show):
     )
     (folder / "cost.png").write_bytes(PNG)
     tab = show(open_folder(str(folder)))
-    assert tab.get_by_role("cell", name="40.6").is_visible()
+    tab.get_by_role("cell", name="40.6").wait_for()
     tab.wait_for_function("document.querySelector('img[alt=Costs]')?.naturalWidth === 1")
