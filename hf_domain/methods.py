@@ -289,6 +289,7 @@ METHODS: dict[str, Method] = {
         build=build_gmap,
         build_for_task=build_gmap_for_task,
         start={"starts_as_encoder": True},
+        # At 1e-3, two of three seeds learned to read too little of the memory (docs/methods.md).
         learning_rate=2e-3,
         reads_memory=True,
     ),

@@ -5,6 +5,7 @@ import gc
 import os
 import shutil
 import tempfile
+from collections import Counter
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -23,6 +24,15 @@ def pytest_collection_finish():
     """Leave all that is imported out of later garbage collections: walking it took a fifth or more of their time."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Count what became of bad inputs. Here, because parallel runs ignore a hook in a conftest of their folder."""
+    reports = [report for group in ("passed", "failed") for report in terminalreporter.getreports(group)]
+    counted = Counter(kind for report in reports if (kind := dict(report.user_properties).get("outcome")))
+    if counted:
+        total = ", ".join(f"{kind} {count}" for kind, count in counted.most_common())
+        terminalreporter.write_line(f"bad inputs: {total}; {counted.total()} in all")
 
 
 @pytest.fixture(autouse=True)

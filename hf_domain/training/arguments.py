@@ -54,8 +54,8 @@ class ModelArguments:
     method_learning_rate: float | None = field(
         default=None,
         metadata={
-            "help": "Learning rate of the weights that the method adds to the encoder. Default: the encoder's; with "
-            "at least 1e-3 with rada and 2e-3 with gmap, except with --start paper."
+            "help": "Learning rate of the weights that the method adds to the encoder. Default: the encoder's, but at "
+            "least 1e-3 with rada and 2e-3 with gmap, except with --start paper."
         },
     )
     overwrite_output_dir: bool = field(

@@ -33,7 +33,7 @@ def test_what_a_method_adds(method):
 @pytest.mark.parametrize(
     ("args", "rate", "expected"),
     [
-        (make_args(), 5e-5, "least"),
+        (make_args(), 5e-5, None),
         (make_args(), 3e-3, 3e-3),
         (make_args(1e-5), 2e-3, 1e-5),
         (make_args(start="paper"), 5e-5, 5e-5),
@@ -43,8 +43,7 @@ def test_what_a_method_adds(method):
 @pytest.mark.parametrize(("make", "least"), [(make_rada, 1e-3), (make_gmap, 2e-3)])
 def test_groups_of_the_optimizer(make, least, args, rate, expected, tmp_path):
     """Every trainable weight is in one group; those added have their own rate, and biases and norms do not decay."""
-    expected = least if expected == "least" else expected
-    model = make()
+    model, expected = make(), expected or least
     choose_method_rate(model, args)
     training_args = TrainingArguments(tmp_path, learning_rate=rate, weight_decay=0.1, use_cpu=True, report_to="none")
     trainer = Trainer(model, training_args)
