@@ -65,6 +65,9 @@ class DataCollatorForTokenMask(DataCollatorForLanguageModeling):
         check_probability(self.mlm_probability or 0.0)
         super().__post_init__()
 
+    def create_rng(self, *args: Any, **kwargs: Any) -> None:
+        """Keep the generator of the batch, which the one of transformers 5.24 would replace."""
+
     def torch_call(self, examples: list[Any]) -> dict[str, Any]:
         """Make a batch; see `DataCollatorForLanguageModeling`."""
         self.generator = make_generator(examples, self.seed)

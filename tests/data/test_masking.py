@@ -1,5 +1,7 @@
 """Whole-word masking: words are masked as one, at the stated rates, for every kind of tokenizer."""
 
+import multiprocessing
+
 import pytest
 import torch
 from datasets import Dataset, DatasetDict, IterableDatasetDict
@@ -128,6 +130,17 @@ def test_seed_and_batch_decide_alone(collator_class):
     before = torch.get_rng_state()
     collator_class(tokenizer)(examples)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("process", ["MainProcess", "a step of a comparison"])
+def test_masks_depend_neither_on_earlier_batches_nor_on_the_process(process, monkeypatch):
+    """transformers 5.24 makes a generator for each process, and only in the main one and in workers of a loader."""
+    monkeypatch.setattr(multiprocessing.current_process(), "name", process)
+    tokenizer = make_bert_tokenizer()
+    examples = [{"input_ids": tokenizer(sentence)["input_ids"]} for sentence in SENTENCES]
+    collator = DataCollatorForTokenMask(tokenizer, seed=1)
+    first, second = collator(examples), collator(examples)
+    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_batch_is_padded_to_a_multiple():
