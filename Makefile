@@ -11,7 +11,7 @@ SPREAD := -n $(PROCESSES) --dist worksteal
 export OMP_WAIT_POLICY := PASSIVE
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: install demo test test-benchmarks test-browser test-commands test-compiled test-controls test-distributed test-faults test-javascript test-lowest test-notebooks test-peers test-servers check docs format clean release-check dist install-locked lock
+.PHONY: install demo test test-benchmarks test-browser test-commands test-compiled test-controls test-distributed test-faults test-javascript test-lowest test-newest test-notebooks test-peers test-servers check docs format clean release-check dist install-locked lock
 
 install: $(VENV)/.installed
 
@@ -74,6 +74,17 @@ test-lowest:  ## the tests on the lower bounds of the HuggingFace packages; torc
 	.venv-lowest/bin/pip install --quiet --constraint constraints-lowest.txt --editable ".[dev]"
 	touch $@
 
+test-newest:  ## the tests on the newest releases, not on the pinned ones; torch stays at the pinned one
+	$(MAKE) VENV=.venv-newest .venv-newest/.newest
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 .venv-newest/bin/python -m pytest tests $(SPREAD)
+
+.venv-newest/.newest: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-newest
+	.venv-newest/bin/pip install --quiet --upgrade pip
+	grep ^torch== constraints.txt > .venv-newest/constraints.txt
+	.venv-newest/bin/pip install --quiet --constraint .venv-newest/constraints.txt --editable ".[dev]"
+	touch $@
+
 test-peers: install  ## the tests that transformers and peft run over their own models, over ours; fetches them once: about 2 minutes
 	$(BIN)/python tests_peers/fetch.py
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests_peers -n $(PROCESSES)
@@ -111,4 +122,4 @@ format: install
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf build dist *.egg-info .venv .venv-lowest .pytest_cache .mypy_cache .ruff_cache
+	rm -rf build dist *.egg-info .venv .venv-lowest .venv-newest .pytest_cache .mypy_cache .ruff_cache

@@ -151,7 +151,7 @@ def export_model(
     An ONNX folder contains `onnx/model.onnx` and, with `int8`, `onnx/model_quantized.onnx`. `onnxruntime`,
     transformers.js, optimum and sentence-transformers load these. For one of our models, the folder has the encoder's
     configuration, because loaders choose by model type. `transformers.exporters.ExportedModel.from_pretrained` loads
-    "dynamo".
+    "dynamo", with `trust_remote_code=True`: such a program is pickled, so load none that you did not make.
 
     Args:
         model: Any encoder or head that passes `check_exportable`. It is put into evaluation mode, without outputs of

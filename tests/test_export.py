@@ -63,9 +63,10 @@ def make_shallow(family):
 
 
 def load(folder):
+    """What transformers makes of a folder; it is ours, because a torch.export program runs code when it is loaded."""
     from transformers.exporters import ExportedModel
 
-    return ExportedModel.from_pretrained(folder)
+    return ExportedModel.from_pretrained(folder, trust_remote_code=True)
 
 
 def load_onnx(file):

@@ -6,11 +6,13 @@ import re
 import shutil
 import sys
 import warnings
+from importlib.metadata import version
 
 import forked_python
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from packaging.version import Version
 from peft import AutoPeftModel, LoraConfig, PeftModel, TrainableTokensConfig, get_peft_model
 from peft.tuners.tuners_utils import BaseTuner
 from safetensors.torch import load_file
@@ -26,6 +28,7 @@ from transformers import (
     Trainer,
     TrainingArguments,
 )
+from transformers.integrations.peft import MIN_PEFT_VERSION
 
 from hf_domain import (
     ExBertAdapterConfig,
@@ -192,6 +195,10 @@ def save_on_named_base(folder):
     return predict(model, make_extended_batch())
 
 
+@pytest.mark.skipif(
+    Version(version("peft")) < Version(MIN_PEFT_VERSION),
+    reason=f"this transformers loads no adapter without peft {MIN_PEFT_VERSION}",
+)
 def test_loads_by_the_auto_classes_with_its_tokenizer(tmp_path):
     expected = save_on_named_base(tmp_path)
     by_transformers = AutoModelForMaskedLM.from_pretrained(tmp_path / "adapter")
