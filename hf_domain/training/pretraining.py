@@ -352,6 +352,8 @@ def mix_examples(examples: Any, others: Any, share: float) -> Any:
 def make_collator(tokenizer: PreTrainedTokenizerBase, args: CorpusArguments, training_args: TrainingArguments) -> Any:
     """Return the collator that masks tokens, masks whole words, or prepares next-token prediction."""
     if args.objective == "clm":
+        # Trainer counts tokens by the sum of the attention mask; the sum of an additive mask is no count.
+        training_args.include_num_input_tokens_seen = "all"
         return DataCollatorForNextToken(tokenizer, args.mlm_probability, training_args.seed)
     training_args.remove_unused_columns = not args.whole_word_mask  # the collator reads and drops word_ids
     collator_class: Any = DataCollatorForWholeWordMask if args.whole_word_mask else DataCollatorForTokenMask

@@ -67,9 +67,12 @@ def test_masked_lm(run, tmp_path, method):
 
 def test_card_of_a_causal_stage_names_its_loss(run, tmp_path):
     (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES * 40), encoding="utf-8")
-    _, card = run(run_mlm, objective="clm", train_file=tmp_path / "corpus.txt", max_seq_length=16)
+    flags = {"train_file": tmp_path / "corpus.txt", "max_seq_length": 16}
+    metrics, card = run(run_mlm, objective="clm", **flags)
     assert "cross-entropy of next tokens" in card.text and "masked tokens" not in card.text
     assert "| objective | clm |" in card.text
+    tokens = run(run_mlm, **flags)[0]["num_input_tokens_seen"]
+    assert metrics["num_input_tokens_seen"] == tokens and f"| tokens trained on | {tokens:,} |" in card.text
 
 
 def test_card_shows_what_was_forgotten(run, tmp_path):
