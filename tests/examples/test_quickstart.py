@@ -76,7 +76,7 @@ def test_from_corpus_to_hub_folder(monkeypatch, inputs, capfd):
     for name in ("fine-tuning only", "DAPT", "VarMAE"):
         assert f"| {name} |" in told
         assert f"| {name} |" in card
-    assert "| learning rate | 0.001 |" in card
+    assert "| learning rate | 0.0003 |" in card
     assert str(inputs) not in card
     assert "disable tqdm" not in card
     assert "apache-2.0" not in card  # nobody said so of this encoder
@@ -179,7 +179,7 @@ def test_with_an_expanded_vocabulary_and_other_rates(monkeypatch, inputs):
         ("adalm-task-seed0", 3e-5),
         ("adalm-domain", 1e-4),
         ("dapt-domain", 1e-4),
-        ("varmae-domain", 1e-3),
+        ("varmae-domain", 3e-4),
     ):
         (path,) = (inputs / "output" / "plan" / "results").glob(f"{name}-????????.json")
         result = json.loads(path.read_text())
