@@ -93,11 +93,36 @@ def test_where_nothing_decides_it_says_how_many_seeds_would(answer):
     assert first == (
         "**Nothing is decided. Use fine-tuning only: no row is significantly better, and it is the cheapest.**"
     )
-    assert " differs most from DAPT: " in largest
+    assert " scores highest against DAPT: " in largest
     assert (
         "seeds instead of 2, the plan could detect a difference of this size." in largest
         or "larger test sets" in largest
     )
+
+
+def test_a_cheaper_row_that_scores_lower_is_not_recommended():
+    def choose(mean, **seconds):
+        unsure = Difference(("a",), mean, mean - 2.0, mean + 2.0, p=0.3, freedom=np.inf)
+        report = SimpleNamespace(
+            titles={"dapt": "DAPT", "adalm": "AdaLM"},
+            scores={"dapt": {"a": [50.0]}, "adalm": {"a": [50.0 + mean]}},
+            unlearned={"dapt": 0, "adalm": 0},
+            unjudged={},
+            decisions={("adalm", "dapt"): unsure},
+            costs={method: {"pre-training s": each} for method, each in seconds.items()},
+            plan={"budget": {"tokens": 1000}, "evaluation": "fine_tuning", "seeds": [1, 2], "pretraining_seeds": [1]},
+            draws={},
+            smaller=[],
+        )
+        return module.choose(report)
+
+    chosen, lines = choose(-0.9, adalm=1.0, dapt=2.0)
+    assert chosen == "dapt" and lines[0] == (
+        "Nothing is decided. Use DAPT: no row is significantly better, and of those that score as high as DAPT, it is "
+        "the cheapest."
+    )
+    chosen, lines = choose(0.1, adalm=1.0, dapt=2.0)
+    assert chosen == "adalm" and lines[0].endswith("no row is significantly better, and it is the cheapest.")
 
 
 def test_an_unfinished_comparison_says_so_first(answer, tmp_path):
