@@ -16,7 +16,9 @@ from hf_domain.comparison.answer import rank_validation
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.results import write_result
+from hf_domain.comparison.scores import Predictions
 from hf_domain.comparison.statistics import Difference
+from hf_domain.comparison.summary import find_unjudged
 from hf_domain.examples import compare
 from hf_domain.training.run_files import LABELS, format_labels
 
@@ -155,6 +157,18 @@ def test_a_probe_does_not_judge_a_row_that_has_the_states_of_another(content, tm
     )
     assert ", not judged: the states of fine-tuning only |" in text and "A probe cannot judge VarMAE (" in text
     assert "varmae" not in [method for method, _ in rank_validation(report)]
+
+
+@pytest.mark.parametrize(("share", "is_judged"), [(1.0, False), (0.99, False), (0.95, True)])
+def test_rounding_does_not_make_a_row_judged(share, is_judged):
+    def predict(count):
+        rows = [[0]] * count + [[1]] * (1000 - count)
+        return SimpleNamespace(predictions=Predictions("macro_f1", ["cat", "dog"], [[0]] * 1000, rows))
+
+    rows = {name: {"recipe": name, "after": None} for name in ("fine_tune", "varmae", "dapt")}
+    runs = {("fine_tune", "a", "1"): predict(1000), ("varmae", "a", "1"): predict(int(1000 * share))}
+    found = find_unjudged({"methods": rows, "evaluation": "probe"}, runs)
+    assert found == ({} if is_judged else {"varmae": "fine_tune"})
 
 
 def test_rows_are_ranked_by_validation_alone(content, tmp_path):
