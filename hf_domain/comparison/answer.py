@@ -73,11 +73,12 @@ def choose(report: Report) -> tuple[str | None, list[str]]:
         if not rows:
             return None, []
         chosen = min(rows, key=lambda method: sum(get_training_seconds(report, method)))
-        reason = "it is the only row whose runs all learned"
-        if len(learned) > 1:
-            reason = "no row is significantly better, and it is the cheapest"
-            if below and chosen != NO_ADAPTATION:
-                reason = reason.replace("it is", f"of those that score as high as {titles[BASELINE]}, it is")
+        of_those = ""
+        if below and chosen != NO_ADAPTATION:
+            of_those = f"of those that score as high as {titles[BASELINE]}, "
+        reason = f"no row is significantly better, and {of_those}it is the cheapest"
+        if len(learned) == 1:
+            reason = "it is the only row whose runs all learned"
         lines = [f"Nothing is decided. Use {titles[chosen]}: {reason}."]
         lines += [describe_largest(rivals, report), describe_tokens(rivals, report)]
     return chosen, lines
