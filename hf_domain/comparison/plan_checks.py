@@ -3,11 +3,12 @@
 import math
 import re
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from hf_domain.comparison.plan import METRICS, SENTENCES, SPLITS, Corpus, Plan, Row, Task
 from hf_domain.comparison.task_files import TEXTS, check_task_files, find_kind, find_texts
-from hf_domain.data.file_loading import BUILDERS, check_held_out
+from hf_domain.data.file_loading import BUILDERS, check_held_out, find_files
+from hf_domain.files import is_url
 from hf_domain.publishing import is_hub_id
 from hf_domain.recipes import RECIPES, check_start
 from hf_domain.training.arguments import find_damage, find_wrong_values
@@ -206,7 +207,32 @@ def _check_flags(plan: Plan) -> list[str]:
             "pretraining: train_file must be set in one method, because here it would replace the text of all, TAPT "
             "included. Move it to `methods`."
         )
+    return problems + _check_files(plan)
+
+
+def _check_files(plan: Plan) -> list[str]:
+    """List the texts that flags name but that do not exist: the step that reads one may come hours after the first."""
+    kinds = ("pretraining", "datastore")
+    groups = {kind: getattr(plan, kind) for kind in kinds}
+    groups |= {f"methods: {name}: {kind}": getattr(row, kind) for name, row in plan.methods.items() for kind in kinds}
+    made = {flags.get("held_out_file") for flags in groups.values()}
+    problems = []
+    for where, flags in groups.items():
+        named = [(flag, file) for flag in ("train_file", "word_counts") for file in _list_texts(flags.get(flag))]
+        named += [("mix", str(file).rpartition(":")[0]) for file in _list_texts(flags.get("mix"))]
+        for flag, file in named:
+            if file in made or is_url(file):
+                continue
+            try:
+                find_files(str(plan.folder / file))
+            except FileNotFoundError:
+                problems.append(f"{where}: {flag} must name a file, but there is no {file}. Correct the path.")
     return problems
+
+
+def _list_texts(value: Any) -> list[str]:
+    """Return the value of a flag that takes one text or several as a list of texts."""
+    return [] if value is None else [str(item) for item in value] if isinstance(value, list) else [str(value)]
 
 
 def _check_corpus(corpus: Corpus, plan: Plan) -> list[str]:

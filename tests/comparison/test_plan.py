@@ -204,6 +204,25 @@ def test_file_that_another_step_makes_is_no_input(content, tmp_path):
     assert list_jobs(plan, tmp_path / "plan") == before
 
 
+def test_texts_that_flags_name_must_exist(content, tmp_path):
+    words = {"recipe": "dapt", "pretraining": {"whole_word_mask": True, "word_counts": ["corpus.txt", "missing.txt"]}}
+    content["methods"] = {"words": words, "mixed": {"recipe": "dapt", "pretraining": {"mix": "other.txt:0.1"}}}
+    content["methods"]["far"] = {"recipe": "dapt", "pretraining": {"train_file": "https://example.org/corpus.txt"}}
+    content["methods"]["rada"] = {"datastore": {"train_file": "passages/*.txt"}}
+    with pytest.raises(ValueError, match="nothing was run") as error:
+        load_plan(write_plan(content, tmp_path))
+    lines = [line for line in str(error.value).splitlines() if line.startswith("- ")]
+    assert lines == [
+        "- methods: words: pretraining: word_counts must name a file, but there is no missing.txt. Correct the path.",
+        "- methods: mixed: pretraining: mix must name a file, but there is no other.txt. Correct the path.",
+        "- methods: rada: datastore: train_file must name a file, but there is no passages/*.txt. Correct the path.",
+    ]
+    (tmp_path / "passages").mkdir()
+    for name in ("missing.txt", "other.txt", "passages/first.txt"):
+        (tmp_path / name).write_text("a cat\n")
+    assert load_plan(write_plan(content, tmp_path)).methods.keys() == {"words", "mixed", "far", "rada"}
+
+
 def test_empty_entries_that_a_plan_needs(content, tmp_path):
     content["encoder"], content["tasks"]["animals"]["folder"] = None, None
     with pytest.raises(ValueError, match="nothing was run") as error:
