@@ -35,6 +35,7 @@ ARGUMENTS = {
     "inference": "--tokenizer {encoder} --expanded_vocabulary {encoder} --texts {texts} --num_texts 2 --repetitions 1",
     "p_values": "--trials 2 --sizes 30 40",
     "padding": "--model_name_or_path {encoder} --texts {texts} --batch_sizes 2 --max_seq_length 8",
+    "pretrainings": "{compared} {other}",
     "rada": "--batch_size 2 --length 8 --passage_length 8 --cached 1 2 --encoded 2 --num_hidden_layers 1 --repeats 1",
     "servers": "--model_name_or_path {encoder} --corpus {corpus} --heldout {heldout} --documents 40 --queries 8",
     "starts": "--model_name_or_path {encoder} --corpus {corpus} --heldout {heldout} --documents 40 --blocks 24 "
@@ -130,7 +131,7 @@ def test_benchmark_runs(name, tmp_path, monkeypatch):
         with gzip.open(paths[each], "wt") as file:
             file.write("\n".join(f"{each} {number} {text}" for number, text in enumerate(SENTENCES * 20)) + "\n")
     paths["texts"].write_text("\n".join(json.dumps({"text": text}) for text in SENTENCES) + "\n")
-    if name in ("agreement", "advice"):
+    if name in ("agreement", "advice", "pretrainings"):
         paths["compared"] = make_comparison(tmp_path / "comparison", monkeypatch)
         paths["other"] = make_comparison(tmp_path / "other", monkeypatch, "terms")
     arguments = ARGUMENTS[name].format(**paths).split()
@@ -142,6 +143,9 @@ def test_benchmark_runs(name, tmp_path, monkeypatch):
     assert figures and (name != "agreement" or (figures["tau"], figures["low"], figures["high"]) == (1, 1, 1))
     if name == "starts":
         check_starts(figures)
+    if name == "pretrainings":
+        assert figures["over_dapt"].keys() == {"fine_tune", "varmae", "lora"}
+        assert all(found["freedom"] is not None for found in figures["over_dapt"].values())
     if name == "advice":  # both domains have the same scores: the best row leads elsewhere, too
         best = figures["cs, by a probe"]["best"]
         assert best == figures["terms, by a probe"]["choices"]["the row that leads elsewhere"]
