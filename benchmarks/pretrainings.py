@@ -17,7 +17,7 @@ from typing import Any
 from hf_domain.comparison.scores import Predictions
 from hf_domain.comparison.statistics import compare_draws, correct, draw_scores
 from hf_domain.files import read_json, write_json
-from hf_domain.methods import BASELINE
+from hf_domain.methods import BASELINE, NO_ADAPTATION
 
 
 def read_results(folder: Path) -> list[dict[str, Any]]:
@@ -37,8 +37,11 @@ def read_scores(folders: list[Path]) -> dict[str, dict[str, dict[tuple[int, int 
         for result in results:
             step = result["step"]
             if step["kind"] == "fine_tuning" and step.get("rung") in (None, largest):
-                predictions = Predictions.from_json(result["predictions"])
-                scores[step["task"]][step["method"]][number, step.get("seed")] = predictions.score()
+                # The encoder without adaptation has no budget and no seed of pre-training: one run serves all.
+                is_plain = bool(largest) and step.get("rung") is None
+                for place in range(len(folders)) if is_plain else [number]:
+                    predictions = Predictions.from_json(result["predictions"])
+                    scores[step["task"]][step["method"]][place, step.get("seed")] = predictions.score()
     return scores
 
 
@@ -56,19 +59,28 @@ def main() -> None:
     for number, task in enumerate(tasks):
         for row, drawn in draw_scores({row: scores[task][row] for row in names}, seed=number).items():
             rows[row][task] = drawn
+    trained = [drawn for row, drawn in rows.items() if row != NO_ADAPTATION]
     differences = correct(
         {
-            (row, BASELINE): compare_draws(drawn, rows[BASELINE], rows.values())
+            (row, BASELINE): compare_draws(drawn, rows[BASELINE], trained)
             for row, drawn in rows.items()
             if row != BASELINE
         }
     )
     figures = {row: asdict(found) for (row, _), found in differences.items() if found is not None}
+    for row, figure in figures.items():
+        for task in tasks:
+            pool = [{task: drawn[task]} for drawn in trained]
+            single = compare_draws({task: rows[row][task]}, {task: rows[BASELINE][task]}, pool)
+            figure.setdefault("by_task", {})[task] = single and asdict(single)
     write_json(Path(args.output), {"folders": [folder.name for folder in args.folders], "over_dapt": figures})
     print(f"{len(args.folders)} pre-trainings, {', '.join(tasks)}")
-    for row, found in figures.items():
-        interval = "" if found["low"] is None else f" [{found['low']:+.1f} to {found['high']:+.1f}]"
-        print(f"{row}: {found['mean']:+.2f}{interval}, p {found['p']}, corrected {found['corrected']}")
+    for row, figure in figures.items():
+        for name, found in {"mean": figure, **figure["by_task"]}.items():
+            interval = (
+                "" if found["low"] is None else f" [{found['low']:+.1f} to {found['high']:+.1f}], p {found['p']:.4f}"
+            )
+            print(f"{row}, {name}: {found['mean']:+.2f}{interval}")
 
 
 if __name__ == "__main__":
