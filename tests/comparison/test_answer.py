@@ -71,6 +71,9 @@ def test_a_significantly_better_row_is_recommended(answer, tmp_path, monkeypatch
     assert command.startswith("```bash\nhf-domain mlm --method varmae --model_name_or_path encoder")
     assert models.startswith("Best fine-tuned model by validation: plan/steps/")
     assert limit.startswith("This plan shows a true difference of ")
+    assert limit.endswith("trained once; another seed may change the order: `pretraining_seeds: [1, 2, 3]`.")
+    several = replace(report, plan=report.plan | {"pretraining_seeds": [1, 2]})
+    assert "trained once" not in module.describe_power(several)
     # No p stands beside a task, and no sentence counts where a row is better.
     (scores,) = [text for number, text in enumerate(paragraphs) if paragraphs[number - 1] == "## Scores"]
     (means,) = [text for number, text in enumerate(paragraphs) if paragraphs[number - 1] == "## Means over the tasks"]
