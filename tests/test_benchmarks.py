@@ -24,7 +24,6 @@ ROOT = Path(__file__).parent.parent
 ARGUMENTS = {
     "advice": "{compared} {other}",
     "agreement": "{compared} {compared}",
-    "allocator": "--model_name_or_path {encoder} --batch_size 2 --length 8 --steps 1 --repeats 1",
     "datastore": "--model_name_or_path {encoder} --corpus {corpus} --heldout {heldout} --documents 40 --passages 40 "
     "--queries 8",
     "distillation": "--lengths 8 --tokens 16 --repetitions 1",
