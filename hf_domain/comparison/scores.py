@@ -159,7 +159,12 @@ class Predictions:
         return score_labels(predicted, gold, self.metric, self.ignored)
 
     def measure_agreement(self, other: Self) -> float:
-        """Return the share of texts, or of words of sentences, that another run predicts alike; scores up to 0.001."""
+        """Return the share of texts, or of words of sentences, that another run predicts alike; scores up to 0.001.
+
+        It is 0 if the other run has another number of examples, such as a cross-validation with missing folds.
+        """
+        if (len(self.predicted), len(self.scores)) != (len(other.predicted), len(other.scores)):
+            return 0.0
         if self.scores:
             return float(np.mean(np.isclose(self.scores, other.scores, atol=1e-3)))
         own, others = ([[each.labels[number] for number in row] for row in each.predicted] for each in (self, other))

@@ -127,6 +127,9 @@ def test_agreement_counts_texts_words_or_scores():
     assert agree("entity_f1", [["O", "B-x", "O"], ["O"]], [["O", "B-x", "B-x"], ["O"]]) == 0.75
     answers = [Predictions("f1", [], [], [], scores=scores) for scores in ([1.0, 0.5, 0.0], [1.0, 0.5004, 0.4])]
     assert answers[0].measure_agreement(answers[1]) == pytest.approx(2 / 3)
+    # A cross-validation may lack folds.
+    shorter = Predictions("f1", [], [], [], scores=[1.0])
+    assert answers[0].measure_agreement(shorter) == 0 == agree("macro_f1", [["a"], ["b"]], [["a"]])
 
 
 @pytest.mark.parametrize("metric", ["macro_f1", "micro_f1"])
