@@ -72,7 +72,8 @@ def main() -> None:
         for task in tasks:
             pool = [{task: drawn[task]} for drawn in trained]
             single = compare_draws({task: rows[row][task]}, {task: rows[BASELINE][task]}, pool)
-            figure.setdefault("by_task", {})[task] = single and asdict(single)
+            assert single is not None  # every row has every task
+            figure.setdefault("by_task", {})[task] = asdict(single)
     write_json(Path(args.output), {"folders": [folder.name for folder in args.folders], "over_dapt": figures})
     print(f"{len(args.folders)} pre-trainings, {', '.join(tasks)}")
     for row, figure in figures.items():
