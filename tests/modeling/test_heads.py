@@ -13,7 +13,8 @@ from hf_domain.modeling.backbone import HeadLinear
 METHODS = ["VarMAE", "ExBert", "GMap", "Rada"]
 
 
-def test_masked_lm_loss_counts_each_label_once(monkeypatch):
+@pytest.mark.parametrize("kept_rows", [4, 1000])
+def test_masked_lm_loss_counts_each_label_once(kept_rows, monkeypatch):
     decoder = torch.nn.Linear(8, 50)
     hidden_states = torch.randn(3, 40, 8, requires_grad=True)
     labels = torch.randint(0, 50, (3, 40)).masked_fill(torch.rand(3, 40) < 0.5, -100)
@@ -22,7 +23,7 @@ def test_masked_lm_loss_counts_each_label_once(monkeypatch):
 
     loss = heads.compute_masked_lm_loss(decoder, hidden_states, labels)
     torch.testing.assert_close(loss, expected)
-    monkeypatch.setattr(heads, "DIRECT_ROWS", 4)
+    monkeypatch.setattr(heads, "KEPT_ROWS", kept_rows)
     monkeypatch.setattr(heads, "CHUNK_ROWS", 7)
     chunked = heads.compute_masked_lm_loss(decoder, hidden_states, labels)
     torch.testing.assert_close(chunked, expected)
