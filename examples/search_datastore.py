@@ -1,6 +1,6 @@
 """Show the passages that a datastore finds for a text, with the common words marked.
 
-    python examples/search_datastore.py --datastore_dir datastore --text "lung lesions" --html_file reading.html
+    python examples/search_datastore.py --datastore datastore --text "lung lesions" --html_file reading.html
 
 With `--model_name_or_path` a RADA reads the passages. The output then shows the probability that each passage is
 selected, marks words of the selected passage with more than average weight, and gives a classifier's prediction.
@@ -26,7 +26,7 @@ from hf_domain.training.arguments import parse_arguments
 class SearchArguments:
     """The datastore and the texts."""
 
-    datastore_dir: str = field(metadata={"help": "Folder that build_datastore wrote."})
+    datastore: str = field(metadata={"help": "Folder that build_datastore wrote."})
     text: list[str] = field(default_factory=list, metadata={"help": "One or several texts."})
     text_pair: list[str] = field(default_factory=list, metadata={"help": "For pairs: the second text of each."})
     text_file: str | None = field(
@@ -37,7 +37,7 @@ class SearchArguments:
         metadata={"help": "Column of text, or two as first,second. Default: a known pair, `text`, or the only column."},
     )
     model_name_or_path: str | None = field(default=None, metadata={"help": "A RADA, to show which passage it selects."})
-    k: int = field(default=10, metadata={"help": "Number of passages for each text."})
+    num_passages: int = field(default=10, metadata={"help": "Number of passages for each text."})
     max_query_terms: int | None = field(
         default=None, metadata={"help": "Use only this many of the rarest terms of a query: faster, different results."}
     )
@@ -76,8 +76,8 @@ def main() -> None:
         raise ValueError("a search must have a text, but none is given. Use --text or --text_file.")
     options = {"max_query_terms": args.max_query_terms}
     if not args.model_name_or_path:
-        datastore = Datastore.load(args.datastore_dir)
-        readings = [read_passages(datastore, " ".join(text), args.k, **options) for text in texts]
+        datastore = Datastore.load(args.datastore)
+        readings = [read_passages(datastore, " ".join(text), args.num_passages, **options) for text in texts]
     else:
         config = AutoConfig.from_pretrained(args.model_name_or_path, trust_remote_code=False)
         if not isinstance(config, RadaConfig):
@@ -88,11 +88,11 @@ def main() -> None:
         head = AutoModelForSequenceClassification if is_classifier else AutoModel
         model = head.from_pretrained(args.model_name_or_path, trust_remote_code=False)
         tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path, trust_remote_code=False)
-        datastore = load_datastore(PassageArguments(args.datastore_dir), model, tokenizer, None)
+        datastore = load_datastore(PassageArguments(args.datastore), model, tokenizer, None)
         readings = []
         for text in texts:
-            explanation = explain(model, tokenizer, datastore, text, args.k, **options)
-            readings.append(read_passages(datastore, " ".join(text), args.k, **options, **vars(explanation)))
+            explanation = explain(model, tokenizer, datastore, text, args.num_passages, **options)
+            readings.append(read_passages(datastore, " ".join(text), args.num_passages, **options, **vars(explanation)))
     if args.html_file:
         write_text(args.html_file, format_html(readings))
         print(args.html_file)

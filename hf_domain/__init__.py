@@ -5,12 +5,10 @@ Importing the package registers its models with transformers' Auto classes and i
 """
 
 import importlib
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_domain.network import limit_network
-from hf_domain.registration import register_classes
+from hf_domain.registration import register_on_import
 
 if TYPE_CHECKING:
     from hf_domain.adaptation import adapt
@@ -117,7 +115,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name in FUNCTIONS:
         return getattr(importlib.import_module(f"hf_domain.{FUNCTIONS[name]}"), name)
-    method = name.partition("Adapter")[0].partition("For")[0].removesuffix("Config").removesuffix("Model").lower()
+    method = name.partition("For")[0].removesuffix("Config").removesuffix("Model").lower()
     module = "exbert.adapter" if "Adapter" in name else f"modeling.modeling_{method}"
     return getattr(importlib.import_module(f"hf_domain.{module}"), name)
 
@@ -127,7 +125,4 @@ def __dir__() -> list[str]:
 
 
 limit_network()
-# The command answers `--help` and misspelled options without importing torch, which takes seconds. It registers the
-# models before it runs a script.
-if Path(next(iter(sys.argv), "")).stem != "hf-domain":
-    register_classes()
+register_on_import()

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 # Tables that import no large library; names of other modules are read from their source.
 LIGHT = ("hf_domain.methods", "hf_domain.recipes")
+NUMBERS: dict[str, type] = {"int": int, "float": float}
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
@@ -80,7 +81,7 @@ def find_fields(module: str, class_name: str) -> dict[str, Field]:
 
 
 def make_parser(script: str, prog: str) -> argparse.ArgumentParser:
-    """Make the parser of a script, which fills dataclasses or has a parser of argparse; it knows no types."""
+    """Make the parser of a script, which fills dataclasses or has a parser of argparse. Its only types are numbers."""
     source = parse_source(script)
     calls = [node for node in ast.walk(source) if isinstance(node, ast.Call)]
     added = [call for call in calls if ast.unparse(call.func).endswith(".add_argument")]
@@ -96,7 +97,7 @@ def make_parser(script: str, prog: str) -> argparse.ArgumentParser:
         owner = ast.unparse(call.func).rpartition(".")[0]
         if owner != "parser" and owner not in groups:
             groups[owner] = parser.add_mutually_exclusive_group()
-        options.pop("type", None)
+        options |= {"type": NUMBERS.get(ast.unparse(each.value)) for each in call.keywords if each.arg == "type"}
         groups.get(owner, parser).add_argument(*names, **options)
     for name in list_classes(source):
         for flag, field in find_fields(script, name).items():
@@ -141,6 +142,7 @@ def add_field(parser: argparse.ArgumentParser, flag: str, field: Field) -> None:
         options["nargs"] = "?"
     elif plain.startswith("list["):
         options["nargs"] = "+"
+    options["type"] = NUMBERS.get(plain)
     parser.add_argument(f"--{flag}", *facts.get("aliases", ()), **options)
     if plain == "bool" and options["default"] is True:
         parser.add_argument(f"--no_{flag}", action="store_false", help=options["help"])

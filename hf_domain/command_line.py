@@ -5,7 +5,6 @@ transformers, which takes seconds.
 """
 
 import argparse
-import ast
 import difflib
 import importlib
 import re
@@ -16,13 +15,13 @@ import traceback
 from importlib.metadata import version
 from itertools import pairwise, zip_longest
 from types import ModuleType
+from typing import Any
 
-from hf_domain.command_help import find_fields, make_parser, parse_source
-from hf_domain.registration import register_classes
+from hf_domain.command_help import make_parser
 
 # Packages whose ValueErrors are meant for users. A ValueError of another package, such as torch on shapes, is our bug.
 SPEAKING = ("hf_domain", "transformers", "datasets", "huggingface_hub", "tokenizers", "accelerate", "peft", "evaluate")
-NUMBERS = {"int": (int, "a whole number"), "float": (float, "a number")}
+NUMBERS: dict[Any, tuple[type, str]] = {int: (int, "a whole number"), float: (float, "a number")}
 MODEL_NAME = "pretrained_model_name_or_path"  # the argument of every `from_pretrained`
 USAGE = """usage: hf-domain <command> [options]
 
@@ -71,44 +70,39 @@ def import_command(name: str) -> ModuleType:
     return importlib.import_module(find_module(name))
 
 
-def find_flags(script: str) -> dict[str, str]:
-    """Return the options of a script and their types from its source, which uses dataclasses or argparse."""
-    nodes = list(ast.walk(parse_source(script)))
-    names = {node.id for node in nodes if isinstance(node, ast.Name)}
-    names |= {node.name for node in nodes if isinstance(node, ast.ClassDef)}
-    fields = {
-        flag: field.annotation
-        for name in sorted(names)
-        if name.endswith("Arguments")
-        for flag, field in find_fields(script, name).items()
-    }
-    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    return {text[2:]: "" for text in texts if text.startswith("--") and " " not in text} | fields
+def list_flags(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
+    """Return the flags of a parser by every spelling, without dashes."""
+    options = [
+        (option.lstrip("-").replace("-", "_"), action) for action in parser._actions for option in action.option_strings
+    ]
+    return dict(options)
 
 
 def check_flags(script: str, arguments: list[str]) -> None:
     """Raise a ValueError for a flag that is unknown or missing, or has a value that is no number or no choice of it."""
-    types, given = {"help": "", **find_flags(script)}, dict[str, str]()
+    parser, given = make_parser(script, ""), dict[str, str]()
+    flags = list_flags(parser)
     for argument, following in zip_longest(arguments, arguments[1:], fillvalue="--"):
+        if not argument.startswith("--"):
+            continue
         name, sign, value = argument.removeprefix("--").partition("=")
         name = name.replace("-", "_")
-        if argument.startswith("--") and not {name, name.removeprefix("no_")} & types.keys():
-            near = difflib.get_close_matches(name, types, n=3)
+        if name not in flags:
+            near = difflib.get_close_matches(name, flags, n=3)
             advice = f"did you mean {' or '.join(f'--{each}' for each in near)}?" if near else "--help lists them"
             raise ValueError(f"there is no option --{name}: {advice}")
         value = value if sign else following
-        number, needed = NUMBERS.get(types.get(name, "").removesuffix(" | None"), (str, ""))
-        if argument.startswith("--") and not value.startswith("--"):
+        number, needed = NUMBERS.get(flags[name].type, (str, ""))
+        if not value.startswith("--"):
             try:
                 number(value)
             except ValueError:
                 raise ValueError(f"--{name} must be {needed}, but is {value}") from None
-        if argument.startswith("--"):
-            given[name] = value
-    for action in make_parser(script, "")._actions:
+        given[flags[name].dest] = value
+    for action in parser._actions:
         check_choice(action, given)
     if not {"help"} & given.keys() and "-h" not in arguments:
-        check_required(script, arguments, given)
+        check_required(parser, arguments, given)
 
 
 def check_choice(action: argparse.Action, given: dict[str, str]) -> None:
@@ -118,15 +112,12 @@ def check_choice(action: argparse.Action, given: dict[str, str]) -> None:
         raise ValueError(f"--{action.dest} must be one of {', '.join(choices)}, but is {value}. Use one of them.")
 
 
-def check_required(script: str, arguments: list[str], given: dict[str, str]) -> None:
+def check_required(parser: argparse.ArgumentParser, arguments: list[str], given: dict[str, str]) -> None:
     """Raise a ValueError unless all required flags are given; a file of options may have them."""
     if arguments and arguments[0].endswith((".json", ".yaml", ".yml")):
         return
-    actions = [action for action in make_parser(script, "")._actions if action.required]
-    spelled = {f"--{name}" for name in given}
-    missing = [
-        f"--{action.dest}" for action in actions if action.option_strings and not spelled & {*action.option_strings}
-    ]
+    actions = [action for action in parser._actions if action.required]
+    missing = [f"--{action.dest}" for action in actions if action.option_strings and action.dest not in given]
     if all(argument.startswith("--") for argument in arguments):
         missing += [action.dest for action in actions if not action.option_strings]
     if missing:
@@ -176,7 +167,6 @@ def run(name: str, is_checked: bool) -> None:
     if {"-h", "--help"} & {*sys.argv[1:]}:
         sys.stdout.write(name_commands(make_parser(find_module(name), sys.argv[0]).format_help()))
         return
-    register_classes()
     import_command(name).main()
 
 
@@ -221,7 +211,9 @@ def describe_lost_model(error: Exception) -> str | None:
         )
     if names and "argument `trust_remote_code=True`" in str(error):
         name = sys.argv[0].rpartition(" ")[2]
-        may_run = name in COMMANDS and "trust_remote_code" in find_flags(find_module(name))
+        may_run = (
+            name in COMMANDS and "--trust_remote_code" in make_parser(find_module(name), "")._option_string_actions
+        )
         advice = "Add --trust_remote_code if you trust it." if may_run else "Use a model that needs none."
         return f"code of a model runs only if you ask for it, but {names[0]} has code of its own. {advice}"
     return None

@@ -1,7 +1,8 @@
 """Make our classes known to transformers' Auto classes and to peft, without slow imports.
 
-Configurations are registered at once. Models are registered when the first of our configurations is created: every Auto
-class creates or gets one before it looks for a model. The adapter is registered when peft is imported.
+Configurations are registered when transformers' `AutoConfig` is imported, and the adapter when peft is. Models are
+registered when the first of our configurations is created: every Auto class creates or gets one before it looks for a
+model. So `import hf_domain` imports neither transformers nor torch, and the command answers `--help` at once.
 """
 
 import importlib
@@ -15,9 +16,20 @@ from hf_domain.lora_targets import LORA_TARGETS
 from hf_domain.methods import OWN_TYPES
 
 
-@cache
-def register_classes() -> None:
-    """Register every configuration, model and adapter, once; `import hf_domain` does it."""
+def register_on_import() -> None:
+    """Register every configuration, model and adapter once their libraries are imported; `import hf_domain` does it."""
+    for module, register in (
+        ("transformers.models.auto.configuration_auto", register_configs),
+        ("peft", register_adapters),
+    ):
+        if module in sys.modules:
+            register()
+        else:
+            sys.meta_path.insert(0, CallAfterImport(module, register))
+
+
+def register_configs() -> None:
+    """Register the configurations with `AutoConfig`."""
     from transformers import AutoConfig
 
     from hf_domain.modeling.configuration_backbone import BackboneConfig
@@ -26,10 +38,6 @@ def register_classes() -> None:
     for model_type in OWN_TYPES:
         AutoConfig.register(model_type, find_config_class(model_type), exist_ok=True)
     BackboneConfig.prepare_models = staticmethod(register_models)  # type: ignore[method-assign]
-    if "peft" in sys.modules:
-        register_adapters()
-    else:
-        sys.meta_path.insert(0, CallAfterImport("peft", register_adapters))
 
 
 @cache

@@ -8,7 +8,6 @@ damages a complete store. More sequences go into new shards.
 import hashlib
 import json
 import logging
-import os
 import pickle
 import shutil
 import uuid
@@ -29,7 +28,7 @@ from safetensors.torch import save_file
 from tqdm.auto import tqdm
 
 from hf_domain.clusters import map_in_order
-from hf_domain.files import read_json, remove_unfinished, write_json
+from hf_domain.files import read_json, remove_unfinished, write_json, write_whole
 
 MANIFEST, LOCK = "states.json", "states.lock"
 # Size of a shard, the smaller of both (our choice): a killed run loses this much, and writing needs this much memory.
@@ -294,9 +293,9 @@ def write_shard(
 ) -> int:
     """Compute a shard, given as its file, ids and inputs, and write it; return the number of its sequences."""
     file, ids, inputs = shard
-    unfinished = file.with_name(f"{file.name}.{os.getpid()}.unfinished")  # shared disks may lack locks
-    save_file(compute_shard(ids, inputs, encode, shape, keeps_means, batch_size), unfinished)
-    os.replace(unfinished, file)
+    states = compute_shard(ids, inputs, encode, shape, keeps_means, batch_size)
+    with write_whole(file) as unfinished:  # a lock would not do: shared disks may lack them
+        save_file(states, unfinished)
     return len(ids)
 
 

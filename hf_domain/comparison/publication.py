@@ -343,17 +343,13 @@ def draw_training(state: Path, picture: Path) -> bool:
     points = [(entry["step"], entry["loss"]) for entry in history if "loss" in entry]
     if len(points) < 2:
         return False
-    import matplotlib
+    from matplotlib.figure import Figure  # unlike pyplot, it leaves the backend of a notebook alone
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(6, 3))
+    figure = Figure(figsize=(6, 3), layout="constrained")
+    axes = figure.subplots()
     axes.plot(*zip(*points, strict=True))
     axes.set_xlabel("step")
     axes.set_ylabel("training loss")
     axes.spines[["top", "right"]].set_visible(False)
-    figure.tight_layout()
     figure.savefig(picture, dpi=120)
-    pyplot.close(figure)
     return True

@@ -205,20 +205,6 @@ def cache_memory_states(
     return StateStore(folder, made_of)
 
 
-def open_memory_cache(folder: str | Path, model: PreTrainedModel, dataset: Dataset) -> StateStore:
-    """Open what `cache_memory_states` computed.
-
-    Args:
-        model: The G-MAP that will read the states.
-        dataset: The examples that they were computed from.
-
-    Raises:
-        FileNotFoundError: The folder has no states, or their computation was interrupted.
-        ValueError: The states belong to another memory encoder, strategy or text.
-    """
-    return StateStore(folder, describe_states(model, dataset))
-
-
 def describe_states(model: PreTrainedModel, dataset: Dataset) -> dict[str, Any]:
     """Return what memory states depend on: digests of the memory's weights and of the token ids, and the strategy.
 

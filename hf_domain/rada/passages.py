@@ -12,7 +12,6 @@ from hf_domain.clusters import open_executor
 from hf_domain.methods import METHODS
 from hf_domain.modeling.modeling_rada import RadaPreTrainedModel
 from hf_domain.rada.collator import DataCollatorWithPassages
-from hf_domain.rada.explanation import explain
 from hf_domain.training.stock_models import autocast_as_trained
 
 logger = logging.getLogger(__name__)
@@ -252,27 +251,3 @@ def append_passages(
 
     columns = ["passage_ids", "passage_scores"]
     return splits.map(read, batched=True, remove_columns=columns, desc="Appending passages")
-
-
-def weigh_words(
-    model: RadaPreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    datastore: Any,
-    text: str,
-    text_pair: str | None = None,
-    num_passages: int = 10,
-    max_query_terms: int | None = None,
-) -> dict[int, list[tuple[int, int, float]]]:
-    """Run a model on a text, and return the passage it chose with the weights of its words.
-
-    Args:
-        model: Any head, or none.
-        text_pair: The second text of a pair; passages are looked up for both together.
-        max_query_terms: See `Datastore.search`.
-
-    Returns:
-        The id of the chosen passage with (start, end, weight) of its tokens' characters, the mean over the heads; empty
-        where no passage was found. `hf_domain.datastore.highlight.read_passages` marks them.
-    """
-    texts = [text] if text_pair is None else [text, text_pair]
-    return explain(model, tokenizer, datastore, texts, num_passages, max_query_terms).weights

@@ -221,12 +221,7 @@ def list_shared_cases() -> list[Case]:
             Case(command, "unknown flag", ("no option --color",), {"color": "red"}),
             Case(command, "abbreviated flag", ("--output",), {"output_dir": None, "output": "out"})
             if "output_dir" in good
-            else Case(
-                command,
-                "abbreviated flag",
-                ("--datastore", "--datastore_dir"),
-                {"datastore_dir": None, "datastore": "x"},
-            ),
+            else Case(command, "abbreviated flag", ("--datastore",), {"datastore": None, "datastor": "x"}),
         ]
         if command != "compare":
             required = "models" if "models" in good else next(iter(good))
@@ -795,8 +790,8 @@ OTHERS = [
         {"output_dir": "datastore", "add": True},
         {"datastore/datastore.json": truncate},
     ),
-    search("no datastore", ("nowhere",), {"datastore_dir": "nowhere"}),
-    search("folder that is no datastore", ("encoder",), {"datastore_dir": "encoder"}),
+    search("no datastore", ("nowhere",), {"datastore": "nowhere"}),
+    search("folder that is no datastore", ("encoder",), {"datastore": "encoder"}),
     search("no text", ("text",), {"text": None}),
     search("no passage", ("k", "0"), {"k": 0}),
     search("negative number of passages", ("k", "-2"), {"k": -2}),

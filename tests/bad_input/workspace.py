@@ -79,7 +79,7 @@ COMMANDS: dict[str, dict[str, Any]] = {
         "output_dir": "out",
         "max_length": 32,
     },
-    "search_datastore": {"datastore_dir": "datastore", "text": "domain text", "k": 2},
+    "search_datastore": {"datastore": "datastore", "text": "domain text", "num_passages": 2},
     "report_forgetting": {
         "models": ["base=encoder", "dapt=adapted"],
         "corpora": "domain=heldout.txt",

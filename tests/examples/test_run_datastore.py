@@ -56,11 +56,11 @@ def test_build_add_rebuild_search(folder, monkeypatch, capsys):
     datastore = Datastore.load(store)
     assert datastore.passages["document_id"][-2:] == ["new", "zh"] and datastore.manifest.max_length == 64
 
-    out = run(search_datastore, monkeypatch, capsys, datastore_dir=store, text=["omega", "number7"], k=1)
+    out = run(search_datastore, monkeypatch, capsys, datastore=store, text=["omega", "number7"], num_passages=1)
     assert "1. passage 20, document new" in out and "1. passage 7, document 7" in out and "\x1b" not in out
     (folder / "texts.jsonl").write_text('{"body": "omega"}\n', encoding="utf-8")
     out = run(
-        search_datastore, monkeypatch, capsys, datastore_dir=store, text_file=folder / "texts.jsonl",
+        search_datastore, monkeypatch, capsys, datastore=store, text_file=folder / "texts.jsonl",
         html_file=folder / "page.html",
     )  # fmt: skip
     page = (folder / "page.html").read_text(encoding="utf-8")
@@ -147,7 +147,7 @@ def test_both_texts_of_a_pair_are_searched_for(folder, monkeypatch, capsys):
     run(build_datastore, monkeypatch, capsys, **options, model_name_or_path=folder / "encoder")
     rows = [{"text": "number3", "text_pair": "number7", "label": "a"}]
     (folder / "pairs.jsonl").write_text(json.dumps(rows[0]), encoding="utf-8")
-    flags = {"datastore_dir": folder / "store", "k": 2}
+    flags = {"datastore": folder / "store", "num_passages": 2}
     found = run(search_datastore, monkeypatch, capsys, **flags, text_file=folder / "pairs.jsonl")
     assert TEXTS[3] in found and TEXTS[7] in found
     assert run(search_datastore, monkeypatch, capsys, **flags, text="number3", text_pair="number7") == found
@@ -172,12 +172,12 @@ def test_a_file_without_text_is_reported(folder, monkeypatch, capsys, rows, colu
     flags = {"text_column_name": column} if column else {}
     with pytest.raises(ValueError, match=message):
         run(
-            search_datastore, monkeypatch, capsys, datastore_dir=folder / "store", text_file=folder / "texts.jsonl",
+            search_datastore, monkeypatch, capsys, datastore=folder / "store", text_file=folder / "texts.jsonl",
             **flags,
         )  # fmt: skip
 
 
 def test_command_ends_in_one_line(folder, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["hf-domain", "search_datastore", "--datastore_dir", str(folder), "--text", "x"])
+    monkeypatch.setattr(sys, "argv", ["hf-domain", "search_datastore", "--datastore", str(folder), "--text", "x"])
     with pytest.raises(SystemExit, match=f"^error: {folder} must be a datastore"):
         command_line.main()

@@ -16,9 +16,9 @@ from hf_domain.gmap.memory import (
     DatasetWithMemory,
     cache_memory_states,
     check_same_ids,
+    describe_states,
     load_memory_tokenizer,
     name_memory_inputs,
-    open_memory_cache,
 )
 
 
@@ -42,6 +42,11 @@ def tokenize(tokenizer, texts=SENTENCES, memory_tokenizer=None, **options):
     if memory_tokenizer is not None:
         columns |= name_memory_inputs(Dataset.from_dict(dict(memory_tokenizer(texts)))).to_dict()
     return Dataset.from_dict(columns)
+
+
+def open_cache(folder, model, dataset):
+    """Read what was computed, as far as it fits the model and the text."""
+    return state_store.StateStore(folder, describe_states(model, dataset))
 
 
 # -------------------------------------------------------------------------------------------- two tokenizers
@@ -174,19 +179,19 @@ def test_cache_is_computed_once_and_again_after_a_change(tokenizer, tmp_path, ca
         # Not a sum: a number added to all features is what the LayerNorm behind the embeddings removes.
         next(model.memory.parameters()).copy_(next(model.memory.parameters()).flip(-1))
     with pytest.raises(ValueError, match="must have the memory encoder"):
-        open_memory_cache(tmp_path, model, dataset)
+        open_cache(tmp_path, model, dataset)
     assert not torch.equal(cache_memory_states(model, dataset, tmp_path)[0], first)
     other_text = tokenize(tokenizer, texts=SENTENCES[:3])
     with pytest.raises(ValueError, match="must have the token ids"):
-        open_memory_cache(tmp_path, model, other_text)
+        open_cache(tmp_path, model, other_text)
     assert len(cache_memory_states(model, other_text, tmp_path)) == 3
     other_tokenizer = tokenize(make_bert_tokenizer(SENTENCES[::-1]), texts=SENTENCES[:3])
     with pytest.raises(ValueError, match="must have the token ids"):
-        open_memory_cache(tmp_path, model, other_tokenizer)
+        open_cache(tmp_path, model, other_tokenizer)
     single = make_gmap(tokenizer, strategy="single_layer")
     single.memory.load_state_dict(model.memory.state_dict())
     with pytest.raises(ValueError, match="must have the choice of states"):
-        open_memory_cache(tmp_path, single, other_text)
+        open_cache(tmp_path, single, other_text)
     assert cache_memory_states(single, other_text, tmp_path)[0].shape[1:] == (1, 32)
     assert [record.message.partition("because ")[2] for record in caplog.records] == [
         "the memory encoder changed",
@@ -208,9 +213,9 @@ def test_interrupted_computation_over_an_old_cache(tokenizer, tmp_path, monkeypa
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(state_store, name, fail)
             cache_memory_states(other, dataset, tmp_path)
-        assert len(open_memory_cache(tmp_path, model, dataset)) == len(dataset)  # the old states are still whole
+        assert len(open_cache(tmp_path, model, dataset)) == len(dataset)  # the old states are still whole
         with pytest.raises(ValueError, match="must have the memory encoder"):
-            open_memory_cache(tmp_path, other, dataset)
+            open_cache(tmp_path, other, dataset)
     new = cache_memory_states(other, dataset, tmp_path)
     assert not torch.equal(new[0], before[0])
     assert all(torch.equal(states, kept) for states, kept in zip(old, before, strict=True))  # still readable
@@ -224,7 +229,7 @@ def test_damaged_files(tokenizer, tmp_path):
     shard.unlink()  # what is mapped is not cut off
     shard.write_bytes(content[:-10])
     with pytest.raises(ValueError, match=r"must be complete, but .*Compute the states again"):
-        open_memory_cache(tmp_path, model, dataset)
+        open_cache(tmp_path, model, dataset)
     assert torch.equal(cache_memory_states(model, dataset, tmp_path)[0], first)
 
 
@@ -248,7 +253,7 @@ def test_cache_of_a_model_that_was_saved(tokenizer, tmp_path):
     model.save_pretrained(tmp_path / "model")
     for head in (GMapModel, GMapForSequenceClassification):
         loaded = head.from_pretrained(tmp_path / "model", id2label={0: "no", 1: "yes"})
-        assert len(open_memory_cache(tmp_path / "cache", loaded, dataset)) == len(dataset)
+        assert len(open_cache(tmp_path / "cache", loaded, dataset)) == len(dataset)
 
 
 @pytest.mark.parametrize("strategy", ["chunk_gated", "logits_fusion"])
@@ -303,7 +308,7 @@ def test_interrupted_computation_continues(tokenizer, tmp_path, monkeypatch):
         cache_memory_states(model, dataset, tmp_path / "parts", batch_size=1)
     assert len(list((tmp_path / "parts").glob("states-*.safetensors"))) == 2
     with pytest.raises(FileNotFoundError, match="Compute the states first"):
-        open_memory_cache(tmp_path / "parts", model, dataset)
+        open_cache(tmp_path / "parts", model, dataset)
     parts = cache_memory_states(model, dataset, tmp_path / "parts", batch_size=1)
     assert len(runs) == 250 + 205
     whole = cache_memory_states(model, dataset, tmp_path / "whole", batch_size=1)
@@ -319,7 +324,7 @@ def test_what_has_no_states_to_keep(tokenizer, tmp_path):
     with pytest.raises(ValueError, match="all 3 examples, but has 5"):
         DatasetWithMemory(dataset.select(range(3)), cache)
     with pytest.raises(FileNotFoundError):
-        open_memory_cache(tmp_path / "nowhere", make_gmap(tokenizer), dataset)
+        open_cache(tmp_path / "nowhere", make_gmap(tokenizer), dataset)
 
 
 def test_states_of_a_baseline(tokenizer, tmp_path):

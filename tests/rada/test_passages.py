@@ -18,13 +18,13 @@ from hf_domain.data.named_entities import prepare_for_words
 from hf_domain.datastore import Datastore, build_datastore
 from hf_domain.examples import run_classification, run_mlm, run_ner, run_qa, search_datastore
 from hf_domain.methods import PLAIN
+from hf_domain.rada.explanation import explain
 from hf_domain.rada.passages import (
     PassageArguments,
     PassageReader,
     append_passages,
     load_datastore,
     load_passage_reader,
-    weigh_words,
 )
 
 TOPICS = ["law", "gene", "stock"]
@@ -245,7 +245,7 @@ def test_what_a_model_reads_is_shown(datastore, model, topics, tmp_path, monkeyp
     tokenizer = AutoTokenizer.from_pretrained(model)
     tokenizer.save_pretrained(tmp_path / "rada")
     store, text = Datastore.load(datastore), f"where {NAMES[3]}"
-    ((number, spans),) = weigh_words(rada, tokenizer, store, text).items()
+    ((number, spans),) = explain(rada, tokenizer, store, [text]).weights.items()
     passage = store.passages[number]
     assert NAMES[3] in passage["text"]
     assert [passage["text"][start:end] for start, end, _ in spans] == passage["text"].split()
@@ -254,9 +254,9 @@ def test_what_a_model_reads_is_shown(datastore, model, topics, tmp_path, monkeyp
     reading = rada.eval().model(**encoded, passage_input_ids=torch.tensor([[passage["input_ids"]]]))
     expected = reading.word_weights[0].mean(0)[1:-1].tolist()
     assert [weight for *_, weight in spans] == pytest.approx(expected, rel=1e-4)
-    assert weigh_words(rada, tokenizer, store, "nothing known") == {}
+    assert explain(rada, tokenizer, store, ["nothing known"]).weights == {}
     # A pair is looked up as one text and read as a pair.
-    ((found, spans),) = weigh_words(rada, tokenizer, store, "where", NAMES[3]).items()
+    ((found, spans),) = explain(rada, tokenizer, store, ["where", NAMES[3]]).weights.items()
     assert found == number
     encoded = tokenizer("where", NAMES[3], return_tensors="pt")
     reading = rada.model(**encoded, passage_input_ids=torch.tensor([[passage["input_ids"]]]))
@@ -264,7 +264,7 @@ def test_what_a_model_reads_is_shown(datastore, model, topics, tmp_path, monkeyp
     assert [weight for *_, weight in spans] == pytest.approx(expected, rel=1e-4)
 
     def search(*flags):
-        monkeypatch.setattr("sys.argv", ["search_datastore", "--datastore_dir", datastore, "--text", text, *flags])
+        monkeypatch.setattr("sys.argv", ["search_datastore", "--datastore", datastore, "--text", text, *flags])
         search_datastore.main()
         return capsys.readouterr().out
 
@@ -314,7 +314,7 @@ def test_weighed_words_are_those_of_the_passage_as_it_was_cut(tmp_path):
     store = build_datastore(documents, tmp_path / "store", tokenizer, max_length=64)
     prepare_for_words(tokenizer)
     assert len(tokenizer("domain text").input_ids) < len(store.passages[0]["input_ids"])
-    (spans,) = weigh_words(RadaForMaskedLM.from_backbone(encoder), tokenizer, store, "text").values()
+    (spans,) = explain(RadaForMaskedLM.from_backbone(encoder), tokenizer, store, ["text"]).weights.values()
     assert len(spans) == len(store.passages[0]["input_ids"]) - 2
 
 
@@ -331,7 +331,7 @@ def test_passages_longer_than_the_model_are_reported(tmp_path, family, positions
         args = PassageArguments(folder)
         if length == 96 or not positions:
             store = load_datastore(args, model, tokenizer, None)
-            assert weigh_words(model, tokenizer, store, "text")
+            assert explain(model, tokenizer, store, ["text"]).weights
         else:
             with pytest.raises(ValueError, match=r"at most 96 tokens, .* have up to 97\. .* --max_length 96 or less"):
                 load_datastore(args, model, tokenizer, None)

@@ -166,7 +166,7 @@ def test_full_disk_ends_every_command_in_one_line(monkeypatch):
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr(search_datastore, "main", fail)
-    monkeypatch.setattr(sys, "argv", ["hf-domain", "search_datastore", "--datastore_dir", "store", "--text", "a"])
+    monkeypatch.setattr(sys, "argv", ["hf-domain", "search_datastore", "--datastore", "store", "--text", "a"])
     with pytest.raises(SystemExit, match=r"error: a file needs room on the disk of \., but"):
         command_line.main()
     for arguments in (["--output_dir", "mine"], ["--output_dir=mine"], ["--space_dir", "mine"]):
