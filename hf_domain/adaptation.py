@@ -8,7 +8,7 @@ from datasets import DatasetDict, IterableDatasetDict
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
 
 from hf_domain.cards import check_license
-from hf_domain.data.corpora import check_batch, load_corpus, tokenize_corpus
+from hf_domain.data.corpora import check_batch, check_known, load_corpus, tokenize_corpus
 from hf_domain.data.objects import Rows, find_paths
 from hf_domain.files import lock_folder
 from hf_domain.methods import BASELINE, METHODS
@@ -60,12 +60,12 @@ def adapt(
         corpus: Documents, see `load_corpus`.
         method: `dapt`, `lora`, `varmae`, `exbert`, `exbert_adapter`, `gmap` or `rada`.
         output_dir: A new folder for model, tokenizer, model card, metrics and checkpoints.
-        num_tokens: Number of tokens to train on, at least one batch.
+        num_tokens: Number of tokens to train on, at least one step.
         validation_data: Documents to evaluate on. Default: a twentieth of the corpus.
         general_validation_data: Held-out general text. The card then shows how the loss on it rises: what the encoder
             forgets.
         learning_rate: Default: that of the method in `RECIPES`, for small encoders; 1e-4 suits BERT base.
-        batch_size: Number of examples per step.
+        batch_size: Number of examples in a batch; a step has several with `gradient_accumulation_steps`.
         max_seq_length: Number of tokens per example.
         expanded_vocabulary: Folder written by `hf-domain expand_vocab`.
         memory: The general encoder of G-MAP.
@@ -113,11 +113,12 @@ def adapt(
     )
     passage_args = PassageArguments(None if datastore is None else os.fspath(datastore), num_passages)
     options: dict[str, Any] = {"report_to": "none", "save_strategy": "no", "logging_steps": 0.1, **training_options}
+    examples_of_step = batch_size * options.get("gradient_accumulation_steps", 1)
     training_args = TrainingArguments(
         str(folder),
         do_train=True,
         do_eval=True,
-        max_steps=max(1, num_tokens // (batch_size * max_seq_length)),
+        max_steps=max(1, num_tokens // (examples_of_step * max_seq_length)),
         per_device_train_batch_size=batch_size,
         learning_rate=learning_rate or rates.get("learning_rate", 3e-4),
         seed=seed,
@@ -132,6 +133,8 @@ def adapt(
         passages = load_passage_reader(passage_args, model, tokenizer, method)
         splits = load_corpus(corpus, validation_data)
         examples = tokenize_corpus(splits, tokenizer, max_seq_length=max_seq_length)
+        for split, rows in examples.items():
+            check_known(rows, tokenizer, split)
         if general_validation_data is not None:
             general = load_corpus(general_validation_data, validation_split_percentage=0)
             examples["general"] = tokenize_corpus(general, tokenizer, max_seq_length=max_seq_length)["train"]
@@ -139,7 +142,7 @@ def adapt(
         if passages is not None:
             examples = passages.look_up_blocks(examples)
             collator = passages.collate(collator)
-        check_batch(examples["train"], batch_size)
+        check_batch(examples["train"], examples_of_step)
         trainer = Trainer(
             model=model,
             args=training_args,

@@ -97,7 +97,8 @@ def make_parser(script: str, prog: str) -> argparse.ArgumentParser:
         owner = ast.unparse(call.func).rpartition(".")[0]
         if owner != "parser" and owner not in groups:
             groups[owner] = parser.add_mutually_exclusive_group()
-        options |= {"type": NUMBERS.get(ast.unparse(each.value)) for each in call.keywords if each.arg == "type"}
+        if "type" in options:
+            options["type"] = next(NUMBERS.get(ast.unparse(each.value)) for each in call.keywords if each.arg == "type")
         groups.get(owner, parser).add_argument(*names, **options)
     for name in list_classes(source):
         for flag, field in find_fields(script, name).items():

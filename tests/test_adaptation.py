@@ -175,3 +175,11 @@ def test_what_cannot_be_adapted_is_refused(encoder, tmp_path):
         hf_domain.adapt(encoder, SENTENCES, output_dir=encoder)
     with pytest.raises(TypeError, match="item 0 is 7"):
         hf_domain.adapt(encoder, [7], output_dir=tmp_path / "adapted", **OPTIONS)
+    with pytest.raises(ValueError, match=r"every token of train is \[UNK\]"):
+        hf_domain.adapt(encoder, ["鳥獣戯画 絵巻"] * 400, output_dir=tmp_path / "adapted", **OPTIONS)
+
+
+def test_accumulated_batches_count_as_tokens(encoder, tmp_path):
+    options = OPTIONS | {"num_tokens": 16 * 8 * 4 * 2}
+    hf_domain.adapt(encoder, SENTENCES * 40, output_dir=tmp_path / "a", gradient_accumulation_steps=4, **options)
+    assert json.loads((tmp_path / "a" / "trainer_state.json").read_text())["global_step"] == 2
