@@ -167,8 +167,10 @@ class Method:
     """Minimum learning rate of the added weights with the recommended start; None uses the encoder's rate."""
     prepare: Callable[[Any, Any], None] | None = None
     """Prepares the recommended start on batches of the training text, before the first step."""
-    keeps_encoder: bool = False
-    """Whether it trains the encoder's own weights: it then continues from any checkpoint and has no options."""
+    trains_stock_model: bool = False
+    """Whether its `--method` trains a stock model: it then continues from any checkpoint and has no options."""
+    step_cost: float = 1.0
+    """Time of a step of masked LM relative to DAPT's, from docs/papers.md."""
     extends_vocabulary: bool = False
     """Whether the entries of an expanded vocabulary have a table beside the encoder's."""
     trains_rows_apart: bool = False
@@ -182,7 +184,7 @@ class Method:
 
     def is_built_around(self, model_type: str) -> bool:
         """Return whether a model is built around a checkpoint of this type; otherwise training continues it."""
-        return not self.keeps_encoder and self.model_type != model_type
+        return not self.trains_stock_model and self.model_type != model_type
 
 
 # For DAPT and TAPT.
@@ -200,7 +202,7 @@ METHODS: dict[str, Method] = {
         summary="{base_model}, trained further with masked language modeling on text of its domain.",
         citation=DONT_STOP_PRETRAINING,
         build=build_dapt,
-        keeps_encoder=True,
+        trains_stock_model=True,
     ),
     "tapt": Method(
         title="TAPT",
@@ -233,11 +235,12 @@ METHODS: dict[str, Method] = {
 }""",
         build=build_lora,
         finish=merge_lora,
-        keeps_encoder=True,
+        trains_stock_model=True,
         trains_rows_apart=True,
     ),
     "varmae": Method(
         title="VarMAE",
+        step_cost=0.33,
         paper="Hu et al. 2022, <https://aclanthology.org/2022.findings-emnlp.468>",
         summary="{base_model} with a context-uncertainty module, trained by variational masked autoencoding on text of "
         "its domain; the encoder itself was {encoder}.",
@@ -257,6 +260,7 @@ METHODS: dict[str, Method] = {
     ),
     "exbert": Method(
         title="exBERT",
+        step_cost=1.07,
         paper="Tai et al. 2020, <https://aclanthology.org/2020.findings-emnlp.129>",
         summary="{base_model} with {extension}, trained with masked language modeling on text of its domain; the "
         "encoder itself was {encoder}.",

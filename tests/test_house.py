@@ -180,8 +180,6 @@ PLACES = {
     "hf_domain.examples.quickstart": {"dapt", "varmae", "adalm"},
     # A card of DAPT over an expanded vocabulary is AdaLM's.
     "hf_domain.training.run_cards": {"adalm"},
-    # Measured costs of a step.
-    "hf_domain.comparison.costs": {"varmae", "exbert", "gmap", "rada"},
 }
 
 

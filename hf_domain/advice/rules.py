@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hf_domain.advice.facts import SEEDS, Facts, TaskFacts, write_number
-from hf_domain.comparison.costs import STEP_COSTS
+from hf_domain.methods import METHODS
+from hf_domain.recipes import RECIPES
 
 # Thresholds; our choices, unless a rule names a source.
 # A corpus is far from what the encoder knows if its masked-LM loss is this much above that of general text, in nats.
@@ -120,7 +121,7 @@ def _save_a_small_corpus(facts: Facts) -> str | None:
         return None
     return (
         f"Try VarMAE: the corpus is small (about {write_number(facts.corpus.tokens)} tokens), and a step takes "
-        f"{STEP_COSTS['varmae']:.0%} of the time of DAPT's."
+        f"{METHODS['varmae'].step_cost:.0%} of the time of DAPT's."
     )
 
 
@@ -264,7 +265,7 @@ def choose_samples(facts: Facts, rows: Mapping[str, Mapping[str, Any] | None], h
 
 def choose_budget(facts: Facts, rows: Iterable[str], hours: float) -> int:
     """Return the pre-training tokens of each row: as many as fit into the time, at most `PASSES` passes."""
-    costs = sum(STEP_COSTS.get(row, 1.0) for row in rows)
+    costs = sum(map(get_step_cost, rows))
     fitting = max(0.0, hours) * 3600 / facts.seconds_per_token / costs
     tokens = min(fitting, PASSES * facts.corpus.tokens)
     digits = 10 ** max(0, len(str(int(tokens))) - 2)
@@ -286,7 +287,13 @@ def estimate_fine_tuning(
 
 def estimate_pretraining(facts: Facts, rows: Iterable[str], tokens: int) -> dict[str, float]:
     """Return the expected hours of pre-training of each row, from the measured speed."""
-    return {row: STEP_COSTS.get(row, 1.0) * tokens * facts.seconds_per_token / 3600 for row in rows}
+    return {row: get_step_cost(row) * tokens * facts.seconds_per_token / 3600 for row in rows}
+
+
+def get_step_cost(row: str) -> float:
+    """Return the time of a row's pre-training steps relative to DAPT's; 0 if the row has no masked LM of its own."""
+    method = RECIPES[row].method
+    return METHODS[method].step_cost if method is not None else 0.0
 
 
 def choose_plain_rule(rows: Iterable[str]) -> str:

@@ -2,8 +2,8 @@
 
 The unit of work is a token in a training step of DAPT. Reading a token without training is a third of it: a training
 step reads forward once and backward at twice the cost. A token of masked LM with VarMAE or exBERT counts as in
-`STEP_COSTS`. Every other row counts as DAPT, or as plain fine-tuning: also LoRA, the exBERT adapter, and G-MAP and
-RADA, which read a memory or passages as well. Their own speed counts as soon as one of their steps was measured.
+`Method.step_cost`. Every other row counts as DAPT, or as plain fine-tuning: also LoRA, the exBERT adapter, and G-MAP
+and RADA, which read a memory or passages as well. Their own speed counts as soon as one of their steps was measured.
 
 In the 363 fine-tunings and 23 pre-trainings of the published comparison a unit took 0.5 to 1.3 ms for every task,
 except in the rows that read passages.
@@ -29,15 +29,12 @@ from hf_domain.comparison.plan import SPLITS, Plan
 from hf_domain.comparison.steps import Step
 from hf_domain.comparison.task_files import get_text, read_rows
 from hf_domain.files import read_json
+from hf_domain.methods import METHODS
 from hf_domain.training.stock_models import decode_labeled_rows_only
 
 # Start-up time of a step: loading libraries, data and the encoder. Measured on the demo, with one core.
 SECONDS_OF_START = 5.0
 FORWARD = 1 / 3
-# Seconds of masked LM relative to DAPT's, by row and --method, from docs/papers.md: VarMAE 0.31 of 0.82, exBERT 0.88.
-# 0 is for rows without masked LM of their own, which an advised budget leaves out. Where such a method does train with
-# masked LM (gmap_mlm, rada_mlm), its steps count as DAPT's.
-STEP_COSTS = {"varmae": 0.38, "exbert": 1.07, "fine_tune": 0.0, "average": 0.0, "gmap": 0.0, "rada": 0.0}
 # Kinds of steps whose speed predicts that of others, unless they score a frozen encoder.
 TRAINING = ("trunk", "pretraining", "tuning", "fine_tuning", "best")
 # Defaults of the commands, for flags that are not set.
@@ -58,7 +55,8 @@ def count_work(kind: str, command: str, flags: Mapping[str, Any], folders: Folde
     length = int(flags.get("max_seq_length") or LENGTHS.get(command, LENGTH))
     if kind in ("probe", "trunk", "pretraining"):
         steps = int(flags["max_steps"]) - count_steps_before(flags)
-        return (STEP_COSTS.get(str(flags.get("method"))) or 1.0) * steps * count_tokens(flags)
+        cost = METHODS[str(flags["method"])].step_cost if "method" in flags else 1.0
+        return cost * steps * count_tokens(flags)
     if kind == "evaluation":
         return FORWARD * length * int(flags.get("max_eval_samples") or EVALUATED)
     if kind not in ("tuning", "fine_tuning", "best"):

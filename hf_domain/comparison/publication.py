@@ -126,7 +126,7 @@ def make_publication(
     if source.hub_task != ENCODER and (recipe.method is not None or recipe.averages):
         stages.append(recipe.title)
     # The cards of the others say so themselves.
-    elif source.card and METHODS[source.card].keeps_encoder and "expanded_vocabulary" in result.step.flags:
+    elif source.card and METHODS[source.card].trains_stock_model and "expanded_vocabulary" in result.step.flags:
         stages.append("an expansion of its vocabulary by words of the domain")
     start = output_dir / report.plan["folder"] / encoder
     write_model_card(

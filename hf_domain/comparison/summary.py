@@ -190,7 +190,7 @@ def find_unjudged(plan: dict[str, Any], runs: Mapping[tuple[str, str, str], Resu
     found = {}
     for method, options in plan["methods"].items():
         trained, start = RECIPES[options["recipe"]].method, options["after"] or NO_ADAPTATION
-        if plan["evaluation"] != "probe" or trained is None or METHODS[trained].keeps_encoder:
+        if plan["evaluation"] != "probe" or trained is None or METHODS[trained].trains_stock_model:
             continue
         predicted: dict[str, dict[str, Predictions]] = {method: {}, start: {}}
         for (name, task, _), run in runs.items():

@@ -219,7 +219,7 @@ def check_method(model_args: ModelArguments, is_method: bool) -> None:
     """
     method, memory = model_args.method, model_args.memory_name_or_path
     row = METHODS.get(method)
-    if model_args.config_overrides and (row is None or row.keeps_encoder):
+    if model_args.config_overrides and (row is None or row.trains_stock_model):
         raise ValueError(
             f"--config_overrides needs a method with options, but {method} has none and the flag is "
             f"{model_args.config_overrides}. Leave it out."

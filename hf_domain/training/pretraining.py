@@ -149,7 +149,9 @@ def check_options(
             f"names {', '.join(data_args.word_counts)} with whole_word_mask={data_args.whole_word_mask}. Add what is "
             "missing."
         )
-    if data_args.objective == "clm" and (data_args.whole_word_mask or not METHODS[model_args.method].keeps_encoder):
+    if data_args.objective == "clm" and (
+        data_args.whole_word_mask or not METHODS[model_args.method].trains_stock_model
+    ):
         raise ValueError(
             "--objective clm needs --method dapt or lora, without --whole_word_mask, but --method is "
             f"{model_args.method} and whole_word_mask is {data_args.whole_word_mask}. Change them, or use --objective "

@@ -177,7 +177,7 @@ def find_method(folder: Path, task: str, model_args: ModelArguments) -> str | No
         return config["model_type"]
     if task != "fill-mask" or model_args.method not in METHODS:
         return "adalm" if task == "feature-extraction" else None
-    expands = METHODS[model_args.method].keeps_encoder and getattr(model_args, "expanded_vocabulary", None)
+    expands = METHODS[model_args.method].trains_stock_model and getattr(model_args, "expanded_vocabulary", None)
     return "adalm" if expands and model_args.method == BASELINE else model_args.method
 
 
