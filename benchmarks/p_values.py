@@ -84,7 +84,7 @@ class Races:
     """Races of equal rows over three numbers of tokens, drawn independently at each.
 
     Args:
-        simulation: Of plans without a race; its test sets serve as validation sets.
+        simulation: A simulation of plans without a race; its test sets serve as validation sets.
         lag: Points by which each second row is behind, and never catches up.
     """
 

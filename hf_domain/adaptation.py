@@ -88,7 +88,7 @@ def adapt(
     check_names(adapt, training_options, {"max_steps": "num_tokens", "num_train_epochs": "num_tokens"})
     methods = [name for name, row in METHODS.items() if row.build is not None]
     if method not in methods:
-        raise ValueError(f"method must be one of {', '.join(methods)}, but is {method}")
+        raise ValueError(f"method must be one of {', '.join(methods)}, but is {method}. Choose one of them.")
     check_license(data_license)
     folder = Path(output_dir)
     if folder.exists() and any(folder.iterdir()):

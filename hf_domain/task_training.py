@@ -264,7 +264,7 @@ def draw_validation(labels: list[set[Any]]) -> list[int]:
     """Draw a fifth of the rows in proportion to the labels, so that training keeps a row of each label.
 
     Args:
-        labels: Of each row, see `list_labels`.
+        labels: Labels of each row, see `list_labels`.
 
     Raises:
         ValueError: Each row is the only one with some label.

@@ -75,7 +75,7 @@ class RetrievalInterface(nn.Module):
     Computes in float32. The matrices have no biases, as printed; a bias in W^K would cancel.
 
     Args:
-        hidden_size: Of the states.
+        hidden_size: Width of the states.
         num_heads: Number of weights that each word gets.
         scores: See `RadaConfig`, as for the other arguments.
     """

@@ -113,6 +113,7 @@ def test_one_name_has_one_meaning():
 STUMBLES = (
     r"\b(goes|go|going) on\b|\bstands? in\b",
     r"\banew\b|\blikewise\b|\b(is|are) told\b|what is wrong with|nobody's business|costs elsewhere",
+    r'"""Of |^ +\w+: Of ',  # a description without the thing that it describes
     r"licence|colour|neighbour|behaviour|labelled|modelled",
     r"\b(normal|initial|serial|token|quant|optim|organ|recogn|general|summar)is(e|es|ed|ing|ation)\b",
 )

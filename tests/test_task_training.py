@@ -98,7 +98,7 @@ def test_columns_decide_on_the_kind(encoder, tmp_path):
 
 @pytest.mark.parametrize("kind", ["one", "several", "words"])
 def test_a_rare_label_is_no_obstacle(encoder, tmp_path, kind):
-    """Of a table, the rows of validation are drawn by label; the only row of a label trains."""
+    """The rows of a table for validation are drawn by label; the only row of a label trains."""
     rows = [*make_rows(2), {"text": "gene gene gene", "label": "biology"}]
     rows = [*rows[:5], {"text": "price price cell", "label": "rare"}, *rows[5:]]
     if kind == "several":

@@ -1,4 +1,4 @@
-"""The commands that make what a row of a report is, from the plan's encoder on and without a comparison."""
+"""List the commands that train a row's encoder, from the plan's encoder on and without a comparison."""
 
 from collections.abc import Mapping
 from typing import Any

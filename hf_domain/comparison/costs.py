@@ -132,11 +132,11 @@ def _count_windows(question: float, context: float, length: int, stride: int) ->
 
 
 class Speeds:
-    """Seconds of steps that were measured, and what they say of others.
+    """Measured seconds of steps, and estimates for other steps.
 
     Args:
-        plan: What is compared.
-        output_dir: Of the comparison; every result in it counts, also one of an earlier plan.
+        plan: The plan of the comparison.
+        output_dir: Its folder; every result in it counts, also one of an earlier plan.
     """
 
     def __init__(self, plan: Plan, output_dir: Path):

@@ -88,11 +88,11 @@ class Price:
     """What adapting is worth in labeled examples."""
 
     share: float
-    """Of the training examples, where it is read off."""
+    """Share of the training examples at which it is read off."""
     examples: float
     """That fine-tuning alone would need beside those, over all tasks."""
     low: float
-    """Of the 95 % interval over the test examples."""
+    """Lower end of the 95 % interval over the test examples."""
     high: float
 
 

@@ -48,13 +48,13 @@ class Description:
     needs: list[str] = field(default_factory=list)
     """Addresses of the steps whose output it reads."""
     metric: str | None = None
-    """Of a fine-tuning."""
+    """Metric of a fine-tuning."""
     minutes: float | None = None
-    """Of a pre-training, where the budget is a time."""
+    """Minutes of a pre-training whose budget is a time."""
     inputs: dict[str, str] = field(default_factory=dict)
     """Digests of the files that it reads and no other step makes, by flag."""
     versions: dict[str, str] = field(default_factory=dict)
-    """Of the packages that compute it."""
+    """Versions of the packages that compute it."""
 
     @cached_property
     def address(self) -> str:
@@ -72,12 +72,12 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Of the step."""
+        """Return the name of the step."""
         return self.step.name
 
     @property
     def address(self) -> str:
-        """Of its folder and its result."""
+        """Return the name of its folder and its result."""
         return self.description.address
 
 

@@ -119,7 +119,7 @@ def prepare_jobs(plan: Plan, output_dir: Path) -> tuple[list[Job], dict[str, Res
         The steps of the plan, and the results that are there, by name.
 
     Raises:
-        ValueError: A command does not take its flags, or an encoder is none.
+        ValueError: A command does not take its flags, or a checkpoint is not an encoder.
     """
     jobs = list_jobs(plan, output_dir)
     check_step_flags([job.step for job in jobs])
@@ -128,7 +128,7 @@ def prepare_jobs(plan: Plan, output_dir: Path) -> tuple[list[Job], dict[str, Res
 
 
 def find_lacking(plan: Plan, jobs: list[Job], results: Mapping[str, Result], output_dir: Path) -> set[str]:
-    """Return the names of the steps that have no result or failed; if there are none, those whose model is lost.
+    """Return the names of the steps that have no result or failed. If all are done, return those whose model is lost.
 
     A model that is to be kept is made again where its encoder is there, such as after `keep_models: none`.
     """

@@ -172,7 +172,7 @@ def place_names(rows: list[dict[str, Any]], key: str, spread: float) -> None:
     """Set where the name of each row stands (`place`): at its value, but no two on each other.
 
     Args:
-        spread: Of the axis.
+        spread: Spread of the axis.
     """
     above = -float("inf")
     for row in sorted(rows, key=lambda row: row[key]):
@@ -310,7 +310,7 @@ def choose_colors(report: Report, channel: Any = None, others: Iterable[str] = (
 
     Args:
         report: Has the rows.
-        channel: Of altair; default its `Color`.
+        channel: Channel of altair; default its `Color`.
         others: Titles that are not those of rows, such as encoders of one of several corpora.
     """
     import altair

@@ -27,7 +27,7 @@ def place_corpus(corpus: Rows | Splits, name: str, files: Files) -> str | dict[s
 
     Args:
         corpus: A path, or an object, see `load_corpus`.
-        name: Of its files.
+        name: Name of its files.
         files: Gets the files to write.
     """
     if is_path(corpus):

@@ -112,7 +112,7 @@ class Plan:
     evaluation: Literal["fine_tune", "probe"] = "fine_tune"
     """How encoders are scored: fine-tuned with each seed, or frozen under a logistic regression on their states."""
     seeds: list[int] = field(default_factory=lambda: [1, 2, 3])
-    """Of fine-tuning."""
+    """Seeds of fine-tuning."""
     pretraining_seeds: list[int] = field(default_factory=lambda: [42])
     """Seeds of pre-training; each encoder is fine-tuned with each of `seeds`."""
     learning_rates: list[float] = field(default_factory=list)

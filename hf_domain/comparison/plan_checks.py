@@ -101,8 +101,7 @@ def _check_costs(plan: Plan) -> list[str]:
     if len(set(plan.learning_rates)) < len(plan.learning_rates) or len(plan.learning_rates) == 1:
         problems.append(
             f"learning_rates must be at least two different numbers, but are {plan.learning_rates}. Add another, or "
-            "set "
-            "learning_rate in fine_tuning."
+            "set learning_rate in fine_tuning."
         )
     problems += _check_race(plan)
     given = [plan.fine_tuning, *(entry.options for entry in plan.tasks.values())]
@@ -162,8 +161,7 @@ def _check_race(plan: Plan) -> list[str]:
     if plan.learning_rates:
         problems.append(
             "race cannot be combined with learning_rates, which are chosen at the largest budget, after rows have "
-            "left. "
-            "Remove one of them."
+            "left. Remove one of them."
         )
     if plan.evaluation != "probe" and len(plan.seeds) < 2:
         problems.append(f"race needs two seeds or more, or evaluation: probe, but seeds are {plan.seeds}. Add a seed.")
@@ -372,8 +370,7 @@ def _check_kinds(method: Row, kinds: set[str]) -> list[str]:
         return []
     return [
         f"{method.recipe} needs tasks of the kinds {', '.join(taken)}, but has {', '.join(sorted(unfit))}. Name others "
-        "in "
-        "`tasks`."
+        "in `tasks`."
     ]
 
 

@@ -34,7 +34,7 @@ def prepare_data(plan: Plan, output_dir: Path) -> None:
 
     Args:
         plan: Checked.
-        output_dir: Of the comparison; the files are made in its folder `data`.
+        output_dir: Output folder of the comparison; the files are made in its folder `data`.
 
     Raises:
         ValueError: The items of a task do not fill its folds, or nothing is left of a corpus.

@@ -32,7 +32,7 @@ class Run:
     """Since it began."""
     step: int = 0
     max_steps: int = 0
-    """Of its training; 0 where it does not train, or not yet."""
+    """Steps of its training; 0 if it does not train, or not yet."""
     loss: str = ""
     left: float | None = None
     """Seconds that the rest of its training takes, as it said itself; None if it has not."""
@@ -66,10 +66,10 @@ class ProgressView:
         """Count a step that ended, and write its line.
 
         Args:
-            job: The step.
-            result: What came of it.
+            job: The step that ended.
+            result: Its result.
             rest: Steps that have not ended.
-            workers: How many there are.
+            workers: Number of workers.
         """
         self.ended += 1
         if result.seconds is not None:
@@ -129,12 +129,12 @@ def read_run(folder: Path) -> Run | None:
 
 
 def estimate_minutes(jobs: list[Job], speeds: Speeds, runs: Mapping[str, Run]) -> float | None:
-    """Estimate what steps take one after the other; None as long as nothing tells it.
+    """Estimate the minutes of steps that run one after the other; None while no speed is known.
 
     Args:
         jobs: Steps that have not ended.
-        speeds: Of those that have.
-        runs: How far those are that run, by name: what they say of themselves tells the others, too.
+        speeds: Speeds of the steps that have.
+        runs: Progress of the running steps by name. Their own estimates also improve those of the waiting steps.
     """
     known, steps = speeds.copy(), {job.name: job.step for job in jobs}
     for name, run in runs.items():

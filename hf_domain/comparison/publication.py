@@ -43,13 +43,13 @@ class Source:
     result: Result
     folder: Path
     method: str
-    """Of the plan."""
+    """A row of the plan."""
     card: str | None
     """A key of `METHODS`: what the card is about; None: fine-tuning alone."""
     hub_task: str
     """As the Hub names it."""
     tasks: list[str]
-    """Of the plan, on which the model was tested."""
+    """Tasks of the plan that the model was tested on."""
 
 
 def make_publication(
@@ -73,7 +73,7 @@ def make_publication(
     output.
 
     Args:
-        output_dir: Of the comparison.
+        output_dir: Output folder of the comparison.
         folder: Where the publication is made; an earlier one there is replaced, nothing else is.
         model_name: Name of the model, as its users will write it.
         license: Identifier of the license of the weights; None if it is not settled.
@@ -81,9 +81,9 @@ def make_publication(
         limits: What it was not tested for.
         example: A sentence for the snippet; of an encoder with the tokenizer's mask token.
         language: Code of the language of the corpus.
-        method: Of the plan: its encoder is published.
-        corpus: Of the plan; what that encoder was trained on. Of TAPT, and of what starts from it, the task.
-        task: Of the plan: the fine-tuned model with the best validation score is published instead of an encoder.
+        method: Row of the plan whose encoder is published.
+        corpus: Corpus of the plan that the encoder was trained on. For TAPT, and for what starts from it, the task.
+        task: Task of the plan whose fine-tuned model with the best validation score is published instead of an encoder.
         source: The model itself, instead of a method and a corpus, or a task.
 
     Returns:
@@ -240,7 +240,7 @@ def check_publication_folder(folder: Path, output_dir: Path, *, is_whole: bool =
 
     Args:
         folder: Absolute; need not exist.
-        output_dir: Of the comparison.
+        output_dir: Output folder of the comparison.
         is_whole: Whether an earlier publication there was finished.
 
     Raises:

@@ -70,7 +70,7 @@ def find_slow(plan: Plan, draws: Mapping[str, Draws], left: Collection[str], run
 
     Args:
         plan: What is compared.
-        draws: Of the rows that race.
+        draws: Draws of the rows that race.
         left: The rows that have left before.
         rung: Tokens.
     """

@@ -70,7 +70,7 @@ def make_results_dataset(output_dir: Path, folder: Path, *, name: str, license: 
     """Write the results of a comparison as a dataset, which `load_dataset` reads.
 
     Args:
-        output_dir: Of the comparison.
+        output_dir: Output folder of the comparison.
         folder: Where the dataset is made; an earlier one there is replaced, nothing else is.
         name: Name of the dataset, for its card.
         license: Identifier of the license of the results; None if it is not settled.

@@ -63,14 +63,14 @@ class Interrupted(Exception):
 
 @dataclass(frozen=True)
 class Attempt:
-    """Whose output lies in the folder of a step, and how far it is."""
+    """The step that writes into a folder, how long it has run, and whether it is done."""
 
     FILE: ClassVar[str] = "step.json"
     address: str
-    """Of the step."""
+    """The step's address."""
     started: float
     seconds: float
-    """Of the attempts before."""
+    """Seconds of the attempts before."""
     done: bool = False
 
     @classmethod
@@ -92,9 +92,9 @@ def make_result(job: Job, plan: Plan, output_dir: Path, needed: Mapping[str, Res
     """Run a step on a worker and write its result, unless both are there: a lost worker may have left them.
 
     Args:
-        job: The step.
-        plan: With an absolute path.
-        output_dir: Of the comparison, absolute.
+        job: The step of the plan.
+        plan: The plan, with an absolute path.
+        output_dir: Output folder of the comparison, absolute.
         needed: Results of the steps that it reads, by name.
         execute: See `run_step`.
 
@@ -160,9 +160,9 @@ def run_step(job: Job, plan: Plan, folder: Path, needed: Mapping[str, Result], e
     """Run a step and return its result; a step that fails is a result too.
 
     Args:
-        job: The step.
-        plan: Of the step.
-        folder: Of the step.
+        job: The step of the plan.
+        plan: The plan.
+        folder: Folder of the step.
         needed: Results of the steps that it reads, by name.
         execute: Runs the step and leaves its output in the folder.
 
@@ -215,11 +215,11 @@ def run_command(
     """Run the command of a step in a process of its own, from the folder of the plan, its output in log.txt.
 
     Args:
-        step: What to run.
-        plan: Its plan.
-        folder: Of the step.
-        num_threads: Threads of torch; default as many as it takes.
-        devices: GPUs, of which the first worker takes the first; default the first that this process sees.
+        step: The step to run.
+        plan: The plan that it is part of.
+        folder: The step's folder.
+        num_threads: Threads of torch; default as many as torch takes.
+        devices: GPUs; the first worker takes the first. Default: the first that this process sees.
 
     Raises:
         RuntimeError: It failed, with the end of its log, or it did not start.

@@ -221,7 +221,7 @@ def read_predictions(
     """Read a command's predictions for a split of its task, or of a fold.
 
     Args:
-        task: The task.
+        task: The task whose files the command read.
         flags: The command's flags.
         folder: The plan's folder.
         output_dir: The command's output folder.

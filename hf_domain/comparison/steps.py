@@ -43,7 +43,7 @@ class Step:
         "best",
     ]  # fmt: skip
     command: str
-    """Of `hf-domain`."""
+    """Command of `hf-domain`."""
     flags: Mapping[str, Any]
     needs: list[str] = field(default_factory=list)
     """Steps whose output it reads."""
@@ -86,7 +86,7 @@ def list_steps(plan: Plan, output_dir: Path) -> list[Step]:
     """List all steps of a plan, each after those it needs, row by row: a comparison that was stopped has whole rows.
 
     Args:
-        plan: The plan.
+        plan: The plan, complete and checked.
         output_dir: Folder for the steps' output.
 
     Raises:

@@ -77,7 +77,7 @@ def find_texts(kind: str, file: str, folder: Path, names: str | None = None) -> 
     Args:
         kind: A key of `TASK_COLUMNS`.
         file: The training file, relative to the folder; one JSON object a line.
-        folder: Of the plan.
+        folder: Folder of the plan.
         names: The option `text_column_names` of the task.
 
     Raises:
@@ -129,8 +129,7 @@ def check_task_files(kind: str, files: dict[str, str], folder: Path, names: str 
             if not {*own} <= {*texts}:
                 raise ValueError(
                     f"the files of a task must have the same columns of text, but {name} has {', '.join(own)} and "
-                    f"{first} "
-                    f"has {', '.join(texts)}. Rename the columns."
+                    f"{first} has {', '.join(texts)}. Rename the columns."
                 )
             rows = read_rows(name, folder)
             labels[split] = set(chain.from_iterable(_read_row(kind, row, texts, where) for where, row in rows))
@@ -157,8 +156,7 @@ def _check_labels(kind: str, file: str, found: set[Any], trained: set[Any], trai
     if kind != "qa" and (unknown := found - trained):
         problems.append(
             f"every label of {file} must occur in {train_file}, but {', '.join(sorted(map(str, unknown)))} does not. "
-            "Add "
-            f"an example there, or remove the label from {file}."
+            f"Add an example there, or remove the label from {file}."
         )
     if file != train_file:
         return problems

@@ -61,7 +61,7 @@ def train_best(
 
     Args:
         plan: What was compared.
-        output_dir: Of the comparison, which has ended; the models are made in its folder `BEST`.
+        output_dir: Output folder of the comparison, which has ended; the models are made in its folder `BEST`.
         execute: See `run_comparison`, for this and the others.
 
     Returns:

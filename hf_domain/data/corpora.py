@@ -63,7 +63,7 @@ def load_corpus(
         streaming: Read during training.
         cache_dir: Folder for what `datasets` caches.
         revision: Version of the dataset of the Hub.
-        token: Of the Hub, for a private dataset.
+        token: Access token of the Hub, for a private dataset.
 
     Returns:
         Splits `train` and, if any, `validation` with the single column `text`. Blank documents are left out.

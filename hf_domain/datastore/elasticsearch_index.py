@@ -92,7 +92,7 @@ def build_index(manifest: Manifest, analyzer: Analyzer, passages: Iterator[tuple
     """Index passages on a server, or continue an interrupted build.
 
     Args:
-        manifest: Of the datastore to index.
+        manifest: Manifest of the datastore to index.
         passages: Ids and texts of all passages that are not deleted.
 
     Raises:
@@ -135,7 +135,7 @@ class ElasticsearchIndex:
     """An index on a server, opened for searching.
 
     Args:
-        manifest: Of the datastore that `build_index` indexed there.
+        manifest: Manifest of the datastore that `build_index` indexed there.
         analyzer: The analyzer it was indexed with.
         is_known: Whether the server answered before: it is then waited for if it is down.
 

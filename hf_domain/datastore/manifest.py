@@ -47,7 +47,7 @@ class Manifest:
     num_documents: int = 0
     """Number of documents that were read."""
     num_characters: int = 0
-    """Of the documents."""
+    """Number of characters of the documents."""
     num_passages: int = 0
     """Number of passages ever added; their ids are 0 to this number minus 1."""
     num_duplicates: int = 0

@@ -106,7 +106,7 @@ def record_attention(layer: nn.Module, stop: bool = False) -> Iterator[dict[str,
     """Record the arguments of a layer and the outputs of its Q, K and V projections, by forward hooks.
 
     Args:
-        layer: Of any of the seven families. In an exBERT the base's branch is recorded.
+        layer: A layer of any of the seven families. In an exBERT the base's branch is recorded.
         stop: Raise `LayerReached` as soon as everything is recorded.
 
     Yields:

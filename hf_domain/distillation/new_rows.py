@@ -45,9 +45,9 @@ def distill_new_rows(
         model: An encoder, with a head or without, after `apply_delta`; left in evaluation mode.
         delta: What it was given rows for.
         examples: Text of the domain with the `input_ids` of the new tokenizer, as `tokenize_corpus` makes them.
-        seed: Of the order of examples and of snippets.
+        seed: Seed of the order of examples and of snippets.
         snippets_per_entry: Read a snippet only if one of its entries was read less often; the paper has 100.
-        learning_rate: Of AdamW, without weight decay; falls to zero. Our choice, measured in docs/vocabulary.md.
+        learning_rate: Learning rate of AdamW, without weight decay; falls to zero. Our choice (docs/vocabulary.md).
         batch_size: Snippets of a step; 16 in the paper.
 
     Returns:

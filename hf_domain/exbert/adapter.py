@@ -426,8 +426,7 @@ def check_base(config: ExBertAdapterConfig, model: PreTrainedModel) -> None:
     if shape | {"vocab_size": 0} != expected | {"vocab_size": 0} or shape["vocab_size"] not in sizes:
         raise ValueError(
             f"an adapter must be loaded on the base it was trained on, {trained_on or 'a base'} with {expected}, but "
-            "is "
-            f"loaded on {name or 'a base'} with {shape}. Load that base."
+            f"is loaded on {name or 'a base'} with {shape}. Load that base."
         )
     if name and trained_on and os.path.basename(name) != os.path.basename(trained_on):
         warnings.warn(

@@ -53,7 +53,7 @@ def load_under_head(
         model: The base that the adapter was trained on, with a head, such as an `AutoModelForSequenceClassification`.
         adapter: A folder or a name on the Hub.
         revision: Version of the adapter on the Hub.
-        token: Of the Hub, for a private adapter.
+        token: Access token of the Hub, for a private adapter.
         cache_dir: Folder for downloads.
     """
     options: dict[str, Any] = {"revision": revision, "token": token, "cache_dir": cache_dir}

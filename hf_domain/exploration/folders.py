@@ -45,7 +45,7 @@ class Exploration:
     """Entries before the expansion, where the old tokenizer is not there."""
     datastore: str | None = None
     report: Path | None = None
-    """Of a comparison: a page, or Markdown with figures beside it."""
+    """Report of a comparison: a page, or Markdown with figures beside it."""
 
 
 def open_folder(folder: str, encoder: str | None = None, datastore: str | None = None) -> Exploration:

@@ -60,7 +60,7 @@ def compare_losses(
         models: Names and masked LMs; a generator may load them one after another.
         corpora: Examples of each corpus, tokenized by `tokenizer`.
         tokenizer: Shared by all models: per-token losses are comparable under one tokenizer only.
-        seed: Of the masks, which all models share.
+        seed: Seed of the masks, which all models share.
 
     Returns:
         For each model and each corpus, the output of `measure_masked_lm_loss`.

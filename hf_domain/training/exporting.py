@@ -34,7 +34,7 @@ def export_trained(folder: Path, task: str, model_args: FineTuningArguments) -> 
     The saved model is read again: the one that was trained may be on a GPU, or without padding.
 
     Args:
-        folder: Of the run.
+        folder: Folder of the run.
         task: Pipeline tag of the Hub.
     """
     trust = {"trust_remote_code": model_args.trust_remote_code}

@@ -22,7 +22,7 @@ def list_predicted(splits: Iterable[str], name: str) -> list[tuple[str, str, str
 
     Args:
         splits: Those that are there.
-        name: Of the file of the test set.
+        name: Name of the file of the test set.
 
     Returns:
         The split, the prefix of its metrics, and its file.

@@ -307,7 +307,7 @@ def save_predictions(trainer: Any, test: Dataset | None, form: Callable[[Any], s
         trainer: A `FineTuner`.
         test: The examples; None: none were asked for.
         form: Returns the text of a file for the output of an evaluation.
-        name: Of the file for the test set; that for the validation set is `VALIDATED`.
+        name: Name of the file for the test set; the validation set has `VALIDATED`.
     """
     if trainer.args.do_eval:
         save_output(trainer, VALIDATED, form(trainer.evaluated))

@@ -53,7 +53,7 @@ def load_encoder(name: str, max_seq_length: int, **options: Any) -> "SentenceTra
     Args:
         name: Encoder: a folder or a name on the Hub.
         max_seq_length: Longer texts are truncated to this many tokens.
-        options: Of `SentenceTransformer`.
+        options: Options of `SentenceTransformer`.
 
     Raises:
         ValueError: The length is beyond the encoder's limit, or a weight is not finite.
@@ -224,7 +224,7 @@ def make_trainer(
         model: See `load_encoder`.
         args: Without a learning rate they get `FineTuner`'s.
         pairs: See `SentenceTask.make_pairs`.
-        evaluator: Of the validation data.
+        evaluator: Evaluator on the validation data.
     """
     from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
     from sentence_transformers.sentence_transformer.losses import CosineSimilarityLoss, MultipleNegativesRankingLoss
@@ -250,7 +250,7 @@ def write_card(trainer: "SentenceTransformerTrainer", args: Any, task: SentenceT
     Args:
         trainer: Must have saved the model.
         args: Arguments of `hf-domain sentences`.
-        metrics: Of all splits, as in all_results.json.
+        metrics: Metrics of all splits, as in all_results.json.
     """
     folder, files = Path(str(trainer.args.output_dir)), [args.train_file]
     if args.train_file.endswith(JUDGED):

@@ -380,7 +380,7 @@ def suggest_task(command: str, args: Any, folder: str) -> str:
     """Return the command that trains the encoder of a run on the files that the run read.
 
     Args:
-        command: Of `hf-domain`, such as classification.
+        command: Command of `hf-domain`, such as classification.
         args: Arguments of the run.
         folder: Output folder of the command.
     """

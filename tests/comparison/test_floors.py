@@ -64,7 +64,7 @@ def test_floors_of_other_kinds(tmp_path):
 
 
 def test_floors_of_several_labels_and_of_values(task, tmp_path):
-    """Of several labels the best constant set; of values the mean, which correlates with nothing."""
+    """With several labels the best constant set; with values the mean, which correlates with nothing."""
     rows = [json.loads(line) for line in (tmp_path / "train.jsonl").read_text().splitlines()]
     gold = [[row["label"]] + ["all"] * (row["label"] != "food") for row in rows]
     values = [float(list(TOPICS).index(row["label"])) for row in rows]

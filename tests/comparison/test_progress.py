@@ -31,7 +31,7 @@ def test_run_is_read_from_its_log(tmp_path):
 
 
 def test_minutes_left_follow_from_measured_speeds(plan, tmp_path):
-    """Of a step that runs, what it says itself counts, and for the others until some have ended."""
+    """A running step's own estimate counts, also for the other steps until some have ended."""
     jobs = {job.name: job for job in list_jobs(plan, tmp_path / "plan")}
     speeds = Speeds(plan, tmp_path / "plan")
     dapt, again = jobs["dapt-animals-seed1"], jobs["dapt-animals-seed2"]

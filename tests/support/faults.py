@@ -49,7 +49,7 @@ class Watch:
     """Counts the writes below a folder and stops the process, or fails, at one of them.
 
     Args:
-        folder: Of the case.
+        folder: Folder of the case.
         at: Number of the point; None counts only.
         is_full: Fail as on a full disk, from that point on, instead of killing.
     """

@@ -99,7 +99,7 @@ class Method:
     """What the proofs need to know of a method."""
 
     prefix: str
-    """Of its classes."""
+    """Prefix of its classes."""
     make: Callable[..., Any]
     make_batch: Callable[..., dict[str, torch.Tensor]] = make_batch
     families: list[str] = field(default_factory=lambda: FAMILIES)

@@ -22,7 +22,7 @@ def run_two(main, arguments, folder, variables=None):
     """Call main() with these arguments in two processes, without noise; returns what they print.
 
     Args:
-        variables: Of the environment, beside those of torchrun.
+        variables: Environment variables beside those of torchrun.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

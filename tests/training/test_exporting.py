@@ -31,7 +31,7 @@ def flags(tmp_path, monkeypatch):
 
 @pytest.mark.commands
 def test_the_trained_model_is_exported_once(flags, tmp_path, monkeypatch, capsys):
-    """Of several learning rates, only the model of the best; and the next model in the folder takes its export away."""
+    """A search of learning rates exports its best model; the next model in the folder removes the export."""
     from transformers.exporters import ExportedModel
 
     folders, export_model = [], export.export_model

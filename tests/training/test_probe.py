@@ -64,7 +64,7 @@ def test_classes_weigh_the_same():
 
 
 def test_logits_are_what_predictions_come_from():
-    """Of two labels and of one as well, where scikit-learn gives a single column."""
+    """With two labels and with one, for which scikit-learn gives a single column."""
     generator = np.random.default_rng(0)
     states = generator.normal(size=(90, 5))
     for count in (2, 3):

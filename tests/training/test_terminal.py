@@ -207,7 +207,7 @@ def test_commands_that_do_not_train_are_quiet(call, tmp_path):
 
 
 def test_a_report_of_lost_weights_is_shown(tmp_path, caplog):
-    """Of an encoder, only a pooler may be missing."""
+    """Only the pooler of an encoder may be missing."""
     encoder = save_tiny_bert(tmp_path / "encoder", SENTENCES)
     transformers.utils.logging.enable_propagation()
     try:

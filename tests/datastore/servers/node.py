@@ -26,7 +26,7 @@ class Node:
 
     Args:
         folder: Where its data and its log go.
-        port: Of the loopback address; 9201 to 9299, because the runner looks no further.
+        port: Port of the loopback address, 9201 to 9299, because the runner looks no further.
     """
 
     def __init__(self, folder: Path, port: int):
