@@ -35,7 +35,7 @@ from hf_domain.data.corpora import check_batch
 from hf_domain.methods import METHODS
 from hf_domain.rada.passages import PassageArguments, load_passage_reader
 from hf_domain.training.arguments import parse_arguments
-from hf_domain.training.callbacks import log_auxiliary_losses
+from hf_domain.training.callbacks import log_auxiliary_losses, renew_masks
 from hf_domain.training.pretraining import (
     CorpusArguments,
     PretrainingArguments,
@@ -73,10 +73,10 @@ def run(model_args, data_args, passage_args, training_args):
             examples = passages.look_up_blocks(examples, data_args.preprocessing_num_workers)
     if training_args.do_train:
         check_batch(examples["train"], training_args.train_batch_size * training_args.gradient_accumulation_steps)
-    collator = make_collator(tokenizer, data_args, training_args)
+    masking = collator = make_collator(tokenizer, data_args, training_args)
     if passages is not None:
         passages.fill_cache(examples, training_args, data_args.dask_scheduler)
-        collator = passages.collate(collator)
+        collator = passages.collate(masking)
 
     method = METHODS[model_args.method]
     # Push nothing before an adapter is finished: loading the folder would apply it to the weights beside it.
@@ -89,6 +89,7 @@ def run(model_args, data_args, passage_args, training_args):
         processing_class=tokenizer,
         data_collator=collator,
     )
+    renew_masks(trainer, masking)
     log_auxiliary_losses(trainer)
     prepare_new_rows(trainer, delta, model_args)
 

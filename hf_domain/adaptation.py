@@ -14,7 +14,7 @@ from hf_domain.files import lock_folder
 from hf_domain.methods import BASELINE, METHODS
 from hf_domain.rada.passages import PassageArguments, load_passage_reader
 from hf_domain.recipes import RECIPES
-from hf_domain.training.callbacks import log_auxiliary_losses
+from hf_domain.training.callbacks import log_auxiliary_losses, renew_masks
 from hf_domain.training.options import TrainingOptions, check_names
 from hf_domain.training.pretraining import (
     CorpusArguments,
@@ -138,10 +138,10 @@ def adapt(
         if general_validation_data is not None:
             general = load_corpus(general_validation_data, validation_split_percentage=0)
             examples["general"] = tokenize_corpus(general, tokenizer, max_seq_length=max_seq_length)["train"]
-        collator = make_collator(tokenizer, data_args, training_args)
+        masking = collator = make_collator(tokenizer, data_args, training_args)
         if passages is not None:
             examples = passages.look_up_blocks(examples)
-            collator = passages.collate(collator)
+            collator = passages.collate(masking)
         check_batch(examples["train"], examples_of_step)
         trainer = Trainer(
             model=model,
@@ -151,6 +151,7 @@ def adapt(
             processing_class=tokenizer,
             data_collator=collator,
         )
+        renew_masks(trainer, masking)
         log_auxiliary_losses(trainer)
         prepare_new_rows(trainer, delta, model_args)
         prepare_start(trainer, model_args)

@@ -171,6 +171,8 @@ class Method:
     """Whether its `--method` trains a stock model: it then continues from any checkpoint and has no options."""
     step_cost: float = 1.0
     """Time of a step of masked LM relative to DAPT's, from docs/papers.md."""
+    has_own_loss: bool = False
+    """Whether masked LM minimizes more than the cross-entropy of the labels."""
     extends_vocabulary: bool = False
     """Whether the entries of an expanded vocabulary have a table beside the encoder's."""
     trains_rows_apart: bool = False
@@ -241,6 +243,7 @@ METHODS: dict[str, Method] = {
     "varmae": Method(
         title="VarMAE",
         step_cost=0.33,
+        has_own_loss=True,
         paper="Hu et al. 2022, <https://aclanthology.org/2022.findings-emnlp.468>",
         summary="{base_model} with a context-uncertainty module, trained by variational masked autoencoding on text of "
         "its domain; the encoder itself was {encoder}.",

@@ -183,3 +183,10 @@ def test_accumulated_batches_count_as_tokens(encoder, tmp_path):
     options = OPTIONS | {"num_tokens": 16 * 8 * 4 * 2}
     hf_domain.adapt(encoder, SENTENCES * 40, output_dir=tmp_path / "a", gradient_accumulation_steps=4, **options)
     assert json.loads((tmp_path / "a" / "trainer_state.json").read_text())["global_step"] == 2
+
+
+def test_a_loss_of_its_own_is_not_replaced(encoder, tmp_path):
+    with pytest.raises(ValueError, match=r"but varmae has a loss of its own"):
+        hf_domain.adapt(
+            encoder, SENTENCES * 40, "varmae", output_dir=tmp_path / "a", label_smoothing_factor=0.1, **OPTIONS
+        )

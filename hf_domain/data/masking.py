@@ -1,8 +1,9 @@
 """Masks for masked-language modeling.
 
-Both collators draw the masks of a batch from a seed and the batch alone, so that a resumed run draws the same masks as
-an uninterrupted one. Storing a generator's state would not achieve this: batches are collated ahead of their step, and
-a resumed run skips batches without collating them. Batches are shuffled in every epoch, so masks change too.
+Both collators draw the masks of a batch from a seed, the epoch and the batch alone, so that a resumed run draws the
+same masks as an uninterrupted one. Storing a generator's state would not achieve this: batches are collated ahead of
+their step, and a resumed run skips batches without collating them. Without the epoch, batches of one example would have
+the same masks in every epoch.
 
 Token masking is transformers' `DataCollatorForLanguageModeling`. We do not use its whole-word masking, because it finds
 words by gaps between character offsets. For Metaspace tokenizers (DeBERTa-v2) and for byte-level ones without trimmed
@@ -43,13 +44,13 @@ def check_probability(mlm_probability: float) -> None:
         )
 
 
-def make_generator(examples: Sequence[dict[str, Any]], seed: int) -> torch.Generator:
-    """Return a generator whose state depends on the seed and on the batch's token ids in their order.
+def make_generator(examples: Sequence[dict[str, Any]], seed: int, epoch: int = 0) -> torch.Generator:
+    """Return a generator whose state depends on the seed, the epoch, and the batch's token ids in their order.
 
     Args:
         examples: Dicts with `input_ids`.
     """
-    state = seed
+    state = zlib.crc32(bytes(epoch), seed)
     for example in examples:
         state = zlib.crc32(np.asarray(example["input_ids"], dtype=np.int32).tobytes(), state)
     return torch.Generator().manual_seed(state)
@@ -57,9 +58,10 @@ def make_generator(examples: Sequence[dict[str, Any]], seed: int) -> torch.Gener
 
 @dataclass
 class DataCollatorForTokenMask(DataCollatorForLanguageModeling):
-    """transformers' collator, with masks that depend only on `seed` and the batch."""
+    """transformers' collator, with masks that depend only on `seed`, `epoch` and the batch."""
 
     seed: int = 0
+    epoch: int = 0
 
     def __post_init__(self) -> None:
         check_probability(self.mlm_probability or 0.0)
@@ -70,7 +72,7 @@ class DataCollatorForTokenMask(DataCollatorForLanguageModeling):
 
     def torch_call(self, examples: list[Any]) -> dict[str, Any]:
         """Make a batch; see `DataCollatorForLanguageModeling`."""
-        self.generator = make_generator(examples, self.seed)
+        self.generator = make_generator(examples, self.seed, self.epoch)
         return super().torch_call(examples)
 
 
@@ -95,6 +97,7 @@ class DataCollatorForWholeWordMask:
         seed: Seed of the masks.
         weights: Token ids of a word -> its weight, see `weigh_words`. The share of predicted words in a batch stays the
             same.
+        epoch: Number of the epoch, which `renew_masks` sets: each has other masks.
 
     Raises:
         ValueError: The tokenizer has no mask token, or a probability is out of range.
@@ -107,6 +110,7 @@ class DataCollatorForWholeWordMask:
     pad_to_multiple_of: int | None = None
     seed: int = 0
     weights: Mapping[tuple[int, ...], float] = field(default_factory=dict)
+    epoch: int = 0
 
     def __post_init__(self) -> None:
         check_mask_token(self.tokenizer)
@@ -142,7 +146,7 @@ class DataCollatorForWholeWordMask:
         batch["input_ids"], batch["labels"] = self.mask_words(
             batch["input_ids"],
             self._pad_word_ids(examples, length=batch["input_ids"].shape[1]),
-            make_generator(examples, self.seed),
+            make_generator(examples, self.seed, self.epoch),
         )
         return batch
 

@@ -33,7 +33,7 @@ from hf_domain.files import fingerprint_files, read_json, write_folder
 from hf_domain.new_rows import apply_delta, check_not_expanded
 from hf_domain.tokenization import VocabularyDelta
 from hf_domain.training.arguments import ModelArguments
-from hf_domain.training.callbacks import log_auxiliary_losses
+from hf_domain.training.callbacks import log_auxiliary_losses, renew_masks
 from hf_domain.training.finiteness import check_weights
 from hf_domain.training.pretraining import (
     CorpusArguments,
@@ -240,6 +240,7 @@ def train_masked_lm(
     model = load_masked_lm(model_args, tokenizer, delta)
     collator = make_collator(tokenizer, data_args, training_args)
     trainer = make_trainer(model, tokenizer, collator, model_args, data_args, training_args)
+    renew_masks(trainer, collator)
     prepare_new_rows(trainer, delta, model_args)
     evaluate_start(trainer)
     run_training(trainer)

@@ -232,13 +232,18 @@ def check_method(model_args: ModelArguments, is_method: bool) -> None:
 
 
 def check_work(training_args: TrainingArguments, *names: str) -> None:
-    """Raise a ValueError unless a run has something to do.
+    """Raise a ValueError unless a run has something to do, and does not convert the weights that it trains.
 
     Args:
         names: Flags that give it something, such as `do_train`.
     """
     if not any(getattr(training_args, name) for name in names):
         raise ValueError(f"a run must have something to do. Add {' or '.join(f'--{name}' for name in names)}.")
+    if training_args.do_train and (training_args.bf16_full_eval or training_args.fp16_full_eval):
+        raise ValueError(
+            "--bf16_full_eval and --fp16_full_eval must come without --do_train, because Trainer then converts the "
+            "weights that it trains, but both are given. Use --bf16 or --fp16, or evaluate in a run of its own."
+        )
 
 
 def check_best_metric(training_args: TrainingArguments, names: Sequence[str]) -> None:

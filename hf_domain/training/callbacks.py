@@ -1,4 +1,4 @@
-"""Trainer callbacks: auxiliary losses in the log, annealing, pushes that load, and the speed after the warm-up."""
+"""Trainer callbacks: auxiliary losses, annealing, masks of each epoch, pushes that load, and the speed of training."""
 
 import shutil
 import time
@@ -106,6 +106,40 @@ class Annealing(TrainerCallback):
             anneal: Any = getattr(module, "anneal", None)
             if isinstance(module, BackbonePreTrainedModel) and anneal is not None:
                 anneal(state.global_step / state.max_steps)
+
+
+class MaskRenewal(TrainerCallback):
+    """Tells a collator of data/masking.py or data/causal.py the epoch, so that each epoch has other masks.
+
+    Args:
+        collator: Has `epoch`.
+    """
+
+    def __init__(self, collator: Any):
+        self.collator = collator
+
+    def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+        """Set the number of the epoch, which a resumed run reads from its checkpoint."""
+        self.collator.epoch = int(state.epoch or 0)
+
+
+def renew_masks(trainer: Trainer, collator: Any) -> None:
+    """Draw other masks in each epoch, but the same ones in each evaluation.
+
+    Args:
+        collator: See `MaskRenewal`; other collators may be around it.
+    """
+    evaluate = trainer.evaluation_loop
+
+    def evaluate_with_equal_masks(*args: Any, **kwargs: Any) -> Any:
+        epoch, collator.epoch = collator.epoch, 0
+        try:
+            return evaluate(*args, **kwargs)
+        finally:
+            collator.epoch = epoch
+
+    trainer.evaluation_loop = evaluate_with_equal_masks  # type: ignore[method-assign]
+    trainer.add_callback(MaskRenewal(collator))
 
 
 class PushCodeCallback(TrainerCallback):

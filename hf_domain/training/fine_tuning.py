@@ -1,7 +1,8 @@
 """Load the data of a task and the model with its labels: the code that all fine-tuning scripts share."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -30,12 +31,12 @@ logger = logging.getLogger(__name__)
 
 
 class FineTuner(Trainer):
-    """transformers' Trainer, which also starts a new head from the states it reads and evaluates examples in order.
+    """transformers' Trainer, which also starts a new head from the states it reads and evaluates all examples in order.
 
     `evaluated` is the output of the last evaluation, with its predictions, and `evaluated_split` names its split.
 
-    With `train_sampling_strategy="group_by_length"` the stock Trainer also reorders evaluated examples, so that
-    predictions stand beside the wrong examples.
+    The stock Trainer reorders evaluated examples too with `train_sampling_strategy="group_by_length"`, so that
+    predictions stand beside the wrong examples, and drops the last ones with `dataloader_drop_last`.
     """
 
     train_dataset: Dataset
@@ -52,11 +53,26 @@ class FineTuner(Trainer):
                 "Set another with --learning_rate."
             )
         super().__init__(model, args, **options)
+        self.check_label_smoothing()
         if args.do_train and isinstance(self.data_collator, DataCollatorWithPassages):
             model.config.num_passages = self.data_collator.num_passages  # predictions read as many
         tokenizer: Any = self.processing_class
         if self.train_dataset is not None:
             warn_of_unknown(measure_unknown(self.train_dataset, tokenizer), tokenizer, "train")
+
+    def check_label_smoothing(self) -> None:
+        """Raise a ValueError if Trainer would smooth labels that are no classes, or ignore the option."""
+        config: Any = self.model.config  # type: ignore[union-attr]
+        is_of_classes = config.problem_type not in ("regression", "multi_label_classification")
+        if self.args.label_smoothing_factor and self.compute_loss_func is not None:
+            raise ValueError(
+                "--label_smoothing_factor has no effect with --class_weights, but both are given. Leave one out."
+            )
+        if self.args.label_smoothing_factor and not (is_of_classes and self.label_names == ["labels"]):
+            raise ValueError(
+                "--label_smoothing_factor needs examples with one class each, or words with one, but the labels are "
+                f"{config.problem_type or ' and '.join(self.label_names)}. Leave it out."
+            )
 
     def train(self, *args, **kwargs) -> Any:
         """Start the head if the checkpoint has no weights for it, then train."""
@@ -66,6 +82,16 @@ class FineTuner(Trainer):
             start_head(model, new_weights, batch)
         return super().train(*args, **kwargs)
 
+    def get_eval_dataloader(self, *args, **kwargs) -> torch.utils.data.DataLoader:
+        """Return the batches of all examples."""
+        with keep_last_batch(self.args):
+            return super().get_eval_dataloader(*args, **kwargs)
+
+    def get_test_dataloader(self, *args, **kwargs) -> torch.utils.data.DataLoader:
+        """Return the batches of all examples."""
+        with keep_last_batch(self.args):
+            return super().get_test_dataloader(*args, **kwargs)
+
     def evaluation_loop(self, *args, **kwargs) -> EvalLoopOutput:
         """Evaluate or predict, and keep the output."""
         self.evaluated_split = "test" if kwargs.get("metric_key_prefix") == "predict" else "validation"
@@ -74,6 +100,16 @@ class FineTuner(Trainer):
 
     def _get_eval_sampler(self, eval_dataset: Any) -> torch.utils.data.Sampler | None:
         return None if eval_dataset is None else torch.utils.data.SequentialSampler(eval_dataset)
+
+
+@contextmanager
+def keep_last_batch(args: TrainingArguments) -> Iterator[None]:
+    """Ignore `dataloader_drop_last`, which is for training."""
+    drops, args.dataloader_drop_last = args.dataloader_drop_last, False
+    try:
+        yield
+    finally:
+        args.dataloader_drop_last = drops
 
 
 def load_splits(

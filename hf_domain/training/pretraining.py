@@ -174,12 +174,25 @@ def check_options(
             "--dask_scheduler tokenizes the text before training, but --streaming reads it during training. Leave one "
             "flag out."
         )
+    check_smoothing(model_args, training_args)
     if METHODS[model_args.method].finish and training_args.push_to_hub and not training_args.do_train:
         raise ValueError(
             f"--push_to_hub must come with --do_train for --method {model_args.method}, which pushes what it trained. "
             "Add --do_train."
         )
     check_new_rows(model_args, data_args)
+
+
+def check_smoothing(model_args: PretrainingArguments, training_args: TrainingArguments) -> None:
+    """Raise a ValueError if Trainer would replace the model's own loss in order to smooth the labels."""
+    if not training_args.label_smoothing_factor:
+        return
+    own = {name for name, row in METHODS.items() if row.has_own_loss}
+    if found := own & {model_args.method, load_config(model_args)[0].model_type}:
+        raise ValueError(
+            "--label_smoothing_factor needs a model whose loss is the cross-entropy of the labels, but "
+            f"{found.pop()} has a loss of its own. Leave the flag out."
+        )
 
 
 def check_share(data_args: CorpusArguments, training_args: TrainingArguments) -> None:

@@ -14,7 +14,7 @@ from transformers import (
 
 from hf_domain import ExBertForSequenceClassification, VarMAEForSequenceClassification
 from hf_domain.training.arguments import DataArguments, FineTuningArguments, ModelArguments, parse_arguments
-from hf_domain.training.fine_tuning import limit_splits, load_splits, load_task_model
+from hf_domain.training.fine_tuning import FineTuner, limit_splits, load_splits, load_task_model
 
 
 @pytest.fixture
@@ -115,3 +115,29 @@ def test_arguments_of_a_yaml_file(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["script.py", str(tmp_path / "arguments.yaml")])
     model_args, data_args = parse_arguments(ModelArguments, DataArguments)
     assert (model_args.model_name_or_path, data_args.train_file) == ("here", "train.jsonl")
+
+
+def make_fine_tuner(tmp_path, model_args, problem_type="single_label_classification", loss=None, **options):
+    model = AutoModelForSequenceClassification.from_pretrained(
+        model_args.model_name_or_path, num_labels=3, problem_type=problem_type
+    )
+    rows = Dataset.from_list([{"input_ids": [2, 5 + row % 3, 3], "labels": row % 3} for row in range(11)])
+    args = make_training_args(tmp_path, per_device_eval_batch_size=4, do_train=True, **options)
+    tokenizer = make_bert_tokenizer(["a few words"])
+    return FineTuner(model, args, train_dataset=rows, processing_class=tokenizer, compute_loss_func=loss)
+
+
+def test_only_training_drops_the_last_batch(tmp_path, model_args):
+    trainer = make_fine_tuner(tmp_path, model_args, dataloader_drop_last=True, per_device_train_batch_size=4)
+    assert len(trainer.get_train_dataloader()) == 2
+    assert len(trainer.predict(trainer.train_dataset).predictions) == 11
+    assert trainer.evaluate(trainer.train_dataset) and trainer.evaluated.num_samples == 11
+    assert trainer.args.dataloader_drop_last
+
+
+def test_label_smoothing_that_would_be_lost_is_refused(tmp_path, model_args):
+    make_fine_tuner(tmp_path, model_args, label_smoothing_factor=0.1)
+    with pytest.raises(ValueError, match=r"needs examples with one class each, .*, but the labels are regression"):
+        make_fine_tuner(tmp_path, model_args, "regression", label_smoothing_factor=0.1)
+    with pytest.raises(ValueError, match="no effect with --class_weights"):
+        make_fine_tuner(tmp_path, model_args, loss=lambda *_: None, label_smoothing_factor=0.1)

@@ -12,7 +12,15 @@ from tiny_tokenizers import make_bert_tokenizer
 from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
 
 from hf_domain import RadaForMaskedLM, VarMAEForMaskedLM
-from hf_domain.training.callbacks import AuxiliaryLossCallback, PushCodeCallback, StepTimer, log_auxiliary_losses
+from hf_domain.data.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask
+from hf_domain.training.arguments import check_work
+from hf_domain.training.callbacks import (
+    AuxiliaryLossCallback,
+    PushCodeCallback,
+    StepTimer,
+    log_auxiliary_losses,
+    renew_masks,
+)
 from hf_domain.training.overrides import parse_overrides
 from hf_domain.training.stock_models import (
     autocast_as_trained,
@@ -210,3 +218,41 @@ def test_the_first_steps_are_not_timed(tmp_path, monkeypatch):
         timer.on_step_end(arguments, TrainerState(), TrainerControl())
         timer.on_train_end(arguments, TrainerState(), TrainerControl())
     assert timer.compute() == 2.0
+
+
+@pytest.mark.parametrize("collator_class", [DataCollatorForTokenMask, DataCollatorForWholeWordMask])
+def test_each_epoch_has_other_masks_and_each_evaluation_the_same(collator_class, tmp_path):
+    """A batch of one example is the same in every epoch."""
+    train_rows, eval_rows = (
+        [{"input_ids": [2, *range(first, first + 20), 3], "word_ids": [None, *range(20), None]}] for first in (5, 25)
+    )
+
+    def train(**options):
+        masking, seen = collator_class(make_bert_tokenizer()), {5: [], 25: []}
+
+        def collate(examples):
+            is_stock = isinstance(masking, DataCollatorForTokenMask)
+            batch = masking([{"input_ids": row["input_ids"]} for row in examples] if is_stock else examples)
+            seen[examples[0]["input_ids"][1]].append(batch["labels"].tolist())
+            return batch
+
+        options |= {"eval_strategy": "epoch", "save_strategy": "epoch", "remove_unused_columns": False}
+        options |= {"per_device_train_batch_size": 1, "use_cpu": True, "report_to": "none", "disable_tqdm": True}
+        args = TrainingArguments(tmp_path, **options)
+        trainer = Trainer(make_masked_lm("bert"), args, collate, train_dataset=train_rows, eval_dataset=eval_rows)
+        renew_masks(trainer, masking)
+        trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+        return seen
+
+    seen = train(num_train_epochs=4)
+    assert len({*map(str, seen[5])}) == len(seen[5]) == 4
+    assert len({*map(str, seen[25])}) == 1 and len(seen[25]) == 4
+    resumed = train(num_train_epochs=4, resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert resumed[5] == seen[5][2:]
+
+
+def test_weights_are_not_converted_before_they_are_trained(tmp_path):
+    for name in ("bf16_full_eval", "fp16_full_eval"):
+        check_work(TrainingArguments(tmp_path, use_cpu=True, do_eval=True, **{name: True}), "do_eval")
+        with pytest.raises(ValueError, match="must come without --do_train"):
+            check_work(TrainingArguments(tmp_path, use_cpu=True, do_train=True, **{name: True}), "do_train")
