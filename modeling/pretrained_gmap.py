@@ -50,12 +50,12 @@ def compare_tokenizers(
 
 
 def fingerprint_weights(model: nn.Module, names: Iterable[str]) -> str:
-    """Return a digest of the parameters `names` of a model."""
+    """Return a digest of the parameters and buffers `names` of a model; a VarMAE's buffers are trained, too."""
     digest = hashlib.sha256()
-    parameters = dict(model.named_parameters())
+    tensors = model.state_dict()
     for name in sorted(names):
         digest.update(name.encode())
-        digest.update(parameters[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        digest.update(tensors[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
@@ -186,7 +186,7 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
         shapes = {name: parameter.shape for name, parameter in memory.named_parameters()}
         found = {name: parameter.shape for name, parameter in source.named_parameters() if "pooler." not in name}
         is_same = found == shapes and shapes.keys().isdisjoint(info["missing_keys"])
-        if not is_same or (digest and digest != fingerprint_weights(source, shapes)):
+        if not is_same or (digest and digest != fingerprint_weights(source, memory.state_dict())):
             raise ValueError(
                 f"{place}, the memory of this checkpoint, must contain the encoder it was built with, but contains "
                 "another one. Restore it, or build the model again with from_backbones."
@@ -201,7 +201,7 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
         left_out = set() if self.config.save_memory else {name for name in self.state_dict() if name.startswith(prefix)}
         if left_out:
             memory = self.get_memory()
-            digest = fingerprint_weights(memory, dict(memory.named_parameters()))
+            digest = fingerprint_weights(memory, memory.state_dict())
             self.config.memory_fingerprint = f"{str(memory.dtype).removeprefix('torch.')}-{digest}"
         self._keys_to_ignore_on_save = left_out
         super().save_pretrained(*args, **kwargs)

@@ -221,7 +221,7 @@ def describe_states(model: PreTrainedModel, dataset: Dataset) -> dict[str, Any]:
     config_text = json.dumps(
         {name: value for name, value in memory_config.items() if name not in COSMETIC_KEYS}, sort_keys=True, default=str
     )
-    weights = fingerprint_weights(base.memory, dict(base.memory.named_parameters()))
+    weights = fingerprint_weights(base.memory, base.memory.state_dict())
     inputs = hashlib.sha256()
     for row in iterate_memory_inputs(dataset):
         inputs.update(np.asarray([len(row["input_ids"]), *chain(*row.values())], dtype=np.int64).tobytes())

@@ -180,6 +180,11 @@ def test_cache_is_computed_once_and_again_after_a_change(tokenizer, tmp_path, ca
         next(model.memory.parameters()).copy_(next(model.memory.parameters()).flip(-1))
     with pytest.raises(ValueError, match="must have the memory encoder"):
         open_cache(tmp_path, model, dataset)
+    cache_memory_states(model, dataset, tmp_path / "with buffers")
+    model.memory.register_buffer("statistics", torch.ones(2))  # such as those of a VarMAE's normalization
+    with pytest.raises(ValueError, match="must have the memory encoder"):
+        open_cache(tmp_path / "with buffers", model, dataset)
+    del model.memory.statistics
     assert not torch.equal(cache_memory_states(model, dataset, tmp_path)[0], first)
     other_text = tokenize(tokenizer, texts=SENTENCES[:3])
     with pytest.raises(ValueError, match="must have the token ids"):

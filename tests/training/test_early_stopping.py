@@ -1,6 +1,7 @@
 """Training stops when the score that counts does not improve any more, and keeps the best weights."""
 
 import json
+import shutil
 
 import pytest
 from script_runs import run_script, save_tiny_bert, write_jsonl
@@ -32,6 +33,17 @@ def test_stops_after_so_many_epochs_without_a_better_score(run, tmp_path):
     assert (state["epoch"], state["global_step"]) == (3, 9)
     assert state["best_global_step"] == 3
     assert metrics["eval_macro_f1"] == state["best_metric"]
+
+
+def test_a_resumed_run_goes_on_counting(run, tmp_path):
+    flags = {"early_stopping_patience": 3, "num_train_epochs": 20, "learning_rate": "1e-12", "save_total_limit": 9}
+    assert run(**flags)[1]["epoch"] == 4
+    for number in (9, 12):
+        shutil.rmtree(tmp_path / "output" / f"checkpoint-{number}")
+    for file in (tmp_path / "output").glob("*_results.json"):
+        file.unlink()
+    _, state = run(resume_from_checkpoint=tmp_path / "output" / "checkpoint-6", **flags)
+    assert state["epoch"] == 4
 
 
 def test_evaluates_as_often_as_the_run_asks(run):
