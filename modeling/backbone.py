@@ -84,7 +84,7 @@ def train_top_layers(model: Any, num_layers: int) -> None:
             "that the encoder has."
         )
     encoder.requires_grad_(False)
-    above = [*layers[-num_layers:], getattr(encoder, "pooler", None)]
+    above = [*layers[-num_layers:], *(getattr(encoder, name, None) for name in ("final_norm", "pooler"))]
     for module in above:
         if module is not None:
             module.requires_grad_(True)
@@ -184,7 +184,8 @@ class BackbonePreTrainedModel(PreTrainedModel):
                 `attn_implementation`.
 
         Raises:
-            ValueError: An option is not a field of the configuration, or the encoder cannot be a backbone.
+            ValueError: An option is not a field of the configuration, the encoder cannot be a backbone, or an untied
+                decoder would be tied.
         """
         hub_options: Any = {"revision": revision or "main", "token": token, "cache_dir": cache_dir}
         hub_options["trust_remote_code"] = trust_remote_code
@@ -205,6 +206,14 @@ class BackbonePreTrainedModel(PreTrainedModel):
             source = AutoModelForMaskedLM.from_pretrained(backbone, dtype=dtype, **hub_options)
         else:
             source = backbone
+        decoder: Any = source.get_output_embeddings()
+        is_untied = decoder is not None and decoder.weight is not source.get_input_embeddings().weight
+        # Tying would overwrite the embeddings with the decoder.
+        if is_untied and options.setdefault("tie_word_embeddings", False):
+            raise ValueError(
+                f"tie_word_embeddings must be False, because the decoder of this {type(source).__name__} does not "
+                "share the embedding table, but is True. Leave it out."
+            )
         encoder = source.base_model
         model = cls(cls.config_class(backbone_config=encoder.config, **options)).to(source.dtype)
         load_matching_weights(model.get_backbone(), encoder.state_dict(), "the backbone", cls.added_modules)

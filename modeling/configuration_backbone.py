@@ -97,7 +97,8 @@ class BackboneConfig(PreTrainedConfig):
 
     Args:
         backbone_config: Configuration of the encoder, stock or ours, or its dictionary; None is a small BERT.
-        tie_word_embeddings: Whether the decoder of the masked-LM head is the embedding table.
+        tie_word_embeddings: Whether the decoder of the masked-LM head is the embedding table. `from_backbone` sets
+            False for an encoder whose decoder is untied.
         classifier_dropout: Dropout before the output layer of a task head; None takes the encoder's
             `hidden_dropout_prob`, as BERT and RoBERTa do.
         initializer_range: Standard deviation of the weights that a method adds to the encoder (BERT's 0.02). The

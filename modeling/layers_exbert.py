@@ -351,6 +351,23 @@ def get_boolean_mask(attention_mask: torch.Tensor | None) -> torch.Tensor | None
     return mask | ~mask.any(dim=-1, keepdim=True)
 
 
+def check_window(layer: Any) -> None:
+    """Check that the mask of a local layer has its window, which the side module takes from there.
+
+    Flash attention gets the window as a number instead. Its side modules would attend to everything.
+
+    Raises:
+        ValueError: The layer is local, and its attention is neither sdpa nor eager.
+    """
+    if getattr(layer, "attention_type", None) != "sliding_attention":
+        return
+    if (attention := layer.config._attn_implementation) not in ("sdpa", "eager"):
+        raise ValueError(
+            "exBERT needs sdpa or eager attention around an encoder with local layers, whose window only their masks "
+            f"contain, but the encoder uses {attention}. Load it with attn_implementation='sdpa'."
+        )
+
+
 class ExtendedLayer(nn.Module):
     """Mixed into the class of the base's layers; its child `side` reads the same input and mixes the two outputs."""
 
@@ -358,6 +375,7 @@ class ExtendedLayer(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor, *args, **kwargs) -> Any:
         """Run both branches; arguments and output are the base layer's."""
+        check_window(self)
         outputs = super().forward(hidden_states, *args, **kwargs)
         attention_mask = kwargs["attention_mask"] if "attention_mask" in kwargs else next(iter(args), None)
         if isinstance(outputs, tuple):

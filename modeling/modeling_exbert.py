@@ -20,7 +20,14 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import can_return_tuple
 
-from .backbone import BackbonePreTrainedModel, build_backbone, find_encoder, find_layers, train_top_layers
+from .backbone import (
+    BackbonePreTrainedModel,
+    build_backbone,
+    find_encoder,
+    find_layers,
+    get_native_config,
+    train_top_layers,
+)
 from .configuration_exbert import ExBertConfig
 from .heads import (
     BackboneForMaskedLM,
@@ -103,10 +110,19 @@ class ExBertPreTrainedModel(BackbonePreTrainedModel):
             table: Any = model.get_input_embeddings()
             fill_from_pieces(table.extension.weight, table.weight[:start], pieces)
             decoder: Any = model.get_output_embeddings()
+            if decoder is not None and not model.config.tie_word_embeddings:
+                fill_from_pieces(decoder.extension.weight, decoder.weight[:start], pieces)
             if decoder is not None and decoder.bias is not None:
                 # Old biases may all lie far below zero; new entries with zero biases would beat every old one.
                 fill_from_pieces(decoder.extension.bias, decoder.bias[:start], pieces)
         return model
+
+    @property
+    def _supports_flash_attn(self) -> bool:  # type: ignore[override]
+        """Whether transformers may load the model with flash attention; see `check_window`."""
+        config: Any = self.config
+        layer_types = getattr(get_native_config(config), "layer_types", None) or ()
+        return not config.extension_hidden_size or "sliding_attention" not in layer_types
 
     @property
     def embeddings(self) -> nn.Module:

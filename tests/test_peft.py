@@ -9,6 +9,8 @@ from tiny_models import VOCAB_SIZE, make_batch, make_masked_lm
 
 import hf_domain
 from hf_domain.lora import add_lora
+from hf_domain.new_rows import apply_delta
+from hf_domain.tokenization import VocabularyDelta
 
 METHODS = ["VarMAE", "ExBert", "GMap", "Rada"]
 HEADS = ["MaskedLM", "SequenceClassification"]
@@ -106,6 +108,32 @@ def test_our_lora_leaves_the_second_encoder(method, options):
     assert names and not any(".memory." in name or ".passage_backbone." in name for name in names)
     move(adapted).train()(**make_inputs(method)).loss.backward()
     assert list_untrained(adapted) == []
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_our_lora_trains_the_rows_of_new_tokens(family, tied):
+    """A new adapter changes nothing, the decoder's bias included; merged, the model predicts what it learned."""
+    stock = make_masked_lm(family, dropout=0.0, tie_word_embeddings=tied)
+    delta = VocabularyDelta(VOCAB_SIZE, {"aa": [5, 6], "bb": [7, 8]})
+    apply_delta(stock, delta)
+    batch = make_batch()
+    batch["input_ids"][:, 3] = VOCAB_SIZE
+    batch["labels"][:, 7] = VOCAB_SIZE + 1
+    tables = [stock.get_input_embeddings(), stock.get_output_embeddings()]
+    before = [table.weight[VOCAB_SIZE:].clone() for table in tables]
+    expected = predict(stock, batch)
+    adapted = add_lora(stock, delta, rank=4)
+    torch.testing.assert_close(predict(adapted, batch), expected, rtol=0, atol=1e-5)
+    move(adapted).train()(**batch).loss.backward()
+    assert list_untrained(adapted) == []
+    trained = predict(adapted, batch)
+    with adapted.disable_adapter():
+        torch.testing.assert_close(predict(adapted, batch), expected, rtol=0, atol=1e-5)
+    merged = adapted.merge_and_unload()
+    torch.testing.assert_close(predict(merged, batch), trained, rtol=0, atol=1e-4)
+    tables = [merged.get_input_embeddings(), merged.get_output_embeddings()]
+    for table, rows in zip(tables, before, strict=True):
+        assert (table.weight[VOCAB_SIZE:] != rows).all(dim=1).all()
 
 
 CONFIGS = {

@@ -7,6 +7,7 @@ cost of attention below that of the padded batch: sdpa computes all pairs of a r
 """
 
 from functools import wraps
+from types import MethodType
 from typing import Any
 
 import torch
@@ -37,7 +38,8 @@ def remove_padding(model: Any) -> None:
     base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
     encoder = find_encoder(base)
     check_packable(base, encoder)
-    encoder.forward = _pack_around(encoder, encoder.forward)
+    # A bound method: a deep copy of the model binds it to the copy. A closure would keep running the original.
+    encoder.forward = MethodType(_pack_around(encoder), encoder)
 
 
 def check_packable(model: PreTrainedModel, encoder: PreTrainedModel) -> None:
@@ -111,8 +113,8 @@ def _asks_for_more(config: Any, kwargs: dict[str, Any]) -> bool:
     return wants or gives or kwargs.get("return_dict") is False
 
 
-def _pack_around(encoder: Any, forward: Any) -> Any:
-    """Return the encoder's `forward` between packing and unpacking."""
+def _pack_around(encoder: Any) -> Any:
+    """Return the `forward` of the encoder's class between packing and unpacking."""
     unpack: Any = None
 
     def unpack_first(pooler: Any, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
@@ -121,18 +123,19 @@ def _pack_around(encoder: Any, forward: Any) -> Any:
     if getattr(encoder, "pooler", None) is not None:  # it reads the first state of each text, not of each row
         encoder.pooler.register_forward_pre_hook(unpack_first)
 
-    @wraps(forward)
+    @wraps(type(encoder).forward)
     def forward_packed(
-        input_ids: torch.Tensor | None = None, attention_mask: torch.Tensor | None = None, **kwargs: Any
+        self: Any, input_ids: torch.Tensor | None = None, attention_mask: torch.Tensor | None = None, **kwargs: Any
     ) -> Any:
         nonlocal unpack
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, **kwargs}
+        forward = type(self).forward
         if input_ids is None or attention_mask is None or attention_mask.dim() != 2:
-            return forward(**inputs)
+            return forward(self, **inputs)
         size, width = input_ids.shape
         rows, columns, count = choose_rows(attention_mask.sum(1).tolist(), width)
-        if count == size or _asks_for_more(encoder.config, kwargs):  # no two texts fit into a row
-            return forward(**inputs)
+        if count == size or _asks_for_more(self.config, kwargs):  # no two texts fit into a row
+            return forward(self, **inputs)
         real = attention_mask.bool()
         starts = torch.tensor([row * width + column for row, column in zip(rows, columns, strict=True)])
         places = (starts.to(real.device)[:, None] + real.cumsum(1) - 1)[real]
@@ -148,15 +151,15 @@ def _pack_around(encoder: Any, forward: Any) -> Any:
 
         texts = torch.arange(size, device=real.device)[:, None].expand(size, width)
         inputs |= {
-            "input_ids": pack(input_ids, encoder.config.pad_token_id or 0),
-            "position_ids": pack(make_positions(encoder, input_ids), 0),
-            "attention_mask": make_masks(encoder.config, pack(texts, -1), encoder.dtype),
+            "input_ids": pack(input_ids, self.config.pad_token_id or 0),
+            "position_ids": pack(make_positions(self, input_ids), 0),
+            "attention_mask": make_masks(self.config, pack(texts, -1), self.dtype),
         }
         if kwargs.get("token_type_ids") is not None:
             inputs["token_type_ids"] = pack(kwargs["token_type_ids"], 0)
         unpack = unpack_states
         try:
-            outputs = forward(**inputs)
+            outputs = forward(self, **inputs)
         finally:
             unpack = None
         outputs.last_hidden_state = unpack_states(outputs.last_hidden_state)

@@ -288,7 +288,7 @@ def stop_early(trainer: Trainer, deciding: str, patience: int) -> None:
     args.load_best_model_at_end = True
     if args.metric_for_best_model is None:
         args.metric_for_best_model, args.greater_is_better = deciding, BETTER.get(deciding, 1) > 0
-    # A resumed run goes on counting the evaluations without a better score.
+    # A resumed run continues to count the evaluations without a better score.
     args.restore_callback_states_from_checkpoint = True
     trainer.add_callback(EarlyStoppingCallback(patience))
 

@@ -1,5 +1,7 @@
 """Let stock models train under Trainer with an exact loss over accumulation, decoded at labeled positions only."""
 
+from functools import partial
+from types import MethodType
 from typing import Any
 
 import torch
@@ -56,26 +58,29 @@ def decode_labeled_rows_only(model: PreTrainedModel) -> PreTrainedModel:
     """
     if isinstance(model, BackbonePreTrainedModel):
         return model
-    forward = model.forward
-    encoder = model.base_model_prefix
-
-    def decode(hidden_states: torch.Tensor) -> torch.Tensor:
-        # A shallow copy for each call, so that a replaced decoder (after a resize, say) takes effect at once.
-        head = object.__new__(model.__class__)  # the class of a sharded model would make another
-        head.__dict__ = {**model.__dict__, "_modules": {**model._modules, encoder: EncoderPassthrough()}}
-        return model.__class__.forward(head, hidden_states).logits
 
     def forward_labeled_rows(
-        *args, labels: torch.Tensor | None = None, num_items_in_batch: NumItems = None, **kwargs
+        self: Any, *args, labels: torch.Tensor | None = None, num_items_in_batch: NumItems = None, **kwargs
     ) -> MaskedLMOutput:
-        if labels is None or not model.training:
-            return forward(*args, labels=labels, **kwargs)
+        if labels is None or not self.training:
+            return type(self).forward(self, *args, labels=labels, **kwargs)
         kwargs["return_dict"] = True
-        hidden_states = model.base_model(*args, **kwargs).last_hidden_state
+        hidden_states = self.base_model(*args, **kwargs).last_hidden_state
+        decode = partial(_decode, self)
         return MaskedLMOutput(loss=compute_masked_lm_loss(decode, hidden_states, labels, num_items_in_batch))
 
     # Trainer drops dataset columns that forward does not name, so keep the stock signature.
-    forward_labeled_rows.__wrapped__ = forward  # type: ignore[attr-defined]
-    model.forward = forward_labeled_rows
+    forward_labeled_rows.__wrapped__ = type(model).forward  # type: ignore[attr-defined]
+    # A bound method: a deep copy of the model binds it to the copy. A closure would keep running the original.
+    model.forward = MethodType(forward_labeled_rows, model)
     setattr(model, "accepts_loss_kwargs", True)  # noqa: B010
     return model
+
+
+def _decode(model: Any, hidden_states: torch.Tensor) -> torch.Tensor:
+    """Map hidden states `[rows, hidden_size]` to logits by the head of a stock masked LM."""
+    # A shallow copy for each call, so that a replaced decoder (after a resize, say) takes effect at once.
+    head = object.__new__(type(model))  # the class of a sharded model would make another
+    modules = {**model._modules, model.base_model_prefix: EncoderPassthrough()}
+    head.__dict__ = {**model.__dict__, "_modules": modules}
+    return type(model).forward(head, hidden_states).logits

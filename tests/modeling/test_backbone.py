@@ -4,13 +4,15 @@ import copy
 
 import pytest
 import torch
-from method_models import make_gmap, make_rada
+from method_models import READERS, make_gmap, make_rada
 from tiny_models import VOCAB_SIZE, make_batch, make_config, make_masked_lm
 from transformers import AutoModel, BertConfig
 
 from hf_domain import (
     ExBertForMaskedLM,
+    GMapForMaskedLM,
     RadaForMaskedLM,
+    RadaForTokenClassification,
     VarMAEConfig,
     VarMAEForMaskedLM,
     VarMAEForTokenClassification,
@@ -35,6 +37,46 @@ def test_decoder_is_the_embedding_table_only_when_tied(family, tied):
     shared = model.get_output_embeddings().weight.data_ptr() == model.get_input_embeddings().weight.data_ptr()
     assert shared is tied
     assert torch.equal(model.get_output_embeddings().weight, model.get_input_embeddings().weight)
+
+
+def build_exbert(source, **options):
+    vocabulary = {VOCAB_SIZE: [5, 6]}
+    return ExBertForMaskedLM.from_backbone(source, extension_vocabulary=vocabulary, extension_hidden_size=0, **options)
+
+
+def build_gmap(source, **options):
+    return GMapForMaskedLM.from_backbones(source, make_masked_lm("bert"), starts_as_encoder=True, **options)
+
+
+UNTIED = {"rada": RadaForMaskedLM.from_backbone, "exbert": build_exbert, "gmap": build_gmap}
+
+
+@pytest.mark.parametrize("source", [*READERS, "varmae"])
+@pytest.mark.parametrize("method", UNTIED)
+def test_untied_decoder_stays_untied(method, source, tmp_path):
+    """Tied, it would replace the encoder's embeddings."""
+    if source == "varmae":
+        stock = VarMAEForMaskedLM.from_backbone(make_masked_lm("bert"), **PLAIN)
+        torch.nn.init.normal_(stock.get_output_embeddings().weight)
+    else:
+        stock = make_masked_lm(source, tie_word_embeddings=False)
+    model, batch = UNTIED[method](stock).eval(), make_batch(masked=False)
+    model.save_pretrained(tmp_path)
+    loaded, info = type(model).from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(info.values())
+    with torch.no_grad():
+        expected = stock(**batch).logits
+        for each in (model, loaded):
+            assert not each.config.tie_word_embeddings
+            torch.testing.assert_close(each(**batch).logits[..., :VOCAB_SIZE], expected, rtol=0, atol=1e-5)
+    with pytest.raises(ValueError, match=f"must be False, because the decoder of this {type(stock).__name__} does not"):
+        UNTIED[method](stock, tie_word_embeddings=True)
+
+
+def test_encoder_without_a_decoder_keeps_the_default():
+    encoder = make_masked_lm("bert", tie_word_embeddings=False).bert
+    assert RadaForTokenClassification.from_backbone(encoder).config.tie_word_embeddings
+    assert not VarMAEForTokenClassification.from_backbone(encoder).config.tie_word_embeddings
 
 
 @pytest.mark.parametrize("tied", [False, True])

@@ -19,6 +19,7 @@ from hf_domain import (
     ExBertForTokenClassification,
     VarMAEForMaskedLM,
 )
+from hf_domain.modeling.backbone import find_encoder
 from hf_domain.modeling.configuration_exbert import EXTENSION_SIZES
 from hf_domain.modeling.layers_exbert import read_extension_vocabulary
 from hf_domain.new_rows import apply_delta
@@ -89,6 +90,22 @@ def test_layers_equal_the_equation(family, attention):
             torch.testing.assert_close(actual[real], expected[real], rtol=1e-4, atol=1e-4)
 
 
+def test_flash_attention_is_refused_around_local_layers(tmp_path):
+    """Its masks do not contain the window, which a side module takes from its mask."""
+    stock = make_masked_lm("modernbert", layer_types=["sliding_attention", "full_attention"])
+    model = ExBertForMaskedLM.from_backbone(stock)
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="does not support Flash Attention 2"):
+        ExBertForMaskedLM.from_pretrained(tmp_path, attn_implementation="flash_attention_2")
+    find_encoder(model).config._attn_implementation = "flash_attention_2"  # as an outer model or a kernel does
+    with pytest.raises(ValueError, match=r"exBERT needs sdpa or eager attention .* uses flash_attention_2. Load it"):
+        model(**make_batch(masked=False))
+    for family, options in (("bert", {}), ("modernbert", {"extension_hidden_size": 0})):
+        assert make_exbert(family, **options)._supports_flash_attn
+    everywhere = make_masked_lm("modernbert", layer_types=["full_attention"] * 2)
+    assert ExBertForMaskedLM.from_backbone(everywhere)._supports_flash_attn
+
+
 def test_lookup_of_mixed_ids(family):
     stock = make_masked_lm(family)
     model = ExBertForMaskedLM.from_backbone(stock, extension_vocabulary=VOCABULARY)
@@ -107,6 +124,14 @@ def test_extension_is_filled_from_the_base(family):
     for new_id, old_ids in VOCABULARY.items():
         expected = sum(pieces.weight[i] for i in old_ids) / len(old_ids)
         torch.testing.assert_close(pieces.extension.weight[new_id - VOCAB_SIZE], expected)
+
+
+def test_extension_of_an_untied_decoder_is_filled_from_the_base(family):
+    stock = make_masked_lm(family, tie_word_embeddings=False)
+    model = ExBertForMaskedLM.from_backbone(stock, extension_vocabulary=VOCABULARY, extension_init="pieces")
+    for module in (model.get_input_embeddings(), model.get_output_embeddings()):
+        expected = torch.stack([module.weight[old_ids].mean(dim=0) for old_ids in VOCABULARY.values()])
+        torch.testing.assert_close(module.extension.weight, expected)
 
 
 def test_vocabulary_alone_begins_as_that_of_adalm_does(family):

@@ -3,6 +3,7 @@
 import pytest
 from datasets import Dataset, DatasetDict
 from script_runs import save_tiny_bert, write_jsonl
+from tiny_models import make_config
 from tiny_tokenizers import make_bert_tokenizer
 from transformers import (
     AutoConfig,
@@ -13,6 +14,7 @@ from transformers import (
 )
 
 from hf_domain import ExBertForSequenceClassification, VarMAEForSequenceClassification
+from hf_domain.modeling.backbone import train_top_layers
 from hf_domain.training.arguments import DataArguments, FineTuningArguments, ModelArguments, parse_arguments
 from hf_domain.training.fine_tuning import FineTuner, limit_splits, load_splits, load_task_model
 
@@ -70,6 +72,13 @@ def test_top_layers_of_any_model(model_args, model_type):
     model_args.train_top_layers = None
     model = load_task_model(AutoModelForSequenceClassification, model_args, tokenizer)
     assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_top_layers_of_a_modernbert_include_its_last_normalization():
+    model = AutoModelForSequenceClassification.from_config(make_config("modernbert"))
+    train_top_layers(model, 2)
+    frozen = {name for name, weight in model.named_parameters() if not weight.requires_grad}
+    assert frozen == {name for name, _ in model.named_parameters() if name.startswith("model.embeddings.")}
 
 
 def test_tokenizer_larger_than_the_model_is_reported(model_args):

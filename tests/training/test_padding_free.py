@@ -99,6 +99,19 @@ def test_padding_on_the_left(family):
     compare(model.train(), make_uneven_batch(model.config.pad_token_id, side="left"))
 
 
+@pytest.mark.parametrize("family", PACKABLE)
+def test_a_deep_copy_runs_its_own_weights(family):
+    config = make_config(family, dropout=0.0, num_labels=3)
+    model, batch = AutoModelForSequenceClassification.from_config(config).eval(), make_uneven_batch(config.pad_token_id)
+    del batch["labels"]
+    remove_padding(model)
+    copied, logits = copy.deepcopy(model), model(**batch).logits
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    assert torch.equal(copied(**batch).logits, logits)
+
+
 def test_what_cannot_be_packed_is_read_as_before():
     model = make_masked_lm("bert", dropout=0.0)
     whole = {"input_ids": torch.randint(5, VOCAB_SIZE, (8, 12)), "attention_mask": torch.ones(8, 12).long()}

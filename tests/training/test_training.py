@@ -74,6 +74,17 @@ def test_labeled_rows_see_a_resized_vocabulary(family):
     assert fast.get_output_embeddings().weight.grad[VOCAB_SIZE + 3].abs().sum() > 0
 
 
+def test_a_deep_copy_runs_its_own_weights(family):
+    fast = decode_labeled_rows_only(make_masked_lm(family, dropout=0.0))
+    copied, batch = copy.deepcopy(fast), make_batch()
+    loss, logits = fast.train()(**batch).loss, fast.eval()(**batch).logits
+    with torch.no_grad():
+        for parameter in fast.parameters():
+            parameter.zero_()
+    assert torch.equal(copied.train()(**batch).loss, loss)
+    assert torch.equal(copied.eval()(**batch).logits, logits)
+
+
 def test_ours_are_left_alone():
     model = VarMAEForMaskedLM.from_backbone(make_masked_lm("bert"))
     assert decode_labeled_rows_only(model) is model
