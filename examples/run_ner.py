@@ -12,6 +12,7 @@ from functools import partial
 from itertools import chain
 
 import numpy as np
+from datasets import DatasetDict
 from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification
 
 from hf_domain.data.labels import check_variety, find_labels
@@ -20,6 +21,7 @@ from hf_domain.data.metrics import compute_entity_metrics, list_entity_metrics
 from hf_domain.data.named_entities import (
     add_cut_tags,
     check_words,
+    continue_labels,
     count_words,
     pop_cut_tags,
     prepare_for_words,
@@ -80,12 +82,11 @@ def run(model_args, data_args, passage_args, training_args):
     memory = load_memory_reader(model, data_args.memory_cache, token=model_args.token, cache_dir=model_args.cache_dir)
     passages = load_passage_reader(passage_args, model, tokenizer, model_args.method)
 
-    def tokenize(batch, tokenizer=tokenizer):
+    def tokenize(batch, tokenizer=tokenizer, continued=None):
         prepare_for_words(tokenizer)
         labels = [[label_ids[tag] for tag in tags] for tags in batch[label_column]]
         options = {"max_seq_length": data_args.max_seq_length, "pad_to_max_length": data_args.pad_to_max_length}
-        options["label_all_tokens"] = data_args.label_all_tokens
-        encodings = tokenize_words(batch[word_column], labels, tokenizer, **options)
+        encodings = tokenize_words(batch[word_column], labels, tokenizer, continued=continued, **options)
         encodings["num_words"] = count_words(encodings)
         return encodings
 
@@ -99,7 +100,11 @@ def run(model_args, data_args, passage_args, training_args):
     splits = limit_splits(splits, data_args)
     if passages is not None:
         splits = passages.look_up(splits, [word_column], data_args.preprocessing_num_workers)
-    examples = map_splits(splits, tokenize, training_args, data_args)
+    examples = DatasetDict()
+    for split, rows in splits.items():
+        # Scores and predictions have one tag for each word, so only training labels its later tokens.
+        continued = continue_labels(label_names) if data_args.label_all_tokens and split == "train" else None
+        examples |= map_splits(DatasetDict({split: rows}), tokenize, training_args, data_args, continued=continued)
     names = {value: label_names[number] for value, number in label_ids.items()}
     examples, cut = pop_cut_tags(examples, splits, label_column, names)
     collator = DataCollatorForTokenClassification(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None)

@@ -71,6 +71,8 @@ def run(model_args, data_args, passage_args, training_args):
 
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
     model = load_task_model(AutoModelForQuestionAnswering, model_args, tokenizer)
+    model.config.version_2_with_negative = data_args.version_2_with_negative  # `hf_domain.predict` reads both
+    model.config.null_score_diff_threshold = data_args.null_score_diff_threshold
     memory = load_memory_reader(model, data_args.memory_cache, token=model_args.token, cache_dir=model_args.cache_dir)
     passages = load_passage_reader(passage_args, model, tokenizer, model_args.method)
 

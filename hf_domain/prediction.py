@@ -1,5 +1,6 @@
 """Label raw data (texts, pairs, words or questions) with a fine-tuned model, with probabilities."""
 
+import copy
 import logging
 import os
 import sys
@@ -130,7 +131,8 @@ def predict(
     Returns:
         The rows, or the splits, in their order, with two new columns. `prediction` is a label, a list of labels, a
         value, the tags of the words, or an answer. `probabilities` are those of every label, of each word's tag, or of
-        the answer.
+        the answer. An empty answer means that the context has none; a model gives it if it was fine-tuned with
+        `version_2_with_negative`.
 
     Raises:
         FileNotFoundError: A file is missing.
@@ -153,6 +155,7 @@ def predict(
     else:
         task = find_head([type(model).__name__], type(model).__name__)
         tokenizer = tokenizer or AutoTokenizer.from_pretrained(model.name_or_path, **hub_options)
+    tokenizer = copy.deepcopy(tokenizer)  # `prepare_for_words` would change the caller's
     check_tokenizer_fits(tokenizer, network)
     check_weights(network, network.name_or_path or type(network).__name__)
     length = min(max_seq_length or LONGEST, tokenizer.model_max_length, count_positions(network) or LONGEST)
@@ -309,15 +312,20 @@ def tokenize_windows(batch: Any, tokenizer: Any, columns: list[str], own_tokeniz
 
 
 def decode_answers(output: Any, read: Dataset, rows: Dataset, config: Any) -> list[dict[str, Any]]:
-    """Return the best answer to each question, with its probability among the best twenty."""
-    answers = find_answers(rows, read, *output.predictions[:2])
-    return [
-        {
-            "prediction": answer["text"],
-            "probabilities": answer["n_best"][0]["probability"] if answer["n_best"] else None,
-        }
-        for answer in answers
-    ]
+    """Return the answer to each question, "" for none, with its probability among the best twenty."""
+    answers = find_answers(
+        rows,
+        read,
+        *output.predictions[:2],
+        with_no_answer=getattr(config, "version_2_with_negative", False),
+        null_score_diff_threshold=getattr(config, "null_score_diff_threshold", 0.0),
+    )
+    labels = []
+    for answer in answers:
+        # With a threshold other than 0, the answer is not always the most probable candidate.
+        probabilities = [each["probability"] for each in answer["n_best"] if each["text"] == answer["text"]]
+        labels.append({"prediction": answer["text"], "probabilities": next(iter(probabilities), None)})
+    return labels
 
 
 TASKS = {

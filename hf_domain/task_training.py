@@ -79,7 +79,8 @@ def fine_tune(
     """Fine-tune a model to classify texts or pairs, to tag words, or to answer questions.
 
     The columns decide: `question`, `context` and `answers` are question answering, `tokens` are words to tag, and
-    anything else is classification or regression. Checks, head, and scores are those of the commands.
+    anything else is classification or regression. Checks, head, and scores are those of the commands. A model may leave
+    questions unanswered if train has questions without an answer.
 
     Args:
         model: A folder, a name on the Hub, or a model in memory, such as `adapt` returns.
@@ -145,6 +146,9 @@ def fine_tune(
         }
         if kind is QuestionAnsweringArguments and max_seq_length is not None:
             given["doc_stride"] = max_seq_length // 3  # as the defaults, 128 of 384
+        if kind is QuestionAnsweringArguments:
+            answers = load_files(files["train"])["answers"]
+            given["version_2_with_negative"] = any(not each["text"] for each in answers)
         given = {option: value for option, value in given.items() if value is not None}
         if foreign := given.keys() - {item.name for item in fields(kind)}:
             raise ValueError(

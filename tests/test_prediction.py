@@ -12,7 +12,8 @@ import torch
 import transformers
 from datasets import Dataset
 from script_runs import save_tiny_bert
-from tiny_tokenizers import SENTENCES
+from tiny_models import make_config
+from tiny_tokenizers import SENTENCES, make_tokenizer
 from transformers import (
     AutoConfig,
     AutoModelForQuestionAnswering,
@@ -116,6 +117,17 @@ def test_words_and_texts_are_tagged(save):
     assert row["prediction"][:1] == expected["prediction"][:1] and row["prediction"][-1] is None
 
 
+def test_the_tokenizer_stays_as_it_was():
+    """Words of a list are read with a blank before each."""
+    tokenizer = make_tokenizer("modernbert")
+    config = make_config("modernbert", num_labels=3)
+    config.vocab_size = len(tokenizer)
+    model = AutoModelForTokenClassification.from_config(config)
+    before = tokenizer("domain text")["input_ids"]
+    predict(model, [{"tokens": ["domain", "text"]}], tokenizer)
+    assert tokenizer("domain text")["input_ids"] == before
+
+
 def test_words_of_texts():
     assert split_words("Herr Müller's B-cells, 2024.") == [
         "Herr",
@@ -141,6 +153,20 @@ def test_questions_are_answered_in_long_contexts(save):
     assert 0 < row["probabilities"] <= 1
     with pytest.raises(ValueError, match="lack context"):
         predict(folder, [{"question": "what"}])
+
+
+def test_a_question_has_no_answer_by_the_threshold_of_the_model(save):
+    _, _, folder = save(AutoModelForQuestionAnswering)
+    rows, config = [{"question": "what", "context": SENTENCES[0]}], AutoConfig.from_pretrained(folder)
+    (answered,) = predict(folder, rows)
+    found = {}
+    for threshold in (-1e9, 1e9):
+        config.update({"version_2_with_negative": True, "null_score_diff_threshold": threshold})
+        config.save_pretrained(folder)
+        (found[threshold],) = predict(folder, rows)
+    assert found[-1e9]["prediction"] == "" and found[1e9]["prediction"] == answered["prediction"] != ""
+    chances = [row["probabilities"] for row in found.values()]
+    assert chances[0] != chances[1] and 0 < sum(chances) < 1  # of two of the twenty candidates
 
 
 def test_a_memory_with_its_own_tokenizer_reads_too(tmp_path):

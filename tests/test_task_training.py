@@ -91,6 +91,11 @@ def test_columns_decide_on_the_kind(encoder, tmp_path):
     asked = [{"question": "which", "context": "cell gene court", "answers": answers}] * 10
     found = hf_domain.fine_tune(encoder, {"train": asked, "test": asked[1:]}, output_dir=tmp_path / "answers", **QUICK)
     assert type(found.model).__name__ == "BertForQuestionAnswering" and "predict_exact_match" in found.metrics
+    assert not found.model.config.version_2_with_negative
+    asked[3] = asked[3] | {"answers": {"text": [], "answer_start": []}}
+    found = hf_domain.fine_tune(encoder, {"train": asked, "test": asked[1:]}, output_dir=tmp_path / "none", **QUICK)
+    assert found.model.config.version_2_with_negative
+    assert (tmp_path / "none" / "predict_null_odds.json").is_file()
     several = [{"text": row["text"], "topics": [row["label"]]} for row in make_rows()]
     found = hf_domain.fine_tune(encoder, several, output_dir=tmp_path / "several", label_column="topics", **QUICK)
     assert found.model.config.problem_type == "multi_label_classification"

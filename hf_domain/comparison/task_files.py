@@ -9,6 +9,7 @@ from typing import Any
 from hf_domain.comparison.plan import SENTENCES
 from hf_domain.data.file_loading import check_held_out
 from hf_domain.data.json_lines import read_rows as read_json_lines
+from hf_domain.data.labels import check_multi_hot
 from hf_domain.data.retrieval import CORPUS, JUDGED, QUERIES, read_queries
 from hf_domain.data.text_columns import find_text_columns
 from hf_domain.files import write_text
@@ -131,8 +132,13 @@ def check_task_files(kind: str, files: dict[str, str], folder: Path, names: str 
                     f"the files of a task must have the same columns of text, but {name} has {', '.join(own)} and "
                     f"{first} has {', '.join(texts)}. Rename the columns."
                 )
-            rows = read_rows(name, folder)
-            labels[split] = set(chain.from_iterable(_read_row(kind, row, texts, where) for where, row in rows))
+            places, found = [], []
+            for where, row in read_rows(name, folder):
+                places.append(where)
+                found.append(_read_row(kind, row, texts, where))
+            labels[split] = set(chain.from_iterable(found))
+            if kind == "multi_label":
+                check_multi_hot(found, places.__getitem__)
         except ValueError as error:
             problems.append(str(error) if name in str(error) else f"{name}: {error}")
     try:
@@ -140,8 +146,8 @@ def check_task_files(kind: str, files: dict[str, str], folder: Path, names: str 
         check_held_out(str(folder / first) if "train" in files else None, held_out)
     except ValueError as error:
         problems.append(str(error))
-    for split, found in labels.items():
-        problems += _check_labels(kind, files[split], found, labels.get("train", found), first)
+    for split, own_labels in labels.items():
+        problems += _check_labels(kind, files[split], own_labels, labels.get("train", own_labels), first)
     return problems
 
 

@@ -31,6 +31,8 @@ from hf_domain.files import is_url, open_url
 # Extension -> builder of datasets. All except parquet, which is compressed inside, may also end in .gz.
 BUILDERS = {".txt": "text", ".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 
+# Texts that pandas reads as numbers: 000123, +49, and identifiers such as 2310009E13, a clone of RIKEN.
+CODE = re.compile(r"\+|0\d|\d+[eE]\d")
 INDEX = "__index_level_0__"
 LONG_ROW = "each row of a .csv file must have as many cells as its header"
 QUOTE_IT = 'Put cells that contain commas into quotes ("), or write the file again with a CSV library.'
@@ -102,7 +104,8 @@ def load_files(
 
     Args:
         patterns: One or several paths or globs of .txt, .jsonl, .json, .csv (each also .gz) or .parquet files, all of
-            one format. A .txt file has one example per line.
+            one format. A .txt file has one example per line. A column of a local .csv file is read as text if numbers
+            would lose a part of its cells, such as the zeros of 000123. At a URL, pandas guesses.
         streaming: Read the files while they are used; the check still reads them once before, but no URL.
         load_options: For `datasets.load_dataset`, e.g. `cache_dir`.
 
@@ -118,13 +121,16 @@ def load_files(
     if len(set(builders.values())) > 1:
         raise ValueError(f"all files of a dataset must have one format, but they have {builders}. Convert them to one.")
     builder, content = builders[files[0]], None if streaming else hashlib.blake2b(digest_size=8)
+    texts = set[str]()
     with tqdm(desc="Checking files", unit="B", unit_scale=True, delay=2, disable=None) as progress:
         for file in files:
             if not is_url(file):
                 _check_file(file, progress, content)
+                texts |= _check_cells(file) if builder == "csv" else set()
     if builder == "csv":
         # By default pandas reads "None", "NA" and "null" as missing, but they can be labels or texts.
         load_options = {"keep_default_na": False, "na_values": [""], **load_options}
+        load_options = {"converters": dict.fromkeys(sorted(texts), _keep_text), **load_options}
     if content is not None and not any(map(is_url, files)):
         # datasets caches a file by path and time only. `cp -p` and `rsync -t` keep the time, so that datasets would
         # return the old content.
@@ -209,8 +215,6 @@ def _check_file(file: str, progress: tqdm, content: Any) -> None:
         ) from error
     if not has_content:
         raise ValueError(f"a file must contain at least one example, but {file} is empty. Leave it out.")
-    if _get_builder(file) == "csv":
-        _check_cells(file)
     _update(content, b"\0")  # marks the end of the file in the hash; no file contains a zero byte
 
 
@@ -255,8 +259,12 @@ def _read_cells(file: str) -> Iterator[tuple[int, list[str]]]:
         csv.field_size_limit(limit)
 
 
-def _check_cells(file: str) -> None:
-    """Check that commas separate the cells of a .csv file, and that all rows have as many as the header."""
+def _check_cells(file: str) -> set[str]:
+    """Check that commas separate the cells of a .csv file, and that all rows have as many as the header.
+
+    Returns:
+        The columns whose cells are texts, or lose digits or signs if pandas reads them as numbers.
+    """
     rows = _read_cells(file)
     _, header = next(rows)
     if len(header) == 1 and (found := re.search("[;\t|]", header[0])):
@@ -264,11 +272,37 @@ def _check_cells(file: str) -> None:
             f"the cells of a .csv file must be separated by commas, but the header of {file} is {header[0]!r}, "
             f"separated by {found[0]!r}. Write the file again with commas."
         )
+    kinds: dict[str, set[str]] = {name: set() for name in header}
     for line, row in rows:
         if len(row) != len(header):
             raise ValueError(
                 f"{LONG_ROW}, but {file}, line {line} has {len(row)} cells and the header {len(header)}. {QUOTE_IT}"
             )
+        for name, cell in zip(header, row, strict=True):
+            if "text" not in (own := kinds[name]):
+                own.add(_find_kind(cell) if cell else "float")  # pandas makes floats of integers beside empty cells
+    return {name for name, own in kinds.items() if "text" in own or own >= {"float", "long"}}
+
+
+def _find_kind(cell: str) -> str:
+    """Return how pandas may read a cell without a loss: as int, long (an int that a float would round), float, or text.
+
+    Columns of booleans are left to pandas.
+    """
+    digits = cell.strip().removeprefix("-")
+    try:
+        size = float(digits)
+    except ValueError:
+        return "bool" if digits.lower() in ("true", "false") else "text"
+    if CODE.match(digits):
+        return "text"
+    if not digits.isdecimal():
+        return "float"
+    return "int" if size < 2**53 else "long" if size < 2**63 else "text"
+
+
+def _keep_text(cell: str) -> str | None:
+    return cell or None
 
 
 def locate_row(patterns: str | Sequence[str], row: int) -> str:

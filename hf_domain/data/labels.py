@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from datasets import ClassLabel, Dataset, DatasetDict, List
@@ -70,6 +70,7 @@ def find_problem_type(
     if isinstance(label, str):
         _check_numbers(dataset, column, do_regression, locate)
     if holds_lists:
+        check_multi_hot(list(dataset[column]), lambda row: locate("train", row))
         return "multi_label_classification"
     if do_regression or (do_regression is None and isinstance(label, float)):
         return "regression"
@@ -86,6 +87,28 @@ def _check_numbers(dataset: Dataset, column: str, do_regression: bool | None, lo
             f"Correct the labels, or {'drop' if do_regression else 'set'} --do_regression "
             f"{'' if do_regression else 'false '}to read them as names."
         )
+
+
+def check_multi_hot(lists: Sequence[list[Any] | None], locate: Callable[[int], str]) -> None:
+    """Raise a ValueError if the lists have a 0 or 1 for each label, instead of the labels of an example.
+
+    No task is refused by mistake: lists of one length whose labels are named 0 and 1 would all be the same set.
+
+    Args:
+        lists: What should be the labels of each example.
+        locate: Gives the place of an example.
+    """
+    rows = {row: labels for row, labels in enumerate(lists) if labels is not None}
+    lengths = {len(labels) for labels in rows.values()}
+    are_flags = all(value in (0, 1) for labels in rows.values() for value in labels)
+    if not are_flags or len(lengths) != 1 or min(lengths) < 2:
+        return
+    row = next((row for row, labels in rows.items() if len({*labels}) < len(labels)), min(rows))
+    raise ValueError(
+        f"lists of labels must contain names of labels, but every list has {min(lengths)} values of 0 and 1, such as "
+        f"{rows[row]} in {locate(row)}: one for each label (multi-hot). As names, 0 and 1 would occur twice in a list, "
+        'or in every list. Give lists of names, for example ["a", "c"] instead of [1, 0, 1].'
+    )
 
 
 def _is_finite(text: str) -> bool:

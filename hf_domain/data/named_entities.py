@@ -1,7 +1,8 @@
 """Named entities: words and tags to model inputs, logits to tags."""
 
 import logging
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from datasets import DatasetDict, List
@@ -64,7 +65,7 @@ def tokenize_words(
     *,
     max_seq_length: int | None = None,
     pad_to_max_length: bool = False,
-    label_all_tokens: bool = False,
+    continued: Sequence[int] | None = None,
 ) -> BatchEncoding:
     """Tokenize sentences of words, and copy the labels of words to tokens.
 
@@ -73,7 +74,8 @@ def tokenize_words(
         max_seq_length: Maximum number of tokens of a sentence, special tokens included. Words beyond it are not
             learned; see `pop_cut_tags`. Default: the model's limit.
         pad_to_max_length: Pad here instead of per batch.
-        label_all_tokens: Label every token of a word, not only the first as in Devlin et al. 2019, section 5.3.
+        continued: For each label, the label of a word's later tokens, see `continue_labels`. Default: only the first
+            token has a label, as in Devlin et al. 2019, section 5.3.
 
     Returns:
         The model's inputs and `labels`, -100 for tokens that are not scored.
@@ -106,11 +108,25 @@ def tokenize_words(
     for row, word_labels in enumerate(labels):
         token_labels, previous = [], None
         for word in encodings.word_ids(row):
-            scored = word is not None and (label_all_tokens or word != previous)
-            token_labels.append(word_labels[word] if scored else -100)
+            label = -100 if word is None else word_labels[word]
+            if word is not None and word == previous:
+                label = -100 if continued is None else continued[label]
+            token_labels.append(label)
             previous = word
         encodings["labels"].append(token_labels)
     return encodings
+
+
+def continue_labels(names: list[str]) -> list[int]:
+    """Return for each label the label of a word's later tokens: I-X for B-X if the task has it, else the same.
+
+    A second B-X would begin another entity inside the word.
+
+    Args:
+        names: Names in the order of their ids.
+    """
+    ids = {name: number for number, name in enumerate(names)}
+    return [ids.get(re.sub("^B-", "I-", name), number) for number, name in enumerate(names)]
 
 
 def count_words(encodings: BatchEncoding) -> list[int]:

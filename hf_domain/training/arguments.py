@@ -189,7 +189,9 @@ class NerArguments(DataArguments):
     max_seq_length: int | None = field(
         default=None, metadata={"help": "Maximum number of tokens of a sentence. Default: the model's limit."}
     )
-    label_all_tokens: bool = field(default=False, metadata={"help": "Label all tokens of a word, not only the first."})
+    label_all_tokens: bool = field(
+        default=False, metadata={"help": "In training, label all tokens of a word, not only the first."}
+    )
     return_entity_level_metrics: bool = field(
         default=False, metadata={"help": "Also compute metrics for each entity type."}
     )

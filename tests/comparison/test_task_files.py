@@ -152,6 +152,12 @@ def test_nothing_to_learn(tmp_path, kind, row, problem):
     assert problem in told
 
 
+def test_rows_of_zeros_and_ones_are_no_lists_of_labels(tmp_path):
+    rows = [{"text": "a", "label": label} for label in ([0, 1], [1, 1])]
+    told = check(tmp_path, "multi_label", rows, rows)
+    assert len(told) == 2 and all("every list has 2 values of 0 and 1, such as [1, 1] in line " in one for one in told)
+
+
 @pytest.mark.parametrize("kind", RIGHT)
 def test_kind_is_found_from_the_columns(tmp_path, kind):
     rows = [RIGHT[kind], OTHER[kind]]

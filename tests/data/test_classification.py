@@ -33,6 +33,23 @@ def test_problem_type_follows_labels_and_settings(label, do_regression, multi_la
     assert find_problem_type(dataset, "label", do_regression, multi_label) == problem_type
 
 
+@pytest.mark.parametrize("kind", [int, float, bool])
+def test_rows_of_zeros_and_ones_are_no_lists_of_labels(kind):
+    def find(*lists):
+        labels = [None if row is None else [kind(value) for value in row] for row in lists]
+        return find_problem_type(Dataset.from_dict({"label": labels}), "label", None, None)
+
+    with pytest.raises(ValueError, match=r"3 values of 0 and 1, such as \[.*in example 1 of train.* for example \[\"a"):
+        find(None, [1, 0, 0], [0, 1, 1])
+    with pytest.raises(ValueError, match="2 values of 0 and 1"):
+        find([0, 1], [1, 0])  # as names, both in every list
+    for lists in ([[1], [0], [1]], [[1, 0], [0], []], [[0, 1], []]):
+        assert find(*lists) == "multi_label_classification"
+    assert find_problem_type(Dataset.from_dict({"label": [[1, 2], [0, 1]]}), "label", None, None) == (
+        "multi_label_classification"
+    )
+
+
 def test_labels_are_encoded_by_problem_type():
     ids = {"a": 0, "b": 1, "c": 2}
     assert encode_labels(["c", "a"], "single_label_classification", ids) == [2, 0]

@@ -128,6 +128,41 @@ def test_words_that_pandas_takes_for_missing_are_documents(tmp_path, streaming):
     assert [row["text"] for row in corpus["train"]] == ["null", "NA", "None"]
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(
+    ("cells", "values"),
+    [
+        (["000123", "", "7"], ["000123", None, "7"]),
+        (["01", "1", "10"], ["01", "1", "10"]),
+        (["+49", "5", "-5"], ["+49", "5", "-5"]),
+        (["2310009E13", "5", "6"], ["2310009E13", "5", "6"]),
+        (["9007199254740993", "", "2"], ["9007199254740993", None, "2"]),
+        (["9007199254740993", "0.5", "2"], ["9007199254740993", "0.5", "2"]),
+        (["12345678901234567890", "", "2"], ["12345678901234567890", None, "2"]),
+        # Numbers stay numbers if they lose nothing.
+        (["9007199254740993", "-3", "0"], [9007199254740993, -3, 0]),
+        (["1", "", "2"], [1.0, None, 2.0]),
+        (["0.50", "1e-05", "-.5"], [0.5, 1e-05, -0.5]),
+        (["True", "", "False"], [True, None, False]),
+    ],
+)
+def test_a_number_in_a_csv_stays_text_if_it_would_lose_digits(tmp_path, cells, values, streaming):
+    file = tmp_path / "c.csv"
+    file.write_text("text,code\n" + "".join(f"word,{cell}\n" for cell in cells))
+    found = [row["code"] for row in load_files(str(file), streaming=streaming)]
+    assert found == values and [*map(type, found)] == [*map(type, values)]
+
+
+def test_one_cell_decides_for_all_files_and_blocks_of_a_csv(tmp_path):
+    """datasets reads 10,000 rows at a time."""
+    codes = {"a.csv": ["1"] * 10_001 + ["02"], "b.csv": ["3"]}
+    for name, cells in codes.items():
+        (tmp_path / name).write_text("code\n" + "".join(f"{cell}\n" for cell in cells))
+    for streaming in (False, True):
+        found = load_files(f"{tmp_path}/*.csv", streaming=streaming)
+        assert [row["code"] for row in found] == codes["a.csv"] + codes["b.csv"]
+
+
 @pytest.mark.parametrize("name", ["c.txt", "c.jsonl", "c.json", "c.csv.gz", "c.parquet"])
 def test_a_file_that_was_replaced_with_its_time_is_read_again(tmp_path, name):
     file = write(tmp_path / name, SENTENCES)

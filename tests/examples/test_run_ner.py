@@ -8,6 +8,7 @@ from script_runs import run_script, save_tiny_bert, write_jsonl
 from transformers import pipeline
 
 from hf_domain.examples.run_ner import main
+from hf_domain.training.fine_tuning import FineTuner
 from hf_domain.training.run_files import VALIDATED, read_tags
 
 DISEASES, KINDS = ["ataxia", "leukaemia", "cardiomyopathy"], ["acuta", "minor"]
@@ -93,6 +94,27 @@ def test_entities_beyond_the_maximum_length_count_as_missed(tmp_path, run, caplo
     said = [line for line in caplog.messages if "maximum length" in line]
     assert said[1].startswith("12 words of validation, of 4 entities, lie beyond the maximum length. They count as")
     assert said[2].startswith("24 words of test, of 8 entities, lie beyond") and "are not learned" in said[0]
+
+
+def test_later_tokens_are_labeled_in_training_only(tmp_path, monkeypatch, run):
+    """Their tags continue an entity. Scores and predictions have a tag for each word."""
+    rows = [{**row, "tokens": [f"{word}minor" for word in row["tokens"]]} for row in make_rows(96)]
+    trained = {}
+
+    class Recorder(FineTuner):
+        def __init__(self, *args, train_dataset, **options):
+            trained["labels"] = train_dataset["labels"][:]
+            super().__init__(*args, train_dataset=train_dataset, **options)
+
+    monkeypatch.setattr("hf_domain.examples.run_ner.FineTuner", Recorder)
+    results = run({"train": rows, "validation": rows[:8], "test": rows[:5]}, do_predict=True, label_all_tokens=True)
+    assert results["eval_f1"] == results["predict_f1"] == 1
+    output = tmp_path / "output"
+    assert read_tags(output) == [row["tags"] for row in rows[:5]]
+    assert read_tags(output, VALIDATED) == [row["tags"] for row in rows[:8]]
+    for labels, row in zip(trained["labels"], rows, strict=True):
+        assert labels.count(-100) == 2 and len(labels) > len(row["tokens"]) + 2  # all but [CLS] and [SEP]
+        assert labels.count(0) == 1  # B-Disease
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import random
 import pytest
 from script_runs import run_script, save_tiny_bert, write_jsonl
 
+import hf_domain
 from hf_domain.examples.run_qa import main
 
 NAMES, PLACES, FILLERS = ["ann", "bob", "eve"], ["rome", "oslo", "bonn"], ["then", "and", "so", "but"]
@@ -95,6 +96,18 @@ def test_questions_may_have_no_answer(tmp_path, run):
     assert results["eval_no_answer_f1"] == results["eval_has_answer_f1"] == results["predict_f1"] == 100
     odds, answers = (read(tmp_path / "output" / f"predict_{name}.json") for name in ("null_odds", "predictions"))
     assert {question: "" if odds[question] > 0 else answers[question] for question in odds} == answers
+
+
+def test_predict_abstains_where_the_run_does(tmp_path, run):
+    test = make_rows(31, 0.5)
+    flags = {"version_2_with_negative": True, "null_score_diff_threshold": 0.5, "num_train_epochs": 8}
+    run({"train": make_rows(160, 0.5), "test": test}, do_eval=False, do_predict=True, **flags)
+    unlabeled = [{name: row[name] for name in ("id", "question", "context")} for row in test]
+    found = hf_domain.predict(tmp_path / "output", unlabeled, max_seq_length=32)
+    answers = read(tmp_path / "output" / "predict_predictions.json")
+    assert dict(zip(found["id"], found["prediction"], strict=True)) == answers
+    assert {"", *PLACES} == {*answers.values()}
+    assert read(tmp_path / "output" / "config.json")["null_score_diff_threshold"] == 0.5
 
 
 def test_a_trained_model_is_evaluated_without_training_data(tmp_path, run, model):
