@@ -10,6 +10,7 @@ from method_models import METHODS, NUM_NEW, VOCABULARY, make_exbert, make_extend
 from proofs import check_activation_checkpointing, get_changed, train
 from safetensors import safe_open
 from tiny_models import VOCAB_SIZE, make_batch, make_config, make_masked_lm
+from torch import nn
 from torch.nn import functional as F
 from transformers import BertConfig, Trainer, TrainingArguments
 
@@ -304,7 +305,8 @@ def test_fine_tuning_of_everything_and_of_the_top(family, tmp_path):
     assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
     model.train_top_layers(1)
     layer = model.get_base_layers()[1]
-    chosen = {id(parameter) for part in (layer, model.classifier) for parameter in part.parameters()}
+    last_norm = getattr(find_encoder(model), "final_norm", nn.Module())  # ModernBERT's
+    chosen = {id(parameter) for part in (layer, last_norm, model.classifier) for parameter in part.parameters()}
     assert {id(parameter) for parameter in model.parameters() if parameter.requires_grad} == chosen
     assert id(layer.side.gate.weight) in chosen
 
