@@ -19,6 +19,7 @@ from hf_domain.comparison.steps import Step, find_root, list_steps
 from hf_domain.data.file_loading import find_files
 from hf_domain.environment import find_version
 from hf_domain.files import fingerprint_files
+from hf_domain.training.run_folders import CHECKPOINT_FILES
 
 # Results of other versions of what computes them are not comparable.
 COMPARED_VERSIONS = ("hf-domain", "transformers", "torch")
@@ -185,8 +186,8 @@ def digest_inputs(plan: Plan, step: Step, made: set[str]) -> dict[str, str]:
 
 
 def _list_checkpoint(folder: Path) -> list[Path]:
-    """List what a step reads of an encoder (configuration, weights, tokenizer), and what tells a datastore."""
-    patterns = ("config.json", "*.safetensors", "tokenizer*.json", "vocab*", "merges.txt", "*.model", "datastore.json")
+    """List what a step reads of an encoder, and the manifest of a datastore."""
+    patterns = (*CHECKPOINT_FILES, "datastore.json")
     return [file for pattern in patterns for file in sorted(folder.glob(pattern)) if file.is_file()]
 
 

@@ -367,7 +367,7 @@ def fit_to_minutes(step: Step, plan: Plan, results: Mapping[str, Result]) -> Ste
     if plan.budget.minutes is None or step.kind != "pretraining":
         return step
     per_second = results[f"{step.name}-probe"].metrics["train_warm_steps_per_second"]
-    return replace(step, flags={**step.flags, "max_steps": max(1, round(60 * plan.budget.minutes * per_second))})
+    return step.change(max_steps=max(1, round(60 * plan.budget.minutes * per_second)))
 
 
 def set_chosen_rate(step: Step, plan: Plan, results: Mapping[str, Result]) -> Step:
@@ -384,4 +384,4 @@ def set_chosen_rate(step: Step, plan: Plan, results: Mapping[str, Result]) -> St
     if not done:
         raise RuntimeError(f"training failed at every learning rate, the first time with: {tried[0].error}")
     best = max(done, key=lambda result: get_validation_score(result, metric) or -math.inf)
-    return replace(step, flags={**step.flags, "learning_rate": best.step.flags["learning_rate"]})
+    return step.change(learning_rate=best.step.flags["learning_rate"])

@@ -46,6 +46,8 @@ MADE = (
     "exported/*",  # of an earlier model
     "exported/onnx/*",
 )
+# What a step reads of an encoder: configuration, weights, tokenizer.
+CHECKPOINT_FILES = ("config.json", "*.safetensors", "tokenizer*.json", "vocab*", "merges.txt", "*.model")
 # What a model cannot be loaded without; the second is that of sharded weights.
 LOADED = ("config.json", "*.safetensors.index.json", "*.safetensors", "adapter*/*.safetensors", "adapter*.json",
           "adapter*/*.json")  # fmt: skip
@@ -263,7 +265,7 @@ def digest_path(path: Path) -> str:
         if (path / "datastore.json").is_file():  # it contains the checksums of the other files
             patterns = ("datastore.json",)
         elif (path / "config.json").is_file() or (path / "tokenizer_config.json").is_file():
-            patterns = ("config.json", "*.safetensors", "tokenizer*.json", "vocab*", "merges.txt", "*.model")
+            patterns = CHECKPOINT_FILES
         files = sorted({file for pattern in patterns for file in path.glob(pattern) if file.is_file()})
     digest = hashlib.sha256()
     for file in files:
