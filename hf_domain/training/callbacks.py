@@ -111,6 +111,8 @@ class Annealing(TrainerCallback):
 class MaskRenewal(TrainerCallback):
     """Tells a collator of data/masking.py or data/causal.py the epoch, so that each epoch has other masks.
 
+    A stream counts as one epoch: when it starts again, a batch of the same examples has the same masks.
+
     Args:
         collator: Has `epoch`.
     """
