@@ -211,9 +211,7 @@ def describe_lost_model(error: Exception) -> str | None:
         )
     if names and "argument `trust_remote_code=True`" in str(error):
         name = sys.argv[0].rpartition(" ")[2]
-        may_run = (
-            name in COMMANDS and "--trust_remote_code" in make_parser(find_module(name), "")._option_string_actions
-        )
+        may_run = name in COMMANDS and "trust_remote_code" in list_flags(make_parser(find_module(name), ""))
         advice = "Add --trust_remote_code if you trust it." if may_run else "Use a model that needs none."
         return f"code of a model runs only if you ask for it, but {names[0]} has code of its own. {advice}"
     return None

@@ -25,9 +25,9 @@ from transformers.utils.generic import can_return_tuple
 
 from .backbone import BackbonePreTrainedModel, HeadLinear, get_module_name, get_native_config, load_matching_weights
 
-# Rows projected to the vocabulary at once: one block of 2,048 rows takes a third longer on a CPU, which fetches new
-# memory for each of its gigabytes. Beyond KEPT_ROWS the logits are not kept but computed again in the backward pass,
-# which takes a quarter of the memory (benchmarks/varmae.py).
+# Rows projected to the vocabulary at once: on a CPU, one block of 2,048 rows took a fifth to a half longer, perhaps for
+# the new memory that it needs. Beyond KEPT_ROWS the logits are not kept but computed again in the backward pass, which
+# takes a quarter of the memory (benchmarks/varmae.py).
 CHUNK_ROWS = 512
 KEPT_ROWS = 2048
 

@@ -137,7 +137,7 @@ def check_task_files(kind: str, files: dict[str, str], folder: Path, names: str 
                 places.append(where)
                 found.append(_read_row(kind, row, texts, where))
             labels[split] = set(chain.from_iterable(found))
-            if kind == "multi_label":
+            if kind == "multi_label" and split == "train":  # every list of a small test set may be [0, 1]
                 check_multi_hot(found, places.__getitem__)
         except ValueError as error:
             problems.append(str(error) if name in str(error) else f"{name}: {error}")
