@@ -133,6 +133,9 @@ def convert_to_model(adapter: PeftModel) -> ExBertModel | ExBertForMaskedLM:
         own_decoder.bias[: len(bias.base_bias)] += bias.base_bias
         if bias.extension_bias is not None:
             own_decoder.extension.bias.copy_(bias.extension_bias)
+            # An adapter's decoder reads the extension's table, even when the base's decoder has a table of its own.
+            table: Any = model.get_input_embeddings()
+            own_decoder.extension.weight.copy_(table.extension.weight)
     return model
 
 

@@ -1,5 +1,6 @@
 """exBERT as an adapter: what peft promises of an adapter, on the seven families, and the way to a model and back."""
 
+import copy
 import json
 import os
 import re
@@ -144,6 +145,18 @@ def test_encoder_alone_converts_both_ways(tmp_path):
     back = convert_to_model(adapter)
     assert type(back) is ExBertModel
     assert torch.equal(predict(back, make_extended_batch()), predict(model, make_extended_batch()))
+
+
+def test_adapter_on_an_untied_base_converts_to_a_model():
+    stock = make_stock()
+    stock.config.tie_word_embeddings = False
+    stock.set_output_embeddings(copy.deepcopy(stock.get_output_embeddings()))
+    stock.get_output_embeddings().weight = torch.nn.Parameter(torch.randn_like(stock.get_output_embeddings().weight))
+    adapter = make_adapter(stock, gate_bias_init=0.5)
+    model = convert_to_model(adapter).eval()
+    torch.testing.assert_close(
+        predict(model, make_extended_batch()), predict(adapter, make_extended_batch()), rtol=1e-5, atol=1e-5
+    )
 
 
 def test_what_cannot_be_converted():
