@@ -4,11 +4,10 @@ r"""Adapt an encoder to a corpus, measure whether this pays, and prepare the res
     python examples/quickstart.py --model_name_or_path bert-base-uncased \
         --pretraining_learning_rate 1e-4 --corpus mine.jsonl --task my_task/ --output_dir mine
 
-The script writes a plan and compares three encoders: the original, one after DAPT, and one after VarMAE on the same
+The script writes a plan and compares four encoders: the original, and those after DAPT, TAPT and VarMAE on the same
 number of tokens. Each is fine-tuned on a task (a folder with train, validation and test .jsonl) with several seeds. The
 VarMAE model is written to a folder for the Hub, and loaded without this package. Repeat the command to resume a killed
-run; with other options it runs what they change and keeps the rest. Extend the plan and run it with
-`hf-domain compare quickstart/plan.yaml`. Raise --num_tokens for a real answer.
+run; other options run only what they change. Extend the plan and run it with `hf-domain compare quickstart/plan.yaml`.
 """
 
 import time
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import torch
 from dask.system import CPU_COUNT
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from hf_domain.comparison.answer import answer
 from hf_domain.comparison.dry_run import estimate_work
@@ -25,7 +24,7 @@ from hf_domain.comparison.engine import run_comparison
 from hf_domain.comparison.plan_loading import load_plan, write_plan
 from hf_domain.comparison.publication import make_publication
 from hf_domain.comparison.report import write_report
-from hf_domain.comparison.task_files import check_task_files, find_kind
+from hf_domain.comparison.task_files import check_task_files, fills_batch, find_kind
 from hf_domain.data.corpora import check_length, load_corpus
 from hf_domain.files import read_json, remove_unfinished
 from hf_domain.methods import BASELINE
@@ -43,13 +42,13 @@ class Arguments:
     corpus: str = field(default=str(DATA / "corpus.txt.gz"), metadata={"help": "Domain text. Default: the demo's."})
     task: str = field(default=str(DATA / "acl_arc"), metadata={"help": "Folder of a task. Default: the demo's."})
     output_dir: str = field(default="quickstart", metadata={"help": "Folder for all output."})
-    num_tokens: int = field(default=300_000, metadata={"help": "Tokens to pre-train on, for each method."})
+    num_tokens: int = field(default=300_000, metadata={"help": "Tokens to pre-train on; raise it for a real answer."})
     num_train_epochs: int = field(default=2, metadata={"help": "Epochs of fine-tuning."})
     learning_rate: str | None = field(
         default=None, metadata={"help": "Of fine-tuning. Default: by the encoder's width."}
     )
     pretraining_learning_rate: str | None = field(
-        default=None, metadata={"help": "Learning rate of DAPT and AdaLM. Default: 3e-4; use 1e-4 for BERT base."}
+        default=None, metadata={"help": "Learning rate of all but VarMAE. Default: 3e-4; use 1e-4 for BERT base."}
     )
     num_seeds: int = field(default=3, metadata={"help": "Number of fine-tuning runs of each encoder."})
     max_seq_length: int = field(default=128, metadata={"help": "Number of tokens in an example of pre-training."})
@@ -57,7 +56,7 @@ class Arguments:
     task_max_seq_length: int = field(default=64, metadata={"help": "Maximum number of tokens of a task's text."})
 
 
-def make_plan(args: Arguments, output_dir: Path) -> Path:
+def make_plan(args: Arguments, output_dir: Path, tokenizer: PreTrainedTokenizerBase) -> Path:
     """Write the plan of the comparison."""
     kind = find_kind("train.jsonl", Path(args.task))
     splits = {split: f"{split}.jsonl" for split in ("train", "validation", "test")}
@@ -66,7 +65,10 @@ def make_plan(args: Arguments, output_dir: Path) -> Path:
     windows = {"max_seq_length": args.max_seq_length, "doc_stride": args.max_seq_length // 4}  # overlapping
     options = windows if kind == "qa" else {"max_seq_length": args.task_max_seq_length}
     encoder, task, corpus = (Path(path).resolve() for path in (args.model_name_or_path, args.task, args.corpus))
-    methods: dict = dict.fromkeys(["fine_tune", "dapt", "varmae", *["adalm"] * args.expand_vocabulary])
+    methods: dict = dict.fromkeys(["fine_tune", "dapt", "tapt", "varmae", *["adalm"] * args.expand_vocabulary])
+    if not fills_batch(kind, task / "train.jsonl", tokenizer, args.max_seq_length):
+        print("TAPT is left out: the training texts of the task do not fill a batch.", flush=True)
+        del methods["tapt"]
     masked_lm = [name for name in methods if RECIPES[name].method == BASELINE]
     if rate := args.pretraining_learning_rate:
         methods |= {name: {"pretraining": {"learning_rate": rate}} for name in masked_lm}
@@ -96,13 +98,12 @@ def main() -> None:
         if not Path(path).is_file():
             found = "is a folder" if Path(path).is_dir() else "does not exist"
             raise FileNotFoundError(f"--{name} must be a file, but {path} {found}. Name a file.")
+    AutoConfig.from_pretrained(args.model_name_or_path, trust_remote_code=False)  # fails early for a wrong name
     tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path, trust_remote_code=False)
     check_length(tokenizer, args.max_seq_length)
-    # Fails for a wrong name before anything is trained.
-    AutoConfig.from_pretrained(args.model_name_or_path, trust_remote_code=False)
     started, output_dir, encoder = time.perf_counter(), Path(args.output_dir), Path(args.model_name_or_path)
     is_demo = Path(args.corpus).parent == DATA and encoder.parent == DATA
-    plan = load_plan(make_plan(args, output_dir))
+    plan = load_plan(make_plan(args, output_dir, tokenizer))
     print(f"Comparing {', '.join(plan.methods)} on {', '.join(plan.tasks)}; the plan: {plan.path}", flush=True)
     # Two small models on a core each finish sooner than one after the other on both.
     num_processes = torch.cuda.device_count() or min(2, CPU_COUNT)

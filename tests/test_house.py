@@ -178,7 +178,7 @@ PLACES = {
     "hf_domain.comparison.in_python": {"varmae"},
     "hf_domain.advice": {"dapt"},
     "hf_domain.advice.rules": {"dapt", "tapt", "varmae", "adalm", "exbert", "gmap", "rada"},
-    "hf_domain.examples.quickstart": {"dapt", "varmae", "adalm"},
+    "hf_domain.examples.quickstart": {"dapt", "tapt", "varmae", "adalm"},
     # A card of DAPT over an expanded vocabulary is AdaLM's.
     "hf_domain.training.run_cards": {"adalm"},
 }

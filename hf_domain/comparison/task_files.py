@@ -6,7 +6,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from datasets import Dataset
+from transformers import PreTrainedTokenizerBase
+
+from hf_domain.comparison.default_flags import PRETRAINING
 from hf_domain.comparison.plan import SENTENCES
+from hf_domain.data.corpora import tokenize_corpus
 from hf_domain.data.file_loading import check_held_out
 from hf_domain.data.json_lines import read_rows as read_json_lines
 from hf_domain.data.labels import check_multi_hot
@@ -252,17 +257,28 @@ def get_text(value: Any) -> str:
     return " ".join(value) if isinstance(value, list) else value or ""
 
 
-def write_task_text(kind: str, file: Path, path: Path, names: str | None = None) -> None:
-    """Write the training text of a task as a corpus, a text a line, for TAPT.
+def list_task_texts(kind: str, file: Path, names: str | None = None) -> list[str]:
+    """List the different training texts of a task on a line each, as TAPT reads them.
 
     Args:
         kind: A key of `TASK_COLUMNS`.
         file: The training file.
-        path: Where to.
         names: The option `text_column_names` of the task.
     """
     texts = find_texts(kind, file.name, file.parent, names)
     values = chain.from_iterable(map(row.get, texts) for _, row in read_rows(file.name, file.parent))
-    path.parent.mkdir(parents=True, exist_ok=True)
     lines = dict.fromkeys(" ".join(get_text(value).split()) for value in values)  # a context has several questions
-    write_text(path, "".join(f"{line}\n" for line in lines if line))
+    return [line for line in lines if line]
+
+
+def write_task_text(kind: str, file: Path, path: Path, names: str | None = None) -> None:
+    """Write the training texts of a task to `path`; other arguments as in `list_task_texts`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, "".join(f"{line}\n" for line in list_task_texts(kind, file, names)))
+
+
+def fills_batch(kind: str, file: Path, tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> bool:
+    """Return whether the training texts of a task, see `list_task_texts`, make a batch of the default size for TAPT."""
+    texts = Dataset.from_dict({"text": list_task_texts(kind, file)})
+    examples = tokenize_corpus(texts, tokenizer, max_seq_length=max_seq_length)["train"]
+    return len(examples) >= PRETRAINING["per_device_train_batch_size"]

@@ -30,7 +30,8 @@ def inputs(tmp_path):
     tokenizer.save_pretrained(tmp_path / "encoder")
     (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES * 100), encoding="utf-8")
     (tmp_path / "task").mkdir()
-    rows = [{"text": text, "label": str(number % 2)} for number, text in enumerate(SENTENCES * 4)]
+    texts = [f"{number} {' '.join(SENTENCES[:4] * 3)}" for number in range(20)]  # TAPT needs a batch of them
+    rows = [{"text": text, "label": str(number % 2)} for number, text in enumerate(texts)]
     for split in ("train", "validation", "test"):
         write_jsonl(tmp_path / "task" / f"{split}.jsonl", rows)
     return tmp_path
@@ -61,9 +62,9 @@ def test_from_corpus_to_hub_folder(monkeypatch, inputs, capfd):
     told = capfd.readouterr().out
     output = inputs / "output"
     report = json.loads((output / "plan" / "report.json").read_text())
-    assert list(report["scores"]) == ["fine_tune", "dapt", "varmae"]
+    assert list(report["scores"]) == ["fine_tune", "dapt", "tapt", "varmae"]
     assert report["failed"] == {}
-    assert report["costs"]["dapt"]["tokens"] == report["costs"]["varmae"]["tokens"] == 2048
+    assert {report["costs"][name]["tokens"] for name in ("dapt", "tapt", "varmae")} == {2048}
     for tasks in report["scores"].values():
         assert len(tasks["task"]) == 2
     files = {file.name for file in (output / "hub").iterdir()}
@@ -73,7 +74,7 @@ def test_from_corpus_to_hub_folder(monkeypatch, inputs, capfd):
     assert "VarMAEForMaskedLM from" in told
     assert "without hf_domain" in told
     card = (output / "hub" / "README.md").read_text()
-    for name in ("fine-tuning only", "DAPT", "VarMAE"):
+    for name in ("fine-tuning only", "DAPT", "TAPT", "VarMAE"):
         assert f"| {name} |" in told
         assert f"| {name} |" in card
     assert "| learning rate | 0.0003 |" in card
@@ -87,7 +88,7 @@ def test_from_corpus_to_hub_folder(monkeypatch, inputs, capfd):
     options |= {"license_note": "none", "limits": "all", "example": "the [MASK]"}
     run_publish(monkeypatch, method="dapt", **options)
     assert "BertForMaskedLM" in (inputs / "hub" / "config.json").read_text()
-    with pytest.raises(ValueError, match="no trained model exbert-domain; there are dapt-domain, varmae-domain"):
+    with pytest.raises(ValueError, match="no trained model exbert-domain; there are dapt-domain, tapt-task, varmae-"):
         run_publish(monkeypatch, method="exbert", **options)
 
 
@@ -147,7 +148,7 @@ def test_repeated_changed_and_published(monkeypatch, inputs, capfd):
     for path in (output / "plan" / "results").glob("*-task-seed*.json"):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"score": 0.0}))
     run_publish(monkeypatch, **options)
-    sentence = "No row learned: all 6 fine-tunings are no better than the majority baseline"
+    sentence = "No row learned: all 8 fine-tunings are no better than the majority baseline"
     before, _, after = (inputs / "hub" / "README.md").read_text().partition(sentence)
     assert "| DAPT | 0.0 ± 0.0 [did not learn]" in after and "| DAPT |" not in before
 
@@ -179,12 +180,13 @@ def test_with_an_expanded_vocabulary_and_other_rates(monkeypatch, inputs):
         ("adalm-task-seed0", 3e-5),
         ("adalm-domain", 1e-4),
         ("dapt-domain", 1e-4),
+        ("tapt-task", 1e-4),
         ("varmae-domain", 3e-4),
     ):
         (path,) = (inputs / "output" / "plan" / "results").glob(f"{name}-????????.json")
         result = json.loads(path.read_text())
         assert float(result["step"]["flags"]["learning_rate"]) == rate, name
-    assert list(report["scores"]) == ["fine_tune", "dapt", "varmae", "adalm"]
+    assert list(report["scores"]) == ["fine_tune", "dapt", "tapt", "varmae", "adalm"]
     (folder,) = (inputs / "output" / "plan" / "steps").glob("vocabulary-domain-????????")
     assert json.loads((folder / "vocabulary_report.json").read_text())["unreachable"] == []
     assert "license: apache-2.0" in (inputs / "output" / "hub" / "README.md").read_text()
@@ -266,7 +268,8 @@ def test_every_kind_of_task_ends_in_a_report(monkeypatch, inputs, capfd):
         report = json.loads((inputs / "output" / "plan" / "report.json").read_text())
         assert report["failed"] == {} and {*report["scores"]} == {"fine_tune", "dapt", "varmae"}, kind
         assert all(len(scores["task"]) == 1 for scores in report["scores"].values()), kind
-        assert "seconds in total" in capfd.readouterr().out
+        told = capfd.readouterr().out
+        assert "seconds in total" in told and "TAPT is left out: the training texts of the task do not fill" in told
         weights = (inputs / "output" / "plan" / "steps").glob("*-domain-????????/model.safetensors")
         times = {file: file.stat().st_mtime_ns for file in weights}
         assert len(times) == 2 and trained in ({}, times), kind
