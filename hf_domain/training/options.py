@@ -8,8 +8,11 @@ from typing import Any, Literal, TypedDict
 
 from transformers import TrainingArguments
 
-# The functions set these themselves.
-SET = ("output_dir", "do_train", "do_eval", "do_predict", "learning_rate", "seed", "local_rank")
+# The functions set these themselves; the last two exclude training.
+SET = (
+    *("output_dir", "do_train", "do_eval", "do_predict", "learning_rate", "seed", "local_rank"),
+    *("bf16_full_eval", "fp16_full_eval"),
+)
 # Names of `TrainingArguments`, or of other packages, for what an argument of the functions says.
 MEANT = {"per_device_train_batch_size": "batch_size", "budget": "num_tokens", "max_length": "max_seq_length"}
 Strategy = Literal["no", "steps", "epoch"]
@@ -34,8 +37,6 @@ class TrainingOptions(TypedDict, total=False):
     label_smoothing_factor: float
     bf16: bool
     fp16: bool
-    bf16_full_eval: bool
-    fp16_full_eval: bool
     tf32: bool
     activation_checkpointing: bool
     activation_checkpointing_kwargs: dict[str, Any] | str
