@@ -284,7 +284,8 @@ def keep_tasks(report: Report, tasks: list[str]) -> Report:
 
 def make_results(report: Report) -> str:
     """Write the table of scores for a card, below the sentence on the runs that did not learn, if there are any."""
-    table, unlearned = format_markdown_table(make_tables(report)["Scores"]), list_unlearned(report)
+    scores, unlearned = make_tables(report)["Scores"], list_unlearned(report)
+    table = format_markdown_table(scores[(scores != "").any(axis=1)])  # rows of other tasks alone would be empty
     return f"**{unlearned}**\n\n{table}" if unlearned else table
 
 

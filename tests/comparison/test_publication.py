@@ -2,7 +2,10 @@
 
 import json
 
-from hf_domain.comparison.publication import draw_training
+import pandas as pd
+
+from hf_domain.comparison import publication
+from hf_domain.comparison.publication import draw_training, make_results
 
 
 def test_training_curve(tmp_path):
@@ -14,3 +17,12 @@ def test_training_curve(tmp_path):
     state.write_text(json.dumps({"log_history": history[2:]}))
     assert not draw_training(state, tmp_path / "none.png")
     assert not (tmp_path / "none.png").exists()
+
+
+def test_a_card_has_no_row_without_scores(monkeypatch):
+    rows = {"DAPT": "59.2", "AdaLM": "", "majority baseline": "0.0", "vote of the nearest texts": ""}
+    scores = pd.DataFrame({"ner (f1)": rows})
+    monkeypatch.setattr(publication, "make_tables", lambda report: {"Scores": scores})
+    monkeypatch.setattr(publication, "list_unlearned", lambda report: "")
+    lines = make_results(None).splitlines()
+    assert [line.split("|")[1].strip() for line in lines[2:]] == ["DAPT", "majority baseline"]
