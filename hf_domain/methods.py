@@ -256,9 +256,16 @@ METHODS: dict[str, Method] = {
         model_type="varmae",
         build=build_varmae,
         # The mean starts as the encoder's state and the noise is low, so a frozen encoder's predictions stay the same.
+        # Heads of tasks read it before the normalization: states of another scale need other rates than the encoder's.
         # The KL weight is the smallest of the paper's candidates for lambda: with 10, the noise is back at full size
         # after 200 steps.
-        start={"residual": True, "log_variance_init": -4.0, "kl_weight": 1.0, "unmasked_kl_weight": 1.0},
+        start={
+            "residual": True,
+            "normalized_states": False,
+            "log_variance_init": -4.0,
+            "kl_weight": 1.0,
+            "unmasked_kl_weight": 1.0,
+        },
         prepare=prepare_varmae,
     ),
     "exbert": Method(

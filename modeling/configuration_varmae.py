@@ -23,6 +23,9 @@ class VarMAEConfig(BackboneConfig):
         norm_scale: Fixed scale gamma of that normalization. The KL of a dimension is then at least gamma^2 / 2 (Zhu et
             al., Eq. 8). 0.5 is the example of Zhu et al.; VarMAE gives no value.
         norm_momentum: Momentum of its running statistics (torch's default).
+        normalized_states: Whether `VarMAEModel` and the heads of tasks read the normalized means, as the LM head does.
+            False (ours) gives them the means before the normalization, at the scale of the encoder's states; a new
+            module with `residual` then leaves these unchanged.
         log_variance_init: Initial log sigma^2, up to what small weights add. 0 is the usual initial bias of a linear
             layer; sigma then starts near 1, twice `norm_scale`. -4 (ours) starts with noise so small that the encoder's
             states stay readable.
@@ -61,6 +64,7 @@ class VarMAEConfig(BackboneConfig):
     batch_norm: bool = True
     norm_scale: float = 0.5
     norm_momentum: float = 0.1
+    normalized_states: bool = True
     log_variance_init: float = 0.0
     log_variance_range: float = 10.0
     kl_weight: float = 10.0

@@ -85,19 +85,25 @@ class MeanNetwork(nn.Module):
             self.register_buffer("running_var", torch.ones(config.hidden_size))
             self.register_buffer("num_batches_tracked", torch.tensor(0))
 
-    def forward(self, context: torch.Tensor, use_batch_statistics: bool = False) -> torch.Tensor:
+    def forward(
+        self, context: torch.Tensor, use_batch_statistics: bool = False, normalize: bool = True
+    ) -> torch.Tensor:
         """Return the means.
 
         Args:
             context: `[..., hidden_size]`; with batch statistics `[tokens, hidden_size]`, real tokens only.
             use_batch_statistics: Normalize by this batch and update the running statistics, if the network is trained
                 and the batch has at least two tokens. Otherwise the running statistics are used.
+            normalize: False returns the means before the normalization.
         """
         mean = self.perceptron(context)
         if self.residual:
             mean = context + mean
         if not self.batch_norm:
             return mean
+        if not normalize:
+            # The unused shift gets a gradient of zero: a parameter without one stops training on several processes.
+            return mean + 0 * self.shift
         normalized = None
         if use_batch_statistics and self.shift.requires_grad:
             normalized = self.normalize_together(mean) if count_processes() > 1 else self.normalize_alone(mean)

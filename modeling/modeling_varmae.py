@@ -140,8 +140,9 @@ class VarMAEModel(VarMAEPreTrainedModel):
             encoder's.
         """
         outputs = self.encode(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
+        config: Any = self.config
         return BaseModelOutput(
-            last_hidden_state=self.mean_network(outputs.last_hidden_state),
+            last_hidden_state=self.mean_network(outputs.last_hidden_state, normalize=config.normalized_states),
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )

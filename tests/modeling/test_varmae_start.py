@@ -73,21 +73,38 @@ def test_task_heads_begin_at_the_states_of_the_encoder(family, head, tmp_path):
     batches = make_known_batches(encoder)
     make_calibrated(encoder, batches).save_pretrained(tmp_path)
     model = head.from_pretrained(tmp_path, num_labels=3).eval()
+    paper = head.from_pretrained(tmp_path, num_labels=3, normalized_states=True).eval()
     batch = make_batch(masked=False)
     with torch.no_grad():
         states = encoder.base_model(**batch).last_hidden_state
-        means = model.base_model(**batch).last_hidden_state
+        assert torch.equal(model.base_model(**batch).last_hidden_state, states)
+        means = paper.base_model(**batch).last_hidden_state
         every = [
             encoder.base_model(b["input_ids"], b["attention_mask"]).last_hidden_state[b["attention_mask"].bool()]
             for b in batches
         ]
-    # Scaled and shifted dimension by dimension, to the deviation that the KL asks for.
-    network = model.base_model.mean_network
+    # The paper's: scaled and shifted dimension by dimension, to the deviation that the KL asks for.
+    network = paper.base_model.mean_network
     restored = (means - network.shift) / network.scale * (network.running_var + 1e-5).sqrt() + network.running_mean
     torch.testing.assert_close(restored, states, rtol=1e-3, atol=1e-3)
     center, deviation = torch.cat(every).mean(0), torch.cat(every).std(0)
     torch.testing.assert_close(network.running_mean, center, rtol=0, atol=0.15 * deviation.max().item())
     torch.testing.assert_close(network.running_var.sqrt(), deviation, rtol=0.2, atol=0.02)
+
+
+def test_every_trained_weight_has_a_gradient(family, tmp_path):
+    """One without a gradient stops training on several processes."""
+    encoder = make_masked_lm(family)
+    pretrained = make_calibrated(encoder, make_known_batches(encoder))
+    pretrained.save_pretrained(tmp_path)
+    batch = make_batch()
+    classifier = VarMAEForSequenceClassification.from_pretrained(tmp_path, num_labels=3)
+    texts = {key: batch[key] for key in ("input_ids", "attention_mask")} | {"labels": batch["labels"][:, 0] % 3}
+    for model, inputs in ((pretrained, batch), (classifier, texts)):
+        model.train()
+        model(**inputs).loss.backward()
+        assert not [name for name, weight in model.named_parameters() if weight.requires_grad and weight.grad is None]
+    assert pretrained.model.mean_network.shift.grad.any()
 
 
 def test_saved_and_loaded(family, tmp_path):
