@@ -48,7 +48,7 @@ class Arguments:
         default=None, metadata={"help": "Of fine-tuning. Default: by the encoder's width."}
     )
     pretraining_learning_rate: str | None = field(
-        default=None, metadata={"help": "Learning rate of all but VarMAE. Default: 3e-4; use 1e-4 for BERT base."}
+        default=None, metadata={"help": "Of DAPT, TAPT and AdaLM. Default: 3e-4; use 1e-4 for BERT base."}
     )
     num_seeds: int = field(default=3, metadata={"help": "Number of fine-tuning runs of each encoder."})
     max_seq_length: int = field(default=128, metadata={"help": "Number of tokens in an example of pre-training."})

@@ -25,16 +25,15 @@ def main() -> None:
     shutil.copy(args.comparison / "plan.json", args.output_dir)
     report = (args.comparison / "report.md").read_text(encoding="utf-8").split("\n")
     write_text(args.output_dir / "report.md", "\n".join(line for line in report if not line.startswith("![")))
-    steps = read_json(args.comparison / "plan.json")["steps"]
+    lines = []
+    for address in sorted(read_json(args.comparison / "plan.json")["steps"].values()):
+        file = args.comparison / "results" / f"{address}.json"
+        if file.is_file():
+            result = {"name": file.name} | read_json(file)
+            result.pop("validation", None)
+            lines.append(f"{json.dumps(result)}\n")
     packed = args.output_dir / "results.jsonl.gz"
-    # Without a time and a name in its header, the same results make the same file.
-    with packed.open("wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as lines:
-        for address in sorted(steps.values()):
-            result_file = args.comparison / "results" / f"{address}.json"
-            if result_file.is_file():
-                result = {"name": result_file.name} | read_json(result_file)
-                result.pop("validation", None)
-                lines.write(f"{json.dumps(result)}\n".encode())
+    packed.write_bytes(gzip.compress("".join(lines).encode(), mtime=0))  # without a time the same results make one file
     print(f"{packed}: {packed.stat().st_size} bytes")
 
 

@@ -45,13 +45,14 @@ def main() -> None:
     parser.add_argument("--example", default="We train a language [MASK].", help="Text for the card.")
     args = parser.parse_args()
     output_dir, name = args.plan.with_suffix("").resolve(), f"{args.method}-{args.corpus}"
-    restore_results(args.results, output_dir)
     plan = load_plan(args.plan.resolve(), output_dir)
-    jobs, results = prepare_jobs(plan, output_dir)
+    jobs, _ = prepare_jobs(plan, output_dir)
     by_name = {job.name: job for job in jobs if job.step.kind == "pretraining"}
     if name not in by_name:
         raise ValueError(f"--method and --corpus must name an encoder of the plan, {', '.join(by_name)}, not {name}")
+    restore_results(args.results, output_dir)
     gather_results(plan, output_dir)
+    results = find_results(output_dir, {job.name: job.address for job in jobs})
     if not has_output(by_name[name].step, output_dir / "steps" / by_name[name].address):
         with lock_folder(output_dir), open_cluster(1, None) as (client, run):
             run_jobs(client, list_missing(jobs, {name}, output_dir), results, plan, output_dir, run)

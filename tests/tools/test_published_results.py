@@ -53,6 +53,7 @@ def test_an_encoder_is_trained_again_from_packed_results(monkeypatch, tmp_path, 
     options = ["--results", tmp_path / "packed", "--method", "dapt", "--output_dir", tmp_path / "hub"]
     with pytest.raises(ValueError, match="must name an encoder of the plan, dapt-pets, not dapt-task"):
         run(monkeypatch, rebuild_model.main, plan, *options, "--corpus", "task")
+    assert not (tmp_path / "second" / "plan" / "results").exists()
     capsys.readouterr()
     run(monkeypatch, rebuild_model.main, plan, *options, "--corpus", "pets", "--example", "the [MASK]")
     assert [file.name.split("-")[0] for file in (tmp_path / "second/plan/steps").iterdir()] == ["dapt"]
