@@ -23,15 +23,27 @@ NOTE = "The encoder's and the corpora's own licenses apply; name them before you
 LIMITS = "Made to compare methods on a small budget. It was tested on the tasks below alone."
 
 
-def restore_results(results: Path, output_dir: Path) -> None:
-    """Make the folder of a comparison, with each line of a file of published results; a result that is there stays."""
+def restore_results(results: Path, addresses: set[str], output_dir: Path) -> None:
+    """Make the folder of a comparison, with each line of a file of published results; a result that is there stays.
+
+    Args:
+        addresses: Those of the plan's steps. They contain digests of the encoder and the data.
+
+    Raises:
+        ValueError: No result is of these steps.
+    """
+    with gzip.open(results / "results.jsonl.gz", "rt", encoding="utf-8") as lines:
+        published = {result.pop("name"): result for result in map(json.loads, lines)}
+    if not published.keys() & {f"{address}.json" for address in addresses}:
+        raise ValueError(
+            f"the encoder and the data beside the plan must be those of {results}, but none of its {len(published)} "
+            "results was computed from them. Compare their files with those of the published plan, to the byte."
+        )
     for name in ("locks", "results"):
         (output_dir / name).mkdir(parents=True, exist_ok=True)
-    with gzip.open(results / "results.jsonl.gz", "rt", encoding="utf-8") as lines:
-        for result in map(json.loads, lines):
-            file = output_dir / "results" / result.pop("name")
-            if not file.is_file():
-                write_json(file, result)
+    for name, result in published.items():
+        if not (file := output_dir / "results" / name).is_file():
+            write_json(file, result)
 
 
 def main() -> None:
@@ -50,7 +62,7 @@ def main() -> None:
     by_name = {job.name: job for job in jobs if job.step.kind == "pretraining"}
     if name not in by_name:
         raise ValueError(f"--method and --corpus must name an encoder of the plan, {', '.join(by_name)}, not {name}")
-    restore_results(args.results, output_dir)
+    restore_results(args.results, {job.address for job in jobs}, output_dir)
     gather_results(plan, output_dir)
     results = find_results(output_dir, {job.name: job.address for job in jobs})
     if not has_output(by_name[name].step, output_dir / "steps" / by_name[name].address):

@@ -54,6 +54,13 @@ def test_an_encoder_is_trained_again_from_packed_results(monkeypatch, tmp_path, 
     with pytest.raises(ValueError, match="must name an encoder of the plan, dapt-pets, not dapt-task"):
         run(monkeypatch, rebuild_model.main, plan, *options, "--corpus", "task")
     assert not (tmp_path / "second" / "plan" / "results").exists()
+    encoder = tmp_path / "second" / "encoder" / "model.safetensors"
+    weights = encoder.read_bytes()
+    encoder.write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
+    with pytest.raises(ValueError, match=r"none of its \d+ results was computed from them"):
+        run(monkeypatch, rebuild_model.main, plan, *options, "--corpus", "pets")
+    assert not (tmp_path / "second" / "plan" / "results").exists()
+    encoder.write_bytes(weights)
     capsys.readouterr()
     run(monkeypatch, rebuild_model.main, plan, *options, "--corpus", "pets", "--example", "the [MASK]")
     assert [file.name.split("-")[0] for file in (tmp_path / "second/plan/steps").iterdir()] == ["dapt"]
