@@ -21,7 +21,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
-demo: install  ## the main job on the data in the repository: at most 9 minutes on 2 cores
+demo: install  ## the main job on the data in the repository: 10 minutes on 2 cores
 	$(BIN)/python examples/quickstart.py
 
 test: install  ## hermetic and offline; the goal is 9 minutes on 2 cores
