@@ -265,6 +265,11 @@ def load_masked_lm(
         if (own := load_own_tokenizer(args)) is not None:
             check_not_expanded(own, delta)
         apply_delta(model, delta)
+    if method.extends_vocabulary and delta is None and not extends:
+        logger.warning(
+            f"{method.title} adds no words without --expanded_vocabulary, which `hf-domain expand_vocab` writes; it "
+            "trains its modules alone."
+        )
     if method.model_type != config.model_type:
         model = method.build(model, tokenizer, delta, args, overrides)  # type: ignore[misc]
     check_tokenizer_fits(tokenizer, model)

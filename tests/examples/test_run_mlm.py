@@ -305,6 +305,15 @@ def test_options_that_an_adapter_refuses(run, tmp_path):
     refuse(run, tmp_path, "which stays unchanged", method="exbert_adapter", model_name_or_path=tmp_path / "exbert")
 
 
+def test_exbert_without_new_words_says_so(run, expanded, tmp_path, caplog):
+    said = "exBERT adds no words without --expanded_vocabulary"
+    run("words", method="exbert", expanded_vocabulary=expanded, max_steps=1)
+    run("further", method="exbert", model_name_or_path=tmp_path / "words", tokenizer_name=None, max_steps=1)
+    assert said not in caplog.text
+    run("alone", method="exbert", max_steps=1)
+    assert said in caplog.text
+
+
 def test_two_stages_of_exbert(run, expanded, encoder, tmp_path):
     base = load_file(encoder / "model.safetensors")["bert.encoder.layer.0.intermediate.dense.weight"]
     run("first", method="exbert", expanded_vocabulary=expanded)
