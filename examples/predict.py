@@ -15,6 +15,7 @@ import json
 from pathlib import Path
 
 import datasets
+import pandas
 import transformers
 
 from hf_domain.files import explain_full_disk, write_text
@@ -83,6 +84,9 @@ def format_csv(rows: datasets.Dataset) -> str:
     rows = rows.flatten()
     table = rows.to_pandas()
     for name, feature in rows.features.items():
+        if isinstance(feature, datasets.Value) and "int" in feature.dtype and table[name].isna().any():
+            # Otherwise 7 becomes 7.0, and long ids lose digits.
+            table[name] = pandas.array(rows[name], dtype=feature.dtype.replace("int", "Int").replace("u", "U"))
         if not isinstance(feature, datasets.Value):
             values = rows[name]
             table[name] = [

@@ -23,7 +23,7 @@ from transformers import (
 )
 
 import hf_domain
-from hf_domain.examples.predict import main
+from hf_domain.examples.predict import format_csv, main
 from hf_domain.modeling.configuration_rada import RadaConfig
 from hf_domain.prediction import predict, split_words
 
@@ -246,6 +246,12 @@ def test_lists_in_csv_are_json(save, tmp_path, monkeypatch):
     model.config.label_thresholds = [0.05] * 3
     model.save_pretrained(folder)
     check_csv(tmp_path, folder, [{"text": text} for text in SENTENCES], monkeypatch, ["prediction"])
+
+
+def test_whole_numbers_stay_whole_in_csv():
+    """pandas makes a column with an empty cell one of fractions: 7.0, and long ids lose digits."""
+    rows = Dataset.from_list([{"id": 9007199254740993, "count": 7}, {"id": None, "count": 8}])
+    assert format_csv(rows).splitlines() == ["id,count", "9007199254740993,7", ",8"]
 
 
 def check_csv(tmp_path, folder, rows, monkeypatch, lists):

@@ -21,6 +21,7 @@ from hf_domain.comparison.statistics import find_visible_difference
 from hf_domain.comparison.task_files import find_texts, get_label, get_text
 from hf_domain.data.corpora import load_corpus, tokenize_corpus
 from hf_domain.data.masking import DataCollatorForTokenMask
+from hf_domain.data.metrics import find_entities
 from hf_domain.datastore.languages import ANALYZER_OF_LANGUAGE, CJK, recognize_language
 from hf_domain.gmap.forgetting import measure_masked_lm_loss
 
@@ -299,10 +300,8 @@ def measure_task(
 
 def measure_balance(kind: str, rows: Sequence[dict[str, Any]]) -> tuple[float | None, float | None]:
     """Return `largest_label` and `unlabeled` of `TaskFacts`."""
-    from seqeval.metrics.sequence_labeling import get_entities
-
     if kind == "ner":
-        labels = [[entity for entity, *_ in get_entities(row["tags"])] for row in rows]
+        labels = [[entity for entity, *_ in find_entities(row["tags"])] for row in rows]
     elif kind == "multi_label":
         labels = [[*{*map(str, get_label(kind, row) or ())}] for row in rows]
     elif kind == "classification":

@@ -15,7 +15,7 @@ import numpy as np
 
 from hf_domain.comparison.plan import METRICS, Plan, Task
 from hf_domain.comparison.task_files import VALUES, get_label, read_rows
-from hf_domain.data.metrics import compute_squad_metrics, strip_prefix
+from hf_domain.data.metrics import compute_squad_metrics, find_entities, strip_prefix
 from hf_domain.training.run_files import LABELS, TAGS, VALIDATED, read_answers, read_labels, read_tags
 
 # Names of the scores without any training, in a report.
@@ -336,9 +336,7 @@ def score_tags(predictions: list[list[str]], references: list[list[str]], metric
 
 
 def _count_entities(predictions: list[list[str]], references: list[list[str]]) -> ExampleCounts:
-    from seqeval.metrics.sequence_labeling import get_entities
-
-    pairs = [(set(get_entities(p)), set(get_entities(g))) for p, g in zip(predictions, references, strict=True)]
+    pairs = [(set(find_entities(p)), set(find_entities(g))) for p, g in zip(predictions, references, strict=True)]
     counts = np.array([(len(p & g), len(p), len(g)) for p, g in pairs], dtype=float)
     return ExampleCounts(counts[:, :1], counts[:, 1:2], counts[:, 2:], "micro")
 

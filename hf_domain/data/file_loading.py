@@ -25,7 +25,7 @@ from datasets.exceptions import DatasetGenerationError
 from fsspec.core import has_magic
 from tqdm.auto import tqdm
 
-from hf_domain.data.objects import Rows, find_paths, make_dataset
+from hf_domain.data.objects import Rows, find_paths, join_rows, make_dataset
 from hf_domain.files import is_url, open_url
 
 # Extension -> builder of datasets. All except parquet, which is compressed inside, may also end in .gz.
@@ -94,7 +94,7 @@ def load_rows(
 def load_table(data: Rows, name: str = "data") -> Dataset:
     """Load data as `load_rows` does, a stream to its end."""
     rows = load_rows(data, name)
-    return rows if isinstance(rows, Dataset) else Dataset.from_list(list(rows))
+    return rows if isinstance(rows, Dataset) else join_rows(rows)
 
 
 def load_files(

@@ -142,7 +142,7 @@ def compute_entity_metrics(
     """Score named entities; an entity counts if its type and both ends are correct (seqeval, as conlleval).
 
     Args:
-        predictions: Predicted tags of each sentence, e.g. B-Disease, I-Disease, O.
+        predictions: Predicted tags of each sentence, e.g. B-Disease, I-Disease, O, in the scheme IOB, IOBES or BILOU.
         per_type: Add `<type>_precision`, `<type>_recall` and `<type>_f1` for each type.
 
     Returns:
@@ -151,6 +151,9 @@ def compute_entity_metrics(
     """
     from seqeval.metrics import accuracy_score, classification_report, f1_score, precision_score, recall_score
 
+    predictions, references = (
+        [[rename_bilou(tag) for tag in tags] for tags in each] for each in (predictions, references)
+    )
     metrics = {
         "precision": precision_score(references, predictions, zero_division=0),
         "recall": recall_score(references, predictions, zero_division=0),
@@ -164,6 +167,18 @@ def compute_entity_metrics(
             for name in ("precision", "recall", "f1-score"):
                 metrics[f"{entity}_{name.removesuffix('-score')}"] = report[entity][name]
     return {name: float(value) for name, value in metrics.items()}
+
+
+def rename_bilou(tag: str) -> str:
+    """Return a tag of BILOU as IOBES names it, L as E and U as S: seqeval reads neither, and says so in a warning."""
+    return re.sub("^U-", "S-", re.sub("^L-", "E-", tag))
+
+
+def find_entities(tags: list[str]) -> list[tuple[str, int, int]]:
+    """Return type, first and last place of each entity of a sentence, in the scheme IOB, IOBES or BILOU."""
+    from seqeval.metrics.sequence_labeling import get_entities
+
+    return get_entities([rename_bilou(tag) for tag in tags])
 
 
 def strip_prefix(tag: str) -> str:

@@ -11,6 +11,7 @@ from transformers import BatchEncoding, EvalPrediction, PreTrainedTokenizerBase
 from transformers.trainer_utils import PredictionOutput
 
 from hf_domain.data.labels import Locate, name_example
+from hf_domain.data.metrics import find_entities
 from hf_domain.data.text_columns import warn_of_shared_rows
 
 logger = logging.getLogger(__name__)
@@ -147,15 +148,13 @@ def pop_cut_tags(
         splits: The same rows with their tags.
         names: The name of each value of the column.
     """
-    from seqeval.metrics.sequence_labeling import get_entities
-
     cut: dict[str, Tags] = {}
     for split, rows in examples.items():
         cut[split], entities = [], 0
         for count, values in zip(rows["num_words"], splits[split][tag_column], strict=True):
             tags = [names[value] for value in values]
             cut[split].append(tags[count:])
-            entities += count < len(tags) and sum(end >= count for _, _, end in get_entities(tags))
+            entities += count < len(tags) and sum(end >= count for _, _, end in find_entities(tags))
         if number := sum(map(len, cut[split])):
             fate = "They are not learned." if split == "train" else "They count as missed."
             logger.warning(

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, Union
 
 from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
+from datasets.exceptions import DatasetGenerationError
 from pyarrow import ArrowException
 
 if TYPE_CHECKING:
@@ -86,13 +87,34 @@ def make_dataset(data: Any, name: str = "data") -> Dataset | IterableDataset:
                 f"{name} must be a path, texts, rows, a DataFrame, a Dataset or a function that yields texts or rows, "
                 f"but has the type {type(data).__name__}"
             )
-        return _check_filled(Dataset.from_list(list(_read_rows(data, name))), name)
+        return _check_filled(join_rows(_read_rows(data, name)), name)
+    except DatasetGenerationError as error:
+        raise (error.__cause__ or error) from None  # of the function; datasets' own message does not repeat it
     except ArrowException as error:
         raise ValueError(f"each column of {name} must have values of one type, but: {error}") from error
 
 
+def join_rows(rows: Iterable[Mapping[str, Any]]) -> Dataset:
+    """Return rows as a dataset. Where a row lacks a column of another, it has None, as rows of a file have.
+
+    `Dataset.from_list` takes the columns of the first row and drops all others.
+    """
+    rows = list(rows)
+    columns = dict.fromkeys(column for row in rows for column in row)
+    return Dataset.from_list([{column: row.get(column) for column in columns} for row in rows])
+
+
 def _yield_rows(function: Callable[[], Iterable[Any]], name: str) -> Iterator[Mapping[str, Any]]:
-    yield from _read_rows(function(), name)
+    columns: list[str] = []
+    for number, row in enumerate(_read_rows(function(), name)):
+        columns = columns or [*row]
+        if late := sorted(row.keys() - {*columns}):
+            # `Dataset.from_generator` takes the columns of the first row and drops all others.
+            raise ValueError(
+                f"the first row of {name} must have every column, but only item {number} has {', '.join(late)}. Yield "
+                "None where a row has no value."
+            )
+        yield {column: row.get(column) for column in columns}
 
 
 def _read_rows(items: Iterable[Any], name: str) -> Iterator[Mapping[str, Any]]:

@@ -193,15 +193,18 @@ def find_answers(
         windows[feature["example_id"]].append((row, feature["offset_mapping"]))
     answers = []
     for example in examples:
-        candidates, null_scores = [], []
+        scores: dict[tuple[int, int], float] = {}  # overlapping windows have the same spans
+        null_scores = []
         for row, offsets in windows[example["id"]]:
             start, end = start_logits[row, : len(offsets)], end_logits[row, : len(offsets)]
             null_scores.append(float(start[0] + end[0]))
-            candidates += [
-                {"text": example["context"][offsets[first][0] : offsets[last][1]], "score": score}
-                for first, last, score in _find_spans(start, end, offsets, n_best_size, max_answer_length)
-            ]
-        candidates = sorted(candidates, key=lambda candidate: -candidate["score"])[:n_best_size]
+            for first, last, score in _find_spans(start, end, offsets, n_best_size, max_answer_length):
+                span = offsets[first][0], offsets[last][1]
+                scores[span] = max(score, scores.get(span, score))
+        candidates: list[dict[str, Any]] = [
+            {"text": example["context"][slice(*span)], "score": score}
+            for span, score in sorted(scores.items(), key=lambda item: -item[1])[:n_best_size]
+        ]
         answer: dict[str, Any] = {"id": example["id"], "text": candidates[0]["text"] if candidates else ""}
         if with_no_answer:
             null_score = min(null_scores)

@@ -53,6 +53,7 @@ def test_scores_of_tags_are_those_of_seqeval_and_of_tokens():
     )
     with pytest.raises(ValueError, match=r"but sentence 0 .* has 5 words and 6 tags"):
         score_tags([["O"] * 6], gold[:1], "entity_f1")
+    assert score_tags([["U-X", "O"]], [["U-X", "U-X"]], "entity_f1").compute() == pytest.approx(200 / 3)
 
 
 def test_scores_without_any_class_are_read_again():

@@ -74,6 +74,19 @@ def test_entities_by_hand_and_as_seqeval():
     assert metrics["token_f1"] == pytest.approx((4 / 5 + 2 / 3) / 2)
 
 
+def test_entities_of_bilou_are_those_of_iobes():
+    gold, tagged = ["B-X", "I-X", "L-X", "O", "U-Y", "U-Y"], ["B-X", "L-X", "U-X", "O", "U-Y", "O"]
+    metrics = compute_entity_metrics([tagged], [gold], per_type=True)
+    # Right: one Y, of 3 predicted and 3 gold entities.
+    assert metrics["precision"] == metrics["recall"] == pytest.approx(1 / 3)
+    assert (
+        metrics["X_f1"] == 0 and metrics["Y_f1"] == pytest.approx(2 / 3) and metrics["accuracy"] == pytest.approx(3 / 6)
+    )
+    rename = str.maketrans("LU", "ES")
+    other = [[tag.translate(rename) for tag in tags] for tags in (tagged, gold)]
+    assert compute_entity_metrics([other[0]], [other[1]], per_type=True) == metrics
+
+
 def test_sentences_without_entities():
     metrics = compute_entity_metrics([["O", "O"]], [["O", "O"]])
     assert metrics["f1"] == metrics["token_f1"] == 0 and metrics["accuracy"] == 1

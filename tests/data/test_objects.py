@@ -1,14 +1,15 @@
 """Data in every form that a person holds it in is the same data at every entry point."""
 
+import json
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from datasets import Dataset, DatasetDict
+from datasets import Dataset, DatasetDict, IterableDataset
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer
 
 from hf_domain.data.corpora import load_corpus, tokenize_corpus
-from hf_domain.data.file_loading import load_rows
+from hf_domain.data.file_loading import load_rows, load_table
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +71,21 @@ def test_splits_of_a_dataset_are_the_splits_of_the_corpus():
     assert only["train"]["text"][:] == ["test"]
     with pytest.raises(ValueError, match="but has validation, test"):
         load_corpus(DatasetDict({name: splits[name] for name in ("validation", "test")}))
+
+
+def test_rows_may_lack_columns_of_later_rows(tmp_path, monkeypatch):
+    """They have None there, as rows of a file; datasets alone would drop the column of all rows."""
+    rows = [{"text": "a", "label": 0}, {"text": "b", "text_pair": "c", "label": 1}]
+    expected = [{"text": "a", "label": 0, "text_pair": None}, {"text": "b", "label": 1, "text_pair": "c"}]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert list(load_rows(rows)) == list(load_rows(iter(rows))) == list(load_rows(tmp_path / "rows.jsonl")) == expected
+    stream = IterableDataset.from_generator(lambda: iter(rows))
+    assert list(load_table(stream)) == expected
+
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    with pytest.raises(ValueError, match="the first row of data must have every column, but only item 1 has text_pair"):
+        load_rows(lambda: iter(rows))
+    assert load_rows(lambda: iter(rows[::-1]))["text_pair"][:] == ["c", None]
 
 
 @pytest.mark.parametrize(

@@ -154,6 +154,17 @@ def test_answers_agree_with_trying_every_span():
     assert [candidate["score"] for candidate in answer["n_best"]] == pytest.approx([score for _, score in expected])
 
 
+def test_a_span_of_two_windows_is_one_answer():
+    """It counts once, with its best score; otherwise a certain answer would have a probability of one half."""
+    windows = [[None, (0, 2), (3, 5), None], [None, (3, 5), (6, 8), None]]
+    features = [{"example_id": 1, "offset_mapping": offsets} for offsets in windows]
+    start = np.array([[-9.0, 0, 4, -9], [-9, 5, 1, -9]])
+    (answer,) = find_answers([{"id": 1, "context": "aa bb cc"}], features, start, start, max_answer_length=1)
+    assert {each["text"]: each["score"] for each in answer["n_best"]} == {"bb": 10.0, "cc": 2.0, "aa": 0.0}
+    assert len(answer["n_best"]) == 3
+    assert answer["n_best"][0]["probability"] == pytest.approx(np.exp(10) / np.exp([10, 2, 0]).sum())
+
+
 @pytest.mark.parametrize(("threshold", "text"), [(-4.1, ""), (-4.0, "four"), (0.0, "four")])
 def test_no_answer_is_chosen_above_the_threshold(threshold, text):
     # The least score of a start token is 2, of the first window; the best answer has 6.
