@@ -35,21 +35,17 @@ from hf_domain.training.fine_tuning import (
     FineTuner,
     check_columns,
     choose_text_columns,
+    follow_model_labels,
     limit_splits,
     load_splits,
     load_task_model,
     locate_example,
     map_splits,
+    renew_config,
 )
 from hf_domain.training.rate_choice import fine_tune_in_folder
 from hf_domain.training.run_files import LABELS, format_labels
-from hf_domain.training.runs import (
-    finish_run,
-    load_tokenizer,
-    save_predictions,
-    start_run,
-    train_and_evaluate,
-)
+from hf_domain.training.runs import finish_run, load_tokenizer, save_predictions, start_run, train_and_evaluate
 from hf_domain.training.thresholds import set_thresholds
 
 ARGUMENTS = (FineTuningArguments, ClassificationArguments, PassageArguments, FineTunerArguments)
@@ -71,6 +67,7 @@ def run(model_args, data_args, passage_args, training_args):
     problem_type, label_names, label_ids = read_labels(
         splits, label_column, data_args.do_regression, data_args.multi_label, locate
     )
+    label_names, label_ids = follow_model_labels(model_args, training_args, label_names, label_ids)
     if training_args.do_train:
         check_variety(splits["train"][label_column], label_column)
     negative_labels = find_ids(data_args.negative_labels, label_names)
@@ -80,15 +77,15 @@ def run(model_args, data_args, passage_args, training_args):
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
     labels = {"label_names": label_names, "problem_type": problem_type}
     model = load_task_model(AutoModelForSequenceClassification, model_args, tokenizer, **labels)
-    chosen = (data_args.metric_name, model_args.trust_remote_code)
-    compute_metrics = choose_metrics(problem_type, negative_labels, *chosen, model.config)
+    renew_config(model.config, data_args, training_args.do_train)
+    chosen = (metric_name, model_args.trust_remote_code, model.config)
+    compute_metrics = choose_metrics(problem_type, negative_labels, *chosen)
     memory = load_memory_reader(model, data_args.memory_cache, token=model_args.token, cache_dir=model_args.cache_dir)
     passages = load_passage_reader(passage_args, model, tokenizer, model_args.method, data_args.append_passage)
 
     def tokenize(batch, tokenizer=tokenizer):
-        texts = [batch[column] for column in text_columns]
         options = {"max_seq_length": data_args.max_seq_length, "pad_to_max_length": data_args.pad_to_max_length}
-        encodings = tokenize_texts(texts, tokenizer, **options)
+        encodings = tokenize_texts([batch[column] for column in text_columns], tokenizer, **options)
         if label_column in batch:
             encodings["labels"] = encode_labels(batch[label_column], problem_type, label_ids)
         return encodings

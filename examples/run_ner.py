@@ -40,6 +40,7 @@ from hf_domain.training.arguments import (
 from hf_domain.training.fine_tuning import (
     FineTuner,
     check_columns,
+    follow_model_labels,
     limit_splits,
     load_splits,
     load_task_model,
@@ -48,13 +49,7 @@ from hf_domain.training.fine_tuning import (
 )
 from hf_domain.training.rate_choice import fine_tune_in_folder
 from hf_domain.training.run_files import TAGS, format_tags
-from hf_domain.training.runs import (
-    finish_run,
-    load_tokenizer,
-    save_predictions,
-    start_run,
-    train_and_evaluate,
-)
+from hf_domain.training.runs import finish_run, load_tokenizer, save_predictions, start_run, train_and_evaluate
 
 ARGUMENTS = (FineTuningArguments, NerArguments, PassageArguments, FineTunerArguments)
 
@@ -72,6 +67,7 @@ def run(model_args, data_args, passage_args, training_args):
     locate = partial(locate_example, data_args)
     check_words(splits, word_column, label_column, locate)
     label_names, label_ids = find_labels(splits, label_column, locate)
+    label_names, label_ids = follow_model_labels(model_args, training_args, label_names, label_ids)
     if training_args.do_train:
         check_variety(chain.from_iterable(splits["train"][label_column]), label_column)
 

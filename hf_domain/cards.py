@@ -123,7 +123,8 @@ def make_usage_with_package(folder: str | Path, model_name: str, example: str, t
         usage = USAGE[task].format(model=quote(model_name), text=quote(example), trust="")
         return f"import hf_domain\n{usage}" if has_own_code(config) else ""
     row: Any = {"question": "Who wrote it?", "context": example} if task == "question-answering" else example
-    options = ', datastore="datastore"' if reads_passages(config) else ""
+    needs_datastore = reads_passages(config) or config.get("appended_passage_length")
+    options = ', datastore="datastore"' if needs_datastore else ""
     return PREDICT.format(model=quote(model_name), rows=f"[{quote(row)}]", options=options)
 
 

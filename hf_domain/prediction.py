@@ -37,7 +37,7 @@ from hf_domain.data.question_answering import check_questions, cut_windows, find
 from hf_domain.data.text_columns import find_text_columns
 from hf_domain.gmap.reader import load_memory_reader
 from hf_domain.methods import PLAIN
-from hf_domain.rada.passages import PassageArguments, count_positions, load_passage_reader
+from hf_domain.rada.passages import PassageArguments, append_passages, count_positions, load_passage_reader
 from hf_domain.training.arguments import DataArguments
 from hf_domain.training.fine_tuning import map_splits
 from hf_domain.training.finiteness import check_weights
@@ -118,11 +118,12 @@ def predict(
         data: Texts or rows, see `load_rows`, or splits of them. Token classification reads `tokens`, lists of words, or
             texts, which are split into words and punctuation. Question answering reads `question` and `context`.
         tokenizer: Default: the tokenizer saved with the model.
-        datastore: Folder of the passages that a RADA reads.
+        datastore: Folder of the passages that a RADA reads, or that were appended to the texts in training.
         num_passages: Number of passages to retrieve for a row. Default: as many as in fine-tuning.
         text_columns: Columns that a sequence classifier reads, one or two as first,second. Default: a known pair,
             `text`, or the only column.
-        max_seq_length: Maximum number of tokens of a row. Default: the model's limit, at most 512.
+        max_seq_length: Maximum number of tokens of a row. Default: the model's limit, at most 512; with an appended
+            passage, that of the training.
         progress: Show bars. Default: only in a terminal or a notebook, since each state of a bar is a line in a file.
         revision: Branch, tag or commit of the model.
         token: Token of the Hub, instead of the stored one.
@@ -158,17 +159,26 @@ def predict(
     tokenizer = copy.deepcopy(tokenizer)  # `prepare_for_words` would change the caller's
     check_tokenizer_fits(tokenizer, network)
     check_weights(network, network.name_or_path or type(network).__name__)
-    length = min(max_seq_length or LONGEST, tokenizer.model_max_length, count_positions(network) or LONGEST)
+    appended = getattr(network.config, "appended_passage_length", None)
+    if appended is not None and datastore is None:
+        raise ValueError(
+            f"{network.name_or_path} was trained with the best passage appended to each text, and must have the "
+            "datastore of these passages, but none is given. Add it (--datastore)."
+        )
+    length = min(max_seq_length or appended or LONGEST, tokenizer.model_max_length, count_positions(network) or LONGEST)
     passage_args = PassageArguments(datastore=datastore, num_passages=num_passages)
-    passages = load_passage_reader(passage_args, network, tokenizer, PLAIN)
+    passages = load_passage_reader(passage_args, network, tokenizer, PLAIN, appended is not None)
     memory = load_memory_reader(network, None, token=token)
 
     def label(rows: Dataset) -> Dataset:
         rows, columns = task.prepare(rows, text_columns)
-        tokenize = partial(task.tokenize, columns=columns, own_tokenizer=tokenizer, max_seq_length=length)
         splits = DatasetDict(test=rows)
         if passages is not None:
             splits = passages.look_up(splits, columns)
+        if passages is not None and appended is not None:
+            splits = append_passages(splits, passages.datastore, *columns, tokenizer, length)
+            columns = [*columns, "passage"]
+        tokenize = partial(task.tokenize, columns=columns, own_tokenizer=tokenizer, max_seq_length=length)
         with tempfile.TemporaryDirectory() as folder:
             args = TrainingArguments(
                 folder,
@@ -182,7 +192,7 @@ def predict(
             if memory is not None:
                 inputs = memory.add_inputs(read, splits, tokenize, args, DataArguments())
                 collator = memory.collate(collator)
-            if passages is not None:
+            if passages is not None and appended is None:
                 collator = passages.collate(collator)
             output = Trainer(network, args, data_collator=collator).predict(inputs["test"])
         labels = task.decode(output, read["test"], rows, network.config)

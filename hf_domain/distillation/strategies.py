@@ -213,7 +213,7 @@ def restart_step(step: StrategyStep) -> None:
     folder = Path(step.output_dir)
     if folder.is_dir():
         write_json(folder / STEP_RECORD, {"restarted": True})
-        clear_folder(folder, checkpoints=True)
+        clear_folder(folder, results=True)
 
 
 def finish_step(step: StrategyStep) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset, DatasetDict, load_dataset
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
+from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 
 from hf_domain.data.corpora import measure_unknown, warn_of_unknown
@@ -18,7 +18,13 @@ from hf_domain.export import check_exportable
 from hf_domain.methods import METHODS, find_methods
 from hf_domain.modeling.backbone import get_native_config, train_top_layers
 from hf_domain.rada.collator import PASSAGE_COLUMNS, DataCollatorWithPassages
-from hf_domain.training.arguments import DataArguments, FineTuningArguments, ModelArguments, check_work
+from hf_domain.training.arguments import (
+    ClassificationArguments,
+    DataArguments,
+    FineTuningArguments,
+    ModelArguments,
+    check_work,
+)
 from hf_domain.training.finiteness import check_weights
 from hf_domain.training.method_rate import choose_method_rate
 from hf_domain.training.new_heads import choose_start, list_head_weights, start_head
@@ -256,6 +262,60 @@ def choose_learning_rate(hidden_size: int) -> float:
     because at 9e-4 the width 256 gets worse again.
     """
     return min(5e-5 * (768 / hidden_size) ** 2, 5e-4)
+
+
+def follow_model_labels(
+    model_args: ModelArguments, training_args: TrainingArguments, names: list[str], ids: dict[Any, int]
+) -> tuple[list[str], dict[Any, int]]:
+    """Give labels the ids that they have in a fine-tuned model: its head would name them wrongly in another order.
+
+    A checkpoint without a classifier, or whose labels have no names, leaves them unchanged.
+
+    Args:
+        names: Names of the labels in the data, in the order of their ids.
+        ids: The id of every value of the label column; empty for regression.
+
+    Raises:
+        ValueError: The run does not train, and the data have labels that the model does not predict.
+    """
+    name = model_args.config_name or model_args.model_name_or_path
+    config = AutoConfig.from_pretrained(name, **model_args.hub_options)
+    own = [config.id2label[number] for number in sorted(config.id2label)]
+    is_named = own != [f"LABEL_{number}" for number in range(len(own))]
+    if not ids or not is_named or not any("Classification" in each for each in config.architectures or []):
+        return names, ids
+    unknown = sorted({*names} - {*own})
+    if training_args.do_train:
+        if unknown or len(names) < len(own):
+            return names, ids  # the head learns other labels
+    elif unknown and all(name.isdigit() and int(name) < len(own) for name in names):
+        return own, {value: int(names[number]) for value, number in ids.items()}  # the data have ids
+    elif unknown:
+        raise ValueError(
+            f"without --do_train, the labels must be those of the model ({', '.join(own)}), but {', '.join(unknown)} "
+            f"{'is none' if len(unknown) == 1 else 'are none'} of them. Rename the labels, or train the model on them."
+        )
+    return own, {value: own.index(names[number]) for value, number in ids.items()}
+
+
+def renew_config(config: Any, data_args: ClassificationArguments, does_train: bool) -> None:
+    """Forget what an earlier training left in a classifier's configuration, and note what predictions must do as well.
+
+    Earlier thresholds would decide the scores of all epochs. `appended_passage_length`, the limit of text and passage,
+    tells `hf_domain.predict` to append passages.
+    """
+    length = data_args.max_seq_length if data_args.append_passage else None
+    learned = getattr(config, "appended_passage_length", None)
+    if does_train:
+        if hasattr(config, "label_thresholds"):
+            config.label_thresholds = None
+        if length or learned:
+            config.appended_passage_length = length
+    elif learned and not length:
+        logger.warning(
+            "This model was trained with the best passage appended to each text, and now reads the texts alone. Add "
+            "--append_passage and --datastore to evaluate it as it was trained."
+        )
 
 
 def load_task_model(

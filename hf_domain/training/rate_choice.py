@@ -18,12 +18,13 @@ from hf_domain.files import read_json, write_text
 from hf_domain.training.arguments import DataArguments, FineTunerArguments, FineTuningArguments
 from hf_domain.training.exporting import check_export
 from hf_domain.training.run_cards import DECIDING
+from hf_domain.training.run_files import RATES
 from hf_domain.training.run_folders import run_in_folder
 from hf_domain.training.terminal import name_metric
 
 logger = logging.getLogger(__name__)
 
-TRIALS = "_rates"  # a run never pushes what begins with _
+TRIALS = RATES.removesuffix(".json")  # a run never pushes what begins with _
 
 
 def fine_tune_in_folder(run: Callable[..., Any], *arguments: Any) -> None:
@@ -47,7 +48,8 @@ def run_at_best_rate(
         run: Takes the arguments and returns a `FineTuner`.
 
     Raises:
-        ValueError: There is no validation, or a single learning rate is given too.
+        ValueError: There is no validation, or a single learning rate is given too. Or it is not known whether a higher
+            `metric_name` is better.
     """
     rates = model_args.learning_rates
     if not rates:
@@ -58,8 +60,14 @@ def run_at_best_rate(
             f"do_train is {training_args.do_train}, do_eval is {training_args.do_eval} and learning_rate is "
             f"{training_args.learning_rate}. Add or remove flags."
         )
+    chosen = getattr(data_args, "metric_name", None)
+    if chosen is not None and chosen not in majority.BETTER:
+        raise ValueError(
+            f"--learning_rates needs a metric of which it is known whether more is better, but {chosen} may be an "
+            f"error. Leave out --metric_name, or give one of {', '.join(majority.BETTER)}."
+        )
     folder = Path(str(training_args.output_dir))
-    file, scores = folder / f"{TRIALS}.json", {}
+    file, scores = folder / RATES, {}
     if file.is_file() and not model_args.overwrite_output_dir:
         scores = read_json(file)
     with warn_once():
@@ -72,9 +80,8 @@ def run_at_best_rate(
                 set_seed(training_args.seed)
                 with hide_trial():
                     metrics = run(replace(model_args, export=None), data_args, passage_args, trial).evaluated.metrics
-                chosen = getattr(data_args, "metric_name", None)
                 deciding = chosen or next(name for name in DECIDING if f"eval_{name}" in metrics)
-                scores[f"{rate:g}"] = majority.BETTER.get(deciding, 1) * metrics[f"eval_{deciding}"]
+                scores[f"{rate:g}"] = majority.BETTER[deciding] * metrics[f"eval_{deciding}"]
                 logger.info(f"Learning rate {rate:g}: {name_metric(deciding)} {metrics[f'eval_{deciding}']:.4g}")
                 if training_args.should_save:
                     shutil.rmtree(folder / TRIALS, ignore_errors=True)

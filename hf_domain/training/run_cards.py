@@ -98,6 +98,8 @@ def make_run_card(
             names = names or list_scores(metrics, split)
             note = f"Measured on {held_out} ({metrics.get(f'{split}_samples', 0):,} examples); the majority baseline "
             note += "predicts the same label for every example."
+            if split == "eval" and (chosen := list_chosen(trainer, model_args)):
+                note += f" The same set also chose {' and '.join(chosen)}: expect lower scores on new data."
         config_name = data_args.dataset_config_name if data_args.dataset_name else None
         scores = [
             make_score(task, data, SPLIT_NAMES[split], name, metrics[f"{split}_{name}"], config_name=config_name)
@@ -353,6 +355,17 @@ def list_versions() -> str:
     return ", ".join(f"{name} {version}" for name, version in describe_environment()["versions"].items())
 
 
+def list_chosen(trainer: Trainer, model_args: Any) -> list[str]:
+    """List what a run chose by its scores on the validation set."""
+    config: Any = trainer.model.config  # type: ignore[union-attr]
+    chosen = {
+        "the learning rate": getattr(model_args, "learning_rates", None),
+        "the checkpoint": trainer.args.load_best_model_at_end,
+        "the thresholds of the labels": getattr(config, "label_thresholds", None),
+    }
+    return [what for what, is_chosen in chosen.items() if is_chosen]
+
+
 def format_value(value: Any) -> str:
     """Return the text of an option's value."""
     return f"{value:.4g}" if isinstance(value, float) else str(getattr(value, "value", value))
@@ -373,6 +386,11 @@ def describe_limits(folder: Path, task: str, is_evaluated: bool, knows_forgettin
         sentences.append("Forgetting of general text was not measured; `hf-domain report_forgetting` measures it.")
     if reads_passages(config):
         sentences.append("Without passages of its datastore, the model computes what its encoder alone computes.")
+    if config.get("appended_passage_length"):
+        sentences.append(
+            "Training appended the best passage of a datastore to each text. hf_domain.predict does so, too; a "
+            "pipeline reads the text alone, and predicts worse."
+        )
     if config.get("memory_tokenizer", "same") != "same":
         sentences.append(
             "The memory has its own tokenizer and needs `memory_input_ids`, which hf_domain.predict provides."

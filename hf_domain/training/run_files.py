@@ -14,6 +14,8 @@ START_RESULTS = "start_results.json"
 LABELS, TAGS, ANSWERS = "predict_results.txt", "predictions.txt", "predictions.json"
 # The same for the validation set: labels or tags; answers are in eval_predictions.json.
 VALIDATED = "eval_predictions.txt"
+# The score of each learning rate that was tried, for a run that is killed before it has chosen one.
+RATES = "_rates.json"
 LABELS_HEADER = "index\tprediction"
 
 

@@ -22,7 +22,7 @@ from transformers import TrainingArguments
 
 from hf_domain.data.file_loading import find_files
 from hf_domain.files import finish_writing, identify_url, is_url, lock_folder, write_text
-from hf_domain.training.run_files import START_RESULTS, STATE
+from hf_domain.training.run_files import ANSWERS, LABELS, RATES, STATE, TAGS, VALIDATED
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +46,8 @@ MADE = (
     "exported/*",  # of an earlier model
     "exported/onnx/*",
 )
+# What --overwrite_output_dir deletes first, because the new run may not write it: it would pass for its result.
+RESULTS = ("*_results.json", LABELS, TAGS, ANSWERS, VALIDATED, f"eval_{ANSWERS}", RATES)
 # What a step reads of an encoder: configuration, weights, tokenizer.
 CHECKPOINT_FILES = ("config.json", "*.safetensors", "tokenizer*.json", "vocab*", "merges.txt", "*.model")
 # What a model cannot be loaded without; the second is that of sharded weights.
@@ -99,7 +101,7 @@ def run_in_folder(run: Callable[..., None], *arguments: Any) -> None:
                 training_args.resume_from_checkpoint = choose_checkpoint(folder, options["resume_from_checkpoint"])
             run(*arguments)
         except Exception:
-            if writes and not list_made(folder):
+            if writes and not has_begun(folder):
                 (folder / RUN_RECORD).unlink(missing_ok=True)  # a refused run leaves nothing
             raise
         if writes:
@@ -140,26 +142,28 @@ def begin_run(folder: Path, options: dict[str, Any], description: dict[str, Any]
             again = "" if "overwrite_output_dir" not in options else " --overwrite_output_dir repeats it."
             sys.stdout.write(f"This run is already finished in {folder}; nothing to do.{again}\n")
             return False
-    clear_folder(folder, checkpoints=overwrites)
+    clear_folder(folder, results=overwrites)
+    if not record:
+        (folder / RATES).unlink(missing_ok=True)  # of an unknown run
     write_text(folder / RUN_RECORD, json.dumps(description | {"finished": False}, indent=2) + "\n")
     return True
 
 
-def clear_folder(folder: Path, *, checkpoints: bool = False) -> None:
+def clear_folder(folder: Path, *, results: bool = False) -> None:
     """Delete the half-written files of a killed process.
 
     Args:
-        checkpoints: Also delete complete checkpoints, and the loss before the first step.
+        results: Also delete complete checkpoints, scores and predictions, but not the model.
     """
     finish_writing(folder)
-    if checkpoints:
-        (folder / START_RESULTS).unlink(missing_ok=True)
+    for file in [file for name in RESULTS for file in folder.glob(name)] if results else []:
+        file.unlink()
     for checkpoint in folder.glob("checkpoint-*"):
-        if is_number(checkpoint) and (checkpoints or is_damaged(checkpoint)):
+        if is_number(checkpoint) and (results or is_damaged(checkpoint)):
             drop_checkpoint(checkpoint)
-    for results in folder.glob("*_results.json"):
-        if not is_json(results):  # Trainer reads this file to add to it
-            results.unlink()
+    for file in folder.glob("*_results.json"):
+        if not is_json(file):  # Trainer reads this file to add to it
+            file.unlink()
 
 
 def check_inputs(folder: Path, options: dict[str, Any]) -> None:
@@ -183,7 +187,7 @@ def check_same_run(folder: Path, record: dict[str, Any], description: dict[str, 
     remedy += ", or start over with --overwrite_output_dir." if can_overwrite else " or delete this one."
     if not record:
         check_free(folder, remedy)
-    if not list_made(folder) and not record.get("finished"):
+    if not record or not (has_begun(folder) or record.get("finished")):
         return  # the earlier run died before it wrote anything
     ours, theirs = description["options"], record["options"]
     changes = [f"{name} {theirs[name]!r}, now {ours[name]!r}" for name in ours.keys() & theirs.keys()
@@ -204,6 +208,11 @@ def check_free(folder: Path, remedy: str) -> None:
     if held := list_made(folder):
         listed = ", ".join(held[:5]) + (f" and {len(held) - 5} more" if len(held) > 5 else "")
         raise ValueError(f"an output folder must not contain files of a model, but {folder} has {listed}. {remedy}")
+
+
+def has_begun(folder: Path) -> bool:
+    """Return whether a run has written something: another one must not read it as its own."""
+    return bool(list_made(folder)) or (folder / RATES).is_file()
 
 
 def list_made(folder: Path) -> list[str]:

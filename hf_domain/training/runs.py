@@ -172,8 +172,12 @@ def train(trainer: Trainer, checkpoint: str | None) -> dict[str, float]:
         return trainer.train().metrics
     state = TrainerState.load_from_json(os.path.join(checkpoint, STATE))
     before, steps = add_losses(state)
-    planned = trainer.args.max_steps if trainer.args.max_steps > 0 else state.max_steps
-    if state.global_step < planned or trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+    args = trainer.args
+    if args.max_steps > 0:
+        is_left = state.global_step < args.max_steps
+    else:  # more epochs than before, perhaps
+        is_left = state.global_step < state.max_steps or (state.epoch or 0) < args.num_train_epochs - 1e-6
+    if is_left or trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
         metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
     else:
         metrics = load_trained(trainer, checkpoint, state)
@@ -255,6 +259,8 @@ def train_and_evaluate(
         patience: Stop after this many evaluations without a better score; None never stops early.
         finish: See `run_training`.
     """
+    if (best := (trainer.args.metric_for_best_model or "").removeprefix("eval_")) in BETTER:
+        trainer.args.greater_is_better = BETTER[best] > 0  # transformers takes every name but a loss for a gain
     if patience is not None:
         stop_early(trainer, deciding, patience)
     if trainer.args.do_train:
@@ -273,7 +279,7 @@ def stop_early(trainer: Trainer, deciding: str, patience: int) -> None:
         patience: Stop after this many evaluations without a better score.
 
     Raises:
-        ValueError: The run does not train and evaluate.
+        ValueError: The run does not train and evaluate, or it is not known whether higher scores are better.
     """
     args = trainer.args
     if not (args.do_train and args.do_eval):
@@ -281,13 +287,18 @@ def stop_early(trainer: Trainer, deciding: str, patience: int) -> None:
             "--early_stopping_patience needs --do_train, --do_eval and validation data, but "
             f"do_train is {args.do_train} and do_eval is {args.do_eval}. Add them, or remove the flag."
         )
+    if args.metric_for_best_model is None and deciding not in BETTER:
+        raise ValueError(
+            f"--early_stopping_patience needs a metric of which it is known whether more is better, but {deciding} may "
+            f"be an error. Add --metric_for_best_model {deciding} and --greater_is_better true or false."
+        )
     if args.eval_strategy == "no":
         args.eval_strategy = IntervalStrategy.EPOCH
     args.save_strategy, args.save_steps = SaveStrategy(args.eval_strategy), args.eval_steps or args.save_steps
     args.save_total_limit = args.save_total_limit or 1
     args.load_best_model_at_end = True
     if args.metric_for_best_model is None:
-        args.metric_for_best_model, args.greater_is_better = deciding, BETTER.get(deciding, 1) > 0
+        args.metric_for_best_model, args.greater_is_better = deciding, BETTER[deciding] > 0
     # A resumed run continues to count the evaluations without a better score.
     args.restore_callback_states_from_checkpoint = True
     trainer.add_callback(EarlyStoppingCallback(patience))

@@ -22,7 +22,7 @@ def set_thresholds(trainer: Trainer) -> None:
     config = model.config
     if config.problem_type != "multi_label_classification":
         return
-    config.label_thresholds = None  # thresholds of the model that training started from
+    config.label_thresholds = None
     if trainer.eval_dataset is None:
         return
     output = trainer.predict(trainer.eval_dataset)  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ import random
 import shutil
 
 import pytest
+from datasets import ClassLabel, Dataset, Features, Value
 from script_runs import run_script, save_tiny_bert, write_jsonl
 from transformers import pipeline
 
@@ -136,6 +137,48 @@ def test_thresholds_of_several_labels_are_chosen_on_validation_and_kept(tmp_path
     del flags["validation_file"]
     run("further", **flags, model_name_or_path=tmp_path / "output", do_eval=False, num_train_epochs=1)
     assert json.loads((tmp_path / "further" / "config.json").read_text())["label_thresholds"] is None
+
+
+def test_labels_keep_the_ids_of_the_model(tmp_path, files, run):
+    """Data that list the same labels in another order must not rename what the head predicts."""
+    flags = files(lambda topic, rng: topic)
+    run("task", **flags)
+    names = ["law", "finance", "biology"]  # the model has them sorted
+    features = Features(text=Value("string"), label=ClassLabel(names=names))
+    for split, count in (("train", 96), ("validation", 24), ("test", 9)):
+        rows = make_rows(count, lambda topic, rng: names.index(topic))
+        Dataset.from_list(rows, features=features).to_parquet(tmp_path / f"{split}.parquet")
+    other = {f"{split}_file": tmp_path / f"{split}.parquet" for split in ("train", "validation", "test")}
+    task = {"model_name_or_path": tmp_path / "task"}
+    assert run(**task, **other, do_train=False, do_predict=True)["eval_accuracy"] == 1
+    gold = [row["label"] for row in make_rows(9, lambda topic, rng: topic)]
+    assert read_labels(tmp_path / "output") == gold
+    assert run(**task, **other, max_steps=1, learning_rate=1e-9)["eval_accuracy"] == 1
+    assert json.loads((tmp_path / "output" / "config.json").read_text())["id2label"] == {
+        "0": "biology",
+        "1": "finance",
+        "2": "law",
+    }
+    ids = {name: str(number) for number, name in enumerate(sorted(names))}
+    assert run(**task, **files(lambda topic, rng: ids[topic]), do_train=False)["eval_accuracy"] == 1
+
+    renamed = files(lambda topic, rng: topic.replace("law", "rights"))
+    with pytest.raises(ValueError, match=r"must be those of the model \(biology, finance, law\), but rights is none"):
+        run(**task, **renamed, do_train=False)
+    run(**task, **renamed, num_train_epochs=1)
+    assert "rights" in (tmp_path / "output" / "config.json").read_text()
+
+
+def test_more_epochs_train_further(tmp_path, files, run):
+    """A finished run, resumed with more epochs, has steps left."""
+    flags = files(lambda topic, rng: topic) | {"save_strategy": "epoch"}
+    run("whole", **flags, num_train_epochs=2)
+    again = {"resume_from_checkpoint": tmp_path / "whole" / "checkpoint-24"}
+    state = tmp_path / "whole" / "trainer_state.json"
+    run("whole", **flags, **again, num_train_epochs=2)
+    assert json.loads(state.read_text())["global_step"] == 24
+    run("whole", **flags, **again, num_train_epochs=3)
+    assert json.loads(state.read_text())["global_step"] == 36
 
 
 def test_fractions_make_a_regression(tmp_path, files, run):

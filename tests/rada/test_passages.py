@@ -18,6 +18,7 @@ from hf_domain.data.named_entities import prepare_for_words
 from hf_domain.datastore import Datastore, build_datastore
 from hf_domain.examples import run_classification, run_mlm, run_ner, run_qa, search_datastore
 from hf_domain.methods import PLAIN
+from hf_domain.prediction import predict
 from hf_domain.rada.explanation import explain
 from hf_domain.rada.passages import (
     PassageArguments,
@@ -198,12 +199,21 @@ def test_passages_of_another_tokenizer(run, topics, tmp_path):
         run(run_classification, splits, model_name_or_path=other)
 
 
-def test_best_passage_is_appended_for_any_encoder(run, topics, tmp_path):
+def test_best_passage_is_appended_for_any_encoder(run, topics, tmp_path, datastore):
     splits = {"train": make_texts(topics, NAMES[:25], 300), "validation": make_texts(topics, NAMES[25:], 60)}
     flags = {"method": None, "append_passage": True, "max_seq_length": 48, "learning_rate": 3e-3}
     results = run(run_classification, splits, num_train_epochs=10, **flags)
     assert results["eval_accuracy"] > 0.75  # only the passage contains the topic
     assert AutoModelForSequenceClassification.from_pretrained(tmp_path / "output").config.model_type == "bert"
+    # Predictions append it too, and do not go without.
+    rows = splits["validation"]
+    found = predict(tmp_path / "output", [{"text": row["text"]} for row in rows], datastore=str(datastore))
+    right = [label == row["label"] for label, row in zip(found["prediction"], rows, strict=True)]
+    assert sum(right) / len(rows) == pytest.approx(results["eval_accuracy"])
+    with pytest.raises(ValueError, match="trained with the best passage appended to each text, and must have"):
+        predict(tmp_path / "output", ["where ba"])
+    card = (tmp_path / "output" / "README.md").read_text()
+    assert 'datastore="datastore"' in card and "Training appended the best passage" in card
     with pytest.raises(
         ValueError, match="--append_passage needs a --datastore and an encoder that reads no passages itself"
     ):

@@ -2,12 +2,15 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 from script_runs import run_script, save_tiny_bert, write_jsonl
 from tiny_tokenizers import SENTENCES
+from transformers import TrainingArguments
 
 from hf_domain.examples import run_classification
+from hf_domain.training.runs import stop_early
 
 ROWS = [{"text": SENTENCES[number % 5], "label": "ab"[number % 3 == 0]} for number in range(24)]
 
@@ -53,6 +56,23 @@ def test_evaluates_as_often_as_the_run_asks(run):
     assert state["best_metric"] == next(
         line["eval_accuracy"] for line in state["log_history"] if "eval_accuracy" in line
     )
+
+
+def test_an_error_is_better_if_it_is_lower(run, tmp_path):
+    """transformers takes every name but a loss for a gain, and would keep the worst weights."""
+    rows = [row | {"label": float(len(row["text"]))} for row in ROWS]
+    files = {f"{split}_file": write_jsonl(tmp_path / f"{split}.jsonl", rows) for split in ("train", "validation")}
+    _, state = run(
+        **files, early_stopping_patience=2, metric_for_best_model="mse", num_train_epochs=4, learning_rate="1e-2"
+    )
+    errors = [line["eval_mse"] for line in state["log_history"] if "eval_mse" in line]
+    assert len(errors) > 2 and state["best_metric"] == min(errors) < errors[0]
+
+
+def test_a_metric_of_unknown_direction_is_refused(run, tmp_path):
+    trainer = SimpleNamespace(args=TrainingArguments(str(tmp_path), do_train=True, do_eval=True, use_cpu=True))
+    with pytest.raises(ValueError, match=r"but mae may be an error\. Add --metric_for_best_model mae and --greater_is"):
+        stop_early(trainer, "mae", 2)
 
 
 def test_needs_an_evaluation(run):

@@ -15,8 +15,14 @@ from transformers import (
 
 from hf_domain import ExBertForSequenceClassification, VarMAEForSequenceClassification
 from hf_domain.modeling.backbone import train_top_layers
-from hf_domain.training.arguments import DataArguments, FineTuningArguments, ModelArguments, parse_arguments
-from hf_domain.training.fine_tuning import FineTuner, limit_splits, load_splits, load_task_model
+from hf_domain.training.arguments import (
+    ClassificationArguments,
+    DataArguments,
+    FineTuningArguments,
+    ModelArguments,
+    parse_arguments,
+)
+from hf_domain.training.fine_tuning import FineTuner, limit_splits, load_splits, load_task_model, renew_config
 
 
 @pytest.fixture
@@ -150,3 +156,21 @@ def test_label_smoothing_that_would_be_lost_is_refused(tmp_path, model_args):
         make_fine_tuner(tmp_path, model_args, "regression", label_smoothing_factor=0.1)
     with pytest.raises(ValueError, match="no effect with --class_weights"):
         make_fine_tuner(tmp_path, model_args, loss=lambda *_: None, label_smoothing_factor=0.1)
+
+
+def test_a_config_forgets_an_earlier_training(caplog):
+    """Its thresholds would decide the scores of all epochs, its passage how predictions read."""
+    plain, appending = ClassificationArguments(), ClassificationArguments(append_passage=True, max_seq_length=48)
+    config = BertConfig()
+    renew_config(config, plain, True)
+    assert config.to_dict() == BertConfig().to_dict()
+    config.label_thresholds = [0.2]
+    renew_config(config, appending, True)
+    assert config.label_thresholds is None and config.appended_passage_length == 48
+    config.label_thresholds = [0.2]
+    renew_config(config, appending, False)
+    assert config.label_thresholds == [0.2] and not caplog.messages
+    renew_config(config, plain, False)
+    assert config.appended_passage_length == 48 and "Add --append_passage and --datastore" in caplog.text
+    renew_config(config, plain, True)
+    assert config.appended_passage_length is None

@@ -120,6 +120,15 @@ def test_classification(run, tmp_path, rows):
     assert "hf_domain.predict(" in card.text
 
 
+def test_what_the_validation_set_chose_is_said_beside_its_scores(run, tmp_path):
+    files = {f"{split}_file": write_jsonl(tmp_path / f"{split}.jsonl", SEVERAL) for split in ("train", "validation")}
+    _, card = run(run_classification, max_seq_length=16, early_stopping_patience=1, **files)
+    assert "The same set also chose the checkpoint and the thresholds of the labels: expect lower scores" in card.text
+    files["test_file"] = write_jsonl(tmp_path / "test.jsonl", SEVERAL)
+    _, card = run(run_classification, max_seq_length=16, early_stopping_patience=1, do_predict=True, **files)
+    assert "Measured on the test set" in card.text and "The same set also chose" not in card.text
+
+
 def test_run_that_did_not_learn_says_so(run, tmp_path):
     rows = [{**row, "text": "the same"} for row in ONE]
     files = {f"{split}_file": write_jsonl(tmp_path / f"{split}.jsonl", rows) for split in ("train", "validation")}
