@@ -39,15 +39,33 @@ def main() -> None:
 
 
 def run(args: Arguments) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path[0], trust_remote_code=False)
+    for name in args.model_name_or_path[1:]:
+        other = read_vocabulary(name)
+        if other is not None and other != tokenizer.get_vocab():
+            raise ValueError(
+                f"the models of an average must have the same vocabulary, but the tokens of {name} have other ids than "
+                f"those of {args.model_name_or_path[0]}. Average models that were made from one encoder."
+            )
     models = [AutoModelForMaskedLM.from_pretrained(name, trust_remote_code=False) for name in args.model_name_or_path]
     model = average_models(models, args.weights)
-    tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path[0], trust_remote_code=False)
     with write_folder(args.output_dir) as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         write_average_card(folder, args, tokenizer)
     what = f"Average of {len(models)} models, {model.num_parameters():,} parameters"
     log_place(what, args.output_dir, suggest_command("fill-mask", args.output_dir))
+
+
+def read_vocabulary(name: str) -> dict[str, int] | None:
+    """Return the id of each token of a model's tokenizer; None if the model has none."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    except (OSError, ValueError):
+        return None
+    vocabulary = tokenizer.get_vocab()
+    # Without files, transformers returns a tokenizer of special tokens only.
+    return None if set(vocabulary) <= set(tokenizer.all_special_tokens) else vocabulary
 
 
 if __name__ == "__main__":

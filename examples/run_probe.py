@@ -100,7 +100,7 @@ def probe_texts(args, splits, **options):
     metrics = {}
     for split, prefix, file in list_predicted(splits, LABELS):
         started = time.perf_counter()
-        logits = compute_logits(probe, encode(split))
+        logits = compute_logits(probe, encode(split), len(names))
         if problem_type == "multi_label_classification" and split == "validation":
             thresholds = choose_thresholds(logits, read_gold(split))
         predicted = decode_logits(logits, problem_type, thresholds)

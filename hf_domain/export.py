@@ -452,28 +452,43 @@ def compare_outputs(
 ) -> tuple[dict[str, float], float | None]:
     """Return the smallest cosine of each output over the texts, and the share of equal predictions.
 
+    A regression has one value for a text and no predictions to be equal: the cosine is that of the values of all texts,
+    each minus the mean of float32.
+
     Args:
         model: The float32 model.
         quantized: The int8 program.
         batches: One text each.
         mask_id: Compare a masked LM only at this token; elsewhere it merely repeats its input.
     """
+    problem = getattr(model.config, "problem_type", None)
+    thresholds = getattr(model.config, "label_thresholds", None)
+    cut = torch.logit(torch.tensor(0.5 if thresholds is None else thresholds))
     cosines: dict[str, list[float]] = {}
     same: list[torch.Tensor] = []
+    values: list[torch.Tensor] = []
     for inputs in batches:
         masked = inputs["input_ids"] == (-1 if mask_id is None else mask_id)
         outputs = read_outputs(quantized(**inputs))
         for name, expected in read_outputs(model(**inputs)).items():
             pair = torch.stack([outputs[name], expected])
+            if name == "logits" and pair[0].numel() == 1:
+                values.append(pair.flatten())
+                continue
             if name.endswith("logits"):
                 if masked.any() and pair.shape[1:3] == masked.shape:
                     pair = pair[:, masked]
-                same.append((pair[0].argmax(-1) == pair[1].argmax(-1)).flatten())
+                several = problem == "multi_label_classification"
+                chosen = pair > cut if several else pair.argmax(-1)
+                same.append((chosen[0] == chosen[1]).flatten())
                 if pair.shape[-1] > 2:  # a common offset changes no probability, but raises the cosine
                     pair = pair - pair.mean(-1, keepdim=True)
             else:
                 pair = pair.mean(2)
             cosine = torch.cosine_similarity(pair[0].flatten(), pair[1].flatten(), dim=0)
             cosines.setdefault(name, []).append(cosine.item())
+    if values:
+        own, expected = torch.stack(values, dim=1)
+        cosines["logits"] = [torch.cosine_similarity(own - expected.mean(), expected - expected.mean(), dim=0).item()]
     smallest = {name: min(values) for name, values in cosines.items()}
     return smallest, torch.cat(same).float().mean().item() if same else None

@@ -20,6 +20,7 @@ from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
     AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     AutoTokenizer,
     BertModel,
@@ -237,6 +238,31 @@ def test_a_masked_lm_is_compared_at_masks(tokenizer):
     assert cosines == {"logits": pytest.approx(1)} and same == 1
     shifted = export.compare_outputs(model, lambda **inputs: {"logits": model(**inputs).logits + 100}, batches, None)
     assert shifted == ({"logits": pytest.approx(1)}, 1)
+
+
+def test_values_of_a_regression_are_compared_over_texts(tokenizer):
+    """One value has no direction: its cosine is 1 whatever it is, and it has no class that could be equal."""
+    config = make_config("bert")
+    config.num_labels, config.problem_type = 1, "regression"
+    model = AutoModelForSequenceClassification.from_config(config).eval()
+    batches = list(export.read_inputs(model, tokenizer, TEXTS))
+    assert export.compare_outputs(model, model, batches, None) == ({"logits": pytest.approx(1)}, None)
+    cosines, _ = export.compare_outputs(
+        model, lambda **inputs: {"logits": 0 * model(**inputs).logits + 5}, batches, None
+    )
+    assert cosines["logits"] < 0.9
+
+
+def test_several_labels_are_compared_one_by_one(tokenizer):
+    config = make_config("bert")
+    config.num_labels, config.problem_type = 3, "multi_label_classification"
+    model = AutoModelForSequenceClassification.from_config(config).eval()
+    batches = list(export.read_inputs(model, tokenizer, TEXTS))
+    _, same = export.compare_outputs(model, lambda **inputs: {"logits": -model(**inputs).logits}, batches, None)
+    assert same == 0
+    config.label_thresholds = [1e-6] * 3  # every label is chosen, before and after
+    _, same = export.compare_outputs(model, lambda **inputs: {"logits": -model(**inputs).logits}, batches, None)
+    assert same == 1
 
 
 @pytest.mark.compiled

@@ -46,6 +46,7 @@ from hf_domain.training.pretraining import (
     load_masked_lm,
     make_collator,
     prepare_new_rows,
+    split_mix,
 )
 from hf_domain.training.run_files import METRICS
 from hf_domain.training.run_folders import MADE, describe_run, find_checkpoint
@@ -67,10 +68,13 @@ TEXT_OPTIONS = (
     "streaming",
     "max_seq_length",
     "line_by_line",
+    "mix",
     "max_train_samples",
     "do_eval",
     "validation_split_percentage",
 )
+# Options of masked LM that change a checkpoint.
+MASKING = ("objective", "mlm_probability", "whole_word_mask", "word_rule")
 # Options that a step sets itself or does not read.
 SET_BY_STEP = ("max_steps", "learning_rate", "do_train", "do_predict")
 
@@ -119,6 +123,17 @@ class DistillationArguments(ModelArguments):
             raise ValueError(
                 "exactly one of student_name_or_path, student_layers and num_hidden_layers must be given, but "
                 f"they are {ways}"
+            )
+        shape = [name for name in SHAPE[3:] if getattr(self, name) is not None]
+        if shape and self.num_hidden_layers is None:
+            raise ValueError(
+                f"{' and '.join(f'--{name}' for name in shape)} must come with --num_hidden_layers, because another "
+                "student has the shape of its model. Leave them out, or make a new student."
+            )
+        if self.masked_lm_steps and not self.strategy.startswith("adapt"):
+            raise ValueError(
+                f"--masked_lm_steps must come with a strategy that ends with a distillation, but {self.strategy} ends "
+                "with masked LM. Leave the flag out."
             )
         self.distillation_config = DistillationConfig(self.method, self.num_relation_heads, self.teacher_layer)
 
@@ -315,7 +330,7 @@ def list_settings(
     """List the options that change the result of a step, with digests of the files it reads."""
     names = {
         "make": [*SHAPE, "expanded_vocabulary"],
-        "adapt": ["mlm_learning_rate", "mlm_probability", "whole_word_mask", "expanded_vocabulary"],
+        "adapt": [*MASKING, "mlm_learning_rate", "expanded_vocabulary"],
         "distill": ["learning_rate", "method", "num_relation_heads", "teacher_layer", "teacher_dtype"],
     }[step.kind]
     files = ["general_file"] if step.corpus == "general" else ["train_file"]
@@ -326,7 +341,10 @@ def list_settings(
     if step.kind != "make":
         options = describe_run([training_args])["options"]
         settings |= {name: value for name, value in options.items() if name not in SET_BY_STEP}
-        settings["text"] = [fingerprint_files([file]) for file in find_files(everything[files[0]] or [])]
+        others = [everything["validation_file"] or [], [split_mix(everything["mix"])[0]] if everything["mix"] else []]
+        others += [everything["word_counts"] or []] if step.kind == "adapt" else []
+        read = [everything[files[0]] or [], *others]
+        settings["text"] = [[fingerprint_files([file]) for file in find_files(patterns)] for patterns in read]
     if step.expand:
         settings["new_entries"] = fingerprint_files(sorted(Path(str(args.expanded_vocabulary)).glob("*.json")))
     return settings

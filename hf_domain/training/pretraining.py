@@ -165,15 +165,7 @@ def check_options(
         path, _ = split_mix(data_args.mix)
         names = ("validation_file", "general_validation_file")
         check_held_out([path], {name: getattr(data_args, name) for name in names})
-    if data_args.streaming and training_args.do_train and training_args.max_steps <= 0:
-        raise ValueError(
-            "--streaming must come with --max_steps, because the length of a stream is unknown. Add --max_steps."
-        )
-    if data_args.streaming and data_args.dask_scheduler is not None:
-        raise ValueError(
-            "--dask_scheduler tokenizes the text before training, but --streaming reads it during training. Leave one "
-            "flag out."
-        )
+    check_stream(data_args, training_args)
     check_smoothing(model_args, training_args)
     if METHODS[model_args.method].finish and training_args.push_to_hub and not training_args.do_train:
         raise ValueError(
@@ -192,6 +184,25 @@ def check_smoothing(model_args: PretrainingArguments, training_args: TrainingArg
         raise ValueError(
             "--label_smoothing_factor needs a model whose loss is the cross-entropy of the labels, but "
             f"{found.pop()} has a loss of its own. Leave the flag out."
+        )
+
+
+def check_stream(data_args: CorpusArguments, training_args: TrainingArguments) -> None:
+    """Check the flags of a stream, see `check_options`."""
+    if data_args.streaming and training_args.do_train and training_args.max_steps <= 0:
+        raise ValueError(
+            "--streaming must come with --max_steps, because the length of a stream is unknown. Add --max_steps."
+        )
+    is_cut = data_args.streaming and training_args.do_train and training_args.do_eval and not data_args.validation_file
+    if is_cut and training_args.world_size > 1:
+        raise ValueError(
+            "--streaming on several processes needs a --validation_file, because each process reads other files, and "
+            "would train on documents that another one holds out. Add it, or leave out --do_eval."
+        )
+    if data_args.streaming and data_args.dask_scheduler is not None:
+        raise ValueError(
+            "--dask_scheduler tokenizes the text before training, but --streaming reads it during training. Leave one "
+            "flag out."
         )
 
 
@@ -441,11 +452,13 @@ def prepare_new_rows(trainer: Trainer, delta: VocabularyDelta | None, args: Pret
         return
     model: Any = trainer.model
     train_args = trainer.args
-    if args.embedding_init == "distill" and train_args.do_train and train_args.resume_from_checkpoint is None:
+    is_resumed = train_args.resume_from_checkpoint is not None
+    if args.embedding_init == "distill" and train_args.do_train and not is_resumed:
         model.to(train_args.device)
         examples: Any = trainer.train_dataset
         distill_new_rows(find_encoder(model), delta, examples, train_args.seed)
-    trainer.add_callback(RowDistances(delta, model))
+    if args.embedding_init != "distill" or not is_resumed:  # where distilled rows started is not known any more
+        trainer.add_callback(RowDistances(delta, model))
     if args.new_rows_first_steps:
         trainer.add_callback(NewRowsFirst(delta, args.new_rows_first_steps))
 

@@ -138,12 +138,13 @@ def fit_probe(states: np.ndarray, labels: Any, problem_type: str, class_weights:
     return make_pipeline(StandardScaler(), model).fit(states, np.asarray(labels))
 
 
-def compute_logits(probe: Any, states: np.ndarray) -> np.ndarray:
+def compute_logits(probe: Any, states: np.ndarray, num_labels: int) -> np.ndarray:
     """Return logits [examples, labels] or values [examples, 1], for `decode_logits`.
 
     Args:
         probe: Result of `fit_probe` on label ids.
         states: [examples, dimensions].
+        num_labels: Number of the task's labels. The probe has no logits of one without training examples: -inf.
     """
     if not hasattr(probe, "decision_function"):
         return probe.predict(states)[:, None]
@@ -151,5 +152,10 @@ def compute_logits(probe: Any, states: np.ndarray) -> np.ndarray:
     if logits.ndim == 1 and not hasattr(
         probe[-1], "estimators_"
     ):  # two labels: scikit-learn returns only the logit of the second
-        return np.stack([-logits, logits], axis=1) / 2
-    return logits.reshape(len(states), -1)
+        logits = np.stack([-logits, logits], axis=1) / 2
+    logits = logits.reshape(len(states), -1)
+    if hasattr(probe[-1], "estimators_") or logits.shape[1] == num_labels:
+        return logits
+    placed = np.full((len(states), num_labels), -np.inf)
+    placed[:, probe[-1].classes_] = logits  # scikit-learn has a column for each label that it saw
+    return placed

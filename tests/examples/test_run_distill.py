@@ -123,6 +123,13 @@ def test_rerun_skips_and_killed_step_continues(run, tmp_path, capsys):
     assert json.loads((last / "step.json").read_text())["done"]
 
 
+def test_options_that_nothing_would_read_are_refused(run, tmp_path):
+    message = "--masked_lm_steps must come with a strategy that ends with a distillation, but from_scratch ends"
+    refuse(run, tmp_path, message, strategy="from_scratch", masked_lm_steps=5)
+    message = "--hidden_size and --intermediate_size must come with --num_hidden_layers"
+    refuse(run, tmp_path, message, num_hidden_layers=None, student_layers=[1])
+
+
 def test_dry_run_writes_nothing(run, tmp_path, capsys):
     run(dry_run=True, masked_lm_steps=5)
     lines = [line for line in capsys.readouterr().out.splitlines() if line[:1].isdigit()]
@@ -218,6 +225,10 @@ def test_plan_from_another_base(run, tmp_path):
         ValueError, match=r"student must have been made with the same options, but has hidden_size 16, now 32"
     ):
         run(strategy="from_scratch", hidden_size=32)
+    (tmp_path / "general.txt").write_text("other words\n" * 9)
+    for name, value in {"mix": f"{tmp_path / 'general.txt'}:0.5", "objective": "clm"}.items():
+        with pytest.raises(ValueError, match=f"must have been made with the same options, but has {name} "):
+            run(strategy="from_scratch", **{name: value})
     with pytest.raises(ValueError, match=r"adapted must have been made with the same options, but has steps 6, now 8"):
         run(strategy="from_scratch", student_steps=8)
     with pytest.raises(

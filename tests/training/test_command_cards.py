@@ -1,6 +1,7 @@
 """The cards of models that no run of pre-training or fine-tuning made."""
 
 import hashlib
+import json
 import shutil
 
 import pytest
@@ -49,6 +50,22 @@ def test_an_average_names_its_encoders(encoders, tmp_path, monkeypatch):
     assert "allenai/scibert_scivocab_uncased has the license mit." in card.text
     assert "- **Method:** averaging of weights\n" in card.text
     assert "Corpus" not in card.text and "--model_name_or_path general adapted" in card.text
+
+
+def test_an_average_of_two_vocabularies_is_refused(encoders, tmp_path, monkeypatch):
+    """Equal sizes are not enough: a row would be the mean of two unrelated words."""
+    file = tmp_path / "adapted" / "tokenizer.json"
+    content = json.loads(file.read_text())
+    vocabulary = content["model"]["vocab"]
+    first, second = [token for token in vocabulary if token.isalpha()][:2]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    file.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"must have the same vocabulary, but the tokens of .*adapted have other ids"):
+        call(average_models, monkeypatch, tmp_path / "averaged", "--model_name_or_path", *encoders)
+    assert not (tmp_path / "averaged" / "config.json").exists()
+    for file in (tmp_path / "adapted").glob("tokenizer*"):
+        file.unlink()  # a model alone fits, as far as one can see
+    call(average_models, monkeypatch, tmp_path / "averaged", "--model_name_or_path", *encoders)
 
 
 def test_an_average_of_one_license_has_it(encoders, tmp_path, monkeypatch):

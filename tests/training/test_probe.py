@@ -70,17 +70,26 @@ def test_logits_are_what_predictions_come_from():
     for count in (2, 3):
         labels = np.arange(90) % count
         probe = fit_probe(states, labels, "single_label_classification")
-        predicted = decode_logits(compute_logits(probe, states), "single_label_classification")
+        predicted = decode_logits(compute_logits(probe, states, count), "single_label_classification")
         assert (predicted == probe.predict(states)).all()
     scaled = StandardScaler().fit_transform(states)
     for count in (1, 3):
         rows = (generator.random((90, count)) < 0.4).astype(int)
         probe = fit_probe(states, rows, "multi_label_classification")
-        logits = compute_logits(probe, states)
+        logits = compute_logits(probe, states, count)
         predicted = decode_logits(logits, "multi_label_classification")
         assert (predicted == probe.predict(states).reshape(90, count)).all() and predicted.shape == (90, count)
         alone = LogisticRegression(C=0.01, class_weight="balanced").fit(scaled, rows[:, 0])
         np.testing.assert_allclose(logits[:, 0], alone.decision_function(scaled), atol=1e-3)
+
+
+@pytest.mark.parametrize("seen", [(0, 2), (0, 2, 3)])
+def test_a_label_without_training_examples_shifts_no_other(seen):
+    """scikit-learn has no column for it."""
+    labels = np.repeat(seen, 10)
+    states = np.eye(4)[labels]
+    probe = fit_probe(states, labels, "single_label_classification")
+    assert (decode_logits(compute_logits(probe, states, 4), "single_label_classification") == labels).all()
 
 
 def test_values_are_found_by_a_ridge_regression():
@@ -89,7 +98,7 @@ def test_values_are_found_by_a_ridge_regression():
     values = states @ [1, 2, 0, 0, -1] + 7
     probe = fit_probe(states, values, "regression")
     expected = Ridge(alpha=100).fit(StandardScaler().fit_transform(states), values)
-    found = decode_logits(compute_logits(probe, states), "regression")
+    found = decode_logits(compute_logits(probe, states, 1), "regression")
     np.testing.assert_allclose(found, expected.predict(StandardScaler().fit_transform(states)))
     assert np.corrcoef(found, values)[0, 1] > 0.99
 

@@ -2,6 +2,8 @@
 
 import json
 import math
+from dataclasses import replace
+from types import SimpleNamespace
 
 import fsspec
 import pyarrow as pa
@@ -14,6 +16,7 @@ from hf_domain.data import corpora
 from hf_domain.data.file_loading import find_files
 from hf_domain.examples import run_mlm
 from hf_domain.files import identify_url
+from hf_domain.training.pretraining import CorpusArguments, check_stream
 
 SIZES = (1100, 500, 700)  # documents of the files
 
@@ -94,3 +97,14 @@ def test_files_behind_urls(run, tmp_path):
 def test_held_out_documents_are_not_read_twice(run):
     losses = run("held", do_eval=True, max_eval_samples=9, max_steps=3)
     assert all(math.isfinite(loss) for loss in losses.values())
+
+
+def test_several_processes_hold_out_a_file():
+    """`IterableDataset.skip` skips in the files of each process: documents held out by one would train another."""
+    stream = CorpusArguments(train_file=["a.txt", "b.txt"], streaming=True)
+    run = {"do_train": True, "do_eval": True, "max_steps": 5}
+    with pytest.raises(ValueError, match="--streaming on several processes needs a --validation_file"):
+        check_stream(stream, SimpleNamespace(**run, world_size=2))
+    check_stream(stream, SimpleNamespace(**run, world_size=1))
+    check_stream(stream, SimpleNamespace(**run | {"do_eval": False}, world_size=2))
+    check_stream(replace(stream, validation_file=["c.txt"]), SimpleNamespace(**run, world_size=2))
