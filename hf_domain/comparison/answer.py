@@ -78,6 +78,8 @@ def choose(report: Report) -> tuple[str | None, list[str]]:
         if below and chosen != NO_ADAPTATION:
             of_those = f"of those that score as high as {titles[BASELINE]}, "
         reason = f"no row is significantly better, and {of_those}it is the cheapest"
+        if BASELINE not in titles:
+            reason = f"without the row {BASELINE} no difference is tested, and it is the cheapest"
         if len(learned) == 1:
             reason = "it is the only row whose runs all learned"
         lines = [f"Nothing is decided. Use {titles[chosen]}: {reason}."]

@@ -73,14 +73,15 @@ def make_command(result: Result, folders: Mapping[str, str], plan: Mapping[str, 
     places = [*(task["folder"] for task in plan["tasks"].values())]
     places += [file for corpus in plan["corpora"].values() for file in corpus.values()]
     # What the comparison prepared, such as folds.
-    own = ("texts/", *(place.removeprefix(f"{root}/") for place in places if place.startswith(f"{root}/")))
+    own = tuple(place.removeprefix(f"{root}/") for place in places if place.startswith(f"{root}/"))
+    text_of_task = None if step.task is None else f"texts/{step.task}.txt"
 
     def find(value: Any) -> str:
         text = str(value)
         if text.startswith("steps/"):
             address, slash, rest = text.removeprefix("steps/").partition("/")
             return f"{folders.get(address, f'{root}/steps/{address}')}{slash}{rest}"
-        return f"{root}/{text}" if text.startswith(own) else text
+        return f"{root}/{text}" if text == text_of_task or text.startswith(own) else text
 
     flags = {flag: value for flag, value in step.flags.items() if flag not in LEFT_OUT}
     if (resumed := flags.get("resume_from_checkpoint")) and resumed.split("/")[1] not in folders:

@@ -169,13 +169,18 @@ def digest_inputs(plan: Plan, step: Step, made: set[str]) -> dict[str, str]:
             paths = [plan.folder / name.rpartition(":")[0] for name in names]
         if flag.endswith("_file") or flag in ("mix", "word_counts"):
             if step.task and [path.name for path in paths] == [f"{step.task}.txt"]:
+                columns = {name: text for name, text in plan.tasks[step.task].options.items() if "text_column" in name}
+                if columns:  # other columns make another text
+                    digests["text_columns"] = json.dumps(columns, sort_keys=True)
                 paths = [plan.folder / plan.tasks[step.task].get_file("train")]  # of which the text of a task is made
             try:
                 files = [Path(file) for file in find_files([str(path) for path in paths])]
             except FileNotFoundError:  # the step that reads it says so
                 continue
         elif flag in ("model_name_or_path", "memory_name_or_path"):
-            files = [file for path in paths if any(path.glob("*.safetensors")) for file in _list_checkpoint(path)]
+            # Older encoders have their weights in pytorch_model.bin.
+            there = [path for path in paths if any(path.glob("*.safetensors")) or any(path.glob("pytorch_model*.bin"))]
+            files = [file for path in there for file in _list_checkpoint(path)]
         elif flag in ("tokenizer_name", "expanded_vocabulary", "datastore"):
             files = [file for path in paths for file in _list_checkpoint(path)]
         else:

@@ -17,11 +17,15 @@ def get_validation_score(result: Result, metric: str | None) -> float | None:
 def find_best_runs(results: Iterable[Result]) -> dict[str, Result]:
     """Return for each task the fine-tuning with the best validation score, of any method and seed.
 
-    The test set is not read: its score stays an estimate of what the model does on new texts.
+    Only runs at the largest budget and on all labels count: the tables that a card shows have no others. The test set
+    is not read: its score stays an estimate of what the model does on new texts.
     """
-    best: dict[str, tuple[float, Result]] = {}
+    results, best = [*results], dict[str, tuple[float, Result]]()
+    largest = max((result.step.rung or 0 for result in results), default=0)
     for result in results:
         score = get_validation_score(result, result.step.metric)
+        if result.step.rung not in (None, largest) or result.step.labels not in (None, 1):
+            continue
         is_trained = result.step.kind == "fine_tuning" and bool(result.step.flags.get("do_train"))
         if not is_trained or not result.is_done or score is None:
             continue

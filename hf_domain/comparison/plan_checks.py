@@ -334,6 +334,11 @@ def _check_method(method: Row, plan: Plan) -> list[str]:
         problems.append(
             f"pretraining must be left out, because {method.recipe} does not pre-train, but is {method.pretraining}."
         )
+    if method.encoder is not None and recipe.expands_vocabulary:
+        problems.append(
+            f"encoder must be left out, because {method.recipe} expands the vocabulary of the plan's encoder, but is "
+            f"{method.encoder}. Compare this encoder in a plan of its own."
+        )
     if method.datastore and not recipe.reads_datastore:
         problems.append(
             f"datastore must be left out, because {method.recipe} reads no passages, but is {method.datastore}."

@@ -221,6 +221,14 @@ def describe_row(source: Source, report: Report) -> str:
             "So it has no score of its own: those of the row are of models that were trained without them."
         )
     if source.result.score is None:
+        step, tokens, seeds = source.result.step, report.plan["budget"]["tokens"], report.plan["pretraining_seeds"]
+        if step.rung not in (None, tokens):
+            return f"This model is {row} after {step.rung:,} tokens; the table has its scores after {tokens:,}."
+        if len(seeds) > 1:
+            return (
+                f"This model is one of the {len(seeds)} encoders of {row}, with the seed {step.pretraining_seed}; the "
+                "row has their means."
+            )
         return f"{row} is this model."
     return (
         f"This model is a run of {row}. It has the best validation score of all runs, and a test score of "

@@ -49,7 +49,8 @@ MADE = (
 # What --overwrite_output_dir deletes first, because the new run may not write it: it would pass for its result.
 RESULTS = ("*_results.json", LABELS, TAGS, ANSWERS, VALIDATED, f"eval_{ANSWERS}", RATES)
 # What a step reads of an encoder: configuration, weights, tokenizer.
-CHECKPOINT_FILES = ("config.json", "*.safetensors", "tokenizer*.json", "vocab*", "merges.txt", "*.model")
+CHECKPOINT_FILES = ("config.json", "*.safetensors", "pytorch_model*.bin", "tokenizer*.json", "vocab*", "merges.txt",
+                    "*.model")  # fmt: skip
 # What a model cannot be loaded without; the second is that of sharded weights.
 LOADED = ("config.json", "*.safetensors.index.json", "*.safetensors", "adapter*/*.safetensors", "adapter*.json",
           "adapter*/*.json")  # fmt: skip

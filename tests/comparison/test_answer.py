@@ -93,6 +93,15 @@ def test_dapt_is_recommended_where_nothing_is_significantly_better(answer):
     assert first.endswith("over fine-tuning only. No other method is significantly better.**")
 
 
+def test_without_dapt_nothing_is_called_significant(content, tmp_path):
+    content["methods"] = {"fine_tune": None, "varmae": None}
+    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", pretend)
+    write_report(tmp_path / "plan")
+    text = (tmp_path / "plan" / "report.md").read_text()
+    assert "Nothing is decided." in text and "without the row dapt no difference is tested" in text
+    assert "significantly better" not in text.partition("## ")[0]
+
+
 def test_where_nothing_decides_it_says_how_many_seeds_would(answer):
     _, (_, first, largest, *_) = answer(seeds=(1, 2), varmae=0.63)
     assert first == (

@@ -47,6 +47,19 @@ def test_commands_train_the_row_from_the_encoder_of_the_plan(content, tmp_path, 
         )
 
 
+def test_a_corpus_may_lie_where_texts_of_tasks_are_written(content, tmp_path):
+    """With the name of a task, too: its command must not read the text of the task."""
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "corpus.txt").rename(tmp_path / "texts" / "animals.txt")
+    content["corpora"]["pets"]["train_file"] = "texts/animals.txt"
+    content |= {"methods": {"dapt": None, "tapt": None}, "general": None}
+    del content["tasks"]["entities"]
+    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", pretend)
+    commands = write_report(tmp_path / "plan").commands
+    files = {row: command[0][command[0].index("--train_file") + 1] for row, command in commands.items()}
+    assert files == {"dapt": "texts/animals.txt", "tapt": "plan/texts/animals.txt"}
+
+
 @pytest.fixture
 def compared(content, tmp_path):
     """Pretend a comparison of rows that start from vocabularies, datastores and folds."""

@@ -5,8 +5,11 @@ import shutil
 import pytest
 from pretended_runs import get_address, pretend, run_comparison, write_plan
 
+from hf_domain.comparison.models import find_best_runs
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
+from hf_domain.files import read_json, write_json
+from hf_domain.training.run_files import METRICS
 
 METHODS = {"fine_tune": None, "dapt": None}
 
@@ -35,6 +38,22 @@ def test_best_model_of_each_task_by_validation_is_kept_and_named(content, tmp_pa
     titles = {"fine_tune": "fine-tuning only", "dapt": "DAPT"}
     named = ", ".join(f"plan/steps/{r.step.address} for {t} ({titles[r.step.method]})" for t, r in best.items())
     assert f"Best fine-tuned model by validation: {named}." in head
+
+
+def test_a_run_at_a_smaller_budget_is_not_the_best(content, tmp_path):
+    """A card shows the scores at the largest budget, on all labels."""
+
+    def run(step, plan, folder):
+        pretend(step, plan, folder)
+        if step.kind == "fine_tuning":
+            metrics = read_json(folder / METRICS)
+            is_small = step.rung == 2048 or step.labels is not None
+            write_json(folder / METRICS, metrics | {"eval_macro_f1": 0.9 if is_small else 0.1 + (step.seed == 2) / 10})
+
+    content |= {"methods": {"dapt": None}, "budget": {"tokens": [2048, 4096]}, "labels": [0.5], "general": None}
+    del content["tasks"]["entities"]
+    results = run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", run)
+    assert find_best_runs(results)["animals"].step.name == "dapt-animals-4096-seed2"
 
 
 def test_other_choices_run_only_what_lost_its_model(content, tmp_path, ran, note):

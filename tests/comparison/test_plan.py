@@ -36,6 +36,7 @@ def test_all_problems_of_a_plan_are_reported_at_once(content, tmp_path):
         "twofold": {"recipe": "append_passage", "after": "read_mlm"},
         "read_mlm": {"recipe": "rada_mlm"},
     }
+    content["methods"]["words"] = {"recipe": "adalm", "encoder": "mine"}
     content["methods"]["twice"] = {"recipe": "exbert_adapter", "after": "exbert"}
     content["encoder"] = "../encoders/none"
     content["seeds"] = [1, 1]
@@ -56,6 +57,7 @@ def test_all_problems_of_a_plan_are_reported_at_once(content, tmp_path):
         "methods: control: tasks must be among animals, entities, empty, but there is plants. Correct",
         "datastore must be left out, because control reads no passages, but is {'train_file': 'corpus.txt'}",
         "only one of encoder and after must be set, but they are mine and dapt. Remove one",
+        "methods: words: encoder must be left out, because adalm expands the vocabulary of the plan's encoder",
         "metric must be one of macro_f1, micro_f1, positive_micro_f1 for classification, but is bleu",
         "corpus must be one of pets, general, but is law",
         "kind must be one of classification, multi_label, regression, ner, qa, similarity, retrieval, but is parsing",

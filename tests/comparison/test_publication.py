@@ -1,11 +1,13 @@
 """What a published model shows of its comparison."""
 
 import json
+from types import SimpleNamespace
 
 import pandas as pd
+import pytest
 
 from hf_domain.comparison import publication
-from hf_domain.comparison.publication import draw_training, make_results
+from hf_domain.comparison.publication import describe_row, draw_training, make_results
 
 
 def test_training_curve(tmp_path):
@@ -17,6 +19,23 @@ def test_training_curve(tmp_path):
     state.write_text(json.dumps({"log_history": history[2:]}))
     assert not draw_training(state, tmp_path / "none.png")
     assert not (tmp_path / "none.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("rung", "seeds", "sentence"),
+    [
+        (None, [42], "DAPT is this model."),
+        (4096, [42], "DAPT is this model."),
+        (2048, [42], "This model is DAPT after 2,048 tokens; the table has its scores after 4,096."),
+        (4096, [42, 43], "This model is one of the 2 encoders of DAPT, with the seed 43; the row has their means."),
+    ],
+)
+def test_a_card_says_which_encoder_of_a_row_it_has(monkeypatch, rung, seeds, sentence):
+    monkeypatch.setattr(publication, "find_row", lambda report, method: "DAPT")
+    step = SimpleNamespace(kind="pretraining", rung=rung, pretraining_seed=43)
+    source = SimpleNamespace(result=SimpleNamespace(step=step, score=None), method="dapt")
+    report = SimpleNamespace(plan={"budget": {"tokens": 4096}, "pretraining_seeds": seeds})
+    assert describe_row(source, report) == sentence
 
 
 def test_a_card_has_no_row_without_scores(monkeypatch):
