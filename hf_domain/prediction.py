@@ -37,7 +37,13 @@ from hf_domain.data.question_answering import check_questions, cut_windows, find
 from hf_domain.data.text_columns import find_text_columns
 from hf_domain.gmap.reader import load_memory_reader
 from hf_domain.methods import PLAIN
-from hf_domain.rada.passages import PassageArguments, append_passages, count_positions, load_passage_reader
+from hf_domain.rada.passages import (
+    PassageArguments,
+    append_passages,
+    check_single_text,
+    count_positions,
+    load_passage_reader,
+)
 from hf_domain.training.arguments import DataArguments
 from hf_domain.training.fine_tuning import map_splits
 from hf_domain.training.finiteness import check_weights
@@ -176,7 +182,8 @@ def predict(
         if passages is not None:
             splits = passages.look_up(splits, columns)
         if passages is not None and appended is not None:
-            splits = append_passages(splits, passages.datastore, *columns, tokenizer, length)
+            check_single_text(columns, True)
+            splits = append_passages(splits, passages.datastore, columns[0], tokenizer, length)
             columns = [*columns, "passage"]
         tokenize = partial(task.tokenize, columns=columns, own_tokenizer=tokenizer, max_seq_length=length)
         with tempfile.TemporaryDirectory() as folder:

@@ -20,7 +20,8 @@ def find_best_runs(results: Iterable[Result]) -> dict[str, Result]:
     Only runs at the largest budget and on all labels count: the tables that a card shows have no others. The test set
     is not read: its score stays an estimate of what the model does on new texts.
     """
-    results, best = [*results], dict[str, tuple[float, Result]]()
+    results = [*results]
+    best: dict[str, tuple[float, Result]] = {}
     largest = max((result.step.rung or 0 for result in results), default=0)
     for result in results:
         score = get_validation_score(result, result.step.metric)

@@ -64,7 +64,7 @@ def run_at_best_rate(
     if chosen is not None and chosen not in majority.BETTER:
         raise ValueError(
             f"--learning_rates needs a metric of which it is known whether more is better, but {chosen} may be an "
-            f"error. Leave out --metric_name, or give one of {', '.join(majority.BETTER)}."
+            "error. Leave out --metric_name."
         )
     folder = Path(str(training_args.output_dir))
     file, scores = folder / RATES, {}
