@@ -47,7 +47,8 @@ MADE = (
     "exported/onnx/*",
 )
 # What --overwrite_output_dir deletes first, because the new run may not write it: it would pass for its result.
-RESULTS = ("*_results.json", LABELS, TAGS, ANSWERS, VALIDATED, f"eval_{ANSWERS}", RATES)
+RESULTS = ("*_results.json", LABELS, TAGS, VALIDATED, RATES, *(f"{split}_{name}" for split in ("eval", "predict")
+           for name in (ANSWERS, f"nbest_{ANSWERS}", "null_odds.json")))  # fmt: skip
 # What a step reads of an encoder: configuration, weights, tokenizer.
 CHECKPOINT_FILES = ("config.json", "*.safetensors", "pytorch_model*.bin", "tokenizer*.json", "vocab*", "merges.txt",
                     "*.model")  # fmt: skip

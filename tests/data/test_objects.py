@@ -86,6 +86,8 @@ def test_rows_may_lack_columns_of_later_rows(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="the first row of data must have every column, but only item 1 has text_pair"):
         load_rows(lambda: iter(rows))
     assert load_rows(lambda: iter(rows[::-1]))["text_pair"][:] == ["c", None]
+    with pytest.raises(ZeroDivisionError):  # an error of the function is its own
+        load_rows(lambda: ({"text": str(1 // number)} for number in (1, 0)))
 
 
 @pytest.mark.parametrize(

@@ -161,8 +161,9 @@ def test_a_replaced_run_leaves_no_results(run, tmp_path):
         "all_results.json",
         "eval_results.json",
         "eval_predictions.txt",
-        "predictions.json",
-        "eval_predictions.json",
+        "predict_predictions.json",
+        "eval_nbest_predictions.json",
+        "predict_null_odds.json",
     )
     run(lambda: [(tmp_path / "output" / name).write_text("{}") for name in (*names, "notes.json")])
     run(overwrite_output_dir=True)
