@@ -16,8 +16,8 @@ row. Intervals leave it out.
 """
 
 import argparse
-import gzip
 import json
+import lzma
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -88,8 +88,8 @@ def read_runs(folder: Path) -> Iterator[Scored]:
 
 def read_contents(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the results of a comparison by name; those of the first version are the lines of one file."""
-    if (file := folder / "results.jsonl.gz").is_file():
-        with gzip.open(file, "rt", encoding="utf-8") as lines:
+    if (file := folder / "results.jsonl.xz").is_file():
+        with lzma.open(file, "rt", encoding="utf-8") as lines:
             return {content["name"]: content for content in map(json.loads, lines)}
     return {file.name: read_json(file) for file in sorted((folder / "results").glob("*.json"))}
 

@@ -1,6 +1,7 @@
 """What training and inference cost on a GPU: every figure that needs one, in one command and one JSON file.
 
     python benchmarks/gpu.py --output gpu.json        # on a GPU: 46 rows of some seconds each
+    python benchmarks/gpu.py --rows "train bert" --output gpu.json  # only the rows whose names start so
     python benchmarks/gpu.py --tiny --output cpu.json  # tiny models, anywhere; not flex_attention or compiled rows
 
 Random weights of bert-base and modernbert-base size. A row is measured alone: it warms up, then repeats its step for
@@ -51,6 +52,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch_size", type=int, default=64)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--seconds", type=float, default=4.0, help="of measuring a row, after its warm-up")
+    parser.add_argument("--rows", nargs="+", default=[""], help="the rows whose names start with one of these")
     parser.add_argument(
         "--tiny", action="store_true", help="two layers, 2 x 16 tokens, one step a row, nothing compiled"
     )
@@ -272,7 +274,8 @@ def main() -> None:
     rows: dict[str, dict[str, float | str]] = {}
     result = {"device": device, "arguments": settings, "environment": describe_environment(), "rows": rows}
     result["peak_operations_per_second"] = {str(dtype).removeprefix("torch."): peak for dtype, peak in peaks.items()}
-    for name, dtype, make in tqdm(list(list_rows(args)), unit="row"):
+    chosen = [row for row in list_rows(args) if row[0].startswith(tuple(args.rows))]
+    for name, dtype, make in tqdm(chosen, unit="row"):
         torch.manual_seed(0)
         try:
             step, num_tokens = make()

@@ -7,8 +7,8 @@ the largest. Differences are those of a report: over DAPT, for the mean of the t
 """
 
 import argparse
-import gzip
 import json
+import lzma
 from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
@@ -22,8 +22,8 @@ from hf_domain.methods import BASELINE, NO_ADAPTATION
 
 def read_results(folder: Path) -> list[dict[str, Any]]:
     """Return the results of a comparison: the lines of one file, or the files of a folder."""
-    if (file := folder / "results.jsonl.gz").is_file():
-        with gzip.open(file, "rt", encoding="utf-8") as lines:
+    if (file := folder / "results.jsonl.xz").is_file():
+        with lzma.open(file, "rt", encoding="utf-8") as lines:
             return [json.loads(line) for line in lines]
     return [read_json(file) for file in sorted((folder / "results").glob("*.json"))]
 

@@ -142,6 +142,10 @@ def test_benchmark_runs(name, tmp_path, monkeypatch):
     assert figures and (name != "agreement" or (figures["tau"], figures["low"], figures["high"]) == (1, 1, 1))
     if name == "starts":
         check_starts(figures)
+    if name == "gpu":
+        subprocess.run([*command, "--rows", "infer student"], cwd=tmp_path, env=os.environ, check=True)
+        rows = json.loads((tmp_path / "result.json").read_text())["rows"]
+        assert rows.keys() == {"infer student 1", "infer student 2"}
     if name == "pretrainings":
         assert figures["over_dapt"].keys() == {"fine_tune", "varmae", "lora"}
         for found in figures["over_dapt"].values():  # the comparisons have one task

@@ -7,8 +7,8 @@ to DAPT, its line the 95 % interval.
 """
 
 import argparse
-import gzip
 import json
+import lzma
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ PLANS = {
 
 def read_published(folder: Path) -> Report:
     """Return the report of a folder of published results."""
-    with gzip.open(folder / "results.jsonl.gz", "rt", encoding="utf-8") as lines:
+    with lzma.open(folder / "results.jsonl.xz", "rt", encoding="utf-8") as lines:
         results = {content.pop("name"): Result.from_json(content) for content in map(json.loads, lines)}
     return read_report(read_json(folder / "plan.json"), results)
 

@@ -2,13 +2,13 @@
 
     python tools/pack_results.py verdict results/verdict
 
-Each result becomes a line of results.jsonl.gz, without its predictions on validation, which no table reads. The plan is
+Each result becomes a line of results.jsonl.xz, without its predictions on validation, which no table reads. The plan is
 copied, and the report without its pictures.
 """
 
 import argparse
-import gzip
 import json
+import lzma
 import shutil
 from pathlib import Path
 
@@ -32,8 +32,9 @@ def main() -> None:
             result = {"name": file.name} | read_json(file)
             result.pop("validation", None)
             lines.append(f"{json.dumps(result)}\n")
-    packed = args.output_dir / "results.jsonl.gz"
-    packed.write_bytes(gzip.compress("".join(lines).encode(), mtime=0))  # without a time the same results make one file
+    packed = args.output_dir / "results.jsonl.xz"
+    # The runs of a task repeat its labels, farther apart than gzip sees.
+    packed.write_bytes(lzma.compress("".join(lines).encode(), preset=9))
     print(f"{packed}: {packed.stat().st_size} bytes")
 
 

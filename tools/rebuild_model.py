@@ -8,8 +8,8 @@ The card says how long this training took, and repeats the published scores.
 """
 
 import argparse
-import gzip
 import json
+import lzma
 from pathlib import Path
 
 from hf_domain.comparison.engine import gather_results, list_missing, open_cluster, prepare_jobs, run_jobs
@@ -32,7 +32,7 @@ def restore_results(results: Path, addresses: set[str], output_dir: Path) -> Non
     Raises:
         ValueError: No result is of these steps.
     """
-    with gzip.open(results / "results.jsonl.gz", "rt", encoding="utf-8") as lines:
+    with lzma.open(results / "results.jsonl.xz", "rt", encoding="utf-8") as lines:
         published = {result.pop("name"): result for result in map(json.loads, lines)}
     if not published.keys() & {f"{address}.json" for address in addresses}:
         raise ValueError(
@@ -50,7 +50,7 @@ def main() -> None:
     """Train the encoder and make the folder."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("plan", type=Path, help="YAML file of the plan, beside the encoder and the data.")
-    parser.add_argument("--results", type=Path, required=True, help="Folder with results.jsonl.gz of this plan.")
+    parser.add_argument("--results", type=Path, required=True, help="Folder with results.jsonl.xz of this plan.")
     parser.add_argument("--method", required=True, help="Row of the plan.")
     parser.add_argument("--corpus", required=True, help="Corpus of the encoder; for TAPT, the task.")
     parser.add_argument("--output_dir", type=Path, required=True, help="Folder for the Hub.")

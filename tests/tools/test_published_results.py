@@ -1,7 +1,7 @@
 """Results in the repository, and an encoder that is trained again from them."""
 
-import gzip
 import json
+import lzma
 import shutil
 import sys
 
@@ -42,11 +42,11 @@ def test_an_encoder_is_trained_again_from_packed_results(monkeypatch, tmp_path, 
     run(monkeypatch, compare.main, make_inputs(tmp_path / "first"))
     first = tmp_path / "first" / "plan"
     run(monkeypatch, pack_results.main, first, tmp_path / "packed")
-    packed = (tmp_path / "packed" / "results.jsonl.gz").read_bytes()
+    packed = (tmp_path / "packed" / "results.jsonl.xz").read_bytes()
     run(monkeypatch, pack_results.main, first, tmp_path / "packed")
-    assert (tmp_path / "packed" / "results.jsonl.gz").read_bytes() == packed
+    assert (tmp_path / "packed" / "results.jsonl.xz").read_bytes() == packed
     assert "](" in (first / "report.md").read_text() and ".png" not in (tmp_path / "packed/report.md").read_text()
-    names = {json.loads(line)["name"] for line in gzip.decompress(packed).splitlines()}
+    names = {json.loads(line)["name"] for line in lzma.decompress(packed).splitlines()}
     assert names == {file.name for file in (first / "results").glob("*.json")}
 
     plan = make_inputs(tmp_path / "second")
