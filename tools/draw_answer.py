@@ -2,8 +2,8 @@
 
     python tools/draw_answer.py results --output docs/images/answer.png
 
-A panel for a domain that the encoder has not seen, and one for domains that it has. A point is a row's mean difference
-to DAPT, its line the 95 % interval.
+Two panels for a domain that the encoder has not seen: what DAPT gains, and what other rows gain over DAPT. One for
+domains that it has seen. A point is a mean difference, its line the 95 % interval.
 """
 
 import argparse
@@ -18,27 +18,28 @@ import vl_convert
 
 from hf_domain.comparison.figures import SCALE
 from hf_domain.comparison.results import Result
+from hf_domain.comparison.statistics import Difference
 from hf_domain.comparison.summary import Report, read_report
 from hf_domain.files import read_json, write_whole
-from hf_domain.methods import BASELINE
+from hf_domain.methods import BASELINE, NO_ADAPTATION
 
-UNSEEN = "terms of service, by a probe"
-SEEN = "scientific tasks, fine-tuned"
+GAIN = "DAPT over no adaptation: terms of service"
+UNSEEN = "others over DAPT: terms of service, by a probe"
+SEEN = "others over DAPT: scientific tasks, fine-tuned"
+# Of each panel: the ends of its axis, in points.
+ENDS = {GAIN: [-1, 7], UNSEEN: [-2, 3], SEEN: [-7, 3]}
 # The rows of `results/pretrainings/pooled.json`, which covers three pre-trainings.
-POOLED = {
-    "tapt_after_dapt": "TAPT after DAPT",
-    "clm_detour": "causal detour",
-    "fine_tune": "no adaptation",
-}
-# The plan that fine-tuned each row from its recommended start.
+POOLED = {"tapt_after_dapt": "TAPT after DAPT", "clm_detour": "causal detour"}
+# The plan that fine-tuned each row from its recommended start, the one with the most pre-trainings.
 PLANS = {
-    "tapt": ("verdict", "TAPT"),
+    "tapt": ("task_text", "TAPT"),
+    "rada": ("counterparts", "RADA after DAPT"),
     "varmae": ("varmae_detour", "VarMAE"),
     "gmap": ("counterparts", "G-MAP after DAPT"),
-    "rada": ("counterparts", "RADA after DAPT"),
-    "adalm": ("verdict", "AdaLM"),
     "clm_detour": ("varmae_detour", "causal detour"),
-    "fine_tune": ("verdict", "no adaptation"),
+    "adalm": ("task_text", "AdaLM"),
+    "exbert": ("counterparts", "exBERT"),
+    "fine_tune": ("task_text", "no adaptation"),
 }
 
 
@@ -50,40 +51,52 @@ def read_published(folder: Path) -> Report:
 
 
 def list_rows(results: Path) -> list[dict[str, Any]]:
-    """Return the differences to DAPT, with their intervals, in the order of the picture."""
+    """Return the differences with their intervals, in the order of the picture."""
     pooled = read_json(results / "pretrainings" / "pooled.json")["over_dapt"]
-    rows = [
-        {"panel": UNSEEN, "row": title} | {side: pooled[name][side] for side in ("mean", "low", "high")}
-        for name, title in POOLED.items()
-    ]
+    gain = pooled[NO_ADAPTATION]
+    gain = {"mean": -gain["mean"], "low": -gain["high"], "high": -gain["low"]}
+    rows = [{"panel": GAIN, "row": "0.8 million tokens, by a probe"} | gain]
+    curve = read_published(results / "dapt_curve")
+    for at in (*curve.smaller, curve):
+        row = f"{at.plan['budget']['tokens'] / 1e6:.0f} million tokens, fine-tuned"
+        rows.append({"panel": GAIN, "row": row} | get_ends(at.gains[BASELINE]))
+    for name, title in POOLED.items():
+        rows.append({"panel": UNSEEN, "row": title} | {end: pooled[name][end] for end in ("mean", "low", "high")})
     reports = {plan: read_published(results / plan) for plan in {plan for plan, _ in PLANS.values()}}
     for name, (plan, title) in PLANS.items():
         found = reports[plan].decisions[name, BASELINE]
         assert found is not None  # every row has two tasks and more
-        row = f"{title}, {len(found.tasks)} tasks"
-        rows.append({"panel": SEEN, "row": row, "mean": found.mean, "low": found.low, "high": found.high})
+        rows.append({"panel": SEEN, "row": f"{title}, {len(found.tasks)} tasks"} | get_ends(found))
     return rows
+
+
+def get_ends(difference: Difference) -> dict[str, Any]:
+    """Return the mean of a difference and its interval."""
+    return {"mean": difference.mean, "low": difference.low, "high": difference.high}
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:
     """Return the picture as a chart of altair."""
-    panels = []
-    for panel in (UNSEEN, SEEN):
-        own = [row for row in rows if row["panel"] == panel]
-        names = altair.Y("row:N", sort=None, title=None, axis=altair.Axis(labelLimit=300))
-        across = altair.Scale(domain=[-4, 4])
-        base = altair.Chart(pd.DataFrame(own)).encode(y=names)
-        layers = [
-            altair.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color="grey").encode(x="zero:Q"),
-            base.mark_rule(strokeWidth=2, color="#2f5fa8").encode(
-                x=altair.X("low:Q", title="points over DAPT", scale=across), x2="high:Q"
-            ),
-            base.mark_point(filled=True, size=80, opacity=1, color="#2f5fa8").encode(
-                x=altair.X("mean:Q", title="points over DAPT", scale=across)
-            ),
-        ]
-        panels.append(altair.layer(*layers).properties(width=230, height=20 * len(own) + 10, title=panel))
-    return altair.hconcat(*panels).configure(font="sans-serif").configure_view(stroke=None).configure_axis(grid=False)
+    gain, unseen, seen = (draw_panel(panel, [row for row in rows if row["panel"] == panel]) for panel in ENDS)
+    picture = altair.hconcat(altair.vconcat(gain, unseen), seen)
+    return picture.configure(font="sans-serif").configure_view(stroke=None).configure_axis(grid=False)
+
+
+def draw_panel(panel: str, rows: list[dict[str, Any]]) -> Any:
+    """Return a panel: a line for each row."""
+    scale = altair.Scale(domain=ENDS[panel])
+    names = altair.Y("row:N", sort=None, title=None, axis=altair.Axis(labelLimit=300))
+    base = altair.Chart(pd.DataFrame(rows)).encode(y=names)
+    layers = [
+        altair.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color="grey").encode(x="zero:Q"),
+        base.mark_rule(strokeWidth=2, color="#2f5fa8").encode(
+            x=altair.X("low:Q", title="points", scale=scale), x2="high:Q"
+        ),
+        base.mark_point(filled=True, size=80, opacity=1, color="#2f5fa8").encode(
+            x=altair.X("mean:Q", title="points", scale=scale)
+        ),
+    ]
+    return altair.layer(*layers).properties(width=230, height=20 * len(rows) + 10, title=panel)
 
 
 def main() -> None:
