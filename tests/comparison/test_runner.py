@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from multiprocessing.process import BaseProcess
 from types import SimpleNamespace
 
 import pytest
@@ -19,7 +21,7 @@ from hf_domain.comparison import runner
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.runner import Interrupted, digest_vocabulary
-from hf_domain.comparison.steps import list_steps
+from hf_domain.comparison.steps import Step, list_steps
 from hf_domain.files import read_json, write_json
 from hf_domain.training import run_folders
 from hf_domain.training.run_files import METRICS
@@ -147,6 +149,17 @@ def test_step_ends_with_a_comparison_that_is_killed(content, tmp_path, end):
     process.wait(timeout=60)
     assert not any((path.with_suffix("") / "results").iterdir())
     assert not psutil.wait_procs(family, timeout=30)[1]
+
+
+def test_a_step_that_wrote_everything_is_done_however_its_process_ends(tmp_path, monkeypatch):
+    """On a GPU a step was lost: it had written its model and scores, and its process ended with exit code 255."""
+    plan = SimpleNamespace(folder=tmp_path)
+    monkeypatch.setattr(BaseProcess, "exitcode", property(lambda self: 255))
+    step = Step("version", "fine_tuning", "--version", {})
+    runner.run_command(step, plan, tmp_path)
+    assert "hf-domain" in (tmp_path / "log.txt").read_text()
+    with pytest.raises(RuntimeError, match="exit code 255"):  # the file of the step before does not count
+        runner.run_command(replace(step, command="no_command"), plan, tmp_path)
 
 
 def test_a_script_that_compares_outside_main_is_told_so(plan, tmp_path, monkeypatch):
