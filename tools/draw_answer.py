@@ -21,15 +21,15 @@ from hf_domain.comparison.results import Result
 from hf_domain.comparison.statistics import Difference
 from hf_domain.comparison.summary import Report, read_report
 from hf_domain.files import read_json, write_whole
-from hf_domain.methods import BASELINE, NO_ADAPTATION
+from hf_domain.methods import BASELINE
 
-GAIN = "DAPT over no adaptation: terms of service"
+GAIN = "DAPT over no adaptation: terms of service, fine-tuned"
 UNSEEN = "others over DAPT: terms of service, by a probe"
 SEEN = "others over DAPT: scientific tasks, fine-tuned"
 # Of each panel: the ends of its axis, in points.
-ENDS = {GAIN: [-1, 7], UNSEEN: [-2, 3], SEEN: [-7, 3]}
+ENDS = {GAIN: [-1, 7], UNSEEN: [-4, 3], SEEN: [-7, 3]}
 # The rows of `results/pretrainings/pooled.json`, which covers three pre-trainings.
-POOLED = {"tapt_after_dapt": "TAPT after DAPT", "clm_detour": "causal detour"}
+POOLED = {"tapt_after_dapt": "TAPT after DAPT", "clm_detour": "causal detour", "fine_tune": "no adaptation"}
 # The plan that fine-tuned each row from its recommended start, the one with the most pre-trainings.
 PLANS = {
     "tapt": ("task_text", "TAPT"),
@@ -52,14 +52,12 @@ def read_published(folder: Path) -> Report:
 
 def list_rows(results: Path) -> list[dict[str, Any]]:
     """Return the differences with their intervals, in the order of the picture."""
-    pooled = read_json(results / "pretrainings" / "pooled.json")["over_dapt"]
-    gain = pooled[NO_ADAPTATION]
-    gain = {"mean": -gain["mean"], "low": -gain["high"], "high": -gain["low"]}
-    rows = [{"panel": GAIN, "row": "0.8 million tokens, by a probe"} | gain]
     curve = read_published(results / "dapt_curve")
-    for at in (*curve.smaller, curve):
-        row = f"{at.plan['budget']['tokens'] / 1e6:.0f} million tokens, fine-tuned"
-        rows.append({"panel": GAIN, "row": row} | get_ends(at.gains[BASELINE]))
+    rows = [
+        {"panel": GAIN, "row": f"{at.plan['budget']['tokens'] / 1e6:.0f} million tokens"} | get_ends(at.gains[BASELINE])
+        for at in (*curve.smaller, curve)
+    ]
+    pooled = read_json(results / "pretrainings" / "pooled.json")["over_dapt"]
     for name, title in POOLED.items():
         rows.append({"panel": UNSEEN, "row": title} | {end: pooled[name][end] for end in ("mean", "low", "high")})
     reports = {plan: read_published(results / plan) for plan in {plan for plan, _ in PLANS.values()}}
