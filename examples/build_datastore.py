@@ -51,15 +51,16 @@ class DatastoreArguments:
 
     output_dir: str = field(metadata={"help": "Folder of the datastore."})
     model_name_or_path: str | None = field(
-        default=None, metadata={"help": "Encoder whose tokenizer cuts the passages; needed for a new datastore."}
+        default=None,
+        metadata={"help": "Encoder whose tokenizer cuts the passages; needed for a new datastore, else checked."},
     )
-    max_length: int = field(default=256, metadata={"help": "Maximum number of tokens of a passage."})
+    max_length: int | None = field(default=None, metadata={"help": "Tokens of a passage at most. Default: 256."})
     analyzer: Literal["english", "standard", "cjk"] | None = field(
         default=None,
         metadata={"help": "How to split words. Default: cjk for Chinese, Japanese and Korean, else english."},
     )
-    engine: Literal["tantivy", "elasticsearch", "opensearch"] = field(
-        default="tantivy", metadata={"help": "Search in this process (tantivy) or on a server."}
+    engine: Literal["tantivy", "elasticsearch", "opensearch"] | None = field(
+        default=None, metadata={"help": "Search in this process (tantivy, the default) or on a server."}
     )
     add: bool = field(default=False, metadata={"help": "Add the documents to an existing datastore."})
     rebuild_index: bool = field(
@@ -86,6 +87,20 @@ def read_documents(data_args: DataArguments):
     )
 
 
+def load_datastore(args: DatastoreArguments) -> Datastore:
+    """Open an existing datastore, whose passages stay as they were cut."""
+    model = args.model_name_or_path
+    tokenizer = None if model is None else AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+    options = {"analyzer": args.analyzer, "rebuild_index": True} if args.rebuild_index else {}
+    datastore = Datastore.load(args.output_dir, tokenizer, **options)
+    for name in ("max_length", "engine", "analyzer"):
+        given, found = getattr(args, name), getattr(datastore.manifest, name)
+        if given not in (None, found):
+            kept = f"--{name} of {args.output_dir} must be the one it was built with, {found}, but is {given}."
+            raise ValueError(f"{kept} Leave it out, or build another datastore; --rebuild_index changes an analyzer.")
+    return datastore
+
+
 def main() -> None:
     data_args, args = parse_arguments(*ARGUMENTS, description=__doc__)
     exists = Path(args.output_dir).exists()
@@ -93,13 +108,12 @@ def main() -> None:
     if exists and has_documents and not args.add:
         raise ValueError(f"--output_dir must be new, but {args.output_dir} exists. Use --add, or name another folder.")
     if not exists and (args.add or args.rebuild_index):
-        raise ValueError(f"--add and --rebuild_index need an existing datastore, but {args.output_dir} does not exist.")
+        raise ValueError(f"--add and --rebuild_index need a datastore, but {args.output_dir} does not exist.")
     if not exists and args.model_name_or_path is None:
         raise ValueError("a new datastore needs an encoder's tokenizer to cut the passages. Give --model_name_or_path.")
 
     if exists:
-        options = {"analyzer": args.analyzer, "rebuild_index": True} if args.rebuild_index else {}
-        datastore = Datastore.load(args.output_dir, **options)
+        datastore = load_datastore(args)
     if has_documents or not exists:
         documents = read_documents(data_args)
         columns = choose_columns(documents, data_args.text_column_name, data_args.id_column_name)
@@ -110,9 +124,9 @@ def main() -> None:
                 print(f"{datastore.add(documents, **columns, executor=executor):,} new passages")
             else:
                 tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path, trust_remote_code=False)
-                options = {"max_length": args.max_length, "analyzer": args.analyzer, "engine": args.engine}
-                options["executor"] = executor
-                datastore = build_datastore(documents, args.output_dir, tokenizer, **columns, **options)
+                options = columns | {"max_length": args.max_length or 256, "engine": args.engine or "tantivy"}
+                options |= {"analyzer": args.analyzer, "executor": executor}
+                datastore = build_datastore(documents, args.output_dir, tokenizer, **options)
     manifest = datastore.manifest
     print(
         f"{len(datastore):,} passages from {manifest.num_documents:,} documents ({manifest.num_duplicates:,} "

@@ -37,7 +37,10 @@ class SearchArguments:
         metadata={"help": "Column of text, or two as first,second. Default: a known pair, `text`, or the only column."},
     )
     model_name_or_path: str | None = field(default=None, metadata={"help": "A RADA, to show which passage it selects."})
-    num_passages: int = field(default=10, metadata={"help": "Number of passages for each text."})
+    num_passages: int | None = field(
+        default=None,
+        metadata={"help": "Passages of each text. Default: 10, or as many as the model read in fine-tuning."},
+    )
     max_query_terms: int | None = field(
         default=None, metadata={"help": "Use only this many of the rarest terms of a query: faster, different results."}
     )
@@ -77,7 +80,8 @@ def main() -> None:
     options = {"max_query_terms": args.max_query_terms}
     if not args.model_name_or_path:
         datastore = Datastore.load(args.datastore)
-        readings = [read_passages(datastore, " ".join(text), args.num_passages, **options) for text in texts]
+        k = 10 if args.num_passages is None else args.num_passages
+        readings = [read_passages(datastore, " ".join(text), k, **options) for text in texts]
     else:
         config = AutoConfig.from_pretrained(args.model_name_or_path, trust_remote_code=False)
         if not isinstance(config, RadaConfig):
@@ -92,7 +96,7 @@ def main() -> None:
         readings = []
         for text in texts:
             explanation = explain(model, tokenizer, datastore, text, args.num_passages, **options)
-            readings.append(read_passages(datastore, " ".join(text), args.num_passages, **options, **vars(explanation)))
+            readings.append(read_passages(datastore, " ".join(text), **vars(explanation)))
     if args.html_file:
         write_text(args.html_file, format_html(readings))
         print(args.html_file)

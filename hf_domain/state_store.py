@@ -26,6 +26,7 @@ from filelock import FileLock
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from tqdm.auto import tqdm
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_domain.clusters import map_in_order
 from hf_domain.files import read_json, remove_unfinished, write_json, write_whole
@@ -35,8 +36,26 @@ MANIFEST, LOCK = "states.json", "states.lock"
 SHARD_SEQUENCES, SHARD_BYTES = 1024, 400_000_000
 
 Inputs = dict[str, list[int]]
+# Fields of a configuration that change no state; the weights are compared directly.
+COSMETIC_KEYS = frozenset(
+    {"_name_or_path", "architectures", "dtype", "id2label", "label2id", "problem_type", "transformers_version"}
+)
 
 logger = logging.getLogger(__name__)
+
+
+def digest_config(config: PreTrainedConfig) -> str:
+    """Return a digest of what a configuration says about states."""
+    fields = {name: value for name, value in config.to_dict().items() if name not in COSMETIC_KEYS}
+    return hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def name_precision(model: PreTrainedModel) -> str:
+    """Return the type in which a model computes: autocast's, if on."""
+    device, precision = model.device.type, model.dtype
+    if torch.is_autocast_enabled(device):
+        precision = torch.get_autocast_dtype(device)
+    return str(precision).removeprefix("torch.")
 
 
 class StateStore:

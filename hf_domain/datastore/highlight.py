@@ -72,6 +72,7 @@ def read_passages(
     k: int = 10,
     *,
     max_query_terms: int | None = None,
+    found: Mapping[int, float] | None = None,
     weights: Mapping[int, Sequence[tuple[int, int, float]]] | None = None,
     probabilities: Mapping[int, float] | None = None,
     predictions: Sequence[tuple[str, float]] = (),
@@ -81,6 +82,7 @@ def read_passages(
     Args:
         k: Largest number of passages. Default: RADA, section 4.1.
         max_query_terms: See `Datastore.search`.
+        found: The passages that a model read: id -> score, best first. Default: searches for them.
         weights: Passage id -> (start, end, weight) of characters, for example the words that a model weighs. In other
             passages the words of the query are marked, with weight 1.
         probabilities: Passage id -> the probability that a model chooses it.
@@ -89,7 +91,10 @@ def read_passages(
     Returns:
         The passages, best first.
     """
-    ((ids, scores),) = datastore.search([text], k, max_query_terms)
+    if found is None:
+        ((ids, scores),) = datastore.search([text], k, max_query_terms)
+    else:
+        ids, scores = [*found], [*found.values()]
     terms = {term.text for term in datastore.analyzer.find_terms(text)}
     passages = []
     for row, score in zip(datastore.passages.select(ids), scores, strict=True):
@@ -97,8 +102,8 @@ def read_passages(
         if weights is not None and is_chosen:
             spans = [Span(*span) for span in weights[row["id"]]]
         else:
-            found = [term for term in datastore.analyzer.find_terms(row["text"]) if term.text in terms]
-            spans = [Span(term.start, term.end, 1.0) for term in found]
+            shared = [term for term in datastore.analyzer.find_terms(row["text"]) if term.text in terms]
+            spans = [Span(term.start, term.end, 1.0) for term in shared]
         spans = _join_spans(spans)
         probability = None if probabilities is None else probabilities.get(row["id"])
         passages.append(ReadPassage(row["id"], row["document_id"], row["text"], score, spans, probability, is_chosen))

@@ -67,6 +67,18 @@ def add_passages(
     return _add_passages(rows, datastore, text_columns, k, str(rows.split or "dataset"), max_query_terms, num_proc)
 
 
+def find_passages(
+    datastore: Datastore, texts: Sequence[str], k: int = 10, max_query_terms: int | None = None
+) -> dict[int, float]:
+    """Find the passages of one text, or of the texts of a pair together, as `add_passages` does.
+
+    Returns:
+        The scores by passage id, best first; without the passages that are part of the text.
+    """
+    found = _retrieve(*([text] for text in texts), datastore=datastore, k=k, max_query_terms=max_query_terms)
+    return dict(zip(found["passage_ids"][0], found["passage_scores"][0], strict=True))
+
+
 def join_words(words: str | Sequence[str]) -> str:
     """Join words to a text, without blanks between Chinese, Japanese or Korean characters."""
     if isinstance(words, str):

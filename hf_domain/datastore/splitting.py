@@ -78,7 +78,14 @@ def read_documents(
         text = row[text_column]
         if text is not None and not isinstance(text, str):
             raise ValueError(f"the text of a document must be a string, but {text_column} of row {number} is {text!r}.")
-        yield str(number if id_column is None else row[id_column]), text or ""
+        yield str(number) if id_column is None else _write_id(row[id_column], id_column, number), text or ""
+
+
+def _write_id(value: object, column: str, number: int) -> str:
+    """Return an id as it stands in the file: tables read whole numbers as fractions if one of them is missing."""
+    if value is None or value != value:
+        raise ValueError(f"a document must have an id, but {column} of row {number} is empty. Fill it in.")
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def split_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_length: int = 256) -> list[list[Passage]]:

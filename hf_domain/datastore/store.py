@@ -111,7 +111,7 @@ class Datastore:
         datastore._check_sizes(manifest.parts)
         if rebuild_index:
             with datastore._write():
-                datastore._commit_index(replace(datastore.manifest), base=None)
+                datastore._commit_index(replace(datastore.manifest))
         else:
             datastore._check_index()
         return datastore
@@ -119,7 +119,9 @@ class Datastore:
     def __getstate__(self) -> dict[str, Any]:
         analyzer = self.analyzer.function or self.analyzer.name
         client = self.client if callable(self.client) else self.client and LOST
-        return {"folder": str(self.folder), "analyzer": analyzer, "fingerprint": self.fingerprint, "client": client}
+        state = {"folder": str(self.folder), "analyzer": analyzer, "fingerprint": self.fingerprint, "client": client}
+        # What was found is cached by this state; a function is pickled by its name, whatever it computes.
+        return state | {"analyzer_fingerprint": self.analyzer.fingerprint}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         manifest = read_manifest(Path(state["folder"]))
@@ -244,7 +246,10 @@ class Datastore:
         return self.manifest.num_passages - before
 
     def delete(self, passage_ids: Iterable[int] = (), document_ids: Iterable[str] = ()) -> int:
-        """Remove passages from the index. Their rows and ids stay; only a new build removes the text from the disk.
+        """Remove passages, and index the others again.
+
+        Rows and ids stay; only a new build removes the text from the disk. A text that several documents have is one
+        passage, which belongs to the first of them.
 
         Args:
             document_ids: Documents whose passages are all deleted.
@@ -273,12 +278,12 @@ class Datastore:
             if missing:
                 raise ValueError(
                     "only passages and documents of the datastore can be deleted, and "
-                    f"{', '.join(sorted(map(str, missing)))} is not there."
+                    f"{', '.join(sorted(map(str, missing)))} is not there. A text that an earlier document "
+                    "has as well is a passage of that one."
                 )
             numbers -= set(self.manifest.deleted)
             if numbers:
-                manifest = replace(self.manifest, deleted=sorted({*self.manifest.deleted, *numbers}))
-                self._commit_index(manifest, deleted=sorted(numbers), base=self.manifest.index)
+                self._commit_index(replace(self.manifest, deleted=sorted({*self.manifest.deleted, *numbers})))
         return len(numbers)
 
     def verify(self) -> None:
@@ -415,12 +420,16 @@ class Datastore:
         """Hashes of the texts that are not deleted: about 70 bytes of memory each, while passages are added."""
         return set(self._sorted_hashes[0].tolist())
 
-    def _commit_index(self, manifest: Manifest, deleted: Iterable[int] = (), base: str | None = None) -> None:
-        """Write the next index from `base`, or from all passages without it, and commit it."""
+    def _commit_index(self, manifest: Manifest) -> None:
+        """Write the next index from all passages that are not deleted, and commit it.
+
+        An index from which passages are deleted would keep counting their words: other scores and ranks for the same
+        passages, until an index is made again.
+        """
         if manifest.engine == "tantivy":
             index = self._name_index()
-            passages = () if base else self.read_texts()
-            write_index(self.folder / index, self.analyzer, passages, deleted, self.folder / base if base else None)
+            passages = Datastore(self.folder, manifest, self.analyzer).read_texts()
+            write_index(self.folder / index, self.analyzer, passages)
             self._describe_index(manifest, index)
         else:
             self._build_on_server(manifest)

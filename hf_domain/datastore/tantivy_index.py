@@ -37,8 +37,7 @@ def import_tantivy() -> Any:
 def write_index(
     folder: Path,
     analyzer: Analyzer,
-    passages: Iterable[tuple[int, str | list[str]]] = (),
-    deleted: Iterable[int] = (),
+    passages: Iterable[tuple[int, str | list[str]]],
     base: Path | None = None,
 ) -> None:
     """Write an index into a new folder.
@@ -49,7 +48,6 @@ def write_index(
     Args:
         folder: Must not exist.
         passages: Ids and texts to add, in ascending order; a list instead of a text is its terms.
-        deleted: Ids to delete.
         base: The index to start from. Default: an empty one.
     """
     tantivy = import_tantivy()
@@ -62,8 +60,6 @@ def write_index(
     # One thread, to keep passages in order, and the segments that hold them.
     writer = index.writer(MEMORY, 1)
     try:
-        for number in deleted:
-            writer.delete_documents_by_term("id", number)
         for number, text in passages:
             document = tantivy.Document()
             document.add_integer("id", number)

@@ -32,7 +32,7 @@ from hf_domain.rada.explanation import explain
 from hf_domain.rada.passages import PassageArguments, load_datastore
 
 LOOPBACK = "127.0.0.1"
-PASSAGES = 5
+PASSAGES = 5  # shown without a model, which reads as many as in its fine-tuning
 # What a fine-tuned model reads: labels and lines of the inputs, and the columns of a row.
 INPUTS = {
     "SequenceClassification": ((("Text", 3), ("Second text of a pair", 1)), ("text", "text_pair")),
@@ -331,5 +331,4 @@ def add_passages(gradio: Any, found: Exploration) -> None:
 def read_with(model: Any, tokenizer: Any, folder: str, texts: Sequence[str]) -> Reading:
     """Return the passages of a text with what a RADA makes of them."""
     datastore = load_datastore(PassageArguments(folder), model, tokenizer, None)
-    explanation = explain(model, tokenizer, datastore, texts, PASSAGES)
-    return read_passages(datastore, " ".join(texts), PASSAGES, **vars(explanation))
+    return read_passages(datastore, " ".join(texts), **vars(explain(model, tokenizer, datastore, texts)))

@@ -5,7 +5,6 @@ keeps them on disk; `DatasetWithMemory` adds them to the examples, and the memor
 """
 
 import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -20,12 +19,7 @@ from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTr
 
 from hf_domain.modeling.backbone import find_encoder
 from hf_domain.modeling.pretrained_gmap import fingerprint_weights, read_same_ids
-from hf_domain.state_store import StateSource, StateStore, fill_store
-
-# Fields of a configuration that change no state; the weights are compared directly.
-COSMETIC_KEYS = frozenset(
-    {"_name_or_path", "architectures", "dtype", "id2label", "label2id", "problem_type", "transformers_version"}
-)
+from hf_domain.state_store import StateSource, StateStore, digest_config, fill_store, name_precision
 
 # ---------------------------------------------------------------------------------------- the memory's own tokenizer
 
@@ -206,7 +200,7 @@ def cache_memory_states(
 
 
 def describe_states(model: PreTrainedModel, dataset: Dataset) -> dict[str, Any]:
-    """Return what memory states depend on: digests of the memory's weights and of the token ids, and the strategy.
+    """Return what memory states depend on: digests of the memory and of the token ids, the strategy, and the precision.
 
     Raises:
         ValueError: The memory is trained, or there is none.
@@ -217,17 +211,14 @@ def describe_states(model: PreTrainedModel, dataset: Dataset) -> dict[str, Any]:
             "flag out, or use --method gmap with freeze_memory=true."
         )
     base: Any = model.base_model
-    memory_config = model.config.memory_config.to_dict()
-    config_text = json.dumps(
-        {name: value for name, value in memory_config.items() if name not in COSMETIC_KEYS}, sort_keys=True, default=str
-    )
     weights = fingerprint_weights(base.memory, base.memory.state_dict())
     inputs = hashlib.sha256()
     for row in iterate_memory_inputs(dataset):
         inputs.update(np.asarray([len(row["input_ids"]), *chain(*row.values())], dtype=np.int64).tobytes())
     normalized = hasattr(find_encoder(base.backbone), "final_norm")
     return {
-        "memory encoder": f"{weights} {hashlib.sha256(config_text.encode()).hexdigest()}",
+        "memory encoder": f"{weights} {digest_config(model.config.memory_config)}",
+        "precision": name_precision(model),
         "choice of states": [base.state_indices, "as they are" if normalized else "normalized"],
         "token ids": inputs.hexdigest(),
     }

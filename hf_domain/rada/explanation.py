@@ -15,6 +15,8 @@ from hf_domain.rada.collator import DataCollatorWithPassages
 class Explanation:
     """What a model does with the passages of a text; empty if none was found."""
 
+    found: dict[int, float] = field(default_factory=dict)
+    """Passage id -> score, best first."""
     probabilities: dict[int, float] = field(default_factory=dict)
     """Passage id -> the probability that the model chooses it (beta); they sum to 1."""
     weights: dict[int, list[tuple[int, int, float]]] = field(default_factory=dict)
@@ -29,7 +31,7 @@ def explain(
     tokenizer: PreTrainedTokenizerBase,
     datastore: Any,
     texts: Sequence[str],
-    num_passages: int = 10,
+    num_passages: int | None = None,
     max_query_terms: int | None = None,
 ) -> Explanation:
     """Run a model on a text and return how it chose a passage, weighed its words, and predicted.
@@ -37,15 +39,22 @@ def explain(
     Args:
         model: A RADA with any head or none.
         datastore: See `load_datastore`.
-        texts: One text, or the two texts of a pair, which are looked up together.
+        texts: One text, or the two texts of a pair, which are looked up together. Passages that are part of them are
+            left out, as in training and prediction.
+        num_passages: Default: as many as in the model's fine-tuning.
         max_query_terms: See `Datastore.search`.
     """
-    ((ids, scores),) = datastore.search([" ".join(texts)], num_passages, max_query_terms)
+    # Imported here: loading a model needs no engine that searches.
+    from hf_domain.datastore.retrieval import find_passages
+
+    num_passages = num_passages or int(model.config.num_passages)
+    found = find_passages(datastore, texts, num_passages, max_query_terms)
+    ids = [*found]
     model.eval()
     passages = datastore.passages
     collator = DataCollatorWithPassages(DataCollatorWithPadding(tokenizer), tokenizer, passages, num_passages)
-    found = {"passage_ids": list(ids), "passage_scores": list(scores)}
-    batch = collator([{**tokenizer(*texts, truncation=True), **found}]).to(model.device)
+    columns = {"passage_ids": ids, "passage_scores": [*found.values()]}
+    batch = collator([{**tokenizer(*texts, truncation=True), **columns}]).to(model.device)
     output = model(**batch)
     predictions = _list_predictions(model, output.logits[0]) if isinstance(model, RadaForSequenceClassification) else []
     if not ids:
@@ -56,7 +65,7 @@ def explain(
     weights = output.word_weights[0].mean(dim=0).tolist()
     spans = [(start, end, weight) for (start, end), weight in zip(offsets, weights, strict=False) if end > start]
     probabilities = dict(zip(map(int, ids), output.passage_weights[0].tolist(), strict=False))
-    return Explanation(probabilities, {chosen: spans}, predictions)
+    return Explanation(found, probabilities, {chosen: spans}, predictions)
 
 
 def _list_predictions(model: RadaForSequenceClassification, logits: torch.Tensor) -> list[tuple[str, float]]:

@@ -1,6 +1,7 @@
 """What a run does for a model that reads passages: look up texts in a datastore, and encode passages once."""
 
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,11 @@ from hf_domain.rada.collator import DataCollatorWithPassages
 from hf_domain.training.stock_models import autocast_as_trained
 
 logger = logging.getLogger(__name__)
+
+# WordPiece decodes Chinese and Japanese with blanks between the characters. The analyzer, which pairs neighbors, would
+# then find none of the pairs of the index, and training would read no passage.
+HAN_OR_KANA = r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]"
+BLANKS_BETWEEN = re.compile(rf"(?<={HAN_OR_KANA}) (?={HAN_OR_KANA})")
 
 
 @dataclass
@@ -47,7 +53,11 @@ class PassageReader:
 
     def __post_init__(self) -> None:
         config = getattr(self.model, "config", None)
-        self.num_passages = self.args.num_passages or int(getattr(config, "num_passages", 10))
+        self.num_passages = int(getattr(config, "num_passages", 10))
+        if self.args.num_passages is not None:
+            self.num_passages = self.args.num_passages
+        if self.num_passages < 1:
+            raise ValueError(f"num_passages must be at least 1, but is {self.num_passages}. Use 10, the default.")
         self.args.num_passages = self.num_passages  # the model card lists the arguments
 
     def look_up(self, splits: DatasetDict, text_columns: list[str], num_proc: int | None = None) -> DatasetDict:
@@ -76,8 +86,13 @@ class PassageReader:
                 "--streaming."
             )
         tokenizer = self.tokenizer
+
+        def decode(batch: dict[str, list[Any]]) -> dict[str, list[str]]:
+            texts = tokenizer.batch_decode(batch["input_ids"], skip_special_tokens=True)
+            return {"text": [BLANKS_BETWEEN.sub("", text) for text in texts]}
+
         texts = examples.map(
-            lambda batch: {"text": tokenizer.batch_decode(batch["input_ids"], skip_special_tokens=True)},
+            decode,
             batched=True,
             num_proc=num_proc,
             desc="Decoding",

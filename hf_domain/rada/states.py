@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_domain.modeling.modeling_rada import RadaPreTrainedModel
 from hf_domain.rada.collator import read_token_ids
-from hf_domain.state_store import StateSource, StateStore, fill_store
+from hf_domain.state_store import StateSource, StateStore, digest_config, fill_store, name_precision
 
 
 def describe_source(
@@ -36,14 +36,11 @@ def describe_source(
     for name, tensor in sorted(get_passage_encoder(model).state_dict().items()):
         encoder.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
         encoder.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    device, precision = model.device.type, model.dtype
-    if torch.is_autocast_enabled(device):
-        precision = torch.get_autocast_dtype(device)
     vocabulary = json.dumps(sorted(tokenizer.get_vocab().items()))
     return {
-        "encoder": encoder.hexdigest(),
+        "encoder": f"{encoder.hexdigest()} {digest_config(model.config.backbone_config)}",
         "tokenizer": hashlib.sha256(vocabulary.encode()).hexdigest(),
-        "precision": str(precision).removeprefix("torch."),
+        "precision": name_precision(model),
         "passages": passages_fingerprint,
     }
 

@@ -149,9 +149,12 @@ def test_add_keeps_what_is_there(datastore, tokenizer):
     datastore.verify()
 
 
-def test_delete_hides_and_keeps_ids(datastore):
+def test_delete_hides_and_keeps_ids(datastore, tokenizer, tmp_path):
     fingerprint = datastore.fingerprint
     assert datastore.delete([5, 6, 5], document_ids=["d7"]) == 3
+    # Words of deleted passages count no longer: the scores are those of a datastore that never had them.
+    kept = build(tmp_path / "kept", tokenizer, [text for row, text in enumerate(TEXTS) if row not in (5, 6, 7)])
+    assert datastore.search(["alpha beta"], 9)[0][1] == kept.search(["alpha beta"], 9)[0][1]
     assert datastore.delete([5]) == 0
     for store in (datastore, Datastore.load(datastore.folder)):
         assert find(store, "unit5 unit6 unit7 unit8") == [8]
@@ -168,6 +171,27 @@ def test_delete_hides_and_keeps_ids(datastore):
 def test_deleting_all_leaves_a_datastore(datastore):
     datastore.delete(range(100))
     assert len(datastore) == 0 and find(datastore, "alpha") == [] and datastore.find_texts(TEXTS[:2]) == [None, None]
+
+
+def test_documents_have_the_ids_of_their_file(tmp_path, tokenizer):
+    """A column of whole numbers with a gap is read as fractions."""
+    for ids, found in (([12.0, 13.5], ["12", "13.5"]), (["007", "x"], ["007", "x"])):
+        store = build_datastore(
+            Dataset.from_dict({"text": TEXTS[:2], "pmid": ids}), tmp_path / ids.__str__(), tokenizer, id_column="pmid"
+        )
+        assert store.passages["document_id"] == found
+    for missing in (None, float("nan")):
+        rows = Dataset.from_dict({"text": TEXTS[:2], "pmid": [12.0, missing]})
+        with pytest.raises(ValueError, match="pmid of row 1 is empty"):
+            build_datastore(rows, tmp_path / f"{missing}", tokenizer, id_column="pmid")
+
+
+def test_what_was_found_is_cached_for_one_analyzer(datastore, monkeypatch):
+    """A function is pickled by its name, whatever it computes."""
+    before = pickle.dumps(datastore)
+    assert pickle.dumps(datastore) == before
+    monkeypatch.setattr(type(datastore.analyzer), "fingerprint", property(lambda self: "another"))
+    assert pickle.dumps(datastore) != before
 
 
 def test_pickled_datastore_opens_its_folder(datastore):

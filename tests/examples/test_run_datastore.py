@@ -66,6 +66,21 @@ def test_build_add_rebuild_search(folder, monkeypatch, capsys):
     page = (folder / "page.html").read_text(encoding="utf-8")
     assert "page.html" in out and '&lt;<mark style="background: rgba(255, 200, 0, 1.00)">omega</mark>&gt;' in page
 
+    for flag, value in (("max_length", 32), ("engine", "opensearch"), ("analyzer", "standard")):
+        with pytest.raises(ValueError, match=f"--{flag} of .* must be the one it was built with, .* is {value}"):
+            run(build_datastore, monkeypatch, capsys, output_dir=store, add=True, **more, **{flag: value})
+    make_bert_tokenizer(["words of its own"]).save_pretrained(folder / "other")
+    with pytest.raises(ValueError, match="with the tokenizer that cut it"):
+        run(
+            build_datastore,
+            monkeypatch,
+            capsys,
+            output_dir=store,
+            add=True,
+            **more,
+            model_name_or_path=folder / "other",
+        )
+
     run(build_datastore, monkeypatch, capsys, output_dir=store, rebuild_index=True, analyzer="cjk")
     assert Datastore.load(store).manifest.analyzer == "cjk"
     run(build_datastore, monkeypatch, capsys, output_dir=store, rebuild_index=True)

@@ -193,6 +193,8 @@ def test_cache_is_computed_once_and_again_after_a_change(tokenizer, tmp_path, ca
     other_tokenizer = tokenize(make_bert_tokenizer(SENTENCES[::-1]), texts=SENTENCES[:3])
     with pytest.raises(ValueError, match="must have the token ids"):
         open_cache(tmp_path, model, other_tokenizer)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(ValueError, match="must have the precision"):
+        open_cache(tmp_path, model, other_text)
     single = make_gmap(tokenizer, strategy="single_layer")
     single.memory.load_state_dict(model.memory.state_dict())
     with pytest.raises(ValueError, match="must have the choice of states"):

@@ -9,7 +9,7 @@ import torch
 from datasets import Dataset, DatasetDict, IterableDatasetDict
 from script_runs import run_script, save_tiny_bert, write_jsonl
 from tiny_models import make_masked_lm
-from tiny_tokenizers import make_tokenizer
+from tiny_tokenizers import make_bert_tokenizer, make_tokenizer
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hf_domain import RadaForMaskedLM, RadaForQuestionAnswering, RadaForSequenceClassification, RadaModel
@@ -307,13 +307,44 @@ def test_what_a_model_reads_is_shown(datastore, model, topics, tmp_path, monkeyp
 
     monkeypatch.setattr(Datastore, "search", watch)
     search("--max_query_terms", "1", "--model_name_or_path", str(tmp_path / "rada"))
-    assert asked == [1, 1]  # the model reads what is shown
+    assert asked == [1]  # the model reads what is shown
     save_tiny_bert(tmp_path / "other", ["words of its own"])
     AutoTokenizer.from_pretrained(tmp_path / "other").save_pretrained(tmp_path / "rada")
     with pytest.raises(ValueError, match="with the tokenizer that cut it"):
         search("--model_name_or_path", str(tmp_path / "rada"))
     with pytest.raises(ValueError, match=r"must be a RADA, but .* is a bert"):
         search("--model_name_or_path", model)
+
+
+def test_a_model_reads_for_its_explanation_what_it_reads_to_predict(datastore, model, topics):
+    """As many passages as in fine-tuning, and not the text itself, which the retrieval's score would prefer."""
+    torch.manual_seed(0)
+    rada = RadaForSequenceClassification.from_backbone(model, num_labels=3, num_passages=2, prior_scale_init=4.0)
+    for parameter in [*rada.classifier.parameters(), *rada.model.interface.parameters()]:
+        torch.nn.init.normal_(parameter, std=0.3)
+    tokenizer, store = AutoTokenizer.from_pretrained(model), Datastore.load(datastore)
+    text = " ".join(NAMES[:12])
+    store.add(Dataset.from_dict({"text": [text]}))
+    (row,) = predict(rada, [{"text": text}], tokenizer=tokenizer, datastore=datastore)
+    told = explain(rada, tokenizer, store, [text])
+    assert len(told.found) == 2 and len(store) - 1 not in told.found
+    assert told.predictions[0][0] == row["prediction"]
+    assert dict(told.predictions) == pytest.approx(row["probabilities"], abs=1e-4)
+
+
+def test_chinese_blocks_find_what_their_text_finds(tmp_path):
+    """WordPiece decodes them with blanks between the characters."""
+    texts = ["租赁期限超过二十年的当事人应当采用书面形式", "出租人应当按照约定将租赁物交付承租人"]
+    texts += ["当事人应当采用书面形式订立合同"]
+    tokenizer = make_bert_tokenizer(texts)
+    documents = Dataset.from_dict({"text": texts})
+    store = build_datastore(documents, tmp_path / "store", tokenizer, max_length=64, analyzer="cjk")
+    reader = PassageReader(PassageArguments(num_passages=2), None, tokenizer, store)
+    rows = Dataset.from_dict({"text": texts})
+    blocks = rows.map(lambda row: {"input_ids": tokenizer(row["text"])["input_ids"]}, remove_columns="text")
+    found = reader.look_up_blocks(DatasetDict(train=blocks))["train"]["passage_ids"]
+    assert found == reader.look_up(DatasetDict(train=rows), ["text"])["train"]["passage_ids"]
+    assert all(found)
 
 
 def test_weighed_words_are_those_of_the_passage_as_it_was_cut(tmp_path):

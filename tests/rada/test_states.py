@@ -157,6 +157,10 @@ def test_a_cache_is_of_one_encoder_tokenizer_and_datastore(tmp_path, tokenizer, 
         "tokenizer": (make_model(), make_bert_tokenizer(["other words"]), "a"),
         "passages": (make_model(), tokenizer, "b"),
     }
+    other_heads = make_model()
+    other_heads.config.backbone_config.num_attention_heads *= 2  # equal weights, other states
+    sources = [describe_source(each, tokenizer, "a")["encoder"].split() for each in (make_model(), other_heads)]
+    assert sources[0][1] != sources[1][1]
     for part, other in others.items():
         changed = source | {part: describe_source(*other)[part]}
         assert changed != source
