@@ -33,6 +33,7 @@ from hf_domain.training.command_cards import write_expansion_card
 from hf_domain.training.finiteness import check_weights
 from hf_domain.training.run_folders import run_in_folder
 from hf_domain.training.terminal import log_place, shows_bar, start_logging, suggest_training
+from hf_domain.vocabulary import identify_corpus
 
 
 @dataclass
@@ -97,16 +98,16 @@ def main() -> None:
 def run(model_args: ModelArguments, data_args: DataArguments, expansion_args: ExpansionArguments) -> None:
     set_seed(expansion_args.seed)
     tokenizer = AutoTokenizer.from_pretrained(model_args.model_name_or_path, trust_remote_code=False)
-
-    if data_args.counts_file and Path(data_args.counts_file).exists():
-        counts = WordCounts.load(data_args.counts_file)
+    counts_file, source = data_args.counts_file, identify_corpus(data_args.train_file)
+    if counts_file and Path(counts_file).exists():
+        counts = WordCounts.load(counts_file, source)
     else:
         shards = batch_texts(text for path in data_args.train_file for text in read_texts(path))
         with open_executor(data_args.num_workers, data_args.dask_scheduler) as executor:
-            work = {"in_flight": count_tasks(executor), "progress": shows_bar()}
-            counts = count_words(shards, tokenizer.backend_tokenizer, executor, **work)
-        if data_args.counts_file:
-            counts.save(data_args.counts_file)
+            counts = count_words(shards, tokenizer.backend_tokenizer, executor, shows_bar(), count_tasks(executor))
+        if counts_file:
+            counts.source = source
+            counts.save(counts_file)
 
     options = {name: value for name, value in vars(expansion_args).items() if name not in ("output_dir", "seed")}
     new_tokenizer, delta, report = expand_vocabulary(tokenizer, counts, progress=shows_bar(), **options)

@@ -19,6 +19,7 @@ from transformers import (
 from hf_domain.files import write_text
 from hf_domain.tokenization import VocabularyDelta
 
+LEAST_COUNTED = 20  # old entries from which the biases of new ones are predicted (our choice)
 LARGEST_PADDING = 1024
 """Rows by which a table may exceed its tokenizer (our choice). Encoders pad by at most 99 rows (DeBERTa-v3) as far as
 we know. The table of another tokenizer, or one that already has the new rows, usually differs by more than this."""
@@ -66,6 +67,10 @@ def apply_delta(
     spread = getattr(model.config.get_text_config(), "initializer_range", 0.02)
     for table in _list_tables(model):
         _fill_rows(table, delta, init, spread)
+        if len(table) > (first := max(rows, delta.new_size)):
+            # Padding has no entry. The bias of 0 that resizing leaves would win wherever all others are far below it.
+            old = table[: delta.old_size]
+            table[first:] = old.mean(dim=0) if table.dim() > 1 else old.min()
 
 
 def check_not_expanded(tokenizer: PreTrainedTokenizerBase, delta: VocabularyDelta) -> None:
@@ -197,19 +202,25 @@ def _fill_rows(table: nn.Parameter, delta: VocabularyDelta, init: str, spread: f
         starts = lengths.cumsum(0) - lengths
         means = nn.functional.embedding_bag(torch.cat(pieces).to(old.device), old, starts, mode="mean")
         filled = torch.where(lengths[:, None] > 0, means, filled)
-    if init == "pieces" and table.dim() == 1 and delta.counts:
+    if init == "pieces" and table.dim() == 1 and delta.counts and _count_seen(delta) >= LEAST_COUNTED:
         filled = _predict_biases(old[:, 0], delta)
     new.copy_(filled.reshape(new.shape))
+
+
+def _count_seen(delta: VocabularyDelta) -> int:
+    """Return how many old entries the corpus still uses beside the new ones."""
+    return sum(count > 0 for count in delta.counts[: delta.old_size])
 
 
 def _predict_biases(old: torch.Tensor, delta: VocabularyDelta) -> torch.Tensor:
     """Return the biases of new entries, from a line fitted to the old biases over the logarithm of their counts.
 
     The bias of a masked LM is about the logarithm of a frequency. An entry is rarer than its tokens; the mean of their
-    biases would let it win wherever the model is unsure.
+    biases would let it win wherever the model is unsure. No prediction leaves the range of the old biases.
     """
     counts = torch.tensor(delta.counts, dtype=torch.float64, device=old.device)
     seen = counts[: delta.old_size] > 0
     x, y = counts[: delta.old_size][seen].log(), old[seen].double()
     slope = ((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).square().sum().clamp(min=1e-9)
-    return (y.mean() + slope * (counts[delta.old_size :].clamp(min=1).log() - x.mean())).float()
+    predicted = y.mean() + slope.clamp(min=0) * (counts[delta.old_size :].clamp(min=1).log() - x.mean())
+    return predicted.clamp(y.min(), y.max()).float()

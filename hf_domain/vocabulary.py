@@ -1,5 +1,6 @@
 """Expand a vocabulary with the words of a corpus of any form."""
 
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from typing import Literal
 
@@ -7,7 +8,9 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_domain import tokenization
 from hf_domain.data.corpora import load_corpus
+from hf_domain.data.file_loading import find_files
 from hf_domain.data.objects import Rows, Splits
+from hf_domain.files import fingerprint_files
 from hf_domain.tokenization import ExpansionReport, VocabularyDelta, WordCounts
 
 
@@ -68,3 +71,11 @@ def expand_vocabulary(
         executor=executor,
         progress=progress,
     )
+
+
+def identify_corpus(files: Sequence[str]) -> str:
+    """Return a digest of the files of a corpus; "" if they are gone, where its counts are enough."""
+    try:
+        return fingerprint_files(find_files(files))
+    except FileNotFoundError:
+        return ""

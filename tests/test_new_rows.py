@@ -215,11 +215,53 @@ def test_biases_follow_the_frequency_of_entries():
     counts[[3, 4]] = 0  # never seen: no logarithm, no part of the line
     counts[SIZE:] = [7, 1, 90, 30]
     model = make_model()
+    with torch.no_grad():
+        model.get_output_embeddings().bias += torch.from_numpy(2 * np.log(counts[:SIZE] + 1)).float() - 12
     before = read_tables(model)
     apply_delta(model, VocabularyDelta(SIZE, DELTA.pieces, counts.tolist()))
     weight, _, bias = read_tables(model)
     seen = np.flatnonzero(counts[:SIZE])
     line = np.polyfit(np.log(counts[seen]), before[2].numpy()[seen], 1)
-    assert bias[SIZE:].tolist() == pytest.approx(np.polyval(line, np.log(counts[SIZE:])).tolist(), abs=1e-5)
+    old = before[2].numpy()[seen]
+    expected = np.polyval(line, np.log(counts[SIZE:])).clip(old.min(), old.max())
+    assert bias[SIZE:].tolist() == pytest.approx(expected.tolist(), abs=1e-5)
     assert torch.equal(bias[:SIZE], before[2])
     torch.testing.assert_close(weight[SIZE:], average(before[0], DELTA.pieces.values()))
+
+
+@pytest.mark.parametrize("num_seen", [0, 3])
+def test_biases_that_nothing_predicts_are_those_of_the_pieces(num_seen):
+    """A list of words that all become entries leaves no old entry; the line through none had NaN biases."""
+    counts = [9] * num_seen + [0] * (SIZE - num_seen) + [7, 1, 90, 30]
+    model = make_model()
+    before = read_tables(model)
+    apply_delta(model, VocabularyDelta(SIZE, DELTA.pieces, counts))
+    torch.testing.assert_close(read_tables(model)[2][SIZE:], average(before[2], DELTA.pieces.values()))
+
+
+def test_predicted_biases_stay_among_the_old_ones():
+    """Nor does a new entry win because frequent old entries happen to have low biases."""
+    model = make_model()
+    counts = [*range(1, SIZE + 1), 10**9, 1, 90, 30]
+    with torch.no_grad():
+        model.get_output_embeddings().bias.copy_(-torch.arange(SIZE).float())
+    apply_delta(model, VocabularyDelta(SIZE, DELTA.pieces, counts))
+    bias = read_tables(model)[2]
+    assert bias[SIZE:].tolist() == pytest.approx([bias[:SIZE].mean().item()] * 4)
+    model = make_model()
+    with torch.no_grad():
+        model.get_output_embeddings().bias.copy_(torch.arange(SIZE).float())
+    apply_delta(model, VocabularyDelta(SIZE, DELTA.pieces, counts))
+    assert read_tables(model)[2][SIZE] == SIZE - 1
+
+
+def test_padding_wins_no_prediction():
+    """Its rows have no entry, and resizing leaves them a bias of 0."""
+    model = make_model()
+    with torch.no_grad():
+        model.get_output_embeddings().bias -= 12.6
+    apply_delta(model, DELTA, pad_to_multiple_of=64)
+    weight, _, bias = read_tables(model)
+    assert len(bias) == 64
+    assert torch.equal(bias[SIZE + 4 :], bias[:SIZE].min().expand(20))
+    torch.testing.assert_close(weight[SIZE + 4 :], weight[:SIZE].mean(dim=0).expand(20, -1))

@@ -8,6 +8,7 @@ parts of a corpus can be saved and added up later.
 import hashlib
 import json
 import os
+import re
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, Future
@@ -40,19 +41,27 @@ class WordCounts:
     words: Counter[str] = field(default_factory=Counter)
     documents: int = 0
     """Number of documents that are not blank."""
+    source: str = field(default="", compare=False)
+    """Digest of the files that were counted, if known."""
 
     def save(self, path: str | os.PathLike) -> None:
         """Write a parquet file with the columns `word` and `count`, the most frequent first."""
         ranked = sorted(self.words.items(), key=lambda item: (-item[1], item[0]))
         table = pa.table({"word": [word for word, _ in ranked], "count": [count for _, count in ranked]})
-        table = table.replace_schema_metadata({"splitter": self.splitter, "documents": str(self.documents)})
+        table = table.replace_schema_metadata(
+            {"splitter": self.splitter, "documents": str(self.documents), "source": self.source}
+        )
         partial = Path(f"{path}.partial")
         pq.write_table(table, partial)
         os.replace(partial, path)
 
     @classmethod
-    def load(cls, path: str | os.PathLike) -> Self:
-        """Read a file that `save` wrote."""
+    def load(cls, path: str | os.PathLike, source: str = "") -> Self:
+        """Read a file that `save` wrote.
+
+        Raises:
+            ValueError: It is no such file, or has the counts of files with another digest than `source`.
+        """
         try:
             table = pq.read_table(path)
         except pa.ArrowInvalid as error:
@@ -66,13 +75,19 @@ class WordCounts:
                 "file that hf-domain expand_vocab --counts_file wrote."
             )
         words = Counter(dict(zip(table["word"].to_pylist(), table["count"].to_pylist(), strict=True)))
-        return cls(metadata[b"splitter"].decode(), words, int(metadata[b"documents"]))
+        found = metadata.get(b"source", b"").decode()
+        if source and found not in ("", source):
+            raise ValueError(
+                f"{path} must have the counts of this corpus, but has those of other files. Name another file."
+            )
+        return cls(metadata[b"splitter"].decode(), words, int(metadata[b"documents"]), found)
 
 
 def fingerprint_splitter(tokenizer: Tokenizer) -> str:
     """Return a digest of how a tokenizer splits text into words."""
     state = json.loads(tokenizer.to_str())
-    splitter = json.dumps([state["normalizer"], state["pre_tokenizer"]], sort_keys=True)
+    added = _list_added(tokenizer)
+    splitter = json.dumps([state["normalizer"], state["pre_tokenizer"], *([added] if added else [])], sort_keys=True)
     return hashlib.sha256(splitter.encode()).hexdigest()[:16]
 
 
@@ -171,15 +186,33 @@ def _count_values(values: pa.Array) -> Iterator[tuple[str, int]]:
 
 
 def _split(texts: Counter[str], tokenizer: Tokenizer) -> Counter[str]:
-    """Normalize and pre-tokenize each text once; its words occur as often as the text does."""
-    normalizer, pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
+    """Normalize and pre-tokenize each text once; its words occur as often as the text does.
+
+    Tokens that were added to the tokenizer are cut out, as the tokenizer does: the model never receives their words.
+    """
+    normalizer, pre_tokenizer, added = tokenizer.normalizer, tokenizer.pre_tokenizer, _match_added(tokenizer)
     words: Counter[str] = Counter()
     for text, count in texts.items():
         if count:
             normal = normalizer.normalize_str(text) if normalizer else text
-            for word, _ in pre_tokenizer.pre_tokenize_str(normal):
-                words[word] += count
+            for part in added.split(normal) if added else [normal]:
+                for word, _ in pre_tokenizer.pre_tokenize_str(part):
+                    words[word] += count
     return words
+
+
+def _list_added(tokenizer: Tokenizer) -> list[str]:
+    """List the tokens that a user added; special tokens do not stand in texts."""
+    return sorted(token.content for token in tokenizer.get_added_tokens_decoder().values() if not token.special)
+
+
+def _match_added(tokenizer: Tokenizer) -> re.Pattern | None:
+    """Return an expression for the added tokens, the longest first, in normalized text; None if there are none."""
+    if not (tokens := _list_added(tokenizer)):
+        return None
+    normalizer = tokenizer.normalizer
+    forms = {normalizer.normalize_str(token) if normalizer else token for token in tokens} - {""}
+    return re.compile("|".join(map(re.escape, sorted(forms, key=lambda form: (-len(form), form)))))
 
 
 def _map_in_order(

@@ -331,7 +331,9 @@ def _check_word_pieces(kind: ModuleType, original_size: int, size: int | None, m
 
 def _learn_word_pieces(domain: Domain, options: Options) -> tuple[list[Vocabulary], int, str]:
     """Learn a WordPiece vocabulary on the corpus, and return the same as `_grow_by_steps` (exBERT)."""
-    learned = wordpiece.learn_entries(domain.model, domain.words, domain.counts, options.size or domain.size)
+    short = [number for number, word in enumerate(domain.words) if len(word) <= domain.max_word_length]
+    words = [domain.words[number] for number in short]
+    learned = wordpiece.learn_entries(domain.model, words, domain.counts[short], options.size or domain.size)
     return [domain.try_entries([]), domain.settle(domain.try_entries(learned))], 1, "size"
 
 
@@ -455,6 +457,11 @@ def _list_warnings(report: ExpansionReport, kind: ModuleType, delta: VocabularyD
         yield (
             f"The new entries save {report.saved:.1%} of the corpus' tokens. Below {WORTHWHILE:.0%}, training the new "
             "rows costs more than shorter texts save: keep the original tokenizer."
+        )
+    if report.unreachable:
+        yield (
+            f"{len(report.unreachable):,} new entries, such as {report.unreachable[0]}, are never produced: the "
+            "tokenizer finds another token first. Their rows stay untrained. Remove the tokens that were added to it."
         )
     if kind is bpe and delta.pieces:
         yield (

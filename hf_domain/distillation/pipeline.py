@@ -302,7 +302,8 @@ def distill(
     check_weights(student, str(step.model))
     model_args = ModelArguments(step.model, cache_dir=args.cache_dir)
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
-    check_same_vocabulary(tokenizer, AutoTokenizer.from_pretrained(step.teacher, **args.hub_options))
+    named = args.tokenizer_name if step.teacher == args.model_name_or_path else None
+    check_same_vocabulary(tokenizer, AutoTokenizer.from_pretrained(named or step.teacher, **args.hub_options))
     model = DistillationModel(student, teacher, args.distillation_config)
     if step.corpus == "general":
         data_args = copy.copy(data_args)

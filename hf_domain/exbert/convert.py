@@ -55,6 +55,9 @@ def load_under_head(
         revision: Version of the adapter on the Hub.
         token: Access token of the Hub, for a private adapter.
         cache_dir: Folder for downloads.
+
+    Raises:
+        ValueError: The adapter lacks weights for this model: it is of another base.
     """
     options: dict[str, Any] = {"revision": revision, "token": token, "cache_dir": cache_dir}
     config: Any = PeftConfig.from_pretrained(os.fspath(adapter), **options)
@@ -63,7 +66,15 @@ def load_under_head(
     result = PeftModel(model, config)
     # `PeftModel.from_pretrained` would look for the new head among the saved weights.
     own = get_peft_model_state_dict(result, save_embedding_layers=False)
-    set_peft_model_state_dict(result, own | {name: weight for name, weight in saved.items() if name in own})
+    # An adapter of an `AutoModel` has the names of an encoder without the prefix that it has under a head.
+    under, above = (f"base_model.model.{prefix}" for prefix in ("", f"{model.base_model_prefix}."))
+    named = {name if name in own else name.replace(under, above, 1): weight for name, weight in saved.items()}
+    if missing := [name for name in own if "exbert_adapters" in name and name not in named]:
+        raise ValueError(
+            f"the adapter must be of the base under the head, but {adapter} has no weights for {missing[0]}. Use the "
+            "base that it was trained on."
+        )
+    set_peft_model_state_dict(result, own | {name: weight for name, weight in named.items() if name in own})
     return result
 
 

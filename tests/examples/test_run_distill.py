@@ -259,3 +259,12 @@ def test_general_text(run, tmp_path, capsys):
     records = {name: json.loads((folder / name / "step.json").read_text()) for name in ("distilled", "adapted")}
     assert records["distilled"]["options"]["general_file"] == [str(general)]
     assert records["adapted"]["options"]["train_file"] is None
+
+
+def test_a_teacher_may_have_its_tokenizer_elsewhere(run, teacher, tmp_path):
+    """It was looked for beside the teacher, in vain, after all steps of the teacher."""
+    (tmp_path / "tokenizer").mkdir()
+    for file in list(Path(teacher).glob("tokenizer*")):
+        file.rename(tmp_path / "tokenizer" / file.name)
+    folder = run(strategy="distill_then_adapt", tokenizer_name=tmp_path / "tokenizer", student_steps=2)
+    assert AutoTokenizer.from_pretrained(Path(folder) / "distilled").get_vocab()

@@ -54,6 +54,9 @@ def test_the_script_writes_a_checkpoint_and_a_report(checkpoint, tmp_path):
     assert report["documents"] == len(DOMAIN_TEXTS) and (lengths["tokens_before"], lengths["tokens_after"]) == (3, 2)
     assert (output / "curve.png").exists() and (output / "lengths.png").exists()
 
+    (tmp_path / "other.txt").write_text("the contract obligation " * 9)
+    with pytest.raises(ValueError, match="has those of other files"):
+        run(checkpoint, again, tmp_path / "other.txt", counts_file=counts, embedding_init="none")
     # The second run takes the counts and needs no corpus.
     (tmp_path / "corpus.txt").unlink()
     run(checkpoint, again, *files, counts_file=counts, embedding_init="none")

@@ -16,7 +16,7 @@ from huggingface_hub import ModelCard
 from packaging.version import Version
 from peft import AutoPeftModel, LoraConfig, PeftModel, TrainableTokensConfig, get_peft_model
 from peft.tuners.tuners_utils import BaseTuner
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tiny_models import FAMILIES, VOCAB_SIZE, make_batch, make_masked_lm
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
@@ -267,6 +267,21 @@ def test_masked_lm_adapter_under_a_classifier_trains_and_saves_the_head(tmp_path
     model.save_pretrained(tmp_path / "classifier")
     again = PeftModel.from_pretrained(load_base(), tmp_path / "classifier").eval()
     assert torch.equal(predict(again, batch), expected)
+
+
+def test_adapter_of_an_encoder_under_a_classifier(family, tmp_path):
+    """Its weights have the names of an encoder without a head, and all of them were dropped."""
+    make_stock(family).base_model.save_pretrained(tmp_path / "base")
+    make_adapter(AutoModel.from_pretrained(tmp_path / "base")).save_pretrained(tmp_path / "adapter")
+    expected = PeftModel.from_pretrained(AutoModel.from_pretrained(tmp_path / "base"), tmp_path / "adapter").eval()
+    head = AutoModelForSequenceClassification.from_pretrained(tmp_path / "base", num_labels=3)
+    encoder = load_under_head(head, tmp_path / "adapter").eval().get_base_model().base_model
+    assert torch.equal(predict(encoder, make_extended_batch()), predict(expected, make_extended_batch()))
+    weights = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    save_file(dict(list(weights.items())[1:]), tmp_path / "adapter" / "adapter_model.safetensors")
+    head = AutoModelForSequenceClassification.from_pretrained(tmp_path / "base", num_labels=3)
+    with pytest.raises(ValueError, match="has no weights for"):
+        load_under_head(head, tmp_path / "adapter")
 
 
 def test_card_says_how_to_load(tmp_path):

@@ -27,6 +27,17 @@ def test_counts_equal_the_direct_ones(name):
     assert min(counts.words.values()) > 0
 
 
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_tokens_that_were_added_are_no_words(name):
+    """As with `@gene$` for a masked entity: the tokenizer cuts them out before its model sees the text."""
+    tokenizer = TOKENIZERS[name]()
+    plain = count_shard(["binds strongly", "one two"], tokenizer.backend_tokenizer)
+    tokenizer.add_tokens(["@gene$", "one"])
+    counts = count_shard(["binds @gene$ strongly", "one two"], tokenizer.backend_tokenizer)
+    assert not any("gene" in word or "@" in word or "one" in word for word in counts.words)
+    assert any("binds" in word for word in counts.words) and counts.splitter != plain.splitter
+
+
 def test_a_text_that_chunks_would_miscount_is_counted_directly():
     # Two blanks before a word are a word of their own for a byte-level pre-tokenizer; chunks do not see them.
     backend = make_byte_level_bpe().backend_tokenizer

@@ -230,6 +230,11 @@ def test_a_corpus_of_one_known_word():
 def test_exbert_appends_what_a_learned_wordpiece_has_new():
     tokenizer = make_wordpiece()
     new_tokenizer, delta, report = expand(tokenizer, method="exbert", size=150)
+    assert (
+        max(map(len, expand(tokenizer, method="exbert", size=150, max_word_length=6)[1].pieces))
+        <= 8
+        < max(map(len, delta.pieces))
+    )  # `##` begins a part of a word
     assert 10 < len(delta.pieces) <= 150 and report.unreachable == []
     assert {entry.startswith("##") for entry in delta.pieces} == {True, False}
     assert_vocabulary_grew(tokenizer, new_tokenizer, delta, [*MIXED_TEXTS, *DOMAIN_TEXTS])
