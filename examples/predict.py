@@ -11,6 +11,7 @@ DataFrames and datasets.
 """
 
 import argparse
+import csv
 import json
 from pathlib import Path
 
@@ -71,7 +72,8 @@ def main() -> None:
     if output_file and output_file.suffix == ".csv":
         text = format_csv(rows)
     else:
-        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        # Dates, which datasets reads in JSON and Parquet, have no form in JSON.
+        text = "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
     if output_file is None:
         print(text, end="")
         return
@@ -92,7 +94,9 @@ def format_csv(rows: datasets.Dataset) -> str:
             table[name] = [
                 json.dumps(each, ensure_ascii=False) if isinstance(each, list | dict) else each for each in values
             ]
-    return table.to_csv(index=False)
+    # Unquoted, a carriage return ends a row for most readers.
+    has_returns = any("\r" in cell for name in table for cell in table[name] if isinstance(cell, str))
+    return table.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC if has_returns else csv.QUOTE_MINIMAL)
 
 
 if __name__ == "__main__":

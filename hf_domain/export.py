@@ -38,6 +38,8 @@ EXPORTING = Version("5.23")
 # The names that transformers.js, optimum and sentence-transformers expect.
 PROGRAM, QUANTIZED = "onnx/model.onnx", "onnx/model_quantized.onnx"
 PROGRAMS = ("onnx/model*.onnx", "onnx/model*.onnx_data", "model.pt2")
+# Fields of a configuration that decide what is predicted from the outputs.
+DECIDING = ("label_thresholds", "version_2_with_negative", "null_score_diff_threshold")
 ONE_FILE = 2**31 - 2**20
 """Bytes of weights that fit into one ONNX file; protobuf allows 2 GiB."""
 NUM_TEXTS = 200
@@ -99,6 +101,11 @@ def check_exportable(model: PreTrainedModel) -> None:
     may therefore take only text inputs and targets; a stock model may have other inputs with a default. Without the
     memory of a G-MAP or the passages of a RADA, the program would silently compute something else.
     """
+    if getattr(model.config, "appended_passage_length", None):
+        raise ValueError(
+            "an exported model must read text alone, but this one was trained with a passage appended to each text. "
+            "Serve it with hf-domain predict --datastore."
+        )
     for module in model.modules():
         if not isinstance(module, PreTrainedModel):
             continue
@@ -264,6 +271,9 @@ def make_loader_config(model: PreTrainedModel) -> PreTrainedConfig:
     config.architectures = [f"{family}For{head}" if head else f"{family}Model"]
     for name in ("id2label", "label2id", "problem_type"):
         setattr(config, name, getattr(model.config, name))
+    for name in DECIDING:
+        if hasattr(model.config, name):
+            setattr(config, name, getattr(model.config, name))
     return config
 
 
@@ -481,7 +491,7 @@ def compare_outputs(
                 several = problem == "multi_label_classification"
                 chosen = pair > cut if several else pair.argmax(-1)
                 same.append((chosen[0] == chosen[1]).flatten())
-                if pair.shape[-1] > 2:  # a common offset changes no probability, but raises the cosine
+                if pair.shape[-1] > 2 and not several:  # a common offset changes no probability, but raises the cosine
                     pair = pair - pair.mean(-1, keepdim=True)
             else:
                 pair = pair.mean(2)

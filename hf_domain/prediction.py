@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, overload
 
 import torch
-from datasets import Dataset, DatasetDict
+from datasets import Dataset, DatasetDict, concatenate_datasets
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from transformers import (
@@ -203,7 +203,10 @@ def predict(
                 collator = passages.collate(collator)
             output = Trainer(network, args, data_collator=collator).predict(inputs["test"])
         labels = task.decode(output, read["test"], rows, network.config)
-        return Dataset.from_list([{**row, **label} for row, label in zip(rows, labels, strict=True)])
+        labeled = Dataset.from_list(labels)
+        # The rows stay as they are, without what an earlier model said of them.
+        replaced = {"prediction", "probabilities", *labeled.column_names} & {*rows.column_names}
+        return concatenate_datasets([rows.remove_columns(sorted(replaced)), labeled], axis=1)
 
     with show_bars(shows_bars):
         if has_splits(data):
@@ -278,6 +281,12 @@ def prepare_words(rows: Dataset, text_columns: str | None) -> tuple[Dataset, lis
     if "tokens" not in rows.column_names:
         (column,) = find_text_columns(rows, text_columns or "text")
         rows = rows.map(lambda row: {"tokens": split_words(row[column] or "")}, desc="Splitting into words")
+    for number, words in enumerate(rows["tokens"]):
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise ValueError(
+                f"tokens must be a list of words, but row {number} has {words!r}. Rename the column to have its texts "
+                "split into words, or read the lists before."
+            )
     return rows, ["tokens"]
 
 

@@ -232,6 +232,8 @@ def find_splits(task: TaskData | Rows, folder: Path, label_column: str | None = 
     elif not isinstance(task, Mapping):
         table = load_table(task, "task")
         held_out = draw_validation(list_labels(table, label_column))
+        if {*table.column_names} >= QUESTION_COLUMNS:
+            held_out = draw_contexts(table["context"])
         kept = sorted({*range(len(table))} - {*held_out})
         task = {"train": table.select(kept), "validation": table.select(held_out)}
     if "train" not in task or not {*task} <= {*SPLITS}:
@@ -262,6 +264,22 @@ def list_labels(rows: Dataset, column: str | None = None) -> list[set[Any]]:
     if any(isinstance(label, float) for labels in listed for label in labels):
         return [set()] * len(rows)
     return [{*labels} for labels in listed]
+
+
+def draw_contexts(contexts: Sequence[str]) -> list[int]:
+    """Draw the questions on a fifth of the contexts: a context that was trained on would flatter the validation.
+
+    Raises:
+        ValueError: There are fewer than three contexts.
+    """
+    distinct = [*dict.fromkeys(contexts)]
+    if len(distinct) < 3:
+        raise ValueError(
+            f"a table of questions must have three contexts, so that one can be held out for validation, but has "
+            f"{len(distinct)}. Add rows, or pass the splits train and validation."
+        )
+    drawn = {distinct[number] for number in draw_validation([set()] * len(distinct))}
+    return [row for row, context in enumerate(contexts) if context in drawn]
 
 
 def draw_validation(labels: list[set[Any]]) -> list[int]:

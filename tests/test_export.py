@@ -260,6 +260,9 @@ def test_several_labels_are_compared_one_by_one(tokenizer):
     batches = list(export.read_inputs(model, tokenizer, TEXTS))
     _, same = export.compare_outputs(model, lambda **inputs: {"logits": -model(**inputs).logits}, batches, None)
     assert same == 0
+    # A common offset changes all probabilities, unlike those of classes.
+    shifted, _ = export.compare_outputs(model, lambda **inputs: {"logits": model(**inputs).logits - 4}, batches, None)
+    assert shifted["logits"] < 0.9
     config.label_thresholds = [1e-6] * 3  # every label is chosen, before and after
     _, same = export.compare_outputs(model, lambda **inputs: {"logits": -model(**inputs).logits}, batches, None)
     assert same == 1
@@ -339,6 +342,22 @@ def test_memory_and_passages_are_refused():
     model.model.backbone = RadaModel.from_backbone(make_masked_lm("bert"))
     with pytest.raises(ValueError, match="RadaModel also reads passage_input_ids"):
         check_exportable(model)
+
+
+def test_a_passage_in_the_text_is_refused():
+    model = AutoModelForSequenceClassification.from_config(make_config("bert"))
+    model.config.appended_passage_length = 24
+    with pytest.raises(ValueError, match=r"with a passage appended .* predict --datastore"):
+        check_exportable(model)
+
+
+def test_what_decides_predictions_is_exported():
+    model = VarMAEForTokenClassification.from_backbone(make_masked_lm("bert"))
+    model.config.label_thresholds, model.config.version_2_with_negative = [0.1, 0.2], True
+    config = export.make_loader_config(model)
+    assert config.model_type == "bert"
+    assert (config.label_thresholds, config.version_2_with_negative) == ([0.1, 0.2], True)
+    assert not hasattr(config, "null_score_diff_threshold")
 
 
 def test_stock_models_pass(family):

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 import transformers
-from datasets import Dataset
+from datasets import ClassLabel, Dataset
 from script_runs import save_tiny_bert
 from tiny_models import make_config
 from tiny_tokenizers import SENTENCES, make_tokenizer
@@ -252,6 +252,34 @@ def test_whole_numbers_stay_whole_in_csv():
     """pandas makes a column with an empty cell one of fractions: 7.0, and long ids lose digits."""
     rows = Dataset.from_list([{"id": 9007199254740993, "count": 7}, {"id": None, "count": 8}])
     assert format_csv(rows).splitlines() == ["id,count", "9007199254740993,7", ",8"]
+
+
+def test_carriage_returns_end_no_row(tmp_path):
+    rows = Dataset.from_list([{"text": "the encoder\rreads it", "id": "007"}, {"text": 'a "b"', "id": "008"}])
+    (tmp_path / "rows.csv").write_text(format_csv(rows), encoding="utf-8", newline="")
+    found = pd.read_csv(tmp_path / "rows.csv", dtype=str)
+    assert found["id"].tolist() == ["007", "008"] and found["text"].tolist() == rows["text"][:]
+
+
+def test_other_columns_are_passed_on(save, tmp_path, monkeypatch):
+    """Their types too; what an earlier model said is replaced, and dates have a form in JSON."""
+    _, _, folder = save(AutoModelForSequenceClassification, num_labels=1, problem_type="regression")
+    columns = {"text": SENTENCES[:2], "label": [0, 1], "probabilities": [{"x": 0.3}] * 2, "prediction": [0.1, 0.2]}
+    rows = predict(folder, Dataset.from_dict(columns).cast_column("label", ClassLabel(names=["a", "b"])))
+    assert rows.features["label"] == ClassLabel(names=["a", "b"]) and rows["label"][:] == [0, 1]
+    assert rows.column_names == ["text", "label", "prediction"] and isinstance(rows["prediction"][0], float)
+    file = write_rows(tmp_path, [{"text": text, "date": "2024-05-01"} for text in SENTENCES[:2]])
+    monkeypatch.setattr(sys, "argv", ["predict", str(folder), str(file), "--output_file", str(tmp_path / "out.jsonl")])
+    main()
+    lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["date"][:10] for line in lines] == ["2024-05-01"] * 2
+
+
+@pytest.mark.parametrize("tokens", ["['a', 'b']", None])
+def test_words_that_are_none_are_refused(save, tokens):
+    _, _, folder = save(AutoModelForTokenClassification, **name_labels())
+    with pytest.raises(ValueError, match="tokens must be a list of words, but row 0 has"):
+        predict(folder, [{"tokens": tokens}])
 
 
 def check_csv(tmp_path, folder, rows, monkeypatch, lists):

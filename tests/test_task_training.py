@@ -10,7 +10,7 @@ from script_runs import run_script, save_tiny_bert, write_jsonl
 
 import hf_domain
 from hf_domain.examples import run_classification
-from hf_domain.task_training import draw_validation
+from hf_domain.task_training import draw_contexts, draw_validation
 
 WORDS = {"biology": ["cell", "gene"], "law": ["court", "judge"], "finance": ["stock", "price"]}
 VOCABULARY = " ".join(itertools.chain(*WORDS.values()))
@@ -127,9 +127,19 @@ def test_a_fifth_is_drawn_in_proportion_to_the_labels():
     assert draw_validation(labels) == draw_validation(labels)
     several = [{"a", f"only {row}"} if row % 2 else {"a"} for row in range(10)]
     assert all(several[row] == {"a"} for row in draw_validation(several))
-    assert len(draw_validation([set()] * 20)) == 4  # questions and fractions have no labels
+    assert len(draw_validation([set()] * 20)) == 4  # fractions have no labels
     with pytest.raises(ValueError, match=r"must have two rows of some label, .* but each of its 2 rows has a label"):
         draw_validation([{"a"}, {"b"}])
+
+
+def test_questions_on_one_context_stay_together():
+    """Random questions would be held out from contexts that are trained on."""
+    contexts = [f"context {number // 5}" for number in range(50)]
+    drawn = draw_contexts(contexts)
+    held_out = {contexts[row] for row in drawn}
+    assert len(held_out) == 2 and len(drawn) == 10
+    with pytest.raises(ValueError, match="must have three contexts"):
+        draw_contexts(["a"] * 9 + ["b"])
 
 
 @pytest.mark.parametrize("as_command", [pytest.param(False, marks=pytest.mark.commands), True])

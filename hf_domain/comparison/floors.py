@@ -196,5 +196,6 @@ def vote(
         half = sum(score for _, score in row) / 2
         best = max(votes, key=lambda label: votes[label]) if votes else majority
         several = [label for label, value in votes.items() if value >= half]
-        chosen.append(several if task.kind == "multi_label" and several else [best])
+        # Neighbors that agree on no label predict none.
+        chosen.append(several if task.kind == "multi_label" and row else [best])
     return join_labels(chosen, test, task)

@@ -321,7 +321,7 @@ def find_start(plan: dict[str, Any], method: str) -> tuple[str, list[str]]:
 def is_setting(name: str) -> bool:
     """Return whether a flag says how a model was trained, rather than where files are."""
     return not (
-        name in TRAINER_OPTIONS | CHECKPOINTS
+        name in {*TRAINER_OPTIONS, *CHECKPOINTS, "mix", "word_counts"}
         or name.endswith(("_file", "_dir", "_path", "_vocabulary", "_cache", "datastore"))
         or name.startswith(("log", "do_", "use_"))
     )

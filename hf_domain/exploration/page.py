@@ -234,8 +234,11 @@ def add_neighbors(gradio: Any, found: Exploration) -> None:
         models = list_chosen(found, chosen)
         parts = {name: format_bars(views.find_neighbors(word, *model), ".2f") for name, *model in models}
         for name, _, tokenizer in models:
-            if len(pieces := tokenizer.tokenize(word)) > 1:
-                reason = f"The vocabulary lacks this word, so the mean of its pieces is compared: {' '.join(pieces)}."
+            if len(tokens := views.tokenize_word(word, tokenizer)) > 1:
+                pieces = " ".join(
+                    views.name_token(number, tokenizer) for number in tokenizer.convert_tokens_to_ids(tokens)
+                )
+                reason = f"The vocabulary lacks this word, so the mean of its pieces is compared: {pieces}."
                 parts[name] = format_note(reason) + parts[name]
         return format_sides(parts)
 
@@ -296,7 +299,10 @@ def add_prediction(gradio: Any, found: Exploration, name: str) -> None:
         if isinstance(model, RadaForSequenceClassification) and found.datastore:
             return format_section(read_with(model, tokenizer, found.datastore, texts))
         row = dict(zip(columns, texts, strict=False))
-        return format_labels(predict(model, [row], tokenizer, datastore=found.datastore, progress=False)[0])
+        row = predict(model, [row], tokenizer, datastore=found.datastore, progress=False)[0]
+        if "tokens" in row and None in row["prediction"]:
+            raise ValueError("the model must read all words, but not all of this text fit in. Shorten it.")
+        return format_labels(row)
 
     note = "The labels that the model predicts, with their probabilities."
     if isinstance(model, RadaForSequenceClassification) and found.datastore:

@@ -137,7 +137,10 @@ def format_labels(row: Mapping[str, Any]) -> str:
     """Show a prediction of `hf_domain.predict`: labels or a value, the tags of words, or an answer in its text."""
     prediction, probabilities = row["prediction"], row.get("probabilities")
     if isinstance(probabilities, dict):
-        return format_bars(sorted(probabilities.items(), key=lambda item: -item[1]))
+        several = prediction if isinstance(prediction, list) else []
+        # Of several labels, each has its own threshold; those above it come first.
+        ranked = sorted(probabilities.items(), key=lambda item: (item[0] not in several, -item[1]))
+        return format_bars([(f"{label} (predicted)" if label in several else label, value) for label, value in ranked])
     if "tokens" in row:
         words = zip(row["tokens"], prediction, strict=True)
         return '<div class="words">{}</div>'.format(

@@ -134,6 +134,19 @@ def measure_losses(text: str, model: PreTrainedModel, tokenizer: PreTrainedToken
     return [(name_token(number, tokenizer), loss) for number, loss in zip(ids[places], losses, strict=True)]
 
 
+def tokenize_word(word: str, tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """Return the tokens of a word, in a text or at its start: whichever are fewer.
+
+    Raises:
+        ValueError: The word cannot be read, see `check_text`, or none of it is known.
+    """
+    word = check_text(word, tokenizer)
+    tokens = min((tokenizer.tokenize(text) for text in (f" {word}", word)), key=len)
+    if {*tokens} <= {tokenizer.unk_token}:
+        raise ValueError(f"the tokenizer must know the word, but has no token for {word}. Try another one.")
+    return tokens
+
+
 @torch.no_grad()
 def find_neighbors(
     word: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, count: int = 10
@@ -146,8 +159,7 @@ def find_neighbors(
     Raises:
         ValueError: The word cannot be read, see `check_text`.
     """
-    word = check_text(word, tokenizer)
-    ids = torch.tensor(tokenizer(word, add_special_tokens=False)["input_ids"])
+    ids = torch.tensor(tokenizer.convert_tokens_to_ids(tokenize_word(word, tokenizer)))
     embed: Any = model.get_input_embeddings()
     # Called, not read as a weight: an exBERT has a second table for its new entries.
     table = embed(torch.arange(len(tokenizer), device=model.device)).float().cpu()

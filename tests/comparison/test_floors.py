@@ -51,6 +51,15 @@ def test_number_of_voters_is_chosen_on_validation(task, tmp_path):
     assert score_floors(task, {}, tmp_path)[NEAREST] == 100
 
 
+def test_neighbors_without_labels_vote_for_none(tmp_path):
+    """They got the majority label instead, and the floor was as low as that."""
+    rows = [{"text": f"stone rock {number}", "label": ["geo"]} for number in range(6)]
+    rows += [{"text": f"bread soup {number}", "label": []} for number in range(18)]
+    for split in ("train", "validation", "test"):
+        write_jsonl(tmp_path / f"{split}.jsonl", rows)
+    assert score_floors(Task(str(tmp_path), "multi_label", "", "micro_f1"), {}, tmp_path)[NEAREST] == 100
+
+
 def test_floors_of_other_kinds(tmp_path):
     rows = {
         "ner": {"tokens": ["a", "cat"], "tags": ["O", "B-cat"]},

@@ -11,6 +11,7 @@ from sklearn.metrics import f1_score
 
 from hf_domain.comparison import results_dataset
 from hf_domain.comparison.plan_loading import load_plan
+from hf_domain.comparison.publication import is_setting
 from hf_domain.comparison.results_dataset import make_results_dataset
 from hf_domain.examples import publish_results
 from hf_domain.files import read_json
@@ -52,6 +53,12 @@ def test_every_score_follows_from_its_predictions(comparison, tmp_path):
     assert [list(tags) for tags in words.loc[words["split"] == "test", "gold"]] == [row["tags"] for row in rows]
     card = (folder / "README.md").read_text()
     assert "license: cc-by-4.0" in card and 'load_dataset("you/results", "steps"' in card and "| DAPT |" in card
+
+
+def test_no_setting_names_a_file():
+    flags = {"mix": "client/general.txt:0.1", "word_counts": ["client/a.txt"], "train_file": "client/b.txt"}
+    kept = {"learning_rate": 1e-4, "word_rule": "ratio", "mlm_probability": 0.3}
+    assert {name for name in flags | kept if is_setting(name)} == {*kept}
 
 
 def test_no_text_and_no_path_is_published(comparison, tmp_path):

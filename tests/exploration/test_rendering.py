@@ -75,6 +75,9 @@ def test_labels_of_every_task():
     assert (
         read(rendering.format_labels({"prediction": "b", "probabilities": {"a": 0.2, "b": 0.8}})) == "b 80.0% a 20.0%"
     )
+    # Each of several labels has its own threshold.
+    several = {"prediction": ["a"], "probabilities": {"a": 0.2, "b": 0.8, "c": 0.9}}
+    assert read(rendering.format_labels(several)) == "a (predicted) 20.0% c 90.0% b 80.0%"
     assert read(rendering.format_labels({"prediction": 1.5})) == "1.500"
     row = {"tokens": ["the", "gene", "far"], "prediction": ["O", "B-X", None], "probabilities": [1.0, 0.5, None]}
     assert read(rendering.format_labels(row)) == "the gene B-X far"

@@ -4,7 +4,7 @@ import pytest
 import torch
 from method_models import NUM_NEW, make_exbert, make_gmap
 from tiny_models import make_masked_lm
-from tiny_tokenizers import SENTENCES, make_bert_tokenizer
+from tiny_tokenizers import SENTENCES, make_bert_tokenizer, make_tokenizer
 from torch.nn import functional as F
 from vocabulary_invariants import DOMAIN_TEXTS, TOKENIZERS
 
@@ -97,6 +97,16 @@ def test_neighbors(model, tokenizer):
     cosines[[*pieces, *tokenizer.all_special_ids]] = -2
     best = (tokenizer.decode([cosines.argmax()]), pytest.approx(cosines.max().item()))
     assert len(pieces) == 2 and views.find_neighbors("encoder", model, tokenizer)[0] == best
+
+
+@torch.no_grad()
+def test_neighbors_of_a_word_in_byte_level_bpe():
+    """Its words begin with a blank, so that the pieces of each were compared; and an unknown word has none."""
+    tokenizer = make_tokenizer("roberta")
+    tokenizer, _, _ = expand_vocabulary(tokenizer, ["the cardiomyopathy here"] * 20, progress=False)
+    assert views.tokenize_word("cardiomyopathy", tokenizer) == ["Ġcardiomyopathy"]
+    with pytest.raises(ValueError, match="has no token for 😀"):
+        views.tokenize_word("😀", make_bert_tokenizer())
 
 
 @torch.no_grad()
