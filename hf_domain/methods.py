@@ -177,8 +177,6 @@ class Method:
     """Whether the entries of an expanded vocabulary have a table beside the encoder's."""
     trains_rows_apart: bool = False
     """Whether the rows of new entries train while the encoder's table is frozen."""
-    trains_top_layers: bool = False
-    """Whether fine-tuning trains only the head and the top three layers, unless `--train_top_layers` is given."""
     reads_memory: bool = False
     """Needs `--memory_name_or_path`."""
     reads_passages: bool = False
@@ -286,7 +284,6 @@ METHODS: dict[str, Method] = {
         start={"side_init": "base", "gate_bias_init": 3.0, "extension_init": "pieces"},
         extends_vocabulary=True,
         trains_rows_apart=True,
-        trains_top_layers=True,
     ),
     "gmap": Method(
         title="G-MAP",

@@ -141,8 +141,10 @@ RECIPES = {
         "exBERT from the paper's start",
         method="exbert",
         card="exbert",
+        note="Fine-tuning trains only the head and the top three layers.",
         expands_vocabulary=True,
         pretraining={**EXBERT_TRAINING, "start": "paper"},
+        fine_tuning={"train_top_layers": 3},
     ),
     "exbert_adapter": Recipe(
         "exBERT as an adapter",

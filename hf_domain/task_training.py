@@ -69,7 +69,7 @@ def fine_tune(
     learning_rate: float | Sequence[float] | None = None,
     batch_size: int = 8,
     class_weights: Literal["none", "balanced"] = "none",
-    train_top_layers: int | None = None,
+    train_top_layers: int = 0,
     early_stopping_patience: int | None = None,
     start: Literal["recommended", "paper"] = "recommended",
     data_license: str | None = None,
@@ -100,7 +100,7 @@ def fine_tune(
         learning_rate: Default: chosen by the width of the encoder. With several, the model is trained with each, and
             once more with the one that is best on validation.
         class_weights: `balanced` lets rare labels count as much in the loss as frequent ones.
-        train_top_layers: Train only the head and this many top layers. Default: 3 for exBERT, else all layers.
+        train_top_layers: Train only the head and this many top layers. Default: everything, embeddings included.
         early_stopping_patience: Stop after this many epochs without a better score, and keep the best weights.
         start: How the module of a method starts, see `hf-domain classification --start`.
         data_license: License of the task, an identifier of the Hub, for the model card.

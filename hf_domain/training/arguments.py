@@ -85,12 +85,8 @@ class FineTuningArguments(ModelArguments):
         default=None,
         metadata={"help": "Standard deviation of a new head's weights. Default: set from the states it reads."},
     )
-    train_top_layers: int | None = field(
-        default=None,
-        metadata={
-            "help": "Train only the head and this many top layers; 0 trains everything, embeddings included. "
-            "Default: 3 for exBERT, else 0."
-        },
+    train_top_layers: int = field(
+        default=0, metadata={"help": "Train only the head and this many top layers. Default: everything."}
     )
     learning_rates: list[float] | None = field(
         default=None,

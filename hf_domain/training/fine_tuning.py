@@ -15,7 +15,7 @@ from hf_domain.data.file_loading import check_held_out, load_files, locate_row
 from hf_domain.data.labels import Locate, name_example
 from hf_domain.data.text_columns import check_texts, find_text_columns, list_text_columns, warn_of_shared_rows
 from hf_domain.export import check_exportable
-from hf_domain.methods import METHODS, find_methods
+from hf_domain.methods import METHODS
 from hf_domain.modeling.backbone import get_native_config, train_top_layers
 from hf_domain.rada.collator import PASSAGE_COLUMNS, DataCollatorWithPassages
 from hf_domain.training.arguments import (
@@ -328,7 +328,7 @@ def load_task_model(
     """Load the model of a task: the checkpoint with a head, or the model that the method builds around it.
 
     Weights are always float32, so that small updates are not rounded away. `FineTuner` starts the head if the
-    checkpoint has none. For an exBERT, only the head and the top three layers train by default (section 4.1).
+    checkpoint has none.
 
     Args:
         auto_class: `AutoModelFor*` of the task.
@@ -361,11 +361,8 @@ def load_task_model(
         lost = {*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}
         report_new_weights(model, lost, is_head_new=True)
         new_weights = lost & list_head_weights(model)
-    num_layers = model_args.train_top_layers
-    if num_layers is None and any(method.trains_top_layers for method in find_methods(config.model_type)):
-        num_layers = 3
-    if num_layers:
-        train_top_layers(model, num_layers)
+    if model_args.train_top_layers:
+        train_top_layers(model, model_args.train_top_layers)
     check_tokenizer_fits(tokenizer, model)
     check_weights(model, name)
     if model_args.export is not None:

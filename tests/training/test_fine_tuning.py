@@ -42,7 +42,7 @@ def test_stock_models_leave_the_division_of_the_loss_to_the_trainer(model_args):
     assert load_task_model(AutoModelForSequenceClassification, model_args, tokenizer).accepts_loss_kwargs is True
 
 
-@pytest.mark.parametrize(("chosen", "trained"), [(None, 3), (1, 1), (0, 4)])
+@pytest.mark.parametrize(("chosen", "trained"), [(0, 4), (1, 1), (3, 3)])
 def test_top_layers_of_an_exbert(model_args, chosen, trained):
     tokenizer = make_bert_tokenizer(["a few words"])
     config = BertConfig(vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=4, num_attention_heads=2)
@@ -75,7 +75,7 @@ def test_top_layers_of_any_model(model_args, model_type):
     model_args.train_top_layers = 5
     with pytest.raises(ValueError, match=r"between 1 and 4, .* but is 5"):
         load_task_model(AutoModelForSequenceClassification, model_args, tokenizer)
-    model_args.train_top_layers = None
+    model_args.train_top_layers = 0
     model = load_task_model(AutoModelForSequenceClassification, model_args, tokenizer)
     assert all(parameter.requires_grad for parameter in model.parameters())
 
