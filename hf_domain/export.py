@@ -102,10 +102,8 @@ def check_exportable(model: PreTrainedModel) -> None:
     memory of a G-MAP or the passages of a RADA, the program would silently compute something else.
     """
     if getattr(model.config, "appended_passage_length", None):
-        raise ValueError(
-            "an exported model must read text alone, but this one was trained with a passage appended to each text. "
-            "Serve it with hf-domain predict --datastore."
-        )
+        found = "an exported model must read text alone, but this one was trained with a passage appended to each text"
+        raise ValueError(f"{found}. Serve it with hf-domain predict --datastore.")
     for module in model.modules():
         if not isinstance(module, PreTrainedModel):
             continue
@@ -269,9 +267,7 @@ def make_loader_config(model: PreTrainedModel) -> PreTrainedConfig:
     head = type(model).__name__.partition("For")[2]
     family = type(find_encoder(model)).__name__.removesuffix("Model")
     config.architectures = [f"{family}For{head}" if head else f"{family}Model"]
-    for name in ("id2label", "label2id", "problem_type"):
-        setattr(config, name, getattr(model.config, name))
-    for name in DECIDING:
+    for name in ("id2label", "label2id", "problem_type", *DECIDING):
         if hasattr(model.config, name):
             setattr(config, name, getattr(model.config, name))
     return config

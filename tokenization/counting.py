@@ -202,7 +202,7 @@ def _split(texts: Counter[str], tokenizer: Tokenizer) -> Counter[str]:
 
 
 def _list_added(tokenizer: Tokenizer) -> list[str]:
-    """List the tokens that a user added; special tokens do not stand in texts."""
+    """List the tokens that a user added; no text contains special tokens."""
     return sorted(token.content for token in tokenizer.get_added_tokens_decoder().values() if not token.special)
 
 

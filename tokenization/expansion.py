@@ -327,9 +327,7 @@ def _check_word_pieces(kind: ModuleType, original_size: int, size: int | None, m
             f"exBERT's algorithm needs a WordPiece tokenizer, but the tokenizer's model is {name}. Use method='adalm'."
         )
     if max_size is not None:
-        raise ValueError(
-            f"max_size limits the steps of method='adalm', but is {max_size} with method='exbert'. Use size instead."
-        )
+        raise ValueError(f"max_size, {max_size}, limits the steps of method='adalm'; 'exbert' has none. Use size.")
 
 
 def _learn_word_pieces(domain: Domain, options: Options) -> tuple[list[Vocabulary], int, str]:

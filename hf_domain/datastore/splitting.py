@@ -82,7 +82,7 @@ def read_documents(
 
 
 def _write_id(value: object, column: str, number: int) -> str:
-    """Return an id as it stands in the file: tables read whole numbers as fractions if one of them is missing."""
+    """Return an id as the file writes it: tables read whole numbers as fractions if one of them is missing."""
     if value is None or value != value:
         raise ValueError(f"a document must have an id, but {column} of row {number} is empty. Fill it in.")
     return str(int(value) if isinstance(value, float) and value.is_integer() else value)

@@ -423,8 +423,7 @@ class Datastore:
     def _commit_index(self, manifest: Manifest) -> None:
         """Write the next index from all passages that are not deleted, and commit it.
 
-        An index from which passages are deleted would keep counting their words: other scores and ranks for the same
-        passages, until an index is made again.
+        Deleted from an index, passages would keep counting in the scores of the others.
         """
         if manifest.engine == "tantivy":
             index = self._name_index()

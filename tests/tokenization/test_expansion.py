@@ -240,7 +240,7 @@ def test_exbert_appends_what_a_learned_wordpiece_has_new():
     assert_vocabulary_grew(tokenizer, new_tokenizer, delta, [*MIXED_TEXTS, *DOMAIN_TEXTS])
     with pytest.raises(ValueError, match="needs a WordPiece tokenizer"):
         expand(make_xlm_roberta(), method="exbert")
-    with pytest.raises(ValueError, match=r"limits the steps of method='adalm', .* Use size"):
+    with pytest.raises(ValueError, match=r"max_size, 150, limits the steps .* Use size"):
         expand(tokenizer, method="exbert", max_size=150)
 
 
