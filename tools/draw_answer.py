@@ -27,7 +27,7 @@ GAIN = "DAPT over no adaptation: terms of service, fine-tuned"
 UNSEEN = "others over DAPT: terms of service, by a probe"
 SEEN = "others over DAPT: scientific tasks, fine-tuned"
 # Of each panel: the ends of its axis, in points.
-ENDS = {GAIN: [-1, 7], UNSEEN: [-4, 3], SEEN: [-7, 3]}
+ENDS = {GAIN: [-1, 7], UNSEEN: [-4, 3], SEEN: [-4, 3]}
 # The rows of `results/pretrainings/pooled.json`, which covers three pre-trainings.
 POOLED = {"tapt_after_dapt": "TAPT after DAPT", "clm_detour": "causal detour", "fine_tune": "no adaptation"}
 # The plan that fine-tuned each row from its recommended start, the one with the most pre-trainings.
@@ -35,10 +35,10 @@ PLANS = {
     "tapt": ("task_text", "TAPT"),
     "rada": ("counterparts", "RADA after DAPT"),
     "varmae": ("varmae_detour", "VarMAE"),
+    "exbert_whole": ("exbert_layers", "exBERT"),
     "gmap": ("counterparts", "G-MAP after DAPT"),
     "clm_detour": ("varmae_detour", "causal detour"),
     "adalm": ("task_text", "AdaLM"),
-    "exbert": ("counterparts", "exBERT"),
     "fine_tune": ("task_text", "no adaptation"),
 }
 
