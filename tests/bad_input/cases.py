@@ -745,7 +745,7 @@ OTHERS = [
     average("infinite weight", ("weight", "inf"), {"weights": ["inf", 1]}),
     average("negative weight", ("weight", "-0.5"), {"weights": ["2", "-0.5"]}),
     average("weights of nothing", ("weight", "0"), {"weights": [0, 0]}),
-    average("other vocabularies", ("parameters",), {"model_name_or_path": ["encoder", "other"]}),
+    average("other vocabularies", ("vocabulary", "other"), {"model_name_or_path": ["encoder", "other"]}),
     average("other kinds", ("gpt2",), {"model_name_or_path": ["encoder", "decoder"]}),
     average("output is the input", ("encoder",), {"output_dir": "encoder"}),
     average("disk quota", ("large",), fault="file size", late=True),
