@@ -21,6 +21,7 @@ from hf_domain.clusters import open_executor
 from hf_domain.data.file_loading import load_files
 from hf_domain.datastore import Datastore, build_datastore, push_to_hub
 from hf_domain.datastore.documents import choose_columns, hold_out_every_tenth
+from hf_domain.datastore.manifest import read_manifest
 from hf_domain.training.arguments import parse_arguments
 
 
@@ -89,16 +90,15 @@ def read_documents(data_args: DataArguments):
 
 def load_datastore(args: DatastoreArguments) -> Datastore:
     """Open an existing datastore, whose passages stay as they were cut."""
-    model = args.model_name_or_path
-    tokenizer = None if model is None else AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+    tokenizer = (name := args.model_name_or_path) and AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     options = {"analyzer": args.analyzer, "rebuild_index": True} if args.rebuild_index else {}
-    datastore = Datastore.load(args.output_dir, tokenizer, **options)
-    for name in ("max_length", "engine", "analyzer"):
-        given, found = getattr(args, name), getattr(datastore.manifest, name)
+    manifest = read_manifest(Path(args.output_dir))
+    for name in ("max_length", "engine") if args.rebuild_index else ("max_length", "engine", "analyzer"):
+        given, found = getattr(args, name), getattr(manifest, name)
         if given not in (None, found):
             kept = f"--{name} of {args.output_dir} must be the one it was built with, {found}, but is {given}."
             raise ValueError(f"{kept} Leave it out, or build another datastore; --rebuild_index changes an analyzer.")
-    return datastore
+    return Datastore.load(args.output_dir, tokenizer, **options)
 
 
 def main() -> None:

@@ -47,7 +47,7 @@ def explain(
     # Imported here: loading a model needs no engine that searches.
     from hf_domain.datastore.retrieval import find_passages
 
-    num_passages = num_passages or int(model.config.num_passages)
+    num_passages = int(model.config.num_passages) if num_passages is None else num_passages
     found = find_passages(datastore, texts, num_passages, max_query_terms)
     ids = [*found]
     model.eval()

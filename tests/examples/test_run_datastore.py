@@ -81,6 +81,10 @@ def test_build_add_rebuild_search(folder, monkeypatch, capsys):
             model_name_or_path=folder / "other",
         )
 
+    with pytest.raises(ValueError, match=r"--max_length of .* must be the one it was built with"):
+        run(build_datastore, monkeypatch, capsys, output_dir=store, rebuild_index=True, analyzer="cjk", max_length=32)
+    assert Datastore.load(store).manifest.analyzer == "english"  # refused before the index was made again
+
     run(build_datastore, monkeypatch, capsys, output_dir=store, rebuild_index=True, analyzer="cjk")
     assert Datastore.load(store).manifest.analyzer == "cjk"
     run(build_datastore, monkeypatch, capsys, output_dir=store, rebuild_index=True)

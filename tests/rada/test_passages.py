@@ -327,6 +327,8 @@ def test_a_model_reads_for_its_explanation_what_it_reads_to_predict(datastore, m
     store.add(Dataset.from_dict({"text": [text]}))
     (row,) = predict(rada, [{"text": text}], tokenizer=tokenizer, datastore=datastore)
     told = explain(rada, tokenizer, store, [text])
+    with pytest.raises(ValueError, match="must be at least 1, but is 0"):
+        explain(rada, tokenizer, store, [text], num_passages=0)
     assert len(told.found) == 2 and len(store) - 1 not in told.found
     assert told.predictions[0][0] == row["prediction"]
     assert dict(told.predictions) == pytest.approx(row["probabilities"], abs=1e-4)
