@@ -126,7 +126,9 @@ class MaskRenewal(TrainerCallback):
 
 
 def renew_masks(trainer: Trainer, collator: Any) -> None:
-    """Draw other masks in each epoch, but the same ones in each evaluation.
+    """Draw other masks in each epoch, but the same ones in each evaluation, whose loss has no label smoothing.
+
+    A perplexity is defined by the plain cross-entropy.
 
     Args:
         collator: See `MaskRenewal`; other collators may be around it.
@@ -135,10 +137,11 @@ def renew_masks(trainer: Trainer, collator: Any) -> None:
 
     def evaluate_with_equal_masks(*args: Any, **kwargs: Any) -> Any:
         epoch, collator.epoch = collator.epoch, 0
+        smoother, trainer.label_smoother = trainer.label_smoother, None
         try:
             return evaluate(*args, **kwargs)
         finally:
-            collator.epoch = epoch
+            collator.epoch, trainer.label_smoother = epoch, smoother
 
     trainer.evaluation_loop = evaluate_with_equal_masks  # type: ignore[method-assign]
     trainer.add_callback(MaskRenewal(collator))

@@ -84,7 +84,9 @@ class FineTuner(Trainer):
         """Start the head if the checkpoint has no weights for it, then train."""
         model: Any = self.model
         if new_weights := model.__dict__.pop("new_weights", ()):
-            batch = next(iter(self.get_eval_dataloader(self.train_dataset)))  # in order, so no random number is drawn
+            # In order, so no random number is drawn. Persistent workers would keep an evaluation's loader, and every
+            # later evaluation would read these examples.
+            batch = next(iter(self.get_test_dataloader(self.train_dataset)))
             start_head(model, new_weights, batch)
         return super().train(*args, **kwargs)
 

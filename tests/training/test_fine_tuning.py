@@ -150,6 +150,16 @@ def test_only_training_drops_the_last_batch(tmp_path, model_args):
     assert trainer.args.dataloader_drop_last
 
 
+def test_a_new_head_starts_without_the_loader_of_evaluations(tmp_path, model_args):
+    """Persistent workers keep the first loader, so that evaluations read the training examples."""
+    workers = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
+    trainer = make_fine_tuner(tmp_path, model_args, max_steps=1, save_strategy="no", **workers)
+    trainer.model.new_weights = frozenset({"classifier.weight"})
+    trainer.train()
+    trainer.evaluate(trainer.train_dataset.select(range(2)))
+    assert trainer.evaluated.num_samples == 2
+
+
 def test_label_smoothing_that_would_be_lost_is_refused(tmp_path, model_args):
     make_fine_tuner(tmp_path, model_args, label_smoothing_factor=0.1)
     with pytest.raises(ValueError, match=r"needs examples with one class each, .*, but the labels are regression"):

@@ -22,6 +22,7 @@ from hf_domain.training.callbacks import (
     renew_masks,
 )
 from hf_domain.training.overrides import parse_overrides
+from hf_domain.training.pretraining import evaluate_general
 from hf_domain.training.stock_models import (
     autocast_as_trained,
     check_tokenizer_fits,
@@ -260,6 +261,24 @@ def test_each_epoch_has_other_masks_and_each_evaluation_the_same(collator_class,
     assert len({*map(str, seen[25])}) == 1 and len(seen[25]) == 4
     resumed = train(num_train_epochs=4, resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     assert resumed[5] == seen[5][2:]
+
+
+def test_evaluations_read_their_own_text_and_do_not_smooth_labels(tmp_path):
+    """Persistent workers keep a loader, and Trainer gives it to every evaluation."""
+    texts = [[{"input_ids": [2, *range(first, first + 20), 3]} for first in firsts] for firsts in ((5,), (25, 30))]
+    model = make_masked_lm("bert")
+
+    def evaluate(**options):
+        args = TrainingArguments(tmp_path, use_cpu=True, report_to="none", disable_tqdm=True, **options)
+        masking = DataCollatorForTokenMask(make_bert_tokenizer())
+        trainer = Trainer(model, args, masking, eval_dataset=texts[0])
+        renew_masks(trainer, masking)
+        return [trainer.evaluate()["eval_loss"], evaluate_general(trainer, texts[1]), trainer.evaluate()["eval_loss"]]
+
+    losses = evaluate()
+    assert evaluate(dataloader_num_workers=1, dataloader_persistent_workers=True) == losses
+    assert losses[0] != losses[1]["general_loss"]
+    assert evaluate(label_smoothing_factor=0.5) == losses
 
 
 def test_weights_are_not_converted_before_they_are_trained(tmp_path):
