@@ -185,7 +185,8 @@ def describe_costs(method: str, report: Report) -> str:
     general = report.plan["general"]
     start = report.losses.get(START_TITLE, {}).get(general)
     title = report.titles[method]
-    own = [name for name in report.losses if name == title or name.startswith(f"{title} (")]
+    # A row of DAPT named `slow` has the title "DAPT (slow)": only names of corpora tell encoders of one row apart.
+    own = [n for n in (title, *(f"{title} ({corpus})" for corpus in report.plan["corpora"])) if n in report.losses]
     losses = [report.losses[name][general] for name in own if general in report.losses[name]]
     if start is None or not losses or report.other_tokens & {*own}:
         return text

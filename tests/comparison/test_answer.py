@@ -86,6 +86,19 @@ def test_a_significantly_better_row_is_recommended(answer, tmp_path, monkeypatch
     assert first.startswith("Use VarMAE: ")
 
 
+def test_what_a_row_forgets_is_no_mean_with_a_row_of_its_recipe(content, tmp_path):
+    content["methods"] = {"fine_tune": None, "dapt": None, "slow": {"recipe": "dapt"}}
+    content["corpora"]["plants"] = content["corpora"]["pets"]
+    for corpora in (("pets", "pets"), ("pets", "plants")):
+        for task, corpus in zip(("animals", "entities"), corpora, strict=True):
+            content["tasks"][task]["corpus"] = corpus
+        run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", execute=pretend)
+        report = write_report(tmp_path / "plan")
+        losses = [report.losses[f"DAPT ({corpus})"]["general"] for corpus in {*corpora}]
+        text = module.describe_costs("dapt", report)
+        assert text.endswith(f"from {report.losses['the encoder as it was']['general']:.3f} to {np.mean(losses):.3f}.")
+
+
 def test_dapt_is_recommended_where_nothing_is_significantly_better(answer):
     report, (_, first, *_) = answer(fine_tune=0.4, dapt=0.75, varmae=0.75, gmap=0.75, control=0.4)
     difference = report.decisions["fine_tune", "dapt"]
