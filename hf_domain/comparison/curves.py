@@ -107,9 +107,7 @@ def price_in_labels(report: Report, method: str = BASELINE) -> Price | None:
         None if fine-tuning alone never reaches the row, or something has no result.
     """
     reports = list_label_reports(report)
-    rows = [at.draws.get(name, {}) for at in reports.values() for name in (method, NO_ADAPTATION)]
-    tasks = [task for task in report.plan["tasks"] if rows and all(row.get(task) for row in rows)]
-    if not tasks:
+    if not (tasks := list_priced_tasks(report, method)):
         return None
     shares = np.array([*reports])
     adapted, alone = (
@@ -126,13 +124,19 @@ def price_in_labels(report: Report, method: str = BASELINE) -> Price | None:
     return Price(float(shares[at]), float(worth[0]), float(low), float(high))
 
 
+def list_priced_tasks(report: Report, method: str) -> list[str]:
+    """List the tasks on which a row and fine-tuning alone have results at every share of the training examples."""
+    rows = [at.draws.get(row, {}) for at in list_label_reports(report).values() for row in (method, NO_ADAPTATION)]
+    return [task for task in report.plan["tasks"] if rows and all(row.get(task) for row in rows)]
+
+
 def say_price(report: Report) -> str:
-    """Say what adapting by the baseline is worth in labeled examples."""
-    if not report.fewer_labels:
+    """Say what adapting by the baseline is worth in labeled examples; nothing without the results of both rows."""
+    if not list_priced_tasks(report, BASELINE):
         return ""
-    price, title = price_in_labels(report), report.titles.get(BASELINE)
+    price, title = price_in_labels(report), report.titles[BASELINE]
     if price is None:
-        return f"{report.titles[NO_ADAPTATION]} reaches {title} at none of the shares of labels." if title else ""
+        return f"{report.titles[NO_ADAPTATION]} reaches {title} at none of the shares of labels."
     return (
         f"With {price.share:.0%} of the training examples, {title} is worth about {price.examples:,.0f} more labeled "
         f"examples over all tasks (95 % interval over the test examples {price.low:,.0f} to {price.high:,.0f})."

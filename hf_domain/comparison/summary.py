@@ -41,7 +41,7 @@ class Report:
         other_tokens: Titles of encoders with another vocabulary than the plan's encoder; losses are not comparable.
         cached: Methods whose predictions read states from a cache.
         commands: The commands that make a method's encoder, see `list_commands`.
-        failed: Steps without a result -> the reason.
+        failed: Steps without a result -> the reason; of the whole report, at all budgets and shares of labels.
         codes: Digest of the code -> the results it made.
         minutes: Minutes of each pre-training.
         draws: The scores of all rows on resampled test sets, see `draw_scores`.
@@ -104,7 +104,9 @@ def read_report(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
     for share in sorted({result.step.labels for result in results.values() if result.step.labels is not None}):
         own = {name: r for name, r in results.items() if r.step.labels == share or r.step.kind != "fine_tuning"}
         fewer[share] = read_rungs(plan, own)
-    return replace(report, fewer_labels=fewer)
+    # Of every share: a failure that only a curve has would end the command as if all were well.
+    failed = {name: error for at in (report, *fewer.values()) for name, error in at.failed.items()}
+    return replace(report, fewer_labels=fewer, failed=failed)
 
 
 def read_rungs(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
@@ -119,7 +121,12 @@ def read_rungs(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
     for rung in sorted(tokens):
         own = {name: result for name, result in racing.items() if is_of_rung(result, rung)}
         reports.append(read_budget(plan | {"budget": {**plan["budget"], "tokens": rung, "shared": True}}, own, racing))
-    return replace(reports[-1], smaller=reports[:-1])
+    return replace(reports[-1], smaller=reports[:-1], failed=list_failed(racing))
+
+
+def list_failed(results: Mapping[str, Result]) -> dict[str, str]:
+    """Return the steps that failed, with the reason."""
+    return {name: result.error for name, result in results.items() if not result.is_done}
 
 
 def is_of_rung(result: Result, rung: int) -> bool:
@@ -169,7 +176,7 @@ def read_budget(
         other_tokens=find_other_tokens(evaluations),
         cached={name for (name, _, _), run in runs.items() if {*CACHE_FLAGS} & run.step.flags.keys()},
         commands={method: list_commands(method, plan, done, starts) for method in plan["titles"]},
-        failed={name: result.error for name, result in results.items() if not result.is_done},
+        failed=list_failed(results),
         codes=dict(codes),
         minutes=[r.seconds / 60 for r in done if r.step.kind == "pretraining" and r.seconds is not None],
         draws=draws,

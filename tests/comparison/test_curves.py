@@ -233,6 +233,28 @@ def test_the_report_has_a_curve_over_the_labels(with_shares, tmp_path):
     assert (tmp_path / "plan" / "labels.png").is_file()
 
 
+def test_failures_of_a_smaller_budget_or_share_are_reported(with_shares, tmp_path):
+    """The largest budget with all labels may be whole: the command ended as if all runs had."""
+    with_shares["budget"] = {"tokens": RUNGS[:2]}
+
+    def run(step, plan, folder):
+        if step.labels == 0.5 or step.name.startswith("dapt-animals-640-"):
+            raise RuntimeError("out of memory")
+        pretend(step, plan, folder)
+
+    results = run_comparison(load_plan(write_plan(with_shares, tmp_path)), tmp_path / "plan", run)
+    failed = {result.step.name for result in results if not result.is_done}
+    assert {"fine_tune-animals-seed1-labels0.5", "dapt-animals-640-seed2"} <= failed
+    report = write_report(tmp_path / "plan")
+    assert {*report.failed} == failed and say_price(report) == ""
+
+
+def test_without_fine_tuning_alone_nothing_is_priced(with_shares, tmp_path):
+    del with_shares["methods"]["fine_tune"]
+    run_comparison(load_plan(write_plan(with_shares, tmp_path)), tmp_path / "plan", pretend)
+    assert say_price(write_report(tmp_path / "plan")) == ""
+
+
 def make_label_report(alone, adapted):
     """A report whose rows have these scores at the shares, the same on every resampled test set."""
 
