@@ -77,7 +77,7 @@ def run(model_args, data_args, passage_args, training_args):
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
     labels = {"label_names": label_names, "problem_type": problem_type}
     model = load_task_model(AutoModelForSequenceClassification, model_args, tokenizer, **labels)
-    renew_config(model.config, data_args, training_args.do_train)
+    renew_config(model, tokenizer, data_args, training_args.do_train, text_columns)
     chosen = (metric_name, model_args.trust_remote_code, model.config)
     compute_metrics = choose_metrics(problem_type, negative_labels, *chosen)
     memory = load_memory_reader(model, data_args.memory_cache, token=model_args.token, cache_dir=model_args.cache_dir)

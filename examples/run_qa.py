@@ -41,6 +41,7 @@ from hf_domain.training.fine_tuning import (
     load_task_model,
     locate_example,
     map_splits,
+    renew_config,
 )
 from hf_domain.training.rate_choice import fine_tune_in_folder
 from hf_domain.training.runs import (
@@ -71,8 +72,7 @@ def run(model_args, data_args, passage_args, training_args):
 
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
     model = load_task_model(AutoModelForQuestionAnswering, model_args, tokenizer)
-    model.config.version_2_with_negative = data_args.version_2_with_negative  # `hf_domain.predict` reads both
-    model.config.null_score_diff_threshold = data_args.null_score_diff_threshold
+    renew_config(model, tokenizer, data_args, training_args.do_train)
     memory = load_memory_reader(model, data_args.memory_cache, token=model_args.token, cache_dir=model_args.cache_dir)
     passages = load_passage_reader(passage_args, model, tokenizer, model_args.method)
 

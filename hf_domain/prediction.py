@@ -34,7 +34,7 @@ from hf_domain.data.file_loading import load_table
 from hf_domain.data.named_entities import prepare_for_words, tokenize_words
 from hf_domain.data.objects import Rows, Splits, has_splits
 from hf_domain.data.question_answering import check_questions, cut_windows, find_answers, tokenize_questions
-from hf_domain.data.text_columns import find_text_columns
+from hf_domain.data.text_columns import find_text_columns, list_text_columns
 from hf_domain.gmap.reader import load_memory_reader
 from hf_domain.methods import PLAIN
 from hf_domain.rada.passages import (
@@ -126,10 +126,10 @@ def predict(
         tokenizer: Default: the tokenizer saved with the model.
         datastore: Folder of the passages that a RADA reads, or that were appended to the texts in training.
         num_passages: Number of passages to retrieve for a row. Default: as many as in fine-tuning.
-        text_columns: Columns that a sequence classifier reads, one or two as first,second. Default: a known pair,
-            `text`, or the only column.
-        max_seq_length: Maximum number of tokens of a row. Default: the model's limit, at most 512; with an appended
-            passage, that of the training.
+        text_columns: Columns that a sequence classifier reads, one or two as first,second. Default: those of the
+            training if the data have them, else a known pair, `text`, or the only column.
+        max_seq_length: Maximum number of tokens of a row. Default: that of the training; if the model does not say it,
+            its limit, at most 512.
         progress: Show bars. Default: only in a terminal or a notebook, since each state of a bar is a line in a file.
         revision: Branch, tag or commit of the model.
         token: Token of the Hub, instead of the stored one.
@@ -171,13 +171,15 @@ def predict(
             f"{network.name_or_path} was trained with the best passage appended to each text, and must have the "
             "datastore of these passages, but none is given. Add it (--datastore)."
         )
-    length = min(max_seq_length or appended or LONGEST, tokenizer.model_max_length, count_positions(network) or LONGEST)
+    trained = appended or getattr(network.config, "trained_length", None)
+    length = min(max_seq_length or trained or LONGEST, tokenizer.model_max_length)
+    length = min(length, count_positions(network) or length)
     passage_args = PassageArguments(datastore=datastore, num_passages=num_passages)
     passages = load_passage_reader(passage_args, network, tokenizer, PLAIN, appended is not None)
     memory = load_memory_reader(network, None, token=token)
 
     def label(rows: Dataset) -> Dataset:
-        rows, columns = task.prepare(rows, text_columns)
+        rows, columns = task.prepare(rows, text_columns or find_trained_columns(rows, network.config))
         splits = DatasetDict(test=rows)
         if passages is not None:
             splits = passages.look_up(splits, columns)
@@ -234,6 +236,12 @@ def find_head(architectures: list[str] | None, name: str) -> Head:
 
 
 # ------------------------------------------------------------------------------------------ sequence classification
+
+
+def find_trained_columns(rows: Dataset, config: Any) -> str | None:
+    """Return the columns that the model was trained on, if the rows have texts in them: a pair has an order."""
+    columns = getattr(config, "trained_columns", None) or []
+    return ",".join(columns) if columns and {*columns} <= {*list_text_columns(rows)} else None
 
 
 def prepare_texts(rows: Dataset, text_columns: str | None) -> tuple[Dataset, list[str]]:
@@ -306,6 +314,11 @@ def decode_tags(output: Any, read: Dataset, rows: Dataset, config: Any) -> list[
         missing = [None] * (len(words) - len(best))
         tags = [config.id2label[number] for number in best.argmax(-1).tolist()]
         labels.append({"prediction": [*tags, *missing], "probabilities": [*best.amax(-1).tolist(), *missing]})
+    if number := sum(tag is None for label in labels for tag in label["prediction"]):
+        logger.warning(
+            f"{number:,} words lie beyond the maximum length and have no tag. Use a longer max_seq_length or shorter "
+            "sentences."
+        )
     return labels
 
 

@@ -98,7 +98,28 @@ def test_both_texts_of_a_pair_are_read(save):
         assert row["id"] == "x"
 
 
-def test_words_and_texts_are_tagged(save):
+def test_the_model_reads_what_it_was_trained_on(save):
+    """Columns in the order of the training, if the data have them, and as many tokens."""
+    model, tokenizer, folder = save(AutoModelForSequenceClassification, **name_labels())
+    row = {"premise": SENTENCES[0], "hypothesis": SENTENCES[1]}
+    plain = compute_logits(model, tokenizer, row["premise"], row["hypothesis"]).softmax(-1)[0].item()
+    turned = compute_logits(
+        model, tokenizer, row["hypothesis"], row["premise"], truncation="longest_first", max_length=9
+    )
+    config = AutoConfig.from_pretrained(folder)
+    config.trained_columns, config.trained_length = ["hypothesis", "premise"], 9
+    config.save_pretrained(folder)
+
+    def read(row, **options):
+        return predict(folder, [row], **options)[0]["probabilities"][LABELS[0]]
+
+    assert read(row) == pytest.approx(turned.softmax(-1)[0].item(), abs=1e-5)
+    assert read(row, text_columns="premise,hypothesis", max_seq_length=128) == pytest.approx(plain, abs=1e-5)
+    renamed = {"text": row["premise"], "text_pair": row["hypothesis"]}
+    assert read(renamed, max_seq_length=128) == pytest.approx(plain, abs=1e-5)
+
+
+def test_words_and_texts_are_tagged(save, caplog):
     model, tokenizer, folder = save(AutoModelForTokenClassification, **name_labels())
     text = SENTENCES[0]
     words = split_words(text)
@@ -115,6 +136,7 @@ def test_words_and_texts_are_tagged(save):
         assert {name: row[name] for name in expected} == expected and row["tokens"] == words
     (row,) = predict(folder, [{"tokens": words}], max_seq_length=5)
     assert row["prediction"][:1] == expected["prediction"][:1] and row["prediction"][-1] is None
+    assert f"{row['prediction'].count(None)} words lie beyond the maximum length and have no tag" in caplog.text
 
 
 def test_the_tokenizer_stays_as_it_was():
@@ -126,6 +148,15 @@ def test_the_tokenizer_stays_as_it_was():
     before = tokenizer("domain text")["input_ids"]
     predict(model, [{"tokens": ["domain", "text"]}], tokenizer)
     assert tokenizer("domain text")["input_ids"] == before
+
+
+def test_a_model_without_a_position_table_has_the_length_that_is_asked_for():
+    tokenizer, config = make_tokenizer("modernbert"), make_config("modernbert", num_labels=3)
+    config.vocab_size, tokenizer.model_max_length = len(tokenizer), 1024
+    model = AutoModelForTokenClassification.from_config(config)
+    rows = [{"tokens": ["text"] * 600}]
+    assert None in predict(model, rows, tokenizer)["prediction"][0]
+    assert None not in predict(model, rows, tokenizer, max_seq_length=1024)["prediction"][0]
 
 
 def test_words_of_texts():

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from datasets import Dataset, DatasetDict, load_dataset
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
+from transformers.tokenization_utils_base import LARGE_INTEGER
 from transformers.trainer_utils import EvalLoopOutput
 
 from hf_domain.data.corpora import measure_unknown, warn_of_unknown
@@ -23,6 +24,8 @@ from hf_domain.training.arguments import (
     DataArguments,
     FineTuningArguments,
     ModelArguments,
+    NerArguments,
+    QuestionAnsweringArguments,
     check_work,
 )
 from hf_domain.training.finiteness import check_weights
@@ -30,6 +33,7 @@ from hf_domain.training.method_rate import choose_method_rate
 from hf_domain.training.new_heads import choose_start, list_head_weights, start_head
 from hf_domain.training.overrides import load_config
 from hf_domain.training.padding_free import remove_padding
+from hf_domain.training.runs import limit_length
 from hf_domain.training.stock_models import check_tokenizer_fits, normalize_stock_loss
 from hf_domain.training.terminal import hide_load_report, report_new_weights
 
@@ -300,15 +304,31 @@ def follow_model_labels(
     return own, {value: own.index(names[number]) for value, number in ids.items()}
 
 
-def renew_config(config: Any, data_args: ClassificationArguments, does_train: bool) -> None:
-    """Forget what an earlier training left in a classifier's configuration, and note what predictions must do as well.
+def renew_config(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    data_args: ClassificationArguments | NerArguments | QuestionAnsweringArguments,
+    does_train: bool,
+    text_columns: list[str] | None = None,
+) -> None:
+    """Forget what an earlier training left in a model's configuration, and note what predictions must do as well.
 
-    Earlier thresholds would decide the scores of all epochs. `appended_passage_length`, the limit of text and passage,
-    tells `hf_domain.predict` to append passages.
+    Earlier thresholds would decide the scores of all epochs. `hf_domain.predict` reads `trained_columns`, cuts texts to
+    `trained_length` tokens, and appends passages if there is an `appended_passage_length`, that of text and passage.
+
+    Raises:
+        ValueError: The length exceeds the model's limit.
     """
-    length = data_args.max_seq_length if data_args.append_passage else None
+    config: Any = model.config
+    limit_length(tokenizer, model, data_args.max_seq_length)
+    for name in ("version_2_with_negative", "null_score_diff_threshold"):
+        if hasattr(data_args, name):
+            setattr(config, name, getattr(data_args, name))
+    length = data_args.max_seq_length if getattr(data_args, "append_passage", False) else None
     learned = getattr(config, "appended_passage_length", None)
     if does_train:
+        longest = data_args.max_seq_length or tokenizer.model_max_length
+        config.trained_columns, config.trained_length = text_columns, longest if longest < LARGE_INTEGER else None
         if hasattr(config, "label_thresholds"):
             config.label_thresholds = None
         if length or learned:

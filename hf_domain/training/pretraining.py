@@ -35,7 +35,7 @@ from hf_domain.training.finiteness import check_weights
 from hf_domain.training.method_rate import choose_method_rate
 from hf_domain.training.overrides import load_config
 from hf_domain.training.padding_free import remove_padding
-from hf_domain.training.runs import save_metrics
+from hf_domain.training.runs import limit_length, save_metrics
 from hf_domain.training.stock_models import autocast_as_trained, check_tokenizer_fits
 from hf_domain.training.terminal import hide_load_report, report_new_weights, show_progress
 
@@ -284,6 +284,7 @@ def load_masked_lm(
     if method.model_type != config.model_type:
         model = method.build(model, tokenizer, delta, args, overrides)  # type: ignore[misc]
     check_tokenizer_fits(tokenizer, model)
+    limit_length(tokenizer, model, None)  # `tokenize_corpus` checks the length
     check_weights(model, args.model_name_or_path)
     choose_method_rate(model, args)
     if args.padding_free:

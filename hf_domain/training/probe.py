@@ -11,6 +11,7 @@ from transformers import AutoModel, AutoTokenizer, BatchEncoding, PreTrainedMode
 from hf_domain.data.corpora import check_length
 from hf_domain.modeling.backbone import get_native_config
 from hf_domain.training.finiteness import check_weights
+from hf_domain.training.runs import limit_length
 from hf_domain.training.terminal import hide_load_report
 
 # Inverse strength of the regularization: our choice, for standardized states of some hundred dimensions.
@@ -32,6 +33,7 @@ def load_frozen(name: str, max_seq_length: int, use_cpu: bool) -> tuple[PreTrain
     check_length(tokenizer, max_seq_length)
     with hide_load_report(is_encoder=True):
         model = AutoModel.from_pretrained(name, dtype=torch.float32, trust_remote_code=False)
+    limit_length(tokenizer, model, max_seq_length)
     check_weights(model, name)
     return model.to("cuda" if torch.cuda.is_available() and not use_cpu else "cpu"), tokenizer
 

@@ -15,6 +15,7 @@ from huggingface_hub.utils import DEFAULT_IGNORE_PATTERNS, filter_repo_objects
 from transformers import (
     AutoTokenizer,
     EarlyStoppingCallback,
+    PreTrainedModel,
     PreTrainedTokenizerBase,
     Trainer,
     TrainerState,
@@ -28,6 +29,7 @@ from hf_domain.data.corpora import check_length
 from hf_domain.data.majority import BETTER, warn_if_unlearned
 from hf_domain.files import UNFINISHED, begin_writing, end_writing, read_json, write_text
 from hf_domain.publishing import check_memory_reference, commit_files, is_hub_id, retry_on_the_hub
+from hf_domain.rada.passages import count_positions
 from hf_domain.training.arguments import FineTuningArguments, ModelArguments
 from hf_domain.training.callbacks import Annealing, PushCodeCallback, StepTimer
 from hf_domain.training.exporting import export_trained
@@ -124,6 +126,22 @@ def load_tokenizer(model_args: ModelArguments, max_seq_length: int | None) -> Pr
     if max_seq_length is not None:
         check_length(tokenizer, max_seq_length)
     return tokenizer
+
+
+def limit_length(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, max_seq_length: int | None) -> None:
+    """Limit a tokenizer to the positions of its model: many on the Hub state no limit, and long texts would fail.
+
+    Args:
+        tokenizer: Changed in place, and saved with the change.
+        max_seq_length: Length to check against the limit.
+
+    Raises:
+        ValueError: The length exceeds the limit.
+    """
+    if positions := count_positions(model):
+        tokenizer.model_max_length = min(tokenizer.model_max_length, positions)
+    if max_seq_length is not None:
+        check_length(tokenizer, max_seq_length)
 
 
 def run_training(trainer: Trainer, finish: Callable[[Trainer], None] | None = None) -> None:

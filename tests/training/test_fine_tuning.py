@@ -8,6 +8,7 @@ from tiny_tokenizers import make_bert_tokenizer
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     BertConfig,
     BertForMaskedLM,
     TrainingArguments,
@@ -20,6 +21,7 @@ from hf_domain.training.arguments import (
     DataArguments,
     FineTuningArguments,
     ModelArguments,
+    NerArguments,
     parse_arguments,
 )
 from hf_domain.training.fine_tuning import FineTuner, limit_splits, load_splits, load_task_model, renew_config
@@ -169,18 +171,37 @@ def test_label_smoothing_that_would_be_lost_is_refused(tmp_path, model_args):
 
 
 def test_a_config_forgets_an_earlier_training(caplog):
-    """Its thresholds would decide the scores of all epochs, its passage how predictions read."""
+    """Its thresholds would decide the scores of all epochs, its columns, length and passage how predictions read."""
+    model, tokenizer = AutoModelForSequenceClassification.from_config(make_config("bert")), make_bert_tokenizer()
     plain, appending = ClassificationArguments(), ClassificationArguments(append_passage=True, max_seq_length=48)
-    config = BertConfig()
-    renew_config(config, plain, True)
-    assert config.to_dict() == BertConfig().to_dict()
+    plain.max_seq_length = 40
+    config = model.config
+    renew_config(model, tokenizer, plain, True, ["b", "a"])
+    assert (config.trained_columns, config.trained_length) == (["b", "a"], 40)
+    assert not hasattr(config, "appended_passage_length")
     config.label_thresholds = [0.2]
-    renew_config(config, appending, True)
-    assert config.label_thresholds is None and config.appended_passage_length == 48
+    renew_config(model, tokenizer, appending, True, ["a"])
+    assert config.label_thresholds is None and config.appended_passage_length == config.trained_length == 48
     config.label_thresholds = [0.2]
-    renew_config(config, appending, False)
-    assert config.label_thresholds == [0.2] and not caplog.messages
-    renew_config(config, plain, False)
+    renew_config(model, tokenizer, appending, False)
+    assert config.label_thresholds == [0.2] and config.trained_columns == ["a"] and not caplog.messages
+    renew_config(model, tokenizer, plain, False)
     assert config.appended_passage_length == 48 and "Add --append_passage and --datastore" in caplog.text
-    renew_config(config, plain, True)
+    renew_config(model, tokenizer, plain, True)
     assert config.appended_passage_length is None
+
+
+def test_a_tokenizer_without_a_limit_gets_that_of_its_model():
+    """Many on the Hub state none. A long text would then end the run after the training."""
+    model, tokenizer = AutoModelForTokenClassification.from_config(make_config("bert")), make_bert_tokenizer()
+    limit = model.config.max_position_embeddings
+    tokenizer.model_max_length = int(1e30)
+    renew_config(model, tokenizer, NerArguments(), True)
+    assert tokenizer.model_max_length == model.config.trained_length == limit
+    tokenizer.model_max_length = int(1e30)
+    with pytest.raises(ValueError, match=f"max_seq_length must be at most {limit}, the encoder's limit, but is 1024"):
+        renew_config(model, tokenizer, NerArguments(max_seq_length=1024), True)
+    model = AutoModelForTokenClassification.from_config(make_config("modernbert"))
+    tokenizer.model_max_length = int(1e30)
+    renew_config(model, tokenizer, NerArguments(), True)
+    assert model.config.trained_length is None
