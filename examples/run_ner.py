@@ -20,6 +20,7 @@ from hf_domain.data.majority import add_baseline
 from hf_domain.data.metrics import compute_entity_metrics, list_entity_metrics
 from hf_domain.data.named_entities import (
     add_cut_tags,
+    check_tags,
     check_words,
     continue_labels,
     count_words,
@@ -46,6 +47,7 @@ from hf_domain.training.fine_tuning import (
     load_task_model,
     locate_example,
     map_splits,
+    renew_config,
 )
 from hf_domain.training.rate_choice import fine_tune_in_folder
 from hf_domain.training.run_files import TAGS, format_tags
@@ -68,6 +70,7 @@ def run(model_args, data_args, passage_args, training_args):
     check_words(splits, word_column, label_column, locate)
     label_names, label_ids = find_labels(splits, label_column, locate)
     label_names, label_ids = follow_model_labels(model_args, training_args, label_names, label_ids)
+    check_tags(label_names)
     if training_args.do_train:
         check_variety(chain.from_iterable(splits["train"][label_column]), label_column)
 
@@ -75,6 +78,7 @@ def run(model_args, data_args, passage_args, training_args):
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
     prepare_for_words(tokenizer)
     model = load_task_model(AutoModelForTokenClassification, model_args, tokenizer, label_names)
+    renew_config(model, tokenizer, data_args, training_args.do_train)
     memory = load_memory_reader(model, data_args.memory_cache, token=model_args.token, cache_dir=model_args.cache_dir)
     passages = load_passage_reader(passage_args, model, tokenizer, model_args.method)
 

@@ -103,6 +103,8 @@ NAMES = {
     "multi_label_classification": ["micro_f1", "macro_f1", "accuracy"],
     "regression": ["pearson", "spearman", "mse"],
 }
+# Tags that say the place of a word in its entity; a task of one type may leave out the type.
+PLACED = re.compile("[BIESLUM](-|$)")
 ANSWER_METRICS = [f"{group}{name}" for group in ("", "has_answer_", "no_answer_") for name in ("exact_match", "f1")]
 
 
@@ -142,7 +144,7 @@ def compute_entity_metrics(
     """Score named entities; an entity counts if its type and both ends are correct (seqeval, as conlleval).
 
     Args:
-        predictions: Predicted tags of each sentence, e.g. B-Disease, I-Disease, O, in the scheme IOB, IOBES or BILOU.
+        predictions: Predicted tags of each sentence, e.g. B-Disease, I-Disease, O, in IOB, IOBES, BILOU or IO.
         per_type: Add `<type>_precision`, `<type>_recall` and `<type>_f1` for each type.
 
     Returns:
@@ -152,7 +154,7 @@ def compute_entity_metrics(
     from seqeval.metrics import accuracy_score, classification_report, f1_score, precision_score, recall_score
 
     predictions, references = (
-        [[rename_bilou(tag) for tag in tags] for tags in each] for each in (predictions, references)
+        [[normalize_tag(tag) for tag in tags] for tags in each] for each in (predictions, references)
     )
     metrics = {
         "precision": precision_score(references, predictions, zero_division=0),
@@ -169,16 +171,21 @@ def compute_entity_metrics(
     return {name: float(value) for name, value in metrics.items()}
 
 
-def rename_bilou(tag: str) -> str:
-    """Return a tag of BILOU as IOBES names it, L as E and U as S: seqeval reads neither, and says so in a warning."""
+def normalize_tag(tag: str) -> str:
+    """Return a tag of BILOU as IOBES names it, L as E and U as S, and a bare type as a tag of IO: X as I-X.
+
+    seqeval reads neither. It takes the first letter of a type for its place: Gene as an entity `ene`, Other as none.
+    """
+    if tag != "O" and not PLACED.match(tag):
+        return f"I-{tag}"
     return re.sub("^U-", "S-", re.sub("^L-", "E-", tag))
 
 
 def find_entities(tags: list[str]) -> list[tuple[str, int, int]]:
-    """Return type, first and last place of each entity of a sentence, in the scheme IOB, IOBES or BILOU."""
+    """Return type, first and last place of each entity of a sentence; see `compute_entity_metrics`."""
     from seqeval.metrics.sequence_labeling import get_entities
 
-    return get_entities([rename_bilou(tag) for tag in tags])
+    return get_entities([normalize_tag(tag) for tag in tags])
 
 
 def strip_prefix(tag: str) -> str:

@@ -11,7 +11,7 @@ from transformers import BatchEncoding, EvalPrediction, PreTrainedTokenizerBase
 from transformers.trainer_utils import PredictionOutput
 
 from hf_domain.data.labels import Locate, name_example
-from hf_domain.data.metrics import find_entities
+from hf_domain.data.metrics import PLACED, find_entities
 from hf_domain.data.text_columns import warn_of_shared_rows
 
 logger = logging.getLogger(__name__)
@@ -41,6 +41,20 @@ def check_words(splits: DatasetDict, word_column: str, tag_column: str, locate: 
                     f"{locate(split, row)}. Correct the sentence or drop it."
                 )
     warn_of_shared_rows(splits, [word_column])
+
+
+def check_tags(names: Sequence[str]) -> None:
+    """Raise a ValueError if bare tags have no O among them: every word would be part of an entity.
+
+    Args:
+        names: The tags of a task.
+    """
+    bare = [name for name in names if not PLACED.match(name)]
+    if bare and "O" not in names:
+        raise ValueError(
+            "tags must be B-X and I-X, or X alone, for a word of an entity X, and O for any other word, but none is O: "
+            f"{', '.join(names[:10])}. Write O for words outside of entities, and names instead of numbers."
+        )
 
 
 def prepare_for_words(tokenizer: PreTrainedTokenizerBase) -> None:

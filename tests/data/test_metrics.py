@@ -14,6 +14,8 @@ from hf_domain.data.metrics import (
     compute_single_label_metrics,
     compute_squad_metrics,
     compute_token_f1,
+    find_entities,
+    list_entity_metrics,
     normalize_answer,
 )
 
@@ -85,6 +87,17 @@ def test_entities_of_bilou_are_those_of_iobes():
     rename = str.maketrans("LU", "ES")
     other = [[tag.translate(rename) for tag in tags] for tags in (tagged, gold)]
     assert compute_entity_metrics([other[0]], [other[1]], per_type=True) == metrics
+
+
+def test_bare_types_are_entities():
+    """seqeval reads Gene as an entity `ene`, and Organization as no entity."""
+    gold, tagged = ["Gene", "Gene", "O", "Organization"], ["Gene", "O", "O", "Organization"]
+    metrics = compute_entity_metrics([tagged], [gold], per_type=True)
+    assert metrics["Gene_f1"] == 0 and metrics["Organization_f1"] == 1 and metrics["f1"] == 1 / 2
+    io = [["O" if tag == "O" else f"I-{tag}" for tag in tags] for tags in (tagged, gold)]
+    assert compute_entity_metrics([io[0]], [io[1]], per_type=True) == metrics
+    assert {name for name in metrics if "_" in name} < {*list_entity_metrics(gold)}
+    assert find_entities(["B", "I", "O", "B"]) == [("_", 0, 1), ("_", 3, 3)]
 
 
 def test_sentences_without_entities():

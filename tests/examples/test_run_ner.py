@@ -142,3 +142,12 @@ def test_tags_that_are_all_the_same_are_reported(tmp_path, run):
     with pytest.raises(ValueError, match="at least two different labels, but tags is 'O' everywhere in train"):
         run({"train": rows, "validation": rows}, num_train_epochs=1)
     assert not (tmp_path / "output" / "config.json").exists()
+
+
+@pytest.mark.parametrize(("inside", "outside"), [(1, 0), ("Disease", "none")])
+def test_tags_without_an_o_are_refused(tmp_path, run, inside, outside):
+    """Every word would be part of an entity."""
+    rows = [{**row, "tags": [outside if tag == "O" else inside for tag in row["tags"]]} for row in make_rows(8)]
+    with pytest.raises(ValueError, match=r"and O for any other word, but none is O: .*names instead of numbers"):
+        run({"train": rows, "validation": rows})
+    assert not (tmp_path / "output" / "config.json").exists()
