@@ -72,13 +72,12 @@ def main() -> None:
 def run(args: Arguments) -> None:
     check_held_out(args.train_file, {"validation_file": args.validation_file, "test_file": args.test_file})
     files = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
-    splits = limit_splits(DatasetDict({split: load_files(file) for split, file in files.items() if file}), args)
+    splits = DatasetDict({split: load_files(file) for split, file in files.items() if file})
     model, tokenizer = load_frozen(args.model_name_or_path, args.max_seq_length, args.use_cpu)
     options = {"max_seq_length": args.max_seq_length, "batch_size": args.per_device_eval_batch_size}
     has_tags = "tags" in splits["train"].column_names
     probe, task = (probe_words, "ner") if has_tags else (probe_texts, "classification")
     metrics = probe(args, splits, model=model, tokenizer=tokenizer, **options)
-    metrics |= {"train_samples": len(splits["train"]), "predict_samples": len(splits["test"])}
     write_json(Path(args.output_dir, METRICS), metrics)
     log_scores(metrics)
     log_place("Scores and predictions", args.output_dir, suggest_task(task, args, f"{args.output_dir}-fine-tuned"))
@@ -89,6 +88,7 @@ def probe_texts(args, splits, **options):
     check_columns(splits, [column], optional_in_test=column)
     text_columns = find_text_columns(splits["train"], args.text_column_names, label_column=column)
     problem_type, names, ids = read_labels(splits, column, args.do_regression, None, partial(locate_example, args))
+    splits = limit_splits(splits, args)  # then: a rare label of the test file may have none of the first examples
 
     def encode(split):
         return encode_texts(texts=[splits[split][name][:] for name in text_columns], **options)
@@ -97,7 +97,7 @@ def probe_texts(args, splits, **options):
         return np.array(encode_labels(splits[split][column][:], problem_type, ids))
 
     probe, thresholds = fit_probe(encode("train"), read_gold("train"), problem_type, args.class_weights), None
-    metrics = {}
+    metrics = count_samples(splits)
     for split, prefix, file in list_predicted(splits, LABELS):
         started = time.perf_counter()
         logits = compute_logits(probe, encode(split), len(names))
@@ -112,8 +112,13 @@ def probe_texts(args, splits, **options):
     return metrics
 
 
+def count_samples(splits):
+    return {"train_samples": len(splits["train"]), "predict_samples": len(splits["test"])}
+
+
 def probe_words(args, splits, **options):
-    train, metrics = splits["train"], {}
+    splits = limit_splits(splits, args)
+    train, metrics = splits["train"], count_samples(splits)
     prepare_for_words(options["tokenizer"])
     states = encode_words(sentences=train["tokens"][:], **options)
     tags = [tag for row, words in zip(train["tags"], states, strict=True) for tag in row[: len(words)]]

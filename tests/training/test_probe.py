@@ -151,3 +151,13 @@ def test_label_encoded_in_the_states_is_found(monkeypatch, tmp_path, encoder, ki
     assert metrics["predict_f1" if kind == "words" else "predict_macro_f1"] == 1
     lines = (tmp_path / "output" / ("predictions.txt" if kind == "words" else "predict_results.txt")).read_text()
     assert "O B-X O" in lines if kind == "words" else "\tbird\n" in lines
+
+
+def test_labels_are_those_of_the_whole_file(monkeypatch, tmp_path, encoder):
+    """The first training examples need not have every label of the test file, as in a share of them."""
+    rows = [{"text": text, "label": text.split()[1]} for text in SENTENCES for _ in range(6)]
+    metrics = run(monkeypatch, tmp_path, rows, max_train_samples="36")  # without a bird
+    assert (metrics["train_samples"], metrics["predict_samples"]) == (36, 54)
+    assert 0.5 < metrics["predict_accuracy"] <= 36 / 54
+    tags = [{"tokens": text.split(), "tags": ["O", f"B-{text.split()[1]}", *"OOOO"]} for text in SENTENCES]
+    assert run(monkeypatch, tmp_path, tags, max_train_samples="6", output_dir="tags")["train_samples"] == 6
