@@ -148,6 +148,22 @@ def test_adapting_to_a_retrieval_reads_queries_and_their_passages(tmp_path):
     assert lines[:2] == [" ".join(texts[0].split()[:3]), f"a title {texts[0]} {texts[39]}"] and len(lines) == 18
 
 
+def test_a_probe_needs_no_judgments_but_those_of_the_test(content, tmp_path):
+    """The missing file was read after all, when the encoder was trained."""
+    content |= {"evaluation": "probe", "general": None, "tasks": {"search": content["tasks"]["search"]}}
+    for name in ("train", "dev"):
+        (tmp_path / "search" / "qrels" / f"{name}.tsv").unlink()
+
+    def run(step, plan, folder):
+        if step.kind != "fine_tuning":
+            return pretend(step, plan, folder)
+        (folder / METRICS).write_text('{"predict_runtime": 1.0}')
+        (folder / LABELS).write_text(format_labels([json_line(0.5)] * 9))
+
+    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", run)
+    assert write_report(tmp_path / "plan").failed == {}
+
+
 @pytest.mark.parametrize("evaluation", ["probe", "fine_tune"])
 def test_comparison_of_real_scores(content, tmp_path, monkeypatch, evaluation):
     """The scores of the report are those of the evaluators; pre-training is pretended by a second encoder."""
