@@ -17,6 +17,7 @@ from typing import Any
 from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.steps import Step, find_root, list_steps
 from hf_domain.data.file_loading import find_files
+from hf_domain.data.retrieval import CORPUS, QUERIES
 from hf_domain.environment import find_version
 from hf_domain.files import fingerprint_files
 from hf_domain.training.run_folders import CHECKPOINT_FILES
@@ -124,7 +125,7 @@ def describe_steps(plan: Plan, output_dir: Path, steps: Sequence[Step]) -> list[
             needs=[addresses[name] for name in step.needs],
             metric=plan.tasks[step.task].metric if step.task is not None and step.kind == "fine_tuning" else None,
             minutes=plan.budget.minutes if step.kind == "pretraining" else None,
-            inputs=digest_inputs(plan, step, made),
+            inputs=digest_inputs(plan, step, root, made),
             versions={name: versions[name] for name in (*COMPARED_VERSIONS, *extras) if name in versions},
         )
         addresses[step.name] = description.address
@@ -159,20 +160,26 @@ def localize(value: Any, root: str) -> Any:
     return value.removeprefix(f"{root}/") if isinstance(value, str) else value
 
 
-def digest_inputs(plan: Plan, step: Step, made: set[str]) -> dict[str, str]:
+def digest_inputs(plan: Plan, step: Step, root: str, made: set[str]) -> dict[str, str]:
     """Return digests of the files and checkpoints that a step reads, by flag; without those that other steps make."""
     digests = {}
+    task = None if step.task is None else plan.tasks[step.task]
+    if step.kind == "fine_tuning" and task and task.metric == "positive_micro_f1":
+        if "negative_labels" not in step.flags:  # the score leaves them out, but a probe has no such flag
+            digests["negative_labels"] = str(task.options["negative_labels"])
     for flag, value in step.flags.items():
         names = [name for name in map(str, value if isinstance(value, list) else [value]) if name not in made]
         paths = [plan.folder / name for name in names]
         if flag == "mix":  # a file and its share
             paths = [plan.folder / name.rpartition(":")[0] for name in names]
         if flag.endswith("_file") or flag in ("mix", "word_counts"):
-            if step.task and [path.name for path in paths] == [f"{step.task}.txt"]:
-                columns = {name: text for name, text in plan.tasks[step.task].options.items() if "text_column" in name}
+            if task and names == [f"{root}/texts/{step.task}.txt"]:
+                columns = {name: text for name, text in task.options.items() if "text_column" in name}
                 if columns:  # other columns make another text
                     digests["text_columns"] = json.dumps(columns, sort_keys=True)
-                paths = [plan.folder / plan.tasks[step.task].get_file("train")]  # of which the text of a task is made
+                # Of these the text of a task is made. The judgments of a retrieval name its texts, but do not hold them.
+                held = [f"{task.folder}/{name}" for name in (CORPUS, QUERIES) if task.kind == "retrieval"]
+                paths = [plan.folder / name for name in (task.get_file("train"), *held)]
             try:
                 files = [Path(file) for file in find_files([str(path) for path in paths])]
             except FileNotFoundError:  # the step that reads it says so

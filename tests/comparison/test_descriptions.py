@@ -4,6 +4,7 @@ import json
 
 from pretended_runs import write_plan
 from script_runs import write_jsonl
+from sentence_tasks import write_search
 
 from hf_domain.comparison.descriptions import list_jobs
 from hf_domain.comparison.plan_loading import load_plan
@@ -42,3 +43,40 @@ def test_an_encoder_in_older_files_is_what_they_hold(content, tmp_path):
         after = list_addresses(content, tmp_path)
         assert before["dapt-pets"] != after["dapt-pets"], name
         before = after
+
+
+def test_labels_that_a_score_leaves_out_are_part_of_a_probe(content, tmp_path):
+    """The command of a probe has no flag for them: another choice had the old score."""
+    content["evaluation"], content["methods"] = "probe", {"dapt": None}
+    task = content["tasks"]["animals"]
+    task |= {"metric": "positive_micro_f1", "options": {"negative_labels": "cat"}}
+    before = list_addresses(content, tmp_path)
+    task["options"]["negative_labels"] = "cat,dog"
+    after = list_addresses(content, tmp_path)
+    assert {name for name in before if before[name] != after[name]} == {"dapt-animals-frozen"}
+    content["evaluation"] = "fine_tune"  # has the flag
+    (job, *_) = [j for j in list_jobs(load_plan(write_plan(content, tmp_path)), tmp_path / "plan") if j.step.seed]
+    assert job.step.flags["negative_labels"] == "cat,dog" and "negative_labels" not in job.description.inputs
+
+
+def test_the_text_of_a_retrieval_is_that_of_its_passages_and_queries(content, tmp_path):
+    write_search(tmp_path / "search")
+    content["tasks"] = {"search": {"folder": "search", "corpus": "pets"}}
+    content["methods"] = {"dapt": None, "tapt": None}
+    before = list_addresses(content, tmp_path)
+    for file in ("corpus.jsonl", "queries.jsonl"):
+        path = tmp_path / "search" / file
+        path.write_text(path.read_text().replace('"text": "', '"text": "other '))
+        after = list_addresses(content, tmp_path)
+        changed = {name for name in before if before[name] != after[name]}
+        assert "tapt-search" in changed and "dapt-pets" not in changed
+        before = after
+
+
+def test_a_file_named_as_the_text_of_a_task_is_the_one_that_is_read(content, tmp_path):
+    content["methods"] = {"tapt": {"tasks": ["animals"], "pretraining": {"train_file": "texts/animals.txt"}}}
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "animals.txt").write_text("a cat\n")
+    before = list_addresses(content, tmp_path)
+    (tmp_path / "texts" / "animals.txt").write_text("a dog\n")
+    assert before["tapt-animals"] != list_addresses(content, tmp_path)["tapt-animals"]
