@@ -41,7 +41,7 @@ def find_kind(file: str, folder: Path) -> str:
         file: Relative to the folder; one JSON object a line.
 
     Raises:
-        ValueError: The columns fit no kind in `TASK_COLUMNS`.
+        ValueError: The columns fit no kind in `TASK_COLUMNS`, or two columns may hold the values of a regression.
     """
     if all((folder / file).with_name(name).is_file() for name in (CORPUS, QUERIES)):
         return "retrieval"
@@ -52,8 +52,15 @@ def find_kind(file: str, folder: Path) -> str:
     if "label" in columns or _is_number(columns.get("score")):
         if isinstance(columns.get("label"), list):
             return "multi_label"
-        labels = [row.get("label", row.get("score")) for _, row in read_rows(file, folder)]
-        return "regression" if "label" not in columns or any(isinstance(x, float) for x in labels) else "classification"
+        if "label" not in columns:
+            return "regression"
+        has_fractions = any(isinstance(row.get("label"), float) for _, row in read_rows(file, folder))
+        if has_fractions and _is_number(columns.get("score")):
+            raise ValueError(
+                f"the values of a regression must be in one column, but {file} has fractions in label and numbers in "
+                "score. Remove one of them, or set kind: regression, which predicts score."
+            )
+        return "regression" if has_fractions else "classification"
     told = {kind: ", ".join(sorted(names)) for kind, names in TASK_COLUMNS.items() if kind not in SENTENCES}
     kinds = "; ".join(f"{kind}: {names}" for kind, names in told.items())
     raise ValueError(
