@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
-from hf_domain.comparison.plan import Plan
+from hf_domain.comparison.plan import Plan, Task
 from hf_domain.comparison.steps import Step, find_root, list_steps
 from hf_domain.data.file_loading import find_files
 from hf_domain.data.retrieval import CORPUS, QUERIES
@@ -162,24 +162,16 @@ def localize(value: Any, root: str) -> Any:
 
 def digest_inputs(plan: Plan, step: Step, root: str, made: set[str]) -> dict[str, str]:
     """Return digests of the files and checkpoints that a step reads, by flag; without those that other steps make."""
-    digests = {}
-    task = None if step.task is None else plan.tasks[step.task]
-    if step.kind == "fine_tuning" and task and task.metric == "positive_micro_f1":
-        if "negative_labels" not in step.flags:  # the score leaves them out, but a probe has no such flag
-            digests["negative_labels"] = str(task.options["negative_labels"])
+    text = f"{root}/texts/{step.task}.txt"
+    digests = list_options(plan, step, text)
     for flag, value in step.flags.items():
         names = [name for name in map(str, value if isinstance(value, list) else [value]) if name not in made]
         paths = [plan.folder / name for name in names]
         if flag == "mix":  # a file and its share
             paths = [plan.folder / name.rpartition(":")[0] for name in names]
         if flag.endswith("_file") or flag in ("mix", "word_counts"):
-            if task and names == [f"{root}/texts/{step.task}.txt"]:
-                columns = {name: text for name, text in task.options.items() if "text_column" in name}
-                if columns:  # other columns make another text
-                    digests["text_columns"] = json.dumps(columns, sort_keys=True)
-                # Of these the text of a task is made. The judgments of a retrieval name its texts, but do not hold them.
-                held = [f"{task.folder}/{name}" for name in (CORPUS, QUERIES) if task.kind == "retrieval"]
-                paths = [plan.folder / name for name in (task.get_file("train"), *held)]
+            if names == [text]:
+                paths = [plan.folder / name for name in list_sources(plan.tasks[str(step.task)])]
             try:
                 files = [Path(file) for file in find_files([str(path) for path in paths])]
             except FileNotFoundError:  # the step that reads it says so
@@ -195,6 +187,29 @@ def digest_inputs(plan: Plan, step: Step, root: str, made: set[str]) -> dict[str
         if files:
             digests[flag] = _digest_files(tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files))
     return digests
+
+
+def list_options(plan: Plan, step: Step, text: str) -> dict[str, str]:
+    """Return the options of a task that a result depends on but no flag of its step has.
+
+    Args:
+        text: The file of the task's text.
+    """
+    options: dict[str, Any] = {} if step.task is None else plan.tasks[step.task].options
+    columns = {name: value for name, value in options.items() if "text_column" in name}
+    # Other columns make another text.
+    found = {"text_columns": json.dumps(columns, sort_keys=True)} if columns and text in step.flags.values() else {}
+    metric = plan.tasks[str(step.task)].metric if step.kind == "fine_tuning" else None
+    # The score leaves these labels out, but a probe has no flag for them.
+    if metric == "positive_micro_f1" and "negative_labels" not in step.flags:
+        found["negative_labels"] = str(options["negative_labels"])
+    return found
+
+
+def list_sources(task: Task) -> list[str]:
+    """List the files of which the text of a task is made; the judgments of a retrieval name texts, but hold none."""
+    held = [f"{task.folder}/{name}" for name in (CORPUS, QUERIES) if task.kind == "retrieval"]
+    return [task.get_file("train"), *held]
 
 
 def _list_checkpoint(folder: Path) -> list[Path]:
