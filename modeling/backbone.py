@@ -27,7 +27,8 @@ def build_backbone(config: Any) -> PreTrainedModel:
         if not getattr(config, "save_memory", True):
             raise ValueError("the backbone must be saved whole, but is a G-MAP with save_memory=False. Set it to True.")
         return own_class(config)
-    backbone = AutoModel.from_config(config)
+    # Inside another model of ours, transformers leaves the encoder's own configuration with the type that was saved.
+    backbone = AutoModel.from_config(config, dtype=torch.get_default_dtype())
     if getattr(backbone, "pooler", None) is not None:
         backbone.pooler = None
     return backbone
@@ -215,6 +216,7 @@ class BackbonePreTrainedModel(PreTrainedModel):
                 "share the embedding table, but is True. Leave it out."
             )
         encoder = source.base_model
+        cls.check_is_new(encoder.config)
         model = cls(cls.config_class(backbone_config=encoder.config, **options)).to(source.dtype)
         load_matching_weights(model.get_backbone(), encoder.state_dict(), "the backbone", cls.added_modules)
         model.load_lm_head(source)
@@ -232,6 +234,21 @@ class BackbonePreTrainedModel(PreTrainedModel):
             if isinstance(module, BackbonePreTrainedModel):  # also a backbone inside another model
                 module.freeze_parameters()
         return output
+
+    @classmethod
+    def check_is_new(cls, config: Any) -> None:
+        """Raise if the encoder has this method already: the new part would read in place of the trained one.
+
+        Raises:
+            ValueError: It has.
+        """
+        while hasattr(config, "backbone_config"):
+            if config.model_type == cls.config_class.model_type:
+                raise ValueError(
+                    f"the backbone of a {cls.__name__} must not be a {config.model_type} itself, but it is one, or has "
+                    f"one inside. Load the checkpoint by {cls.__name__}.from_pretrained, which keeps what it learned."
+                )
+            config = config.backbone_config
 
     def load_lm_head(self, source: PreTrainedModel) -> None:
         """Copy the LM head of `source`. Only masked LMs override this; other models have no LM head."""
@@ -284,13 +301,16 @@ class BackbonePreTrainedModel(PreTrainedModel):
     def resize_token_embeddings(self, *args, **kwargs) -> Any:
         """Resize as transformers does, or as the backbone does if it is one of ours: an exBERT grows its extension."""
         backbone = self.get_backbone()
-        if isinstance(backbone, BackbonePreTrainedModel) and self.get_output_embeddings() is None:
-            return backbone.resize_token_embeddings(*args, **kwargs)
         before: Any = self.get_input_embeddings()
-        old_size = before.num_embeddings
-        table: Any = super().resize_token_embeddings(*args, **kwargs)
+        old_size, followers = before.num_embeddings, [*self.modules()]
+        if isinstance(backbone, BackbonePreTrainedModel) and self.get_output_embeddings() is None:
+            table: Any = backbone.resize_token_embeddings(*args, **kwargs)
+            inner = {*backbone.modules()}  # these have followed already
+            followers = [module for module in followers if module not in inner]
+        else:
+            table = super().resize_token_embeddings(*args, **kwargs)
         if table.num_embeddings != old_size:
-            for module in self.modules():
+            for module in followers:
                 if isinstance(module, BackbonePreTrainedModel):  # also where it is the backbone of another
                     module.follow_resized_table(table, old_size)
         return table

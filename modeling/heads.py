@@ -86,7 +86,7 @@ def build_native_lm_head(config: PreTrainedConfig) -> PreTrainedModel:
             "checkpoint."
         )
 
-    head = AutoModelForMaskedLM.from_config(config)
+    head = AutoModelForMaskedLM.from_config(config, dtype=torch.get_default_dtype())
     prefix = head.base_model_prefix
     setattr(head, prefix, EncoderPassthrough())
     inner = {
@@ -183,11 +183,18 @@ class BackboneForMaskedLM(BackbonePreTrainedModel):
                 "Pass the name of a checkpoint or an AutoModelForMaskedLM."
             )
         if isinstance(source, BackboneForMaskedLM):
+            source.give_head_its_states(self.get_backbone())
             state_dict = source.lm_head.state_dict()
         else:
             encoder = source.base_model_prefix + "."
             state_dict = {key: value for key, value in source.state_dict().items() if not key.startswith(encoder)}
         load_matching_weights(self.lm_head, state_dict, "the masked-LM head", self.added_modules)
+
+    def give_head_its_states(self, backbone: PreTrainedModel) -> None:
+        """Let a copy of this model's base, under a copy of its LM head, return what the head reads.
+
+        Nothing by default: the head reads the last hidden state.
+        """
 
     def decode(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Map hidden states `[..., hidden_size]` to logits `[..., vocab_size]`."""

@@ -183,6 +183,10 @@ class VarMAEForMaskedLM(VarMAEPreTrainedModel, BackboneForMaskedLM):
             self.model.backbone.eval()
         return self
 
+    def give_head_its_states(self, backbone: Any) -> None:
+        """Let a VarMAE return normalized means, which this LM head was trained to read."""
+        backbone.config.normalized_states = True
+
     @torch.no_grad()
     def calibrate(self, batches: Iterable[Mapping[str, torch.Tensor]]) -> None:
         """Start a new model at its encoder's predictions; a random mean network would destroy what the LM head reads.

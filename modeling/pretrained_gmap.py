@@ -82,6 +82,10 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
             self._keys_to_ignore_on_load_missing = [r"^(model\.)?memory\."]  # `load_memory` fills them
 
     @classmethod
+    def check_is_new(cls, config: Any) -> None:
+        """Leave this to `GMapConfig.check_encoders`, because a baseline may have a G-MAP as its domain encoder."""
+
+    @classmethod
     def from_backbone(cls, *args, **kwargs) -> Self:
         """Refuse: a G-MAP needs two encoders.
 

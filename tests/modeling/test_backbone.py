@@ -106,7 +106,6 @@ def nest_gmap(top):
     ("nest", "top"),
     [
         (nest_rada, VarMAEForMaskedLM),
-        (nest_rada, RadaForMaskedLM),
         (nest_gmap, VarMAEForMaskedLM),
         (nest_gmap, RadaForMaskedLM),
         (nest_gmap, ExBertForMaskedLM),
@@ -204,10 +203,60 @@ def test_override_of_a_nested_configuration_leaves_the_rest(tmp_path):
 
 def test_a_model_of_ours_is_a_backbone(tmp_path):
     inner = VarMAEForMaskedLM.from_backbone(make_masked_lm("bert"))
-    outer = VarMAEForMaskedLM.from_backbone(inner, **PLAIN)
+    outer = RadaForMaskedLM.from_backbone(inner)  # without passages it is its backbone
     batch = make_batch(masked=False)
     with torch.no_grad():
         expected = inner(**batch).logits
         assert torch.equal(outer(**batch).logits, expected)
         outer.save_pretrained(tmp_path)
-        assert torch.equal(VarMAEForMaskedLM.from_pretrained(tmp_path)(**batch).logits, expected)
+        assert torch.equal(RadaForMaskedLM.from_pretrained(tmp_path)(**batch).logits, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_nested_models_have_one_type(dtype, tmp_path):
+    """The configuration of the innermost encoder still names the type in which it was saved."""
+    other = torch.bfloat16 if dtype == torch.float32 else torch.float32
+    inner, outer = tmp_path / "inner", tmp_path / "outer"
+    VarMAEForMaskedLM.from_backbone(make_masked_lm("bert")).to(other).save_pretrained(inner)
+    RadaForMaskedLM.from_backbone(VarMAEForMaskedLM.from_pretrained(inner)).save_pretrained(outer)
+    for loaded in (RadaForTokenClassification, RadaForMaskedLM):
+        model = loaded.from_pretrained(outer, dtype=dtype)
+        assert {parameter.dtype for parameter in model.parameters()} == {dtype}
+
+
+def test_model_around_one_of_the_same_method():
+    """The new part would read in place of the trained one, also with another model in between."""
+    inner = make_rada(head=RadaForMaskedLM)
+    with pytest.raises(ValueError, match=r"must not be a rada itself.*RadaForTokenClassification.from_pretrained"):
+        RadaForTokenClassification.from_backbone(inner)
+    with pytest.raises(ValueError, match="must not be a rada itself, but it is one, or has one inside"):
+        RadaForMaskedLM.from_backbone(VarMAEForMaskedLM.from_backbone(inner))
+
+
+def test_frozen_passage_encoder_around_a_nested_model_grows(tmp_path):
+    inner = VarMAEForMaskedLM.from_backbone(make_masked_lm("bert"))
+    model = RadaForTokenClassification.from_backbone(inner, passage_encoder="frozen")
+    model.resize_token_embeddings(VOCAB_SIZE + 3)
+    rows = model.model.passage_backbone.get_input_embeddings().weight[VOCAB_SIZE:]
+    assert torch.equal(rows, model.get_input_embeddings().weight[VOCAB_SIZE:])
+    model.save_pretrained(tmp_path)
+    _, info = RadaForTokenClassification.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(info.values())
+
+
+@pytest.mark.parametrize("method", ["gmap", "rada", "exbert"])
+def test_lm_head_of_a_varmae_reads_what_it_learned_to_read(method):
+    """Calibration made it undo the normalization, which heads of tasks leave out."""
+    batch = make_batch()
+    start = {"residual": True, "normalized_states": False, "log_variance_init": -4.0}
+    inner = VarMAEForMaskedLM.from_backbone(make_masked_lm("bert"), **start)
+    inner.calibrate([make_batch() for _ in range(4)])
+    if method == "gmap":
+        outer = GMapForMaskedLM.from_backbones(inner, make_masked_lm("bert"), starts_as_encoder=True)
+    elif method == "rada":
+        outer = RadaForMaskedLM.from_backbone(inner)
+    else:
+        outer = ExBertForMaskedLM.from_backbone(inner, gate_bias_init=30.0)
+    with torch.no_grad():
+        torch.testing.assert_close(outer.eval()(**batch).logits, inner.eval()(**batch).logits, rtol=0, atol=1e-4)
+    assert not inner.config.normalized_states
