@@ -166,7 +166,8 @@ class GMapModel(GMapPreTrainedModel):
         known_ids = input_ids if memory_input_ids is None else memory_input_ids
         known_ids, memory_attention_mask = self.leave_out_added_tokens(known_ids, memory_attention_mask)
         if memory_states is None:
-            memory_states = self.encode_memory(known_ids, memory_attention_mask, memory_token_type_ids)
+            positions = position_ids if shared else None
+            memory_states = self.encode_memory(known_ids, memory_attention_mask, memory_token_type_ids, positions)
         elif not config.freeze_memory or needs_gradient(self.memory):
             raise ValueError(
                 "memory_states must come from a frozen memory, but this memory is trained. Use freeze_memory=True, and "
@@ -211,6 +212,7 @@ class GMapModel(GMapPreTrainedModel):
         input_ids: torch.Tensor | None,
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Run the memory encoder, without gradient if it is frozen.
 
@@ -218,6 +220,7 @@ class GMapModel(GMapPreTrainedModel):
             input_ids: `[batch, memory_length]`, of the memory's tokenizer.
             attention_mask: `[batch, memory_length]`, 0 at padding.
             token_type_ids: `[batch, memory_length]`; ignored by families without them.
+            position_ids: `[batch, memory_length]`; the same.
 
         Returns:
             `[batch, memory_length, states, hidden_size]`, the states that the strategy reads, in the order of
@@ -225,8 +228,9 @@ class GMapModel(GMapPreTrainedModel):
         """
         input_ids, attention_mask = self.leave_out_added_tokens(input_ids, attention_mask)
         inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
-        if token_type_ids is not None and "token_type_ids" in signature(self.memory.forward).parameters:
-            inputs["token_type_ids"] = token_type_ids
+        for name, value in (("token_type_ids", token_type_ids), ("position_ids", position_ids)):
+            if value is not None and name in signature(self.memory.forward).parameters:
+                inputs[name] = value
         with torch.set_grad_enabled(torch.is_grad_enabled() and needs_gradient(self.memory)):
             if not self.plan:
                 return self.memory(**inputs, return_dict=True).last_hidden_state.unsqueeze(2)
@@ -337,10 +341,19 @@ class TwoHeads(nn.Module):
     multi-label problems, of the mean's odds), so that the usual loss applies to the mean.
     """
 
-    def __init__(self, config: GMapConfig, domain_head: nn.Module, memory_head: nn.Module, choices_dim: int = -1):
+    def __init__(
+        self,
+        config: GMapConfig,
+        domain_head: nn.Module,
+        memory_head: nn.Module,
+        choices_dim: int = -1,
+        has_problem_type: bool = True,
+    ):
         super().__init__()
         self.config = config
         self.choices_dim = choices_dim  # the softmax runs over labels, or over tokens in question answering
+        # Only classification has one; a checkpoint of it may be loaded with another head.
+        self.has_problem_type = has_problem_type
         self.domain_head = domain_head
         self.memory_head = memory_head
 
@@ -350,8 +363,8 @@ class TwoHeads(nn.Module):
         A config with one label and no `problem_type` counts as regression, as in the loss.
         """
         problem = self.config.problem_type
-        is_single = self.choices_dim == -1 and self.config.num_labels == 1
-        return self.config.strategy == "logits_fusion" or problem == "regression" or (problem is None and is_single)
+        is_regression = problem == "regression" or (problem is None and self.config.num_labels == 1)
+        return self.config.strategy == "logits_fusion" or (self.has_problem_type and is_regression)
 
     def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
         """Map the states of both encoders, `[batch, length, both widths]`, to the logits of the task.
@@ -368,7 +381,7 @@ class TwoHeads(nn.Module):
         if attention_mask is not None:
             # Leave padding out of each part's softmax; otherwise its share would distort the mean.
             logits = logits.float().masked_fill(attention_mask[..., None] == 0, torch.finfo(torch.float).min)
-        if config.problem_type == "multi_label_classification":
+        if self.has_problem_type and config.problem_type == "multi_label_classification":
             probability = logits.float().sigmoid().mean(dim=0)
             return probability.logit(eps=1e-6)
         return logits.float().log_softmax(dim=self.choices_dim).logsumexp(dim=0) - math.log(2)
@@ -402,7 +415,8 @@ class GMapTaskHead(GMapPreTrainedModel):
         build = super().build_head  # type: ignore[misc]
         if config.strategy not in BASELINES:
             return build(hidden_size)
-        return TwoHeads(config, build(hidden_size), build(config.memory_config.hidden_size), self.choices_dim)
+        heads = build(hidden_size), build(config.memory_config.hidden_size)
+        return TwoHeads(config, *heads, self.choices_dim, isinstance(self, BackboneForSequenceClassification))
 
 
 class GMapForSequenceClassification(GMapTaskHead, BackboneForSequenceClassification):

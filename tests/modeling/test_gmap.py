@@ -849,3 +849,24 @@ def test_default_configuration_is_a_small_valid_model():
     assert GMapConfig(backbone_config=DistilBertConfig(), memory_config=DistilBertConfig()).memory_layers == [3, 6]
     model = GMapForSequenceClassification(GMapConfig())
     assert model(torch.tensor([[1, 2, 3]])).logits.shape == (1, 2)
+
+
+def test_positions_are_those_of_the_memory_too():
+    """Text that is padded on the left has the states of the same text alone."""
+    model = make_gmap(dropout=0.0, head=GMapModel).eval()
+    ids, padding = torch.randint(5, VOCAB_SIZE, (1, 10)), torch.zeros(1, 4, dtype=torch.long)
+    mask = torch.cat([padding, torch.ones_like(ids)], 1)
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    with torch.no_grad():
+        padded = model(torch.cat([padding, ids], 1), mask, position_ids=positions).last_hidden_state[:, 4:]
+        torch.testing.assert_close(padded, model(ids).last_hidden_state, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("problem", ["multi_label_classification", "regression"])
+def test_ensemble_of_tokens_forgets_the_problem_of_a_classification(problem, tmp_path):
+    options = {"strategy": "ensemble", "num_labels": 3, "problem_type": problem}
+    make_gmap(head=GMapForSequenceClassification, **options).save_pretrained(tmp_path)
+    batch = make_batch(masked=False)
+    with torch.no_grad():
+        logits = GMapForTokenClassification.from_pretrained(tmp_path)(**batch).logits
+    torch.testing.assert_close(logits.exp().sum(-1), torch.ones(logits.shape[:2]))
