@@ -6,6 +6,7 @@ multiplied by W^V: no passage is projected. The score of a passage needs one vec
 Without gradients, a passage is therefore chosen first, and only its states are encoded or read.
 """
 
+import logging
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from transformers.modeling_outputs import BaseModelOutput
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -100,6 +103,7 @@ class RetrievalInterface(nn.Module):
         self.final_noise = final_noise
         self.prior_scale_init = prior_scale_init
         self.anneal(0.0)
+        self.needs_annealing = (self.final_temperature, final_noise) != (temperature, 1.0)
         self.query = nn.Linear(hidden_size, hidden_size, bias=False)
         self.key = nn.Linear(hidden_size, hidden_size, bias=False)
         self.value = nn.Linear(hidden_size, hidden_size, bias=False)
@@ -119,6 +123,7 @@ class RetrievalInterface(nn.Module):
         Args:
             progress: Share of the training that is done, from 0 to 1.
         """
+        self.needs_annealing = False
         self.temperature = self.first_temperature ** (1 - progress) * self.final_temperature**progress
         self.noise = 1 - progress + progress * self.final_noise
 
@@ -291,6 +296,12 @@ class RetrievalInterface(nn.Module):
             The weights of the passages' values, and beta, both `[batch, passages]`. The former are one-hot unless
             `selection` is "all"; with "gumbel" their gradient is beta's.
         """
+        if self.training and self.needs_annealing and not torch.compiler.is_compiling():
+            self.needs_annealing = False
+            logger.warning(
+                "final_temperature and final_noise have no effect in training unless a callback calls `anneal`. Pass "
+                "callbacks=[Annealing()] of hf_domain.training.callbacks to Trainer."
+            )
         if self.selection == "gumbel" and self.training:
             # As printed: one sample for all passages, which the softmax cancels.
             logits = logits + self.noise * sample_gumbel(logits[:, :1] if self.scores == "literal" else logits)

@@ -256,3 +256,12 @@ def test_vocabulary_of_an_exbert_never_shrinks():
         model.resize_token_embeddings(VOCAB_SIZE)
     model.resize_token_embeddings(131, pad_to_multiple_of=8)
     assert model.config.vocab_size == 136
+
+
+def test_lora_trains_what_a_memory_gives():
+    """The outputs of the memory start at zero: frozen there, they would shut the memory out for good."""
+    model = make_model("GMap", "SequenceClassification", starts_as_encoder=True)
+    batch = make_inputs("GMap", "SequenceClassification")
+    adapted = move(get_peft_model(model, LoraConfig(r=4, task_type="SEQ_CLS")))
+    shut = {**batch, "memory_attention_mask": torch.zeros_like(batch["attention_mask"])}
+    assert (predict(adapted, batch) - predict(adapted, shut)).abs().max() > 1e-3

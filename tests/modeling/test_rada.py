@@ -280,6 +280,20 @@ def test_annealing():
         torch.testing.assert_close(weights, (logits / temperature).softmax(-1))
 
 
+def test_training_without_the_callback_says_so_once(caplog):
+    model = make_rada(head=RadaForSequenceClassification, num_labels=2, final_temperature=0.5).train()
+    batch = make_batch_with_passages(masked=False)
+    for _ in range(2):
+        model(**batch)
+    assert caplog.text.count("Pass callbacks=[Annealing()] of hf_domain.training.callbacks") == 1
+    caplog.clear()
+    annealed = make_rada(head=RadaForSequenceClassification, num_labels=2, final_temperature=0.5).train()
+    annealed.model.anneal(0.0)
+    for quiet in (annealed, make_rada(head=RadaForSequenceClassification, num_labels=2).train()):
+        quiet(**batch)
+    assert not caplog.text
+
+
 def test_trainer_anneals(tmp_path):
     model = make_rada(head=RadaForSequenceClassification, num_labels=2, temperature=4.0, final_temperature=1.0)
     seen = []
