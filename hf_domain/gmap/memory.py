@@ -130,8 +130,7 @@ class DatasetWithMemory(torch.utils.data.Dataset):
         cache: Their states, in the same order; see `cache_memory_states`.
 
     Raises:
-        ValueError: The numbers of states and examples differ. Reading raises it if an example and its states differ in
-            length.
+        ValueError: The states are those of other examples, or of these in another order.
     """
 
     def __init__(self, dataset: Dataset, cache: StateStore):
@@ -140,23 +139,19 @@ class DatasetWithMemory(torch.utils.data.Dataset):
                 f"the cache must have the states of all {len(dataset)} examples, but has {len(cache)}. Compute "
                 "it again."
             )
+        if digest_memory_inputs(dataset) != cache.source["token ids"]:
+            raise ValueError(
+                "the cache must have the states of these examples in this order, but it has those of others. Compute "
+                "them after shuffling or filtering."
+            )
         self.dataset, self.cache = dataset, cache
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def __getitem__(self, row: int) -> dict[str, Any]:
-        example, states = self.dataset[row], self.cache[row]
-        prefix = "memory_" if "memory_input_ids" in example else ""
-        count = sum(example.get(f"{prefix}attention_mask") or [1] * len(example[f"{prefix}input_ids"]))
-        if count != len(states):
-            raise ValueError(
-                f"an example must have as many tokens as states, but example {row} has {count} tokens and "
-                f"{len(states)} states: the order of the dataset changed. Compute the states after shuffling or "
-                "filtering"
-            )
-        example = {name: value for name, value in example.items() if not name.startswith("memory_")}
-        return {**example, "memory_states": states}
+        example = {name: value for name, value in self.dataset[row].items() if not name.startswith("memory_")}
+        return {**example, "memory_states": self.cache[row]}
 
 
 def cache_memory_states(
@@ -212,16 +207,21 @@ def describe_states(model: PreTrainedModel, dataset: Dataset) -> dict[str, Any]:
         )
     base: Any = model.base_model
     weights = fingerprint_weights(base.memory, base.memory.state_dict())
-    inputs = hashlib.sha256()
-    for row in iterate_memory_inputs(dataset):
-        inputs.update(np.asarray([len(row["input_ids"]), *chain(*row.values())], dtype=np.int64).tobytes())
     normalized = hasattr(find_encoder(base.backbone), "final_norm")
     return {
         "memory encoder": f"{weights} {digest_config(model.config.memory_config)}",
         "precision": name_precision(model),
         "choice of states": [base.state_indices, "as they are" if normalized else "normalized"],
-        "token ids": inputs.hexdigest(),
+        "token ids": digest_memory_inputs(dataset),
     }
+
+
+def digest_memory_inputs(dataset: Dataset) -> str:
+    """Return a digest of the inputs of the memory encoder for all examples, in their order."""
+    inputs = hashlib.sha256()
+    for row in iterate_memory_inputs(dataset):
+        inputs.update(np.asarray([len(row["input_ids"]), *chain(*row.values())], dtype=np.int64).tobytes())
+    return inputs.hexdigest()
 
 
 def iterate_memory_inputs(dataset: Dataset) -> Iterator[dict[str, list[int]]]:
