@@ -26,7 +26,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from hf_domain.datastore.analysis import ANALYZERS, Analyzer, keep_rarest
+from hf_domain.datastore.analysis import Analyzer, keep_rarest
 from hf_domain.datastore.manifest import Manifest
 
 logger = logging.getLogger(__name__)
@@ -233,7 +233,8 @@ def _describe_index(analyzer: Analyzer, meta: dict[str, Any]) -> dict[str, Any]:
 
 
 def _make_text(text: str, analyzer: Analyzer) -> str:
-    return text if analyzer.name in ANALYZERS else " ".join(analyzer(text))
+    # A function may have the name of one of ours; the index takes its terms as words.
+    return text if analyzer.function is None else " ".join(analyzer(text))
 
 
 def _make_action(name: str, number: int, text: str, analyzer: Analyzer) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def read_token_ids(passages: Dataset | Mapping[int, Sequence[int]], passage_ids:
 def _describe_missing(number: int, known: int) -> str:
     return (
         f"every retrieved passage must be in the datastore, but {number} is not among its {known}. Retrieve again: the "
-        "passages come from another datastore, or were deleted."
+        "passages come from another datastore."
     )
 
 

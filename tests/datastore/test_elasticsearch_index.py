@@ -17,7 +17,8 @@ from elasticsearch_stub import Fault, SearchServerStub
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer
 
 from hf_domain.datastore import Datastore, add_passages, build_datastore, elasticsearch_index
-from hf_domain.datastore.elasticsearch_index import connect
+from hf_domain.datastore.analysis import Analyzer
+from hf_domain.datastore.elasticsearch_index import _make_text, connect
 
 pytest.importorskip("tantivy")
 
@@ -451,3 +452,11 @@ def test_missing_server_or_client_is_reported(tmp_path, tokenizer, monkeypatch):
     monkeypatch.setitem(elasticsearch_index.PACKAGES, "opensearch", "no_such_package")
     with pytest.raises(ModuleNotFoundError, match=r"Run pip install opensearch-py\."):
         connect("opensearch")
+
+
+def test_function_with_the_name_of_one_of_our_analyzers():
+    def english(text):
+        return [word for word in text.lower().split() if word != "the"]
+
+    assert _make_text("The Cats, the", Analyzer(english)) == "cats,"
+    assert _make_text("The Cats, the", Analyzer("english")) == "The Cats, the"
