@@ -78,9 +78,6 @@ def run(model_args, data_args, passage_args, training_args):
         passages.fill_cache(examples, training_args, data_args.dask_scheduler)
         collator = passages.collate(masking)
 
-    method = METHODS[model_args.method]
-    # Push nothing before an adapter is finished: loading the folder would apply it to the weights beside it.
-    pushes, training_args.push_to_hub = training_args.push_to_hub, training_args.push_to_hub and not method.finish
     trainer = Trainer(
         model=model,
         args=training_args,
@@ -89,6 +86,10 @@ def run(model_args, data_args, passage_args, training_args):
         processing_class=tokenizer,
         data_collator=collator,
     )
+    method = METHODS[model_args.method]
+    # Push nothing before an adapter is finished: loading the folder would apply it to the weights beside it. The
+    # trainer has created the repository by now: one that cannot be created must not cost a training.
+    pushes, training_args.push_to_hub = training_args.push_to_hub, training_args.push_to_hub and not method.finish
     renew_masks(trainer, masking)
     log_auxiliary_losses(trainer)
     prepare_new_rows(trainer, delta, model_args)

@@ -171,6 +171,15 @@ def test_refused_push_leaves_what_the_run_measured(hub, tmp_path):
     assert (tmp_path / "cats" / "model.safetensors").is_file()
 
 
+@pytest.mark.commands
+def test_repository_that_cannot_be_created_costs_no_training(hub, tmp_path):
+    """Also not that of an adapter, which is pushed only at the end."""
+    hub.faults.append(Fault("POST", "/api/repos/create", 403, times=100))
+    result = run_script(hub, tmp_path, method="lora")
+    assert result.returncode != 0 and "/api/repos/create" in result.stderr
+    assert not (tmp_path / "cats" / "model.safetensors").exists()
+
+
 @pytest.fixture
 def connect(hub, monkeypatch):
     """Let this process's client speak with the server, by the given token."""

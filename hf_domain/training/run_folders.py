@@ -65,6 +65,9 @@ FREE = {
     "enable_jit_checkpoint", "restore_callback_states_from_checkpoint", "prediction_loss_only", "debug",
 }  # fmt: skip
 FREE_PREFIXES = ("_", "log_", "logging_", "save_", "hub_", "ddp_", "dataloader_", "trackio_")
+# Options that a checkpoint holds: its optimizer and its scheduler restore them.
+HELD = ("learning_rate", "method_learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "optim",
+        "optim_args")  # fmt: skip
 # A resumed run may move its cache but not add or drop it: cached states are rounded.
 CACHES = ("memory_cache", "passage_cache")
 # Options that name files or models, besides `*_file` and `*_or_path`.
@@ -108,6 +111,7 @@ def run_in_folder(run: Callable[..., None], *arguments: Any) -> None:
             raise
         if writes:
             record = read_record(folder) | {"finished": True, "pushed": bool(options.get("push_to_hub"))}
+            record |= {"hub_model_id": options["hub_model_id"]} if record["pushed"] else {}
             record["model"] = sorted(
                 path.relative_to(folder).as_posix() for name in LOADED for path in folder.glob(name)
             )
@@ -128,18 +132,22 @@ def begin_run(folder: Path, options: dict[str, Any], description: dict[str, Any]
     record, overwrites = read_record(folder), bool(options.get("overwrite_output_dir"))
     chosen = options.get("resume_from_checkpoint")
     # A user who names a checkpoint of this folder wants to resume from it.
-    if not overwrites and not (chosen and Path(chosen).resolve().is_relative_to(folder.resolve())):
+    if not overwrites and chosen and Path(chosen).resolve().is_relative_to(folder.resolve()):
+        check_held(chosen, record, description)
+    elif not overwrites:
         check_same_run(folder, record, description, can_overwrite="overwrite_output_dir" in options)
         if lost := [name for name in record.get("model", []) if not is_whole(folder / name)]:
             logger.warning(
                 f"The run in {folder} was finished, but {', '.join(lost)} is missing or damaged: it runs again."
             )
         elif record.get("finished"):
-            if options.get("push_to_hub") and not record.get("pushed"):
+            repository = options.get("hub_model_id")
+            is_elsewhere = record.get("pushed") and record.get("hub_model_id", repository) != repository
+            if options.get("push_to_hub") and (is_elsewhere or not record.get("pushed")):
+                end = "and pushed to another repository" if is_elsewhere else "without a push"
                 raise ValueError(
-                    f"a run must be unfinished to push its model, but {folder} contains this run, finished without a "
-                    f"push. Push the folder with hf upload REPOSITORY {folder}, or train again with "
-                    "--overwrite_output_dir."
+                    f"a run must be unfinished to push its model, but {folder} contains this run, finished {end}. "
+                    f"Push the folder with hf upload REPOSITORY {folder}, or train again with --overwrite_output_dir."
                 )
             again = "" if "overwrite_output_dir" not in options else " --overwrite_output_dir repeats it."
             sys.stdout.write(f"This run is already finished in {folder}; nothing to do.{again}\n")
@@ -202,6 +210,21 @@ def check_same_run(folder: Path, record: dict[str, Any], description: dict[str, 
         raise ValueError(
             f"an output folder must belong to one run, but {folder} contains another run, {state}, with "
             f"{'; '.join(sorted(changes)[:5])}{more}. {remedy}"
+        )
+
+
+def check_held(checkpoint: str, record: dict[str, Any], description: dict[str, Any]) -> None:
+    """Raise a ValueError if a run asks for other values than the optimizer and the scheduler of its checkpoint hold.
+
+    They would restore theirs, and the card would state the others.
+    """
+    ours, theirs = description["options"], record.get("options", {})
+    changes = [f"{name} was {theirs[name]!r}, now {ours[name]!r}" for name in HELD
+               if name in ours and name in theirs and ours[name] != theirs[name]]  # fmt: skip
+    if changes:
+        raise ValueError(
+            f"a resumed run must keep the options that its checkpoint holds, but {'; '.join(changes)}. Leave them as "
+            f"they were, or start a new run from the weights: --model_name_or_path {checkpoint}, another --output_dir."
         )
 
 

@@ -29,6 +29,10 @@ class Options:
     model_name_or_path: str | None = None
     cache_dir: str | None = None
     overwrite_output_dir: bool = False
+    resume_from_checkpoint: str | None = None
+    learning_rate: float | None = None
+    push_to_hub: bool = False
+    hub_model_id: str | None = None
 
 
 @pytest.fixture
@@ -85,6 +89,31 @@ def test_another_run_is_refused(run, tmp_path):
     assert (tmp_path / "output" / "_run.json").read_text() == before
     run(rate=0.2, overwrite_output_dir=True)
     assert (tmp_path / "output" / "config.json").read_text() == "0.2"
+
+
+def test_what_a_named_checkpoint_holds_is_not_changed(run, tmp_path):
+    """Optimizer and scheduler restore the rate, and the card would state the other one."""
+    run(lambda: write_checkpoint(tmp_path / "output" / "checkpoint-1"), learning_rate=0.1)
+    named = {"resume_from_checkpoint": str(tmp_path / "output" / "checkpoint-1")}
+    with pytest.raises(ValueError, match=r"learning_rate was 0.1, now 0.2. .* --model_name_or_path .*checkpoint-1,"):
+        run(**named, learning_rate=0.2)
+    assert run(**named, learning_rate=0.1, rate=0.2)
+
+
+def test_a_finished_run_is_not_pushed_to_another_repository(run, tmp_path, capsys):
+    assert run()
+    with pytest.raises(ValueError, match=r"finished without a push\. Push the folder with hf upload"):
+        run(push_to_hub=True, hub_model_id="me/one")
+    for repository in (None, "me/one"):
+        pushes = {"push_to_hub": True, "output": f"pushed-{repository is None}"}
+        assert run(**pushes, hub_model_id=repository)
+        assert not run(**pushes, hub_model_id=repository)
+        with pytest.raises(ValueError, match=r"finished and pushed to another repository\. Push the folder"):
+            run(**pushes, hub_model_id="me/two")
+    record = json.loads((tmp_path / "pushed-True" / "_run.json").read_text())
+    del record["hub_model_id"]  # of an earlier release
+    (tmp_path / "pushed-True" / "_run.json").write_text(json.dumps(record))
+    assert not run(push_to_hub=True, output="pushed-True", hub_model_id="me/two")
 
 
 def test_a_run_is_what_its_files_hold(run, tmp_path):
