@@ -6,7 +6,7 @@ import transformers
 from transformers import AutoTokenizer, TrainingArguments
 
 from hf_domain.export import check_exporters, export_model
-from hf_domain.training.arguments import FineTuningArguments
+from hf_domain.training.arguments import DataArguments, FineTuningArguments
 
 EXPORTED = "exported"
 """The folder inside the folder of a run."""
@@ -17,10 +17,15 @@ AUTO_CLASSES = {
 }
 
 
-def check_export(model_args: FineTuningArguments, training_args: TrainingArguments) -> None:
-    """Raise a ValueError, before a run starts, if `--export` lacks its packages or a training."""
+def check_export(model_args: FineTuningArguments, data_args: DataArguments, training_args: TrainingArguments) -> None:
+    """Raise a ValueError, before a run starts, if `--export` lacks its packages or a training, or reads passages."""
     if model_args.export is None:
         return
+    if getattr(data_args, "append_passage", False):
+        raise ValueError(
+            "--export needs a model that reads text alone, but --append_passage appends a passage to each text. Leave "
+            "one of the two out; hf-domain predict --datastore serves such a model."
+        )
     if not training_args.do_train:
         raise ValueError(
             "--export needs --do_train, but this run does not train. Add it, or run hf-domain export on the model."

@@ -17,6 +17,7 @@ from hf_domain.data import majority
 from hf_domain.files import read_json, write_text
 from hf_domain.training.arguments import DataArguments, FineTunerArguments, FineTuningArguments
 from hf_domain.training.exporting import check_export
+from hf_domain.training.finiteness import DivergenceError
 from hf_domain.training.run_cards import DECIDING
 from hf_domain.training.run_files import RATES
 from hf_domain.training.run_folders import run_in_folder
@@ -29,7 +30,7 @@ TRIALS = RATES.removesuffix(".json")  # a run never pushes what begins with _
 
 def fine_tune_in_folder(run: Callable[..., Any], *arguments: Any) -> None:
     """Run the script of a task in its output folder, at the best of `--learning_rates`; see `run_in_folder`."""
-    check_export(arguments[0], arguments[-1])
+    check_export(arguments[0], arguments[1], arguments[-1])
     run_in_folder(partial(run_at_best_rate, run), *arguments)
 
 
@@ -42,14 +43,14 @@ def run_at_best_rate(
 ) -> Any:
     """Run the script of a task. Of several learning rates, try each, then train at the best one on validation.
 
-    The scores of a killed run are kept in `_rates.json`.
+    The scores of a killed run are kept in `_rates.json`. A rate whose training diverges loses; its score is null.
 
     Args:
         run: Takes the arguments and returns a `FineTuner`.
 
     Raises:
         ValueError: There is no validation, or a single learning rate is given too. Or it is not known whether a higher
-            `metric_name` is better.
+            `metric_name` is better, or every rate diverges.
     """
     rates = model_args.learning_rates
     if not rates:
@@ -67,7 +68,8 @@ def run_at_best_rate(
             "error. Leave out --metric_name."
         )
     folder = Path(str(training_args.output_dir))
-    file, scores = folder / RATES, {}
+    file = folder / RATES
+    scores: dict[str, Any] = {}
     if file.is_file() and not model_args.overwrite_output_dir:
         scores = read_json(file)
     with warn_once():
@@ -78,19 +80,36 @@ def run_at_best_rate(
                 trial.do_predict = trial.push_to_hub = False
                 trial.resume_from_checkpoint = None
                 set_seed(training_args.seed)
-                with hide_trial():
-                    metrics = run(replace(model_args, export=None), data_args, passage_args, trial).evaluated.metrics
-                deciding = chosen or next(name for name in DECIDING if f"eval_{name}" in metrics)
-                scores[f"{rate:g}"] = majority.BETTER[deciding] * metrics[f"eval_{deciding}"]
-                logger.info(f"Learning rate {rate:g}: {name_metric(deciding)} {metrics[f'eval_{deciding}']:.4g}")
+                try:
+                    with hide_trial():
+                        trainer = run(replace(model_args, export=None), data_args, passage_args, trial)
+                except DivergenceError as error:
+                    scores[f"{rate:g}"] = None
+                    logger.info(f"Learning rate {rate:g}: no score, because {error}")
+                else:
+                    metrics = trainer.evaluated.metrics
+                    deciding = chosen or next(name for name in DECIDING if f"eval_{name}" in metrics)
+                    scores[f"{rate:g}"] = majority.BETTER[deciding] * metrics[f"eval_{deciding}"]
+                    logger.info(f"Learning rate {rate:g}: {name_metric(deciding)} {metrics[f'eval_{deciding}']:.4g}")
                 if training_args.should_save:
                     shutil.rmtree(folder / TRIALS, ignore_errors=True)
                     write_text(file, json.dumps(scores) + "\n")
         best = copy.copy(training_args)
-        best.learning_rate = max(rates, key=lambda rate: scores[f"{rate:g}"])
+        best.learning_rate = choose_best(rates, scores)
         logger.info(f"The learning rate is {best.learning_rate:g}, the best on validation of {len(rates)}.")
         set_seed(training_args.seed)
         return run(model_args, data_args, passage_args, best)
+
+
+def choose_best(rates: list[float], scores: dict[str, float | None]) -> float:
+    """Return the rate with the highest score; a training without one diverged."""
+    finished = [rate for rate in rates if scores[f"{rate:g}"] is not None]
+    if not finished:
+        raise ValueError(
+            "at least one of --learning_rates must train to its end, but the training diverges at each of "
+            f"{', '.join(f'{rate:g}' for rate in rates)}. Add lower rates, or look for extreme values in the data."
+        )
+    return max(finished, key=lambda rate: scores[f"{rate:g}"])  # type: ignore[arg-type, return-value]
 
 
 @contextmanager

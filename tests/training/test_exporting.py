@@ -55,7 +55,7 @@ def test_the_trained_model_is_exported_once(flags, tmp_path, monkeypatch, capsys
     assert not [path for path in (output / "exported").rglob("*") if path.is_file()]
 
 
-@pytest.mark.parametrize("missing", ["training", "package", "text"])
+@pytest.mark.parametrize("missing", ["training", "package", "text", "passage"])
 def test_what_cannot_be_exported_is_refused_before_training(flags, tmp_path, monkeypatch, missing):
     if missing == "training":
         del flags["do_train"]
@@ -64,6 +64,9 @@ def test_what_cannot_be_exported_is_refused_before_training(flags, tmp_path, mon
         flags["export"] = "onnx"
         monkeypatch.setattr(export.importlib.util, "find_spec", lambda name: None)
         message = "needs onnx, onnxruntime, onnxscript, which is missing"
+    elif missing == "passage":
+        flags |= {"append_passage": True, "datastore": "anything"}
+        message = "--export needs a model that reads text alone, but --append_passage appends a passage"
     else:
         flags |= {"method": "gmap", "memory_name_or_path": flags["model_name_or_path"]}
         message = "an exported model must read text alone, but GMapForSequenceClassification also reads memory"

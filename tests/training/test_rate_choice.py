@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from hf_domain.training.arguments import ClassificationArguments, FineTunerArguments, FineTuningArguments
+from hf_domain.training.finiteness import DivergenceError
 from hf_domain.training.rate_choice import run_at_best_rate
 
 
@@ -18,6 +19,8 @@ def choose(tmp_path):
 
         def run(model_args, data_args, passage_args, training_args):
             tried.append(training_args.learning_rate)
+            if isinstance(found := metrics[training_args.learning_rate], Exception):
+                raise found
             return SimpleNamespace(evaluated=SimpleNamespace(metrics=metrics[training_args.learning_rate]))
 
         if known is not None:
@@ -39,6 +42,18 @@ def test_the_best_rate_is_used_last(choose, metric, best):
 def test_rates_that_were_tried_are_not_tried_again(choose):
     metrics = {1e-5: {"eval_macro_f1": 0.1}, 1e-4: {"eval_macro_f1": 0.5}}
     assert choose(metrics, known={"1e-05": 0.9}) == [1e-4, 1e-5]
+
+
+def test_a_rate_that_diverges_loses(choose, tmp_path):
+    diverged, found = DivergenceError("loss and gradients must be finite"), {"eval_macro_f1": 0.1}
+    assert choose({1e-4: found, 1.0: diverged}) == [1e-4, 1.0, 1e-4]
+    assert json.loads((tmp_path / "_rates.json").read_text()) == {"0.0001": 0.1, "1": None}
+    assert choose({1e-4: found, 1.0: diverged}) == [1e-4]
+    (tmp_path / "_rates.json").unlink()
+    with pytest.raises(ValueError, match="diverges at each of 1, 2"):
+        choose({1.0: diverged, 2.0: diverged})
+    with pytest.raises(ValueError, match="wrong data"):
+        choose({1e-5: ValueError("wrong data"), 1e-4: found})
 
 
 def test_a_metric_of_unknown_direction_is_refused(choose):
