@@ -18,7 +18,7 @@ from functools import partial
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
 
 from hf_domain.data.classification import decode_logits, encode_labels, name_predictions, tokenize_texts
-from hf_domain.data.labels import check_variety, find_ids, read_labels
+from hf_domain.data.labels import check_spread, check_variety, find_ids, read_labels
 from hf_domain.data.majority import DECIDING, add_baseline, make_constants
 from hf_domain.data.metrics import choose_metrics, list_class_metrics
 from hf_domain.gmap.reader import load_memory_reader
@@ -68,8 +68,10 @@ def run(model_args, data_args, passage_args, training_args):
         splits, label_column, data_args.do_regression, data_args.multi_label, locate
     )
     label_names, label_ids = follow_model_labels(model_args, training_args, label_names, label_ids)
+    splits = limit_splits(splits, data_args)
     if training_args.do_train:
         check_variety(splits["train"][label_column], label_column)
+    check_spread(splits, label_column, problem_type)
     negative_labels = find_ids(data_args.negative_labels, label_names)
     names, metric_name = list_class_metrics(problem_type, negative_labels), data_args.metric_name
     if metric_name in (None, *names):  # what a metric of evaluate returns is not known
@@ -90,7 +92,6 @@ def run(model_args, data_args, passage_args, training_args):
             encodings["labels"] = encode_labels(batch[label_column], problem_type, label_ids)
         return encodings
 
-    splits = limit_splits(splits, data_args)
     if passages is not None:
         splits = passages.look_up(splits, text_columns, data_args.preprocessing_num_workers)
     if data_args.append_passage:

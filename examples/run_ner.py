@@ -71,6 +71,7 @@ def run(model_args, data_args, passage_args, training_args):
     label_names, label_ids = find_labels(splits, label_column, locate)
     label_names, label_ids = follow_model_labels(model_args, training_args, label_names, label_ids)
     check_tags(label_names)
+    splits = limit_splits(splits, data_args)
     if training_args.do_train:
         check_variety(chain.from_iterable(splits["train"][label_column]), label_column)
 
@@ -97,7 +98,6 @@ def run(model_args, data_args, passage_args, training_args):
         predicted, gold = read_all_tags(output)
         return compute_entity_metrics(predicted, gold, per_type=data_args.return_entity_level_metrics)
 
-    splits = limit_splits(splits, data_args)
     if passages is not None:
         splits = passages.look_up(splits, [word_column], data_args.preprocessing_num_workers)
     examples = DatasetDict()

@@ -69,6 +69,8 @@ def find_problem_type(
         )
     if isinstance(label, str):
         _check_numbers(dataset, column, do_regression, locate)
+        if multi_label is None:
+            _check_no_lists(dataset, column)
     if holds_lists:
         check_multi_hot(list(dataset[column]), lambda row: locate("train", row))
         return "multi_label_classification"
@@ -86,6 +88,16 @@ def _check_numbers(dataset: Dataset, column: str, do_regression: bool | None, lo
             f"labels of a regression must be numbers, but {column} is {labels[row]!r} in {locate('train', row)}. "
             f"Correct the labels, or {'drop' if do_regression else 'set'} --do_regression "
             f"{'' if do_regression else 'false '}to read them as names."
+        )
+
+
+def _check_no_lists(dataset: Dataset, column: str) -> None:
+    """Raise if all labels are lists written as text, as in a .csv file: each combination would be a class."""
+    labels = [label.strip() for label in dataset[column] if label is not None]
+    if all(label.startswith("[") and label.endswith("]") for label in labels):
+        raise ValueError(
+            f"several labels of an example must be a list, but {column} has lists written as text, such as "
+            f"{labels[0]}. Write JSON lines, which hold lists, or set --multi_label false to read them as names."
         )
 
 
@@ -209,8 +221,21 @@ def check_variety(labels: Iterable[Any], column: str) -> None:
     if all((sorted(value) if isinstance(value, list) else value) == first for value in values):
         raise ValueError(
             f"training needs at least two different labels, but {column} is {first!r} everywhere in train. "
-            "Check the column, or add examples with other labels."
+            "Check the column, or add examples with other labels; --max_train_samples takes the first ones."
         )
+
+
+def check_spread(splits: DatasetDict, column: str, problem_type: str) -> None:
+    """Raise a ValueError if a held-out split of a regression has one value: a correlation needs two.
+
+    The metrics would say so only after the training.
+    """
+    for split, dataset in splits.items() if problem_type == "regression" else ():
+        if split != "train" and column in dataset.column_names and len(found := {*dataset[column]}) == 1:
+            raise ValueError(
+                f"a correlation needs at least two different values, but {column} is {found.pop()} everywhere in "
+                f"{split}. Add examples with other values; --max_eval_samples and --max_predict_samples take the first."
+            )
 
 
 def find_ids(names: str | None, label_names: list[str]) -> list[int]:

@@ -33,6 +33,16 @@ def test_problem_type_follows_labels_and_settings(label, do_regression, multi_la
     assert find_problem_type(dataset, "label", do_regression, multi_label) == problem_type
 
 
+def test_lists_written_as_text_are_no_names():
+    """A .csv file cannot hold lists: each combination of labels would be a class."""
+    dataset = Dataset.from_dict({"label": ['["a", "b"]', None, '["a"] ']})
+    with pytest.raises(ValueError, match=r'such as \["a", "b"\]\. Write JSON lines, .* or set --multi_label false'):
+        find_problem_type(dataset, "label", None, None)
+    assert find_problem_type(dataset, "label", None, False) == "single_label_classification"
+    dataset = Dataset.from_dict({"label": ["[a]", "b"]})
+    assert find_problem_type(dataset, "label", None, None) == "single_label_classification"
+
+
 @pytest.mark.parametrize("kind", [int, float, bool])
 def test_rows_of_zeros_and_ones_are_no_lists_of_labels(kind):
     def find(*lists):

@@ -274,6 +274,21 @@ def test_only_the_first_examples_are_used(files, run):
     assert results["train_samples"] == 16 and results["eval_samples"] == 24
 
 
+def test_the_examples_that_are_used_have_different_labels(tmp_path, files, run):
+    """The first examples of a sorted file have one label; a correlation needs two values."""
+    flags = files(
+        lambda topic, rng: topic, train=sorted(make_rows(96, lambda topic, rng: topic), key=lambda r: r["label"])
+    )
+    with pytest.raises(
+        ValueError, match=r"label is 'biology' everywhere in train\. .* --max_train_samples takes the fir"
+    ):
+        run(**flags, max_train_samples=10)
+    flags = files(lambda topic, rng: rng.random())
+    with pytest.raises(ValueError, match=r"two different values, but label is 0\.\d+ everywhere in validation"):
+        run(**flags, max_eval_samples=1)
+    assert not (tmp_path / "output" / "config.json").exists()
+
+
 def test_model_without_a_tokenizer(tmp_path, files, run, model):
     shutil.copytree(model, tmp_path / "bare")
     for file in (tmp_path / "bare").glob("*token*"):
