@@ -39,6 +39,7 @@ COMMANDS = {
     "average_models": ("average_models", "Average the weights of encoders."),
     "build_datastore": ("build_datastore", "Build a datastore of passages for RADA, or add to one."),
     "search_datastore": ("search_datastore", "Show which passages a text retrieves, and what a RADA reads in them."),
+    "select_text": ("select_text", "Choose the text of a corpus nearest to a task's, for the pre-training."),
     "classification": ("run_classification", "Fine-tune an encoder to classify texts or pairs of texts."),
     "ner": ("run_ner", "Fine-tune an encoder to find named entities."),
     "qa": ("run_qa", "Fine-tune an encoder to find answers to questions in a text."),

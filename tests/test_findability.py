@@ -45,6 +45,11 @@ QUESTIONS = [
     ("Where are the states of G-MAP's memory kept on disk?", "hf_domain/state_store.py", "fill_store"),
     ("Where are passages added to a batch?", "hf_domain/rada/collator.py", "DataCollatorWithPassages"),
     ("Where is a document cut into passages?", "hf_domain/datastore/splitting.py", "split_texts"),
+    (
+        "Where is the text of a corpus chosen that is nearest to a task's?",
+        "hf_domain/datastore/nearest.py",
+        "choose_nearest",
+    ),
     ("Where is a file written whole or not at all?", "hf_domain/files.py", "write_whole"),
     ("Where are the versions and hardware of a run recorded?", "hf_domain/environment.py", "describe_environment"),
     ("Where is a model exported to ONNX?", "hf_domain/export.py", "export_model"),

@@ -106,11 +106,12 @@ def load_corpus(
     return IterableDatasetDict(corpus) if is_stream else DatasetDict(corpus)
 
 
-def read_texts(path: str) -> Iterator[str]:
+def read_texts(path: str, text_column: str | None = None) -> Iterator[str]:
     """Yield the texts of a corpus file or a task file: both texts of a pair, or the words of `tokens`."""
     rows = load_files(path, streaming=True)
     first = next(iter(rows))
-    columns = ["tokens"] if "tokens" in first and "text" not in first else find_document_columns(rows)
+    has_words = text_column is None and "tokens" in first and "text" not in first
+    columns = ["tokens"] if has_words else find_document_columns(rows, text_column)
     for row in rows:
         for value in map(row.get, columns):
             yield " ".join(value) if isinstance(value, list) else value or ""

@@ -80,6 +80,7 @@ COMMANDS: dict[str, dict[str, Any]] = {
         "max_length": 32,
     },
     "search_datastore": {"datastore": "datastore", "text": "domain text", "num_passages": 2},
+    "select_text": {"datastore": "datastore", "text_file": "task/train.jsonl", "output_file": "nearest.jsonl"},
     "report_forgetting": {
         "models": ["base=encoder", "dapt=adapted"],
         "corpora": "domain=heldout.txt",

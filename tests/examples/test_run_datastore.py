@@ -9,7 +9,7 @@ from tiny_tokenizers import SENTENCES, make_bert_tokenizer
 from hf_domain import command_line
 from hf_domain.datastore import Datastore
 from hf_domain.datastore.hub import export_datastore
-from hf_domain.examples import build_datastore, search_datastore
+from hf_domain.examples import build_datastore, search_datastore, select_text
 
 pytest.importorskip("tantivy")
 
@@ -200,3 +200,35 @@ def test_command_ends_in_one_line(folder, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["hf-domain", "search_datastore", "--datastore", str(folder), "--text", "x"])
     with pytest.raises(SystemExit, match=f"^error: {folder} must be a datastore"):
         command_line.main()
+
+
+def test_select_text(folder, monkeypatch, capsys):
+    """The task's texts, whatever its kind, then what they find, as much as the training needs."""
+    run(
+        build_datastore, monkeypatch, capsys, model_name_or_path=folder / "encoder", train_file=folder / "corpus.txt",
+        output_dir=folder / "store", max_length=64,
+    )  # fmt: skip
+    rows = [{"tokens": ["alpha", "number3"], "tags": ["O", "O"]}, {"tokens": ["number17"], "tags": ["O"]}] * 2
+    task, file = folder / "task.jsonl", folder / "new" / "nearest.jsonl"
+    task.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    options = {"datastore": folder / "store", "text_file": task, "output_file": file}
+    out = run(select_text, monkeypatch, capsys, **options, num_passages=1)
+    assert "2 texts with" in out and f"and 2 of 20 passages in {file}" in out
+    lines = [json.loads(line)["text"] for line in file.read_text(encoding="utf-8").splitlines()]
+    assert lines == ["alpha number3", "number17", TEXTS[3], TEXTS[17]]
+
+    tokenizer = make_bert_tokenizer([*SENTENCES, *TEXTS])
+    count = lambda texts: sum(map(len, tokenizer(texts, add_special_tokens=False)["input_ids"]))  # noqa: E731
+    own = count(lines[:2])
+    for total, needed in ((own + 12, 12), (8, 4)):  # passages fill it, or are at least half of it
+        run(select_text, monkeypatch, capsys, **options, training_tokens=total)
+        lines = [json.loads(line)["text"] for line in file.read_text(encoding="utf-8").splitlines()]
+        assert needed <= count(lines[2:]) < needed + count(lines[-1:])
+
+    for changed, message in (
+        ({"output_file": folder / "nearest.txt"}, "--output_file must end in .jsonl"),
+        ({"training_tokens": 0}, "--training_tokens must be at least 1, but is 0"),
+        ({"text_column_name": "body"}, "names body"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            run(select_text, monkeypatch, capsys, **{**options, **changed})

@@ -1,0 +1,55 @@
+"""Choose the text of a corpus that is nearest to the texts of a task, to train on both.
+
+After kNN-TAPT (Gururangan et al. 2020, section 5.2), with BM25 instead of an embedding.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from datasets import Dataset
+
+from hf_domain.datastore.retrieval import add_passages
+from hf_domain.datastore.store import Datastore
+
+SEED = 0  # of the order of passages with the same rank
+
+
+def choose_nearest(
+    datastore: Datastore,
+    texts: Sequence[str],
+    num_tokens: int | None = None,
+    *,
+    num_passages: int = 50,
+    max_query_terms: int | None = None,
+    num_proc: int | None = None,
+) -> list[int]:
+    """Choose passages that texts retrieve, the best of each text before the second best of any.
+
+    Args:
+        datastore: Passages of the corpus.
+        texts: Texts of a task. One that is in the datastore does not choose itself, see `add_passages`.
+        num_tokens: Stop when the passages have this many tokens. Of passages with the same rank, random ones are
+            chosen, always the same: the first ones would be of the sources that the corpus begins with. Default: no
+            limit.
+        num_passages: Largest number of passages that a text chooses. Default: the smallest of the paper's, which are
+            50, 150 and 500.
+        max_query_terms: See `Datastore.search`.
+        num_proc: Number of processes.
+
+    Returns:
+        The ids of the passages, ascending, so that those of one document follow each other.
+    """
+    rows = Dataset.from_dict({"text": list(texts)})
+    found = add_passages(rows, datastore, "text", num_passages, max_query_terms=max_query_terms, num_proc=num_proc)
+    ranks: dict[int, int] = {}
+    for passage_ids in found["passage_ids"]:
+        for rank, number in enumerate(passage_ids):
+            ranks[number] = min(rank, ranks.get(number, rank))
+    numbers = np.random.default_rng(SEED).permutation(sorted(ranks))
+    order = numbers[np.argsort([ranks[number] for number in numbers.tolist()], kind="stable")]
+    if num_tokens is not None:
+        lengths = np.array([len(ids) for ids in datastore.passages.select(order)["input_ids"]])
+        special = datastore.tokenizer.num_special_tokens_to_add()
+        before = np.cumsum(lengths - special) - (lengths - special)
+        order = order[before < num_tokens]
+    return sorted(order.tolist())
