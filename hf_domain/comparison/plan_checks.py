@@ -5,12 +5,12 @@ import re
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from hf_domain.comparison.plan import METRICS, SENTENCES, SPLITS, Corpus, Plan, Row, Task
-from hf_domain.comparison.task_files import TEXTS, check_task_files, find_kind, find_texts
+from hf_domain.comparison.plan import METRICS, SENTENCES, SPLITS, Corpus, Plan, Task
+from hf_domain.comparison.row_checks import check_row
+from hf_domain.comparison.task_files import check_task_files, find_kind
 from hf_domain.data.file_loading import BUILDERS, check_held_out, find_files
 from hf_domain.files import is_url
-from hf_domain.publishing import is_hub_id
-from hf_domain.recipes import RECIPES, check_start
+from hf_domain.recipes import RECIPES, Recipe
 from hf_domain.training.arguments import find_damage, find_wrong_values
 from hf_domain.training.sentences import explain_missing
 
@@ -20,6 +20,7 @@ FIXED_FLAGS = {
     "fine_tuning": {
         *("model_name_or_path", "train_file", "validation_file", "test_file", "dataset_name", "do_train", "do_predict"),
         *("seed", "output_dir", "label_column_name", "label_all_tokens", "do_regression", "multi_label"),
+        *("memory_name_or_path", "memory_cache", "passage_cache"),
     },
     "vocabulary": {"model_name_or_path", "counts_file", "output_dir"},
     "datastore": {"model_name_or_path", "output_dir"},
@@ -61,7 +62,7 @@ def check_plan(plan: Plan) -> list[str]:
     for name, task in plan.tasks.items():
         problems += [f"tasks: {name}: {problem}" for problem in _check_task(task, plan)]
     for name, method in plan.methods.items():
-        problems += [f"methods: {name}: {problem}" for problem in _check_method(method, plan)]
+        problems += [f"methods: {name}: {problem}" for problem in check_row(method, plan)]
     return problems
 
 
@@ -70,11 +71,6 @@ def _lacks_tokenizer(plan: Plan) -> bool:
     folder = plan.folder / plan.encoder
     files = [file for pattern in ("tokenizer*.json", "vocab*", "*.model") for file in folder.glob(pattern)]
     return folder.is_dir() and not files and "tokenizer_name" not in plan.pretraining
-
-
-def _is_missing_folder(encoder: str, plan: Plan) -> bool:
-    """Return whether an encoder can only be a folder, but does not exist; a name of the Hub may exist there."""
-    return not is_hub_id(encoder, plan.folder) and not (plan.folder / encoder).is_dir()
 
 
 def _check_costs(plan: Plan) -> list[str]:
@@ -153,6 +149,11 @@ def _check_race(plan: Plan) -> list[str]:
     if not plan.race:
         return []
     problems = []
+    if len(plan.methods) < 2:
+        problems.append(
+            f"race needs two rows or more, but there is only {', '.join(map(str, plan.methods))}. Add a row, or remove "
+            "race."
+        )
     if len(plan.budget.rungs) < 2:
         problems.append(
             "race needs at least two token budgets, because rows leave between them, but budget is "
@@ -205,7 +206,18 @@ def _check_flags(plan: Plan) -> list[str]:
             "pretraining: train_file must be set in one method, because here it would replace the text of all, TAPT "
             "included. Move it to `methods`."
         )
+    readers = [name for name, row in plan.methods.items() if row.recipe in RECIPES and _reads_task(RECIPES[row.recipe])]
+    if "train_file" in plan.datastore and readers:
+        problems.append(
+            "datastore: train_file must be set in one method, because here it would replace the text of the task that "
+            f"{', '.join(map(str, readers))} reads. Move it to `methods`."
+        )
     return problems + _check_files(plan)
+
+
+def _reads_task(recipe: Recipe) -> bool:
+    """Return whether a row reads passages of the task's text."""
+    return recipe.reads_datastore and recipe.text == "task"
 
 
 def _check_files(plan: Plan) -> list[str]:
@@ -317,135 +329,3 @@ def _check_task_files(task: Task, plan: Plan) -> list[str]:
         if split == "train" or (plan.folder / file).is_file():
             problems += check_task_files(task.kind, {"train": file}, plan.folder, names)
     return problems
-
-
-def _check_method(method: Row, plan: Plan) -> list[str]:
-    if method.recipe not in RECIPES:
-        return [f"recipe must be one of {', '.join(RECIPES)}, but is {method.recipe}. Set one of them."]
-    problems, recipe = [], RECIPES[method.recipe]
-    if recipe.needs_general and plan.general is None:
-        problems.append(f"{method.recipe} needs general text, but `general` is not set. Name one of the corpora there.")
-    if recipe.after is not None and method.after is None:
-        problems.append(
-            f"{method.recipe} needs a method to start from, but the default, {recipe.after}, is not in the plan. Add "
-            "it, or name another method in `after`."
-        )
-    if recipe.method is None and method.pretraining:
-        problems.append(
-            f"pretraining must be left out, because {method.recipe} does not pre-train, but is {method.pretraining}."
-        )
-    if method.encoder is not None and recipe.expands_vocabulary:
-        problems.append(
-            f"encoder must be left out, because {method.recipe} expands the vocabulary of the plan's encoder, but is "
-            f"{method.encoder}. Compare this encoder in a plan of its own."
-        )
-    if method.datastore and not recipe.reads_datastore:
-        problems.append(
-            f"datastore must be left out, because {method.recipe} reads no passages, but is {method.datastore}."
-        )
-    trainings = (plan.pretraining, plan.fine_tuning, method.pretraining, method.fine_tuning)
-    if recipe.reads_datastore and any("datastore" in flags for flags in trainings):
-        problems.append(
-            f"the flag datastore must be left out, because the comparison builds a datastore for {method.recipe}. Set "
-            "its options in `datastore`."
-        )
-    tasks = list(plan.tasks) if method.tasks is None else method.tasks
-    if unknown := [task for task in tasks if task not in plan.tasks]:
-        problems.append(
-            f"tasks must be among {', '.join(plan.tasks)}, but there is {', '.join(unknown)}. Correct the list."
-        )
-    kinds: set[str] = {plan.tasks[task].kind for task in tasks if task in plan.tasks}
-    if plan.evaluation == "probe" and recipe.fine_tuning:
-        problems.append(
-            f"{method.recipe} must be left out with evaluation: probe, because it changes only fine-tuning. Use the "
-            "recipe fine_tune, or evaluation: fine_tune."
-        )
-    problems += _check_kinds(method, kinds) + _check_stages(method, plan) + _check_appending(method, plan, tasks)
-    return problems + (_check_chain(method, plan) or _check_folds(method, plan))
-
-
-def _check_kinds(method: Row, kinds: set[str]) -> list[str]:
-    """List the kinds of its tasks that a method cannot be fine-tuned for."""
-    recipe = RECIPES[method.recipe]
-    # sentence-transformers trains encoders alone, without a memory or passages.
-    unfit = kinds & {*SENTENCES} if recipe.fine_tuning else set()
-    taken = [kind for kind in recipe.kinds or METRICS if kind not in SENTENCES]
-    unfit |= set() if recipe.kinds is None else kinds - {*taken}
-    if not unfit:
-        return []
-    return [
-        f"{method.recipe} needs tasks of the kinds {', '.join(taken)}, but has {', '.join(sorted(unfit))}. Name others "
-        "in `tasks`."
-    ]
-
-
-def _check_stages(method: Row, plan: Plan) -> list[str]:
-    """Note what a row of two stages cannot have: the first ends where the learning rate begins to decay."""
-    problems: list[str] = []
-    if not RECIPES[method.recipe].first_stage:
-        return problems
-    if plan.budget.minutes is not None:
-        problems.append(
-            f"{method.recipe} needs a budget in tokens, which its two stages share, but it is in minutes. Set tokens."
-        )
-    if method.after is not None:
-        problems.append(
-            f"{method.recipe} must start from an encoder that no method of the plan trained. Remove `after`."
-        )
-    if given := sorted({"lr_scheduler_type", "lr_scheduler_kwargs"} & (plan.pretraining | method.pretraining).keys()):
-        problems.append(f"{', '.join(given)} must be left out, because {method.recipe} has its own schedule.")
-    return problems
-
-
-def _check_folds(method: Row, plan: Plan) -> list[str]:
-    """Note tasks that a method cannot be tested on, since it is made of their texts, which are all tested."""
-    tasks = list(plan.tasks) if method.tasks is None else method.tasks
-    folded = [name for name in tasks if name in plan.tasks and plan.tasks[name].folds is not None]
-    is_made_of_task = RECIPES[method.recipe].text == "task" or plan.is_made_of_task(method.after)
-    if is_made_of_task and folded and (method.tasks is not None or len(folded) == len(tasks)):
-        return [
-            f"{method.recipe} trains on the texts of the task, but folds test all of them. Remove it from "
-            f"{', '.join(folded)}."
-        ]
-    return []
-
-
-def _check_appending(method: Row, plan: Plan, tasks: list[str]) -> list[str]:
-    """Note tasks on pairs of texts: a passage is appended to one text."""
-    trainings = (RECIPES[method.recipe].fine_tuning, plan.fine_tuning, method.fine_tuning)
-    if not any(flags.get("append_passage") for flags in trainings):
-        return []
-    problems = []
-    for name, task in plan.tasks.items():
-        if name not in tasks:
-            continue
-        try:
-            names = task.options.get("text_column_names")
-            texts = find_texts(task.kind, task.get_file("train"), plan.folder, names)
-        except (ValueError, AttributeError):  # the problems of a task are listed elsewhere
-            continue
-        if task.kind not in TEXTS and len(texts) > 1:
-            problems.append(
-                f"a passage can be appended to one text only, but {name} has the pair {', '.join(texts)}. Name other "
-                "`tasks`, or one column with text_column_names in the options of the task."
-            )
-    return problems
-
-
-def _check_chain(method: Row, plan: Plan) -> list[str]:
-    if method.encoder is not None and method.after is not None:
-        return [
-            f"only one of encoder and after must be set, but they are {method.encoder} and {method.after}. Remove one."
-        ]
-    if method.encoder is not None and _is_missing_folder(method.encoder, plan):
-        return [f"encoder: there is no folder {method.encoder}"]
-    if method.counterpart is not None and method.counterpart not in plan.methods:
-        return [f"counterpart must be one of the methods, but is {method.counterpart}. Name one of them."]
-    seen = [method.after]
-    while seen[-1] is not None:
-        if seen[-1] not in plan.methods:
-            return [f"after must be one of the methods, but is {seen[-1]}. Name one of them."]
-        seen.append(plan.methods[seen[-1]].after)
-        if seen[-1] in seen[:-1]:
-            return [f"after must not lead in a circle, but {' is after '.join(map(str, seen))}. Change one of them."]
-    return check_start(method.recipe, [plan.methods[name].recipe for name in seen if name is not None])

@@ -13,6 +13,9 @@ from hf_domain.data.causal import check_causal
 from hf_domain.data.corpora import check_length
 from hf_domain.training.arguments import ScriptParser, find_wrong_values
 
+# What two encoders share whose weights have the same sizes.
+SIZES = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size", "max_position_embeddings")
+
 
 class _FlagParser(ScriptParser):
     def find_wrong(self, values: Mapping[str, Any]) -> list[str]:
@@ -61,13 +64,7 @@ def check_encoders(plan: Plan, steps: Iterable[Step]) -> None:
         ValueError: Some do not; lists all of them.
     """
     problems = []
-    lengths: dict[str, int] = {}
-    causal: set[str] = set()
-    for step in steps:
-        if step.method is not None and "max_seq_length" in step.flags:
-            encoder = plan.methods[plan.get_root(step.method)].encoder or plan.encoder
-            lengths[encoder] = max(lengths.get(encoder, 0), int(step.flags["max_seq_length"]))
-            causal |= {encoder} if step.flags.get("objective") == "clm" else {*()}
+    lengths, causal, averaged = list_uses(plan, steps)
     for encoder, length in lengths.items():
         folder = plan.folder / encoder
         name = folder if folder.is_dir() else encoder
@@ -86,9 +83,47 @@ def check_encoders(plan: Plan, steps: Iterable[Step]) -> None:
         try:
             if encoder in causal:
                 check_causal(config.model_type)
+            if encoder in averaged:
+                check_alike(encoder, config, tokenizer, plan)
             check_length(tokenizer, length)
         except ValueError as error:
             problems.append(f"{encoder}: {error}")
     if problems:
         lines = "".join(f"\n- {problem}" for problem in problems)
         raise ValueError(f"{len(problems)} encoder(s) cannot do what the plan asks for; nothing was run:{lines}")
+
+
+def list_uses(plan: Plan, steps: Iterable[Step]) -> tuple[dict[str, int], set[str], set[str]]:
+    """Return the maximum length by encoder, those with a causal stage, and those averaged with the plan's encoder."""
+    lengths: dict[str, int] = {}
+    causal, averaged = set[str](), set[str]()
+    for step in [step for step in steps if step.method is not None]:
+        own = plan.methods[plan.get_root(str(step.method))].encoder
+        encoder = own or plan.encoder
+        if step.kind == "average" and own is not None:
+            averaged.add(encoder)
+        if "max_seq_length" in step.flags:
+            lengths[encoder] = max(lengths.get(encoder, 0), int(step.flags["max_seq_length"]))
+            causal |= {encoder} if step.flags.get("objective") == "clm" else {*()}
+    return lengths, causal, averaged
+
+
+def check_alike(encoder: str, config: Any, tokenizer: Any, plan: Plan) -> None:
+    """Check that an encoder can be averaged with the plan's; the step that does it comes after its training.
+
+    Raises:
+        ValueError: They have different words or sizes.
+    """
+    folder = plan.folder / plan.encoder
+    name = folder if folder.is_dir() else plan.encoder
+    try:
+        other = AutoConfig.from_pretrained(name, trust_remote_code=False)
+        words = AutoTokenizer.from_pretrained(name, trust_remote_code=False).get_vocab()
+    except (OSError, ValueError):
+        return  # the first step that reads it says so
+    sizes = [[getattr(one, size, None) for size in SIZES] for one in (config, other)]
+    if sizes[0] != sizes[1] or tokenizer.get_vocab() != words:
+        raise ValueError(
+            f"a row that averages needs an encoder with the vocabulary and the sizes of the plan's, {plan.encoder}, "
+            f"but {encoder} has others. Remove the row, or compare this encoder in a plan of its own."
+        )

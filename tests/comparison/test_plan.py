@@ -345,3 +345,25 @@ def test_counterparts_have_equal_pretraining(content, tmp_path):
     pairs = plan.list_pairs()
     assert len(set(pairs)) == len(pairs) and ("dapt", "dapt") not in pairs
     assert {("again", "slow"), ("again", "dapt"), ("more", "dapt"), ("fine_tune", "dapt")} <= {*pairs}
+
+
+def test_options_that_would_do_nothing_or_the_wrong_thing(content, tmp_path):
+    memory = {"memory_name_or_path": "other", "passage_cache": "cache"}
+    content["datastore"] = {"train_file": "general.txt"}
+    content["methods"] = {
+        "dapt": {"fine_tuning": {"max_predict_samples": 5, "max_eval_samples": 5}},
+        "rada_task": None,
+        "gmap": {"fine_tuning": memory},
+        "tapt_after_dapt": {"share": 7.0},
+    }
+    with pytest.raises(ValueError, match=r"4 problem.* nothing was run") as error:
+        load_plan(write_plan(content, tmp_path))
+    for part in (
+        "\n- datastore: train_file must be set in one method, because here it would replace the text of the task that "
+        "rada_task reads. Move",
+        "methods: gmap: fine_tuning: memory_name_or_path, passage_cache must be left out, because the comparison sets",
+        "methods: tapt_after_dapt: share must be left out without a list of tokens, which it divides, but is 7.0. "
+        "Remove it, or write budget: {tokens: [1000]}",
+        "methods: dapt: fine_tuning: max_eval_samples, max_predict_samples must be left out in a row, because all",
+    ):
+        assert part in str(error.value), part

@@ -162,6 +162,7 @@ def test_a_row_that_failed_holds_nobody_up(race, tmp_path, monkeypatch):
             {"learning_rates": [1e-4, 2e-4]},
             "race cannot be combined with learning_rates, which are chosen at the largest budget",
         ),
+        ({"methods": {"dapt": None}}, "race needs two rows or more, but there is only dapt. Add a row, or remove race"),
         ({"seeds": [1]}, "race needs two seeds or more, or evaluation: probe, but seeds are [1]"),
     ],
 )

@@ -101,6 +101,31 @@ def test_rows_that_a_plan_cannot_have(variants, tmp_path, methods, change, messa
     assert message in str(error.value)
 
 
+def test_words_are_added_to_no_other_encoder_along_a_chain(variants, tmp_path):
+    """The entries of the plan's encoder would read foreign rows of another one."""
+    (tmp_path / "other").mkdir()
+    variants["methods"] = {"theirs": {"recipe": "dapt", "encoder": "other"}, "adalm": {"after": "theirs"}}
+    with pytest.raises(
+        ValueError, match=r"methods: adalm: after must be left out, because adalm expands .* from other"
+    ):
+        load_plan(write_plan(variants, tmp_path))
+    variants["methods"]["theirs"] = {"recipe": "dapt"}
+    assert load_plan(write_plan(variants, tmp_path)).methods["adalm"].after == "theirs"
+
+
+def test_encoders_that_cannot_be_averaged_are_refused_before_the_first_run(variants, tmp_path):
+    for name, sentences in (("encoder", SENTENCES), ("same", SENTENCES), ("other", ["other words", *SENTENCES])):
+        save_tiny_bert(tmp_path / name, sentences)
+    for name in ("same", "other"):
+        variants["methods"] = {"theirs": {"recipe": "dapt", "encoder": name}, "average": {"after": "theirs"}}
+        plan = load_plan(write_plan(variants, tmp_path))
+        if name == "same":
+            check_encoders(plan, list_steps(plan, tmp_path / "plan"))
+            continue
+        with pytest.raises(ValueError, match="other: a row that averages needs an encoder with the vocabulary and the"):
+            check_encoders(plan, list_steps(plan, tmp_path / "plan"))
+
+
 def test_a_row_names_another_one_to_start_from(variants, tmp_path):
     variants["methods"] = {"dapt": None, "control": None, "average": {"after": "control"}, "gmap": None}
     plan = load_plan(write_plan(variants, tmp_path))

@@ -302,3 +302,46 @@ def test_what_a_probe_cannot_do(content, tmp_path):
         "learning_rates must be left out with evaluation: probe",
     ):
         assert part in str(error.value)
+
+
+def test_flags_that_a_probe_would_drop_are_refused(content, tmp_path):
+    content |= {"evaluation": "probe", "methods": {"top": {"recipe": "dapt", "fine_tuning": {"train_top_layers": 3}}}}
+    with pytest.raises(ValueError, match="fine_tuning: train_top_layers must be left out in a row with evaluation: pr"):
+        load_plan(write_plan(content, tmp_path))
+    content["methods"]["top"]["fine_tuning"] = {"max_seq_length": 32, "class_weights": "none"}
+    assert load_plan(write_plan(content, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("rows", "tokens", "problem"),
+    [
+        ({"dapt": None, "varmae": None}, 1000, "there is no fine_tune. Add it."),
+        ({"fine_tune": {"tasks": ["animals"]}, "varmae": None}, 1000, "fine_tune is not tested on entities. Add that"),
+        (
+            {"fine_tune": None, "varmae": {"encoder": "other"}},
+            1000,
+            "none starts from other. Add one with recipe: fine",
+        ),
+        (
+            {"fine_tune": None, "dapt": None, "varmae": {"after": "dapt"}},
+            [640, 1280],
+            "with a list of tokens none shows",
+        ),
+        ({"dapt": None, "varmae": {"after": "dapt"}}, 1000, None),
+        ({"fine_tune": None, "varmae": {"tasks": ["animals"]}}, [640, 1280], None),
+        ({"mine": {"recipe": "fine_tune", "encoder": "other"}, "varmae": {"after": "mine"}}, [640, 1280], None),
+        ({"varmae": {"pretraining": {"config_overrides": "freeze_backbone=false"}}}, 1000, None),
+        ({"dapt": None, "exbert": None}, 1000, None),
+    ],
+)
+def test_a_row_with_the_states_of_its_start_needs_a_row_that_shows_them(content, tmp_path, rows, tokens, problem):
+    """Without it, a probe judged VarMAE by the states that it leaves as they were."""
+    (tmp_path / "other").mkdir()
+    content |= {"evaluation": "probe", "methods": rows, "budget": {"tokens": tokens}}
+    if problem is None:
+        assert load_plan(write_plan(content, tmp_path))
+        return
+    with pytest.raises(ValueError) as error:
+        load_plan(write_plan(content, tmp_path))
+    told = "methods: varmae: varmae needs a row with the states that it starts from, because it may leave them as they"
+    assert told in str(error.value) and problem in str(error.value)
