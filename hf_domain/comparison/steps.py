@@ -295,8 +295,11 @@ class StepLister:
         ends = {rung: count_steps(rung, step.flags, step.name) for rung in rungs}
         starts = {rung: math.ceil((1 - DECAY) * count) for rung, count in ends.items()}
         given = float(step.flags["warmup_steps"])
-        warmup = math.ceil(given * min(ends.values()) if given < 1 else given)
-        if len({warmup, *starts.values()}) <= len(starts) or any(starts[rung] == ends[rung] for rung in ends):
+        # Of the plan's smallest budget: its own, which rows that start from it may need, would differ from row to row.
+        first = count_steps(min(self.plan.budget.rungs, default=total), step.flags, step.name)
+        warmup = math.ceil(given * first if given < 1 else given)
+        is_apart = len({*starts.values()}) == len(starts) and all(starts[rung] < ends[rung] for rung in ends)
+        if warmup >= min(starts.values()) or not is_apart:
             raise ValueError(
                 "budget: tokens must leave steps to warm up and decay, and those of a list be some steps apart, but "
                 f"those of {step.method} are {', '.join(map(str, ends.values()))} steps. Raise them, or lower "

@@ -79,6 +79,19 @@ def test_rows_of_two_stages_share_each_rung(several, tmp_path):
     assert steps["gmap-animals-2560-seed1"].flags["model_name_or_path"] == "plan/steps/dapt-pets-2560"
 
 
+def test_all_rows_warm_up_for_a_tenth_of_the_smallest_budget(several, tmp_path):
+    """A row that others start from stops earlier as well, but its warm-up is that of the rows it is compared with."""
+    several["methods"] |= {"then_tapt": {"recipe": "tapt", "after": "dapt", "share": 0.75}}
+    several["budget"]["tokens"] = [2560, 5120]
+    steps = list_by_name(several, tmp_path)
+    assert "dapt-pets-640" in steps
+    trained = [step for name, step in steps.items() if name.startswith(("dapt-pets", "varmae-pets")) and step.rung]
+    assert {step.flags["warmup_steps"] for step in trained if step.kind != "evaluation"} == {4}
+    several["pretraining"]["warmup_steps"] = 9
+    with pytest.raises(ValueError, match="tokens must leave steps to warm up and decay, and those of a list"):
+        list_by_name(several, tmp_path)  # 640 tokens are 10 steps, of which the last decays
+
+
 def test_a_list_of_one_number_makes_no_curve_but_shares_its_tokens(several, tmp_path):
     several["methods"] |= {"then_tapt": {"recipe": "tapt", "after": "dapt"}}
     several["budget"]["tokens"] = [2560]
