@@ -21,7 +21,7 @@ from datasets import Dataset, DatasetDict
 
 import hf_domain  # noqa: F401  the Auto classes then know its models
 from hf_domain.data.file_loading import check_held_out, load_files
-from hf_domain.data.retrieval import JUDGED, find_texts, load_texts, read_queries
+from hf_domain.data.retrieval import JUDGED, load_texts, read_queries
 from hf_domain.files import read_json, write_json, write_text
 from hf_domain.training.arguments import FineTunerArguments, check_work, parse_arguments
 from hf_domain.training.fine_tuning import check_columns, choose_text_columns, limit_splits, locate_example
@@ -35,6 +35,7 @@ from hf_domain.training.sentences import (
     explain_missing,
     load_encoder,
     make_trainer,
+    name_texts,
     set_best_metric,
     write_card,
 )
@@ -71,7 +72,7 @@ ARGUMENTS = (Arguments, FineTunerArguments)
 
 
 def main():
-    arguments = parse_arguments(*ARGUMENTS, description=__doc__)
+    arguments = name_texts(*parse_arguments(*ARGUMENTS, description=__doc__))
     start_run(arguments[-1], arguments[0].verbose)
     run_in_folder(run, *arguments)
 
@@ -121,8 +122,7 @@ def load_task(args, training_args):
         raise ValueError(f"the split {lacking[0]} must have a file. Give --{lacking[0]}_file.")
     check_held_out(files.get("train"), {f"{split}_file": file for split, file in files.items() if split != "train"})
     if next(iter(files.values())).endswith(JUDGED):
-        corpus, queries = find_texts(Path(next(iter(files.values()))))
-        corpus, queries = Path(args.corpus_file or corpus), Path(args.queries_file or queries)
+        corpus, queries = Path(args.corpus_file), Path(args.queries_file)
         rows = {split: [row for _, row in read_queries(Path(file), corpus, queries)] for split, file in files.items()}
         splits = DatasetDict({split: Dataset.from_list(each) for split, each in rows.items()})
         return RetrievalTask(load_texts(corpus)), limit_splits(splits, args)

@@ -47,6 +47,23 @@ def explain_missing() -> str | None:
     return "sentence embeddings need sentence-transformers, which is missing. Run pip install sentence-transformers."
 
 
+def name_texts(args: Any, training_args: TrainingArguments) -> tuple[Any, TrainingArguments]:
+    """Return the arguments with the names of passages and queries of a table of BEIR where no flag gives them.
+
+    A run is recorded with digests of the files that its options name. Without these two, a run on another corpus would
+    pass for finished.
+
+    Args:
+        args: Changed in place.
+    """
+    wanted = {"train": training_args.do_train, "validation": training_args.do_eval, "test": training_args.do_predict}
+    files = [file for split, is_wanted in wanted.items() if is_wanted and (file := getattr(args, f"{split}_file"))]
+    if files and files[0].endswith(JUDGED):
+        corpus, queries = find_texts(Path(files[0]))
+        args.corpus_file, args.queries_file = args.corpus_file or str(corpus), args.queries_file or str(queries)
+    return args, training_args
+
+
 def load_encoder(name: str, max_seq_length: int, **options: Any) -> "SentenceTransformer":
     """Load an encoder with mean pooling, or a folder of sentence-transformers with its own pooling; in float32.
 
@@ -254,8 +271,7 @@ def write_card(trainer: "SentenceTransformerTrainer", args: Any, task: SentenceT
     """
     folder, files = Path(str(trainer.args.output_dir)), [args.train_file]
     if args.train_file.endswith(JUDGED):
-        corpus, queries = find_texts(Path(args.train_file))
-        files += [args.corpus_file or str(corpus), args.queries_file or str(queries)]
+        files += [args.corpus_file, args.queries_file]
     split = next((name for name in SPLIT_NAMES if f"{name}_samples" in metrics), None)
     name = next(iter(rename_metrics({task.deciding: 0})))
     scores = []

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
@@ -120,6 +121,18 @@ def test_training_improves_what_it_trains_on(encoder, tmp_path, monkeypatch, tas
         model.encode(texts, normalize_embeddings=True), embed(tmp_path / "after", texts), atol=1e-5
     )
     assert model.max_seq_length == 32
+
+
+def test_a_search_in_another_corpus_is_another_run(encoder, tmp_path, monkeypatch):
+    """The passages are named by no flag, but the score is theirs."""
+    folder = write_search(tmp_path / "search")
+    flags = {"model_name_or_path": encoder, "test_file": folder / TABLES[2], "do_predict": True, "max_seq_length": 32}
+    call = partial(run_script, run_sentences.main, monkeypatch, tmp_path / "out", **flags, overwrite_output_dir=False)
+    assert call() == call()
+    lines = (folder / "corpus.jsonl").read_text().splitlines()
+    (folder / "corpus.jsonl").write_text("\n".join([*lines, '{"_id": "new", "text": "one more"}']))
+    with pytest.raises(ValueError, match="contains another run, finished, with other content of corpus_file"):
+        call()
 
 
 @pytest.mark.parametrize("task", ["pairs", "search"])
