@@ -54,7 +54,7 @@ def main():
 
 
 def run(args, data_args, training_args, plan):
-    check_before_work(args, plan, data_args.max_seq_length)
+    check_before_work(args, plan, data_args, training_args)
     is_main = training_args.process_index == 0
     if is_main and args.overwrite_output_dir:
         for step in plan:

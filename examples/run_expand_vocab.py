@@ -16,6 +16,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, set_seed
 
 from hf_domain.clusters import count_tasks, open_executor
 from hf_domain.data.corpora import load_corpus, read_texts, tokenize_corpus
+from hf_domain.data.file_loading import find_files
 from hf_domain.distillation.new_rows import distill_new_rows
 from hf_domain.files import write_folder
 from hf_domain.new_rows import apply_delta
@@ -58,9 +59,7 @@ class DataArguments:
         default=None, metadata={"help": "Parquet file of word counts: read if it exists, otherwise written."}
     )
     num_workers: int = field(default=2, metadata={"help": "Number of processes that count words."})
-    dask_scheduler: str | None = field(
-        default=None, metadata={"help": "Count on a Dask cluster: address or file of its scheduler."}
-    )
+    dask_scheduler: str | None = field(default=None, metadata={"help": "Count on a Dask cluster: its scheduler."})
 
 
 @dataclass
@@ -97,6 +96,7 @@ def main() -> None:
 
 def run(model_args: ModelArguments, data_args: DataArguments, expansion_args: ExpansionArguments) -> None:
     set_seed(expansion_args.seed)
+    find_files(data_args.validation_file)  # a missing one would be found only after hours of counting
     tokenizer = AutoTokenizer.from_pretrained(model_args.model_name_or_path, trust_remote_code=False)
     counts_file, source = data_args.counts_file, identify_corpus(data_args.train_file)
     if counts_file and Path(counts_file).exists():

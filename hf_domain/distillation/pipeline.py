@@ -38,6 +38,7 @@ from hf_domain.training.finiteness import check_weights
 from hf_domain.training.pretraining import (
     CorpusArguments,
     PretrainingArguments,
+    check_files,
     check_options,
     evaluate_masked_lm,
     evaluate_start,
@@ -199,10 +200,24 @@ def check_text(data_args: DistillationCorpusArguments) -> None:
     check_held_out(data_args.train_file, {"validation_file": data_args.validation_file})
 
 
-def check_before_work(args: DistillationArguments, plan: list[StrategyStep], max_seq_length: int) -> None:
-    """Raise now for a pair or vocabularies that do not fit, which would otherwise end the last step after days."""
+def check_before_work(
+    args: DistillationArguments,
+    plan: list[StrategyStep],
+    data_args: DistillationCorpusArguments,
+    training_args: TrainingArguments,
+) -> None:
+    """Raise now for options, files, a pair or vocabularies that do not fit: they would end a later step after days."""
     fingerprint_checkpoint(args.model_name_or_path)
-    load_tokenizer(args, max_seq_length)
+    load_tokenizer(args, data_args.max_seq_length)
+    for step in plan:
+        if step.kind == "adapt":
+            model_args = make_model_args(
+                replace(step, model=args.model_name_or_path), args
+            )  # a student is not made yet
+            step_args = copy.copy(training_args)
+            step_args.max_steps, step_args.do_train = step.steps, True
+            check_options(model_args, data_args, step_args)
+    check_files(data_args, training_args.do_eval)
     teacher = AutoModelForMaskedLM.from_pretrained(args.model_name_or_path, **args.hub_options)
     if args.student_name_or_path is not None:
         theirs = AutoTokenizer.from_pretrained(args.tokenizer_name or args.model_name_or_path, **args.hub_options)
@@ -234,12 +249,10 @@ def make(step: StrategyStep, args: DistillationArguments) -> None:
         student.save_pretrained(folder)
 
 
-def train_masked_lm(
-    step: StrategyStep, args: DistillationArguments, data_args: CorpusArguments, training_args: TrainingArguments
-) -> None:
-    """Continue the pre-training of teacher or student on the domain by masked LM."""
+def make_model_args(step: StrategyStep, args: DistillationArguments) -> PretrainingArguments:
+    """Return the arguments of a masked-LM step."""
     assert step.model is not None
-    model_args = PretrainingArguments(
+    return PretrainingArguments(
         step.model,
         tokenizer_name=args.tokenizer_name if step.model == args.model_name_or_path else None,
         cache_dir=args.cache_dir,
@@ -248,6 +261,13 @@ def train_masked_lm(
         trust_remote_code=args.trust_remote_code,
         expanded_vocabulary=args.expanded_vocabulary if step.expand else None,
     )
+
+
+def train_masked_lm(
+    step: StrategyStep, args: DistillationArguments, data_args: CorpusArguments, training_args: TrainingArguments
+) -> None:
+    """Continue the pre-training of teacher or student on the domain by masked LM."""
+    model_args = make_model_args(step, args)
     training_args.learning_rate = args.mlm_learning_rate
     check_options(model_args, data_args, training_args)
     delta = load_delta(model_args)

@@ -21,7 +21,7 @@ from transformers import (
 from hf_domain.clusters import open_executor
 from hf_domain.data.causal import DataCollatorForNextToken, check_causal
 from hf_domain.data.corpora import check_known, load_corpus, tokenize_corpus
-from hf_domain.data.file_loading import check_held_out, load_files
+from hf_domain.data.file_loading import check_held_out, find_files, load_files
 from hf_domain.data.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask, check_mask_token
 from hf_domain.data.text_columns import warn_of_shared_rows
 from hf_domain.data.word_weights import load_counts, weigh_words
@@ -135,6 +135,7 @@ def check_options(
     """Check the flags that depend on each other.
 
     Raises:
+        FileNotFoundError: A file is missing.
         ValueError: A flag needs or excludes another one, or the validation text is also training text.
     """
     check_work(training_args, "do_train", "do_eval")
@@ -173,6 +174,13 @@ def check_options(
             "Add --do_train."
         )
     check_new_rows(model_args, data_args)
+    check_files(data_args, training_args.do_eval)
+
+
+def check_files(data_args: CorpusArguments, do_eval: bool) -> None:
+    """Raise a FileNotFoundError for a missing file that would be read only after the corpus is tokenized."""
+    files = [*(data_args.word_counts or []), *(data_args.general_validation_file or [] if do_eval else [])]
+    find_files([*files, split_mix(data_args.mix)[0]] if data_args.mix is not None else files)
 
 
 def check_smoothing(model_args: PretrainingArguments, training_args: TrainingArguments) -> None:
@@ -318,6 +326,11 @@ def load_examples(
         streaming=args.streaming,
         cache_dir=model_args.cache_dir,
     )
+    if do_eval and "validation" not in corpus:
+        raise ValueError(
+            "--do_eval needs text that is held out, but there is no validation split and --validation_split_percentage "
+            f"is {args.validation_split_percentage}. Add --validation_file, or hold out a percentage."
+        )
     if args.validation_file and not args.streaming:
         warn_of_shared_rows(corpus, ["text"])
     options: dict[str, Any] = {

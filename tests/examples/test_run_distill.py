@@ -130,6 +130,19 @@ def test_options_that_nothing_would_read_are_refused(run, tmp_path):
     refuse(run, tmp_path, message, num_hidden_layers=None, student_layers=[1])
 
 
+def test_options_of_a_later_step_are_checked_before_the_first(run, tmp_path):
+    for options, message in (
+        (
+            {"objective": "clm", "whole_word_mask": True},
+            "--objective clm needs --method dapt or lora, without --whole_w",
+        ),
+        ({"mix": f"{tmp_path}/missing.txt:0.1"}, "must match .*missing.txt, but none does"),
+        ({"word_counts": [tmp_path / "missing.txt"] * 2, "whole_word_mask": True}, "must match .*missing.txt"),
+    ):
+        refuse(run, tmp_path, message, strategy="distill_then_adapt", **options)
+        assert not list((tmp_path / "output").rglob("config.json"))
+
+
 def test_dry_run_writes_nothing(run, tmp_path, capsys):
     run(dry_run=True, masked_lm_steps=5)
     lines = [line for line in capsys.readouterr().out.splitlines() if line[:1].isdigit()]
@@ -187,7 +200,7 @@ def test_other_students_and_relations(run, tmp_path, teacher):
 
 
 def refuse(run, tmp_path, match, **options):
-    with pytest.raises(ValueError, match=match):
+    with pytest.raises((ValueError, FileNotFoundError), match=match):
         run(**options)
     assert not list(Path(tmp_path, "output").rglob("model.safetensors"))
 

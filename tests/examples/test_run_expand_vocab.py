@@ -54,6 +54,9 @@ def test_the_script_writes_a_checkpoint_and_a_report(checkpoint, tmp_path):
     assert report["documents"] == len(DOMAIN_TEXTS) and (lengths["tokens_before"], lengths["tokens_after"]) == (3, 2)
     assert (output / "curve.png").exists() and (output / "lengths.png").exists()
 
+    with pytest.raises(FileNotFoundError, match=r"must match .*missing\.txt"):
+        run(checkpoint, again, *files, validation_file=tmp_path / "missing.txt", counts_file=tmp_path / "new.parquet")
+    assert not (tmp_path / "new.parquet").exists()
     (tmp_path / "other.txt").write_text("the contract obligation " * 9)
     with pytest.raises(ValueError, match="has those of other files"):
         run(checkpoint, again, tmp_path / "other.txt", counts_file=counts, embedding_init="none")

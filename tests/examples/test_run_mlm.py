@@ -438,6 +438,18 @@ def refuse(run, tmp_path, match, **options):
     assert not (tmp_path / "output" / "model.safetensors").exists()
 
 
+def test_what_is_read_late_is_missed_before_the_corpus_is_tokenized(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("hf_domain.training.pretraining.tokenize_corpus", lambda *_, **__: pytest.fail("tokenized"))
+    missing = tmp_path / "missing.txt"
+    for options in (
+        {"general_validation_file": missing},
+        {"mix": f"{missing}:0.1"},
+        {"word_counts": [missing, missing], "whole_word_mask": True},
+    ):
+        refuse(run, tmp_path, "must match .*missing.txt, but none does", **options)
+    refuse(run, tmp_path, "--do_eval needs text that is held out, .* is 0. Add", validation_split_percentage=0)
+
+
 def test_bad_input(run, tmp_path, encoder):
     def write(name, content):
         (tmp_path / name).write_bytes(content)
