@@ -76,7 +76,7 @@ def run_comparison(
         for name in ("", "data", "results"):
             remove_unfinished(output_dir / name)
         write_plan_file(plan, jobs, results, output_dir)
-        drop_models(output_dir, results, list_kept(plan.keep_models, results))
+        drop_models(output_dir, results, list_kept(plan.keep_models, results, plan.budget.rungs))
         tried: set[str] = set()
         while cluster is not None and lacking:
             client, run = cluster
@@ -140,7 +140,7 @@ def find_lacking(plan: Plan, jobs: list[Job], results: Mapping[str, Result], out
         needed = [by_name[need] for need in by_name[name].step.needs]
         return all(has_output(job.step, output_dir / "steps" / job.address) for job in needed)
 
-    kept = list_kept(plan.keep_models, results) & by_name.keys()
+    kept = list_kept(plan.keep_models, results, plan.budget.rungs) & by_name.keys()
     return {name for name in kept if not has_model(output_dir, results[name]) and can_be_made(name)}
 
 
@@ -218,7 +218,7 @@ def run_jobs(
                     job = running.pop(future)
                     results[job.name] = gather_result(future, job)
                     if job.step.kind == "fine_tuning":
-                        drop_models(output_dir, results, list_kept(plan.keep_models, results))
+                        drop_models(output_dir, results, list_kept(plan.keep_models, results, plan.budget.rungs))
                     view.end(job, results[job.name], [*waiting, *running.values()], len(workers))
                 view.show(waiting, running, len(workers))
     finally:

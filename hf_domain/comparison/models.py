@@ -14,15 +14,19 @@ def get_validation_score(result: Result, metric: str | None) -> float | None:
     return result.metrics.get(f"eval_{'f1' if metric == 'entity_f1' else metric}")
 
 
-def find_best_runs(results: Iterable[Result]) -> dict[str, Result]:
+def find_best_runs(results: Iterable[Result], rungs: Iterable[int] = ()) -> dict[str, Result]:
     """Return for each task the fine-tuning with the best validation score, of any method and seed.
 
     Only runs at the largest budget and on all labels count: the tables that a card shows have no others. The test set
     is not read: its score stays an estimate of what the model does on new texts.
+
+    Args:
+        results: The results of a plan.
+        rungs: The numbers of tokens of the plan, while there may be no results yet of the largest.
     """
     results = [*results]
     best: dict[str, tuple[float, Result]] = {}
-    largest = max((result.step.rung or 0 for result in results), default=0)
+    largest = max([*rungs, *(result.step.rung or 0 for result in results)], default=0)
     for result in results:
         score = get_validation_score(result, result.step.metric)
         if result.step.rung not in (None, largest) or result.step.labels not in (None, 1):
@@ -36,15 +40,16 @@ def find_best_runs(results: Iterable[Result]) -> dict[str, Result]:
     return {task: result for task, (_, result) in best.items()}
 
 
-def list_kept(keep_models: str, results: Mapping[str, Result]) -> set[str]:
+def list_kept(keep_models: str, results: Mapping[str, Result], rungs: Iterable[int] = ()) -> set[str]:
     """Return the names of the fine-tunings whose models are kept.
 
     Args:
         keep_models: As in the plan: best, all or none.
         results: By the names of their steps.
+        rungs: See `find_best_runs`: a run that was the best of a smaller budget would cost the best of all its model.
     """
     runs = {name for name, result in results.items() if result.step.kind == "fine_tuning" and result.is_done}
-    best = {result.step.name for result in find_best_runs(results.values()).values()}
+    best = {result.step.name for result in find_best_runs(results.values(), rungs).values()}
     return {"best": best, "all": runs, "none": set()}[keep_models]
 
 

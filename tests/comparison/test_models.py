@@ -56,6 +56,24 @@ def test_a_run_at_a_smaller_budget_is_not_the_best(content, tmp_path):
     assert find_best_runs(results)["animals"].step.name == "dapt-animals-4096-seed2"
 
 
+def test_the_best_of_a_smaller_budget_drops_no_model(content, tmp_path):
+    """In a race all rows reach a budget before the next, so that at first the smaller one was the largest."""
+    scores = {"fine_tune-animals": 0.7, "dapt-animals-2048": 0.9, "dapt-animals-4096": 0.5}
+
+    def run(step, plan, folder):
+        pretend(step, plan, folder)
+        if step.kind == "fine_tuning":
+            score = scores[step.name.rpartition("-")[0]] + (step.seed == 2) / 100
+            write_json(folder / METRICS, read_json(folder / METRICS) | {"eval_macro_f1": score})
+
+    content |= {"methods": METHODS, "budget": {"tokens": [2048, 4096]}, "race": True, "general": None}
+    del content["tasks"]["entities"]
+    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", run)
+    best = get_address(tmp_path / "plan", "fine_tune-animals-seed2")
+    assert list_models(tmp_path / "plan") == {best}
+    assert write_report(tmp_path / "plan").models["animals"].step.address == best
+
+
 def test_other_choices_run_only_what_lost_its_model(content, tmp_path, ran, note):
     content |= {"methods": METHODS, "keep_models": "none"}
     output_dir = tmp_path / "plan"
