@@ -33,16 +33,9 @@ logger = logging.getLogger(__name__)
 BEST: Final = "best"
 # Flags of a fine-tuning that need held-out examples, or leave some of the training examples out.
 HELD_OUT = (
-    *(
-        "validation_file",
-        "test_file",
-        "do_eval",
-        "do_predict",
-        "early_stopping_patience",
-        "eval_strategy",
-        "eval_steps",
-    ),
-    *("metric_for_best_model", "max_train_samples", "max_eval_samples", "max_predict_samples"),
+    *("validation_file", "test_file", "do_eval", "do_predict", "early_stopping_patience", "eval_strategy"),
+    *("eval_steps", "metric_for_best_model", "load_best_model_at_end"),
+    *("max_train_samples", "max_eval_samples", "max_predict_samples"),
 )
 LICENSE_NOTE = "Not stated yet: name the licenses of the base model, of the corpus and of the task here."
 LIMITS = "Other kinds of text than the corpus and the task."

@@ -102,6 +102,15 @@ def test_a_training_that_failed_is_tried_again(compared, ran):
     assert len(ran) == 1
 
 
+def test_nothing_is_chosen_without_held_out_examples(compared, ran):
+    """transformers refuses load_best_model_at_end without an evaluation, after the whole comparison."""
+    each_epoch = {"eval_strategy": "epoch", "save_strategy": "epoch", "metric_for_best_model": "macro_f1"}
+    compared.compare(fine_tuning={"use_cpu": True, "load_best_model_at_end": True, **each_epoch})
+    compared.train()
+    (step,) = ran
+    assert not {"load_best_model_at_end", "metric_for_best_model", "eval_strategy"} & step.flags.keys()
+
+
 def test_folds_are_all_items(compared, ran, tmp_path):
     compared.compare(tasks={"animals": {"folder": "animals", "corpus": "pets", "folds": 2}})
     compared.train()
