@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -193,4 +194,7 @@ def list_titles(plan: Plan) -> dict[str, str]:
         own = "" if method.recipe == name else f" ({name})"
         return f"{title}{own}" if method.after is None else f"{title}{own} after {name_row(method.after)}"
 
-    return {name: name_row(name) for name in plan.methods}
+    titles = {name: name_row(name) for name in plan.methods}
+    # `tapt: {after: dapt}` and tapt_after_dapt are alike, and of rows with one title a table would show the last.
+    counts = Counter(titles.values())
+    return {name: title if counts[title] == 1 else f"{title} ({name})" for name, title in titles.items()}

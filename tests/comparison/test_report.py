@@ -11,7 +11,7 @@ from pretended_runs import pretend, run_comparison, write_plan
 
 from hf_domain.comparison import figures, report
 from hf_domain.comparison.plan_loading import load_plan
-from hf_domain.comparison.report import write_report
+from hf_domain.comparison.report import make_tables, write_report
 from hf_domain.comparison.statistics import compute_interval
 from hf_domain.examples import compare
 from hf_domain.recipes import RECIPES
@@ -112,6 +112,15 @@ def test_report_without_dapt_speaks_of_no_difference(content, tmp_path):
     run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=pretend)
     assert not any(write_report(tmp_path / "output").differences.values())
     assert "DAPT" not in (tmp_path / "output" / "report.md").read_text()
+
+
+def test_rows_that_are_called_alike_have_titles_of_their_own(content, tmp_path):
+    content["methods"] = {"dapt": None, "tapt_after_dapt": None, "tapt": {"after": "dapt"}}
+    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=pretend)
+    titles = ["DAPT", "TAPT after DAPT (tapt_after_dapt)", "TAPT after DAPT (tapt)"]
+    report = write_report(tmp_path / "output")
+    assert [*report.titles.values()] == titles and {*titles} <= {*report.losses}
+    assert make_tables(report)["Means over the tasks"].index.tolist() == titles
 
 
 def test_one_seed_says_nothing_of_differences(content, tmp_path):
