@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hf_domain.advice.facts import SEEDS, Facts, TaskFacts, write_number
+from hf_domain.comparison.plan import SENTENCES
 from hf_domain.methods import METHODS
 from hf_domain.recipes import RECIPES
 
@@ -161,8 +162,15 @@ def _average_with_the_base(facts: Facts) -> str:
     return "Average DAPT's weights with the encoder's: this takes no training and forgets less."
 
 
+def list_with_heads(facts: Facts) -> list[str]:
+    """List the tasks that an encoder with a memory can be fine-tuned for: sentence-transformers trains none."""
+    return [task.name for task in facts.tasks if task.kind not in SENTENCES]
+
+
 def _keep_general_knowledge(facts: Facts) -> str | None:
     if facts.corpus.distance is None or facts.corpus.distance < FAR or find_unreadable(facts):
+        return None
+    if not list_with_heads(facts):
         return None
     return (
         f"Let the adapted encoder read the general one as memory (G-MAP): DAPT forgets much on a corpus this far from "
@@ -245,7 +253,12 @@ RULES = (
     Rule(_add_words, "Yao et al. 2021 (AdaLM); docs/vocabulary.md", "adalm"),
     Rule(_add_a_side_module, "Tai et al. 2020 (exBERT); docs/methods.md", "exbert"),
     Rule(_average_with_the_base, "Wortsman et al. 2022", "average"),
-    Rule(_keep_general_knowledge, "Wan et al. 2022 (G-MAP)", "gmap"),
+    Rule(
+        _keep_general_knowledge,
+        "Wan et al. 2022 (G-MAP)",
+        "gmap",
+        lambda facts: {} if len(own := list_with_heads(facts)) == len(facts.tasks) else {"tasks": own},
+    ),
     Rule(
         _read_passages,
         "Xu et al. 2023 (RADA)",

@@ -90,6 +90,16 @@ def test_facts_decide_on_rows(changes, row, is_there):
     assert (row in list_rows(replace(FACTS, **changes))) == is_there
 
 
+def test_a_memory_is_recommended_for_the_tasks_that_can_have_one():
+    """A comparison refuses G-MAP on a retrieval."""
+    far = replace(FACTS, corpus=replace(CORPUS, general_words=PLAIN_WORDS, general_loss=2.5))
+    search = replace(TASK, name="search", kind="retrieval")
+    assert "gmap" not in list_rows(replace(far, tasks=(search,)))
+    for tasks, options in (((TASK,), {}), ((TASK, search), {"tasks": ["task"]})):
+        (reason,) = [reason for reason in apply_rules(replace(far, tasks=tasks)) if reason.row == "gmap"]
+        assert reason.options == options
+
+
 def test_warnings_name_what_was_found():
     def say(**changes):
         return " ".join(reason.text for reason in apply_rules(replace(FACTS, **changes)) if not reason.row)
