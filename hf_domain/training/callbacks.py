@@ -1,5 +1,6 @@
 """Trainer callbacks: auxiliary losses, annealing, masks of each epoch, pushes that load, and the speed of training."""
 
+import logging
 import shutil
 import time
 from pathlib import Path
@@ -19,6 +20,8 @@ from transformers.dynamic_module_utils import custom_object_save
 
 from hf_domain.modeling.backbone import BackbonePreTrainedModel
 from hf_domain.modeling.nested_models import save_nested_code
+
+logger = logging.getLogger(__name__)
 
 
 class AuxiliaryLossCallback(TrainerCallback):
@@ -128,7 +131,8 @@ class MaskRenewal(TrainerCallback):
 def renew_masks(trainer: Trainer, collator: Any) -> None:
     """Draw other masks in each epoch, but the same ones in each evaluation, whose loss has no label smoothing.
 
-    A perplexity is defined by the plain cross-entropy.
+    A perplexity is defined by the plain cross-entropy. Workers of a loader end with an epoch: persistent ones would
+    repeat its masks, and Trainer would read the text of the first evaluation in every later one.
 
     Args:
         collator: See `MaskRenewal`; other collators may be around it.
@@ -143,6 +147,9 @@ def renew_masks(trainer: Trainer, collator: Any) -> None:
         finally:
             collator.epoch, trainer.label_smoother = epoch, smoother
 
+    if trainer.args.dataloader_persistent_workers:
+        logger.warning("--dataloader_persistent_workers has no effect here: its workers would repeat the first masks")
+        trainer.args.dataloader_persistent_workers = False
     trainer.evaluation_loop = evaluate_with_equal_masks  # type: ignore[method-assign]
     trainer.add_callback(MaskRenewal(collator))
 

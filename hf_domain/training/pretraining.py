@@ -457,12 +457,7 @@ def evaluate_general(trainer: Trainer, general: Any) -> dict[str, float]:
     """Return the loss on general text as `general_loss`; nothing without such text."""
     if general is None:
         return {}
-    # Trainer keeps the loader of persistent workers for every later evaluation, whatever its text.
-    persists, trainer.args.dataloader_persistent_workers = trainer.args.dataloader_persistent_workers, False
-    try:
-        return {"general_loss": trainer.evaluate(general, metric_key_prefix="general")["general_loss"]}
-    finally:
-        trainer.args.dataloader_persistent_workers = persists
+    return {"general_loss": trainer.evaluate(general, metric_key_prefix="general")["general_loss"]}
 
 
 def prepare_new_rows(trainer: Trainer, delta: VocabularyDelta | None, args: PretrainingArguments) -> None:

@@ -48,7 +48,7 @@ def flags(tmp_path, monkeypatch, model):
 @pytest.mark.parametrize("script", [run_classification, run_mlm, run_distill])
 def test_a_rate_that_makes_nan_stops_the_run(tmp_path, monkeypatch, flags, script):
     output, rates = tmp_path / "output", {"learning_rate": 1e30, "save_steps": 1}
-    expected = ValueError if script is run_distill else DivergenceError  # by which a search of rates goes on
+    expected = ValueError if script is run_distill else DivergenceError  # which a search of rates survives
     with pytest.raises(expected, match=r"must be finite.*[Ll]ower the learning rate, which is 1e\+?(09|30)"):
         run_script(lambda: (script.main(), pytest.fail("it ended")), monkeypatch, output, **flags[script], **rates)
     assert not [file for file in output.rglob("*.safetensors") if not is_finite(file)]

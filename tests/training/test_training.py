@@ -263,6 +263,24 @@ def test_each_epoch_has_other_masks_and_each_evaluation_the_same(collator_class,
     assert resumed[5] == seen[5][2:]
 
 
+def test_workers_do_not_keep_the_masks_of_an_epoch(tmp_path):
+    """Persistent ones hold a copy of the collator, whose epoch stays the first."""
+    seen, masking = set(), DataCollatorForTokenMask(make_bert_tokenizer())
+
+    class Recorder(Trainer):
+        def compute_loss(self, model, inputs, *args, **kwargs):
+            seen.add(str(inputs["labels"].tolist()))
+            return super().compute_loss(model, inputs, *args, **kwargs)
+
+    options = {"per_device_train_batch_size": 1, "save_strategy": "no", "use_cpu": True, "report_to": "none"}
+    options |= {"num_train_epochs": 3, "dataloader_num_workers": 1, "dataloader_persistent_workers": True}
+    rows = [{"input_ids": [2, *range(5, 25), 3]}]
+    trainer = Recorder(make_masked_lm("bert"), TrainingArguments(tmp_path, **options), masking, train_dataset=rows)
+    renew_masks(trainer, masking)
+    trainer.train()
+    assert len(seen) == 3
+
+
 def test_evaluations_read_their_own_text_and_do_not_smooth_labels(tmp_path):
     """Persistent workers keep a loader, and Trainer gives it to every evaluation."""
     texts = [[{"input_ids": [2, *range(first, first + 20), 3]} for first in firsts] for firsts in ((5,), (25, 30))]
