@@ -151,6 +151,6 @@ def test_nothing_is_missing_once_all_is_there(content, tmp_path):
 
 
 def test_a_plan_that_compares_nothing_tells_no_difference(content, tmp_path):
-    content |= {"methods": {"varmae": None}, "evaluation": "probe"}
+    content |= {"methods": {"tapt": None}, "evaluation": "probe"}
     told = describe_work(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")
     assert "steps" in told and "This plan can" not in told
