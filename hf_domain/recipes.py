@@ -17,8 +17,8 @@ class Recipe:
     title: str
     method: str | None = None
     """`--method` of the masked-LM stage; None without such a stage."""
-    text: Literal["domain", "general", "task"] = "domain"
-    """Text of the masked-LM stage or the datastore. A recipe that reads "task" text is not tested on folds."""
+    text: Literal["domain", "general", "task", "nearest"] = "domain"
+    """Text of the masked-LM stage or the datastore; "nearest" is that of the task with the passages it finds."""
     card: str | None = None
     """The method of the model card; None if the recipe trains no domain model."""
     counterpart: str | None = "dapt"
@@ -37,6 +37,16 @@ class Recipe:
     first_stage: dict[str, Any] = field(default_factory=dict)
     """Flags that differ before the decay of the learning rate; empty for a single stage."""
     fine_tuning: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def reads_task(self) -> bool:
+        """Whether it trains on the texts of the task, so that it is not tested on folds."""
+        return self.text in ("task", "nearest")
+
+    @property
+    def needs_datastore(self) -> bool:
+        """Whether it reads passages, or chooses its text among them."""
+        return self.reads_datastore or self.text == "nearest"
 
     @property
     def needs_general(self) -> bool:
@@ -69,6 +79,14 @@ RECIPES = {
         text="task",
         card="tapt",
         after="dapt",
+        pretraining={"learning_rate": 3e-4},
+    ),
+    "nearest": Recipe(
+        "TAPT with the nearest text",
+        method="dapt",
+        text="nearest",
+        card="tapt",
+        note="To the texts of the task come the passages of the domain that are nearest to them.",
         pretraining={"learning_rate": 3e-4},
     ),
     "mask_30": Recipe(

@@ -9,7 +9,7 @@ from hf_domain.comparison.results import Result
 LEFT_OUT = {*TRAINER_OPTIONS, *CHECKPOINTS, *CACHE_FLAGS, "output_dir", "max_eval_samples"}
 # A trunk that differs from its branch in these alone needs no command: the branch's command trains both, bit for bit.
 SCHEDULE = {"max_steps", "lr_scheduler_type", "lr_scheduler_kwargs", "resume_from_checkpoint"}
-MAKERS = ("vocabulary", "datastore", "trunk", "pretraining", "average")
+MAKERS = ("vocabulary", "datastore", "selection", "trunk", "pretraining", "average")
 
 
 def list_commands(
@@ -94,4 +94,6 @@ def make_command(result: Result, folders: Mapping[str, str], plan: Mapping[str, 
     for flag, value in flags.items():
         arguments += [f"--{flag}", *map(find, value if isinstance(value, list) else [value])]
     folder = folders[step.address]
+    if step.kind == "selection":  # it writes a file, which a flag names
+        return arguments
     return [*arguments, "--output_dir", f"{folder}/datastore" if step.kind == "datastore" else folder]

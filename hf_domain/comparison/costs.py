@@ -26,7 +26,7 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 from hf_domain.comparison.budgets import count_tokens
 from hf_domain.comparison.plan import SPLITS, Plan
-from hf_domain.comparison.steps import Step
+from hf_domain.comparison.step import Step
 from hf_domain.comparison.task_files import get_text, read_rows
 from hf_domain.files import read_json
 from hf_domain.methods import METHODS

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_domain.comparison.plan import Plan, Task
-from hf_domain.comparison.steps import Step, find_root, list_steps
+from hf_domain.comparison.step import Step
+from hf_domain.comparison.steps import find_root, list_steps
 from hf_domain.data.file_loading import find_files
 from hf_domain.data.retrieval import CORPUS, QUERIES
 from hf_domain.environment import find_version
@@ -101,7 +102,8 @@ def describe_steps(plan: Plan, output_dir: Path, steps: Sequence[Step]) -> list[
     """
     root = find_root(plan, output_dir)
     versions = list_versions()
-    made = {name for step in steps for flag, name in step.flags.items() if flag in ("output_dir", "held_out_file")}
+    written = ("output_dir", "output_file", "held_out_file")
+    made = {name for step in steps for flag, name in step.flags.items() if flag in written}
     addresses: dict[str, str] = {}
     jobs = []
     for step in steps:

@@ -11,12 +11,13 @@ from hf_domain.comparison.engine import list_work
 from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.results import COMMANDS_FILE, COMMANDS_MARK, list_titles
 from hf_domain.comparison.runner import write_step_text
-from hf_domain.comparison.steps import Step
+from hf_domain.comparison.step import Step
 from hf_domain.files import write_text
 
 KINDS = {
     "vocabulary": "vocabulary",
     "datastore": "datastore",
+    "selection": "nearest text",
     "probe": "speed",
     "trunk": "masked LM",
     "pretraining": "masked LM",

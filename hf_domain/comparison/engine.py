@@ -32,12 +32,12 @@ from hf_domain.comparison.runner import (
     run_on_cluster,
     write_step_text,
 )
+from hf_domain.comparison.step import Step
 from hf_domain.comparison.step_checks import check_encoders, check_step_flags
-from hf_domain.comparison.steps import Step
 from hf_domain.files import lock_folder, remove_unfinished, write_json
 
 # Kinds of steps that need no GPU.
-WITHOUT_GPU = ("vocabulary", "datastore", "average")
+WITHOUT_GPU = ("vocabulary", "datastore", "selection", "average")
 SECONDS_BETWEEN_LOOKS = 1.0
 
 

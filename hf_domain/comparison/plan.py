@@ -165,7 +165,7 @@ class Plan:
     def is_made_of_task(self, method: str | None) -> bool:
         """Return whether a method, or one in its chain, trains on the text of the task."""
         while method is not None:
-            if self.get_recipe(method).text == "task":
+            if self.get_recipe(method).reads_task:
                 return True
             method = self.methods[method].after
         return False

@@ -24,12 +24,12 @@ def check_row(method: Row, plan: Plan) -> list[str]:
         problems.append(
             f"pretraining must be left out, because {method.recipe} does not pre-train, but is {method.pretraining}."
         )
-    if method.datastore and not recipe.reads_datastore:
+    if method.datastore and not recipe.needs_datastore:
         problems.append(
             f"datastore must be left out, because {method.recipe} reads no passages, but is {method.datastore}."
         )
     trainings = (plan.pretraining, plan.fine_tuning, method.pretraining, method.fine_tuning)
-    if recipe.reads_datastore and any("datastore" in flags for flags in trainings):
+    if recipe.needs_datastore and any("datastore" in flags for flags in trainings):
         problems.append(
             f"the flag datastore must be left out, because the comparison builds a datastore for {method.recipe}. Set "
             "its options in `datastore`."
@@ -176,7 +176,7 @@ def _check_folds(method: Row, plan: Plan) -> list[str]:
     """Note tasks that a method cannot be tested on, since it is made of their texts, which are all tested."""
     tasks = list(plan.tasks) if method.tasks is None else method.tasks
     folded = [name for name in tasks if name in plan.tasks and plan.tasks[name].folds is not None]
-    is_made_of_task = RECIPES[method.recipe].text == "task" or plan.is_made_of_task(method.after)
+    is_made_of_task = RECIPES[method.recipe].reads_task or plan.is_made_of_task(method.after)
     if is_made_of_task and folded and (method.tasks is not None or len(folded) == len(tasks)):
         return [
             f"{method.recipe} trains on the texts of the task, but folds test all of them. Remove it from "

@@ -30,7 +30,7 @@ from hf_domain.comparison.models import WEIGHTS, get_validation_score
 from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.results import Result, get_path, read_result, write_result
 from hf_domain.comparison.scores import read_predictions
-from hf_domain.comparison.steps import Step
+from hf_domain.comparison.step import Step
 from hf_domain.comparison.task_files import write_task_text
 from hf_domain.environment import describe_environment
 from hf_domain.files import read_json, write_json
@@ -44,7 +44,7 @@ PRELOADED = [
 ]
 PRELOADED += ["sklearn.metrics", "seqeval.metrics"]  # which a fine-tuning imports when it is scored
 # Kinds of steps whose folder others read; of the rest they read the result alone.
-READ_BY_OTHERS = ("vocabulary", "datastore", "trunk", "pretraining", "average", "best")
+READ_BY_OTHERS = ("vocabulary", "datastore", "selection", "trunk", "pretraining", "average", "best")
 # Exit code of a step on Ctrl-C, which a terminal sends to every process.
 INTERRUPTED = 130
 # Suffix of the file that a step leaves beside its log when all its output is written. What happens to its process later
@@ -200,7 +200,7 @@ def run_step(job: Job, plan: Plan, folder: Path, needed: Mapping[str, Result], e
 
 def write_step_text(step: Step, plan: Plan, output_dir: Path) -> None:
     """Write the text of a task for a step that trains an encoder on it, or builds a datastore of it."""
-    if step.task is None or step.kind not in ("pretraining", "trunk", "probe", "datastore"):
+    if step.task is None or step.kind not in ("pretraining", "trunk", "probe", "datastore", "selection"):
         return
     task = plan.tasks[step.task]
     file, names = plan.folder / task.get_file("train"), task.options.get("text_column_names")

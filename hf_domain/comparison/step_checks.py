@@ -8,7 +8,7 @@ from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, AutoTokenizer
 
 from hf_domain.command_line import import_command
 from hf_domain.comparison.plan import Plan
-from hf_domain.comparison.steps import Step
+from hf_domain.comparison.step import Step
 from hf_domain.data.causal import check_causal
 from hf_domain.data.corpora import check_length
 from hf_domain.training.arguments import ScriptParser, find_wrong_values

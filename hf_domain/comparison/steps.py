@@ -4,11 +4,10 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from itertools import chain, product
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 from hf_domain.comparison.budgets import count_steps
 from hf_domain.comparison.default_flags import (
@@ -26,60 +25,11 @@ from hf_domain.comparison.default_flags import (
     put_files,
 )
 from hf_domain.comparison.plan import SENTENCES, SPLITS, Plan
+from hf_domain.comparison.step import Step
 from hf_domain.comparison.task_files import VALUES, find_label_column, read_rows
 from hf_domain.data.retrieval import CORPUS, QUERIES
 from hf_domain.methods import BASELINE, METHODS
 from hf_domain.training.overrides import parse_overrides
-
-
-@dataclass(frozen=True)
-class Step:
-    """One run of a command."""
-
-    name: str
-    """Name of its folder and of its result."""
-    kind: Literal[
-        "vocabulary", "datastore", "probe", "trunk", "pretraining", "average", "evaluation", "tuning", "fine_tuning",
-        "best",
-    ]  # fmt: skip
-    command: str
-    """Command of `hf-domain`."""
-    flags: Mapping[str, Any]
-    needs: list[str] = field(default_factory=list)
-    """Steps whose output it reads."""
-    method: str | None = None
-    corpus: str | None = None
-    """The text or data it trains on; of an evaluation, tests on."""
-    task: str | None = None
-    seed: int | None = None
-    pretraining_seed: int | None = None
-    """Seed of the encoder's pre-training; None without one."""
-    rung: int | None = None
-    """Tokens of its encoder, if the budget has several numbers."""
-    fold: int | None = None
-    """Number of the fold, from 1; None without folds."""
-    labels: float | None = None
-    """The share of the training examples that it takes; None: all."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "flags", MappingProxyType({**self.flags}))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Travel to a worker, which a proxy of a mapping cannot."""
-        values = {item.name: getattr(self, item.name) for item in fields(self)} | {"flags": {**self.flags}}
-        return type(self), tuple(values.values())
-
-    def change(self, **flags: Any) -> "Step":
-        """Return the step with other flags."""
-        return replace(self, flags={**self.flags, **flags})
-
-    def list_arguments(self, *names: str) -> list[str]:
-        """Return the command line after the command's name, or only the given flags."""
-        arguments = []
-        for name in names or self.flags:
-            value = self.flags[name]
-            arguments += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
-        return arguments
 
 
 def list_steps(plan: Plan, output_dir: Path) -> list[Step]:
@@ -220,7 +170,7 @@ class StepLister:
             yield from self.step_back(method).make_encoder(after, task)
         name, start = self.name_encoder(method, task), self.step_back(method).name_encoder(after, task)
         needs = [] if start is None else [start]
-        if recipe.reads_datastore:
+        if recipe.needs_datastore:
             yield self.build_datastore(method, task)
         if recipe.averages:
             sources = [self.find_start(method, task), plan.encoder]
@@ -250,8 +200,12 @@ class StepLister:
         if recipe.reads_datastore:
             needs = [*needs, self.build_datastore(method, task).name]
             flags["datastore"] = f"{self.get_folder(needs[-1])}/datastore"
-        text = {"domain": corpus, "general": plan.general, "task": None}[recipe.text]
+        text = {"domain": corpus, "general": plan.general}.get(recipe.text)
         flags["train_file"] = f"{self.root}/texts/{task}.txt" if text is None else plan.corpora[text].train_file
+        if recipe.text == "nearest":
+            selection = self.select_text(method, task)
+            yield selection
+            needs, flags["train_file"] = [*needs, selection.name], selection.flags["output_file"]
         files = {"domain": plan.corpora[corpus].train_file}
         files |= {"general": plan.corpora[plan.general].train_file} if plan.general is not None else {}
         flags |= TRAINER_OPTIONS | CHECKPOINTS | PRETRAINING | put_files(recipe.pretraining, files)
@@ -381,6 +335,19 @@ class StepLister:
         # A subfolder, because a datastore needs a new folder and the step's own holds the log.
         flags |= self.plan.datastore | own | {"output_dir": f"{self.get_folder(name)}/datastore"}
         return Step(name, "datastore", "build_datastore", flags, corpus=corpus, task=task if is_of_task else None)
+
+    def select_text(self, method: str, task: str) -> Step:
+        """Return the step that chooses the text nearest to a task's, as much as the budget reads."""
+        datastore, tokens = self.build_datastore(method, task), self.plan.budget.rungs[-1:] or [self.plan.budget.tokens]
+        name = f"{method}-text-{task}"
+        flags: dict[str, Any] = {
+            "datastore": datastore.flags["output_dir"],
+            "text_file": f"{self.root}/texts/{task}.txt",
+            **({} if tokens[0] is None else {"training_tokens": tokens[0]}),
+            "output_file": f"{self.get_folder(name)}/nearest.jsonl",
+        }
+        corpus = self.plan.tasks[task].corpus
+        return Step(name, "selection", "select_text", flags, [datastore.name], method, corpus, task)
 
     def evaluate(self, method: str, task: str, corpus: str) -> Step:
         """Return the step that measures the masked-LM loss of an encoder on held-out text."""

@@ -364,9 +364,10 @@ def list_chain(encoder: Result, starts: Mapping[str, Result]) -> list[Result]:
 
 
 def find_preparation(method: str, done: list[Result]) -> list[Result]:
-    """Return the vocabulary expansions and datastores that a method reads, its own or shared ones."""
+    """Return the vocabulary expansions, datastores and choices of text that a method reads, its own or shared ones."""
     needed = {name for result in done if result.step.method == method for name in result.step.needs}
-    return [r for r in done if r.step.kind in ("vocabulary", "datastore") and r.step.address in needed]
+    kinds = ("vocabulary", "datastore", "selection")
+    return [r for r in done if r.step.kind in kinds and r.step.address in needed]
 
 
 def read_evaluations(plan: dict[str, Any], done: list[Result]) -> dict[str, list[Result]]:

@@ -23,7 +23,8 @@ from hf_domain.comparison.report import name_encoder, write_report
 from hf_domain.comparison.results import Result, find_results, read_results
 from hf_domain.comparison.runner import Execute, has_output
 from hf_domain.comparison.scores import read_examples
-from hf_domain.comparison.steps import Step, StepLister, find_root, list_steps
+from hf_domain.comparison.step import Step
+from hf_domain.comparison.steps import StepLister, find_root, list_steps
 from hf_domain.comparison.summary import Report
 from hf_domain.comparison.task_files import find_texts, get_text
 from hf_domain.files import lock_folder, read_json, write_json, write_text

@@ -1,6 +1,7 @@
 """The rows that a plan may name: how their commands differ from DAPT's, and a tiny plan of them that really runs."""
 
 import json
+import sys
 from itertools import pairwise
 
 import pytest
@@ -9,9 +10,10 @@ from script_runs import run_script, save_tiny_bert
 
 from hf_domain.comparison.descriptions import list_jobs
 from hf_domain.comparison.plan_loading import load_plan
+from hf_domain.comparison.runner import write_step_text
 from hf_domain.comparison.step_checks import check_encoders, check_step_flags
 from hf_domain.comparison.steps import list_steps
-from hf_domain.examples import run_mlm
+from hf_domain.examples import build_datastore, run_mlm, select_text
 from hf_domain.files import read_json
 from hf_domain.recipes import RECIPES
 
@@ -48,6 +50,48 @@ def test_commands_differ_from_dapt_as_the_rows_say(variants, tmp_path):
     changes = find_changes("tapt_after_dapt-animals")
     assert changes == {"model_name_or_path": "plan/steps/dapt-pets", "train_file": "plan/texts/animals.txt"}
     assert steps["average-pets"].flags["model_name_or_path"] == ["plan/steps/dapt-pets", "encoder"]
+
+
+def test_nearest_text_is_chosen_before_the_training(variants, tmp_path):
+    variants["methods"] = {"dapt": None, "tapt": None, "nearest": {"datastore": {"max_length": 64}}}
+    steps = list_by_name(variants, tmp_path)
+    check_step_flags(steps.values())
+    selection, tapt, nearest = (steps[name] for name in ("nearest-text-animals", "tapt-animals", "nearest-animals"))
+    assert steps[selection.needs[0]].flags["train_file"] == "corpus.txt"
+    assert steps[selection.needs[0]].flags["max_length"] == 64
+    assert selection.flags == {
+        "datastore": f"plan/steps/{selection.needs[0]}/datastore",
+        "text_file": "plan/texts/animals.txt",
+        "training_tokens": 1000,
+        "output_file": "plan/steps/nearest-text-animals/nearest.jsonl",
+    }
+    text = {"train_file": selection.flags["output_file"], "output_dir": "plan/steps/nearest-animals"}
+    assert nearest.flags == {**tapt.flags, **text} and nearest.needs == [selection.name]
+    variants["budget"] = {"tokens": [640, 1280]}
+    assert list_by_name(variants, tmp_path)["nearest-text-animals"].flags["training_tokens"] == 1280
+    variants["tasks"]["animals"]["folds"] = 2  # every text of it is tested
+    with pytest.raises(ValueError, match="nearest trains on the texts of the task, but folds test all of them"):
+        load_plan(write_plan(variants, tmp_path))
+
+
+def test_chosen_text_is_no_input_of_the_training(variants, tmp_path):
+    """It is there from the second run on; its own inputs are those of the choice."""
+    pytest.importorskip("tantivy")
+    variants["methods"] = ["dapt", "nearest"]
+
+    def list_addresses():
+        plan = load_plan(write_plan(variants, tmp_path))
+        return {job.name: job.address for job in list_jobs(plan, tmp_path / "plan")}
+
+    before = list_addresses()
+    file = tmp_path / "plan" / "steps" / before["nearest-text-animals"] / "nearest.jsonl"
+    file.parent.mkdir(parents=True)
+    file.write_text('{"text": "a cat"}\n')
+    assert list_addresses() == before
+    texts = tmp_path / "animals" / "train.jsonl"
+    texts.write_text(texts.read_text() + texts.read_text().splitlines()[0] + "\n")
+    changed = {name for name, address in list_addresses().items() if address != before[name]}
+    assert {"nearest-text-animals", "nearest-animals"} <= changed and not any("dapt-pets" in name for name in changed)
 
 
 def test_a_causal_stage_ends_where_the_rate_begins_to_fall(variants, tmp_path):
@@ -162,6 +206,25 @@ def test_a_family_without_causal_attention_is_refused_before_the_first_run(varia
     plan = load_plan(write_plan(variants, tmp_path))
     with pytest.raises(ValueError, match="an encoder whose attention can be made causal"):
         check_encoders(plan, list_steps(plan, tmp_path / "plan"))
+
+
+def test_the_nearest_text_of_a_tiny_plan_trains(variants, tmp_path, monkeypatch):
+    pytest.importorskip("tantivy")
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    save_tiny_bert(tmp_path / "encoder", SENTENCES)
+    variants["methods"] = {"nearest": {"datastore": {"max_length": 32}}}
+    plan = load_plan(write_plan(variants | {"budget": {"tokens": 640}}, tmp_path))
+    monkeypatch.chdir(tmp_path)
+    mains = {"build_datastore": build_datastore.main, "select_text": select_text.main, "mlm": run_mlm.main}
+    for step in list_steps(plan, tmp_path / "plan"):
+        if step.kind in ("datastore", "selection", "pretraining"):
+            write_step_text(step, plan, tmp_path / "plan")
+            monkeypatch.setattr(sys, "argv", [step.command, *step.list_arguments()])
+            mains[step.command]()
+    lines = (tmp_path / "plan/steps/nearest-text-animals/nearest.jsonl").read_text().splitlines()
+    own = (tmp_path / "plan/texts/animals.txt").read_text().splitlines()
+    assert [json.loads(line)["text"] for line in lines][: len(set(own))] == list(dict.fromkeys(own))
+    assert read_json(tmp_path / "plan/steps/nearest-animals/trainer_state.json")["global_step"] == 10
 
 
 def test_a_tiny_plan_of_the_rows_trains(variants, tmp_path, monkeypatch):

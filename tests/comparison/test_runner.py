@@ -21,7 +21,8 @@ from hf_domain.comparison import runner
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.runner import Interrupted, digest_vocabulary
-from hf_domain.comparison.steps import Step, list_steps
+from hf_domain.comparison.step import Step
+from hf_domain.comparison.steps import list_steps
 from hf_domain.files import read_json, write_json
 from hf_domain.training import run_folders
 from hf_domain.training.run_files import METRICS
