@@ -40,6 +40,10 @@ UNREADABLE = 0.01
 PLAIN_RULE = ("tapt", "tapt_after_dapt", "dapt")
 
 
+Rows = Mapping[str, Mapping[str, Any] | None]
+"""Rows of a plan with their options."""
+
+
 @dataclass(frozen=True)
 class Reason:
     """A sentence of the advice."""
@@ -277,7 +281,7 @@ def apply_rules(facts: Facts) -> list[Reason]:
     return [Reason(text, rule.source, rule.row, rule.options(facts)) for rule, text in found if text is not None]
 
 
-def choose_samples(facts: Facts, rows: Mapping[str, Mapping[str, Any] | None], hours: float) -> int:
+def choose_samples(facts: Facts, rows: Rows, hours: float) -> int:
     """Return the largest number of training examples whose fine-tuning fits into its share of the time."""
     for samples in MAX_TRAIN_SAMPLES:
         if sum(estimate_fine_tuning(facts, rows, samples).values()) <= FINE_TUNING_SHARE * hours:
@@ -285,37 +289,44 @@ def choose_samples(facts: Facts, rows: Mapping[str, Mapping[str, Any] | None], h
     return MAX_TRAIN_SAMPLES[-1]
 
 
-def choose_budget(facts: Facts, rows: Iterable[str], hours: float) -> int:
+def choose_budget(facts: Facts, rows: Rows, hours: float) -> int:
     """Return the pre-training tokens of each row: as many as fit into the time, at most `PASSES` passes."""
-    costs = sum(map(get_step_cost, rows))
+    costs = sum(get_cost(facts, row, options) for row, options in rows.items())
     fitting = max(0.0, hours) * 3600 / facts.seconds_per_token / costs
     tokens = min(fitting, PASSES * facts.corpus.tokens)
     digits = 10 ** max(0, len(str(int(tokens))) - 2)
     return max(10_000, int(tokens) // digits * digits)
 
 
-def estimate_fine_tuning(
-    facts: Facts, rows: Mapping[str, Mapping[str, Any] | None], max_train_samples: int
-) -> dict[str, float]:
+def list_tasks(facts: Facts, options: Mapping[str, Any] | None) -> list[TaskFacts]:
+    """List the tasks that test a row with these options."""
+    names = (options or {}).get("tasks")
+    return [task for task in facts.tasks if names is None or task.name in names]
+
+
+def estimate_fine_tuning(facts: Facts, rows: Rows, max_train_samples: int) -> dict[str, float]:
     """Return the expected hours of fine-tuning of each row with all seeds, from the measured speed."""
     hours = {}
     for row, options in rows.items():
-        names = (options or {}).get("tasks")
-        tasks = [task for task in facts.tasks if names is None or task.name in names]
+        tasks = list_tasks(facts, options)
         tokens = sum(EPOCHS * min(task.train, max_train_samples) * min(task.tokens, MAX_TOKENS) for task in tasks)
         hours[row] = SEEDS * tokens * facts.seconds_per_token / 3600
     return hours
 
 
-def estimate_pretraining(facts: Facts, rows: Iterable[str], tokens: int) -> dict[str, float]:
+def estimate_pretraining(facts: Facts, rows: Rows, tokens: int) -> dict[str, float]:
     """Return the expected hours of pre-training of each row, from the measured speed."""
-    return {row: get_step_cost(row) * tokens * facts.seconds_per_token / 3600 for row in rows}
+    return {
+        row: get_cost(facts, row, options) * tokens * facts.seconds_per_token / 3600 for row, options in rows.items()
+    }
 
 
-def get_step_cost(row: str) -> float:
-    """Return the time of a row's pre-training steps relative to DAPT's; 0 if the row has no masked LM of its own."""
-    method = RECIPES[row].method
-    return METHODS[method].step_cost if method is not None else 0.0
+def get_cost(facts: Facts, row: str, options: Mapping[str, Any] | None) -> float:
+    """Return the time of a row's pre-training relative to DAPT's; 0 if the row has no masked LM of its own."""
+    if (method := RECIPES[row].method) is None:
+        return 0.0
+    encoders = len(list_tasks(facts, options)) if RECIPES[row].text == "task" else 1
+    return encoders * METHODS[method].step_cost
 
 
 def choose_plain_rule(rows: Iterable[str]) -> str:

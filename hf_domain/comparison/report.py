@@ -4,6 +4,8 @@ import html
 import math
 import os
 import statistics
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import groupby
@@ -158,7 +160,7 @@ def format_cell(report: Report, method: str, task: str) -> str:
         return say_nothing(report, method)
     cell = f"{statistics.mean(scores):.1f}"
     if len(scores) > 1:
-        cell += f" ± {compute_interval(scores):.1f}"
+        cell += f" ± {measure_spread(report.scores[method][task]):.1f}"
     if len(scores) < (expected := count_expected_runs(report, method, task)):
         cell += f" [{len(scores)} of {expected} runs]"
     if seeds := report.unlearned[method].get(task):
@@ -166,6 +168,21 @@ def format_cell(report: Report, method: str, task: str) -> str:
     if difference := report.differences[method].get(task):
         cell += f" ({format_difference(difference)})"
     return cell
+
+
+def measure_spread(scores: Mapping[str, float]) -> float:
+    """Return half the interval of the mean of runs, or that of the means of their pre-trainings if it is wider.
+
+    Runs of one encoder are alike: as many of them as one likes would not show how much encoders differ.
+
+    Args:
+        scores: By the names of the runs, see `name_run`.
+    """
+    encoders: dict[str, list[float]] = defaultdict(list)
+    for name, score in scores.items():
+        encoders[name.rpartition("-")[0]].append(score)
+    means = [statistics.mean(own) for own in encoders.values()]
+    return max(compute_interval(each) for each in ([*scores.values()], means) if len(each) > 1)
 
 
 def count_expected_runs(report: Report, method: str, task: str) -> int:
@@ -198,7 +215,8 @@ def explain(report: Report) -> str:
         "have no seed."
         if report.plan["evaluation"] == "probe"
         else f"Scores are in percent on the test sets: the mean over {seeds} seed{'s' * (seeds > 1)} of fine-tuning"
-        f"{f' and {pretrained} of pre-training' if pretrained > 1 else ''} ± half the 95 % t interval.",
+        f"{f' and {pretrained} of pre-training' if pretrained > 1 else ''} ± half the 95 % t interval"
+        f"{', the wider one of the runs and of the pre-trainings' if pretrained > 1 else ''}.",
         "For similarity and retrieval, texts are compared by the cosine of their mean states."
         if any(task["kind"] in SENTENCES for task in report.plan["tasks"].values())
         else "",

@@ -153,9 +153,19 @@ def test_the_plain_rule_is_a_row_of_the_plan():
 def test_the_budget_fits_the_time_and_the_corpus():
     # 3,600 s at 0.0001 s a token are 36 million tokens; DAPT costs one share of them, VarMAE 0.33.
     large = replace(FACTS, corpus=replace(CORPUS, tokens=10**9))
-    assert choose_budget(large, ["fine_tune", "dapt", "varmae"], hours=1) == 27_000_000
-    assert choose_budget(FACTS, ["fine_tune", "dapt"], hours=100) == PASSES * CORPUS.tokens
-    assert estimate_pretraining(FACTS, ["fine_tune", "dapt"], 36_000_000) == {"fine_tune": 0, "dapt": pytest.approx(1)}
+    rows = {"fine_tune": None, "dapt": None}
+    assert choose_budget(large, rows | {"varmae": None}, hours=1) == 27_000_000
+    assert choose_budget(FACTS, rows, hours=100) == PASSES * CORPUS.tokens
+    assert estimate_pretraining(FACTS, rows, 36_000_000) == {"fine_tune": 0, "dapt": pytest.approx(1)}
+
+
+def test_an_encoder_for_each_task_takes_as_many_times_the_hours():
+    tasks = tuple(replace(TASK, name=name) for name in ("one", "two", "three"))
+    facts = replace(FACTS, tasks=tasks, corpus=replace(CORPUS, tokens=10**9))
+    rows = {"dapt": None, "tapt_after_dapt": None, "tapt": {"tasks": ["one", "two"]}}
+    assert choose_budget(facts, rows, hours=1) == 6_000_000  # one, three and two trainings
+    hours = estimate_pretraining(facts, rows, 36_000_000)
+    assert hours == pytest.approx({"dapt": 1, "tapt_after_dapt": 3, "tapt": 2})
 
 
 def test_hours_limit_pretraining_and_fine_tuning():

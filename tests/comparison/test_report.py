@@ -194,3 +194,16 @@ def test_a_method_has_its_color_in_every_report():
     other = pick(slow="dapt", varmae="varmae", exbert="exbert", dapt="dapt")
     assert (one["dapt"], one["varmae"]) == (other["dapt"], other["varmae"])
     assert len({*other.values()}) == 4 and len({*pick(**{name: name for name in RECIPES}).values()}) == len(RECIPES)
+
+
+def test_runs_of_one_encoder_do_not_hide_how_encoders_differ():
+    """A cell shows the wider interval: nine runs of three encoders are not nine independent ones."""
+    runs = {f"{encoder}-{seed}": 50.0 + 5 * encoder + 0.1 * seed for encoder in range(3) for seed in range(3)}
+    three = compute_interval([50.1, 55.1, 60.1])
+    assert report.measure_spread(runs) == pytest.approx(three) and three > 2 * compute_interval([*runs.values()])
+    alike = {f"{encoder}-{seed}": float(seed) for encoder in range(3) for seed in range(3)}
+    assert report.measure_spread(alike) == pytest.approx(compute_interval([*alike.values()]))
+    for name in ("3-{}", "{}"):  # one encoder, or none
+        assert report.measure_spread({name.format(seed): float(seed) for seed in range(3)}) == pytest.approx(
+            compute_interval([0.0, 1.0, 2.0])
+        )
