@@ -28,6 +28,8 @@ class Recipe:
     after: str | None = None
     """The row that it starts from by default; None if it can start from the plan's encoder."""
     expands_vocabulary: bool = False
+    old_words: tuple[str, ...] = ()
+    """Kinds of tasks that are fine-tuned with the tokenizer of the plan's encoder, which has no new words."""
     averages: bool = False
     reads_datastore: bool = False
     kinds: tuple[str, ...] | None = None
@@ -147,10 +149,21 @@ RECIPES = {
         card="varmae",
         pretraining={**VARMAE_TRAINING, "learning_rate": 1e-3, "start": "paper"},
     ),
+    # A few thousand sentences label most new words too rarely. Their pieces occur in other words, too.
     "adalm": Recipe(
         "AdaLM vocabulary + DAPT",
         method="dapt",
         card="adalm",
+        note="Tasks with entities are fine-tuned with the old tokenizer, without the new words.",
+        expands_vocabulary=True,
+        old_words=("ner",),
+        pretraining={"learning_rate": 3e-4},
+    ),
+    "adalm_paper": Recipe(
+        "AdaLM with its words in every task",
+        method="dapt",
+        card="adalm",
+        note="Tasks with entities read the new words, too.",
         expands_vocabulary=True,
         pretraining={"learning_rate": 3e-4},
     ),

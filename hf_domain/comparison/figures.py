@@ -27,8 +27,8 @@ MEAN = "mean of tasks"
 # A color for each recipe, in the order of `RECIPES`: a method looks the same in every report. Dark enough for text.
 PALETTE = (
     "#5f6770", "#9c755f", "#c2542d", "#2f5fa8", "#8a6d00", "#3d8b40", "#3b2fbf", "#8e4fa8", "#9aa100", "#0b7a75",
-    "#b5179e", "#d1495b", "#4a8fc7", "#7a5195", "#e07b00", "#a65a00", "#1b7f5c", "#c0306f", "#7d2147", "#a34d8f",
-    "#264f73", "#3f6f8f", "#5a5a9e", "#6b7f23", "#49652a", "#86731c", "#3b4a1a", "#6e4b2a",
+    "#b5179e", "#d1495b", "#4a8fc7", "#7a5195", "#e07b00", "#a65a00", "#1b7f5c", "#0f4d2a", "#c0306f", "#7d2147",
+    "#a34d8f", "#264f73", "#3f6f8f", "#5a5a9e", "#6b7f23", "#49652a", "#86731c", "#3b4a1a", "#6e4b2a",
 )  # fmt: skip
 
 

@@ -148,6 +148,14 @@ class StepLister:
         after = self.plan.methods[method].after
         return self.plan.get_recipe(method).expands_vocabulary or self.has_expanded_vocabulary(after)
 
+    def reads_old_words(self, method: str | None, kind: str) -> bool:
+        """Return whether a method, or one that it starts from, leaves its new words out of this kind of task."""
+        if method is None:
+            return False
+        return kind in self.plan.get_recipe(method).old_words or self.reads_old_words(
+            self.plan.methods[method].after, kind
+        )
+
     def has_frozen_passages(self, method: str | None, flags: dict[str, Any]) -> bool:
         """Return whether a frozen copy encodes the passages of a RADA; otherwise they change and cannot be cached.
 
@@ -425,6 +433,7 @@ class StepLister:
         flags |= {f"{split}_file": task.get_file(split, fold) for split in SPLITS}
         recipe = plan.get_recipe(method)
         flags |= TRAINER_OPTIONS | FINE_TUNING | plan.fine_tuning | task.options
+        flags |= {"tokenizer_name": plan.encoder} if self.reads_old_words(method, task.kind) else {}
         flags |= recipe.fine_tuning | plan.methods[method].fine_tuning
         needs = [*([encoder] if encoder in known else []), *tuning]
         reader = METHODS.get(str(flags.get("method")))

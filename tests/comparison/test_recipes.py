@@ -94,6 +94,30 @@ def test_chosen_text_is_no_input_of_the_training(variants, tmp_path):
     assert {"nearest-text-animals", "nearest-animals"} <= changed and not any("dapt-pets" in name for name in changed)
 
 
+def test_new_words_are_left_out_of_tasks_with_entities(content, tmp_path):
+    """Also by what starts from such an encoder, but not by the paper's row, nor by an exBERT."""
+    content["methods"] = {
+        "dapt": None,
+        "adalm": None,
+        "adalm_paper": None,
+        "exbert": None,
+        "more": {"recipe": "tapt", "after": "adalm"},
+        "own": {"recipe": "adalm", "fine_tuning": {"tokenizer_name": "another"}},
+    }
+    steps = list_by_name(content, tmp_path)
+    check_step_flags(steps.values())
+    found = {name: step.flags.get("tokenizer_name") for name, step in steps.items() if name.endswith("-seed1")}
+    entities = {name.partition("-")[0]: given for name, given in found.items() if "-entities-" in name}
+    assert entities == {**dict.fromkeys(["dapt", "adalm_paper", "exbert"]), "adalm": "encoder", "more": "encoder"} | {
+        "own": "another"
+    }
+    assert {given for name, given in found.items() if "-animals-" in name} == {None, "another"}
+    content["evaluation"] = "probe"
+    content["methods"] = {"adalm": None}
+    probes = [step for step in list_by_name(content, tmp_path).values() if step.command == "probe"]
+    assert len(probes) == len(content["tasks"]) and not any("tokenizer_name" in step.flags for step in probes)
+
+
 def test_a_causal_stage_ends_where_the_rate_begins_to_fall(variants, tmp_path):
     variants["methods"] = ["dapt", "clm_detour"]
     steps = list_by_name(variants, tmp_path)
