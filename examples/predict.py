@@ -37,7 +37,7 @@ def main() -> None:
         "--num_passages", type=int, help="number of passages to retrieve for a row; default: as many as in fine-tuning"
     )
     parser.add_argument(
-        "--max_seq_length", type=int, help="maximum number of tokens of a row; default: the model's limit, at most 512"
+        "--max_seq_length", type=int, help="maximum number of tokens of a row; default: that of the training, else 512"
     )
     parser.add_argument("--batch_size", type=int, default=32, help="number of rows in a batch")
     parser.add_argument("--trust_remote_code", action="store_true", help="run code that comes with the model")

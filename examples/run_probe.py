@@ -21,7 +21,7 @@ from hf_domain.data.classification import choose_thresholds, decode_logits, enco
 from hf_domain.data.file_loading import check_held_out, load_files
 from hf_domain.data.labels import read_labels
 from hf_domain.data.metrics import compute_class_metrics, compute_entity_metrics
-from hf_domain.data.named_entities import prepare_for_words
+from hf_domain.data.named_entities import check_tags, prepare_for_words
 from hf_domain.data.text_columns import find_text_columns
 from hf_domain.files import write_json, write_text
 from hf_domain.training.arguments import parse_arguments
@@ -119,6 +119,7 @@ def count_samples(splits):
 def probe_words(args, splits, **options):
     splits = limit_splits(splits, args)
     train, metrics = splits["train"], count_samples(splits)
+    check_tags(sorted({str(tag) for row in train["tags"] for tag in row}))
     prepare_for_words(options["tokenizer"])
     states = encode_words(sentences=train["tokens"][:], **options)
     tags = [tag for row, words in zip(train["tags"], states, strict=True) for tag in row[: len(words)]]

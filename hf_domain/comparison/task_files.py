@@ -15,6 +15,7 @@ from hf_domain.data.corpora import tokenize_corpus
 from hf_domain.data.file_loading import check_held_out
 from hf_domain.data.json_lines import read_rows as read_json_lines
 from hf_domain.data.labels import check_multi_hot
+from hf_domain.data.named_entities import check_tags
 from hf_domain.data.retrieval import CORPUS, JUDGED, QUERIES, read_queries
 from hf_domain.data.text_columns import find_text_columns
 from hf_domain.files import write_text
@@ -181,6 +182,11 @@ def _check_labels(kind: str, file: str, found: set[Any], trained: set[Any], trai
     if kind in ("qa", "multi_label") and not found:
         needed = "question with an answer" if kind == "qa" else "label"
         problems.append(f"training needs a {needed}, but {file} has none. Add one.")
+    if kind == "ner":
+        try:
+            check_tags(sorted(found))
+        except ValueError as error:
+            problems.append(f"{file}: {error}")
     if kind in ("classification", "ner") and len(found) == 1:
         problems.append(
             f"training needs two different labels, but {file} has only {next(iter(found))}. Add examples of another."

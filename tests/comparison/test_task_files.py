@@ -182,3 +182,10 @@ def test_fractions_beside_scores_may_be_either(tmp_path):
         find_kind("both.jsonl", tmp_path)
     write_jsonl(tmp_path / "named.jsonl", [{"text": "a cat", "label": 0.37, "score": "high"}])
     assert find_kind("named.jsonl", tmp_path) == "regression"
+
+
+def test_tags_of_entities_alone_are_a_problem(tmp_path):
+    """The command would refuse them after the pre-training."""
+    row = {"tokens": ["a", "cat"], "tags": ["Animal", "Place"]}
+    (told,) = check(tmp_path, "ner", [row | {"tokens": ["the", "cat"]}], train=[row])
+    assert told.startswith("train.jsonl: tags must be B-X and I-X, or X alone")
