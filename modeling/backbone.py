@@ -245,8 +245,9 @@ class BackbonePreTrainedModel(PreTrainedModel):
         while hasattr(config, "backbone_config"):
             if config.model_type == cls.config_class.model_type:
                 raise ValueError(
-                    f"the backbone of a {cls.__name__} must not be a {config.model_type} itself, but it is one, or has "
-                    f"one inside. Load the checkpoint by {cls.__name__}.from_pretrained, which keeps what it learned."
+                    f"the backbone of {cls.__name__} must not have its method already, but it is of the type "
+                    f"{config.model_type}, or has such a model inside. Load the checkpoint by "
+                    f"{cls.__name__}.from_pretrained, which keeps what it learned."
                 )
             config = config.backbone_config
 

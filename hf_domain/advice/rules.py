@@ -325,7 +325,7 @@ def get_cost(facts: Facts, row: str, options: Mapping[str, Any] | None) -> float
     """Return the time of a row's pre-training relative to DAPT's; 0 if the row has no masked LM of its own."""
     if (method := RECIPES[row].method) is None:
         return 0.0
-    encoders = len(list_tasks(facts, options)) if RECIPES[row].text == "task" else 1
+    encoders = len(list_tasks(facts, options)) if RECIPES[row].reads_task else 1
     return encoders * METHODS[method].step_cost
 
 

@@ -252,7 +252,7 @@ def test_what_an_exbert_refuses():
     with pytest.raises(ValueError, match="can only grow"):
         model.resize_token_embeddings(VOCAB_SIZE)
     assert model.resize_token_embeddings() is model.get_input_embeddings()
-    with pytest.raises(ValueError, match="must not be an exBERT"):
+    with pytest.raises(ValueError, match="must not have its method already, but it is of the type exbert"):
         ExBertForTokenClassification.from_backbone(model)
     with pytest.raises(ValueError, match=r"between 1 and 2, .* but is 3"):
         model.train_top_layers(3)

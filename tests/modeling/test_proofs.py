@@ -177,7 +177,7 @@ save_file(tensors, "outputs.safetensors")
 def make_special(name, method, folder):
     """Make the models of a method beside its heads over BERT that must load without the package."""
     if name == "varmae":
-        nested = VarMAEForMaskedLM.from_backbone(VarMAEForMaskedLM.from_backbone(make_masked_lm("roberta")))
+        nested = VarMAEForMaskedLM.from_backbone(RadaForMaskedLM.from_backbone(make_masked_lm("roberta")))
         return {f"{MASKED_LM}=nested": nested}
     if name == "rada":
         composed = RadaForMaskedLM.from_backbone(VarMAEForMaskedLM.from_backbone(make_masked_lm("roberta")))

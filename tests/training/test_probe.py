@@ -164,7 +164,7 @@ def test_labels_are_those_of_the_whole_file(monkeypatch, tmp_path, encoder):
 
 
 def test_tags_without_an_outside_are_refused(monkeypatch, tmp_path, encoder):
-    """Of numbers and bare types alone every word would be part of an entity."""
+    """Without an O, every word would be part of an entity."""
     rows = [{"tokens": text.split(), "tags": [str(number % 2) for number in range(6)]} for text in SENTENCES]
     with pytest.raises(ValueError, match=r"tags must be B-X and I-X, or X alone, .* but none is O: 0, 1"):
         run(monkeypatch, tmp_path, rows)
