@@ -346,12 +346,13 @@ class StepLister:
 
     def select_text(self, method: str, task: str) -> Step:
         """Return the step that chooses the text nearest to a task's, as much as the budget reads."""
-        datastore, tokens = self.build_datastore(method, task), self.plan.budget.rungs[-1:] or [self.plan.budget.tokens]
+        datastore, tokens = self.build_datastore(method, task), self.plan.budget.tokens
+        total = tokens if isinstance(tokens, int) else max(tokens or [], default=None)
         name = f"{method}-text-{task}"
         flags: dict[str, Any] = {
             "datastore": datastore.flags["output_dir"],
             "text_file": f"{self.root}/texts/{task}.txt",
-            **({} if tokens[0] is None else {"training_tokens": tokens[0]}),
+            **({} if total is None else {"training_tokens": total}),
             "output_file": f"{self.get_folder(name)}/nearest.jsonl",
         }
         corpus = self.plan.tasks[task].corpus
