@@ -187,7 +187,8 @@ def predict(
             check_single_text(columns, True)
             splits = append_passages(splits, passages.datastore, columns[0], tokenizer, length)
             columns = [*columns, "passage"]
-        tokenize = partial(task.tokenize, columns=columns, own_tokenizer=tokenizer, max_seq_length=length)
+        options = {"max_seq_length": length, **find_stride(network.config, length)}
+        tokenize = partial(task.tokenize, columns=columns, own_tokenizer=tokenizer, **options)
         with tempfile.TemporaryDirectory() as folder:
             args = TrainingArguments(
                 folder,
@@ -236,6 +237,12 @@ def find_head(architectures: list[str] | None, name: str) -> Head:
 
 
 # ------------------------------------------------------------------------------------------ sequence classification
+
+
+def find_stride(config: Any, length: int) -> dict[str, int]:
+    """Return the tokens that windows of a context shared in training; windows of another length share a quarter."""
+    stride = getattr(config, "trained_stride", None)
+    return {"doc_stride": stride} if stride is not None and length == config.trained_length else {}
 
 
 def find_trained_columns(rows: Dataset, config: Any) -> str | None:
@@ -338,12 +345,18 @@ def prepare_questions(rows: Dataset, text_columns: str | None) -> tuple[Dataset,
     return rows, columns
 
 
-def tokenize_windows(batch: Any, tokenizer: Any, columns: list[str], own_tokenizer: Any, max_seq_length: int) -> Any:
+def tokenize_windows(
+    batch: Any,
+    tokenizer: Any,
+    columns: list[str],
+    own_tokenizer: Any,
+    max_seq_length: int,
+    doc_stride: int | None = None,
+) -> Any:
     """Cut contexts into windows. A memory with its own tokenizer reads the same windows."""
     batch = {name: values for name, values in batch.items() if name != "answers"}
-    windows = tokenize_questions(
-        batch, own_tokenizer, max_seq_length=max_seq_length, doc_stride=min(128, max_seq_length // 4)
-    )
+    stride = doc_stride or min(128, max_seq_length // 4)
+    windows = tokenize_questions(batch, own_tokenizer, max_seq_length=max_seq_length, doc_stride=stride)
     if tokenizer is own_tokenizer:
         return windows
     texts: Any = cut_windows(batch, windows)

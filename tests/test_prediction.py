@@ -23,6 +23,7 @@ from transformers import (
 )
 
 import hf_domain
+from hf_domain import prediction
 from hf_domain.examples.predict import format_csv, main
 from hf_domain.modeling.configuration_rada import RadaConfig
 from hf_domain.prediction import predict, split_words
@@ -184,6 +185,24 @@ def test_questions_are_answered_in_long_contexts(save):
     assert 0 < row["probabilities"] <= 1
     with pytest.raises(ValueError, match="lack context"):
         predict(folder, [{"question": "what"}])
+
+
+def test_windows_of_a_context_share_as_many_tokens_as_in_training(save, monkeypatch):
+    _, _, folder = save(AutoModelForQuestionAnswering)
+    config = AutoConfig.from_pretrained(folder)
+    config.trained_length, config.trained_stride = 24, 9
+    config.save_pretrained(folder)
+    seen, tokenize_questions = [], prediction.tokenize_questions
+
+    def record(*args, **options):
+        seen.append((options["max_seq_length"], options["doc_stride"]))
+        return tokenize_questions(*args, **options)
+
+    monkeypatch.setattr(prediction, "tokenize_questions", record)
+    rows = [{"question": "where ?", "context": " ".join(SENTENCES)}]
+    predict(folder, rows)
+    predict(folder, rows, max_seq_length=32)
+    assert {*seen} == {(24, 9), (32, 8)}
 
 
 def test_a_question_has_no_answer_by_the_threshold_of_the_model(save):

@@ -314,7 +314,8 @@ def renew_config(
     """Forget what an earlier training left in a model's configuration, and note what predictions must do as well.
 
     Earlier thresholds would decide the scores of all epochs. `hf_domain.predict` reads `trained_columns`, cuts texts to
-    `trained_length` tokens, and appends passages if there is an `appended_passage_length`, that of text and passage.
+    `trained_length` tokens, whose windows share `trained_stride`, and appends passages if there is an
+    `appended_passage_length`, that of text and passage.
 
     Raises:
         ValueError: The length exceeds the model's limit.
@@ -329,6 +330,7 @@ def renew_config(
     if does_train:
         longest = data_args.max_seq_length or tokenizer.model_max_length
         config.trained_columns, config.trained_length = text_columns, longest if longest < LARGE_INTEGER else None
+        config.trained_stride = getattr(data_args, "doc_stride", None)
         if hasattr(config, "label_thresholds"):
             config.label_thresholds = None
         if length or learned:
