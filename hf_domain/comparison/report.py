@@ -240,9 +240,9 @@ def explain(report: Report) -> str:
         f"Without results so far, and left out: {', '.join(report.titles[method] for method in empty)}."
         if (empty := list_empty(report))
         else "",
-        "(cached) inference read states of the memory or the passages from a cache. Preparation expands a vocabulary "
-        "or builds a datastore. Masked-LM losses are comparable only under one vocabulary; losses with (own tokens) "
-        "have another vocabulary and are left out of the plots.",
+        "(cached) inference read states of the memory or the passages from a cache. Preparation expands a vocabulary, "
+        "builds a datastore or chooses text. Masked-LM losses are comparable only under one vocabulary; losses with "
+        "(own tokens) have another vocabulary and are left out of the plots.",
     ]
     if len(report.codes) > 1:
         states = ", ".join(f"{code[:8]} ({len(names)} results)" for code, names in sorted(report.codes.items()))
