@@ -31,16 +31,17 @@ ENDS = {GAIN: [-1, 7], UNSEEN: [-4, 3], SEEN: [-4, 3]}
 # The rows of `results/pretrainings/pooled.json`, which covers three pre-trainings.
 POOLED = {"tapt_after_dapt": "TAPT after DAPT", "clm_detour": "causal detour", "fine_tune": "no adaptation"}
 # The plan that fine-tuned each row from its recommended start, the one with the most pre-trainings.
-PLANS = {
-    "tapt": ("task_text", "TAPT"),
-    "rada": ("counterparts", "RADA after DAPT"),
-    "varmae": ("varmae_detour", "VarMAE"),
-    "exbert_whole": ("exbert_layers", "exBERT"),
-    "gmap": ("counterparts", "G-MAP after DAPT"),
-    "clm_detour": ("varmae_detour", "causal detour"),
-    "adalm": ("task_text", "AdaLM"),
-    "fine_tune": ("task_text", "no adaptation"),
-}
+PLANS = (
+    ("tapt", "task_text", "TAPT"),
+    ("adalm", "adalm_words", "AdaLM, old words in fine-tuning"),
+    ("rada", "counterparts", "RADA after DAPT"),
+    ("varmae", "varmae_detour", "VarMAE"),
+    ("exbert_whole", "exbert_layers", "exBERT"),
+    ("gmap", "counterparts", "G-MAP after DAPT"),
+    ("clm_detour", "varmae_detour", "causal detour"),
+    ("adalm", "task_text", "AdaLM, new words"),
+    ("fine_tune", "task_text", "no adaptation"),
+)
 
 
 def read_published(folder: Path) -> Report:
@@ -60,8 +61,8 @@ def list_rows(results: Path) -> list[dict[str, Any]]:
     pooled = read_json(results / "pretrainings" / "pooled.json")["over_dapt"]
     for name, title in POOLED.items():
         rows.append({"panel": UNSEEN, "row": title} | {end: pooled[name][end] for end in ("mean", "low", "high")})
-    reports = {plan: read_published(results / plan) for plan in {plan for plan, _ in PLANS.values()}}
-    for name, (plan, title) in PLANS.items():
+    reports = {plan: read_published(results / plan) for plan in {plan for _, plan, _ in PLANS}}
+    for name, plan, title in PLANS:
         found = reports[plan].decisions[name, BASELINE]
         assert found is not None  # every row has two tasks and more
         rows.append({"panel": SEEN, "row": f"{title}, {len(found.tasks)} tasks"} | get_ends(found))
