@@ -675,7 +675,14 @@ FINE_TUNING += [
 
 expand, distill, average = (partial(Case, name) for name in ("expand_vocab", "distill", "average_models"))
 build, search, forget = (partial(Case, name) for name in ("build_datastore", "search_datastore", "report_forgetting"))
+select = partial(Case, "select_text")
 OTHERS = [
+    select("missing text", ("nowhere.txt",), {"text_file": "nowhere.txt"}),
+    select("missing datastore", ("nowhere",), {"datastore": "nowhere"}),
+    select("blank texts", ("text_file", "blank"), {"text_file": "blank.jsonl"}, {"blank.jsonl": '{"text": " "}\n' * 3}),
+    select("another ending", ("output_file", ".jsonl"), {"output_file": "nearest.txt"}),
+    select("no tokens", ("training_tokens", "0"), {"training_tokens": 0}),
+    select("no passages", ("num_passages", "0"), {"num_passages": 0}),
     expand("missing text", ("nowhere.txt",), {"train_file": "nowhere.txt"}),
     expand("empty text", ("corpus.txt", "empty"), files={"corpus.txt": ""}),
     expand("binary text", ("corpus.txt", "zero byte"), files={"corpus.txt": BINARY}),
