@@ -216,7 +216,7 @@ def test_token_classification(method, fine_tune):
     """Sentences of other lengths, unless the model is a stock one: its loss averages over the tokens of a process."""
     texts = [text.split()[: 3 if method == "plain" else None] for text in SENTENCES * 4]
     texts = [words * 3 if len(words) == 1 else words for words in texts]
-    rows = [{"tokens": words, "tags": [f"{len(word) % 2}" for word in words]} for words in texts]
+    rows = [{"tokens": words, "tags": [("O", "B-X")[len(word) % 2] for word in words]} for words in texts]
     one, two = fine_tune(run_ner, method, rows)
     check_equal(one, two, 4)
 
