@@ -150,11 +150,11 @@ class StepLister:
 
     def reads_old_words(self, method: str | None, kind: str) -> bool:
         """Return whether a method, or one that it starts from, leaves its new words out of this kind of task."""
-        if method is None:
-            return False
-        return kind in self.plan.get_recipe(method).old_words or self.reads_old_words(
-            self.plan.methods[method].after, kind
-        )
+        while method is not None:
+            if kind in self.plan.get_recipe(method).old_words:
+                return True
+            method = self.plan.methods[method].after
+        return False
 
     def has_frozen_passages(self, method: str | None, flags: dict[str, Any]) -> bool:
         """Return whether a frozen copy encodes the passages of a RADA; otherwise they change and cannot be cached.

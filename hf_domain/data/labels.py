@@ -94,7 +94,7 @@ def _check_numbers(dataset: Dataset, column: str, do_regression: bool | None, lo
 def _check_no_lists(dataset: Dataset, column: str) -> None:
     """Raise if all labels are lists written as text, as in a .csv file: each combination would be a class."""
     labels = [str(label).strip() for label in dataset[column] if label is not None]
-    if all(label.startswith("[") and label.endswith("]") for label in labels):
+    if labels and all(label.startswith("[") and label.endswith("]") for label in labels):
         raise ValueError(
             f"several labels of an example must be a list, but {column} has lists written as text, such as "
             f"{labels[0]}. Write JSON lines, which hold lists, or set --multi_label false to read them as names."

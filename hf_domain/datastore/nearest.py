@@ -12,6 +12,7 @@ from hf_domain.datastore.retrieval import add_passages
 from hf_domain.datastore.store import Datastore
 
 SEED = 0  # of the order of passages with the same rank
+READ = 1000  # passages that are read at once
 
 
 def choose_nearest(
@@ -47,9 +48,17 @@ def choose_nearest(
             ranks[number] = min(rank, ranks.get(number, rank))
     numbers = np.random.default_rng(SEED).permutation(sorted(ranks))
     order = numbers[np.argsort([ranks[number] for number in numbers.tolist()], kind="stable")]
-    if num_tokens is not None:
-        lengths = np.array([len(ids) for ids in datastore.passages.select(order)["input_ids"]])
-        special = datastore.tokenizer.num_special_tokens_to_add()
-        before = np.cumsum(lengths - special) - (lengths - special)
-        order = order[before < num_tokens]
-    return sorted(order.tolist())
+    return sorted(order.tolist() if num_tokens is None else _take(datastore, order.tolist(), num_tokens))
+
+
+def _take(datastore: Datastore, order: list[int], num_tokens: int) -> list[int]:
+    """Return the first passages that have this many tokens; those behind them, perhaps a whole corpus, stay unread."""
+    special, taken, count = datastore.tokenizer.num_special_tokens_to_add(), list[int](), 0
+    for start in range(0, len(order), READ):
+        part = order[start : start + READ]
+        for number, input_ids in zip(part, datastore.passages.select(part)["input_ids"], strict=True):
+            if count >= num_tokens:
+                return taken
+            taken.append(number)
+            count += len(input_ids) - special
+    return taken

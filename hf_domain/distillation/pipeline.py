@@ -211,9 +211,8 @@ def check_before_work(
     load_tokenizer(args, data_args.max_seq_length)
     for step in plan:
         if step.kind == "adapt":
-            model_args = make_model_args(
-                replace(step, model=args.model_name_or_path), args
-            )  # a student is not made yet
+            there = replace(step, model=args.model_name_or_path)  # a student is not made yet
+            model_args = make_model_args(there, args)
             step_args = copy.copy(training_args)
             step_args.max_steps, step_args.do_train = step.steps, True
             check_options(model_args, data_args, step_args)

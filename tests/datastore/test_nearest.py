@@ -4,7 +4,7 @@ import pytest
 from datasets import Dataset
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer
 
-from hf_domain.datastore import build_datastore
+from hf_domain.datastore import build_datastore, nearest
 from hf_domain.datastore.nearest import choose_nearest
 
 pytest.importorskip("tantivy")
@@ -32,9 +32,9 @@ def test_texts_choose_their_own_kind(datastore):
     assert 0 not in choose_nearest(datastore, [ANIMALS[0]])  # its own passage teaches nothing new
 
 
-def test_the_best_of_each_text_comes_first(datastore):
+def test_the_best_of_each_text_comes_first(datastore, monkeypatch):
     """A text with many good passages does not keep another text's best one out."""
-    texts = ["cat dog horse7", "elm rose3", "horse7 horse8"]
+    texts = ["horse7 horse8", "cat dog horse7", "elm rose3"]
     ranked = [ids for ids, _ in datastore.search(texts, 50)]
     best = {}
     for ids in ranked:
@@ -49,6 +49,10 @@ def test_the_best_of_each_text_comes_first(datastore):
         tokens = sum(len(ids) - 2 for ids in datastore.passages.select(chosen)["input_ids"])
         assert choose_nearest(datastore, texts, tokens) == sorted(chosen)
     assert choose_nearest(datastore, texts, 0) == []
+    whole = choose_nearest(datastore, texts)
+    monkeypatch.setattr(nearest, "READ", 3)  # however many are read at once
+    assert choose_nearest(datastore, texts, 10_000) == whole
+    assert choose_nearest(datastore, texts, length + 1) == [7, 23]
 
 
 def test_passages_of_one_rank_come_from_the_whole_corpus(datastore):
