@@ -5,12 +5,12 @@ r"""Fine-tune any encoder to classify texts or pairs of texts.
         --train_file train.jsonl --validation_file validation.jsonl --test_file test.jsonl \
         --do_train --do_eval --do_predict --max_seq_length 128 --num_train_epochs 3 --output_dir output
 
-The files have one column of text, or two for pairs (text and text_pair, sentence1 and sentence2, premise and
-hypothesis, ...), and a column of labels. Labels are names or numbers (single-label), lists (multi-label), or fractions
-(regression).
+The files have a column of text, or two for pairs (text and text_pair, premise and hypothesis, ...), and one of labels:
+names or numbers (single-label), lists (multi-label), or fractions (regression).
 
 `--method gmap --memory_name_or_path <general encoder>` lets an adapted encoder read a frozen general encoder as memory.
 `--memory_cache <folder>` caches the memory's states, so that the memory reads each text only once.
+`--nearest_vote true` mixes the model's probabilities with a vote of the nearest training texts.
 """
 
 from functools import partial
@@ -22,6 +22,7 @@ from hf_domain.data.labels import check_spread, check_variety, find_ids, read_la
 from hf_domain.data.majority import DECIDING, add_baseline, make_constants
 from hf_domain.data.metrics import choose_metrics, list_class_metrics
 from hf_domain.gmap.reader import load_memory_reader
+from hf_domain.nearest_vote import load_vote
 from hf_domain.rada.passages import PassageArguments, append_passages, check_single_text, load_passage_reader
 from hf_domain.training.arguments import (
     ClassificationArguments,
@@ -46,7 +47,7 @@ from hf_domain.training.fine_tuning import (
 from hf_domain.training.rate_choice import fine_tune_in_folder
 from hf_domain.training.run_files import LABELS, format_labels
 from hf_domain.training.runs import finish_run, load_tokenizer, save_predictions, start_run, train_and_evaluate
-from hf_domain.training.thresholds import set_thresholds
+from hf_domain.training.validation_choices import choose_on_validation
 
 ARGUMENTS = (FineTuningArguments, ClassificationArguments, PassageArguments, FineTunerArguments)
 
@@ -64,9 +65,8 @@ def run(model_args, data_args, passage_args, training_args):
     locate = partial(locate_example, data_args)
     text_columns = choose_text_columns(splits, label_column, data_args.text_column_names, locate)
     check_single_text(text_columns, data_args.append_passage)
-    problem_type, label_names, label_ids = read_labels(
-        splits, label_column, data_args.do_regression, data_args.multi_label, locate
-    )
+    kinds = (data_args.do_regression, data_args.multi_label)
+    problem_type, label_names, label_ids = read_labels(splits, label_column, *kinds, locate)
     label_names, label_ids = follow_model_labels(model_args, training_args, label_names, label_ids)
     splits = limit_splits(splits, data_args)
     if training_args.do_train:
@@ -84,6 +84,7 @@ def run(model_args, data_args, passage_args, training_args):
     compute_metrics = choose_metrics(problem_type, negative_labels, *chosen)
     memory = load_memory_reader(model, data_args.memory_cache, token=model_args.token, cache_dir=model_args.cache_dir)
     passages = load_passage_reader(passage_args, model, tokenizer, model_args.method, data_args.append_passage)
+    vote = load_vote(data_args, splits, text_columns, label_ids, model.config, training_args.do_train)
 
     def tokenize(batch, tokenizer=tokenizer):
         options = {"max_seq_length": data_args.max_seq_length, "pad_to_max_length": data_args.pad_to_max_length}
@@ -108,23 +109,24 @@ def run(model_args, data_args, passage_args, training_args):
         collator = passages.collate(collator)
 
     constants = make_constants(problem_type, train_labels, len(label_names))
-    deciding = data_args.metric_name or DECIDING[problem_type]
+    deciding = metric_name or DECIDING[problem_type]
     trainer = FineTuner(
-        model=model,
-        args=training_args,
+        model,
+        training_args,
         train_dataset=examples["train"],
         eval_dataset=examples.get("validation"),
         processing_class=tokenizer,
         data_collator=collator,
         compute_metrics=add_baseline(compute_metrics, constants, train_labels, deciding),
         compute_loss_func=make_weighted_loss(data_args.class_weights, problem_type, train_labels, label_names),
+        vote=vote,
     )
 
     def form(output):
         predictions = decode_logits(output.predictions, problem_type, getattr(model.config, "label_thresholds", None))
         return format_labels(name_predictions(predictions, problem_type, label_names))
 
-    train_and_evaluate(trainer, deciding, model_args.early_stopping_patience, set_thresholds)
+    train_and_evaluate(trainer, deciding, model_args.early_stopping_patience, choose_on_validation)
     save_predictions(trainer, examples.get("test"), form, LABELS)
     finish_run(trainer, "text-classification", model_args, data_args, passage_args)
     return trainer

@@ -223,6 +223,12 @@ RECIPES = {
         kinds=("classification", "multi_label", "regression"),
         fine_tuning={"append_passage": True},
     ),
+    "vote": Recipe(
+        "vote of the nearest training texts",
+        after="dapt",
+        kinds=("classification", "multi_label", "regression"),
+        fine_tuning={"nearest_vote": True},
+    ),
 }
 
 

@@ -1,13 +1,15 @@
 """Score a test set without any training: a row that is not better has learned nothing."""
 
 import statistics
-import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from hf_domain.comparison.plan import SPLITS, Task
 from hf_domain.comparison.scores import (
@@ -24,6 +26,8 @@ from hf_domain.comparison.task_files import TEXTS, VALUES, find_texts, get_label
 from hf_domain.data.majority import make_constants
 from hf_domain.data.retrieval import find_texts as find_texts_of
 from hf_domain.data.retrieval import load_texts
+from hf_domain.datastore.nearest import search_texts
+from hf_domain.nearest_vote import count_votes
 from hf_domain.training.sentences import DEPTH, RetrievalTask
 
 # The nearest training texts by BM25 vote for their labels.
@@ -128,28 +132,12 @@ def predict_nearest(task: Task, splits: list[list[dict[str, Any]]], columns: lis
         ModuleNotFoundError: tantivy is not installed.
     """
     texts = [[" ".join(str(example.get(name) or "") for name in columns) for example in split] for split in splits]
-    validation, test = search(texts[0], texts[1:], max(VOTERS))
+    validation, test = search_texts(texts[0], texts[1:], max(VOTERS))
 
     def validate(count: int) -> float:
         return vote(task, splits[0], validation, splits[1], count).score().compute()
 
     return vote(task, splits[0], test, splits[2], max(VOTERS, key=validate))
-
-
-def search(texts: list[str], queries: list[list[str]], count: int) -> list[list[tuple[list[int], list[float]]]]:
-    """Return for each query of each list the numbers of the nearest texts by BM25, and their scores.
-
-    Raises:
-        ModuleNotFoundError: tantivy is not installed.
-    """
-    from hf_domain.datastore.analysis import Analyzer, choose_analyzer
-    from hf_domain.datastore.tantivy_index import TantivyIndex, write_index
-
-    analyzer = Analyzer(choose_analyzer(texts))
-    with tempfile.TemporaryDirectory() as folder:
-        write_index(Path(folder, "index"), analyzer, enumerate(texts))
-        index = TantivyIndex(Path(folder, "index"), analyzer)
-        return [index.search(each, count) if each else [] for each in queries]
 
 
 def search_words(queries: list[dict[str, Any]], passages: dict[str, str], metric: str) -> float:
@@ -164,7 +152,7 @@ def search_words(queries: list[dict[str, Any]], passages: dict[str, str], metric
         ModuleNotFoundError: tantivy is not installed.
     """
     names = [*passages]
-    (found,) = search([*passages.values()], [[query["query"] for query in queries]], DEPTH)
+    (found,) = search_texts([*passages.values()], [[query["query"] for query in queries]], DEPTH)
     hits = [
         [{"corpus_id": names[number], "score": score} for number, score in zip(*each, strict=True)] for each in found
     ]
@@ -179,23 +167,15 @@ def vote(
     count: int,
 ) -> Predictions:
     """Predict the vote of the first `count` training examples that were found for each test example."""
-    voters = [[*zip(ids[:count], scores[:count], strict=True)] for ids, scores in found]
     if task.kind in VALUES:
-        values = [float(get_label(task.kind, example)) for example in train]
-        mean, totals = statistics.mean(values), [sum(score for _, score in row) for row in voters]
-        sums = [sum(score * values[number] for number, score in row) for row in voters]
-        return join_values([s / t if t else mean for s, t in zip(sums, totals, strict=True)], test, task)
+        values = np.array([[float(get_label(task.kind, example))] for example in train])
+        return join_values(count_votes(values, found, count)[:, 0].tolist(), test, task)
     labels = [list_labels(task.kind, example) for example in train]
-    majority = Counter(label for names in labels for label in names).most_common(1)[0][0]
+    names = sorted({*chain(*labels)})
+    values = np.array([[float(name in own) for name in names] for own in labels])
     chosen = []
-    for row in voters:
-        votes: dict[str, float] = defaultdict(float)
-        for number, score in row:
-            for label in labels[number]:
-                votes[label] += score
-        half = sum(score for _, score in row) / 2
-        best = max(votes, key=lambda label: votes[label]) if votes else majority
-        several = [label for label, value in votes.items() if value >= half]
+    for (numbers, _), votes in zip(found, count_votes(values, found, count), strict=True):
+        several = [name for name, share in zip(names, votes, strict=True) if share >= 0.5]
         # Neighbors that agree on no label predict none.
-        chosen.append(several if task.kind == "multi_label" and row else [best])
+        chosen.append(several if task.kind == "multi_label" and numbers else [names[votes.argmax()]])
     return join_labels(chosen, test, task)

@@ -344,13 +344,14 @@ def read_output(step: Step, plan: Plan, folder: Path) -> dict[str, Any]:
 
 
 def read_choices(folder: Path) -> dict[str, Any]:
-    """Return what a fine-tuning chose on validation: the epoch of its weights, and thresholds of several labels."""
+    """Return what a fine-tuning chose on validation: the epoch of its weights, thresholds of labels, and a vote."""
     state, config = (read_json(file) if file.is_file() else {} for file in (folder / STATE, folder / "config.json"))
     chosen = {}
     if state.get("best_global_step"):
         chosen["best_epoch"] = state["epoch"] * state["best_global_step"] / state["global_step"]
-    if config.get("label_thresholds"):
-        chosen["label_thresholds"] = config["label_thresholds"]
+    for name in ("label_thresholds", "nearest_vote"):
+        if config.get(name):
+            chosen[name] = config[name]
     return chosen
 
 

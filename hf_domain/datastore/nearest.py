@@ -1,13 +1,13 @@
-"""Choose the text of a corpus that is nearest to the texts of a task, to train on both.
+"""Find the texts that are nearest to others, by BM25."""
 
-After kNN-TAPT (Gururangan et al. 2020, section 5.2), with BM25 instead of an embedding.
-"""
-
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from datasets import Dataset
 
+from hf_domain.datastore.analysis import Analyzer, choose_analyzer
 from hf_domain.datastore.retrieval import add_passages
 from hf_domain.datastore.store import Datastore
 
@@ -24,7 +24,9 @@ def choose_nearest(
     max_query_terms: int | None = None,
     num_proc: int | None = None,
 ) -> list[int]:
-    """Choose passages that texts retrieve, the best of each text before the second best of any.
+    """Choose passages that texts retrieve, the best of each text before the second best of any, to train on both.
+
+    After kNN-TAPT (Gururangan et al. 2020, section 5.2), with BM25 instead of an embedding.
 
     Args:
         datastore: Passages of the corpus.
@@ -62,3 +64,22 @@ def _take(datastore: Datastore, order: list[int], num_tokens: int) -> list[int]:
             taken.append(number)
             count += len(input_ids) - special
     return taken
+
+
+def search_texts(
+    texts: Sequence[str], queries: Sequence[Sequence[str]], count: int
+) -> list[list[tuple[list[int], list[float]]]]:
+    """Return for each query of each list the numbers of the nearest texts, the nearest first, and their scores.
+
+    A text without any word of the query is not found.
+
+    Raises:
+        ModuleNotFoundError: tantivy is not installed.
+    """
+    from hf_domain.datastore.tantivy_index import TantivyIndex, write_index
+
+    analyzer = Analyzer(choose_analyzer(texts))
+    with tempfile.TemporaryDirectory() as folder:
+        write_index(Path(folder, "index"), analyzer, enumerate(texts))
+        index = TantivyIndex(Path(folder, "index"), analyzer)
+        return [index.search(each, count) if each else [] for each in queries]

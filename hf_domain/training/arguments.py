@@ -170,6 +170,13 @@ class ClassificationArguments(DataArguments):
         default=None,
         metadata={"help": "Compute only this metric; metrics of the evaluate library need --trust_remote_code."},
     )
+    nearest_vote: bool = field(
+        default=False,
+        metadata={
+            "help": "Mix the probabilities with a vote of the nearest training texts by BM25; the validation set "
+            "chooses its weight. Predictions then need labeled texts."
+        },
+    )
     append_passage: bool = field(
         default=False,
         metadata={"help": "Append the best passage of --datastore to the text, cut to the remaining length."},

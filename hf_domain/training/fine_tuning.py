@@ -9,7 +9,7 @@ import torch
 from datasets import Dataset, DatasetDict, load_dataset
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
 from transformers.tokenization_utils_base import LARGE_INTEGER
-from transformers.trainer_utils import EvalLoopOutput
+from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 
 from hf_domain.data.corpora import measure_unknown, warn_of_unknown
 from hf_domain.data.file_loading import check_held_out, load_files, locate_row
@@ -18,6 +18,7 @@ from hf_domain.data.text_columns import check_texts, find_text_columns, list_tex
 from hf_domain.export import check_exportable
 from hf_domain.methods import METHODS
 from hf_domain.modeling.backbone import get_native_config, train_top_layers
+from hf_domain.nearest_vote import NearestVote
 from hf_domain.rada.collator import PASSAGE_COLUMNS, DataCollatorWithPassages
 from hf_domain.training.arguments import (
     ClassificationArguments,
@@ -43,7 +44,8 @@ logger = logging.getLogger(__name__)
 class FineTuner(Trainer):
     """transformers' Trainer, which also starts a new head from the states it reads and evaluates all examples in order.
 
-    `evaluated` is the output of the last evaluation, with its predictions, and `evaluated_split` names its split.
+    `evaluated` is the output of the last evaluation, with its predictions, and `evaluated_split` names its split. A
+    `vote` is mixed into all predictions and their metrics, but not into the loss.
 
     The stock Trainer reorders evaluated examples too with `train_sampling_strategy="group_by_length"`, so that
     predictions stand beside the wrong examples, and drops the last ones with `dataloader_drop_last`.
@@ -54,13 +56,18 @@ class FineTuner(Trainer):
     evaluated: EvalLoopOutput
     evaluated_split: str
 
-    def __init__(self, model: PreTrainedModel, args: TrainingArguments, **options):
+    def __init__(self, model: PreTrainedModel, args: TrainingArguments, *, vote: NearestVote | None = None, **options):
         if args.learning_rate is None:
             width = get_native_config(model.config).hidden_size
             args.learning_rate = choose_learning_rate(width)
             logger.info(
                 f"The learning rate is {args.learning_rate:.2g}, chosen for an encoder of width {width}. "
                 "Set another with --learning_rate."
+            )
+        self.vote, compute_metrics = vote, options.get("compute_metrics")
+        if vote is not None and compute_metrics is not None:
+            options["compute_metrics"] = lambda output: compute_metrics(
+                EvalPrediction(vote.mix(output.predictions, self.evaluated_split), output.label_ids)
             )
         super().__init__(model, args, **options)
         self.check_label_smoothing()
@@ -108,6 +115,9 @@ class FineTuner(Trainer):
         """Evaluate or predict, and keep the output."""
         self.evaluated_split = "test" if kwargs.get("metric_key_prefix") == "predict" else "validation"
         self.evaluated = super().evaluation_loop(*args, **kwargs)
+        if self.vote is not None:
+            mixed = self.vote.mix(self.evaluated.predictions, self.evaluated_split)
+            self.evaluated = self.evaluated._replace(predictions=mixed)
         return self.evaluated
 
     def _get_eval_sampler(self, eval_dataset: Any) -> torch.utils.data.Sampler | None:
@@ -313,8 +323,8 @@ def renew_config(
 ) -> None:
     """Forget what an earlier training left in a model's configuration, and note what predictions must do as well.
 
-    Earlier thresholds would decide the scores of all epochs. `hf_domain.predict` reads `trained_columns`, cuts texts to
-    `trained_length` tokens, whose windows share `trained_stride`, and appends passages if there is an
+    Earlier thresholds and votes would decide the scores of all epochs. `hf_domain.predict` reads `trained_columns`,
+    cuts texts to `trained_length` tokens, whose windows share `trained_stride`, and appends passages if there is an
     `appended_passage_length`, that of text and passage.
 
     Raises:
@@ -331,14 +341,20 @@ def renew_config(
         longest = data_args.max_seq_length or tokenizer.model_max_length
         config.trained_columns, config.trained_length = text_columns, longest if longest < LARGE_INTEGER else None
         config.trained_stride = getattr(data_args, "doc_stride", None)
-        if hasattr(config, "label_thresholds"):
-            config.label_thresholds = None
+        for name in ("label_thresholds", "nearest_vote"):
+            if hasattr(config, name):
+                setattr(config, name, None)
         if length or learned:
             config.appended_passage_length = length
     elif learned and not length:
         logger.warning(
             "This model was trained with the best passage appended to each text, and now reads the texts alone. Add "
             "--append_passage and --datastore to evaluate it as it was trained."
+        )
+    if getattr(config, "nearest_vote", None) and not getattr(data_args, "nearest_vote", False):
+        logger.warning(
+            "This model was trained with a vote of the nearest training texts, and is now evaluated alone. Add "
+            "--nearest_vote true to evaluate it as it was trained."
         )
 
 

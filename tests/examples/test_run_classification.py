@@ -139,6 +139,38 @@ def test_thresholds_of_several_labels_are_chosen_on_validation_and_kept(tmp_path
     assert json.loads((tmp_path / "further" / "config.json").read_text())["label_thresholds"] is None
 
 
+def test_the_nearest_texts_vote_where_the_model_has_learned_nothing(tmp_path, files, run, caplog):
+    pytest.importorskip("tantivy")
+    flags = files(lambda topic, rng: topic) | {"do_predict": True, "max_steps": 1, "learning_rate": 1e-6}
+    alone, mixed = run("alone", **flags), run("mixed", **flags, nearest_vote=True)
+    assert alone["predict_accuracy"] < 0.9 and mixed["eval_accuracy"] == mixed["predict_accuracy"] == 1
+    assert mixed["eval_loss"] == alone["eval_loss"]  # the loss is the model's
+    lines = (tmp_path / "mixed" / "predict_results.txt").read_text().splitlines()[1:]
+    assert [line.split("\t")[1] for line in lines] == [row["label"] for row in make_rows(9, lambda topic, rng: topic)]
+    vote = json.loads((tmp_path / "mixed" / "config.json").read_text())["nearest_vote"]
+    assert vote["weight"] == 0.95
+
+    again = flags | {"model_name_or_path": tmp_path / "mixed", "do_train": False}
+    assert run("again", **again, nearest_vote=True)["predict_accuracy"] == 1
+    assert run("without", **again)["predict_accuracy"] == alone["predict_accuracy"]
+    assert "Add --nearest_vote true to evaluate it as it was trained" in caplog.text
+    with pytest.raises(ValueError, match="needs a model that was trained with it"):
+        run("never", **again | {"model_name_or_path": tmp_path / "alone"}, nearest_vote=True)
+    del flags["validation_file"]
+    with pytest.raises(ValueError, match="--nearest_vote needs validation texts"):
+        run("unseen", **flags, nearest_vote=True, do_eval=False)
+
+
+def test_thresholds_are_those_of_the_probabilities_with_the_vote(tmp_path, files, run):
+    pytest.importorskip("tantivy")
+    flags = files(lambda topic, rng: [] if topic == "law" else ["all", topic])
+    flags |= {"do_predict": True, "max_steps": 1, "learning_rate": 1e-6}
+    results = run(**flags, nearest_vote=True)
+    assert results["eval_micro_f1"] == results["predict_macro_f1"] == 1
+    thresholds = json.loads((tmp_path / "output" / "config.json").read_text())["label_thresholds"]
+    assert all(0.05 < threshold < 0.95 for threshold in thresholds)
+
+
 def test_labels_keep_the_ids_of_the_model(tmp_path, files, run):
     """Data that list the same labels in another order must not rename what the head predicts."""
     flags = files(lambda topic, rng: topic)

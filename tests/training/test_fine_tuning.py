@@ -179,9 +179,12 @@ def test_a_config_forgets_an_earlier_training(caplog):
     renew_config(model, tokenizer, plain, True, ["b", "a"])
     assert (config.trained_columns, config.trained_length) == (["b", "a"], 40)
     assert not hasattr(config, "appended_passage_length")
-    config.label_thresholds = [0.2]
+    config.label_thresholds, config.nearest_vote = [0.2], {"count": 5, "weight": 0.4}
     renew_config(model, tokenizer, appending, True, ["a"])
-    assert config.label_thresholds is None and config.appended_passage_length == config.trained_length == 48
+    assert (
+        config.label_thresholds is config.nearest_vote is None
+        and config.appended_passage_length == config.trained_length == 48
+    )
     config.label_thresholds = [0.2]
     renew_config(model, tokenizer, appending, False)
     assert config.label_thresholds == [0.2] and config.trained_columns == ["a"] and not caplog.messages

@@ -1,4 +1,4 @@
-"""Choose the thresholds of a classifier of several labels on validation data, and save them with the model."""
+"""Choose on validation data how a classifier's outputs become predictions, and save it with the model."""
 
 import logging
 from typing import Any
@@ -7,9 +7,16 @@ import numpy as np
 from transformers import Trainer
 
 from hf_domain.data.classification import choose_thresholds
+from hf_domain.nearest_vote import set_vote
 from hf_domain.training.finiteness import check_predictions
 
 logger = logging.getLogger(__name__)
+
+
+def choose_on_validation(trainer: Trainer) -> None:
+    """Choose the weight of a vote, see `set_vote`, then the thresholds of the probabilities with it."""
+    set_vote(trainer)
+    set_thresholds(trainer)
 
 
 def set_thresholds(trainer: Trainer) -> None:

@@ -1,0 +1,238 @@
+"""Mix the probabilities of a classifier with a vote of the labeled texts nearest to each text.
+
+A nearest-neighbor model beside the network, as in kNN-LM (Khandelwal et al. 2020), here beside a fine-tuned classifier
+(Li et al. 2023, "Revisiting k-NN for Fine-tuning Pre-trained Language Models"). BM25 finds the neighbors, as in REINA
+(Wang et al. 2022): an index of words errs on other texts than the network, of which it needs no states.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset, DatasetDict
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
+
+from hf_domain.data.classification import encode_labels
+from hf_domain.datastore.nearest import search_texts
+from hf_domain.training.finiteness import check_predictions
+
+logger = logging.getLogger(__name__)
+
+COUNTS = (1, 3, 5, 10, 20, 50)
+"""Numbers of texts that may vote."""
+WEIGHTS = tuple(number / 20 for number in range(20))
+"""Weights that the vote may get; 0 leaves the classifier as it is."""
+SMALLEST = 1e-6  # a probability of 0 has no logarithm
+
+
+@dataclass
+class NearestVote:
+    """The vote of labeled texts, for the texts of one or more splits.
+
+    Args:
+        problem_type: As in the model's config.
+        values: [texts, labels] of the labeled texts: 1 for each label of a text, or for a regression its value.
+        found: For each split and each of its texts, the numbers of the nearest labeled texts and their scores.
+        count: Number of texts that vote.
+        weight: Share of the vote in the probabilities, 0 to 1.
+    """
+
+    problem_type: str
+    values: np.ndarray
+    found: Mapping[str, Sequence[tuple[list[int], list[float]]]]
+    count: int = 0
+    weight: float = 0.0
+    shares: dict[tuple[str, int], np.ndarray] = field(default_factory=dict, repr=False)
+    """Votes that were counted, by split and count."""
+
+    def count_votes(self, split: str, count: int) -> np.ndarray:
+        """Return the votes for a split, see `count_votes`."""
+        if (split, count) not in self.shares:
+            self.shares[split, count] = count_votes(self.values, self.found[split], count)
+        return self.shares[split, count]
+
+    def mix(self, predictions: Any, split: str) -> Any:
+        """Return a network's predictions for a split with the vote in them.
+
+        Args:
+            predictions: Logits [texts, labels], or a tuple that begins with them.
+        """
+        if self.weight == 0:
+            return predictions
+        logits, *others = predictions if isinstance(predictions, tuple) else (predictions,)
+        mixed = mix_votes(logits, self.count_votes(split, self.count), self.weight, self.problem_type)
+        return (mixed, *others) if isinstance(predictions, tuple) else mixed
+
+    def choose(self, logits: np.ndarray, labels: np.ndarray, split: str) -> None:
+        """Choose count and weight by the likelihood of a split's labels, for a regression by its squared error.
+
+        The likelihood and not the metric: macro F1 jumps with single texts of rare labels.
+
+        Args:
+            logits: [texts, labels] of the network alone.
+            labels: Their labels, as Trainer reads them.
+        """
+        gold = make_matrix(labels.tolist(), self.problem_type, logits.shape[1])
+
+        def measure(choice: tuple[int, float]) -> float:
+            count, weight = choice
+            mixed = mix_votes(logits, self.count_votes(split, count), weight, self.problem_type)
+            return float(LOSSES[self.problem_type](torch.from_numpy(mixed).double(), torch.from_numpy(gold)))
+
+        # The first of equal ones: no vote before any, then few texts.
+        choices = [(count, weight) for weight in WEIGHTS for count in COUNTS]
+        self.count, self.weight = min(choices, key=measure)
+
+
+def make_vote(
+    texts: Sequence[str],
+    labels: Sequence[Any],
+    queries: Mapping[str, Sequence[str]],
+    problem_type: str,
+    size: int,
+) -> NearestVote:
+    """Search the nearest labeled texts of every query.
+
+    Args:
+        texts: The labeled texts.
+        labels: Their labels, as Trainer reads them.
+        queries: Texts of each split.
+        problem_type: As in the model's config.
+        size: Number of labels; 1 for a regression.
+
+    Raises:
+        ModuleNotFoundError: tantivy is not installed.
+    """
+    found = search_texts(texts, list(queries.values()), max(COUNTS))
+    return NearestVote(problem_type, make_matrix(labels, problem_type, size), dict(zip(queries, found, strict=True)))
+
+
+def load_vote(
+    data_args: Any,
+    splits: DatasetDict,
+    columns: Sequence[str],
+    label_ids: Mapping[Any, int],
+    config: Any,
+    does_train: bool,
+) -> NearestVote | None:
+    """Return the vote of the training texts of a run for its other splits; None without `--nearest_vote`.
+
+    Args:
+        data_args: `ClassificationArguments`.
+        splits: Training, validation and test texts.
+        columns: Columns of text.
+        label_ids: The id of every value of the label column.
+        config: The model's; without a training, its `nearest_vote` says how many texts vote, with which weight.
+
+    Raises:
+        ModuleNotFoundError: tantivy is not installed.
+        ValueError: Nothing can choose the weight: the run trains without validation texts, or does not train and the
+            model has no vote.
+    """
+    if not data_args.nearest_vote:
+        return None
+    if does_train and "validation" not in splits:
+        raise ValueError(
+            "--nearest_vote needs validation texts, which choose its weight, but there are none. Add --validation_file."
+        )
+    chosen = getattr(config, "nearest_vote", None)
+    if not does_train and not chosen:
+        raise ValueError(
+            "without --do_train, --nearest_vote needs a model that was trained with it, but this one was not, or no "
+            "weight of the vote was better than none. Leave it out, or add --do_train."
+        )
+    texts = {split: join_columns(rows, columns) for split, rows in splits.items()}
+    labels = encode_labels(splits["train"][data_args.label_column_name], config.problem_type, label_ids)
+    vote = make_vote(texts.pop("train"), labels, texts, config.problem_type, config.num_labels)
+    if not does_train:
+        vote.count, vote.weight = chosen["count"], chosen["weight"]
+    return vote
+
+
+def set_vote(trainer: Any) -> None:
+    """Choose the weight of a FineTuner's vote on its validation set, if it has one, and save it with the model.
+
+    It goes into `config.nearest_vote`, which `hf-domain predict` reads: the number of texts that vote, and their
+    weight. It is None if the model alone is best.
+    """
+    vote = trainer.vote
+    if vote is None:
+        return
+    vote.weight = 0.0  # so that the model is read alone
+    output = trainer.predict(trainer.eval_dataset)
+    check_predictions(output.predictions)
+    logits = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
+    vote.choose(logits, np.asarray(output.label_ids), "validation")
+    trainer.model.config.nearest_vote = {"count": vote.count, "weight": vote.weight} if vote.weight else None
+    logger.info(
+        f"The vote of the nearest training texts, chosen on the validation set: {vote.count}, with weight "
+        f"{vote.weight:.2f}"
+        if vote.weight
+        else "On the validation set, no vote of the nearest training texts is better than the model alone."
+    )
+
+
+def join_columns(rows: Dataset, columns: Sequence[str]) -> list[str]:
+    """Return the text of each row; a pair is one text."""
+    texts = zip(*(rows[name] for name in columns), strict=True)
+    return [" ".join(str(part or "") for part in parts) for parts in texts]
+
+
+def make_matrix(labels: Sequence[Any], problem_type: str, size: int) -> np.ndarray:
+    """Return labels as Trainer reads them as a matrix [texts, labels], of 0 and 1 or of a regression's values."""
+    if problem_type == "single_label_classification":
+        return np.eye(size)[np.asarray(labels, dtype=int)]
+    return np.asarray(labels, dtype=float).reshape(len(labels), size)
+
+
+def count_votes(values: np.ndarray, found: Sequence[tuple[list[int], list[float]]], count: int) -> np.ndarray:
+    """Return the mean of the values of the nearest texts, each weighted by its score.
+
+    A text for which nothing was found gets the mean of all values.
+
+    Args:
+        values: [texts, labels].
+        found: For each query, numbers of texts, the nearest first, and their scores.
+        count: Number of texts that vote.
+
+    Returns:
+        [queries, labels].
+    """
+    votes = np.empty((len(found), values.shape[1]))
+    for row, (numbers, scores) in zip(votes, found, strict=True):
+        weights = np.asarray(scores[:count])
+        row[:] = weights @ values[numbers[:count]] / weights.sum() if len(weights) else values.mean(0)
+    return votes
+
+
+def mix_votes(logits: np.ndarray, votes: np.ndarray, weight: float, problem_type: str) -> np.ndarray:
+    """Return the logits of a classifier whose probabilities are mixed with votes; values of a regression are mixed.
+
+    Args:
+        logits: [texts, labels].
+        votes: [texts, labels], see `count_votes`.
+        weight: Share of the votes.
+        problem_type: As in the model's config.
+    """
+    if weight == 0:
+        return logits
+    own = torch.from_numpy(logits).double()
+    if problem_type == "regression":
+        mixed = (1 - weight) * own + weight * torch.from_numpy(votes)
+    else:
+        several = problem_type == "multi_label_classification"
+        mixed = (1 - weight) * (own.sigmoid() if several else own.softmax(-1)) + weight * torch.from_numpy(votes)
+        mixed = mixed.clamp(SMALLEST, 1 - SMALLEST)
+        mixed = mixed.logit() if several else mixed.log()
+    return mixed.float().numpy()
+
+
+LOSSES: dict[str, Any] = {
+    "regression": mse_loss,
+    "multi_label_classification": binary_cross_entropy_with_logits,
+    "single_label_classification": cross_entropy,
+}
+"""What `choose` minimizes."""
