@@ -3,6 +3,7 @@
     python examples/predict.py output new.txt                           # JSON lines on the terminal
     python examples/predict.py output new.jsonl --output_file labels.csv
     python examples/predict.py rada-output new.jsonl --datastore datastore
+    python examples/predict.py voted-output new.jsonl --labeled_file train.jsonl
 
 A classifier reads texts or pairs of texts; an entity model reads `tokens` (lists of words) or texts; question answering
 reads `question` and `context`. Other columns are copied to the output. In a .csv file, each label's probability has a
@@ -36,6 +37,7 @@ def main() -> None:
     parser.add_argument(
         "--num_passages", type=int, help="number of passages to retrieve for a row; default: as many as in fine-tuning"
     )
+    parser.add_argument("--labeled_file", help="texts with labels that vote, of a model trained with --nearest_vote")
     parser.add_argument(
         "--max_seq_length", type=int, help="maximum number of tokens of a row; default: that of the training, else 512"
     )
@@ -63,6 +65,7 @@ def main() -> None:
         args.file,
         datastore=args.datastore,
         num_passages=args.num_passages,
+        labeled_texts=args.labeled_file,
         text_columns=args.text_column_names,
         max_seq_length=args.max_seq_length,
         batch_size=args.batch_size,

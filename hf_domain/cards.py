@@ -125,6 +125,7 @@ def make_usage_with_package(folder: str | Path, model_name: str, example: str, t
     row: Any = {"question": "Who wrote it?", "context": example} if task == "question-answering" else example
     needs_datastore = reads_passages(config) or config.get("appended_passage_length")
     options = ', datastore="datastore"' if needs_datastore else ""
+    options += ', labeled_texts="train.jsonl"' if config.get("nearest_vote") else ""
     return PREDICT.format(model=quote(model_name), rows=f"[{quote(row)}]", options=options)
 
 

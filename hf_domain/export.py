@@ -38,8 +38,9 @@ EXPORTING = Version("5.23")
 # The names that transformers.js, optimum and sentence-transformers expect.
 PROGRAM, QUANTIZED = "onnx/model.onnx", "onnx/model_quantized.onnx"
 PROGRAMS = ("onnx/model*.onnx", "onnx/model*.onnx_data", "model.pt2")
-# Fields of a configuration that decide what is predicted from the outputs.
+# Fields of a configuration that decide what is predicted from the outputs, and those that need more than the text.
 DECIDING = ("label_thresholds", "version_2_with_negative", "null_score_diff_threshold")
+NEEDING = {"appended_passage_length": "a passage appended to each text", "nearest_vote": "a vote of the nearest texts"}
 ONE_FILE = 2**31 - 2**20
 """Bytes of weights that fit into one ONNX file; protobuf allows 2 GiB."""
 NUM_TEXTS = 200
@@ -98,15 +99,14 @@ def check_exportable(model: PreTrainedModel) -> None:
     """Raise a ValueError unless a model can be served from text alone.
 
     An exported program gets only what a tokenizer returns. `forward` of the model, and of each of our models inside it,
-    may therefore take only text inputs and targets; a stock model may have other inputs with a default. Without the
-    memory of a G-MAP or the passages of a RADA, the program would silently compute something else.
+    may therefore take only text inputs and targets; a stock model may have others with a default. Without the memory of
+    a G-MAP or the passages of a RADA, the program would compute something else.
     """
-    if getattr(model.config, "appended_passage_length", None):
-        found = "an exported model must read text alone, but this one was trained with a passage appended to each text"
-        raise ValueError(f"{found}. Serve it with hf-domain predict --datastore.")
+    for name, what in NEEDING.items():
+        if getattr(model.config, name, None):
+            found = f"an exported model must read text alone, but this one was trained with {what}"
+            raise ValueError(f"{found}. Serve it with hf-domain predict.")
     for module in model.modules():
-        if not isinstance(module, PreTrainedModel):
-            continue
         is_ours = isinstance(module, BackbonePreTrainedModel)
         if not is_ours and module is not model:
             continue

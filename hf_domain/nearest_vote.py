@@ -8,6 +8,7 @@ A nearest-neighbor model beside the network, as in kNN-LM (Khandelwal et al. 202
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from datasets import Dataset, DatasetDict
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
 from hf_domain.data.classification import encode_labels
+from hf_domain.data.labels import check_values, find_labels
 from hf_domain.datastore.nearest import search_texts
 from hf_domain.training.finiteness import check_predictions
 
@@ -25,6 +27,7 @@ COUNTS = (1, 3, 5, 10, 20, 50)
 """Numbers of texts that may vote."""
 WEIGHTS = tuple(number / 20 for number in range(20))
 """Weights that the vote may get; 0 leaves the classifier as it is."""
+NEW = "new"  # the split of texts without labels
 SMALLEST = 1e-6  # a probability of 0 has no logarithm
 
 
@@ -38,6 +41,7 @@ class NearestVote:
         found: For each split and each of its texts, the numbers of the nearest labeled texts and their scores.
         count: Number of texts that vote.
         weight: Share of the vote in the probabilities, 0 to 1.
+        label_column: Column of the labels.
     """
 
     problem_type: str
@@ -45,6 +49,7 @@ class NearestVote:
     found: Mapping[str, Sequence[tuple[list[int], list[float]]]]
     count: int = 0
     weight: float = 0.0
+    label_column: str = "label"
     shares: dict[tuple[str, int], np.ndarray] = field(default_factory=dict, repr=False)
     """Votes that were counted, by split and count."""
 
@@ -106,6 +111,11 @@ def make_vote(
     Raises:
         ModuleNotFoundError: tantivy is not installed.
     """
+    if find_spec("tantivy") is None:
+        raise ModuleNotFoundError(
+            "a vote of the nearest texts needs tantivy, which is not installed. Run pip install tantivy, or leave the "
+            "vote out."
+        )
     found = search_texts(texts, list(queries.values()), max(COUNTS))
     return NearestVote(problem_type, make_matrix(labels, problem_type, size), dict(zip(queries, found, strict=True)))
 
@@ -114,7 +124,7 @@ def load_vote(
     data_args: Any,
     splits: DatasetDict,
     columns: Sequence[str],
-    label_ids: Mapping[Any, int],
+    label_ids: dict[Any, int],
     config: Any,
     does_train: bool,
 ) -> NearestVote | None:
@@ -138,7 +148,7 @@ def load_vote(
         raise ValueError(
             "--nearest_vote needs validation texts, which choose its weight, but there are none. Add --validation_file."
         )
-    chosen = getattr(config, "nearest_vote", None)
+    chosen: Any = getattr(config, "nearest_vote", None)
     if not does_train and not chosen:
         raise ValueError(
             "without --do_train, --nearest_vote needs a model that was trained with it, but this one was not, or no "
@@ -147,16 +157,56 @@ def load_vote(
     texts = {split: join_columns(rows, columns) for split, rows in splits.items()}
     labels = encode_labels(splits["train"][data_args.label_column_name], config.problem_type, label_ids)
     vote = make_vote(texts.pop("train"), labels, texts, config.problem_type, config.num_labels)
+    vote.label_column = data_args.label_column_name
     if not does_train:
         vote.count, vote.weight = chosen["count"], chosen["weight"]
+    return vote
+
+
+def load_labeled(labeled: Dataset, columns: Sequence[str], queries: Sequence[str], config: Any) -> NearestVote:
+    """Return the vote of labeled texts for new ones, the split `NEW`, as a fine-tuned model's configuration says.
+
+    Args:
+        labeled: Texts and their labels, those of the training or others.
+        columns: Columns of its texts.
+        queries: The new texts.
+        config: That of a model with a `nearest_vote`.
+
+    Raises:
+        ModuleNotFoundError: tantivy is not installed.
+        ValueError: There is no column of labels, a label is missing, or the model does not know it.
+    """
+    chosen = config.nearest_vote
+    name = chosen["label_column"]
+    if name not in labeled.column_names:
+        raise ValueError(
+            f"the labeled texts must have the column {name}, as in the training, but have "
+            f"{', '.join(labeled.column_names)}. Rename a column."
+        )
+    splits, ids = DatasetDict(labeled=labeled), dict[Any, int]()
+    if config.problem_type == "regression":
+        check_values(splits, name)
+    else:
+        names, numbers = find_labels(splits, name)
+        own = {label: number for number, label in config.id2label.items()}
+        if unknown := {*names} - {*own}:
+            raise ValueError(
+                f"the labels must be those of the model ({', '.join(sorted(own))}), but the labeled texts "
+                f"have {', '.join(sorted(unknown))}. Rename the labels, or leave these texts out."
+            )
+        ids = {value: own[names[number]] for value, number in numbers.items()}
+    labels = encode_labels(labeled[name], config.problem_type, ids)
+    texts = join_columns(labeled, columns)
+    vote = make_vote(texts, labels, {NEW: queries}, config.problem_type, config.num_labels)
+    vote.count, vote.weight = chosen["count"], chosen["weight"]
     return vote
 
 
 def set_vote(trainer: Any) -> None:
     """Choose the weight of a FineTuner's vote on its validation set, if it has one, and save it with the model.
 
-    It goes into `config.nearest_vote`, which `hf-domain predict` reads: the number of texts that vote, and their
-    weight. It is None if the model alone is best.
+    It goes into `config.nearest_vote`, which `hf-domain predict` reads: the number of texts that vote, their weight,
+    and the column of their labels. It is None if the model alone is best.
     """
     vote = trainer.vote
     if vote is None:
@@ -166,7 +216,8 @@ def set_vote(trainer: Any) -> None:
     check_predictions(output.predictions)
     logits = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
     vote.choose(logits, np.asarray(output.label_ids), "validation")
-    trainer.model.config.nearest_vote = {"count": vote.count, "weight": vote.weight} if vote.weight else None
+    chosen = {"count": vote.count, "weight": vote.weight, "label_column": vote.label_column}
+    trainer.model.config.nearest_vote = chosen if vote.weight else None
     logger.info(
         f"The vote of the nearest training texts, chosen on the validation set: {vote.count}, with weight "
         f"{vote.weight:.2f}"

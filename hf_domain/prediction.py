@@ -37,6 +37,7 @@ from hf_domain.data.question_answering import check_questions, cut_windows, find
 from hf_domain.data.text_columns import find_text_columns, list_text_columns
 from hf_domain.gmap.reader import load_memory_reader
 from hf_domain.methods import PLAIN
+from hf_domain.nearest_vote import NEW, join_columns, load_labeled
 from hf_domain.rada.passages import (
     PassageArguments,
     append_passages,
@@ -77,6 +78,7 @@ def predict(
     *,
     datastore: str | None = None,
     num_passages: int | None = None,
+    labeled_texts: Rows | None = None,
     text_columns: str | None = None,
     max_seq_length: int | None = None,
     batch_size: int = 32,
@@ -93,6 +95,7 @@ def predict(
     *,
     datastore: str | None = None,
     num_passages: int | None = None,
+    labeled_texts: Rows | None = None,
     text_columns: str | None = None,
     max_seq_length: int | None = None,
     batch_size: int = 32,
@@ -108,6 +111,7 @@ def predict(
     *,
     datastore: str | None = None,
     num_passages: int | None = None,
+    labeled_texts: Rows | None = None,
     text_columns: str | None = None,
     max_seq_length: int | None = None,
     batch_size: int = 32,
@@ -126,6 +130,8 @@ def predict(
         tokenizer: Default: the tokenizer saved with the model.
         datastore: Folder of the passages that a RADA reads, or that were appended to the texts in training.
         num_passages: Number of passages to retrieve for a row. Default: as many as in fine-tuning.
+        labeled_texts: Texts with labels, see `load_rows`, of a classifier that was trained with `--nearest_vote`: those
+            of its training, or others. The nearest ones vote.
         text_columns: Columns that a sequence classifier reads, one or two as first,second. Default: those of the
             training if the data have them, else a known pair, `text`, or the only column.
         max_seq_length: Maximum number of tokens of a row. Default: that of the training; if the model does not say it,
@@ -171,6 +177,7 @@ def predict(
             f"{network.name_or_path} was trained with the best passage appended to each text, and must have the "
             "datastore of these passages, but none is given. Add it (--datastore)."
         )
+    voters = load_voters(labeled_texts, network)
     trained = appended or getattr(network.config, "trained_length", None)
     length = min(max_seq_length or trained or LONGEST, tokenizer.model_max_length)
     length = min(length, count_positions(network) or length)
@@ -180,15 +187,15 @@ def predict(
 
     def label(rows: Dataset) -> Dataset:
         rows, columns = task.prepare(rows, text_columns or find_trained_columns(rows, network.config))
-        splits = DatasetDict(test=rows)
+        splits, read_columns = DatasetDict(test=rows), columns
         if passages is not None:
             splits = passages.look_up(splits, columns)
         if passages is not None and appended is not None:
             check_single_text(columns, True)
             splits = append_passages(splits, passages.datastore, columns[0], tokenizer, length)
-            columns = [*columns, "passage"]
+            read_columns = [*columns, "passage"]
         options = {"max_seq_length": length, **find_stride(network.config, length)}
-        tokenize = partial(task.tokenize, columns=columns, own_tokenizer=tokenizer, **options)
+        tokenize = partial(task.tokenize, columns=read_columns, own_tokenizer=tokenizer, **options)
         with tempfile.TemporaryDirectory() as folder:
             args = TrainingArguments(
                 folder,
@@ -205,6 +212,7 @@ def predict(
             if passages is not None and appended is None:
                 collator = passages.collate(collator)
             output = Trainer(network, args, data_collator=collator).predict(inputs["test"])
+        output = add_votes(output, voters, rows, columns, text_columns, network.config)
         labels = task.decode(output, read["test"], rows, network.config)
         labeled = Dataset.from_list(labels)
         # The rows stay as they are, without what an earlier model said of them.
@@ -215,6 +223,37 @@ def predict(
         if has_splits(data):
             return DatasetDict({str(split): label(load_table(rows, str(split))) for split, rows in data.items()})
         return label(load_table(data))
+
+
+def load_voters(labeled_texts: Rows | None, network: Any) -> Dataset | None:
+    """Return the labeled texts that vote with a model; None for a model without a vote.
+
+    Raises:
+        ValueError: The model has a vote and they are missing, or it has none.
+    """
+    has_vote = bool(getattr(network.config, "nearest_vote", None))
+    if has_vote and labeled_texts is None:
+        raise ValueError(
+            f"{network.name_or_path} was trained with a vote of the nearest texts, and must have labeled texts, but "
+            "none are given. Add those of its training (--labeled_file)."
+        )
+    if not has_vote and labeled_texts is not None:
+        raise ValueError(
+            f"labeled texts need a model that was trained with --nearest_vote, but {network.name_or_path} has no vote. "
+            "Leave them out."
+        )
+    return None if labeled_texts is None else load_table(labeled_texts)
+
+
+def add_votes(
+    output: Any, voters: Dataset | None, rows: Dataset, columns: list[str], text_columns: str | None, config: Any
+) -> Any:
+    """Return the output of a classifier with the votes of labeled texts for each row, see `load_voters`."""
+    if voters is None:
+        return output
+    own = find_text_columns(voters, text_columns or find_trained_columns(voters, config))
+    vote = load_labeled(voters, own, join_columns(rows, columns), config)
+    return output._replace(predictions=vote.mix(output.predictions, NEW))
 
 
 def find_head(architectures: list[str] | None, name: str) -> Head:

@@ -344,11 +344,16 @@ def test_memory_and_passages_are_refused():
         check_exportable(model)
 
 
-def test_a_passage_in_the_text_is_refused():
+def test_a_model_that_needs_more_than_its_text_is_refused():
     model = AutoModelForSequenceClassification.from_config(make_config("bert"))
     model.config.appended_passage_length = 24
-    with pytest.raises(ValueError, match=r"with a passage appended .* predict --datastore"):
+    with pytest.raises(ValueError, match=r"with a passage appended to each text. Serve it with hf-domain predict"):
         check_exportable(model)
+    model.config.appended_passage_length, model.config.nearest_vote = None, {"count": 5, "weight": 0.4}
+    with pytest.raises(ValueError, match=r"with a vote of the nearest texts. Serve it with hf-domain predict"):
+        check_exportable(model)
+    model.config.nearest_vote = None
+    check_exportable(model)
 
 
 def test_what_decides_predictions_is_exported():

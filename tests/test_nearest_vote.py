@@ -5,6 +5,7 @@ import pytest
 import torch
 from datasets import Dataset
 
+from hf_domain import nearest_vote
 from hf_domain.nearest_vote import NearestVote, count_votes, join_columns, make_matrix, make_vote, mix_votes
 
 SINGLE, SEVERAL, VALUES = "single_label_classification", "multi_label_classification", "regression"
@@ -70,6 +71,12 @@ def test_only_the_logits_of_a_tuple_change():
     logits, passages = np.zeros((6, 2), dtype=np.float32), np.ones((6, 5))
     mixed, others = vote.mix((logits, passages), "validation")
     assert others is passages and np.exp(mixed[0]) == pytest.approx([0.75, 0.25])
+
+
+def test_what_finds_the_nearest_texts_must_be_installed(monkeypatch):
+    monkeypatch.setattr(nearest_vote, "find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match="a vote of the nearest texts needs tantivy"):
+        make_vote(["a text"], [0], {"validation": ["a text"]}, SINGLE, 2)
 
 
 def test_texts_are_searched_by_their_words():

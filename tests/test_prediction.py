@@ -286,6 +286,62 @@ def test_a_rada_reads_as_many_passages_as_in_fine_tuning(tmp_path, monkeypatch):
     assert again.model.config.num_passages == 2 and RadaConfig().num_passages == 10
 
 
+LABELED = {"text": ["a cat and a dog", "an oak", "the dog and the cat", "some oaks"], "topic": ["animal", "plant"] * 2}
+
+
+def test_labeled_texts_vote(save, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("tantivy")
+    vote = {"count": 2, "weight": 0.25, "label_column": "topic"}
+    labels = {"id2label": {0: "plant", 1: "animal"}, "label2id": {"plant": 0, "animal": 1}}
+    model, tokenizer, folder = save(AutoModelForSequenceClassification, **labels)
+    model.config.problem_type, model.config.trained_columns = "single_label_classification", ["text"]
+    own = compute_logits(model, tokenizer, "cats or a dog").softmax(-1)
+    model.config.nearest_vote = vote
+    model.save_pretrained(folder)
+    labeled = Dataset.from_dict(LABELED)
+    (row,) = predict(folder, ["cats or a dog"], labeled_texts=labeled)
+    assert row["probabilities"]["animal"] == pytest.approx(0.75 * own[1].item() + 0.25, abs=1e-4)
+    of_classes = labeled.cast_column("topic", ClassLabel(names=["animal", "plant"]))  # other ids than the model's
+    assert predict(folder, ["cats or a dog"], labeled_texts=of_classes)[0] == row
+    file = write_rows(tmp_path, [*labeled])
+    monkeypatch.setattr(sys, "argv", ["predict", str(folder), str(file), "--labeled_file", str(file)])
+    main()
+    assert sum(line.startswith("{") for line in capsys.readouterr().out.splitlines()) == 4
+
+    with pytest.raises(ValueError, match=r"must have labeled texts, but none are given. .* \(--labeled_file\)"):
+        predict(folder, ["a cat"])
+    with pytest.raises(ValueError, match="must have the column topic, as in the training, but have text, label"):
+        predict(folder, ["a cat"], labeled_texts=labeled.rename_column("topic", "label"))
+    with pytest.raises(ValueError, match=r"those of the model \(animal, plant\), but the labeled texts have stone"):
+        predict(folder, ["a cat"], labeled_texts=Dataset.from_dict(LABELED | {"topic": ["stone", "plant"] * 2}))
+    model.config.nearest_vote = None
+    model.save_pretrained(folder)
+    with pytest.raises(ValueError, match="labeled texts need a model that was trained with --nearest_vote"):
+        predict(folder, ["a cat"], labeled_texts=labeled)
+
+
+def test_values_and_sets_of_labels_vote_too(save):
+    pytest.importorskip("tantivy")
+    vote = {"count": 2, "weight": 0.5, "label_column": "label"}
+    model, tokenizer, folder = save(AutoModelForSequenceClassification, num_labels=1, problem_type="regression")
+    model.config.nearest_vote = vote
+    model.save_pretrained(folder)
+    labeled = Dataset.from_dict({"text": LABELED["text"], "label": [2.0, -1.0, 2.0, -1.0]})
+    own = compute_logits(model, tokenizer, "cats or a dog").item()
+    assert predict(folder, ["cats or a dog"], labeled_texts=labeled)["prediction"][0] == pytest.approx(own / 2 + 1)
+    model, tokenizer, folder = save(
+        AutoModelForSequenceClassification, **name_labels(problem_type="multi_label_classification")
+    )
+    model.config.nearest_vote = vote
+    model.save_pretrained(folder)
+    names = [model.config.id2label[number] for number in range(3)]
+    sets = [names[:2], [], names[:2], names[1:]]
+    probabilities = predict(folder, ["cat"], labeled_texts=Dataset.from_dict({"text": LABELED["text"], "label": sets}))
+    own = compute_logits(model, tokenizer, "cat").sigmoid()
+    expected = 0.5 * own + 0.5 * torch.tensor([1.0, 1.0, 0.0])
+    assert [*probabilities["probabilities"][0].values()] == pytest.approx(expected.tolist(), abs=1e-4)
+
+
 def test_lists_in_csv_are_json(save, tmp_path, monkeypatch):
     words = {"tokens": (" ".join(SENTENCES).split() * 100)[:1200]}
     _, tokenizer, folder = save(AutoModelForTokenClassification, **name_labels())

@@ -1,5 +1,7 @@
 """List all problems of the rows of a plan, as part of `plan_checks`."""
 
+from importlib.util import find_spec
+
 from hf_domain.comparison.default_flags import FROZEN_FLAGS, PROBE_FLAGS
 from hf_domain.comparison.plan import METRICS, SENTENCES, Plan, Row
 from hf_domain.comparison.task_files import TEXTS, find_texts
@@ -42,7 +44,7 @@ def check_row(method: Row, plan: Plan) -> list[str]:
     kinds: set[str] = {plan.tasks[task].kind for task in tasks if task in plan.tasks}
     problems += _check_own_encoder(method, plan) + _check_share(method, plan) + _check_samples(method)
     problems += _check_kinds(method, kinds) + _check_stages(method, plan) + _check_appending(method, plan, tasks)
-    problems += _check_probe(method, plan)
+    problems += _check_probe(method, plan) + _check_vote(method, plan)
     return problems + (_check_chain(method, plan) or _check_folds(method, plan) + _check_states(method, plan, tasks))
 
 
@@ -104,6 +106,14 @@ def _check_probe(method: Row, plan: Plan) -> list[str]:
             "flags. Remove it, or set evaluation: fine_tune."
         )
     return problems
+
+
+def _check_vote(method: Row, plan: Plan) -> list[str]:
+    """Note a vote without the package that finds the nearest texts: it would fail after hours of pre-training."""
+    flags = {**plan.fine_tuning, **RECIPES[method.recipe].fine_tuning, **method.fine_tuning}
+    if not flags.get("nearest_vote") or find_spec("tantivy") is not None:
+        return []
+    return ["nearest_vote needs tantivy, which is not installed. Run pip install tantivy, or leave the vote out."]
 
 
 def _check_states(method: Row, plan: Plan, tasks: list[str]) -> list[str]:

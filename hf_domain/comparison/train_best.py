@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from hf_domain.comparison.answer import choose
 from hf_domain.comparison.default_flags import CACHE_FLAGS
@@ -36,7 +36,7 @@ BEST: Final = "best"
 HELD_OUT = (
     *("validation_file", "test_file", "do_eval", "do_predict", "early_stopping_patience", "eval_strategy"),
     *("eval_steps", "metric_for_best_model", "load_best_model_at_end"),
-    *("max_train_samples", "max_eval_samples", "max_predict_samples"),
+    *("max_train_samples", "max_eval_samples", "max_predict_samples", "nearest_vote"),
 )
 LICENSE_NOTE = "Not stated yet: name the licenses of the base model, of the corpus and of the task here."
 LIMITS = "Other kinds of text than the corpus and the task."
@@ -148,6 +148,15 @@ def average_thresholds(runs: list[Result]) -> list[float] | None:
     return [statistics.mean(of_label) for of_label in zip(*chosen, strict=True)] if chosen else None
 
 
+def average_votes(runs: list[Result]) -> dict[str, Any] | None:
+    """Return the vote that runs chose: the most frequent number of texts, and the mean weight; None without a vote."""
+    chosen = [r.metrics["nearest_vote"] for r in runs if "nearest_vote" in r.metrics]
+    if not chosen:
+        return None
+    weight = sum(vote["weight"] for vote in chosen) / len(runs)  # a run without a vote has the weight 0
+    return {**chosen[0], "count": statistics.mode(vote["count"] for vote in chosen), "weight": weight}
+
+
 def write_examples(plan: Plan, output_dir: Path, task: str) -> str:
     """Write the training and the validation examples of a task, with folds all items, and return the file."""
     own = plan.tasks[task]
@@ -173,8 +182,10 @@ def gather(plan: Plan, output_dir: Path, result: Result, report: Report) -> Path
     method, task = str(result.step.method), str(result.step.task)
     own, source = plan.tasks[task], output_dir / "steps" / result.step.address
     config = read_json(source / "config.json")
-    if (thresholds := average_thresholds(list_runs(read_results(output_dir), method, task))) is not None:
-        write_json(source / "config.json", config | {"label_thresholds": thresholds})
+    runs = list_runs(read_results(output_dir), method, task)
+    chosen = {"label_thresholds": average_thresholds(runs), "nearest_vote": average_votes(runs)}
+    if chosen := {name: value for name, value in chosen.items() if value is not None}:
+        write_json(source / "config.json", config | chosen)
     train = own.get_file("train", own.list_folds()[0])
     column = find_texts(own.kind, train, plan.folder, own.options.get("text_column_names"))[0]
     example = get_text(read_examples(plan.folder / train, 1)[0][column])

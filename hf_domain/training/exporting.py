@@ -26,6 +26,11 @@ def check_export(model_args: FineTuningArguments, data_args: DataArguments, trai
             "--export needs a model that reads text alone, but --append_passage appends a passage to each text. Leave "
             "one of the two out; hf-domain predict --datastore serves such a model."
         )
+    if getattr(data_args, "nearest_vote", False):
+        raise ValueError(
+            "--export needs a model that predicts alone, but with --nearest_vote training texts vote, too. Leave one "
+            "of the two out; hf-domain predict --labeled_file serves such a model."
+        )
     if not training_args.do_train:
         raise ValueError(
             "--export needs --do_train, but this run does not train. Add it, or run hf-domain export on the model."

@@ -362,6 +362,7 @@ def list_chosen(trainer: Trainer, model_args: Any) -> list[str]:
         "the learning rate": getattr(model_args, "learning_rates", None),
         "the checkpoint": trainer.args.load_best_model_at_end,
         "the thresholds of the labels": getattr(config, "label_thresholds", None),
+        "the weight of the vote": getattr(config, "nearest_vote", None),
     }
     return [what for what, is_chosen in chosen.items() if is_chosen]
 
@@ -390,6 +391,12 @@ def describe_limits(folder: Path, task: str, is_evaluated: bool, knows_forgettin
         sentences.append(
             "Training appended the best passage of a datastore to each text. hf_domain.predict does so, too; a "
             "pipeline reads the text alone, and predicts worse."
+        )
+    if vote := config.get("nearest_vote"):
+        sentences.append(
+            f"The results include a vote of the nearest training texts, {vote['count']} for each text, with the weight "
+            f"{vote['weight']:.2f}. `hf-domain predict --labeled_file train.jsonl` mixes it in, too; a pipeline reads "
+            "the text alone."
         )
     if config.get("memory_tokenizer", "same") != "same":
         sentences.append(

@@ -8,6 +8,7 @@ import pytest
 from pretended_runs import SENTENCES, write_plan
 from script_runs import run_script, save_tiny_bert
 
+from hf_domain.comparison import row_checks
 from hf_domain.comparison.descriptions import list_jobs
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.runner import write_step_text
@@ -230,6 +231,24 @@ def test_a_family_without_causal_attention_is_refused_before_the_first_run(varia
     plan = load_plan(write_plan(variants, tmp_path))
     with pytest.raises(ValueError, match="an encoder whose attention can be made causal"):
         check_encoders(plan, list_steps(plan, tmp_path / "plan"))
+
+
+def test_a_vote_fine_tunes_the_encoder_of_another_row(variants, tmp_path, monkeypatch):
+    pytest.importorskip("tantivy")
+    variants["methods"] = {"dapt": None, "vote": None, "plain_vote": {"recipe": "fine_tune"}}
+    variants["methods"]["plain_vote"]["fine_tuning"] = {"nearest_vote": True}
+    steps = list_by_name(variants, tmp_path)
+    seed = load_plan(write_plan(variants, tmp_path)).seeds[0]
+    dapt, vote, plain = (steps[name] for name in steps if name.endswith(f"seed{seed}"))
+    assert vote.needs == dapt.needs and vote.flags == {
+        **dapt.flags,
+        "nearest_vote": True,
+        "output_dir": vote.flags["output_dir"],
+    }
+    assert plain.flags["nearest_vote"] and plain.flags["model_name_or_path"] == "encoder"
+    monkeypatch.setattr(row_checks, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="nearest_vote needs tantivy, which is not installed"):
+        load_plan(write_plan(variants, tmp_path))
 
 
 def test_the_nearest_text_of_a_tiny_plan_trains(variants, tmp_path, monkeypatch):

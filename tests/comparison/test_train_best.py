@@ -9,7 +9,7 @@ from script_runs import write_jsonl
 
 from hf_domain.comparison import train_best as module
 from hf_domain.comparison.plan_loading import load_plan
-from hf_domain.comparison.train_best import average_thresholds, train_best
+from hf_domain.comparison.train_best import average_thresholds, average_votes, train_best
 from hf_domain.files import read_json
 from hf_domain.training.run_files import LABELS, METRICS, STATE, format_labels
 
@@ -127,6 +127,17 @@ def test_thresholds_are_means_over_the_runs():
 
     assert average_thresholds([Run(0.2, 0.5), Run(0.4, 0.7)]) == pytest.approx([0.3, 0.6])
     assert average_thresholds([Run(), Run()]) is None
+
+
+def test_votes_are_averaged_over_the_runs():
+    class Run:
+        def __init__(self, count=None, weight=0.0):
+            vote = {"count": count, "weight": weight, "label_column": "label"}
+            self.metrics = {} if count is None else {"nearest_vote": vote}
+
+    expected = {"count": 5, "weight": pytest.approx(0.3), "label_column": "label"}
+    assert average_votes([Run(5, 0.4), Run(20, 0.2), Run(5, 0.6), Run()]) == expected
+    assert average_votes([Run(), Run()]) is None
 
 
 def test_a_comparison_that_has_not_ended_has_no_best_row(compared):

@@ -148,7 +148,15 @@ def test_the_nearest_texts_vote_where_the_model_has_learned_nothing(tmp_path, fi
     lines = (tmp_path / "mixed" / "predict_results.txt").read_text().splitlines()[1:]
     assert [line.split("\t")[1] for line in lines] == [row["label"] for row in make_rows(9, lambda topic, rng: topic)]
     vote = json.loads((tmp_path / "mixed" / "config.json").read_text())["nearest_vote"]
-    assert vote["weight"] == 0.95
+    assert vote == {"count": vote["count"], "weight": 0.95, "label_column": "label"}
+    card = (tmp_path / "mixed" / "README.md").read_text()
+    assert f"nearest training texts, {vote['count']} for each text, with the weight 0.95" in card
+    assert 'labeled_texts="train.jsonl"' in card
+    texts = [row["text"] for row in make_rows(9, lambda topic, rng: topic)]
+    labels = predict(tmp_path / "mixed", texts, labeled_texts=flags["train_file"])["prediction"]
+    assert labels[:] == [row["label"] for row in make_rows(9, lambda topic, rng: topic)]
+    with pytest.raises(ValueError, match="--export needs a model that predicts alone"):
+        run("exported", **flags, nearest_vote=True, export="onnx")
 
     again = flags | {"model_name_or_path": tmp_path / "mixed", "do_train": False}
     assert run("again", **again, nearest_vote=True)["predict_accuracy"] == 1
