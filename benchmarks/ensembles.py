@@ -4,9 +4,9 @@
 
 Each text or word gets the label that most members of an ensemble predict; with several labels, those that more than
 half of them predict. The score of a row is the mean over all ensembles of its seeds. Test examples and seeds are
-resampled together. An ensemble has distinct members, so it is made of the distinct seeds of a resample. That draws one
-seed fewer than there are, since a bootstrap of few seeds shows too little variance (Rao and Wu 1988). Shown are the rows
-with more seeds than members, at the largest budget and the first pre-training. The seconds are those of all its tasks.
+resampled together. An ensemble has distinct members, so it is made of the distinct seeds of a resample. One seed fewer
+is drawn than there are, since a bootstrap of few seeds shows too little variance (Rao and Wu 1988). Shown are the rows
+with more seeds than members, at the largest budget and the first pre-training. Seconds are sums over the tasks.
 """
 
 import argparse

@@ -4,6 +4,7 @@
     python examples/predict.py output new.jsonl --output_file labels.csv
     python examples/predict.py rada-output new.jsonl --datastore datastore
     python examples/predict.py voted-output new.jsonl --labeled_file train.jsonl
+    python examples/predict.py seed-1 new.jsonl --ensemble seed-2 seed-3
 
 A classifier reads texts or pairs of texts; an entity model reads `tokens` (lists of words) or texts; question answering
 reads `question` and `context`. Other columns are copied to the output. In a .csv file, each label's probability has a
@@ -20,8 +21,8 @@ import datasets
 import pandas
 import transformers
 
+from hf_domain.ensembles import predict_together
 from hf_domain.files import explain_full_disk, write_text
-from hf_domain.prediction import predict
 from hf_domain.training.arguments import OneLineParser, find_damage
 
 
@@ -33,6 +34,13 @@ def main() -> None:
     parser.add_argument("file", help="data: .txt .jsonl .json .csv (.gz) .parquet, a path or a glob")
     parser.add_argument("--output_file", help="new file, .jsonl or .csv; default: JSON lines on the terminal")
     parser.add_argument("--text_column_names", help="column of text, or two as first,second; default: as in training")
+    parser.add_argument(
+        "--ensemble",
+        nargs="+",
+        default=[],
+        metavar="MODEL",
+        help="more models of the task: their predictions are joined",
+    )
     parser.add_argument("--datastore", help="folder of the passages that a RADA reads")
     parser.add_argument(
         "--num_passages", type=int, help="number of passages to retrieve for a row; default: as many as in fine-tuning"
@@ -45,7 +53,8 @@ def main() -> None:
     parser.add_argument("--trust_remote_code", action="store_true", help="run code that comes with the model")
     parser.add_argument("--verbose", action="store_true", help="show progress bars")
     args = parser.parse_args()
-    if damage := find_damage(args.model_name_or_path):
+    models = [args.model_name_or_path, *args.ensemble]
+    for damage in filter(None, map(find_damage, models)):
         raise ValueError(damage)
     output_file = args.output_file and Path(args.output_file)
     if output_file and output_file.suffix not in (".jsonl", ".csv"):
@@ -60,8 +69,8 @@ def main() -> None:
     if not args.verbose:
         transformers.utils.logging.disable_progress_bar()  # for loading weights
         datasets.disable_progress_bars()
-    rows = predict(
-        args.model_name_or_path,
+    rows = predict_together(
+        models,
         args.file,
         datastore=args.datastore,
         num_passages=args.num_passages,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hf_domain.comparison.in_python import compare
     from hf_domain.data.corpora import load_corpus
     from hf_domain.datastore import build_datastore
+    from hf_domain.ensembles import predict_together
     from hf_domain.exbert.adapter import ExBertAdapterConfig
     from hf_domain.modeling.modeling_exbert import (
         ExBertConfig,
@@ -96,6 +97,7 @@ __all__ = [
     "fine_tune",
     "load_corpus",
     "predict",
+    "predict_together",
 ]
 # The most used functions, and their modules.
 FUNCTIONS = {
@@ -107,6 +109,7 @@ FUNCTIONS = {
     "fine_tune": "task_training",
     "load_corpus": "data.corpora",
     "predict": "prediction",
+    "predict_together": "ensembles",
 }
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
+from hf_domain.data.classification import find_vote
 from hf_domain.files import write_text
 from hf_domain.methods import METHODS
 from hf_domain.publishing import has_own_code, is_hub_id, read_config
@@ -125,8 +126,19 @@ def make_usage_with_package(folder: str | Path, model_name: str, example: str, t
     row: Any = {"question": "Who wrote it?", "context": example} if task == "question-answering" else example
     needs_datastore = reads_passages(config) or config.get("appended_passage_length")
     options = ', datastore="datastore"' if needs_datastore else ""
-    options += ', labeled_texts="train.jsonl"' if config.get("nearest_vote") else ""
+    options += ', labeled_texts="train.jsonl"' if find_vote(config) else ""
     return PREDICT.format(model=quote(model_name), rows=f"[{quote(row)}]", options=options)
+
+
+def describe_vote(config: dict[str, Any]) -> str:
+    """Return what a reader must know of a saved classifier's vote; empty without one."""
+    if (vote := find_vote(config)) is None:
+        return ""
+    return (
+        f"The results include a vote of the nearest training texts, {vote['count']} for each text, with the weight "
+        f"{vote['weight']:.2f}. `hf-domain predict --labeled_file train.jsonl` mixes it in, too; a pipeline reads the "
+        "text alone."
+    )
 
 
 def reads_passages(config: dict[str, Any]) -> bool:
@@ -312,7 +324,7 @@ def make_model_card(
         settings={name: format_setting(value) for name, value in settings.items()},
         command=hide_folders(command),
         command_language="python" if command.startswith("hf_domain.") else "bash",
-        limits=limits,
+        limits=f"{limits} {describe_vote(config)}".strip(),
         license_note=license_note,
         citation=about.citation if about is not None else "",
     )

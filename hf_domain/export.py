@@ -19,6 +19,7 @@ import torch
 from packaging.version import Version
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from hf_domain.data.classification import find_vote
 from hf_domain.files import write_folder, write_json
 from hf_domain.modeling.backbone import BackbonePreTrainedModel, find_encoder, get_native_config
 from hf_domain.rada.passages import count_positions
@@ -38,9 +39,8 @@ EXPORTING = Version("5.23")
 # The names that transformers.js, optimum and sentence-transformers expect.
 PROGRAM, QUANTIZED = "onnx/model.onnx", "onnx/model_quantized.onnx"
 PROGRAMS = ("onnx/model*.onnx", "onnx/model*.onnx_data", "model.pt2")
-# Fields of a configuration that decide what is predicted from the outputs, and those that need more than the text.
+# Fields of a configuration that decide what is predicted from the outputs.
 DECIDING = ("label_thresholds", "version_2_with_negative", "null_score_diff_threshold")
-NEEDING = {"appended_passage_length": "a passage appended to each text", "nearest_vote": "a vote of the nearest texts"}
 ONE_FILE = 2**31 - 2**20
 """Bytes of weights that fit into one ONNX file; protobuf allows 2 GiB."""
 NUM_TEXTS = 200
@@ -102,10 +102,11 @@ def check_exportable(model: PreTrainedModel) -> None:
     may therefore take only text inputs and targets; a stock model may have others with a default. Without the memory of
     a G-MAP or the passages of a RADA, the program would compute something else.
     """
-    for name, what in NEEDING.items():
-        if getattr(model.config, name, None):
-            found = f"an exported model must read text alone, but this one was trained with {what}"
-            raise ValueError(f"{found}. Serve it with hf-domain predict.")
+    found = "an exported model must read text alone, but this one was trained with"
+    if getattr(model.config, "appended_passage_length", None):
+        raise ValueError(f"{found} a passage appended to each text. Serve it with hf-domain predict.")
+    if find_vote(model.config.to_dict(), type(model).__name__):
+        raise ValueError(f"{found} a vote of the nearest texts. Serve it with hf-domain predict.")
     for module in model.modules():
         is_ours = isinstance(module, BackbonePreTrainedModel)
         if not is_ours and module is not model:
@@ -120,8 +121,7 @@ def check_exportable(model: PreTrainedModel) -> None:
         if needed:
             raise ValueError(
                 f"an exported model must read text alone, but {type(module).__name__} also reads "
-                f"{', '.join(needed)}. Serve it with transformers, or distill it into a student "
-                "(hf_domain.distillation.model) and export that."
+                f"{', '.join(needed)}. Serve it with transformers, or distill it into a student and export that."
             )
 
 

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -146,16 +147,19 @@ def load_vote(
         return None
     if does_train and "validation" not in splits:
         raise ValueError(
-            "--nearest_vote needs validation texts, which choose its weight, but there are none. Add --validation_file."
+            "--nearest_vote needs validation texts, which choose its weight, but there are none. Add --validation_file "
+            "and --do_eval."
         )
     chosen: Any = getattr(config, "nearest_vote", None)
     if not does_train and not chosen:
         raise ValueError(
-            "without --do_train, --nearest_vote needs a model that was trained with it, but this one was not, or no "
-            "weight of the vote was better than none. Leave it out, or add --do_train."
+            "without --do_train, --nearest_vote needs a model that was trained with it, but this one was not. Leave it "
+            "out, or add --do_train."
         )
     texts = {split: join_columns(rows, columns) for split, rows in splits.items()}
-    labels = encode_labels(splits["train"][data_args.label_column_name], config.problem_type, label_ids)
+    labels = encode_labels(
+        splits["train"][data_args.label_column_name], config.problem_type, label_ids, config.num_labels
+    )
     vote = make_vote(texts.pop("train"), labels, texts, config.problem_type, config.num_labels)
     vote.label_column = data_args.label_column_name
     if not does_train:
@@ -189,14 +193,22 @@ def load_labeled(labeled: Dataset, columns: Sequence[str], queries: Sequence[str
     else:
         names, numbers = find_labels(splits, name)
         own = {label: number for number, label in config.id2label.items()}
-        if unknown := {*names} - {*own}:
+        several = config.problem_type == "multi_label_classification"
+        used = {names[numbers[value]] for value in (chain(*labeled[name]) if several else labeled[name])}
+        if unknown := used - {*own}:
             raise ValueError(
                 f"the labels must be those of the model ({', '.join(sorted(own))}), but the labeled texts "
                 f"have {', '.join(sorted(unknown))}. Rename the labels, or leave these texts out."
             )
-        ids = {value: own[names[number]] for value, number in numbers.items()}
-    labels = encode_labels(labeled[name], config.problem_type, ids)
+        ids = {value: own[names[number]] for value, number in numbers.items() if names[number] in own}
+    labels = encode_labels(labeled[name], config.problem_type, ids, config.num_labels)
     texts = join_columns(labeled, columns)
+    known = {*texts}
+    if shared := sum(query in known for query in queries):
+        logger.warning(
+            f"{shared:,} of {len(queries):,} texts are also labeled texts, and their own labels vote for them. Scores "
+            "on them are too good."
+        )
     vote = make_vote(texts, labels, {NEW: queries}, config.problem_type, config.num_labels)
     vote.count, vote.weight = chosen["count"], chosen["weight"]
     return vote
@@ -206,7 +218,7 @@ def set_vote(trainer: Any) -> None:
     """Choose the weight of a FineTuner's vote on its validation set, if it has one, and save it with the model.
 
     It goes into `config.nearest_vote`, which `hf-domain predict` reads: the number of texts that vote, their weight,
-    and the column of their labels. It is None if the model alone is best.
+    which is 0 if the model alone is best, and the column of their labels.
     """
     vote = trainer.vote
     if vote is None:
@@ -217,7 +229,7 @@ def set_vote(trainer: Any) -> None:
     logits = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
     vote.choose(logits, np.asarray(output.label_ids), "validation")
     chosen = {"count": vote.count, "weight": vote.weight, "label_column": vote.label_column}
-    trainer.model.config.nearest_vote = chosen if vote.weight else None
+    trainer.model.config.nearest_vote = chosen
     logger.info(
         f"The vote of the nearest training texts, chosen on the validation set: {vote.count}, with weight "
         f"{vote.weight:.2f}"

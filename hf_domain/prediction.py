@@ -29,7 +29,7 @@ from transformers import (
 )
 from transformers.utils.import_utils import is_in_notebook
 
-from hf_domain.data.classification import decode_logits, name_predictions, tokenize_texts
+from hf_domain.data.classification import decode_logits, find_vote, name_predictions, tokenize_texts
 from hf_domain.data.file_loading import load_table
 from hf_domain.data.named_entities import prepare_for_words, tokenize_words
 from hf_domain.data.objects import Rows, Splits, has_splits
@@ -37,7 +37,7 @@ from hf_domain.data.question_answering import check_questions, cut_windows, find
 from hf_domain.data.text_columns import find_text_columns, list_text_columns
 from hf_domain.gmap.reader import load_memory_reader
 from hf_domain.methods import PLAIN
-from hf_domain.nearest_vote import NEW, join_columns, load_labeled
+from hf_domain.nearest_vote import NEW, NearestVote, join_columns, load_labeled
 from hf_domain.rada.passages import (
     PassageArguments,
     append_passages,
@@ -188,6 +188,8 @@ def predict(
     def label(rows: Dataset) -> Dataset:
         rows, columns = task.prepare(rows, text_columns or find_trained_columns(rows, network.config))
         splits, read_columns = DatasetDict(test=rows), columns
+        # Before the model reads, so that wrong labels cost no time.
+        vote = search_voters(voters, rows, columns, text_columns, network.config)
         if passages is not None:
             splits = passages.look_up(splits, columns)
         if passages is not None and appended is not None:
@@ -212,8 +214,7 @@ def predict(
             if passages is not None and appended is None:
                 collator = passages.collate(collator)
             output = Trainer(network, args, data_collator=collator).predict(inputs["test"])
-        output = add_votes(output, voters, rows, columns, text_columns, network.config)
-        labels = task.decode(output, read["test"], rows, network.config)
+        labels = task.decode(mix_in(vote, output), read["test"], rows, network.config)
         labeled = Dataset.from_list(labels)
         # The rows stay as they are, without what an earlier model said of them.
         replaced = {"prediction", "probabilities", *labeled.column_names} & {*rows.column_names}
@@ -231,29 +232,41 @@ def load_voters(labeled_texts: Rows | None, network: Any) -> Dataset | None:
     Raises:
         ValueError: The model has a vote and they are missing, or it has none.
     """
-    has_vote = bool(getattr(network.config, "nearest_vote", None))
-    if has_vote and labeled_texts is None:
+    trained = getattr(network.config, "nearest_vote", None)
+    vote = find_vote(network.config.to_dict(), type(network).__name__)
+    if vote and labeled_texts is None:
         raise ValueError(
             f"{network.name_or_path} was trained with a vote of the nearest texts, and must have labeled texts, but "
             "none are given. Add those of its training (--labeled_file)."
         )
-    if not has_vote and labeled_texts is not None:
+    if not trained and labeled_texts is not None:
         raise ValueError(
             f"labeled texts need a model that was trained with --nearest_vote, but {network.name_or_path} has no vote. "
             "Leave them out."
         )
+    if not vote and labeled_texts is not None:
+        logger.warning(
+            "The labeled texts do not vote: on the validation set of the training, the model alone was best."
+        )
+        return None
     return None if labeled_texts is None else load_table(labeled_texts)
 
 
-def add_votes(
-    output: Any, voters: Dataset | None, rows: Dataset, columns: list[str], text_columns: str | None, config: Any
-) -> Any:
-    """Return the output of a classifier with the votes of labeled texts for each row, see `load_voters`."""
+def search_voters(
+    voters: Dataset | None, rows: Dataset, columns: list[str], text_columns: str | None, config: Any
+) -> NearestVote | None:
+    """Return the vote of labeled texts for each row, see `load_voters`; None without a vote."""
     if voters is None:
-        return output
-    own = find_text_columns(voters, text_columns or find_trained_columns(voters, config))
-    vote = load_labeled(voters, own, join_columns(rows, columns), config)
-    return output._replace(predictions=vote.mix(output.predictions, NEW))
+        return None
+    label = config.nearest_vote["label_column"]
+    texts = voters.remove_columns([label] if label in voters.column_names else [])
+    own = find_text_columns(texts, text_columns or find_trained_columns(texts, config))
+    return load_labeled(voters, own, join_columns(rows, columns), config)
+
+
+def mix_in(vote: NearestVote | None, output: Any) -> Any:
+    """Return Trainer's output with a vote in its predictions."""
+    return output if vote is None else output._replace(predictions=vote.mix(output.predictions, NEW))
 
 
 def find_head(architectures: list[str] | None, name: str) -> Head:

@@ -69,6 +69,7 @@ def fine_tune(
     learning_rate: float | Sequence[float] | None = None,
     batch_size: int = 8,
     class_weights: Literal["none", "balanced"] = "none",
+    nearest_vote: bool = False,
     train_top_layers: int = 0,
     early_stopping_patience: int | None = None,
     start: Literal["recommended", "paper"] = "recommended",
@@ -100,6 +101,7 @@ def fine_tune(
         learning_rate: Default: chosen by the width of the encoder. With several, the model is trained with each, and
             once more with the one that is best on validation.
         class_weights: `balanced` lets rare labels count as much in the loss as frequent ones.
+        nearest_vote: Mix a classifier with a vote of the nearest training texts, see `hf-domain classification`.
         train_top_layers: Train only the head and this many top layers. Default: everything, embeddings included.
         early_stopping_patience: Stop after this many epochs without a better score, and keep the best weights.
         start: How the module of a method starts, see `hf-domain classification --start`.
@@ -143,6 +145,7 @@ def fine_tune(
             "max_seq_length": max_seq_length,
             "class_weights": None if class_weights == "none" else class_weights,
             "data_license": data_license,
+            "nearest_vote": nearest_vote or None,
         }
         if kind is QuestionAnsweringArguments and max_seq_length is not None:
             given["doc_stride"] = max_seq_length // 3  # as the defaults, 128 of 384

@@ -6,6 +6,7 @@ import torch
 from datasets import Dataset
 
 from hf_domain import nearest_vote
+from hf_domain.data.classification import find_vote
 from hf_domain.nearest_vote import NearestVote, count_votes, join_columns, make_matrix, make_vote, mix_votes
 
 SINGLE, SEVERAL, VALUES = "single_label_classification", "multi_label_classification", "regression"
@@ -71,6 +72,15 @@ def test_only_the_logits_of_a_tuple_change():
     logits, passages = np.zeros((6, 2), dtype=np.float32), np.ones((6, 5))
     mixed, others = vote.mix((logits, passages), "validation")
     assert others is passages and np.exp(mixed[0]) == pytest.approx([0.75, 0.25])
+
+
+def test_only_classifiers_have_a_vote():
+    vote = {"count": 5, "weight": 0.4, "label_column": "label"}
+    config = {"nearest_vote": vote, "architectures": ["BertForSequenceClassification"]}
+    assert find_vote(config) == vote == find_vote({"nearest_vote": vote}, "VarMAEForSequenceClassification")
+    assert find_vote(config | {"architectures": ["BertForMaskedLM"]}) is find_vote(config, "BertModel") is None
+    assert find_vote({"architectures": ["BertForSequenceClassification"]}) is None
+    assert find_vote(config | {"nearest_vote": vote | {"weight": 0.0}}) is None
 
 
 def test_what_finds_the_nearest_texts_must_be_installed(monkeypatch):

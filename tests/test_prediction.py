@@ -289,7 +289,7 @@ def test_a_rada_reads_as_many_passages_as_in_fine_tuning(tmp_path, monkeypatch):
 LABELED = {"text": ["a cat and a dog", "an oak", "the dog and the cat", "some oaks"], "topic": ["animal", "plant"] * 2}
 
 
-def test_labeled_texts_vote(save, tmp_path, monkeypatch, capsys):
+def test_labeled_texts_vote(save, tmp_path, monkeypatch, capsys, caplog):
     pytest.importorskip("tantivy")
     vote = {"count": 2, "weight": 0.25, "label_column": "topic"}
     labels = {"id2label": {0: "plant", 1: "animal"}, "label2id": {"plant": 0, "animal": 1}}
@@ -314,6 +314,15 @@ def test_labeled_texts_vote(save, tmp_path, monkeypatch, capsys):
         predict(folder, ["a cat"], labeled_texts=labeled.rename_column("topic", "label"))
     with pytest.raises(ValueError, match=r"those of the model \(animal, plant\), but the labeled texts have stone"):
         predict(folder, ["a cat"], labeled_texts=Dataset.from_dict(LABELED | {"topic": ["stone", "plant"] * 2}))
+    unused = labeled.cast_column("topic", ClassLabel(names=["animal", "plant", "stone"]))
+    assert predict(folder, ["cats or a dog"], labeled_texts=unused)[0] == row
+    caplog.clear()
+    predict(folder, [*LABELED["text"][:2], "a cat"], labeled_texts=labeled)
+    assert "2 of 3 texts are also labeled texts" in caplog.text
+    model.config.nearest_vote = vote | {"weight": 0.0}  # validation preferred the model alone
+    model.save_pretrained(folder)
+    alone = predict(folder, ["cats or a dog"], labeled_texts=labeled)
+    assert alone[:] == predict(folder, ["cats or a dog"])[:] and "The labeled texts do not vote" in caplog.text
     model.config.nearest_vote = None
     model.save_pretrained(folder)
     with pytest.raises(ValueError, match="labeled texts need a model that was trained with --nearest_vote"):
@@ -335,7 +344,7 @@ def test_values_and_sets_of_labels_vote_too(save):
     model.config.nearest_vote = vote
     model.save_pretrained(folder)
     names = [model.config.id2label[number] for number in range(3)]
-    sets = [names[:2], [], names[:2], names[1:]]
+    sets = [names[:2], [], names[:2], names[1:2]]  # none has the third label
     probabilities = predict(folder, ["cat"], labeled_texts=Dataset.from_dict({"text": LABELED["text"], "label": sets}))
     own = compute_logits(model, tokenizer, "cat").sigmoid()
     expected = 0.5 * own + 0.5 * torch.tensor([1.0, 1.0, 0.0])

@@ -44,7 +44,7 @@ def check_row(method: Row, plan: Plan) -> list[str]:
     kinds: set[str] = {plan.tasks[task].kind for task in tasks if task in plan.tasks}
     problems += _check_own_encoder(method, plan) + _check_share(method, plan) + _check_samples(method)
     problems += _check_kinds(method, kinds) + _check_stages(method, plan) + _check_appending(method, plan, tasks)
-    problems += _check_probe(method, plan) + _check_vote(method, plan)
+    problems += _check_probe(method, plan) + _check_vote(method, plan, tasks)
     return problems + (_check_chain(method, plan) or _check_folds(method, plan) + _check_states(method, plan, tasks))
 
 
@@ -108,10 +108,11 @@ def _check_probe(method: Row, plan: Plan) -> list[str]:
     return problems
 
 
-def _check_vote(method: Row, plan: Plan) -> list[str]:
+def _check_vote(method: Row, plan: Plan, tasks: list[str]) -> list[str]:
     """Note a vote without the package that finds the nearest texts: it would fail after hours of pre-training."""
-    flags = {**plan.fine_tuning, **RECIPES[method.recipe].fine_tuning, **method.fine_tuning}
-    if not flags.get("nearest_vote") or find_spec("tantivy") is not None:
+    options = [plan.tasks[task].options for task in tasks if task in plan.tasks]
+    flags = (plan.fine_tuning, RECIPES[method.recipe].fine_tuning, method.fine_tuning, *options)
+    if not any(group.get("nearest_vote") for group in flags) or find_spec("tantivy") is not None:
         return []
     return ["nearest_vote needs tantivy, which is not installed. Run pip install tantivy, or leave the vote out."]
 

@@ -184,8 +184,9 @@ def gather(plan: Plan, output_dir: Path, result: Result, report: Report) -> Path
     config = read_json(source / "config.json")
     runs = list_runs(read_results(output_dir), method, task)
     chosen = {"label_thresholds": average_thresholds(runs), "nearest_vote": average_votes(runs)}
-    if chosen := {name: value for name, value in chosen.items() if value is not None}:
-        write_json(source / "config.json", config | chosen)
+    # Also what no run has any more: the folder may be that of an earlier comparison.
+    chosen = {name: value for name, value in chosen.items() if value is not None or name in config}
+    write_json(source / "config.json", config | chosen)
     train = own.get_file("train", own.list_folds()[0])
     column = find_texts(own.kind, train, plan.folder, own.options.get("text_column_names"))[0]
     example = get_text(read_examples(plan.folder / train, 1)[0][column])

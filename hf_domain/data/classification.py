@@ -27,13 +27,28 @@ def tokenize_texts(
     return tokenizer(*columns, truncation=True, max_length=max_seq_length, padding=padding)
 
 
-def encode_labels(labels: list[Any], problem_type: str, ids: dict[Any, int]) -> list[Any]:
+def find_vote(config: dict[str, Any], architecture: str = "") -> dict[str, Any] | None:
+    """Return the vote of the nearest texts in the configuration of a classifier; None without one, or without a weight.
+
+    Other models that were made from a classifier may have its configuration, but have no vote.
+
+    Args:
+        config: Content of a configuration.
+        architecture: Name of the model's class. Default: as in the configuration.
+    """
+    is_classifier = "ForSequenceClassification" in (architecture or str(config.get("architectures")))
+    vote = config.get("nearest_vote") if is_classifier else None
+    return vote if vote and vote["weight"] else None
+
+
+def encode_labels(labels: list[Any], problem_type: str, ids: dict[Any, int], size: int | None = None) -> list[Any]:
     """Return labels as the model's loss expects them: values, rows of 0 and 1 (multi-label), or ids.
 
     Args:
         labels: As in the dataset.
         problem_type: See `find_problem_type`.
         ids: See `find_labels`; unused for regression.
+        size: Number of labels that the model has. Default: that of the ids.
 
     Raises:
         ValueError: A value is missing, nan or infinite.
@@ -52,7 +67,7 @@ def encode_labels(labels: list[Any], problem_type: str, ids: dict[Any, int]) -> 
             )
         return values
     if problem_type == "multi_label_classification":
-        rows = np.zeros((len(labels), len(ids)), dtype=np.float32)
+        rows = np.zeros((len(labels), size or len(ids)), dtype=np.float32)
         for row, names in zip(rows, labels, strict=True):
             row[[ids[name] for name in names]] = 1
         return rows.tolist()

@@ -1,5 +1,6 @@
 """Explain what a RADA does with a text: its probability for each passage, its weights for words, its prediction."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,8 +8,11 @@ from typing import Any
 import torch
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
 
+from hf_domain.data.classification import find_vote
 from hf_domain.modeling.modeling_rada import RadaForSequenceClassification, RadaPreTrainedModel
 from hf_domain.rada.collator import DataCollatorWithPassages
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -50,6 +54,8 @@ def explain(
     num_passages = int(model.config.num_passages) if num_passages is None else num_passages
     found = find_passages(datastore, texts, num_passages, max_query_terms)
     ids = [*found]
+    if find_vote(model.config.to_dict(), type(model).__name__):
+        logger.warning("This model has a vote of the nearest texts, which is not in the probabilities shown here.")
     model.eval()
     passages = datastore.passages
     collator = DataCollatorWithPassages(DataCollatorWithPadding(tokenizer), tokenizer, passages, num_passages)

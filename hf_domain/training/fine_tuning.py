@@ -11,6 +11,7 @@ from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, T
 from transformers.tokenization_utils_base import LARGE_INTEGER
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 
+from hf_domain.data.classification import find_vote
 from hf_domain.data.corpora import measure_unknown, warn_of_unknown
 from hf_domain.data.file_loading import check_held_out, load_files, locate_row
 from hf_domain.data.labels import Locate, name_example
@@ -351,7 +352,11 @@ def renew_config(
             "This model was trained with the best passage appended to each text, and now reads the texts alone. Add "
             "--append_passage and --datastore to evaluate it as it was trained."
         )
-    if getattr(config, "nearest_vote", None) and not getattr(data_args, "nearest_vote", False):
+    if (
+        not does_train
+        and find_vote(config.to_dict(), type(model).__name__)
+        and not getattr(data_args, "nearest_vote", False)
+    ):
         logger.warning(
             "This model was trained with a vote of the nearest training texts, and is now evaluated alone. Add "
             "--nearest_vote true to evaluate it as it was trained."
@@ -406,6 +411,7 @@ def load_task_model(
     check_tokenizer_fits(tokenizer, model)
     check_weights(model, name)
     if model_args.export is not None:
+        model.config.nearest_vote = None  # of an earlier training
         check_exportable(model)
     choose_start(model, new_weights, model_args.head_initializer_range)
     choose_method_rate(model, model_args)

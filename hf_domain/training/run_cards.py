@@ -21,6 +21,7 @@ from huggingface_hub.constants import HF_HUB_OFFLINE
 from transformers import PreTrainedModel, Trainer
 
 from hf_domain.cards import hide_folders, list_licenses, make_model_card, make_score, reads_passages
+from hf_domain.data.classification import find_vote
 from hf_domain.data.file_loading import find_files
 from hf_domain.data.majority import describe_unlearned
 from hf_domain.environment import describe_environment
@@ -362,7 +363,7 @@ def list_chosen(trainer: Trainer, model_args: Any) -> list[str]:
         "the learning rate": getattr(model_args, "learning_rates", None),
         "the checkpoint": trainer.args.load_best_model_at_end,
         "the thresholds of the labels": getattr(config, "label_thresholds", None),
-        "the weight of the vote": getattr(config, "nearest_vote", None),
+        "the weight of the vote": find_vote(config.to_dict(), type(trainer.model).__name__),
     }
     return [what for what, is_chosen in chosen.items() if is_chosen]
 
@@ -391,12 +392,6 @@ def describe_limits(folder: Path, task: str, is_evaluated: bool, knows_forgettin
         sentences.append(
             "Training appended the best passage of a datastore to each text. hf_domain.predict does so, too; a "
             "pipeline reads the text alone, and predicts worse."
-        )
-    if vote := config.get("nearest_vote"):
-        sentences.append(
-            f"The results include a vote of the nearest training texts, {vote['count']} for each text, with the weight "
-            f"{vote['weight']:.2f}. `hf-domain predict --labeled_file train.jsonl` mixes it in, too; a pipeline reads "
-            "the text alone."
         )
     if config.get("memory_tokenizer", "same") != "same":
         sentences.append(

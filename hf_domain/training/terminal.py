@@ -354,6 +354,8 @@ def suggest_command(task: str, folder: str, data_args: Any = None, passage_args:
     for name, group in (own | {"datastore": passage_args}).items():
         if (value := getattr(group, name, None)) is not None:
             command += [f"--{name}", value]
+    if getattr(data_args, "nearest_vote", False):
+        command += ["--labeled_file", getattr(data_args, "train_file", None) or "train.jsonl"]
     return shlex.join(command)
 
 

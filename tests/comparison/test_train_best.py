@@ -129,6 +129,17 @@ def test_thresholds_are_means_over_the_runs():
     assert average_thresholds([Run(), Run()]) is None
 
 
+def test_a_vote_that_no_run_has_any_more_is_forgotten(compared):
+    """A training on all labels is the same with and without a vote, so that of an earlier comparison is used again."""
+    compared.compare()
+    compared.train()
+    (file,) = compared.output_dir.glob("steps/dapt-animals-best-*/config.json")
+    assert read_json(file) == {}
+    file.write_text(json.dumps({"nearest_vote": {"count": 5, "weight": 0.4, "label_column": "label"}}))
+    compared.train()
+    assert read_json(file) == {"nearest_vote": None}
+
+
 def test_votes_are_averaged_over_the_runs():
     class Run:
         def __init__(self, count=None, weight=0.0):
