@@ -222,6 +222,19 @@ def _read_passages(facts: Facts) -> str | None:
     )
 
 
+def list_voting(facts: Facts) -> list[TaskFacts]:
+    """Return the tasks of `list_helped` whose classifiers can be mixed with a vote."""
+    kinds = RECIPES["vote"].kinds or ()
+    return [task for task in list_helped(facts) if task.kind in kinds]
+
+
+def _mix_in_a_vote(facts: Facts) -> str | None:
+    if not (voting := list_voting(facts)):
+        return None
+    names = ", ".join(task.name for task in voting)
+    return f"Let the nearest training texts vote with the classifier on {names}: nothing is trained for it."
+
+
 def _warn_of_leaks(facts: Facts) -> str | None:
     leaks = [f"{task.leaked} of {task.test} in {task.name}" for task in facts.tasks if task.leaked]
     return f"Remove test items that are also in the training data: {', '.join(leaks)}." if leaks else None
@@ -269,6 +282,12 @@ RULES = (
         "Xu et al. 2023 (RADA)",
         "rada",
         lambda facts: {"tasks": [task.name for task in list_helped(facts)]},
+    ),
+    Rule(
+        _mix_in_a_vote,
+        "Khandelwal et al. 2020; docs/results.md",
+        "vote",
+        lambda facts: {"tasks": [task.name for task in list_voting(facts)]},
     ),
     Rule(_warn_of_leaks, "the files"),
     Rule(_warn_of_rare_labels, "the files"),

@@ -84,6 +84,8 @@ def test_rows_of_a_plain_case():
         ({"tasks": (replace(TASK, train=100),)}, "tapt", False),
         ({"tasks": (replace(TASK, nearest=31.0),)}, "rada", True),
         ({"tasks": (replace(TASK, nearest=None),)}, "rada", False),
+        ({"tasks": (replace(TASK, nearest=31.0),)}, "vote", True),
+        ({"tasks": (replace(TASK, nearest=29.0),)}, "vote", False),
     ],
 )
 def test_facts_decide_on_rows(changes, row, is_there):
