@@ -7,7 +7,15 @@ from datasets import Dataset
 
 from hf_domain import nearest_vote
 from hf_domain.data.classification import find_vote
-from hf_domain.nearest_vote import NearestVote, count_votes, join_columns, make_matrix, make_vote, mix_votes
+from hf_domain.nearest_vote import (
+    NearestVote,
+    count_votes,
+    join_columns,
+    make_matrix,
+    make_vote,
+    measure_loss,
+    mix_votes,
+)
 
 SINGLE, SEVERAL, VALUES = "single_label_classification", "multi_label_classification", "regression"
 
@@ -64,6 +72,21 @@ def test_several_labels_and_values_choose_as_well():
     vote = make_example(VALUES, [1.0, 5.0, 1.0, 5.0])
     vote.choose(np.full((6, 1), 3, dtype=np.float32), np.array([1.0, 5.0] * 3), "validation")
     assert vote.weight == 0.95 and vote.mix(np.full((6, 1), 3.0), "validation")[0] == pytest.approx(1.1)
+
+
+def test_labels_count_the_same_in_the_choice():
+    """By hand: three texts of the first label and one of the second, whose losses are 1, 1, 1 and 5."""
+    gold = np.array([[1.0, 0.0]] * 3 + [[0.0, 1.0]])
+    logits = np.array([[-1.0, np.log(1 - np.exp(-1))]] * 3 + [[np.log(1 - np.exp(-5)), -5.0]])
+    assert measure_loss(logits, gold, SINGLE, is_balanced=False) == pytest.approx((3 * 1 + 5) / 4)
+    assert measure_loss(logits, gold, SINGLE, is_balanced=True) == pytest.approx((1 + 5) / 2)
+    assert measure_loss(np.array([[2.0], [4.0]]), np.array([[1.0], [1.0]]), VALUES, True) == pytest.approx(5)
+    # Of several labels the absence counts, too: of the first label log 2 each, of the second 3 log 2 and log 2.
+    gold = np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
+    logits = np.zeros((4, 2))
+    logits[2, 1] = np.log(1 / 7)  # a probability of an eighth
+    assert measure_loss(logits, gold, SEVERAL, True) == pytest.approx(np.log(2) * ((1 + 1) + (3 + 1)) / 2)
+    assert measure_loss(logits, gold, SEVERAL, False) == pytest.approx(np.log(2) * (7 + 3) / 8)
 
 
 def test_only_the_logits_of_a_tuple_change():
