@@ -7,10 +7,13 @@ import runpy
 import subprocess
 import sys
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pretended_runs import pretend, run_comparison, write_plan
+from scipy.stats import t
 from script_runs import save_tiny_bert, write_jsonl
 from tiny_tokenizers import SENTENCES
 from transformers import BertConfig
@@ -97,10 +100,14 @@ def check_pretrainings(figures):
 def check_ensembles(figures):
     assert figures["rows"].keys() == {"fine_tune", "dapt", "varmae", "lora"}
     dapt = figures["rows"]["dapt"]
-    assert dapt["over_dapt"]["mean"] == dapt["over_single"]["mean"] == dapt["ensemble"] - dapt["single"]
-    for found in figures["rows"].values():  # the comparison has one task
-        assert found["by_task"]["task"] == pytest.approx([found["single"], found["ensemble"]])
-        assert found["over_dapt"]["low"] <= found["over_dapt"]["mean"] <= found["over_dapt"]["high"]
+    single, joined = dapt["by_task"]["task"]  # the comparison has one task
+    assert dapt["over_dapt"].keys() == {"2"}
+    assert dapt["over_dapt"]["2"]["mean"] == dapt["over_single"]["mean"] == pytest.approx(joined - single)
+    for row, found in figures["rows"].items():
+        for each in found["over_dapt"].values():
+            assert each["low"] <= each["mean"] <= each["high"] and 0 <= each["p"] <= each["corrected"] <= 1
+        if row != "dapt":
+            assert found["over_dapt"]["1"]["mean"] == pytest.approx(found["by_task"]["task"][0] - single)
 
 
 def check_advice(figures):
@@ -189,6 +196,27 @@ def test_benchmark_runs(name, tmp_path, monkeypatch):
         subprocess.run([*command, "--rows", "infer student"], cwd=tmp_path, env=os.environ, check=True)
         rows = json.loads((tmp_path / "result.json").read_text())["rows"]
         assert rows.keys() == {"infer student 1", "infer student 2"}
+
+
+def test_leaving_a_seed_out_estimates_the_variance_of_a_mean(monkeypatch):
+    """By hand, without variance of the examples: that of the mean of 1, 2 and 6, and of a difference to itself."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    module = runpy.run_path(str(ROOT / "benchmarks" / "ensembles.py"))
+    scores = [
+        Predictions.of_names([["a"]] * right + [["b"]] * (10 - right), [["a"]] * 10, "micro_f1") for right in (1, 2, 6)
+    ]
+    runs = {"dapt": dict(enumerate(scores)), "other": dict.fromkeys(range(3), scores[0])}
+    found = module["score_ensembles"](runs, (1,), 0)
+    assert found["dapt", 1].without == pytest.approx([40, 35, 15])
+    own, other = (
+        {"task": replace(found[row, 1], score=np.full(3, found[row, 1].score[0]))} for row in ("dapt", "other")
+    )
+    difference = module["compare"](own, other, is_same=False)
+    assert difference.mean == pytest.approx(20)
+    error = np.std([10, 20, 60], ddof=1) / 3**0.5
+    assert difference.high - difference.mean == pytest.approx(error * t.ppf(0.975, 2))
+    same = module["compare"](own, own, is_same=True)
+    assert (same.mean, same.low, same.high, same.p) == (0, 0, 0, 1)
 
 
 def test_members_vote_for_labels(monkeypatch):
