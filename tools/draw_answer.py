@@ -2,8 +2,9 @@
 
     python tools/draw_answer.py results --output docs/images/answer.png
 
-Two panels for a domain that the encoder has not seen: what DAPT gains, and what other rows gain over DAPT. One for
-domains that it has seen. A point is a mean difference, its line the 95 % interval.
+What a vote, and fine-tunings together, gain over DAPT. Two panels for a domain that the encoder has not seen: what DAPT
+gains, and what other rows gain over DAPT. One for domains that it has seen. A point is a mean difference, its line the
+95 % interval.
 """
 
 import argparse
@@ -26,10 +27,19 @@ from hf_domain.methods import BASELINE
 GAIN = "DAPT over no adaptation: terms of service, fine-tuned"
 UNSEEN = "others over DAPT: terms of service, by a probe"
 SEEN = "others over DAPT: scientific tasks, fine-tuned"
+PAYS = "over one fine-tuning of DAPT"
 # Of each panel: the ends of its axis, in points.
-ENDS = {GAIN: [-1, 7], UNSEEN: [-4, 3], SEEN: [-4, 3]}
+ENDS = {GAIN: [-1, 7], UNSEEN: [-4, 3], SEEN: [-4, 3], PAYS: [-1, 6]}
 # The rows of `results/pretrainings/pooled.json`, which covers three pre-trainings.
 POOLED = {"tapt_after_dapt": "TAPT after DAPT", "clm_detour": "causal detour", "fine_tune": "no adaptation"}
+# The plans whose fine-tunings were also scored together, with the rows and the number of fine-tunings.
+TOGETHER = (
+    ("vote_balanced", "vote", "3", "3 of DAPT with a vote, 5 tasks"),
+    ("verdict", "tapt", "3", "3 of TAPT, 4 tasks"),
+    ("vote_balanced", "dapt", "3", "3 of DAPT, 5 tasks"),
+    ("verdict", "dapt", "3", "3 of DAPT, 4 tasks"),
+    ("verdict", "fine_tune", "3", "3 of no adaptation, 4 tasks"),
+)
 # The plan that fine-tuned each row from its recommended start, the one with the most pre-trainings.
 PLANS = (
     ("tapt", "task_text", "TAPT"),
@@ -66,6 +76,12 @@ def list_rows(results: Path) -> list[dict[str, Any]]:
         found = reports[plan].decisions[name, BASELINE]
         assert found is not None  # every row has two tasks and more
         rows.append({"panel": SEEN, "row": f"{title}, {len(found.tasks)} tasks"} | get_ends(found))
+    vote = read_published(results / "vote_balanced").decisions["vote", BASELINE]
+    assert vote is not None
+    rows.append({"panel": PAYS, "row": f"DAPT with a vote, {len(vote.tasks)} tasks"} | get_ends(vote))
+    for plan, name, members, title in TOGETHER:
+        gain = read_json(results / "ensembles" / f"{plan}.json")["rows"][name]["over_dapt"][members]
+        rows.append({"panel": PAYS, "row": title} | {end: gain[end] for end in ("mean", "low", "high")})
     return rows
 
 
@@ -76,8 +92,8 @@ def get_ends(difference: Difference) -> dict[str, Any]:
 
 def draw(rows: list[dict[str, Any]]) -> Any:
     """Return the picture as a chart of altair."""
-    gain, unseen, seen = (draw_panel(panel, [row for row in rows if row["panel"] == panel]) for panel in ENDS)
-    picture = altair.hconcat(altair.vconcat(gain, unseen), seen)
+    panels = {panel: draw_panel(panel, [row for row in rows if row["panel"] == panel]) for panel in ENDS}
+    picture = altair.hconcat(altair.vconcat(panels[PAYS], panels[SEEN]), altair.vconcat(panels[GAIN], panels[UNSEEN]))
     return picture.configure(font="sans-serif").configure_view(stroke=None).configure_axis(grid=False)
 
 
