@@ -411,7 +411,8 @@ def load_task_model(
     check_tokenizer_fits(tokenizer, model)
     check_weights(model, name)
     if model_args.export is not None:
-        model.config.nearest_vote = None  # of an earlier training
+        if hasattr(model.config, "nearest_vote"):
+            model.config.nearest_vote = None  # of an earlier training, which this one replaces
         check_exportable(model)
     choose_start(model, new_weights, model_args.head_initializer_range)
     choose_method_rate(model, model_args)
