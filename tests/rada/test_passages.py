@@ -316,7 +316,7 @@ def test_what_a_model_reads_is_shown(datastore, model, topics, tmp_path, monkeyp
         search("--model_name_or_path", model)
 
 
-def test_a_model_reads_for_its_explanation_what_it_reads_to_predict(datastore, model, topics):
+def test_a_model_reads_for_its_explanation_what_it_reads_to_predict(datastore, model, topics, caplog):
     """As many passages as in fine-tuning, and not the text itself, which the retrieval's score would prefer."""
     torch.manual_seed(0)
     rada = RadaForSequenceClassification.from_backbone(model, num_labels=3, num_passages=2, prior_scale_init=4.0)
@@ -332,6 +332,10 @@ def test_a_model_reads_for_its_explanation_what_it_reads_to_predict(datastore, m
     assert len(told.found) == 2 and len(store) - 1 not in told.found
     assert told.predictions[0][0] == row["prediction"]
     assert dict(told.predictions) == pytest.approx(row["probabilities"], abs=1e-4)
+    assert "vote" not in caplog.text
+    rada.config.nearest_vote = {"count": 5, "weight": 0.4, "label_column": "label"}
+    explain(rada, tokenizer, store, [text])
+    assert "a vote of the nearest texts, which is not in the probabilities shown here" in caplog.text
 
 
 def test_chinese_blocks_find_what_their_text_finds(tmp_path):
