@@ -9,14 +9,15 @@ The mean over the tasks that both rows share decides. Its error has two parts:
   (Rao and Wu 1988). The variance of pre-trainings, of which there may be two, is estimated over all rows together.
 
 The test is a t test with the degrees of freedom of Welch and Satterthwaite. The examples that a single run gets right
-by chance affect both parts, but are counted once. Seeds are not paired: in 121 rows of seven tasks, the same seed
-explained a tenth of the variance of scores, which is worth less than the degrees of freedom. `scipy.stats.bootstrap`
-does not fit: it resamples one sample, or several paired or independent ones. Here, tasks share rows but not examples,
-and each seed has scores of all examples. `benchmarks/p_values.py` measures the error rates.
+by chance affect both parts, but are counted once. Seeds are paired only where two rows have the same fine-tuned
+models, as with a vote and without: in 121 rows of seven tasks with models of their own, the same seed explained a tenth
+of the variance of scores, which is worth less than the degrees of freedom. `scipy.stats.bootstrap` does not fit: it
+resamples one sample, or several paired or independent ones. Here, tasks share rows but not examples, and each seed has
+scores of all examples. `benchmarks/p_values.py` measures the error rates.
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -101,7 +102,10 @@ def draw_scores(
 
 
 def compare_rows(
-    rows: Mapping[str, Draws], pairs: Iterable[tuple[str, str]], stable: Collection[str] | None = None
+    rows: Mapping[str, Draws],
+    pairs: Iterable[tuple[str, str]],
+    stable: Collection[str] | None = None,
+    same: Collection[Set[str]] = (),
 ) -> dict[tuple[str, str], Difference | None]:
     """Compare pairs of rows, and correct the p values by Holm's method for all of the pairs.
 
@@ -109,12 +113,20 @@ def compare_rows(
         rows: The rows by name.
         pairs: Each row with the one it is compared with, including rows without results; see `correct`.
         stable: The rows whose pre-training seeds estimate their variance; default all.
+        same: The pairs of rows that have the same fine-tuned models.
     """
     pool = [draws for name, draws in rows.items() if stable is None or name in stable]
-    return correct({(own, other): compare_draws(rows.get(own, {}), rows.get(other, {}), pool) for own, other in pairs})
+    return correct(
+        {
+            (own, other): compare_draws(rows.get(own, {}), rows.get(other, {}), pool, {own, other} in same)
+            for own, other in pairs
+        }
+    )
 
 
-def compare_draws(own: Draws, other: Draws, pool: Iterable[Draws] = ()) -> Difference | None:
+def compare_draws(
+    own: Draws, other: Draws, pool: Iterable[Draws] = (), has_same_models: bool = False
+) -> Difference | None:
     """Compare two rows on the tasks that they share.
 
     Args:
@@ -122,18 +134,27 @@ def compare_draws(own: Draws, other: Draws, pool: Iterable[Draws] = ()) -> Diffe
         other: The row it is compared with.
         pool: The rows whose pre-training seeds estimate their variance, because two or three of one row show little.
             Default: these two rows.
+        has_same_models: Whether a run of one row has the model of the other's run with the same seeds. Then only the
+            runs of both count, and their seeds are paired.
 
     Returns:
         The difference `own - other`; None if they share no task.
     """
     from scipy.stats import t
 
+    if has_same_models:
+        own, other = _keep_shared(own, other), _keep_shared(other, own)
     tasks = tuple(task for task in own if own[task] and other.get(task))
     if not tasks:
         return None
     by_task = np.array([_average(own[task]) - _average(other[task]) for task in tasks])
     mean, examples = float(by_task[:, 0].mean()), float(by_task[:, 1:].mean(0).var())
-    seeds = _estimate_seeds([{task: row[task] for task in tasks} for row in (own, other)], pool)
+    pair: list[Draws]
+    if has_same_models:
+        pair, pool = [{task: {run: own[task][run] - other[task][run] for run in own[task]} for task in tasks}], ()
+    else:
+        pair = [{task: row[task] for task in tasks} for row in (own, other)]
+    seeds = _estimate_seeds(pair, pool)
     if seeds is None:
         return Difference(tasks, mean)
     variance = examples + sum(part.beside_examples for part in seeds)
@@ -146,6 +167,11 @@ def compare_draws(own: Draws, other: Draws, pool: Iterable[Draws] = ()) -> Diffe
     p = float(2 * t.sf(abs(mean) / math.sqrt(variance), freedom))
     new_task = _draw_tasks(by_task[:, 0], half)
     return Difference(tasks, mean, mean - half, mean + half, p, new_task, freedom=freedom, **known)
+
+
+def _keep_shared(row: Draws, other: Draws) -> Draws:
+    """Return the runs of a row that another row also has."""
+    return {task: {run: d for run, d in runs.items() if run in other.get(task, {})} for task, runs in row.items()}
 
 
 @dataclass(frozen=True)
@@ -188,10 +214,10 @@ def _list_pretrainings(row: Draws) -> np.ndarray | None:
     )
 
 
-def _estimate_seeds(pair: Sequence[Draws], pool: Iterable[Draws]) -> list[_OfSeeds] | None:
-    """Return the contributions of the seeds of two rows; None if one has a single run."""
+def _estimate_seeds(rows: Sequence[Draws], pool: Iterable[Draws] = ()) -> list[_OfSeeds] | None:
+    """Return the contributions of the seeds of two rows, or of their differences; None if one has a single run."""
     parts, pretrained = [], []
-    for row in pair:
+    for row in rows:
         if (values := _list_pretrainings(row)) is not None:
             pretrained.append(values)
         elif all(seed is None for runs in row.values() for _, seed in runs):
@@ -201,7 +227,7 @@ def _estimate_seeds(pair: Sequence[Draws], pool: Iterable[Draws]) -> list[_OfSee
         else:
             parts += [_estimate(np.array([*runs.values()]), len(row)) for runs in row.values()]
     if pretrained:
-        tasks = pair[0].keys()
+        tasks = rows[0].keys()
         others = [{task: row[task] for task in tasks} for row in pool if all(row.get(task) for task in tasks)]
         pooled = [values for row in others if (values := _list_pretrainings(row)) is not None] or pretrained
         freedom = sum(len(values) - 1 for values in pooled)

@@ -3,9 +3,9 @@
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +157,7 @@ def read_budget(
     unjudged = find_unjudged(plan, runs)
     # Of rows that are not judged no difference is computed; Holm's correction counts them all the same.
     judged = [run for (method, _, _), run in runs.items() if method not in unjudged]
-    draws = draw_runs(judged, list(plan["tasks"]))
+    draws, same = draw_runs(judged, list(plan["tasks"])), find_same_models(runs)
     stable = [method for method, tasks in unlearned.items() if not tasks]
     evaluations = read_evaluations(plan, done)
     codes: dict[str, list[str]] = defaultdict(list)
@@ -168,9 +168,9 @@ def read_budget(
         scores=scores,
         floors=dict(floors),
         unlearned=unlearned,
-        decisions=compare_rows(draws, [(own, other) for own, other in plan["pairs"]], stable),
-        differences={m: compare_tasks(draws.get(m, {}), draws.get(BASELINE, {})) for m in plan["titles"]},
-        gains=compare_with_start(draws),
+        decisions=compare_rows(draws, [(own, other) for own, other in plan["pairs"]], stable, same),
+        differences={m: compare_tasks(m, draws, same) for m in plan["titles"]},
+        gains=compare_with_start(draws, same),
         costs={method: read_costs(method, plan, done, starts) for method in plan["titles"]},
         losses=read_losses(evaluations),
         other_tokens=find_other_tokens(evaluations),
@@ -292,18 +292,39 @@ def draw_runs(runs: list[Result], tasks: list[str]) -> dict[str, Draws]:
     return dict(draws)
 
 
-def compare_tasks(own: Draws, baseline: Draws) -> dict[str, Difference]:
+def find_same_models(runs: Mapping[tuple[str, str, str], Result]) -> list[Set[str]]:
+    """Return the pairs of rows whose runs with the same seeds have the same model: only a vote differs."""
+    trainings: dict[str, dict[tuple[str, str], Any]] = defaultdict(dict)
+    for (method, task, seeds), run in runs.items():
+        flags = {name: value for name, value in run.step.flags.items() if name != "nearest_vote"}
+        trainings[method][task, seeds] = flags, run.step.needs
+    return [
+        {own, other}
+        for own, other in combinations(trainings, 2)
+        if (shared := trainings[own].keys() & trainings[other].keys())
+        and all(trainings[own][run] == trainings[other][run] for run in shared)
+    ]
+
+
+def compare_tasks(method: str, draws: Mapping[str, Draws], same: Collection[Set[str]]) -> dict[str, Difference]:
     """Return the difference to the baseline on each task, which explains the mean but does not decide."""
-    if own is baseline:
+    if method == BASELINE:
         return {}
-    pairs = {task: compare_draws({task: own[task]}, {task: baseline.get(task, {})}) for task in own}
+    own, baseline, is_same = draws.get(method, {}), draws.get(BASELINE, {}), {method, BASELINE} in same
+    pairs = {
+        task: compare_draws({task: own[task]}, {task: baseline.get(task, {})}, has_same_models=is_same) for task in own
+    }
     return {task: difference for task, difference in pairs.items() if difference is not None}
 
 
-def compare_with_start(draws: Mapping[str, Draws]) -> dict[str, Difference]:
+def compare_with_start(draws: Mapping[str, Draws], same: Collection[Set[str]]) -> dict[str, Difference]:
     """Return the gain of each row over the unadapted encoder, with intervals of single comparisons."""
     start = draws.get(NO_ADAPTATION, {})
-    gains = {method: compare_draws(own, start, draws.values()) for method, own in draws.items() if own is not start}
+    gains = {
+        method: compare_draws(own, start, draws.values(), {method, NO_ADAPTATION} in same)
+        for method, own in draws.items()
+        if own is not start
+    }
     return {method: gain for method, gain in gains.items() if gain is not None}
 
 

@@ -12,7 +12,7 @@ from pretended_runs import pretend, run_comparison, write_plan
 from hf_domain.comparison import figures, report
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import make_tables, write_report
-from hf_domain.comparison.statistics import compute_interval
+from hf_domain.comparison.statistics import compare_draws, compute_interval
 from hf_domain.examples import compare
 from hf_domain.recipes import RECIPES
 
@@ -37,6 +37,23 @@ def test_report_says_what_the_results_say(plan, tmp_path):
     assert "dapt" not in [name for name, row in report.differences.items() if row]
     assert not list((tmp_path / "output").rglob("dapt-animals-seed1-*/*.safetensors"))
     assert list((tmp_path / "output").rglob("dapt-pets-????????/*.safetensors"))
+
+
+def test_a_vote_is_paired_with_the_models_it_is_added_to(content, tmp_path):
+    """The seeds of a row with a vote are those of the row without: not so those of rows with models of their own."""
+    pytest.importorskip("tantivy")
+    content["methods"] = {"fine_tune": None, "dapt": None, "control": None, "vote": None}
+    content["methods"]["plain_vote"] = {"recipe": "fine_tune", "fine_tuning": {"nearest_vote": True}}
+    del content["tasks"]["entities"]
+    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=pretend)
+    report = write_report(tmp_path / "output")
+    for own, is_same in (("vote", True), ("control", False), ("fine_tune", False), ("plain_vote", False)):
+        expected = compare_draws(report.draws[own], report.draws["dapt"], has_same_models=is_same)
+        assert report.differences[own]["animals"].high == pytest.approx(expected.high), own
+        pair = (own, "dapt") if own != "control" else ("dapt", "control")
+        assert report.decisions[pair].high - report.decisions[pair].low == pytest.approx(expected.high - expected.low)
+    paired = compare_draws(report.draws["plain_vote"], report.draws["fine_tune"], has_same_models=True)
+    assert report.gains["plain_vote"].high == pytest.approx(paired.high)
 
 
 def test_losses_of_other_tokens_are_marked_and_not_drawn(content, tmp_path, vocabularies):

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import sem, t, ttest_ind
+from scipy.stats import sem, t, ttest_ind, ttest_rel
 
 from hf_domain.comparison import statistics
 from hf_domain.comparison.scores import ExampleCounts, score_labels
@@ -118,6 +118,33 @@ def test_pretraining_moves_all_tasks_together():
     one, three = ({name: {"own": runs, "other": make_seeds(50, 50)} for name in names} for names in ("a", "abc"))
     errors = [compare_draws(rows["own"], rows["other"]).of_seeds for rows in map(draw, (one, three))]
     assert errors == pytest.approx([4.0, 4.0])
+
+
+def test_rows_with_the_same_models_are_paired_by_their_seeds():
+    """A good model is good with a vote and without: the test is the paired one, of the runs of both rows."""
+    own, other = [52.0, 45.0, 61.0, 50.0], [50.0, 44.0, 60.0, 48.0, 90.0]
+    rows = draw({"task": {"own": make_seeds(*own), "other": make_seeds(*other)}})
+    same, others = (
+        compare_rows(rows, [("own", "other")], same=same)["own", "other"]
+        for same in ([{"other", "own"}], [{"own", "third"}])
+    )
+    expected = ttest_rel(own, other[:4])
+    assert same.mean == pytest.approx(1.5) and same.p == pytest.approx(expected.pvalue)
+    assert [same.low, same.high] == pytest.approx(list(expected.confidence_interval(0.95)))
+    assert others.mean == pytest.approx(np.mean(own) - np.mean(other))
+    one = draw({"task": {"own": make_seeds(52.0), "other": make_seeds(*other)}})
+    assert compare_draws(one["own"], one["other"], has_same_models=True).p is None
+
+
+def test_pretrainings_of_rows_with_the_same_models_are_paired():
+    """Each pre-training is one value: the difference of its fine-tunings; those of other rows say nothing about it."""
+
+    def pretrain(*means):
+        return {(p, seed): np.full(40, mean) for p, mean in enumerate(means) for seed in range(2)}
+
+    rows = draw({"task": {"own": pretrain(50, 64, 41), "other": pretrain(48, 60, 40), "third": pretrain(10, 90)}})
+    difference = compare_rows(rows, [("own", "other")], same=[{"own", "other"}])["own", "other"]
+    assert difference.p == pytest.approx(ttest_rel([50, 64, 41], [48, 60, 40]).pvalue)
 
 
 def test_one_seed_is_no_test_and_a_probe_is_one():
