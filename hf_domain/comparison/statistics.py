@@ -157,7 +157,10 @@ def compare_draws(
     seeds = _estimate_seeds(pair, pool)
     if seeds is None:
         return Difference(tasks, mean)
-    variance = examples + sum(part.beside_examples for part in seeds)
+    # Runs alone scatter by `between`, which includes what a run owes to chance on these examples. Less than that cannot
+    # be the error: with the noise of rare labels subtracted, intervals of 1,000 points came from a tenth of a degree of
+    # freedom.
+    variance = max(examples + sum(part.beside_examples for part in seeds), sum(part.between for part in seeds))
     of_seeds = sum(part.beside_examples + part.in_both for part in seeds)
     known: dict[str, Any] = {"of_examples": max(0.0, variance - of_seeds), "of_seeds": of_seeds}
     if variance == 0:  # equal predictions, or a difference without any variation

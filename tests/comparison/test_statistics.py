@@ -76,6 +76,17 @@ def test_error_of_the_examples_is_that_of_their_mean():
     assert math.sqrt(difference.of_examples) == pytest.approx(points.std() / math.sqrt(500), rel=0.15)
 
 
+def test_the_error_is_never_less_than_the_scatter_of_the_runs():
+    """The noise of examples, which runs share with opposite signs, leaves their mean; they scatter all the same."""
+    noise = 30 * np.random.default_rng(0).normal(size=400)
+    noise -= noise.mean()
+    own, other = [52.0, 55.0], [48.0, 51.0]
+    noisy = {(None, seed): mean + sign * noise for seed, mean, sign in zip(range(2), own, (1, -1), strict=True)}
+    rows = draw({"task": {"own": noisy, "other": make_seeds(*other, count=400)}})
+    difference, expected = compare_draws(rows["own"], rows["other"]), ttest_ind(own, other, equal_var=False)
+    assert difference.p == pytest.approx(expected.pvalue) and difference.freedom == pytest.approx(expected.df)
+
+
 def test_the_mean_over_tasks_decides():
     """A row is better on one task and worse on another; a task that only one row was tested on is left out."""
     tasks = {
