@@ -7,20 +7,16 @@ import runpy
 import subprocess
 import sys
 from argparse import Namespace
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from pretended_runs import pretend, run_comparison, write_plan
-from scipy.stats import t
 from script_runs import save_tiny_bert, write_jsonl
 from tiny_tokenizers import SENTENCES
 from transformers import BertConfig
 
 from hf_domain.comparison import runner
 from hf_domain.comparison.plan_loading import load_plan
-from hf_domain.comparison.scores import Predictions
 from hf_domain.methods import METHODS
 
 ROOT = Path(__file__).parent.parent
@@ -31,7 +27,6 @@ ARGUMENTS = {
     "datastore": "--model_name_or_path {encoder} --corpus {corpus} --heldout {heldout} --documents 40 --passages 40 "
     "--queries 8",
     "distillation": "--lengths 8 --tokens 16 --repetitions 1",
-    "ensembles": "{voting} --members 2",
     "exbert": "--base {base} --extension_vocab_size 20 --batch_size 2 --length 8 --repetitions 1",
     "gmap": "--base {base} --batch_size 2 --length 8 --repetitions 1",
     "gpu": "--tiny",
@@ -97,19 +92,6 @@ def check_pretrainings(figures):
         assert found["low"] <= found["mean"] <= found["high"]
 
 
-def check_ensembles(figures):
-    assert figures["rows"].keys() == {"fine_tune", "dapt", "varmae", "lora"}
-    dapt = figures["rows"]["dapt"]
-    single, joined = dapt["by_task"]["task"]  # the comparison has one task
-    assert dapt["over_dapt"].keys() == {"2"}
-    assert dapt["over_dapt"]["2"]["mean"] == dapt["over_single"]["mean"] == pytest.approx(joined - single)
-    for row, found in figures["rows"].items():
-        for each in found["over_dapt"].values():
-            assert each["low"] <= each["mean"] <= each["high"] and 0 <= each["p"] <= each["corrected"] <= 1
-        if row != "dapt":
-            assert found["over_dapt"]["1"]["mean"] == pytest.approx(found["by_task"]["task"][0] - single)
-
-
 def check_advice(figures):
     """Both domains have the same scores: the best row leads elsewhere, too."""
     best = figures["cs, by a probe"]["best"]
@@ -120,7 +102,6 @@ def check_advice(figures):
 CHECKS = {
     "advice": check_advice,
     "agreement": check_agreement,
-    "ensembles": check_ensembles,
     "pretrainings": check_pretrainings,
     "starts": check_starts,
 }
@@ -176,10 +157,6 @@ def test_benchmark_runs(name, tmp_path, monkeypatch):
         with gzip.open(paths[each], "wt") as file:
             file.write("\n".join(f"{each} {number} {text}" for number, text in enumerate(SENTENCES * 20)) + "\n")
     paths["texts"].write_text("\n".join(json.dumps({"text": text}) for text in SENTENCES) + "\n")
-    if name == "ensembles":
-        paths["voting"] = make_comparison(
-            tmp_path / "voting", monkeypatch, evaluation="fine_tune", seeds=[1, 2, 3], fine_tuning={"use_cpu": True}
-        )
     if name in ("agreement", "advice", "pretrainings"):
         paths["compared"] = make_comparison(tmp_path / "comparison", monkeypatch)
         paths["other"] = make_comparison(tmp_path / "other", monkeypatch, "terms")
@@ -196,41 +173,3 @@ def test_benchmark_runs(name, tmp_path, monkeypatch):
         subprocess.run([*command, "--rows", "infer student"], cwd=tmp_path, env=os.environ, check=True)
         rows = json.loads((tmp_path / "result.json").read_text())["rows"]
         assert rows.keys() == {"infer student 1", "infer student 2"}
-
-
-def test_leaving_a_seed_out_estimates_the_variance_of_a_mean(monkeypatch):
-    """By hand, without variance of the examples: that of the mean of 1, 2 and 6, and of a difference to itself."""
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    module = runpy.run_path(str(ROOT / "benchmarks" / "ensembles.py"))
-    scores = [
-        Predictions.of_names([["a"]] * right + [["b"]] * (10 - right), [["a"]] * 10, "micro_f1") for right in (1, 2, 6)
-    ]
-    runs = {"dapt": dict(enumerate(scores)), "other": dict.fromkeys(range(3), scores[0])}
-    found = module["score_ensembles"](runs, (1,), 0)
-    assert found["dapt", 1].without == pytest.approx([40, 35, 15])
-    own, other = (
-        {"task": replace(found[row, 1], score=np.full(3, found[row, 1].score[0]))} for row in ("dapt", "other")
-    )
-    difference = module["compare"](own, other, is_same=False)
-    assert difference.mean == pytest.approx(20)
-    error = np.std([10, 20, 60], ddof=1) / 3**0.5
-    assert difference.high - difference.mean == pytest.approx(error * t.ppf(0.975, 2))
-    same = module["compare"](own, own, is_same=True)
-    assert (same.mean, same.low, same.high, same.p) == (0, 0, 0, 1)
-
-
-def test_members_vote_for_labels(monkeypatch):
-    """By hand: of a draw, the earliest member decides; of several labels, those of most members are chosen."""
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    module = runpy.run_path(str(ROOT / "benchmarks" / "ensembles.py"))
-    gold = [["a"], ["b"], ["c"]]
-    own = [[["a"], ["b"], ["a"]], [["a"], ["a"], ["b"]], [["b"], ["b"], ["c"]]]
-    joined = module["join_votes"]([Predictions.of_names(each, gold, "macro_f1") for each in own])
-    assert [joined.labels[number] for (number,) in joined.predicted] == ["a", "b", "a"]
-    assert [joined.labels[number] for (number,) in joined.gold] == ["a", "b", "c"]
-    sets = [[["a", "b"], []], [["a"], ["b"]], [["c", "b"], []]]
-    joined = module["join_votes"]([Predictions.of_names(each, [["a"], []], "micro_f1") for each in sets])
-    assert [sorted(joined.labels[number] for number in row) for row in joined.predicted] == [["a", "b"], []]
-    tags = [[["B-x", "O"]], [["B-x", "B-x"]], [["O", "O"]]]
-    joined = module["join_votes"]([Predictions.of_names(each, [["B-x", "O"]], "entity_f1") for each in tags])
-    assert joined.score().compute() == 100

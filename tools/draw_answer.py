@@ -32,13 +32,13 @@ PAYS = "over one fine-tuning of DAPT"
 ENDS = {GAIN: [-1, 7], UNSEEN: [-4, 3], SEEN: [-4, 3], PAYS: [-1, 6]}
 # The rows of `results/pretrainings/pooled.json`, which covers three pre-trainings.
 POOLED = {"tapt_after_dapt": "TAPT after DAPT", "clm_detour": "causal detour", "fine_tune": "no adaptation"}
-# The plans whose fine-tunings were also scored together, with the rows and the number of fine-tunings.
+# Three fine-tunings together: the plan, the row, and its title.
 TOGETHER = (
-    ("vote_balanced", "vote", "3", "3 of DAPT with a vote, 5 tasks"),
-    ("verdict", "tapt", "3", "3 of TAPT, 4 tasks"),
-    ("vote_balanced", "dapt", "3", "3 of DAPT, 5 tasks"),
-    ("verdict", "dapt", "3", "3 of DAPT, 4 tasks"),
-    ("verdict", "fine_tune", "3", "3 of no adaptation, 4 tasks"),
+    ("vote_balanced", "vote", "3 of DAPT with a vote, 5 tasks"),
+    ("verdict", "tapt", "3 of TAPT, 4 tasks"),
+    ("vote_balanced", "dapt", "3 of DAPT, 5 tasks"),
+    ("verdict", "dapt", "3 of DAPT, 4 tasks"),
+    ("verdict", "fine_tune", "3 of no adaptation, 4 tasks"),
 )
 # The plan that fine-tuned each row from its recommended start, the one with the most pre-trainings.
 PLANS = (
@@ -71,17 +71,19 @@ def list_rows(results: Path) -> list[dict[str, Any]]:
     pooled = read_json(results / "pretrainings" / "pooled.json")["over_dapt"]
     for name, title in POOLED.items():
         rows.append({"panel": UNSEEN, "row": title} | {end: pooled[name][end] for end in ("mean", "low", "high")})
-    reports = {plan: read_published(results / plan) for plan in {plan for _, plan, _ in PLANS}}
+    names = {plan for _, plan, _ in PLANS} | {plan for plan, _, _ in TOGETHER}
+    reports = {plan: read_published(results / plan) for plan in names}
     for name, plan, title in PLANS:
         found = reports[plan].decisions[name, BASELINE]
         assert found is not None  # every row has two tasks and more
         rows.append({"panel": SEEN, "row": f"{title}, {len(found.tasks)} tasks"} | get_ends(found))
-    vote = read_published(results / "vote_balanced").decisions["vote", BASELINE]
+    vote = reports["vote_balanced"].decisions["vote", BASELINE]
     assert vote is not None
     rows.append({"panel": PAYS, "row": f"DAPT with a vote, {len(vote.tasks)} tasks"} | get_ends(vote))
-    for plan, name, members, title in TOGETHER:
-        gain = read_json(results / "ensembles" / f"{plan}.json")["rows"][name]["over_dapt"][members]
-        rows.append({"panel": PAYS, "row": title} | {end: gain[end] for end in ("mean", "low", "high")})
+    for plan, name, title in TOGETHER:
+        gain = reports[plan].together[name].over_baseline
+        assert gain is not None
+        rows.append({"panel": PAYS, "row": title} | get_ends(gain))
     return rows
 
 

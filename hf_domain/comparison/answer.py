@@ -24,6 +24,7 @@ from hf_domain.recipes import RECIPES
 
 # An extrapolation of a curve ends at this many doublings of its largest budget.
 MOST_DOUBLINGS = 4
+TOGETHER = "Three fine-tunings together"
 # Rows that the answer names by their validation scores.
 LEADERS = 4
 
@@ -48,8 +49,8 @@ def recommend(report: Report) -> list[str]:
     if chosen is None:
         return []
     curves = say_where_rows_pay(report), say_price(report)
-    costs = describe_costs(chosen, report)
-    return [*lines, *curves, describe_floors(chosen, report), costs, *list_command_lines(chosen, report)]
+    last = describe_costs(chosen, report), describe_together(report)
+    return [*lines, *curves, describe_floors(chosen, report), *last, *list_command_lines(chosen, report)]
 
 
 def choose(report: Report) -> tuple[str | None, list[str]]:
@@ -88,7 +89,7 @@ def choose(report: Report) -> tuple[str | None, list[str]]:
 
 
 def describe(difference: Difference, report: Report, sign: int = 1) -> str:
-    """Format a difference with its interval and its p value."""
+    """Format a difference of the plan's comparisons with its interval and its p value."""
     count = len(difference.tasks)
     tasks = f"mean of {count} tasks" if count > 1 else f"on {difference.tasks[0]} alone"
     if difference.low is None or difference.high is None:
@@ -166,6 +167,26 @@ def measure_growth(own: str, report: Report) -> tuple[float, float, float] | Non
     tokens = np.log2([at.plan["budget"]["tokens"] for at in reports])
     slopes = np.polyfit(tokens, np.array(differences), 1)[0]
     return slopes[0], *np.quantile(slopes[1:], [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+
+
+def describe_together(report: Report) -> str:
+    """Say what several fine-tunings reach together: the best row, and the best one for DAPT's seconds with one."""
+    gains = {row: (own.over_baseline, own.cost) for row, own in report.together.items()}
+    sure = {row: (over, cost) for row, (over, cost) in gains.items() if over and over.is_sure and over.mean > 0}
+    if not sure:
+        return ""
+    cheap = {row: (over, cost) for row, (over, cost) in sure.items() if cost is not None and cost <= 1}
+    parts = []
+    for row in dict.fromkeys(max(rows, key=lambda name: rows[name][0].mean) for rows in (sure, cheap) if rows):
+        over, cost = sure[row]
+        assert over.corrected is not None
+        interval = f"{over.low:+.1f} to {over.high:+.1f}, {format_p(over.corrected)}"
+        seconds = "" if cost is None else f" for {cost:.0%} of its seconds"
+        parts.append(f"{report.titles[row]} {over.mean:+.1f} ({interval}){seconds}")
+    return (
+        f"{TOGETHER} reach more than one of {report.titles[BASELINE]}: {'; '.join(parts)}. Each text is then read "
+        "three times: `hf-domain predict --ensemble`."
+    )
 
 
 def describe_costs(method: str, report: Report) -> str:

@@ -6,7 +6,7 @@ import os
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from hf_domain.comparison.answer import answer, format_p, is_command, name_scoring, rank_validation
+from hf_domain.comparison.answer import TOGETHER, answer, format_p, is_command, name_scoring, rank_validation
 from hf_domain.comparison.curves import make_curve_table, make_label_table
 from hf_domain.comparison.figures import draw
 from hf_domain.comparison.models import find_models
@@ -56,6 +56,7 @@ def write_report(output_dir: Path) -> Report:
         output_dir / "report.json",
         {name: getattr(report, name) for name in ("scores", "floors", "unlearned", "costs", "losses", "failed")}
         | {"answer": answer(report), "decisions": [format_decision(*pair, d) for pair, d in report.decisions.items()]}
+        | {"together": {row: asdict(own) for row, own in report.together.items()}}
         | {"differences": {m: {t: vars(d) for t, d in row.items()} for m, row in report.differences.items()}},
     )
     return report
@@ -98,7 +99,8 @@ def make_tables(report: Report) -> dict[str, pd.DataFrame]:
     curve |= {"Means by the training examples": make_label_table(report)} if report.fewer_labels else {}
     curve = {name: table.loc[[*titles.values()]] for name, table in curve.items()}
     chosen = {VALIDATION: make_validation_table(report)} if any(report.validation.values()) else {}
-    last = {"Scores": scores, **chosen, "Costs": costs, "Masked-LM loss on held-out text": losses}
+    together = {TOGETHER: make_ensemble_table(report)} if report.together else {}
+    last = {**together, "Scores": scores, **chosen, "Costs": costs, "Masked-LM loss on held-out text": losses}
     return {"Means over the tasks": means.loc[:, (means != "").any()]} | curve | last
 
 
@@ -116,6 +118,22 @@ def make_validation_table(report: Report) -> pd.DataFrame:
     values = [{"mean": ranked.get(method), **rows[method]} for method in order]
     table = pd.DataFrame(values, [report.titles[method] for method in order], ["mean", *report.plan["tasks"]])
     return table.map(lambda value: "" if pd.isna(value) else f"{value:.1f}")
+
+
+def make_ensemble_table(report: Report) -> pd.DataFrame:
+    """Return what several fine-tunings of a row score together."""
+    over, one = f"over one of {report.titles.get(BASELINE, '')}", "over one of its own"
+    rows = {
+        report.titles[row]: {
+            "mean": f"{own.mean:.1f} ({len(own.tasks)} task{'s' * (len(own.tasks) > 1)})",
+            over: "" if own.over_baseline is None else format_difference(own.over_baseline),
+            one: "" if own.over_one is None else format_difference(own.over_one),
+            "seconds": "" if own.cost is None else f"{own.cost:.0%}",
+        }
+        for row, own in report.together.items()
+    }
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    return table.loc[:, (table != "").any()]
 
 
 def format_means(report: Report, method: str) -> dict[str, str]:
@@ -234,6 +252,11 @@ def explain(report: Report) -> str:
         if (rates := report.plan["learning_rates"])
         else "",
         "" if pretrained > 1 else "Each encoder was trained once: another seed of pre-training may change the order.",
+        f"{TOGETHER}: each text or word gets the label that most of three predict, in the mean over all threes of the "
+        "first six seeds. The p values are corrected for all comparisons, those of single fine-tunings too. Seconds "
+        "are those of one task with its pre-training, as a share of those of DAPT with one fine-tuning."
+        if report.together
+        else "",
         f"{VALIDATION}: choose rows for another comparison by these scores, not by those on the test sets."
         if any(report.validation.values())
         else "",

@@ -7,6 +7,7 @@ function of the values, or of their ranks in the resample.
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -336,9 +337,14 @@ def score_tags(predictions: list[list[str]], references: list[list[str]], metric
 
 
 def _count_entities(predictions: list[list[str]], references: list[list[str]]) -> ExampleCounts:
-    pairs = [(set(find_entities(p)), set(find_entities(g))) for p, g in zip(predictions, references, strict=True)]
+    pairs = [(_find_entities(*p), _find_entities(*g)) for p, g in zip(predictions, references, strict=True)]
     counts = np.array([(len(p & g), len(p), len(g)) for p, g in pairs], dtype=float)
     return ExampleCounts(counts[:, :1], counts[:, 1:2], counts[:, 2:], "micro")
+
+
+@lru_cache(maxsize=2**16)  # runs share their gold tags, and most predictions with other runs
+def _find_entities(*tags: str) -> frozenset:
+    return frozenset(find_entities([*tags]))
 
 
 def _count_tokens(predictions: list[list[str]], references: list[list[str]]) -> ExampleCounts:

@@ -15,6 +15,7 @@ from hf_domain.comparison.results import Description, Result
 from hf_domain.comparison.scores import Predictions, join_predictions
 from hf_domain.comparison.statistics import Difference, Draws, RunSeeds, compare_draws, compare_rows, draw_scores
 from hf_domain.comparison.steps import list_suffixes
+from hf_domain.comparison.together import Together, compare_together
 from hf_domain.methods import BASELINE, METHODS, NO_ADAPTATION
 from hf_domain.recipes import RECIPES
 
@@ -52,6 +53,9 @@ class Report:
         unjudged: Rows that a probe cannot judge -> the row whose predictions they share, see `find_unjudged`.
         missing: The tasks without all of their results, by the row that they are missing for.
         validation: Scores on the validation sets by method and task, in percent.
+        runs: The fine-tunings by method, task and seeds.
+        same: The pairs of rows that have the same fine-tuned models.
+        together: Ensembles of the fine-tunings of a row, by method.
     """
 
     plan: dict[str, Any]
@@ -77,6 +81,9 @@ class Report:
     unjudged: dict[str, str] = field(default_factory=dict)
     missing: dict[str, list[str]] = field(default_factory=dict)
     validation: dict[str, dict[str, float]] = field(default_factory=dict)
+    runs: Mapping[tuple[str, str, str], Result] = field(default_factory=dict)
+    same: list[Set[str]] = field(default_factory=list)
+    together: dict[str, Together] = field(default_factory=dict)
 
     @property
     def titles(self) -> dict[str, str]:
@@ -106,7 +113,10 @@ def read_report(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
         fewer[share] = read_rungs(plan, own)
     # Of every share: a failure that only a curve has would end the command as if all were well.
     failed = {name: error for at in (report, *fewer.values()) for name, error in at.failed.items()}
-    return replace(report, fewer_labels=fewer, failed=failed)
+    together = compare_together(
+        report.runs, report.draws, report.decisions, report.same, report.costs, [*plan["tasks"]]
+    )
+    return replace(report, fewer_labels=fewer, failed=failed, together=together)
 
 
 def read_rungs(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
@@ -184,6 +194,8 @@ def read_budget(
         unjudged=unjudged,
         missing=find_missing(plan, list(results.values())),
         validation=score_validation(plan, done),
+        runs=runs,
+        same=same,
     )
 
 
