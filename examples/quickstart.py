@@ -5,13 +5,15 @@ r"""Adapt an encoder to a corpus, measure whether this pays, and prepare the res
         --pretraining_learning_rate 1e-4 --corpus mine.jsonl --task my_task/ --output_dir mine
 
 The script writes a plan and compares four encoders: the original, and those after DAPT, TAPT and VarMAE on the same
-number of tokens. Each is fine-tuned on a task (a folder with train, validation and test .jsonl) with several seeds. The
-VarMAE model is written to a folder for the Hub, and loaded without this package. Repeat the command to resume a killed
-run; other options run only what they change. Extend the plan and run it with `hf-domain compare quickstart/plan.yaml`.
+number of tokens. Each is fine-tuned on a task (a folder with train, validation and test .jsonl) with several seeds. On
+a task of texts, DAPT also gets a vote of the nearest training texts, if tantivy is installed. The VarMAE model is
+written to a folder for the Hub, and loaded without this package. Repeat the command to resume a killed run; other
+options run only what they change. Extend the plan and run it with `hf-domain compare quickstart/plan.yaml`.
 """
 
 import time
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -44,13 +46,9 @@ class Arguments:
     output_dir: str = field(default="quickstart", metadata={"help": "Folder for all output."})
     num_tokens: int = field(default=300_000, metadata={"help": "Tokens to pre-train on; raise it for a real answer."})
     num_train_epochs: int = field(default=2, metadata={"help": "Epochs of fine-tuning."})
-    learning_rate: str | None = field(
-        default=None, metadata={"help": "Of fine-tuning. Default: by the encoder's width."}
-    )
-    pretraining_learning_rate: str | None = field(
-        default=None, metadata={"help": "Of DAPT, TAPT and AdaLM. Default: 3e-4; use 1e-4 for BERT base."}
-    )
-    num_seeds: int = field(default=3, metadata={"help": "Number of fine-tuning runs of each encoder."})
+    learning_rate: str | None = field(default=None, metadata={"help": "Of fine-tuning; if left out, by the width."})
+    pretraining_learning_rate: str | None = field(default=None, metadata={"help": "Default: 3e-4; BERT base: 1e-4."})
+    num_seeds: int = field(default=3, metadata={"help": "Fine-tunings of each row; from four on also scored together."})
     max_seq_length: int = field(default=128, metadata={"help": "Number of tokens in an example of pre-training."})
     expand_vocabulary: bool = field(default=False, metadata={"help": "Also expand the vocabulary first (AdaLM)."})
     task_max_seq_length: int = field(default=64, metadata={"help": "Maximum number of tokens of a task's text."})
@@ -69,6 +67,8 @@ def make_plan(args: Arguments, output_dir: Path, tokenizer: PreTrainedTokenizerB
     if not fills_batch(kind, task / "train.jsonl", tokenizer, args.max_seq_length):
         print("TAPT is left out: the training texts of the task do not fill a batch.", flush=True)
         del methods["tapt"]
+    if kind in (RECIPES["vote"].kinds or ()) and find_spec("tantivy"):
+        methods["vote"] = None
     masked_lm = [name for name in methods if RECIPES[name].method == BASELINE]
     if rate := args.pretraining_learning_rate:
         methods |= {name: {"pretraining": {"learning_rate": rate}} for name in masked_lm}
