@@ -260,7 +260,8 @@ def search_voters(
         return None
     label = config.nearest_vote["label_column"]
     texts = voters.remove_columns([label] if label in voters.column_names else [])
-    own = find_text_columns(texts, text_columns or find_trained_columns(texts, config))
+    # Labeled texts have the columns of the training, whatever those of the new ones are called.
+    own = find_text_columns(texts, find_trained_columns(texts, config) or text_columns)
     return load_labeled(voters, own, join_columns(rows, columns), config)
 
 

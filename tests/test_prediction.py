@@ -301,6 +301,9 @@ def test_labeled_texts_vote(save, tmp_path, monkeypatch, capsys, caplog):
     labeled = Dataset.from_dict(LABELED)
     (row,) = predict(folder, ["cats or a dog"], labeled_texts=labeled)
     assert row["probabilities"]["animal"] == pytest.approx(0.75 * own[1].item() + 0.25, abs=1e-4)
+    # The new texts' column has another name than that of the training, which the labeled texts have.
+    (other,) = predict(folder, [{"body": "cats or a dog", "note": "none"}], text_columns="body", labeled_texts=labeled)
+    assert other["probabilities"] == row["probabilities"]
     of_classes = labeled.cast_column("topic", ClassLabel(names=["animal", "plant"]))  # other ids than the model's
     assert predict(folder, ["cats or a dog"], labeled_texts=of_classes)[0] == row
     file = write_rows(tmp_path, [*labeled])

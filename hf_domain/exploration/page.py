@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from hf_domain.command_line import describe_mistake
+from hf_domain.data.classification import find_vote
 from hf_domain.datastore import Datastore
 from hf_domain.datastore.highlight import Reading, format_section, read_passages
 from hf_domain.exploration import views
@@ -292,6 +293,8 @@ def add_prediction(gradio: Any, found: Exploration, name: str) -> None:
     model, tokenizer = load_model(path), load_tokenizer(path)
     kind = type(model).__name__.partition("For")[2]
     labels, columns = INPUTS[kind]
+    has_vote = find_vote(model.config.to_dict(), type(model).__name__) is not None
+    model.config.nearest_vote = None  # the page has no labeled texts
 
     def show(*texts: str) -> str:
         texts = tuple(text for text in texts if text.strip()) or ("",)
@@ -305,6 +308,11 @@ def add_prediction(gradio: Any, found: Exploration, name: str) -> None:
         return format_labels(row)
 
     note = "The labels that the model predicts, with their probabilities."
+    if has_vote:
+        note += (
+            " The vote of the nearest training texts is left out, because it needs these texts: `hf-domain predict "
+            "--labeled_file` has it."
+        )
     if isinstance(model, RadaForSequenceClassification) and found.datastore:
         note += (
             " Below them are the passages that it reads, in the order of their BM25 scores. Marked words also occur in "
