@@ -29,14 +29,21 @@ UNSEEN = "others over DAPT: terms of service, by a probe"
 SEEN = "others over DAPT: scientific tasks, fine-tuned"
 PAYS = "over one fine-tuning of DAPT"
 # Of each panel: the ends of its axis, in points.
-ENDS = {GAIN: [-1, 7], UNSEEN: [-4, 3], SEEN: [-4, 3], PAYS: [-1, 6]}
+ENDS = {GAIN: [-1, 7], UNSEEN: [-4, 3], SEEN: [-4, 3], PAYS: [-2, 7]}
 # The rows of `results/pretrainings/pooled.json`, which covers three pre-trainings.
 POOLED = {"tapt_after_dapt": "TAPT after DAPT", "clm_detour": "causal detour", "fine_tune": "no adaptation"}
-# Three fine-tunings together: the plan, the row, and its title.
+# What is compared with one fine-tuning of DAPT for three epochs: the plan, the row, and its title.
+ALONE = (
+    ("longer", "longer", "9 epochs, no adaptation, 5 tasks"),
+    ("longer", "vote", "DAPT with a vote, 5 tasks"),
+    ("longer", "fine_tune_vote", "no adaptation with a vote, 5 tasks"),
+)
+# The same of three fine-tunings together.
 TOGETHER = (
-    ("vote_balanced", "vote", "3 of DAPT with a vote, 5 tasks"),
+    ("longer", "longer", "3 of 9 epochs, no adaptation, 5 tasks"),
+    ("longer", "vote", "3 of DAPT with a vote, 5 tasks"),
     ("verdict", "tapt", "3 of TAPT, 4 tasks"),
-    ("vote_balanced", "dapt", "3 of DAPT, 5 tasks"),
+    ("longer", "dapt", "3 of DAPT, 5 tasks"),
     ("verdict", "dapt", "3 of DAPT, 4 tasks"),
     ("verdict", "fine_tune", "3 of no adaptation, 4 tasks"),
 )
@@ -71,15 +78,16 @@ def list_rows(results: Path) -> list[dict[str, Any]]:
     pooled = read_json(results / "pretrainings" / "pooled.json")["over_dapt"]
     for name, title in POOLED.items():
         rows.append({"panel": UNSEEN, "row": title} | {end: pooled[name][end] for end in ("mean", "low", "high")})
-    names = {plan for _, plan, _ in PLANS} | {plan for plan, _, _ in TOGETHER}
+    names = {plan for _, plan, _ in PLANS} | {plan for plan, _, _ in (*ALONE, *TOGETHER)}
     reports = {plan: read_published(results / plan) for plan in names}
     for name, plan, title in PLANS:
         found = reports[plan].decisions[name, BASELINE]
         assert found is not None  # every row has two tasks and more
         rows.append({"panel": SEEN, "row": f"{title}, {len(found.tasks)} tasks"} | get_ends(found))
-    vote = reports["vote_balanced"].decisions["vote", BASELINE]
-    assert vote is not None
-    rows.append({"panel": PAYS, "row": f"DAPT with a vote, {len(vote.tasks)} tasks"} | get_ends(vote))
+    for plan, name, title in ALONE:
+        over = reports[plan].decisions[name, BASELINE]
+        assert over is not None
+        rows.append({"panel": PAYS, "row": title} | get_ends(over))
     for plan, name, title in TOGETHER:
         gain = reports[plan].together[name].over_baseline
         assert gain is not None

@@ -34,6 +34,8 @@ MAX_TRAIN_SAMPLES = (2000, 1000, 500, 250)
 FINE_TUNING_SHARE = 0.5
 # Defaults of the scripts: epochs, and the maximum length of a text in tokens.
 EPOCHS, MAX_TOKENS = 3, 128
+# Three epochs of fewer training examples are less than a thousand steps of 8.
+MANY_EXAMPLES = 2_700
 # From this share of unknown pieces on, the encoder cannot read the text.
 UNREADABLE = 0.01
 # What to do with time for one row only: no rule chose better on our results.
@@ -68,6 +70,21 @@ class Rule:
 
 def _always_fine_tune(facts: Facts) -> str:
     return "Fine-tune the encoder without adaptation: this row shows whether adaptation pays at all."
+
+
+def list_small(facts: Facts) -> list[TaskFacts]:
+    """Return the tasks that three epochs teach little."""
+    return [task for task in facts.tasks if task.train < MANY_EXAMPLES and task.kind not in SENTENCES]
+
+
+def _fine_tune_for_longer(facts: Facts) -> str | None:
+    if not (small := list_small(facts)):
+        return None
+    names = ", ".join(task.name for task in small)
+    return (
+        f"Fine-tune for nine epochs on {names}, without a pre-training: on five tasks of a thousand texts this scored "
+        "2.7 points above DAPT with three epochs, in half of its time."
+    )
 
 
 def _always_dapt(facts: Facts) -> str:
@@ -263,6 +280,12 @@ RULES = (
     Rule(_warn_of_unknown_pieces, "the tokenizer"),
     Rule(_warn_of_little_text, "docs/results.md"),
     Rule(_always_fine_tune, "docs/comparison.md", "fine_tune"),
+    Rule(
+        _fine_tune_for_longer,
+        "Mosbach et al. 2021; docs/results.md",
+        "longer",
+        lambda facts: {"tasks": [task.name for task in list_small(facts)]},
+    ),
     Rule(_always_dapt, "Gururangan et al. 2020; Zheng et al. 2021, arXiv 2104.08671; docs/results.md", "dapt"),
     Rule(_compare_general_text, "docs/comparison.md", "control"),
     Rule(_continue_on_task_texts, "Gururangan et al. 2020, table 5", "tapt_after_dapt"),
@@ -329,7 +352,8 @@ def estimate_fine_tuning(facts: Facts, rows: Rows, max_train_samples: int) -> di
     hours = {}
     for row, options in rows.items():
         tasks = list_tasks(facts, options)
-        tokens = sum(EPOCHS * min(task.train, max_train_samples) * min(task.tokens, MAX_TOKENS) for task in tasks)
+        epochs = RECIPES[row].fine_tuning.get("num_train_epochs", EPOCHS)
+        tokens = sum(epochs * min(task.train, max_train_samples) * min(task.tokens, MAX_TOKENS) for task in tasks)
         hours[row] = SEEDS * tokens * facts.seconds_per_token / 3600
     return hours
 

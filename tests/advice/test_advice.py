@@ -62,7 +62,7 @@ def list_rows(facts):
 
 
 def test_rows_of_a_plain_case():
-    assert list_rows(FACTS) == ["fine_tune", "dapt", "tapt_after_dapt", "tapt", "varmae", "average"]
+    assert list_rows(FACTS) == ["fine_tune", "longer", "dapt", "tapt_after_dapt", "tapt", "varmae", "average"]
     assert all(rule.row in RECIPES or rule.options(FACTS)["recipe"] in RECIPES for rule in RULES if rule.row)
 
 
@@ -82,6 +82,8 @@ def test_rows_of_a_plain_case():
         ({"corpus": replace(CORPUS, tokens=10**8)}, "varmae", False),
         ({"tasks": (replace(TASK, train=100),)}, "tapt_after_dapt", False),
         ({"tasks": (replace(TASK, train=100),)}, "tapt", False),
+        ({"tasks": (replace(TASK, train=2_700),)}, "longer", False),
+        ({"tasks": (replace(TASK, kind="retrieval"),)}, "longer", False),
         ({"tasks": (replace(TASK, nearest=31.0),)}, "rada", True),
         ({"tasks": (replace(TASK, nearest=None),)}, "rada", False),
         ({"tasks": (replace(TASK, nearest=31.0),)}, "vote", True),
@@ -159,6 +161,12 @@ def test_the_budget_fits_the_time_and_the_corpus():
     assert choose_budget(large, rows | {"varmae": None}, hours=1) == 27_000_000
     assert choose_budget(FACTS, rows, hours=100) == PASSES * CORPUS.tokens
     assert estimate_pretraining(FACTS, rows, 36_000_000) == {"fine_tune": 0, "dapt": pytest.approx(1)}
+
+
+def test_nine_epochs_take_three_times_the_hours_of_three():
+    hours = estimate_fine_tuning(FACTS, {"fine_tune": None, "longer": None}, 500)
+    # Five seeds of 500 examples of 20 tokens, at 0.0001 s a token.
+    assert hours == {"fine_tune": pytest.approx(5 * 3 * 500 * 20 * 1e-4 / 3600), "longer": 3 * hours["fine_tune"]}
 
 
 def test_an_encoder_for_each_task_takes_as_many_times_the_hours():

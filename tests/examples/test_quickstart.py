@@ -65,7 +65,7 @@ def test_from_corpus_to_hub_folder(monkeypatch, inputs, capfd):
     told = capfd.readouterr().out
     output = inputs / "output"
     report = json.loads((output / "plan" / "report.json").read_text())
-    assert list(report["scores"]) == ["fine_tune", "dapt", "tapt", "varmae", *VOTING]
+    assert list(report["scores"]) == ["fine_tune", "dapt", "tapt", "varmae", "longer", *VOTING]
     assert report["failed"] == {}
     assert {report["costs"][name]["tokens"] for name in ("dapt", "tapt", "varmae")} == {2048}
     for tasks in report["scores"].values():
@@ -151,7 +151,7 @@ def test_repeated_changed_and_published(monkeypatch, inputs, capfd):
     for path in (output / "plan" / "results").glob("*-task-seed*.json"):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"score": 0.0}))
     run_publish(monkeypatch, **options)
-    sentence = f"No row learned: all {8 + 2 * len(VOTING)} fine-tunings are no better than the majority baseline"
+    sentence = f"No row learned: all {10 + 2 * len(VOTING)} fine-tunings are no better than the majority baseline"
     before, _, after = (inputs / "hub" / "README.md").read_text().partition(sentence)
     assert "| DAPT | 0.0 ± 0.0 [did not learn]" in after and "| DAPT |" not in before
 
@@ -189,7 +189,7 @@ def test_with_an_expanded_vocabulary_and_other_rates(monkeypatch, inputs):
         (path,) = (inputs / "output" / "plan" / "results").glob(f"{name}-????????.json")
         result = json.loads(path.read_text())
         assert float(result["step"]["flags"]["learning_rate"]) == rate, name
-    assert list(report["scores"]) == ["fine_tune", "dapt", "tapt", "varmae", "adalm", *VOTING]
+    assert list(report["scores"]) == ["fine_tune", "dapt", "tapt", "varmae", "adalm", "longer", *VOTING]
     (folder,) = (inputs / "output" / "plan" / "steps").glob("vocabulary-domain-????????")
     assert json.loads((folder / "vocabulary_report.json").read_text())["unreachable"] == []
     assert "license: apache-2.0" in (inputs / "output" / "hub" / "README.md").read_text()
@@ -271,7 +271,9 @@ def test_every_kind_of_task_ends_in_a_report(monkeypatch, inputs, capfd):
         assert plan["tasks"]["task"]["kind"] == kind
         report = json.loads((inputs / "output" / "plan" / "report.json").read_text())
         voting = [] if kind in ("ner", "qa") else VOTING
-        assert report["failed"] == {} and {*report["scores"]} == {"fine_tune", "dapt", "varmae", *voting}, kind
+        assert report["failed"] == {} and {*report["scores"]} == {"fine_tune", "dapt", "varmae", "longer", *voting}, (
+            kind
+        )
         assert all(len(scores["task"]) == 1 for scores in report["scores"].values()), kind
         told = capfd.readouterr().out
         assert "seconds in total" in told and "TAPT is left out: the training texts of the task do not fill" in told
