@@ -229,11 +229,11 @@ RECIPES = {
         kinds=("classification", "multi_label", "regression"),
         fine_tuning={"nearest_vote": True},
     ),
-    # Three times the epochs of the scripts, which take about the time of the pre-training of our results.
+    # Three times the epochs of the scripts, less than the time of the pre-training in our results.
     "longer": Recipe(
         "longer fine-tuning",
         counterpart="fine_tune",
-        note="Fine-tuning takes nine epochs, without a pre-training.",
+        note="Fine-tuning takes nine epochs, whatever the plan says, without a pre-training.",
         fine_tuning={"num_train_epochs": 9},
     ),
 }

@@ -79,10 +79,10 @@ class Advice:
     def describe_plain_rule(self) -> str:
         """Return what to do without time for the plan."""
         if find_unreadable(self.facts):
-            return "With time for one row only, fine-tune another encoder, which can read the texts."
+            return "With time for one pre-training only, fine-tune another encoder, which can read the texts."
         return (
-            f"With time for one row only, take {choose_plain_rule(self.plan['methods'])}: on the published results the "
-            "rules above chose no better row than this plain one (docs/advice.md)."
+            f"With time for one pre-training only, take {choose_plain_rule(self.plan['methods'])}: on the published "
+            "results the rules above chose no better one than this plain rule (docs/advice.md)."
         )
 
     def save(self, folder: str | os.PathLike) -> Path:

@@ -171,7 +171,9 @@ def measure_growth(own: str, report: Report) -> tuple[float, float, float] | Non
 
 def describe_together(report: Report) -> str:
     """Say what several fine-tunings reach together: the best row, and the best one for DAPT's seconds with one."""
-    gains = {row: (own.over_baseline, own.cost) for row, own in report.together.items()}
+    # A row of few tasks may gain most only because these gain most.
+    most = max((len(own.tasks) for own in report.together.values()), default=0)
+    gains = {row: (own.over_baseline, own.cost) for row, own in report.together.items() if len(own.tasks) == most}
     sure = {row: (over, cost) for row, (over, cost) in gains.items() if over and over.is_sure and over.mean > 0}
     if not sure:
         return ""
@@ -180,7 +182,8 @@ def describe_together(report: Report) -> str:
     for row in dict.fromkeys(max(rows, key=lambda name: rows[name][0].mean) for rows in (sure, cheap) if rows):
         over, cost = sure[row]
         assert over.corrected is not None
-        interval = f"{over.low:+.1f} to {over.high:+.1f}, {format_p(over.corrected)}"
+        tasks = f"{len(over.tasks)} task{'s' * (len(over.tasks) > 1)}"
+        interval = f"{tasks}, {over.low:+.1f} to {over.high:+.1f}, {format_p(over.corrected)}"
         seconds = "" if cost is None else f" for {cost:.0%} of its seconds"
         parts.append(f"{report.titles[row]} {over.mean:+.1f} ({interval}){seconds}")
     return (

@@ -252,9 +252,10 @@ def explain(report: Report) -> str:
         if (rates := report.plan["learning_rates"])
         else "",
         "" if pretrained > 1 else "Each encoder was trained once: another seed of pre-training may change the order.",
-        f"{TOGETHER}: each text or word gets the label that most of three predict, in the mean over all threes of the "
-        "first six seeds. The p values are corrected for all comparisons, those of single fine-tunings too. Seconds "
-        "are those of one task with its pre-training, as a share of those of DAPT with one fine-tuning."
+        f"{TOGETHER}: each text or word gets the label that most of three predict; the mean is over all groups of "
+        "three of the first six seeds. The p values are corrected for all comparisons, those of single fine-tunings "
+        "too. Seconds are those of one task with a pre-training of its own, as a share of those of DAPT with one "
+        "fine-tuning."
         if report.together
         else "",
         f"{VALIDATION}: choose rows for another comparison by these scores, not by those on the test sets."

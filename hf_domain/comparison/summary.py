@@ -114,7 +114,13 @@ def read_report(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
     # Of every share: a failure that only a curve has would end the command as if all were well.
     failed = {name: error for at in (report, *fewer.values()) for name, error in at.failed.items()}
     together = compare_together(
-        report.runs, report.draws, report.decisions, report.same, report.costs, [*plan["tasks"]]
+        report.runs,
+        report.draws,
+        report.decisions,
+        report.same,
+        report.costs,
+        [*plan["tasks"]],
+        [method for method, tasks in report.unlearned.items() if not tasks],
     )
     return replace(report, fewer_labels=fewer, failed=failed, together=together)
 

@@ -43,8 +43,8 @@ class Together:
         tasks: The tasks.
         over_baseline: The difference to a single fine-tuning of DAPT, corrected for all comparisons of the report.
         over_one: The difference to a single one of the same row, not corrected.
-        cost: Seconds of preparation, pre-training and three fine-tunings, as a multiple of DAPT's with one fine-tuning;
-            None if they were not measured.
+        cost: Seconds of preparation, pre-training and three fine-tunings of one task, as a multiple of DAPT's with one
+            fine-tuning; None if they were not measured, or on other tasks than DAPT's.
     """
 
     mean: float
@@ -61,6 +61,7 @@ def compare_together(
     same: Collection[Set[str]],
     costs: Mapping[str, Mapping[str, float]],
     tasks: Sequence[str],
+    stable: Collection[str],
 ) -> dict[str, Together]:
     """Compare the ensembles of each row that has enough seeds.
 
@@ -71,9 +72,10 @@ def compare_together(
         same: The pairs of rows that have the same fine-tuned models.
         costs: By method, see `Report`.
         tasks: In the order of the plan.
+        stable: The rows whose pre-training seeds estimate their variance, see `compare_rows`.
     """
-    joined = draw_ensembles(runs, tasks)
-    pool, base = [*joined.values()], draws.get(BASELINE, {})
+    joined, base = draw_ensembles(runs, tasks), draws.get(BASELINE, {})
+    pool = [own for row, own in [*joined.items(), (BASELINE, base)] if row in stable]
     over = {
         (f"{MEMBERS} of {row}", BASELINE): compare_draws(own, base, pool, row == BASELINE or {row, BASELINE} in same)
         for row, own in joined.items()
@@ -85,7 +87,7 @@ def compare_together(
             tuple(own),
             corrected.get((f"{MEMBERS} of {row}", BASELINE)),
             compare_draws(own, draws[row], has_same_models=True),
-            measure_cost(costs, row),
+            measure_cost(costs, row) if own.keys() == base.keys() else None,
         )
         for row, own in joined.items()
     }

@@ -82,7 +82,7 @@ def test_rows_of_a_plain_case():
         ({"corpus": replace(CORPUS, tokens=10**8)}, "varmae", False),
         ({"tasks": (replace(TASK, train=100),)}, "tapt_after_dapt", False),
         ({"tasks": (replace(TASK, train=100),)}, "tapt", False),
-        ({"tasks": (replace(TASK, train=2_700),)}, "longer", False),
+        ({"tasks": (replace(TASK, train=2_600),)}, "longer", False),
         ({"tasks": (replace(TASK, kind="retrieval"),)}, "longer", False),
         ({"tasks": (replace(TASK, nearest=31.0),)}, "rada", True),
         ({"tasks": (replace(TASK, nearest=None),)}, "rada", False),
@@ -219,7 +219,7 @@ def test_the_advice_says_whether_the_hours_suffice(files, capsys):
     advice = advise(str(files / "encoder"), files / "corpus.txt", [files / "animals"], **options)
     assert advice.hours < 100 and "more than" not in advice.describe_time()
     assert set(advice.pretraining) == set(advice.fine_tuning) == set(advice.plan["methods"])
-    assert str(advice).splitlines()[-1].startswith("With time for one row only, ")
+    assert str(advice).splitlines()[-1].startswith("With time for one pre-training only, ")
     tight = advise(str(files / "encoder"), files / "corpus.txt", [files / "animals"], max_seq_length=16, hours=1e-6)
     assert "This is more than the 1e-06 hours given." in tight.describe_time()
     assert "Measuring" not in capsys.readouterr().err

@@ -84,6 +84,28 @@ def test_a_report_shows_the_ensembles_of_rows_with_more_seeds_than_members(conte
     assert "## Three fine-tunings together" in text
 
 
+def test_the_cost_of_other_tasks_than_those_of_dapt_is_not_compared(content, tmp_path):
+    methods = {"fine_tune": {"tasks": ["animals"]}, "dapt": None}
+    run_comparison(
+        load_plan(write_plan(content | {"seeds": [1, 2, 3, 4], "methods": methods}, tmp_path)),
+        tmp_path / "output",
+        execute=pretend,
+    )
+    together = write_report(tmp_path / "output").together
+    assert together["fine_tune"].tasks == ("animals",) and together["fine_tune"].cost is None
+
+
+def test_the_pretrainings_of_single_runs_count_too(content, tmp_path, monkeypatch):
+    """Those of DAPT, which is compared with; not those of a row that did not learn."""
+    content |= {"pretraining_seeds": [1, 2]}
+    report, _ = write_seeded_report(content, tmp_path, [1, 2, 3, 4])
+    joined = together.draw_ensembles(report.runs, list(report.plan["tasks"]))
+    rows = [row for row, tasks in report.unlearned.items() if not tasks]
+    pool = [own for row, own in [*joined.items(), ("dapt", report.draws["dapt"])] if row in rows]
+    expected = compare_draws(joined["fine_tune"], report.draws["dapt"], pool)
+    assert report.together["fine_tune"].over_baseline.high == pytest.approx(expected.high)
+
+
 def read_single(report, row):
     return [report.scores[row][task].values() for task in report.plan["tasks"]]
 
@@ -121,9 +143,12 @@ def test_the_answer_names_the_best_ensemble_and_the_best_at_equal_cost(content, 
 
     report.together = {"dapt": make(4.0, 0.01, 1.5), "fine_tune": make(3.0, 0.02, 0.75)}
     assert describe_together(report) == (
-        "Three fine-tunings together reach more than one of DAPT: DAPT +4.0 (+1.0 to +9.0, p 0.010) for 150% of its "
-        "seconds; fine-tuning only +3.0 (+1.0 to +9.0, p 0.020) for 75% of its seconds. Each text is then read three "
-        "times: `hf-domain predict --ensemble`."
+        "Three fine-tunings together reach more than one of DAPT: DAPT +4.0 (2 tasks, +1.0 to +9.0, p 0.010) for 150% "
+        "of its seconds; fine-tuning only +3.0 (2 tasks, +1.0 to +9.0, p 0.020) for 75% of its seconds. Each text is "
+        "then read three times: `hf-domain predict --ensemble`."
     )
+    few = replace(make(9.0, 0.001, 0.5), tasks=("animals",))
+    report.together = {"fine_tune": few, "dapt": make(4.0, 0.01, 1.5)}
+    assert "DAPT +4.0" in describe_together(report) and "fine-tuning only" not in describe_together(report)
     report.together = {"dapt": make(4.0, 0.06, 1.5), "fine_tune": make(-3.0, 0.02, 0.75)}
     assert describe_together(report) == ""
