@@ -95,15 +95,22 @@ def test_the_cost_of_other_tasks_than_those_of_dapt_is_not_compared(content, tmp
     assert together["fine_tune"].tasks == ("animals",) and together["fine_tune"].cost is None
 
 
-def test_the_pretrainings_of_single_runs_count_too(content, tmp_path, monkeypatch):
+def test_the_pretrainings_of_single_runs_count_too(content, tmp_path):
     """Those of DAPT, which is compared with; not those of a row that did not learn."""
-    content |= {"pretraining_seeds": [1, 2]}
-    report, _ = write_seeded_report(content, tmp_path, [1, 2, 3, 4])
-    joined = together.draw_ensembles(report.runs, list(report.plan["tasks"]))
-    rows = [row for row, tasks in report.unlearned.items() if not tasks]
-    pool = [own for row, own in [*joined.items(), ("dapt", report.draws["dapt"])] if row in rows]
-    expected = compare_draws(joined["fine_tune"], report.draws["dapt"], pool)
-    assert report.together["fine_tune"].over_baseline.high == pytest.approx(expected.high)
+    report, _ = write_seeded_report(content | {"pretraining_seeds": [1, 2]}, tmp_path, [1, 2, 3, 4])
+    tasks, base = list(report.plan["tasks"]), report.draws["dapt"]
+    joined = together.draw_ensembles(report.runs, tasks)
+    for stable, pool in ((["dapt"], [joined["dapt"], base]), ([], [])):
+        found = together.compare_together(report.runs, report.draws, {}, [], report.costs, tasks, stable)
+        high, expected, other = (
+            difference.high
+            for difference in (
+                found["fine_tune"].over_baseline,
+                compare_draws(joined["fine_tune"], base, pool),
+                compare_draws(joined["fine_tune"], base, [joined["dapt"]]),
+            )
+        )
+        assert high == pytest.approx(expected, rel=1e-12) and high != pytest.approx(other, rel=1e-12)
 
 
 def read_single(report, row):
