@@ -6,7 +6,7 @@ r"""Adapt an encoder to a corpus, measure whether this pays, and prepare the res
 
 The script compares four encoders: the original, and those after DAPT, TAPT and VarMAE on as many tokens. Each is
 fine-tuned on a task (a folder with train, validation and test .jsonl) with several seeds; the original also for three
-times as long, and DAPT, on texts and with tantivy, also with a vote of the nearest. A folder for the Hub gets the VarMAE
+times as long, and DAPT, on texts and with tantivy, also a vote of the nearest. A folder for the Hub gets the VarMAE
 model. Repeat the command to resume a killed run. Extend the plan and run it: `hf-domain compare PLAN`.
 """
 
