@@ -34,6 +34,7 @@ COMMANDS = {
     "quickstart": ("quickstart", "Compare methods on a corpus and a task, in one command."),
     "advise": ("advise", "Recommend what to try first on a corpus and its tasks, and write the plan."),
     "expand_vocab": ("run_expand_vocab", "Add the words of a domain to a tokenizer (AdaLM, exBERT)."),
+    "trim_vocab": ("run_trim_vocab", "Remove the entries that a corpus does not use from a vocabulary."),
     "mlm": ("run_mlm", "Continue the pre-training of an encoder on domain text, with any method."),
     "distill": ("run_distill", "Distill an encoder into a small student (Adapt-and-Distill)."),
     "average_models": ("average_models", "Average the weights of encoders."),

@@ -49,7 +49,7 @@ def apply_delta(
     Raises:
         ValueError: The table does not match the tokenizer that was expanded.
     """
-    rows = len(_list_tables(model)[0])
+    rows = len(list_tables(model)[0])
     if not delta.old_size <= rows <= delta.old_size + LARGEST_PADDING:
         raise ValueError(
             f"the embedding table must have a row for each of the {delta.old_size:,} entries of the tokenizer that was "
@@ -65,7 +65,7 @@ def apply_delta(
             max(rows, delta.new_size), pad_to_multiple_of=pad_to_multiple_of, mean_resizing=False
         )
     spread = getattr(model.config.get_text_config(), "initializer_range", 0.02)
-    for table in _list_tables(model):
+    for table in list_tables(model):
         _fill_rows(table, delta, init, spread)
         if len(table) > (first := max(rows, delta.new_size)):
             # Padding has no entry. The bias of 0 that resizing leaves would win wherever all others are far below it.
@@ -123,7 +123,7 @@ class RowDistances(TrainerCallback):
 
     def __init__(self, delta: VocabularyDelta, model: PreTrainedModel) -> None:
         self.delta = delta
-        self.before = _list_tables(model)[0].detach().clone()
+        self.before = list_tables(model)[0].detach().clone()
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -131,7 +131,7 @@ class RowDistances(TrainerCallback):
         """Write the mean distances and the histogram, from one process."""
         if not state.is_world_process_zero:
             return
-        after = _list_tables(kwargs["model"])[0].detach()
+        after = list_tables(kwargs["model"])[0].detach()
         old, new = measure_row_distances(self.before.to(after.device), after, self.delta)
         folder = Path(str(args.output_dir))
         distances = {"old_rows": float(old.mean()), "new_rows": float(new.mean()), "steps": state.global_step}
@@ -161,7 +161,7 @@ class NewRowsFirst(TrainerCallback):
         """Drop all gradients except those of the new rows, and suspend weight decay, which needs no gradient."""
         if state.global_step >= self.num_steps:
             return
-        tables = {id(table) for table in _list_tables(kwargs["model"])}
+        tables = {id(table) for table in list_tables(kwargs["model"])}
         for parameter in kwargs["model"].parameters():
             if id(parameter) not in tables:
                 parameter.grad = None
@@ -181,7 +181,7 @@ class NewRowsFirst(TrainerCallback):
         self.weight_decay = []
 
 
-def _list_tables(model: PreTrainedModel) -> list[nn.Parameter]:
+def list_tables(model: PreTrainedModel) -> list[nn.Parameter]:
     """Return the parameters with one row per entry: input embedding, untied decoder, decoder bias."""
     modules = [model.get_input_embeddings(), model.get_output_embeddings()]
     parameters = [parameter for module in modules if module is not None for parameter in module.parameters()]

@@ -117,6 +117,8 @@ def make_command(name, inputs):
     elif script == "run_expand_vocab":
         flags = model | {"train_file": inputs / "corpus.txt", "num_workers": 1, "min_frequency": 1, "size": 140}
         flags |= {"step": 20, "validation_file": inputs / "corpus.txt", "counts_file": "CASE/counts.parquet"}
+    elif script == "run_trim_vocab":
+        flags = model | {"train_file": inputs / "corpus.txt", "validation_file": inputs / "corpus.txt"}
     elif script == "average_models":
         flags = {"model_name_or_path": [inputs / "model", inputs / "general"]}
     else:
@@ -241,8 +243,8 @@ def test_full_disk_is_one_line_and_the_same_command_continues(command, tmp_path)
     fill_everywhere(command, tmp_path, "run_mlm dapt", [r"^write output/checkpoint-2/optimizer.pt"])
 
 
-COMPLETE = ["run_mlm dapt", "run_classification", "run_expand_vocab", "average_models", "build_datastore"]
-COMPLETE += ["run_export", "publish", "publish_results", "run_probe", "report_forgetting"]
+COMPLETE = ["run_mlm dapt", "run_classification", "run_expand_vocab", "run_trim_vocab", "average_models"]
+COMPLETE += ["build_datastore", "run_export", "publish", "publish_results", "run_probe", "report_forgetting"]
 # Of a comparison whose steps are pretended: its data, the steps and the results of a row, and the report.
 COMPARED = [
     r"^(write|replace) output/(data/.*train|plan\.json|results/dapt-topics|report\.json)",

@@ -40,6 +40,12 @@ QUESTIONS = [
     ("Where are the four orders of Adapt-and-Distill?", "hf_domain/distillation/strategies.py", "make_plan"),
     ("Where do the rows of new vocabulary entries get their first values?", "hf_domain/new_rows.py", "apply_delta"),
     ("Where does AdaLM decide how many words to add?", "tokenization/expansion.py", "expand_vocabulary"),
+    ("Where are the entries found that a corpus does not use?", "tokenization/trimming.py", "trim_vocabulary"),
+    (
+        "Where does a model lose the rows of entries that its tokenizer no longer has?",
+        "hf_domain/trimming.py",
+        "keep_rows",
+    ),
     ("Where is a LoRA put on an encoder for pre-training?", "hf_domain/lora.py", "add_lora"),
     ("Where is exBERT as a PEFT adapter?", "hf_domain/exbert/adapter.py", "ExBertAdapterModel"),
     ("Where are the states of G-MAP's memory kept on disk?", "hf_domain/state_store.py", "fill_store"),

@@ -1,4 +1,4 @@
-"""Edit tokenizers: vocabulary expansion, and the delta that the edit of a model needs."""
+"""Edit tokenizers: expand or trim a vocabulary. The edit of a model needs the delta, or the ids that were kept."""
 
 from .counting import WordCounts, batch_texts, count_shard, count_words, merge_counts
 from .delta import VocabularyDelta
@@ -12,6 +12,7 @@ from .report import (
     plot_curve,
     plot_lengths,
 )
+from .trimming import trim_vocabulary
 
 __all__ = [
     "CurvePoint",
@@ -28,4 +29,5 @@ __all__ = [
     "merge_counts",
     "plot_curve",
     "plot_lengths",
+    "trim_vocabulary",
 ]

@@ -12,18 +12,18 @@ from .segmentation import Model, read_vocabulary
 
 
 def read_tokenizer(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """Read the tokenizer.json of a tokenizer that can be expanded, with each added token as an entry of the model.
+    """Read the tokenizer.json of a tokenizer that can be edited, with each added token as an entry of the model.
 
     Without these entries, ids of a Unigram model would collide, because they are positions: DeBERTa-v3's [MASK] is not
     a piece but has the id after the last one, which the first new piece would get.
 
     Raises:
         TypeError: The tokenizer has no fast backend.
-        ValueError: The tokenizer's model cannot be expanded.
+        ValueError: The tokenizer's model cannot be edited.
     """
     if not isinstance(getattr(tokenizer, "backend_tokenizer", None), Tokenizer):
         raise TypeError(
-            f"only fast tokenizers can be expanded, but {type(tokenizer).__name__} has no `backend_tokenizer`. "
+            f"only fast tokenizers can be edited, but {type(tokenizer).__name__} has no `backend_tokenizer`. "
             f"Load the tokenizer with AutoTokenizer and the `tokenizers` package."
         )
     state: dict[str, Any] = json.loads(tokenizer.backend_tokenizer.to_str())
@@ -57,7 +57,7 @@ def replace_model(tokenizer: PreTrainedTokenizerBase, state: dict[str, Any], mod
 
 
 def _check_model(state: dict[str, Any]) -> None:
-    """Refuse models that cannot be expanded."""
+    """Refuse models that cannot be edited."""
     kind = state["model"]["type"]
     if kind not in ("WordPiece", "BPE", "Unigram"):
         raise ValueError(

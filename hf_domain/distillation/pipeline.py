@@ -104,7 +104,8 @@ class DistillationArguments(ModelArguments):
     hidden_size: int | None = field(default=None, metadata={"help": "Its width. Default: the teacher's."})
     num_attention_heads: int | None = field(default=None, metadata={"help": "Its heads. Default: the teacher's."})
     intermediate_size: int | None = field(
-        default=None, metadata={"help": "Its feed-forward width. Default: the teacher's."}
+        default=None,
+        metadata={"help": "Its feed-forward width, also with --student_layers. Default: the teacher's."},
     )
     method: Literal["minilm", "minilmv2"] = field(
         default="minilm", metadata={"help": "Loss: MiniLM needs equally many heads, MiniLMv2 does not."}
@@ -126,6 +127,8 @@ class DistillationArguments(ModelArguments):
                 f"they are {ways}"
             )
         shape = [name for name in SHAPE[3:] if getattr(self, name) is not None]
+        if self.student_layers is not None:
+            shape = [name for name in shape if name != "intermediate_size"]
         if shape and self.num_hidden_layers is None:
             raise ValueError(
                 f"{' and '.join(f'--{name}' for name in shape)} must come with --num_hidden_layers, because another "
@@ -179,7 +182,7 @@ def build_student(args: DistillationArguments, teacher: str) -> PreTrainedModel:
         return AutoModelForMaskedLM.from_pretrained(args.student_name_or_path, **args.student_hub_options)
     teacher_model = AutoModelForMaskedLM.from_pretrained(teacher, **args.hub_options)
     if args.student_layers is not None:
-        return pick_layers(teacher_model, args.student_layers)
+        return pick_layers(teacher_model, args.student_layers, args.intermediate_size)
     assert args.num_hidden_layers is not None  # one of the three is given
     return make_student(
         teacher_model,

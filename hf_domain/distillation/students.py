@@ -5,6 +5,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+from torch import nn
 from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_domain.distillation.losses import DistillationConfig, count_relation_heads
@@ -126,13 +128,17 @@ def make_student(
     return AutoModelForMaskedLM.from_config(config).eval()
 
 
-def pick_layers(teacher: PreTrainedModel, layers: Sequence[int]) -> PreTrainedModel:
+def pick_layers(
+    teacher: PreTrainedModel, layers: Sequence[int], intermediate_size: int | None = None
+) -> PreTrainedModel:
     """Build a student from copies of some of the teacher's layers and its embeddings.
 
     Args:
         teacher: A stock encoder of the seven families, or one of our models around it except exBERT. A stock masked LM
             also passes on its head.
         layers: Ascending numbers of layers, from 1: `(1, 3, 5)` takes three layers of six.
+        intermediate_size: Width of the feed-forward networks, which keep their neurons with the largest weights; None
+            keeps all.
 
     Returns:
         A stock masked LM in float32.
@@ -140,7 +146,7 @@ def pick_layers(teacher: PreTrainedModel, layers: Sequence[int]) -> PreTrainedMo
     Raises:
         ValueError: The numbers do not rise or are no layers of the teacher. A ModernBERT loses its first layer, the
             only one without a norm before its attention. The teacher is an exBERT, whose side modules fit no stock
-            layer.
+            layer. `intermediate_size` is not from 1 to the teacher's.
     """
     encoder = find_encoder(teacher)
     count = encoder.config.num_hidden_layers
@@ -155,7 +161,8 @@ def pick_layers(teacher: PreTrainedModel, layers: Sequence[int]) -> PreTrainedMo
         )
     if teacher.config.vocab_size != encoder.config.vocab_size or hasattr(find_layers(encoder)[0], "side"):
         raise ValueError("layers cannot be picked from an exBERT, because they hold side modules. Use make_student.")
-    student = make_student(teacher, num_hidden_layers=len(layers))
+    narrowed = {} if intermediate_size is None else narrow_layers(encoder, intermediate_size)
+    student = make_student(teacher, num_hidden_layers=len(layers), intermediate_size=intermediate_size)
     kinds = getattr(encoder.config, "layer_types", None)
     if kinds is not None:
         config = student.config
@@ -166,13 +173,42 @@ def pick_layers(teacher: PreTrainedModel, layers: Sequence[int]) -> PreTrainedMo
     stack = get_module_name(source, find_layers(encoder))
     places = {str(layer - 1): str(place) for place, layer in enumerate(layers)}
     weights = {}
-    for name, weight in source.state_dict().items():
+    for name, weight in source.state_dict(keep_vars=True).items():
+        weight = narrowed.get(id(weight), weight)
         if name.startswith(stack + "."):
             number, _, rest = name.removeprefix(stack + ".").partition(".")
             if number not in places:
                 continue
             name = f"{stack}.{places[number]}.{rest}"
-        weights[name] = weight
+        weights[name] = weight.detach()
     load_matching_weights(target, weights, "the student")
     student.tie_weights()
     return student.eval()
+
+
+def narrow_layers(encoder: PreTrainedModel, intermediate_size: int) -> dict[int, torch.Tensor]:
+    """Cut the neurons with the smallest weights from the feed-forward networks of a stock encoder.
+
+    The output of such a network is a sum over its neurons: the activation times a column of the second matrix. So a
+    neuron counts by the norm of its weights in the first matrix times the norm of this column. No text is needed.
+
+    Returns:
+        The id of each parameter with a dimension of neurons, and what is left of it. The encoder stays as it is.
+    """
+    config: Any = encoder.config
+    width = config.hidden_dim if hasattr(config, "hidden_dim") else config.intermediate_size
+    if not 1 <= intermediate_size <= width:
+        raise ValueError(f"intermediate_size must be from 1 to {width}, the teacher's, but is {intermediate_size}")
+    left: dict[int, torch.Tensor] = {}
+    for layer in find_layers(encoder):
+        # The feed-forward network comes last in a layer of each of the seven families.
+        first, second = [module for module in layer.modules() if isinstance(module, nn.Linear)][-2:]
+        parts = first.out_features // width  # 2 in a gated network: input and gate, one after the other
+        rows = first.weight.detach().unflatten(0, (parts, width))
+        sizes = rows.norm(dim=(0, 2)) * second.weight.detach().norm(dim=0)
+        kept = sizes.topk(intermediate_size).indices.sort().values
+        all_rows = torch.cat([kept + part * width for part in range(parts)])
+        left |= {id(first.weight): first.weight[all_rows], id(second.weight): second.weight[:, kept]}
+        if first.bias is not None:
+            left[id(first.bias)] = first.bias[all_rows]
+    return left

@@ -674,6 +674,7 @@ FINE_TUNING += [
 # ------------------------------------------------------------------------------------------------ other commands
 
 expand, distill, average = (partial(Case, name) for name in ("expand_vocab", "distill", "average_models"))
+trim = partial(Case, "trim_vocab")
 build, search, forget = (partial(Case, name) for name in ("build_datastore", "search_datastore", "report_forgetting"))
 select = partial(Case, "select_text")
 OTHERS = [
@@ -711,6 +712,22 @@ OTHERS = [
     expand("output holds another model", ("classifier",), {"output_dir": "classifier"}),
     expand("missing validation text", ("nowhere.txt",), {"validation_file": "nowhere.txt"}),
     expand("decoder", ("gpt2",), {"model_name_or_path": "decoder"}),
+    trim("missing text", ("nowhere.txt",), {"train_file": "nowhere.txt"}),
+    trim("empty text", ("corpus.txt", "empty"), files={"corpus.txt": ""}),
+    trim("missing validation text", ("nowhere.txt",), {"validation_file": "nowhere.txt"}),
+    trim("no frequency", ("min_frequency", "0"), {"min_frequency": 0}),
+    trim("output is the input", ("encoder",), {"output_dir": "encoder"}),
+    trim("decoder", ("gpt2",), {"model_name_or_path": "decoder"}),
+    distill(
+        "wider feed-forward",
+        ("from 1 to 64", "65"),
+        {"num_hidden_layers": None, "student_layers": 1, "intermediate_size": 65},
+    ),
+    distill(
+        "no feed-forward",
+        ("intermediate_size", "0"),
+        {"num_hidden_layers": None, "student_layers": 1, "intermediate_size": 0},
+    ),
     distill("no steps", ("student_steps", "0"), {"student_steps": 0}),
     distill("negative steps", ("teacher_steps", "-2"), {"teacher_steps": -2}),
     distill("no student", ("num_hidden_layers", "student"), {"num_hidden_layers": None}),

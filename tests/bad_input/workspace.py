@@ -60,6 +60,7 @@ COMMANDS: dict[str, dict[str, Any]] = {
         "size": 125,
         "min_frequency": 2,
     },
+    "trim_vocab": {"model_name_or_path": "encoder", "train_file": "corpus.txt", "output_dir": "out"},
     "distill": {
         "model_name_or_path": "encoder",
         "strategy": "from_scratch",

@@ -486,6 +486,30 @@ def test_picked_layers_are_the_teachers(family):
         assert torch.equal(find_layers(second)[0].get_parameter(name), find_layers(teacher)[1].get_parameter(name))
 
 
+def test_narrow_layers_keep_the_neurons_with_the_largest_weights(family):
+    """The student computes what the teacher does without the output of its other neurons."""
+    torch.manual_seed(0)
+    teacher, batch = make_masked_lm(family), make_batch(masked=False)
+    student = pick_layers(teacher, [1, 2], intermediate_size=20)
+    for layer in find_layers(teacher):
+        first, second = [module for module in layer.modules() if isinstance(module, torch.nn.Linear)][-2:]
+        sizes = []
+        for neuron in range(48):
+            rows = first.weight[neuron::48]  # two in ModernBERT: input and gate
+            sizes.append((rows.square().sum() * second.weight[:, neuron].square().sum()).item())
+        smallest = sorted(range(48), key=sizes.__getitem__)[:28]
+        with torch.no_grad():
+            second.weight[:, smallest] = 0
+    with torch.no_grad():
+        torch.testing.assert_close(student(**batch).logits, teacher(**batch).logits)
+    shapes = [tuple(module.weight.shape) for module in find_layers(student)[1].modules() if hasattr(module, "weight")]
+    assert (32, 20) in shapes and (32, 48) not in shapes
+    assert sum(p.numel() for p in student.parameters()) < sum(p.numel() for p in teacher.parameters())
+    for width in (0, 49):
+        with pytest.raises(ValueError, match=f"intermediate_size must be from 1 to 48, the teacher's, but is {width}"):
+            pick_layers(teacher, [1, 2], intermediate_size=width)
+
+
 def test_fresh_student_keeps_family_and_vocabulary(family):
     teacher = make_masked_lm(family).bfloat16()
     student = make_student(teacher, num_hidden_layers=1, hidden_size=16, num_attention_heads=2, intermediate_size=8)

@@ -126,8 +126,10 @@ def test_rerun_skips_and_killed_step_continues(run, tmp_path, capsys):
 def test_options_that_nothing_would_read_are_refused(run, tmp_path):
     message = "--masked_lm_steps must come with a strategy that ends with a distillation, but from_scratch ends"
     refuse(run, tmp_path, message, strategy="from_scratch", masked_lm_steps=5)
-    message = "--hidden_size and --intermediate_size must come with --num_hidden_layers"
+    message = "--hidden_size must come with --num_hidden_layers"
     refuse(run, tmp_path, message, num_hidden_layers=None, student_layers=[1])
+    message = "--hidden_size and --intermediate_size must come with --num_hidden_layers"
+    refuse(run, tmp_path, message, num_hidden_layers=None, student_name_or_path="student")
 
 
 def test_options_of_a_later_step_are_checked_before_the_first(run, tmp_path):

@@ -28,6 +28,7 @@ PRELOADED = [
     "hf_domain.examples.run_qa",
     "hf_domain.examples.run_distill",
     "hf_domain.examples.run_expand_vocab",
+    "hf_domain.examples.run_trim_vocab",
     "hf_domain.examples.run_export",
     "hf_domain.examples.run_sentences",
     "hf_domain.examples.average_models",

@@ -1,0 +1,75 @@
+r"""Remove the entries that a corpus does not use from the vocabulary of an encoder, with their embedding rows.
+
+    python examples/run_trim_vocab.py \
+        --model_name_or_path bert-base-uncased --train_file corpus.txt.gz task/train.jsonl \
+        --validation_file heldout.txt.gz --output_dir bert-small-vocabulary
+
+On the texts of the corpus the smaller encoder computes what the old one did. Name all text that it will read, also that
+of the tasks: words of other texts may be split into more pieces, and --validation_file shows how many.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+from hf_domain.data.corpora import read_texts
+from hf_domain.data.file_loading import find_files
+from hf_domain.files import write_folder
+from hf_domain.tokenization import compare_lengths, trim_vocabulary
+from hf_domain.training.arguments import parse_arguments
+from hf_domain.training.command_cards import write_trimming_card
+from hf_domain.training.finiteness import check_weights
+from hf_domain.training.run_folders import run_in_folder
+from hf_domain.training.terminal import log_place, shows_bar, start_logging, suggest_training
+from hf_domain.trimming import keep_rows
+
+
+@dataclass
+class Arguments:
+    """The encoder, the text, and how much to keep."""
+
+    model_name_or_path: str = field(metadata={"help": "Encoder with a masked-LM head."})
+    train_file: list[str] = field(metadata={"help": "Text that it will read: .txt .jsonl .json .csv (.gz) .parquet."})
+    output_dir: str = field(metadata={"help": "Folder for the smaller encoder."})
+    validation_file: list[str] = field(
+        default_factory=list, metadata={"help": "Held-out texts and task files whose lengths are compared."}
+    )
+    min_frequency: int = field(default=1, metadata={"help": "Minimum occurrences of an entry in the text."})
+
+
+ARGUMENTS = (Arguments,)
+
+
+def main() -> None:
+    start_logging()
+    run_in_folder(run, *parse_arguments(*ARGUMENTS, description=__doc__))
+
+
+def run(args: Arguments) -> None:
+    find_files(args.validation_file)
+    tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path, trust_remote_code=False)
+    texts = (text for path in args.train_file for text in read_texts(path))
+    new_tokenizer, kept = trim_vocabulary(tokenizer, texts, min_frequency=args.min_frequency, progress=shows_bar())
+    model = AutoModelForMaskedLM.from_pretrained(args.model_name_or_path, trust_remote_code=False)
+    check_weights(model, args.model_name_or_path)
+    parameters = model.num_parameters()
+    keep_rows(model, kept)
+    lines = [f"Vocabulary: {len(tokenizer):,} entries before, {len(kept):,} now."]
+    lines += [f"Parameters: {parameters:,} before, {model.num_parameters():,} now."]
+    for path in args.validation_file:
+        lengths = compare_lengths(tokenizer, new_tokenizer, read_texts(path))
+        name = "/".join(Path(path).parts[-2:])
+        lines.append(
+            f"{name}: {max(0.0, -lengths.saved):.1%} more tokens; {lengths.longer:.1%} of the texts have more."
+        )
+    with write_folder(args.output_dir) as folder:
+        model.save_pretrained(folder)
+        new_tokenizer.save_pretrained(folder)
+        write_trimming_card(folder, args, new_tokenizer, lines)
+    print(*lines, sep="\n")
+    log_place("Model and tokenizer", args.output_dir, suggest_training(args.output_dir, args.train_file))
+
+
+if __name__ == "__main__":
+    main()
