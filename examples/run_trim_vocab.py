@@ -4,11 +4,13 @@ r"""Remove the entries that a corpus does not use from the vocabulary of an enco
         --model_name_or_path bert-base-uncased --train_file corpus.txt.gz task/train.jsonl \
         --validation_file heldout.txt.gz --output_dir bert-small-vocabulary
 
-On the texts of the corpus the smaller encoder computes what the old one did. Name all text that it will read, also that
-of the tasks: words of other texts may be split into more pieces, and --validation_file shows how many.
+On the texts of the corpus the smaller encoder computes what the old one did. List every file that it will read, with
+those of tasks: words of other texts may be split into more pieces, and --validation_file shows how many.
 """
 
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from transformers import AutoModelForMaskedLM, AutoTokenizer
@@ -22,7 +24,7 @@ from hf_domain.training.command_cards import write_trimming_card
 from hf_domain.training.finiteness import check_weights
 from hf_domain.training.run_folders import run_in_folder
 from hf_domain.training.terminal import log_place, shows_bar, start_logging, suggest_training
-from hf_domain.trimming import keep_rows
+from hf_domain.trimming import check_tables, keep_rows
 
 
 @dataclass
@@ -34,6 +36,9 @@ class Arguments:
     output_dir: str = field(metadata={"help": "Folder for the smaller encoder."})
     validation_file: list[str] = field(
         default_factory=list, metadata={"help": "Held-out texts and task files whose lengths are compared."}
+    )
+    text_column_name: str | None = field(
+        default=None, metadata={"help": "Columns of text: title,abstract. Default: those that look like text."}
     )
     min_frequency: int = field(default=1, metadata={"help": "Minimum occurrences of an entry in the text."})
 
@@ -47,19 +52,20 @@ def main() -> None:
 
 
 def run(args: Arguments) -> None:
-    find_files(args.validation_file)
+    find_files([*args.train_file, *args.validation_file])
     tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path, trust_remote_code=False)
-    texts = (text for path in args.train_file for text in read_texts(path))
-    new_tokenizer, kept = trim_vocabulary(tokenizer, texts, min_frequency=args.min_frequency, progress=shows_bar())
     model = AutoModelForMaskedLM.from_pretrained(args.model_name_or_path, trust_remote_code=False)
     check_weights(model, args.model_name_or_path)
+    check_tables(model)
     parameters = model.num_parameters()
+    read = partial(read_texts, text_column=args.text_column_name)
+    texts = chain.from_iterable(map(read, args.train_file))
+    new_tokenizer, kept = trim_vocabulary(tokenizer, texts, min_frequency=args.min_frequency, progress=shows_bar())
     keep_rows(model, kept)
     lines = [f"Vocabulary: {len(tokenizer):,} entries before, {len(kept):,} now."]
     lines += [f"Parameters: {parameters:,} before, {model.num_parameters():,} now."]
     for path in args.validation_file:
-        lengths = compare_lengths(tokenizer, new_tokenizer, read_texts(path))
-        name = "/".join(Path(path).parts[-2:])
+        name, lengths = "/".join(Path(path).parts[-2:]), compare_lengths(tokenizer, new_tokenizer, read(path))
         lines.append(
             f"{name}: {max(0.0, -lengths.saved):.1%} more tokens; {lengths.longer:.1%} of the texts have more."
         )

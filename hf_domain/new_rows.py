@@ -81,10 +81,13 @@ def check_not_expanded(tokenizer: PreTrainedTokenizerBase, delta: VocabularyDelt
     Args:
         tokenizer: The checkpoint's own tokenizer.
     """
-    if delta.pieces and max(tokenizer.get_vocab().values(), default=0) + 1 >= delta.new_size:
+    vocabulary = tokenizer.get_vocab()
+    # The size alone does not tell: a tokenizer may have been trimmed since.
+    has_entries = not vocabulary.keys().isdisjoint(delta.pieces)
+    if delta.pieces and (has_entries or max(vocabulary.values(), default=0) + 1 >= delta.new_size):
         raise ValueError(
             f"a vocabulary must be expanded only once, but the tokenizer of {tokenizer.name_or_path} already has "
-            f"{delta.new_size:,} entries. Leave out --expanded_vocabulary to train it further."
+            f"{len(vocabulary):,} entries. Leave out --expanded_vocabulary to train it further."
         )
 
 

@@ -17,36 +17,31 @@ def keep_rows(model: PreTrainedModel, kept: Sequence[int]) -> None:
     same logits of the entries that are left. Rows of padding go, and the token ids of the configuration follow.
 
     Args:
-        model: A model of transformers with one input embedding, over the old vocabulary. An exBERT, a G-MAP and a RADA
-            with a passage encoder have several; trim their encoder before.
+        model: A stock encoder with any head, a VarMAE, or a RADA without an encoder of passages.
         kept: Ascending ids, see `trim_vocabulary`. Entry i gets the row of `kept[i]`.
 
     Raises:
         ValueError: The ids are not rows of the table, the model has several tables, or it cannot take another id of the
             padding token.
     """
+    check_tables(model)
     tables = list_tables(model)
     rows = len(tables[0])
     if not kept or list(kept) != sorted(set(kept)) or kept[0] < 0 or kept[-1] >= rows:
         raise ValueError(
-            f"`kept` must be ascending ids from 0 to {rows - 1:,}, the rows of the embedding table, but has "
-            f"{len(kept):,} ids up to {max(kept, default=0):,}. Take model and tokenizer from the same checkpoint."
+            f"`kept` must be ascending ids without repeats, from 0 to {rows - 1:,}, the rows of the embedding table, "
+            f"but has {len(kept):,} ids up to {max(kept, default=0):,}. Take model and tokenizer from one checkpoint."
         )
     new_ids = {old: new for new, old in enumerate(kept)}
     embedding = model.get_input_embeddings()
     padding = embedding.padding_idx
-    others = [part for part in model.modules() if isinstance(part, nn.Embedding) and part is not embedding]
-    if any(len(other.weight) == rows for other in others) or [*embedding.children()]:
-        raise ValueError(
-            f"a model must have one table of words to be trimmed, but {type(model).__name__} has another one (of a "
-            "memory, of passages or of an extension). Trim the encoder, and build the model from it."
-        )
-    for other in others:
+    for part in model.modules():
         # RoBERTa numbers its positions from the id of the padding token: all of them would move.
-        if (position := other.padding_idx) is not None and new_ids.get(position) != position:
+        position = part.padding_idx if isinstance(part, nn.Embedding) and part is not embedding else None
+        if position is not None and new_ids.get(position) != position:
             raise ValueError(
                 f"the padding token must keep its id {position}, from which this model numbers its positions, but "
-                f"would get {new_ids.get(position)}. Keep all ids below it too."
+                f"would get {new_ids.get(position)}. Keep this vocabulary."
             )
     for table in tables:
         table[: len(kept)] = table[torch.tensor(kept, device=table.device)]
@@ -57,3 +52,21 @@ def keep_rows(model: PreTrainedModel, kept: Sequence[int]) -> None:
         for name, value in vars(config).items():
             if name.endswith("_token_id") and isinstance(value, int):
                 setattr(config, name, new_ids.get(value))
+
+
+def check_tables(model: PreTrainedModel) -> None:
+    """Raise a ValueError unless the model has one table of words, and its masked-LM head at most one bias."""
+    embedding = model.get_input_embeddings()
+    encoders = [part for part in model.modules() if isinstance(part, PreTrainedModel) and part.base_model is part]
+    tables = {id(encoder.get_input_embeddings()) for encoder in encoders}
+    if len(tables) > 1 or [*embedding.children()]:
+        raise ValueError(
+            f"the model must have a single table of words, but {type(model).__name__} has a second one. Trim its "
+            f"encoder first, then build the {type(model).__name__} from it."
+        )
+    biases = [weight for weight in model.parameters() if weight.shape == embedding.weight.shape[:1]]
+    if len(biases) > 1:
+        raise ValueError(
+            f"the decoder must share its bias with the head, but that of {type(model).__name__} has its own, which "
+            "transformers does not save after it was resized. Use an encoder with tie_word_embeddings=True."
+        )

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from tiny_tokenizers import make_tokenizer
 from torch.utils.data import Dataset
 from transformers import (
     BertConfig,
@@ -21,9 +22,16 @@ from transformers import (
     XLMRobertaConfig,
     XLMRobertaForMaskedLM,
 )
+from vocabulary_invariants import DOMAIN_TEXTS
 
-from hf_domain.new_rows import NewRowsFirst, apply_delta, measure_row_distances, plot_row_distances
-from hf_domain.tokenization import VocabularyDelta
+from hf_domain.new_rows import (
+    NewRowsFirst,
+    apply_delta,
+    check_not_expanded,
+    measure_row_distances,
+    plot_row_distances,
+)
+from hf_domain.tokenization import VocabularyDelta, expand_vocabulary, trim_vocabulary
 
 SIZE = 40
 DELTA = VocabularyDelta(SIZE, {"a": [7, 9], "b": [11], "c": [], "d": [12, 12, 13]})
@@ -265,3 +273,15 @@ def test_padding_wins_no_prediction():
     assert len(bias) == 64
     assert torch.equal(bias[SIZE + 4 :], bias[:SIZE].min().expand(20))
     torch.testing.assert_close(weight[SIZE + 4 :], weight[:SIZE].mean(dim=0).expand(20, -1))
+
+
+def test_a_trimmed_expansion_is_not_expanded_again():
+    """Its size alone does not tell: the rows of the new words were trained."""
+    tokenizer = make_tokenizer("bert")
+    expanded, delta, _ = expand_vocabulary(tokenizer, DOMAIN_TEXTS, min_frequency=2, progress=False)
+    trimmed, _ = trim_vocabulary(expanded, DOMAIN_TEXTS, progress=False)
+    assert len(trimmed) < delta.new_size
+    check_not_expanded(tokenizer, delta)
+    for again in (expanded, trimmed):
+        with pytest.raises(ValueError, match=f"must be expanded only once, .* already has {len(again)} entries"):
+            check_not_expanded(again, delta)

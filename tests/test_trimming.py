@@ -4,7 +4,7 @@ import pytest
 import torch
 from tiny_models import FAMILIES, make_config, make_masked_lm
 from tiny_tokenizers import make_tokenizer
-from transformers import AutoModelForMaskedLM
+from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, BertTokenizer
 from vocabulary_invariants import DOMAIN_TEXTS
 
 from hf_domain.modeling.modeling_exbert import ExBertForMaskedLM
@@ -19,11 +19,11 @@ KINDS = {family: "bert" if family in ("electra", "distilbert") else family for f
 IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
 
 
-def make_pair(family, tied=True):
+def make_pair(family, tokenizer=None):
     """A masked LM whose table has five rows of padding, and its tokenizer."""
-    tokenizer = make_tokenizer(KINDS[family])
+    tokenizer = tokenizer or make_tokenizer(KINDS[family])
     config = make_config(family)
-    config.vocab_size, config.tie_word_embeddings = len(tokenizer) + 5, tied
+    config.vocab_size = len(tokenizer) + 5
     for name in IDS:
         setattr(config, name, getattr(tokenizer, name))
     torch.manual_seed(0)
@@ -39,16 +39,13 @@ def run(model, tokenizer):
         return model(**batch, output_hidden_states=True)
 
 
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_states_and_logits_stay(family, tied, tmp_path):
-    model, tokenizer = make_pair(family, tied)
+def check_trimmed(model, tokenizer, folder):
+    """Trim both, save and load them, and compare with what they computed before."""
     before = run(model, tokenizer)
     trimmed, kept = trim_vocabulary(tokenizer, CORPUS, progress=False)
     keep_rows(model, kept)
-    model.save_pretrained(tmp_path)
-    # An untied decoder has a bias of its own, which transformers 5.23 does not save after it resized the decoder.
-    for small in (model, AutoModelForMaskedLM.from_pretrained(tmp_path)) if tied else (model,):
+    model.save_pretrained(folder)
+    for small in (model, AutoModelForMaskedLM.from_pretrained(folder)):
         after = run(small, trimmed)
         assert torch.equal(before.hidden_states[-1], after.hidden_states[-1])
         torch.testing.assert_close(before.logits[..., kept], after.logits)
@@ -57,14 +54,45 @@ def test_states_and_logits_stay(family, tied, tmp_path):
         assert [getattr(small.config, name) for name in IDS] == [getattr(trimmed, name) for name in IDS]
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_states_and_logits_stay(family, tmp_path):
+    check_trimmed(*make_pair(family), tmp_path)
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+def test_special_tokens_get_new_ids(family, tmp_path):
+    """Those of the configuration as well, and the padding of the table."""
+    tokenizer = make_tokenizer("bert")
+    special = tokenizer.all_special_tokens
+    entries = [entry for entry in tokenizer.get_vocab() if entry not in special]
+    tokenizer = BertTokenizer(vocab={entry: id_ for id_, entry in enumerate([*entries, *special])})
+    model, _ = make_pair(family, tokenizer)
+    old = model.config.pad_token_id
+    check_trimmed(model, tokenizer, tmp_path)
+    assert model.config.pad_token_id < old
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_classifiers_are_trimmed_too(family):
+    torch.manual_seed(0)
+    model, tokenizer = make_pair(family)
+    model = AutoModelForSequenceClassification.from_config(model.config).eval()
+    before = run(model, tokenizer).logits
+    trimmed, kept = trim_vocabulary(tokenizer, CORPUS, progress=False)
+    keep_rows(model, kept)
+    torch.testing.assert_close(before, run(model, trimmed).logits)
+
+
 @pytest.mark.parametrize("model_class", [VarMAEForMaskedLM, RadaForMaskedLM])
-def test_methods_around_one_table_are_trimmed_too(model_class):
+def test_methods_around_one_table_are_trimmed_too(model_class, tmp_path):
     model, tokenizer = make_pair("bert")
     wrapped = model_class.from_backbone(model).eval()
     before = run(wrapped, tokenizer)
     trimmed, kept = trim_vocabulary(tokenizer, CORPUS, progress=False)
     keep_rows(wrapped, kept)
-    torch.testing.assert_close(before.logits[..., kept], run(wrapped, trimmed).logits)
+    wrapped.save_pretrained(tmp_path)
+    for small in (wrapped, model_class.from_pretrained(tmp_path)):
+        torch.testing.assert_close(before.logits[..., kept], run(small, trimmed).logits)
 
 
 def test_models_with_several_tables_are_refused():
@@ -72,18 +100,33 @@ def test_models_with_several_tables_are_refused():
     extension = VocabularyDelta(120, {"lymph": [5, 6], "oma": [7]})
     for model in (
         GMapForMaskedLM.from_backbones(make_masked_lm("bert"), make_masked_lm("bert")),
+        GMapForMaskedLM.from_backbones(make_masked_lm("bert"), make_pair("bert")[0]),
         RadaForMaskedLM.from_backbone(make_masked_lm("bert"), passage_encoder="frozen"),
         ExBertForMaskedLM.from_backbone(make_masked_lm("bert"), extension_vocabulary=extension),
     ):
-        with pytest.raises(ValueError, match=f"must have one table of words .* but {type(model).__name__} has another"):
+        with pytest.raises(
+            ValueError, match=f"must have a single table of words, but {type(model).__name__} has a second"
+        ):
             keep_rows(model, range(60))
         assert len(model.get_input_embeddings().weight) == 120
+
+
+def test_a_decoder_of_its_own_is_refused():
+    """transformers 5.23 would not save its bias."""
+    config = make_config("bert")
+    config.tie_word_embeddings = False
+    model = AutoModelForMaskedLM.from_config(config)
+    with pytest.raises(
+        ValueError, match="the decoder must share its bias with the head, but that of BertForMaskedLM has"
+    ):
+        keep_rows(model, range(60))
+    assert len(model.get_input_embeddings().weight) == 120
 
 
 def test_ids_of_another_table_are_refused():
     model = make_masked_lm("bert")
     for kept in ([], [3, 2], [2, 2], [-1, 2], [0, 120]):
-        with pytest.raises(ValueError, match="`kept` must be ascending ids from 0 to 119"):
+        with pytest.raises(ValueError, match="`kept` must be ascending ids without repeats, from 0 to 119"):
             keep_rows(model, kept)
     assert len(model.get_input_embeddings().weight) == 120
 

@@ -151,17 +151,6 @@ def count_words(
     return merge_counts(tqdm(counted, desc="Counting words", unit="shard", disable=not progress))
 
 
-def check_counts(corpus: WordCounts, tokenizer: Tokenizer) -> None:
-    """Raise a ValueError for counts of nothing, or of words that another tokenizer split."""
-    if not corpus.words:
-        raise ValueError("the corpus must contain words, but is empty. Use another corpus.")
-    if corpus.splitter != fingerprint_splitter(tokenizer):
-        raise ValueError(
-            "the corpus must be counted with the tokenizer's normalizer and pre-tokenizer, whose fingerprint is "
-            f"{fingerprint_splitter(tokenizer)}, but that of the counts is {corpus.splitter}. Count the corpus again."
-        )
-
-
 def batch_texts(texts: Iterable[str], characters: int = 16_000_000) -> Iterator[list[str]]:
     """Cut a stream of documents into shards.
 

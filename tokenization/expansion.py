@@ -19,7 +19,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from . import bpe, unigram, wordpiece
-from .counting import WordCounts, batch_texts, check_counts, count_words
+from .counting import WordCounts, batch_texts, count_words, fingerprint_splitter
 from .delta import VocabularyDelta
 from .report import CurvePoint, ExpansionReport, ExposureLimit
 from .segmentation import Model, Segmentation, measure_log_probability, read_unknown, read_vocabulary, segment_words
@@ -102,7 +102,7 @@ def expand_vocabulary(
     algorithm.check(kind, original_size, size, max_size)
     if not isinstance(corpus, WordCounts):
         corpus = count_words(batch_texts(corpus), tokenizer.backend_tokenizer, executor, progress)
-    check_counts(corpus, tokenizer.backend_tokenizer)
+    _check_counts(corpus, tokenizer.backend_tokenizer)
     unspaced = _measure_unspaced(corpus, tokenizer.backend_tokenizer) if kind is not unigram else 0.0
     if unspaced > 0.5:
         raise ValueError(_explain_unspaced(unspaced, state["model"]["type"]))
@@ -415,6 +415,16 @@ def _check_exposures(training_tokens: int | None, min_exposures: float) -> None:
         raise ValueError(f"`training_tokens` must be at least 1, but is {training_tokens}.")
     if not 0 < min_exposures < float("inf"):
         raise ValueError(f"`min_exposures` must be a number above 0, but is {min_exposures}.")
+
+
+def _check_counts(corpus: WordCounts, backend: Tokenizer) -> None:
+    if not corpus.words:
+        raise ValueError("the corpus must contain words, but is empty. Use another corpus.")
+    if corpus.splitter != fingerprint_splitter(backend):
+        raise ValueError(
+            "the corpus must be counted with the tokenizer's normalizer and pre-tokenizer, whose fingerprint is "
+            f"{fingerprint_splitter(backend)}, but that of the counts is {corpus.splitter}. Count the corpus again."
+        )
 
 
 def _measure_unspaced(corpus: WordCounts, backend: Tokenizer) -> float:

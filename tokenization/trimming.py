@@ -1,91 +1,121 @@
 """Trim a vocabulary: keep the entries that a corpus uses, and split its texts as before."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Executor
+from itertools import chain
 from typing import Any
 
-import numpy as np
+from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from .counting import WordCounts, batch_texts, check_counts, count_words
-from .segmentation import Model, read_unknown, read_vocabulary, segment_words
+from .counting import batch_texts
+from .segmentation import Model, read_unknown, read_vocabulary
 from .tokenizer_file import read_tokenizer, replace_model
 
+BATCH = 1_000_000  # characters of texts that are encoded at once
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # how a Unigram model with byte fallback spells an unknown character
 
 
 def trim_vocabulary(
-    tokenizer: PreTrainedTokenizerBase,
-    corpus: Iterable[str] | WordCounts,
-    *,
-    min_frequency: int = 1,
-    executor: Executor | None = None,
-    progress: bool = True,
+    tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], *, min_frequency: int = 1, progress: bool = True
 ) -> tuple[PreTrainedTokenizerBase, list[int]]:
     """Keep the entries of a tokenizer that a corpus uses, with all special tokens and single characters.
 
-    With `min_frequency=1` the texts of the corpus are split as before. Some words of other texts are split into more
-    pieces than before.
+    With `min_frequency=1` the texts of the corpus are split as before, except that an unknown word may become known.
+    Some words of other texts are split into more pieces than before, often into letters.
 
     Args:
         tokenizer: A fast tokenizer with a WordPiece, byte-level BPE or Unigram model.
-        corpus: Documents, or their words as counted by `count_words`.
+        texts: Documents, or a table with a column of them.
         min_frequency: Minimum occurrences of an entry in the corpus. Above 1, the words of rarer entries are split into
             smaller pieces too.
-        executor: Where the corpus is counted, see `count_words`.
+        progress: Whether a bar shows the batches of texts read.
 
     Returns:
         The new tokenizer, and the old ids of its entries: entry i had the id `kept[i]`. Entries keep their order.
 
     Raises:
         TypeError: The tokenizer has no fast backend, or the corpus is not an iterable of strings.
-        ValueError: `min_frequency` is below 1, the corpus is empty or was counted for another tokenizer, or the
-            tokenizer's model is of another kind.
+        ValueError: `min_frequency` is below 1, the corpus is empty, or the tokenizer's model is of another kind.
     """
     if min_frequency < 1:
         raise ValueError(f"`min_frequency` must be at least 1, but is {min_frequency}. 1 keeps all entries in use.")
     state = read_tokenizer(tokenizer)
-    if not isinstance(corpus, WordCounts):
-        corpus = count_words(batch_texts(corpus), tokenizer.backend_tokenizer, executor, progress)
-    check_counts(corpus, tokenizer.backend_tokenizer)
-    kept = sorted({*_find_used(state["model"], corpus, min_frequency), *_find_needed(state)})
+    _check_prefixes(state["model"])
+    counts = _count_entries(tokenizer, texts, progress)
+    if not counts:
+        raise ValueError("the corpus must contain words, but is empty. Use another corpus.")
+    used = {id_ for id_, count in counts.items() if count >= min_frequency}
+    used |= {*_find_needed(state["model"]), *_find_special(tokenizer, state)}
+    kept = sorted(_add_parts(state["model"], used))
     new_ids = {old: new for new, old in enumerate(kept)}
     return replace_model(tokenizer, _renumber(state, new_ids), _keep_entries(state["model"], new_ids)), kept
 
 
-def _find_used(model: Model, corpus: WordCounts, min_frequency: int) -> set[int]:
-    """Find the entries that the corpus uses, and for a BPE what their merges pass through."""
+def _check_prefixes(model: Model) -> None:
+    """Refuse a BPE whose merges do not spell their entries."""
+    affixes = [model.get(name) for name in ("continuing_subword_prefix", "end_of_word_suffix")]
+    if model["type"] == "BPE" and any(affixes):
+        raise ValueError(
+            f"a BPE must mark words by their preceding space to be trimmed, but this one has the prefix {affixes[0]!r} "
+            f"and the suffix {affixes[1]!r}. Keep its vocabulary."
+        )
+
+
+def _count_entries(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], progress: bool) -> Counter[int]:
+    """Count the ids that the tokenizer itself makes of the texts.
+
+    A byte-level BPE has other entries for a word that begins a text. Tasks with words put a space before each of them,
+    so the first word counts with a space, too.
+    """
+    encode = tokenizer.backend_tokenizer.encode_batch_fast
+    counts: Counter[int] = Counter()
+    for batch in tqdm(batch_texts(texts, BATCH), desc="Counting entries", unit="batch", disable=not progress):
+        beginnings = [f" {words[0]}" for text in batch if (words := text.split(maxsplit=1))]
+        for encoding in chain(encode(batch, add_special_tokens=False), encode(beginnings, add_special_tokens=False)):
+            counts.update(encoding.ids)
+    return counts
+
+
+def _find_special(tokenizer: PreTrainedTokenizerBase, state: dict[str, Any]) -> Iterator[int]:
+    """Find the tokens that the tokenizer adds to a text, and those that were added to it."""
+    yield from (token["id"] for token in state["added_tokens"])
+    yield from tokenizer.all_special_ids
+    yield from chain(tokenizer("")["input_ids"], tokenizer("", "")["input_ids"])
+    if state["padding"]:
+        yield state["padding"]["pad_id"]
+
+
+def _find_needed(model: Model) -> Iterator[int]:
+    """Find the entries without which characters would become unknown."""
     vocabulary = read_vocabulary(model)
-    counts = np.fromiter(corpus.words.values(), np.int64)
-    use = segment_words(model, list(corpus.words)).count_pieces(counts, max(vocabulary.values()) + 1)
-    used = set(np.flatnonzero(use >= min_frequency).tolist())
+    if (unknown := read_unknown(model)) is not None:
+        yield unknown
+    prefix = model["continuing_subword_prefix"] if model["type"] == "WordPiece" else ""
+    for entry, id_ in vocabulary.items():
+        rest = entry.removeprefix(prefix)
+        characters = [*rest[:1], *(prefix + character for character in rest[1:])]
+        if prefix and rest != entry:
+            characters[:1] = [prefix + rest[:1]]
+        # Without all characters of its own, the entry is the only spelling.
+        if len(rest) == 1 or BYTE.fullmatch(entry) or (prefix and not vocabulary.keys() >= {*characters}):
+            yield id_
+
+
+def _add_parts(model: Model, used: set[int]) -> set[int]:
+    """Add the entries that the merges of a BPE pass through."""
+    vocabulary = read_vocabulary(model)
+    names = {id_: entry for entry, id_ in vocabulary.items()}
     parts: dict[str, set[str]] = {}
     for left, right in model.get("merges", ()):
         parts.setdefault(left + right, set()).update((left, right))
-    names = {id_: entry for entry, id_ in vocabulary.items()}
     waiting = [names[id_] for id_ in used]
     while waiting:
         new = {vocabulary[part] for part in parts.get(waiting.pop(), ())} - used
-        used |= new
+        used = used | new
         waiting += (names[id_] for id_ in new)
     return used
-
-
-def _find_needed(state: dict[str, Any]) -> Iterator[int]:
-    """Find the entries without which texts would lose characters, or a model its special tokens."""
-    model = state["model"]
-    yield from (token["id"] for token in state["added_tokens"])
-    if (unknown := read_unknown(model)) is not None:
-        yield unknown
-    prefix = model.get("continuing_subword_prefix") or ""
-    for entry, id_ in read_vocabulary(model).items():
-        if len(entry.removeprefix(prefix)) == 1 or BYTE.fullmatch(entry):
-            yield id_
-    if model["type"] == "Unigram":
-        # The score of an unknown character is the lowest score less a constant, and decides between splits.
-        scores = [score for _, score in model["vocab"]]
-        yield scores.index(min(scores))
 
 
 def _keep_entries(model: Model, new_ids: dict[int, int]) -> Model:

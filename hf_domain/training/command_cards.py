@@ -138,5 +138,4 @@ def write_trimming_card(folder: Path, args: Any, tokenizer: PreTrainedTokenizerB
         settings={"size of the vocabulary": f"{len(tokenizer):,}", "minimum occurrences": args.min_frequency},
         limits=" ".join(facts),
         example=f"This is a {tokenizer.mask_token}.",
-        trains_on=describe_data_license(),
     )

@@ -1,14 +1,15 @@
 """A trimmed tokenizer has fewer entries, and splits the texts of the corpus as before."""
 
-import re
+import json
 
 import pytest
 from tiny_tokenizers import MAKERS, make_tokenizer
-from tokenizers import processors
-from transformers import AutoTokenizer
+from tokenizers import Tokenizer, pre_tokenizers, processors
+from tokenizers.models import BPE
+from transformers import AutoTokenizer, BertTokenizer, TokenizersBackend
 from vocabulary_invariants import DOMAIN_TEXTS, MIXED_TEXTS
 
-from hf_domain.tokenization import WordCounts, count_shard, expand_vocabulary, trim_vocabulary
+from hf_domain.tokenization import expand_vocabulary, trim_vocabulary
 
 CORPUS = DOMAIN_TEXTS[:30]
 
@@ -67,27 +68,68 @@ def test_an_expanded_vocabulary_can_be_trimmed():
             assert [kept[id_] for id_ in trimmed(text)["input_ids"]] == tokenizer(text)["input_ids"]
 
 
-def test_added_tokens_and_settings_keep_their_meaning():
-    """A token that was added, a pair of special tokens in a sequence of processors, and padding on the right."""
+def test_added_tokens_stay():
     tokenizer = make_tokenizer("bert")
     tokenizer.add_tokens(["<gene>"])
-    backend = tokenizer.backend_tokenizer
-    pair = processors.BertProcessing(("[SEP]", tokenizer.sep_token_id), ("[CLS]", tokenizer.cls_token_id))
-    backend.post_processor = processors.Sequence([pair])
-    backend.enable_padding(pad_id=tokenizer.pad_token_id, pad_token="[PAD]")
     trimmed, kept = trim_vocabulary(tokenizer, CORPUS, progress=False)
     text = f"{CORPUS[0]} <gene>"
     assert trimmed.tokenize(text)[-1] == "<gene>"
     assert [kept[id_] for id_ in trimmed(text)["input_ids"]] == tokenizer(text)["input_ids"]
 
 
-def test_counts_are_a_corpus():
+def make_special_last():
+    """As ModernBERT's: the ids of all special tokens change."""
     tokenizer = make_tokenizer("bert")
-    counts = count_shard(CORPUS, tokenizer.backend_tokenizer)
-    assert trim_vocabulary(tokenizer, counts)[1] == trim_vocabulary(tokenizer, CORPUS, progress=False)[1]
-    with pytest.raises(ValueError, match="must be counted with the tokenizer's normalizer"):
-        trim_vocabulary(make_tokenizer("roberta"), counts)
-    with pytest.raises(ValueError, match=re.escape("the corpus must contain words, but is empty")):
-        trim_vocabulary(tokenizer, WordCounts(counts.splitter))
+    special = tokenizer.all_special_tokens
+    entries = [entry for entry in tokenizer.get_vocab() if entry not in special]
+    return BertTokenizer(vocab={entry: id_ for id_, entry in enumerate([*entries, *special])}, model_max_length=512)
+
+
+def test_special_tokens_get_new_ids():
+    """In templates, pairs, sequences of processors and the settings of padding."""
+    tokenizer = make_special_last()
+    backend, template = tokenizer.backend_tokenizer, tokenizer.backend_tokenizer.post_processor
+    pair = processors.BertProcessing(("[SEP]", tokenizer.sep_token_id), ("[CLS]", tokenizer.cls_token_id))
+    backend.enable_padding(pad_id=tokenizer.pad_token_id, pad_token="[PAD]")
+    for processor in (template, pair, processors.Sequence([pair])):
+        backend.post_processor = processor
+        # BertTokenizer would make a template of its own.
+        tokenizer = TokenizersBackend(tokenizer_object=backend, **tokenizer.special_tokens_map)
+        trimmed, kept = trim_vocabulary(tokenizer, CORPUS, progress=False)
+        assert trimmed.pad_token_id < tokenizer.pad_token_id and len(trimmed) == len(kept)
+        assert json.loads(trimmed.backend_tokenizer.to_str())["padding"]["pad_id"] == trimmed.pad_token_id
+        old, new = (each([CORPUS[0], "the"], padding=True)["input_ids"] for each in (tokenizer, trimmed))
+        assert [[kept[id_] for id_ in ids] for ids in new] == old and new[1][-1] == trimmed.pad_token_id
+
+
+def test_entries_that_are_the_only_spelling_stay():
+    """`b` and `c` begin no word by themselves, and no `##d` continues one."""
+    pieces = ["a", "##a", "##b", "##c", "the", "beta", "##eta", "cab", "##ab", "ad", "aba"]
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer = BertTokenizer(vocab={entry: id_ for id_, entry in enumerate([*special, *pieces])})
+    trimmed, _ = trim_vocabulary(tokenizer, ["the a"], progress=False)
+    assert trimmed.tokenize("beta cab ad aba") == ["beta", "cab", "ad", "a", "##b", "##a"]
+
+
+def test_what_only_the_tokenizer_knows_counts():
+    """A word with a preceding space, as tasks of words have it, and a word with a character that BERT deletes."""
+    tokenizer = make_tokenizer("roberta")
+    word = next(entry[1:] for entry in tokenizer.get_vocab() if entry.startswith("Ġ") and len(entry) > 3)
+    trimmed, _ = trim_vocabulary(tokenizer, [word], progress=False)
+    assert trimmed.tokenize(f" {word}") == [f"Ġ{word}"]
+    tokenizer = make_tokenizer("bert")
+    text = f"{CORPUS[0][:9]}\x85{CORPUS[0][9:]}"
+    trimmed, kept = trim_vocabulary(tokenizer, [text], progress=False)
+    assert [kept[id_] for id_ in trimmed(text)["input_ids"]] == tokenizer(text)["input_ids"]
+
+
+def test_what_cannot_be_trimmed():
+    tokenizer = make_tokenizer("bert")
+    with pytest.raises(ValueError, match="the corpus must contain words, but is empty"):
+        trim_vocabulary(tokenizer, ["", " "], progress=False)
     with pytest.raises(ValueError, match="`min_frequency` must be at least 1, but is 0"):
-        trim_vocabulary(tokenizer, counts, min_frequency=0)
+        trim_vocabulary(tokenizer, CORPUS, min_frequency=0)
+    backend = Tokenizer(BPE({"a": 0, "b</w>": 1}, [], end_of_word_suffix="</w>"))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel()
+    with pytest.raises(ValueError, match=r"must mark words by their preceding space .* and the suffix '</w>'"):
+        trim_vocabulary(TokenizersBackend(tokenizer_object=backend), ["ab"], progress=False)
