@@ -283,7 +283,18 @@ def train_masked_lm(
     run_training(trainer)
     if training_args.do_eval:
         evaluate_masked_lm(trainer)
-    write_card(trainer, "fill-mask", model_args, data_args)
+    if step.model == args.model_name_or_path:
+        write_card(trainer, "fill-mask", model_args, data_args)
+    else:
+        write_card(trainer, "fill-mask", args, data_args, student=describe_student(model, step, args))
+
+
+def describe_student(student: PreTrainedModel, step: StrategyStep, args: DistillationArguments) -> str:
+    """Return a sentence for the card of a student; its `{base_model}` is the teacher."""
+    return (
+        f"A student of {{base_model}} with {student.config.num_hidden_layers} layers and {student.num_parameters():,} "
+        f"parameters, after the stage {Path(step.output_dir).name} of {args.strategy}."
+    )
 
 
 def make_trainer(
@@ -341,7 +352,7 @@ def distill(
     run_training(trainer)
     if training_args.do_eval:
         run_evaluation(trainer)
-    write_card(trainer, "feature-extraction", args, data_args)
+    write_card(trainer, "feature-extraction", args, data_args, student=describe_student(student, step, args))
 
 
 def list_settings(

@@ -61,6 +61,7 @@ def make_run_card(
     documents: int | None,
     command: str | None = None,
     texts: Dataset | None = None,
+    student: str = "",
 ) -> ModelCard:
     """Return the card of a trained model.
 
@@ -70,6 +71,7 @@ def make_run_card(
         documents: Number of documents of a corpus, if counted.
         command: What trained it. Default: see `show_call`, or the command of this process.
         texts: Documents of a corpus that is no file, for a digest.
+        student: What a distilled model is; `{base_model}` is its teacher.
     """
     folder, encoder = Path(str(trainer.args.output_dir)), model_args.model_name_or_path
     metrics = read_json(folder / METRICS) if (folder / METRICS).is_file() else {}
@@ -109,7 +111,9 @@ def make_run_card(
     return make_model_card(
         folder,
         task=task,
-        method=find_method(folder, task, model_args),
+        method="adalm" if student else find_method(folder, task, model_args),
+        summary=student,
+        method_name="distillation into a student" if student else "",
         model_name=trainer.hub_model_id if trainer.args.push_to_hub and trainer.hub_model_id else folder.resolve().name,
         base_model=encoder,
         origin=origin,
@@ -179,7 +183,7 @@ def find_method(folder: Path, task: str, model_args: ModelArguments) -> str | No
     if has_own_code(config):
         return config["model_type"]
     if task != "fill-mask" or model_args.method not in METHODS:
-        return "adalm" if task == "feature-extraction" else None
+        return None
     expands = METHODS[model_args.method].trains_stock_model and getattr(model_args, "expanded_vocabulary", None)
     return "adalm" if expands and model_args.method == BASELINE else model_args.method
 

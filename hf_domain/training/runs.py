@@ -402,6 +402,7 @@ def write_card(
     documents: int | None = None,
     command: str | None = None,
     texts: Dataset | None = None,
+    student: str = "",
 ) -> None:
     """Write the model card, then push the folder in one commit with `--push_to_hub`.
 
@@ -416,7 +417,7 @@ def write_card(
         save_model(trainer)
     if not trainer.is_world_process_zero() or not (args.do_train or args.push_to_hub):
         return
-    card = make_run_card(trainer, task, model_args, data_args, passage_args, documents, command, texts)
+    card = make_run_card(trainer, task, model_args, data_args, passage_args, documents, command, texts, student)
     write_text(Path(str(args.output_dir), "README.md"), str(card))
     if args.push_to_hub:
         trainer._finish_current_push()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from script_runs import save_tiny_bert
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer
@@ -283,3 +284,21 @@ def test_a_teacher_may_have_its_tokenizer_elsewhere(run, teacher, tmp_path):
         file.rename(tmp_path / "tokenizer" / file.name)
     folder = run(strategy="distill_then_adapt", tokenizer_name=tmp_path / "tokenizer", student_steps=2)
     assert AutoTokenizer.from_pretrained(Path(folder) / "distilled").get_vocab()
+
+
+def test_the_cards_of_students_name_their_teacher(run, tmp_path):
+    """They are not DAPT of the folder of an earlier stage, and have no new vocabulary."""
+    folder = run(strategy="distill_then_adapt")
+    for stage, tag in (("distilled", "feature-extraction"), ("adapted", "fill-mask")):
+        card = ModelCard.load(folder / stage / "README.md")
+        parameters = AutoModelForMaskedLM.from_pretrained(folder / stage).num_parameters()
+        summary = (
+            f"A student of large with 1 layers and {parameters:,} parameters, after the stage {stage} of distill_then"
+        )
+        assert summary in card.text and "vocabulary expansion" not in card.text
+        assert (
+            "- **Base model:** large\n" in card.text and "- **Method:** distillation into a student (Yao" in card.text
+        )
+        assert (card.data.pipeline_tag, card.data.tags) == (tag, ["hf-domain", "adalm"])
+    adapted = ModelCard.load(run(strategy="adapt_then_distill").parent / "adapted-teacher" / "README.md")
+    assert "large, trained further with masked language modeling" in adapted.text
