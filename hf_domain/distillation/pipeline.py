@@ -291,9 +291,10 @@ def train_masked_lm(
 
 def describe_student(student: PreTrainedModel, step: StrategyStep, args: DistillationArguments) -> str:
     """Return a sentence for the card of a student; its `{base_model}` is the teacher."""
+    count = student.config.num_hidden_layers
     return (
-        f"A student of {{base_model}} with {student.config.num_hidden_layers} layers and {student.num_parameters():,} "
-        f"parameters, after the stage {Path(step.output_dir).name} of {args.strategy}."
+        f"A student of {{base_model}} with {count} {'layer' if count == 1 else 'layers'} and "
+        f"{student.num_parameters():,} parameters, after the stage {Path(step.output_dir).name} of {args.strategy}."
     )
 
 

@@ -293,7 +293,7 @@ def test_the_cards_of_students_name_their_teacher(run, tmp_path):
         card = ModelCard.load(folder / stage / "README.md")
         parameters = AutoModelForMaskedLM.from_pretrained(folder / stage).num_parameters()
         summary = (
-            f"A student of large with 1 layers and {parameters:,} parameters, after the stage {stage} of distill_then"
+            f"A student of large with 1 layer and {parameters:,} parameters, after the stage {stage} of distill_then"
         )
         assert summary in card.text and "vocabulary expansion" not in card.text
         assert (
