@@ -43,7 +43,7 @@ def trim_vocabulary(
         raise ValueError(f"`min_frequency` must be at least 1, but is {min_frequency}. 1 keeps all entries in use.")
     state = read_tokenizer(tokenizer)
     _check_prefixes(state["model"])
-    counts = _count_entries(tokenizer, texts, progress)
+    counts = _count_entries(tokenizer, state["model"]["type"] == "BPE", texts, progress)
     if not counts:
         raise ValueError("the corpus must contain words, but is empty. Use another corpus.")
     used = {id_ for id_, count in counts.items() if count >= min_frequency}
@@ -63,17 +63,20 @@ def _check_prefixes(model: Model) -> None:
         )
 
 
-def _count_entries(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], progress: bool) -> Counter[int]:
+def _count_entries(
+    tokenizer: PreTrainedTokenizerBase, marks_spaces: bool, texts: Iterable[str], progress: bool
+) -> Counter[int]:
     """Count the ids that the tokenizer itself makes of the texts.
 
-    A byte-level BPE has other entries for a word that begins a text. Tasks with words put a space before each of them,
-    so the first word counts with a space, too.
+    Args:
+        marks_spaces: Whether a word has other entries at the beginning of a text, as in a byte-level BPE. Tasks with
+            words put a space before each of them, so the first word then counts with a space, too.
     """
     encode = tokenizer.backend_tokenizer.encode_batch_fast
     counts: Counter[int] = Counter()
     for batch in tqdm(batch_texts(texts, BATCH), desc="Counting entries", unit="batch", disable=not progress):
-        beginnings = [f" {words[0]}" for text in batch if (words := text.split(maxsplit=1))]
-        for encoding in chain(encode(batch, add_special_tokens=False), encode(beginnings, add_special_tokens=False)):
+        firsts = [f" {words[0]}" for text in batch if marks_spaces and (words := text.split(maxsplit=1))]
+        for encoding in encode([*batch, *firsts], add_special_tokens=False):
             counts.update(encoding.ids)
     return counts
 
