@@ -40,7 +40,8 @@ ARGUMENTS = {
     "starts": "--model_name_or_path {encoder} --corpus {corpus} --heldout {heldout} --documents 40 --blocks 24 "
     "--batch_size 2 --length 32 --steps 40 --measured_steps 1 --general {heldout} "
     "--starts dapt varmae gmap_mlm rada_mlm adalm domain_words",
-    "students": "--teacher {encoder} --students {encoder} --validation_file {heldout} --max_seq_length 8",
+    "students": "--teacher {encoder} --students {encoder} --validation_file {heldout} --max_seq_length 8 "
+    "--timed_samples 2",
     "varmae": "--batch_size 2 --length 8 --num_hidden_layers 1 --repeats 1",
     "vocabulary": "--model_name_or_path {encoder} --corpus {corpus} --heldout {heldout} --max_size 150 --workers 1",
 }

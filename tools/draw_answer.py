@@ -35,6 +35,7 @@ POOLED = {"tapt_after_dapt": "TAPT after DAPT", "clm_detour": "causal detour", "
 # What is compared with one fine-tuning of DAPT for three epochs: the plan, the row, and its title.
 ALONE = (
     ("longer", "longer", "9 epochs, no adaptation, 5 tasks"),
+    ("longer_rows", "dapt_longer", "9 epochs after DAPT, 5 tasks"),
     ("longer", "vote", "DAPT with a vote, 5 tasks"),
     ("longer", "fine_tune_vote", "no adaptation with a vote, 5 tasks"),
 )
