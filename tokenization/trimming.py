@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
+from tokenizers import Tokenizer
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
@@ -72,11 +73,13 @@ def _count_entries(
         marks_spaces: Whether a word has other entries at the beginning of a text, as in a byte-level BPE. Tasks with
             words put a space before each of them, so the first word then counts with a space, too.
     """
-    encode = tokenizer.backend_tokenizer.encode_batch_fast
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    backend.no_truncation()  # which a saved tokenizer may have; the rest of a long text would not be counted
+    backend.no_padding()
     counts: Counter[int] = Counter()
     for batch in tqdm(batch_texts(texts, BATCH), desc="Counting entries", unit="batch", disable=not progress):
         firsts = [f" {words[0]}" for text in batch if marks_spaces and (words := text.split(maxsplit=1))]
-        for encoding in encode([*batch, *firsts], add_special_tokens=False):
+        for encoding in backend.encode_batch_fast([*batch, *firsts], add_special_tokens=False):
             counts.update(encoding.ids)
     return counts
 
@@ -108,17 +111,17 @@ def _find_needed(model: Model) -> Iterator[int]:
 
 def _add_parts(model: Model, used: set[int]) -> set[int]:
     """Add the entries that the merges of a BPE pass through."""
-    vocabulary = read_vocabulary(model)
+    vocabulary, found = read_vocabulary(model), {*used}
     names = {id_: entry for entry, id_ in vocabulary.items()}
     parts: dict[str, set[str]] = {}
     for left, right in model.get("merges", ()):
         parts.setdefault(left + right, set()).update((left, right))
     waiting = [names[id_] for id_ in used]
     while waiting:
-        new = {vocabulary[part] for part in parts.get(waiting.pop(), ())} - used
-        used = used | new
+        new = {vocabulary[part] for part in parts.get(waiting.pop(), ())} - found
+        found |= new
         waiting += (names[id_] for id_ in new)
-    return used
+    return found
 
 
 def _keep_entries(model: Model, new_ids: dict[int, int]) -> Model:

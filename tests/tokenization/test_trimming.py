@@ -123,6 +123,16 @@ def test_what_only_the_tokenizer_knows_counts():
     assert [kept[id_] for id_ in trimmed(text)["input_ids"]] == tokenizer(text)["input_ids"]
 
 
+def test_long_texts_are_counted_to_their_end():
+    """Also with a tokenizer whose file cuts and pads texts, as those of sentence-transformers do."""
+    tokenizer = make_tokenizer("bert")
+    tokenizer.backend_tokenizer.enable_truncation(4)
+    tokenizer.backend_tokenizer.enable_padding(pad_id=tokenizer.pad_token_id, pad_token="[PAD]", length=64)
+    text = " ".join(CORPUS[:3])
+    trimmed, kept = trim_vocabulary(tokenizer, [text], progress=False)
+    assert [kept[id_] for id_ in trimmed(text)["input_ids"]] == tokenizer(text)["input_ids"]
+
+
 def test_what_cannot_be_trimmed():
     tokenizer = make_tokenizer("bert")
     with pytest.raises(ValueError, match="the corpus must contain words, but is empty"):
