@@ -1,6 +1,7 @@
 """Trim a model to the entries that its trimmed tokenizer kept."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -33,7 +34,7 @@ def keep_rows(model: PreTrainedModel, kept: Sequence[int]) -> None:
             f"but has {len(kept):,} ids up to {max(kept, default=0):,}. Take model and tokenizer from one checkpoint."
         )
     new_ids = {old: new for new, old in enumerate(kept)}
-    embedding = model.get_input_embeddings()
+    embedding: Any = model.get_input_embeddings()
     padding = embedding.padding_idx
     for part in model.modules():
         # RoBERTa numbers its positions from the id of the padding token: all of them would move.
@@ -46,7 +47,8 @@ def keep_rows(model: PreTrainedModel, kept: Sequence[int]) -> None:
     for table in tables:
         table[: len(kept)] = table[torch.tensor(kept, device=table.device)]
     model.resize_token_embeddings(len(kept), mean_resizing=False)
-    model.get_input_embeddings().padding_idx = new_ids.get(padding)
+    shrunk: Any = model.get_input_embeddings()
+    shrunk.padding_idx = new_ids.get(padding)
     configs = {id(part.config): part.config for part in model.modules() if isinstance(part, PreTrainedModel)}
     for config in configs.values():
         for name, value in vars(config).items():
@@ -56,7 +58,7 @@ def keep_rows(model: PreTrainedModel, kept: Sequence[int]) -> None:
 
 def check_tables(model: PreTrainedModel) -> None:
     """Raise a ValueError unless the model has one table of words, and its masked-LM head at most one bias."""
-    embedding = model.get_input_embeddings()
+    embedding: Any = model.get_input_embeddings()
     encoders = [part for part in model.modules() if isinstance(part, PreTrainedModel) and part.base_model is part]
     tables = {id(encoder.get_input_embeddings()) for encoder in encoders}
     if len(tables) > 1 or [*embedding.children()]:
