@@ -61,9 +61,7 @@ def apply_delta(
     if not delta.pieces:
         return
     if delta.new_size > rows or pad_to_multiple_of:
-        model.resize_token_embeddings(
-            max(rows, delta.new_size), pad_to_multiple_of=pad_to_multiple_of, mean_resizing=False
-        )
+        resize_tables(model, max(rows, delta.new_size), pad_to_multiple_of)
     spread = getattr(model.config.get_text_config(), "initializer_range", 0.02)
     for table in list_tables(model):
         _fill_rows(table, delta, init, spread)
@@ -71,6 +69,23 @@ def apply_delta(
             # Padding has no entry. The bias of 0 that resizing leaves would win wherever all others are far below it.
             old = table[: delta.old_size]
             table[first:] = old.mean(dim=0) if table.dim() > 1 else old.min()
+
+
+def resize_tables(model: PreTrainedModel, size: int, pad_to_multiple_of: int | None = None) -> None:
+    """Give the embedding, an untied decoder and its bias another number of rows, in place.
+
+    The head of an untied BERT or RoBERTa has a bias that it does not use, beside the decoder's. transformers 5.23
+    leaves it at the old size, so that the saved model cannot be loaded, or ties both and does not load the decoder's.
+    """
+    decoder: Any = model.get_output_embeddings()
+    bias = getattr(decoder, "bias", None)
+    # A head has no weight of its own, unlike a layer whose bias happens to be as long.
+    heads = [module for module in model.modules() if not hasattr(module, "weight") and hasattr(module, "bias")]
+    unused = [head for head in heads if bias is not None and head.bias is not bias and len(head.bias) == len(bias)]
+    model.resize_token_embeddings(size, pad_to_multiple_of=pad_to_multiple_of, mean_resizing=False)
+    resized: Any = model.get_output_embeddings()
+    for module in unused:
+        module.bias = nn.Parameter(resized.bias.detach().clone())
 
 
 def check_not_expanded(tokenizer: PreTrainedTokenizerBase, delta: VocabularyDelta) -> None:

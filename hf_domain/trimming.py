@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from hf_domain.new_rows import list_tables
+from hf_domain.new_rows import list_tables, resize_tables
 
 
 @torch.no_grad()
@@ -46,7 +46,7 @@ def keep_rows(model: PreTrainedModel, kept: Sequence[int]) -> None:
             )
     for table in tables:
         table[: len(kept)] = table[torch.tensor(kept, device=table.device)]
-    model.resize_token_embeddings(len(kept), mean_resizing=False)
+    resize_tables(model, len(kept))
     shrunk: Any = model.get_input_embeddings()
     shrunk.padding_idx = new_ids.get(padding)
     configs = {id(part.config): part.config for part in model.modules() if isinstance(part, PreTrainedModel)}
@@ -57,7 +57,7 @@ def keep_rows(model: PreTrainedModel, kept: Sequence[int]) -> None:
 
 
 def check_tables(model: PreTrainedModel) -> None:
-    """Raise a ValueError unless the model has one table of words, and its masked-LM head at most one bias."""
+    """Raise a ValueError unless the model has one table of words."""
     embedding: Any = model.get_input_embeddings()
     encoders = [part for part in model.modules() if isinstance(part, PreTrainedModel) and part.base_model is part]
     tables = {id(encoder.get_input_embeddings()) for encoder in encoders}
@@ -65,10 +65,4 @@ def check_tables(model: PreTrainedModel) -> None:
         raise ValueError(
             f"the model must have a single table of words, but {type(model).__name__} has a second one. Trim its "
             f"encoder first, then build the {type(model).__name__} from it."
-        )
-    biases = [weight for weight in model.parameters() if weight.shape == embedding.weight.shape[:1]]
-    if len(biases) > 1:
-        raise ValueError(
-            f"the decoder must share its bias with the head, but that of {type(model).__name__} has its own, which "
-            "transformers does not save after it was resized. Use an encoder with tie_word_embeddings=True."
         )

@@ -71,7 +71,7 @@ def average(old, pieces):
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("model_class", FAMILIES)
-def test_new_rows_are_the_mean_of_their_pieces(model_class, tied):
+def test_new_rows_are_the_mean_of_their_pieces(model_class, tied, tmp_path):
     model = make_model(model_class, tied=tied)
     before = read_tables(model)
     apply_delta(model, DELTA)
@@ -84,6 +84,9 @@ def test_new_rows_are_the_mean_of_their_pieces(model_class, tied):
     assert model.config.vocab_size == DELTA.new_size
     loss = model(input_ids=torch.tensor([[3, SIZE + 3]]), labels=torch.tensor([[-100, SIZE + 3]])).loss
     assert torch.isfinite(loss)
+    model.save_pretrained(tmp_path)
+    for saved, loaded in zip(after, read_tables(model_class.from_pretrained(tmp_path)), strict=True):
+        assert torch.equal(saved, loaded)
 
 
 def test_random_and_mean_rows():
