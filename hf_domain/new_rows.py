@@ -79,13 +79,18 @@ def resize_tables(model: PreTrainedModel, size: int, pad_to_multiple_of: int | N
     """
     decoder: Any = model.get_output_embeddings()
     bias = getattr(decoder, "bias", None)
-    # A head has no weight of its own, unlike a layer whose bias happens to be as long.
-    heads = [module for module in model.modules() if not hasattr(module, "weight") and hasattr(module, "bias")]
-    unused = [head for head in heads if bias is not None and head.bias is not bias and len(head.bias) == len(bias)]
+    unused = [head for head in model.modules() if bias is not None and _has_other_bias(head, bias)]
     model.resize_token_embeddings(size, pad_to_multiple_of=pad_to_multiple_of, mean_resizing=False)
     resized: Any = model.get_output_embeddings()
     for module in unused:
         module.bias = nn.Parameter(resized.bias.detach().clone())
+
+
+def _has_other_bias(head: nn.Module, bias: nn.Parameter) -> bool:
+    """Return whether a module has no weight, unlike a layer, but a bias for every entry beside the decoder's."""
+    other = getattr(head, "bias", None)
+    is_other = isinstance(other, nn.Parameter) and other is not bias and other.shape == bias.shape
+    return is_other and not hasattr(head, "weight")
 
 
 def check_not_expanded(tokenizer: PreTrainedTokenizerBase, delta: VocabularyDelta) -> None:
