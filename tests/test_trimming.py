@@ -65,7 +65,7 @@ def test_special_tokens_get_new_ids(family, tmp_path):
     """Those of the configuration as well, and the padding of the table."""
     tokenizer = make_tokenizer("bert")
     special = tokenizer.all_special_tokens
-    entries = [entry for entry in tokenizer.get_vocab() if entry not in special]
+    entries = [entry for entry in sorted(tokenizer.get_vocab()) if entry not in special]
     tokenizer = BertTokenizer(vocab={entry: id_ for id_, entry in enumerate([*entries, *special])})
     model, _ = make_pair(family, tokenizer)
     old = model.config.pad_token_id

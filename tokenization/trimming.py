@@ -101,11 +101,10 @@ def _find_needed(model: Model) -> Iterator[int]:
     prefix = model["continuing_subword_prefix"] if model["type"] == "WordPiece" else ""
     for entry, id_ in vocabulary.items():
         rest = entry.removeprefix(prefix)
-        characters = [*rest[:1], *(prefix + character for character in rest[1:])]
-        if prefix and rest != entry:
-            characters[:1] = [prefix + rest[:1]]
+        first = rest[:1] if rest == entry else prefix + rest[:1]
+        characters = {first, *(prefix + character for character in rest[1:])}
         # Without all characters of its own, the entry is the only spelling.
-        if len(rest) == 1 or BYTE.fullmatch(entry) or (prefix and not vocabulary.keys() >= {*characters}):
+        if len(rest) == 1 or BYTE.fullmatch(entry) or (prefix and not vocabulary.keys() >= characters):
             yield id_
 
 
