@@ -9,8 +9,8 @@ The files have a column of text, or two for pairs (text and text_pair, premise a
 names or numbers (single-label), lists (multi-label), or fractions (regression).
 
 `--method gmap --memory_name_or_path <general encoder>` lets an adapted encoder read a frozen general encoder as memory.
-`--memory_cache <folder>` caches the memory's states, so that the memory reads each text only once.
-`--nearest_vote true` mixes the model's probabilities with a vote of the nearest training texts.
+`--memory_cache <folder>` caches the memory's states. `--nearest_vote true` mixes the model's probabilities with a vote
+of the nearest training texts. `--pseudo_labeled_file <output of hf-domain predict>` adds texts that a model labeled.
 """
 
 from functools import partial
@@ -44,6 +44,7 @@ from hf_domain.training.fine_tuning import (
     map_splits,
     renew_config,
 )
+from hf_domain.training.pseudo_labels import add_pseudo_labels
 from hf_domain.training.rate_choice import fine_tune_in_folder
 from hf_domain.training.run_files import LABELS, format_labels
 from hf_domain.training.runs import finish_run, load_tokenizer, save_predictions, start_run, train_and_evaluate
@@ -72,19 +73,19 @@ def run(model_args, data_args, passage_args, training_args):
     if training_args.do_train:
         check_variety(splits["train"][label_column], label_column)
     check_spread(splits, label_column, problem_type)
-    negative_labels = find_ids(data_args.negative_labels, label_names)
-    names, metric_name = list_class_metrics(problem_type, negative_labels), data_args.metric_name
+    negative_labels, metric_name = find_ids(data_args.negative_labels, label_names), data_args.metric_name
+    names = list_class_metrics(problem_type, negative_labels)
     if metric_name in (None, *names):  # what a metric of evaluate returns is not known
         check_best_metric(training_args, [metric_name] if metric_name else names)
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
     labels = {"label_names": label_names, "problem_type": problem_type}
     model = load_task_model(AutoModelForSequenceClassification, model_args, tokenizer, **labels)
     renew_config(model, tokenizer, data_args, training_args.do_train, text_columns)
-    chosen = (metric_name, model_args.trust_remote_code, model.config)
-    compute_metrics = choose_metrics(problem_type, negative_labels, *chosen)
+    score = choose_metrics(problem_type, negative_labels, metric_name, model_args.trust_remote_code, model.config)
     memory = load_memory_reader(model, data_args.memory_cache, token=model_args.token, cache_dir=model_args.cache_dir)
     passages = load_passage_reader(passage_args, model, tokenizer, model_args.method, data_args.append_passage)
     vote = load_vote(data_args, splits, text_columns, label_ids, model.config, training_args.do_train)
+    splits = add_pseudo_labels(splits, data_args, text_columns, label_names, label_ids, training_args.do_train)
 
     def tokenize(batch, tokenizer=tokenizer):
         options = {"max_seq_length": data_args.max_seq_length, "pad_to_max_length": data_args.pad_to_max_length}
@@ -107,7 +108,6 @@ def run(model_args, data_args, passage_args, training_args):
     if passages is not None:
         passages.fill_cache(examples, training_args)
         collator = passages.collate(collator)
-
     constants = make_constants(problem_type, train_labels, len(label_names))
     deciding = metric_name or DECIDING[problem_type]
     trainer = FineTuner(
@@ -117,7 +117,7 @@ def run(model_args, data_args, passage_args, training_args):
         eval_dataset=examples.get("validation"),
         processing_class=tokenizer,
         data_collator=collator,
-        compute_metrics=add_baseline(compute_metrics, constants, train_labels, deciding),
+        compute_metrics=add_baseline(score, constants, train_labels, deciding),
         compute_loss_func=make_weighted_loss(data_args.class_weights, problem_type, train_labels, label_names),
         vote=vote,
     )

@@ -43,6 +43,7 @@ def check_row(method: Row, plan: Plan) -> list[str]:
         )
     kinds: set[str] = {plan.tasks[task].kind for task in tasks if task in plan.tasks}
     problems += _check_own_encoder(method, plan) + _check_share(method, plan) + _check_samples(method)
+    problems += _check_pseudo_labels(method, plan)
     problems += _check_kinds(method, kinds) + _check_stages(method, plan) + _check_appending(method, plan, tasks)
     problems += _check_probe(method, plan) + _check_vote(method, plan, tasks)
     return problems + (_check_chain(method, plan) or _check_folds(method, plan) + _check_states(method, plan, tasks))
@@ -88,6 +89,14 @@ def _check_samples(method: Row) -> list[str]:
             "examples. Set it in the options of a task, or in the plan's fine_tuning."
         ]
     return []
+
+
+def _check_pseudo_labels(method: Row, plan: Plan) -> list[str]:
+    """Note a missing file of pseudo-labels, which fine-tuning would find after hours of pre-training."""
+    file = method.fine_tuning.get("pseudo_labeled_file")
+    if file is None or (plan.folder / str(file)).is_file():
+        return []
+    return [f"fine_tuning: pseudo_labeled_file must exist, but there is no {file}. Let hf-domain predict write it."]
 
 
 def _check_probe(method: Row, plan: Plan) -> list[str]:

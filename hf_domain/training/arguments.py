@@ -177,6 +177,10 @@ class ClassificationArguments(DataArguments):
             "chooses its weight. Predictions then need labeled texts."
         },
     )
+    pseudo_labeled_file: str | None = field(
+        default=None,
+        metadata={"help": "More training texts, with labels of a model: the output of `hf-domain predict`."},
+    )
     append_passage: bool = field(
         default=False,
         metadata={"help": "Append the best passage of --datastore to the text, cut to the remaining length."},

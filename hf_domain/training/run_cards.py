@@ -256,6 +256,8 @@ def describe_data(
         facts.append(f"{metrics['train_samples']:,} examples")
     if task in ("fill-mask", "feature-extraction") and (tokens := count_tokens(trainer.train_dataset)):
         facts.append(f"{tokens:,} tokens")
+    if (labeled := getattr(data_args, "pseudo_labeled_file", None)) and trainer.args.do_train:
+        facts.append(f"some of them labeled by a model, in {describe_files(find_files(labeled))}")
     if files:
         return describe_files(files, facts)
     names = name_data(data_args)

@@ -593,6 +593,18 @@ FINE_TUNING += [
         },
     ),
     classification("appended passage without a datastore", ("append_passage", "--datastore"), {"append_passage": True}),
+    classification(
+        "pseudo-labels of another task",
+        ("more.jsonl", "line 1", "a, b", "z"),
+        {"pseudo_labeled_file": "more.jsonl"},
+        {"more.jsonl": '{"text": "a text", "prediction": "z"}\n'},
+    ),
+    classification(
+        "pseudo-labels without predictions",
+        ("more.jsonl", "prediction", "hf-domain predict"),
+        {"pseudo_labeled_file": "more.jsonl"},
+        {"more.jsonl": '{"text": "a text", "label": "a"}\n'},
+    ),
     classification("memory states without a memory", ("memory_cache",), {"memory_cache": "states"}),
     classification("files and a dataset", ("dataset_name",), {"dataset_name": "some/data"}),
     classification(
@@ -1078,6 +1090,11 @@ PLANS = [
         methods={"append_passage": None},
     ),
     plan("control without general text", ("general",), methods={"control": None}),
+    plan(
+        "row without its pseudo-labels",
+        ("pseudo_labeled_file", "more.jsonl", "hf-domain predict"),
+        methods={"taught": {"recipe": "fine_tune", "fine_tuning": {"pseudo_labeled_file": "more.jsonl"}}},
+    ),
     Case("compare", "no plan", ("plan",), {"": None}),
     Case("compare", "no scheduler", ("dask_scheduler", "9"), {"dask_scheduler": "tcp://127.0.0.1:9", "dry_run": None}),
     Case(

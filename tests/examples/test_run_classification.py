@@ -171,6 +171,29 @@ def test_the_nearest_texts_vote_where_the_model_has_learned_nothing(tmp_path, fi
         run("unseen", **flags, nearest_vote=True, do_eval=False)
 
 
+def test_a_student_learns_from_texts_that_a_teacher_labeled(tmp_path, files, run):
+    flags = files(lambda topic, rng: topic) | {"do_predict": True}
+    run("teacher", **flags)
+    texts = tmp_path / "texts.jsonl"
+    write_jsonl(texts, [{"text": row["text"]} for row in make_rows(120, lambda topic, rng: topic)])
+    predict(tmp_path / "teacher", str(texts)).to_json(tmp_path / "more.jsonl")
+    few = flags | {"max_train_samples": 8, "num_train_epochs": 2}
+    alone, taught = run("alone", **few), run("taught", **few, pseudo_labeled_file=tmp_path / "more.jsonl")
+    assert alone["train_samples"] == 8 and taught["train_samples"] == 128
+    assert alone["eval_loss"] > 0.9 and taught["eval_loss"] < 0.5 and taught["predict_accuracy"] == 1
+    card = (tmp_path / "taught" / "README.md").read_text()
+    assert "train.jsonl (128 examples, some of them labeled by a model, in more.jsonl (sha256 " in card
+    assert "labeled by a model" not in (tmp_path / "alone" / "README.md").read_text()
+
+
+def test_only_texts_with_labels_of_people_vote(tmp_path, files, run):
+    pytest.importorskip("tantivy")
+    flags = files(lambda topic, rng: topic) | {"do_predict": True, "max_steps": 1, "learning_rate": 1e-6}
+    wrong = [row | {"prediction": "law"} for row in make_rows(120, lambda topic, rng: topic)]
+    file = write_jsonl(tmp_path / "more.jsonl", wrong)
+    assert run("voted", **flags, nearest_vote=True, pseudo_labeled_file=file)["predict_accuracy"] == 1
+
+
 def test_the_metric_says_whether_labels_count_the_same(files, run, monkeypatch):
     pytest.importorskip("tantivy")
     balanced = []
