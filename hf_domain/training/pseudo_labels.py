@@ -84,7 +84,7 @@ def find_values(labeled: Dataset, file: str, names: list[str], ids: dict[Any, in
         found = prediction if several and isinstance(prediction, list) else [prediction]
         # A .csv file holds lists as text, and labels that are digits as numbers.
         fits = isinstance(prediction, list) == several and all(str(name) in known for name in found)
-        if not (fits if ids else isinstance(prediction, float)):
+        if not (fits if ids else isinstance(prediction, float | int)):
             raise ValueError(
                 f"every prediction must be {expected}, as in the training data, but that of {locate_row(file, row)} is "
                 f"{prediction!r}. Let a model of this task predict, and write .jsonl."

@@ -68,10 +68,12 @@ def test_other_splits_stay_and_without_a_file_all_do(tmp_path):
     assert add(None, ["yes", "no"], does_train=False)["train"]["id"][:] == [0, 1]
 
 
-def test_labels_of_a_csv_file_fit_but_its_lists_do_not(tmp_path):
+def test_numbers_of_a_csv_file_fit_but_its_lists_do_not(tmp_path):
     file = tmp_path / "more.csv"
     file.write_text("text,prediction\nnew text,7\n")
     assert add(str(file), [3, 7])["train"]["label"][:] == [3, 7, 7]
+    file.write_text("text,prediction\nnew text,2\n")
+    assert add(str(file), [0.5, 1.0])["train"]["label"][:] == [0.5, 1.0, 2.0]
     file.write_text('text,prediction\nnew text,"[""a""]"\n')
     with pytest.raises(ValueError, match=r"must be a list of a, b, .*more.csv.* is '\[\"a\"\]'.*write .jsonl"):
         add(str(file), [["a"], ["b"]])
