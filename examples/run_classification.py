@@ -85,7 +85,7 @@ def run(model_args, data_args, passage_args, training_args):
     memory = load_memory_reader(model, data_args.memory_cache, token=model_args.token, cache_dir=model_args.cache_dir)
     passages = load_passage_reader(passage_args, model, tokenizer, model_args.method, data_args.append_passage)
     vote = load_vote(data_args, splits, text_columns, label_ids, model.config, training_args.do_train)
-    splits = add_pseudo_labels(splits, data_args, text_columns, label_names, label_ids, training_args.do_train)
+    splits, gold = add_pseudo_labels(splits, model_args, data_args, training_args, text_columns, label_names, label_ids)
 
     def tokenize(batch, tokenizer=tokenizer):
         options = {"max_seq_length": data_args.max_seq_length, "pad_to_max_length": data_args.pad_to_max_length}
@@ -100,7 +100,7 @@ def run(model_args, data_args, passage_args, training_args):
         splits = append_passages(splits, passages.datastore, *text_columns, tokenizer, data_args.max_seq_length)
         text_columns, passages = [*text_columns, "passage"], None  # the passage is now part of the text
     examples = map_splits(splits, tokenize, training_args, data_args)
-    train_labels = examples["train"]["labels"][:]
+    train_labels = examples["train"]["labels"][:gold]
     collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None)
     if memory is not None:
         examples = memory.add_inputs(examples, splits, tokenize, training_args, data_args)

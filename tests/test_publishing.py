@@ -435,6 +435,9 @@ def test_card_says_what_was_trained_on_what(comparison):
     assert "auto_map" not in (comparison.home.with_name("hub") / "config.json").read_text()
     step = Description("tapt-animals", "pretraining", "mlm", {"train_file": "plan/texts/animals.txt"}, task="animals")
     assert publication.describe_text(step, {}) == "the training texts of animals"
+    step.flags["pseudo_labeled_file"] = "labeled/more.jsonl"
+    told = "the training texts of animals, and those of more.jsonl, which a model labeled"
+    assert publication.describe_text(step, {}) == told
 
 
 def test_published_report_names_failed_steps_and_shows_no_log(comparison, tmp_path):

@@ -71,6 +71,8 @@ def count_work(kind: str, command: str, flags: Mapping[str, Any], folders: Folde
     ]
     if command == "probe":
         return FORWARD * sum(read)
+    if flags.get("pseudo_labeled_file"):
+        read[0] += count_file(find_file(str(flags["pseudo_labeled_file"]), folders), command, length, None)
     if flags.get("corpus_file"):  # each search encodes all passages
         passages = count_file(find_file(str(flags["corpus_file"]), folders), command, length, None)
         read = [read[0], *(tokens and tokens + passages for tokens in read[1:])]

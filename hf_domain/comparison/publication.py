@@ -300,7 +300,9 @@ def make_results(report: Report) -> str:
 def describe_text(step: Description, plan: dict[str, Any]) -> str:
     """Say what a model was trained on: a corpus of the plan, files of its own, or the texts of a task."""
     if step.task is not None:
-        return f"{'all labeled' if step.kind == 'best' else 'the training'} texts of {step.task}"
+        texts = f"{'all labeled' if step.kind == 'best' else 'the training'} texts of {step.task}"
+        more = step.flags.get("pseudo_labeled_file")
+        return f"{texts}, and those of {Path(more).name}, which a model labeled" if more else texts
     files = step.flags["train_file"]
     if files == plan["corpora"][step.corpus]["train_file"]:
         return str(step.corpus)

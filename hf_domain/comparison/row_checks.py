@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from hf_domain.comparison.default_flags import FROZEN_FLAGS, PROBE_FLAGS
 from hf_domain.comparison.plan import METRICS, SENTENCES, Plan, Row
 from hf_domain.comparison.task_files import TEXTS, find_texts
+from hf_domain.data.file_loading import check_held_out
 from hf_domain.methods import METHODS, NO_ADAPTATION
 from hf_domain.publishing import is_hub_id
 from hf_domain.recipes import RECIPES, check_start
@@ -43,7 +44,7 @@ def check_row(method: Row, plan: Plan) -> list[str]:
         )
     kinds: set[str] = {plan.tasks[task].kind for task in tasks if task in plan.tasks}
     problems += _check_own_encoder(method, plan) + _check_share(method, plan) + _check_samples(method)
-    problems += _check_pseudo_labels(method, plan)
+    problems += _check_pseudo_labels(method, plan, tasks)
     problems += _check_kinds(method, kinds) + _check_stages(method, plan) + _check_appending(method, plan, tasks)
     problems += _check_probe(method, plan) + _check_vote(method, plan, tasks)
     return problems + (_check_chain(method, plan) or _check_folds(method, plan) + _check_states(method, plan, tasks))
@@ -91,12 +92,34 @@ def _check_samples(method: Row) -> list[str]:
     return []
 
 
-def _check_pseudo_labels(method: Row, plan: Plan) -> list[str]:
-    """Note a missing file of pseudo-labels, which fine-tuning would find after hours of pre-training."""
-    file = method.fine_tuning.get("pseudo_labeled_file")
-    if file is None or (plan.folder / str(file)).is_file():
-        return []
-    return [f"fine_tuning: pseudo_labeled_file must exist, but there is no {file}. Let hf-domain predict write it."]
+def _check_pseudo_labels(method: Row, plan: Plan, tasks: list[str]) -> list[str]:
+    """List files of pseudo-labels that fine-tuning would refuse after hours of pre-training, or that mislead scores."""
+    problems, readers = [], dict[str, str]()
+    for name, task in plan.tasks.items():
+        flags = plan.fine_tuning | task.options | RECIPES[method.recipe].fine_tuning | method.fine_tuning
+        file = flags.get("pseudo_labeled_file")
+        if name not in tasks or file is None:
+            continue
+        if task.folds is not None or any(share < 1 for share in plan.labels):
+            setting = "labels" if task.folds is None else f"the folds of {name}"
+            problems.append(
+                f"pseudo_labeled_file must be left out with {setting}: the model that labeled the texts of {file} may "
+                "have learned from labels that a run does not have. Remove one of the two."
+            )
+        if (other := readers.setdefault(str(file), name)) != name:
+            problems.append(
+                f"pseudo_labeled_file must be of one task, but {other} and {name} have {file}. Make a row for each."
+            )
+        path, splits = plan.folder / str(file), ("validation", "test")
+        if not path.is_file():
+            problems.append(f"pseudo_labeled_file must be a file, but there is no {file}. hf-domain predict writes it.")
+            continue
+        try:
+            held_out = {f"{split}_file": str(plan.folder / task.get_file(split)) for split in splits}
+            check_held_out(str(path), held_out, "pseudo_labeled_file")
+        except ValueError as error:
+            problems.append(str(error))
+    return problems
 
 
 def _check_probe(method: Row, plan: Plan) -> list[str]:

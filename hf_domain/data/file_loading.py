@@ -146,23 +146,30 @@ def load_files(
     return rows
 
 
-def check_held_out(train_files: str | Sequence[str] | None, others: Mapping[str, str | Sequence[str] | None]) -> None:
+def check_held_out(
+    train_files: str | Sequence[str] | None,
+    others: Mapping[str, str | Sequence[str] | None],
+    train_flag: str = "train_file",
+) -> None:
     """Raise a ValueError if a file, or a copy of it, is both training data and test or validation data.
 
     Args:
         train_files: Paths or globs; `load_files` reports missing files.
         others: Paths or globs of other splits, by flag.
+        train_flag: The flag of the training data, for errors.
     """
     trained = _resolve_files(train_files)
     for flag, patterns in others.items():
         held_out = _resolve_files(patterns)
         if shared := sorted(trained & held_out):
-            raise ValueError(f"{flag} must not be trained on, but {shared[0]} is also a train_file. Use another file.")
+            raise ValueError(
+                f"{flag} must not be trained on, but {shared[0]} is also a {train_flag}. Use another file."
+            )
         local = ([file for file in sorted(files) if Path(file).is_file()] for files in (held_out, trained))
         for file, train_file in product(*local):
             if os.path.getsize(file) and filecmp.cmp(file, train_file, shallow=False):
                 raise ValueError(
-                    f"{flag} must not be trained on, but {file} has the content of the train_file {train_file}. Use "
+                    f"{flag} must not be trained on, but {file} has the content of the {train_flag} {train_file}. Use "
                     "another file."
                 )
 

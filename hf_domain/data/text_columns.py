@@ -69,11 +69,12 @@ def check_texts(splits: Mapping[str, Dataset], columns: Sequence[str], locate: L
                 )
 
 
-def warn_of_shared_rows(splits: Mapping[str, Dataset], columns: Sequence[str]) -> None:
+def warn_of_shared_rows(splits: Mapping[str, Dataset], columns: Sequence[str], trained_name: str = "train") -> None:
     """Warn if rows of another split are also rows of train.
 
     Args:
         columns: Rows are equal if these columns are.
+        trained_name: What the rows of train are called.
     """
     if "train" not in splits:
         return
@@ -82,8 +83,8 @@ def warn_of_shared_rows(splits: Mapping[str, Dataset], columns: Sequence[str]) -
     for split, others in rows.items():
         if count := sum(row in trained for row in others):
             logger.warning(
-                f"{count:,} of {len(others):,} rows of {split} are also rows of train: the score may be too good. "
-                "Drop them from one of the two."
+                f"{count:,} of {len(others):,} rows of {split} are also rows of {trained_name}: the score may be too "
+                "good. Drop them from one of the two."
             )
 
 

@@ -122,7 +122,8 @@ def make_run_card(
         limits=describe_limits(folder, task, bool(split), "general_loss" in metrics),
         license=license if license in list_licenses() else None,
         license_note=f"{describe_license(encoder, origin, license)} "
-        + describe_data_license(data_args.dataset_name, data_args.data_license),
+        + describe_data_license(data_args.dataset_name, data_args.data_license)
+        + describe_pseudo_labels(data_args),
         data_license=data_args.data_license,
         example=example,
         language=None,
@@ -222,6 +223,12 @@ def describe_data_license(dataset_name: str | None = None, license: str | None =
     return "The training data are local files; their license is not known."
 
 
+def describe_pseudo_labels(data_args: Any) -> str:
+    """Return a sentence on the license of texts that a model labeled, if there are any: it is that of other data."""
+    file = getattr(data_args, "pseudo_labeled_file", None)
+    return f" The license of the texts of {Path(file).name}, which a model labeled, is not known." if file else ""
+
+
 def name_data(data_args: Any) -> str:
     """Return a short name of the training data: that of the dataset, the file or its folder."""
     if data_args.dataset_name:
@@ -257,7 +264,7 @@ def describe_data(
     if task in ("fill-mask", "feature-extraction") and (tokens := count_tokens(trainer.train_dataset)):
         facts.append(f"{tokens:,} tokens")
     if (labeled := getattr(data_args, "pseudo_labeled_file", None)) and trainer.args.do_train:
-        facts.append(f"some of them labeled by a model, in {describe_files(find_files(labeled))}")
+        facts.append(f"those of {describe_files(find_files(labeled))} were labeled by a model")
     if files:
         return describe_files(files, facts)
     names = name_data(data_args)

@@ -1091,6 +1091,18 @@ PLANS = [
     ),
     plan("control without general text", ("general",), methods={"control": None}),
     plan(
+        "pseudo-labels and shares of the labels",
+        ("pseudo_labeled_file", "labels", "more.jsonl"),
+        labels=[0.5, 1],
+        methods={"fine_tune": {"fine_tuning": {"pseudo_labeled_file": "more.jsonl"}}},
+        files={"more.jsonl": '{"text": "a text", "prediction": "a"}\n'},
+    ),
+    plan(
+        "test file as pseudo-labels of all rows",
+        ("test_file", "pseudo_labeled_file", "task/test.jsonl"),
+        fine_tuning={"pseudo_labeled_file": "task/test.jsonl"},
+    ),
+    plan(
         "row without its pseudo-labels",
         ("pseudo_labeled_file", "more.jsonl", "hf-domain predict"),
         methods={"taught": {"recipe": "fine_tune", "fine_tuning": {"pseudo_labeled_file": "more.jsonl"}}},

@@ -38,6 +38,10 @@ def test_work_is_counted_in_tokens_of_training(plan, jobs, tmp_path):
     assert count("dapt-animals-seed1") == pytest.approx(tokens * (1 + 2 / 3))
     assert count("dapt-animals-seed1", num_train_epochs=3) == pytest.approx(tokens * (3 + 2 / 3))
     assert count("dapt-animals-seed1", max_train_samples=12) == pytest.approx(tokens * (1 / 2 + 2 / 3), rel=0.02)
+    row = {"text": "c" * 400, "prediction": "cat", "probabilities": {"cat": 1.0}}
+    (tmp_path / "more.jsonl").write_text(f"{json.dumps(row)}\n" * 5)
+    longer = count("dapt-animals-seed1", num_train_epochs=3, pseudo_labeled_file="more.jsonl", max_seq_length=90)
+    assert longer - count("dapt-animals-seed1", num_train_epochs=3) == pytest.approx(3 * 5 * 90)
     assert count("dapt-animals-seed1", max_seq_length=2) == pytest.approx(24 * 2 * (1 + 2 / 3))
 
 

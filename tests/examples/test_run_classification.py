@@ -182,18 +182,22 @@ def test_a_student_learns_from_texts_that_a_teacher_labeled(tmp_path, files, run
     assert alone["train_samples"] == 8 and taught["train_samples"] == 128
     assert alone["eval_loss"] > 0.9 and taught["eval_loss"] < 0.5 and taught["predict_accuracy"] == 1
     card = (tmp_path / "taught" / "README.md").read_text()
-    assert "train.jsonl (128 examples, some of them labeled by a model, in more.jsonl (sha256 " in card
+    assert "train.jsonl (128 examples, those of more.jsonl (sha256 " in card and "were labeled by a model" in card
+    assert "The license of the texts of more.jsonl, which a model labeled, is not known." in card
     assert "labeled by a model" not in (tmp_path / "alone" / "README.md").read_text()
 
 
-def test_only_texts_with_labels_of_people_vote(tmp_path, files, run, monkeypatch):
+def test_only_labels_of_people_vote_and_make_the_baseline(tmp_path, files, run, monkeypatch):
     voters = []
     monkeypatch.setattr(
-        "hf_domain.examples.run_classification.load_vote", lambda data_args, splits, *_: voters.extend(splits["train"])
+        "hf_domain.examples.run_classification.load_vote",
+        lambda data_args, splits, *_: voters.extend(splits["train"] if data_args.nearest_vote else []),
     )
-    file = write_jsonl(tmp_path / "more.jsonl", [{"text": "law", "prediction": "law"}])
-    metrics = run(**files(lambda topic, rng: topic), max_steps=1, nearest_vote=True, pseudo_labeled_file=file)
-    assert metrics["train_samples"] == 97 and voters == make_rows(96, lambda topic, rng: topic)
+    file = write_jsonl(tmp_path / "more.jsonl", [{"text": "law", "prediction": "law"}] * 100)
+    flags = files(lambda topic, rng: topic) | {"max_steps": 1}
+    alone, mixed = run("alone", **flags), run("mixed", **flags, nearest_vote=True, pseudo_labeled_file=file)
+    assert mixed["train_samples"] == 196 and voters == make_rows(96, lambda topic, rng: topic)
+    assert mixed["eval_baseline_accuracy"] == alone["eval_baseline_accuracy"]
 
 
 def test_the_metric_says_whether_labels_count_the_same(files, run, monkeypatch):
