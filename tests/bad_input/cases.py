@@ -1098,6 +1098,20 @@ PLANS = [
         files={"more.jsonl": '{"text": "a text", "prediction": "a"}\n'},
     ),
     plan(
+        "pseudo-labels of a task with folds",
+        ("pseudo_labeled_file", "folds of topics", "more.jsonl"),
+        tasks={"topics": PLAN["tasks"]["topics"] | {"folds": 3}},
+        methods={"fine_tune": {"fine_tuning": {"pseudo_labeled_file": "more.jsonl"}}},
+        files={"more.jsonl": '{"text": "a text", "prediction": "a"}\n'},
+    ),
+    plan(
+        "pseudo-labels of two tasks",
+        ("pseudo_labeled_file", "topics and others", "more.jsonl"),
+        tasks={name: PLAN["tasks"]["topics"] for name in ("topics", "others")},
+        methods={"fine_tune": {"fine_tuning": {"pseudo_labeled_file": "more.jsonl"}}},
+        files={"more.jsonl": '{"text": "a text", "prediction": "a"}\n'},
+    ),
+    plan(
         "test file as pseudo-labels of all rows",
         ("test_file", "pseudo_labeled_file", "task/test.jsonl"),
         fine_tuning={"pseudo_labeled_file": "task/test.jsonl"},
