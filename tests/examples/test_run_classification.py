@@ -7,8 +7,9 @@ import shutil
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 from script_runs import run_script, save_tiny_bert, write_jsonl
-from transformers import pipeline
+from transformers import AutoTokenizer, pipeline
 
+from hf_domain.datastore.build import build_datastore
 from hf_domain.examples.run_classification import main
 from hf_domain.nearest_vote import NearestVote
 from hf_domain.prediction import predict
@@ -185,6 +186,20 @@ def test_a_student_learns_from_texts_that_a_teacher_labeled(tmp_path, files, run
     assert "train.jsonl (128 examples, those of more.jsonl (sha256 " in card and "were labeled by a model" in card
     assert "The license of the texts of more.jsonl, which a model labeled, is not known." in card
     assert "labeled by a model" not in (tmp_path / "alone" / "README.md").read_text()
+
+
+def test_methods_that_read_more_than_the_text_read_it_for_pseudo_labels(tmp_path, files, run, model):
+    file = write_jsonl(tmp_path / "more.jsonl", [{"text": "law court", "prediction": "law"}] * 40)
+    flags = files(lambda topic, rng: topic) | {"max_steps": 30, "pseudo_labeled_file": file}
+    memory = save_tiny_bert(tmp_path / "general", ["other words"])  # so that its own tokenizer reads the texts
+    gmap = {"method": "gmap", "memory_name_or_path": memory, "memory_cache": tmp_path / "memory"}
+    metrics = run("gmap", **flags, **gmap)
+    assert metrics["train_samples"] == 136 and metrics["eval_accuracy"] > 0.9
+    pytest.importorskip("tantivy")
+    documents = [{"text": " ".join(words * 4)} for words in TOPICS.values()]
+    build_datastore(documents, tmp_path / "store", AutoTokenizer.from_pretrained(model), max_length=32)
+    metrics = run("rada", **flags, method="rada", datastore=tmp_path / "store", num_passages=2)
+    assert metrics["train_samples"] == 136 and metrics["eval_accuracy"] > 0.9
 
 
 def test_only_labels_of_people_vote_and_make_the_baseline(tmp_path, files, run, monkeypatch):
