@@ -31,8 +31,8 @@ from hf_domain.advice.rules import apply_rules
 from hf_domain.comparison.objects import Files
 from hf_domain.comparison.scores import ExampleCounts, ExampleScores, Predictions
 from hf_domain.comparison.statistics import CONFIDENCE, draw_scores
-from hf_domain.files import read_json
 from hf_domain.methods import BASELINE
+from hf_domain.safe_io import read_json
 
 FACTS = Path(__file__).with_name("advice_facts.json")
 CONTROL = "control"

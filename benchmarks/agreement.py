@@ -19,7 +19,7 @@ from scipy.stats import kendalltau
 from hf_domain.comparison.results import read_results
 from hf_domain.comparison.statistics import CONFIDENCE, Difference, average_tasks
 from hf_domain.comparison.summary import Report, read_report
-from hf_domain.files import read_json
+from hf_domain.safe_io import read_json
 
 
 def load(folder: Path) -> Report:

@@ -23,7 +23,7 @@ from pathlib import Path
 from datasets import Dataset, IterableDataset
 from transformers import AutoTokenizer
 
-from hf_domain.data.file_loading import load_files
+from hf_domain.data.files import load_files
 from hf_domain.datastore import Datastore, add_passages, build_datastore
 from hf_domain.datastore.analysis import Analyzer
 from hf_domain.datastore.splitting import split_texts

@@ -20,12 +20,12 @@ import torch
 import transformers
 from transformers import AutoModel, BertConfig
 
-from hf_domain.distillation.attention import compute_relation_scores, record_attention
-from hf_domain.distillation.losses import compute_relation_loss
-from hf_domain.distillation.model import DistillationModel
 from hf_domain.environment import describe_environment
-from hf_domain.files import write_json
+from hf_domain.methods.adalm.attention import compute_relation_scores, record_attention
+from hf_domain.methods.adalm.losses import compute_relation_loss
+from hf_domain.methods.adalm.model import DistillationModel
 from hf_domain.modeling.backbone import find_layers
+from hf_domain.safe_io import write_json
 
 VARIANTS = ("hooks", "attentions")
 SHAPES = {  # hidden size, layers, heads, intermediate size: BERT base and AdaLM's student

@@ -21,8 +21,8 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 
 from hf_domain import ExBertConfig, ExBertForMaskedLM
 from hf_domain.environment import describe_environment
-from hf_domain.files import write_json
-from hf_domain.training.stock_models import decode_labeled_rows_only
+from hf_domain.methods.stock_models import decode_labeled_rows_only
+from hf_domain.safe_io import write_json
 
 VARIANTS = ("stock", "dapt", "exbert")
 

@@ -22,8 +22,8 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from hf_domain import GMapConfig, GMapForSequenceClassification
 from hf_domain.environment import describe_environment
-from hf_domain.files import write_json
 from hf_domain.methods import METHODS
+from hf_domain.safe_io import write_json
 
 VARIANTS = ("plain", "gmap", "cached")
 

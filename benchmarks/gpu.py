@@ -32,10 +32,10 @@ from hf_domain import (
     VarMAEForMaskedLM,
 )
 from hf_domain.environment import describe_environment
-from hf_domain.files import write_json
-from hf_domain.lora import add_lora
+from hf_domain.methods.lora import add_lora
+from hf_domain.methods.stock_models import decode_labeled_rows_only
+from hf_domain.safe_io import write_json
 from hf_domain.training.padding_free import remove_padding
-from hf_domain.training.stock_models import decode_labeled_rows_only
 
 ENCODERS = ("bert", "modernbert")  # their default sizes are those of bert-base and modernbert-base
 ATTENTIONS = ("eager", "sdpa", "flash_attention_2", "flex_attention")

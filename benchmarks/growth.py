@@ -95,7 +95,7 @@ def tokenize(file: Path, folder: Path, model: str, size: float) -> None:
 
 
 def build(file: Path, folder: Path, model: str, size: float) -> None:
-    from hf_domain.data.file_loading import load_files
+    from hf_domain.data.files import load_files
     from hf_domain.datastore import build_datastore
 
     documents = load_files(str(file), streaming=True)
@@ -108,7 +108,7 @@ def encode(file: Path, folder: Path, model: str, size: float) -> None:
     from transformers import AutoConfig, AutoModelForMaskedLM
 
     from hf_domain import RadaForMaskedLM
-    from hf_domain.rada.states import build_passage_cache
+    from hf_domain.methods.rada.states import build_passage_cache
 
     encoder = AutoModelForMaskedLM.from_config(AutoConfig.from_pretrained(model), dtype=torch.float32)
     rada = RadaForMaskedLM.from_backbone(encoder, passage_encoder="frozen")

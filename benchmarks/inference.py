@@ -20,7 +20,7 @@ from transformers import AutoTokenizer, BertConfig, BertModel
 
 from hf_domain.environment import describe_environment
 from hf_domain.export import QUANTIZED, export_model
-from hf_domain.files import write_json
+from hf_domain.safe_io import write_json
 
 SHAPES = {
     "base": {},

@@ -15,10 +15,10 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from hf_domain.data.file_loading import load_files
+from hf_domain.data.files import load_files
 from hf_domain.data.masking import DataCollatorForTokenMask
+from hf_domain.methods.stock_models import decode_labeled_rows_only
 from hf_domain.training.padding_free import remove_padding
-from hf_domain.training.stock_models import decode_labeled_rows_only
 
 HEADS = {"masked_lm": AutoModelForMaskedLM, "classification": AutoModelForSequenceClassification}
 WAYS = ("padded", "sorted", "padding_free")

@@ -16,8 +16,8 @@ from typing import Any
 
 from hf_domain.comparison.scores import Predictions
 from hf_domain.comparison.statistics import compare_draws, correct, draw_scores
-from hf_domain.files import read_json, write_json
 from hf_domain.methods import BASELINE, NO_ADAPTATION
+from hf_domain.safe_io import read_json, write_json
 
 
 def read_results(folder: Path) -> list[dict[str, Any]]:

@@ -20,9 +20,9 @@ from transformers import AutoModelForSequenceClassification, BatchEncoding, Bert
 
 from hf_domain import RadaForSequenceClassification
 from hf_domain.environment import describe_environment
-from hf_domain.files import write_json
 from hf_domain.methods import METHODS
-from hf_domain.rada.states import PassageCache, build_passage_cache
+from hf_domain.methods.rada.states import PassageCache, build_passage_cache
+from hf_domain.safe_io import write_json
 
 
 @dataclass

@@ -22,7 +22,7 @@ import psutil
 from datasets import Dataset
 from transformers import AutoTokenizer
 
-from hf_domain.data.file_loading import load_files
+from hf_domain.data.files import load_files
 from hf_domain.datastore import Datastore, build_datastore
 from hf_domain.datastore.elasticsearch_index import connect, name_index
 

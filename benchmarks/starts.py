@@ -32,15 +32,16 @@ from transformers import (
 
 import hf_domain  # noqa: F401  the Auto classes then know its models
 from hf_domain.comparison.default_flags import put_files
+from hf_domain.comparison.rows import RECIPES
 from hf_domain.data.corpora import load_corpus, tokenize_corpus
 from hf_domain.data.masking import DataCollatorForTokenMask
 from hf_domain.environment import describe_environment
-from hf_domain.files import read_json, write_json
 from hf_domain.methods import METHODS
-from hf_domain.rada.passages import PassageArguments, PassageReader
-from hf_domain.recipes import RECIPES
+from hf_domain.methods.adalm.expand import expand_vocabulary
+from hf_domain.methods.method_rate import use_method_rate
+from hf_domain.methods.rada.passages import PassageArguments, PassageReader
+from hf_domain.safe_io import read_json, write_json
 from hf_domain.training.callbacks import Annealing
-from hf_domain.training.method_rate import use_method_rate
 from hf_domain.training.pretraining import (
     CorpusArguments,
     PretrainingArguments,
@@ -48,7 +49,6 @@ from hf_domain.training.pretraining import (
     make_collator,
     prepare_start,
 )
-from hf_domain.vocabulary import expand_vocabulary
 
 STARTS = ("dapt", "varmae", "varmae_paper", "exbert", "exbert_paper", "gmap_mlm", "rada_mlm", "adalm", "lora")
 

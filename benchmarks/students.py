@@ -26,9 +26,9 @@ from transformers import (
 )
 
 from hf_domain.data.corpora import load_corpus, tokenize_corpus
-from hf_domain.distillation.model import DistillationModel
 from hf_domain.environment import describe_environment
-from hf_domain.files import write_json
+from hf_domain.methods.adalm.model import DistillationModel
+from hf_domain.safe_io import write_json
 from hf_domain.training.callbacks import log_auxiliary_losses
 
 

@@ -21,9 +21,9 @@ from transformers import AutoModelForMaskedLM, BertConfig, HfArgumentParser
 
 from hf_domain import VarMAEForMaskedLM
 from hf_domain.environment import describe_environment
-from hf_domain.files import write_json
 from hf_domain.methods import METHODS
-from hf_domain.training.stock_models import decode_labeled_rows_only
+from hf_domain.methods.stock_models import decode_labeled_rows_only
+from hf_domain.safe_io import write_json
 
 VARIANTS = ("stock", "dapt", "varmae", "varmae_15")
 

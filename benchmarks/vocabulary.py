@@ -18,7 +18,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertFo
 from transformers.utils import logging
 
 from hf_domain.data.corpora import read_texts
-from hf_domain.new_rows import apply_delta
+from hf_domain.methods.new_embeddings import apply_delta
 from hf_domain.tokenization import VocabularyDelta, batch_texts, count_words, expand_vocabulary
 
 REFERENCE_WORDS = 236_000  # AdaLM's released script took 22 to 104 s per size on this many words

@@ -16,7 +16,7 @@ import datasets
 import transformers
 
 from hf_domain.advice import advise
-from hf_domain.files import remove_unfinished
+from hf_domain.safe_io import remove_unfinished
 from hf_domain.training.arguments import parse_arguments
 
 

@@ -18,7 +18,7 @@ from datasets import load_dataset
 from transformers import AutoTokenizer
 
 from hf_domain.clusters import open_executor
-from hf_domain.data.file_loading import load_files
+from hf_domain.data.files import load_files
 from hf_domain.datastore import Datastore, build_datastore, push_to_hub
 from hf_domain.datastore.documents import choose_columns, hold_out_every_tenth
 from hf_domain.datastore.manifest import read_manifest

@@ -48,8 +48,8 @@ from hf_domain.comparison.dry_run import describe_work
 from hf_domain.comparison.engine import gather_results, run_comparison
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
+from hf_domain.comparison.rows import ROWS
 from hf_domain.comparison.train_best import train_best
-from hf_domain.recipes import ROWS
 from hf_domain.training.arguments import OneLineParser, find_wrong_values
 
 

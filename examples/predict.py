@@ -21,9 +21,9 @@ import datasets
 import pandas
 import transformers
 
-from hf_domain.ensembles import predict_together
-from hf_domain.files import explain_full_disk, write_text
+from hf_domain.safe_io import explain_full_disk, write_text
 from hf_domain.training.arguments import OneLineParser, find_damage
+from hf_domain.training.ensembles import predict_together
 
 
 def main() -> None:

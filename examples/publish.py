@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hf_domain.comparison.publication import make_publication
-from hf_domain.publishing import publish
+from hf_domain.hub import publish
 from hf_domain.training.arguments import parse_arguments
 
 

@@ -25,11 +25,11 @@ from hf_domain.comparison.engine import run_comparison
 from hf_domain.comparison.plan_loading import load_plan, write_plan
 from hf_domain.comparison.publication import make_publication
 from hf_domain.comparison.report import write_report
+from hf_domain.comparison.rows import RECIPES
 from hf_domain.comparison.task_files import check_task_files, fills_batch, find_kind
 from hf_domain.data.corpora import check_length, load_corpus
-from hf_domain.files import read_json, remove_unfinished
 from hf_domain.methods import BASELINE
-from hf_domain.recipes import RECIPES
+from hf_domain.safe_io import read_json, remove_unfinished
 from hf_domain.training.arguments import parse_arguments
 
 DATA = Path(__file__).parent / "quickstart_data"

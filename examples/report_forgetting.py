@@ -16,13 +16,13 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 
 import hf_domain  # noqa: F401  the Auto classes then know its models
+from hf_domain.checks import check_metrics, check_weights
 from hf_domain.data.corpora import load_corpus, tokenize_corpus
 from hf_domain.environment import describe_environment
-from hf_domain.files import lock_folder, read_json, remove_unfinished, write_json
-from hf_domain.gmap.forgetting import compare_losses, plot_losses
 from hf_domain.modeling.pretrained_gmap import read_same_ids
+from hf_domain.safe_io import lock_folder, read_json, remove_unfinished, write_json
 from hf_domain.training.arguments import parse_arguments
-from hf_domain.training.finiteness import check_metrics, check_weights
+from hf_domain.training.forgetting import compare_losses, plot_losses
 
 
 @dataclass

@@ -17,13 +17,14 @@ from functools import partial
 
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
 
-from hf_domain.data.classification import decode_logits, encode_labels, name_predictions, tokenize_texts
-from hf_domain.data.labels import check_spread, check_variety, find_ids, read_labels
-from hf_domain.data.majority import DECIDING, add_baseline, make_constants
-from hf_domain.data.metrics import choose_metrics, list_class_metrics
-from hf_domain.gmap.reader import load_memory_reader
-from hf_domain.nearest_vote import load_vote
-from hf_domain.rada.passages import PassageArguments, append_passages, check_single_text, load_passage_reader
+from hf_domain.methods.gmap.reader import load_memory_reader
+from hf_domain.methods.rada.passages import PassageArguments, append_passages, check_single_text, load_passage_reader
+from hf_domain.tasks.baseline import DECIDING, add_baseline, make_constants
+from hf_domain.tasks.class_weights import make_weighted_loss
+from hf_domain.tasks.classification import decode_logits, encode_labels, name_predictions, tokenize_texts
+from hf_domain.tasks.labels import check_spread, check_variety, find_ids, read_labels
+from hf_domain.tasks.metrics import choose_metrics, list_class_metrics
+from hf_domain.tasks.validation_choices import choose_on_validation
 from hf_domain.training.arguments import (
     ClassificationArguments,
     FineTunerArguments,
@@ -31,8 +32,11 @@ from hf_domain.training.arguments import (
     check_best_metric,
     parse_arguments,
 )
-from hf_domain.training.class_weights import make_weighted_loss
-from hf_domain.training.fine_tuning import (
+from hf_domain.training.learning_rate import fine_tune_in_folder
+from hf_domain.training.pseudo_labels import add_pseudo_labels
+from hf_domain.training.run import finish_run, load_tokenizer, save_predictions, start_run, train_and_evaluate
+from hf_domain.training.run_files import LABELS, format_labels
+from hf_domain.training.task_trainer import (
     FineTuner,
     check_columns,
     choose_text_columns,
@@ -44,11 +48,7 @@ from hf_domain.training.fine_tuning import (
     map_splits,
     renew_config,
 )
-from hf_domain.training.pseudo_labels import add_pseudo_labels
-from hf_domain.training.rate_choice import fine_tune_in_folder
-from hf_domain.training.run_files import LABELS, format_labels
-from hf_domain.training.runs import finish_run, load_tokenizer, save_predictions, start_run, train_and_evaluate
-from hf_domain.training.validation_choices import choose_on_validation
+from hf_domain.training.vote import load_vote
 
 ARGUMENTS = (FineTuningArguments, ClassificationArguments, PassageArguments, FineTunerArguments)
 

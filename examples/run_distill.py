@@ -21,7 +21,11 @@ from pathlib import Path
 
 from transformers import TrainingArguments
 
-from hf_domain.distillation.pipeline import (
+from hf_domain.environment import describe_environment
+from hf_domain.methods.adalm.orders import describe_strategy, restart_step
+from hf_domain.safe_io import lock_folder, write_json
+from hf_domain.training.arguments import parse_arguments
+from hf_domain.training.distillation import (
     DistillationArguments,
     DistillationCorpusArguments,
     check_before_work,
@@ -29,11 +33,7 @@ from hf_domain.distillation.pipeline import (
     plan_steps,
     run_strategy_step,
 )
-from hf_domain.distillation.strategies import describe_strategy, restart_step
-from hf_domain.environment import describe_environment
-from hf_domain.files import lock_folder, write_json
-from hf_domain.training.arguments import parse_arguments
-from hf_domain.training.runs import start_run
+from hf_domain.training.run import start_run
 from hf_domain.training.terminal import suggest_command
 
 ARGUMENTS = (DistillationArguments, DistillationCorpusArguments, TrainingArguments)

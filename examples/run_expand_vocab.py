@@ -14,12 +14,14 @@ from typing import Literal
 
 from transformers import AutoModelForMaskedLM, AutoTokenizer, set_seed
 
+from hf_domain.checks import check_weights
 from hf_domain.clusters import count_tasks, open_executor
 from hf_domain.data.corpora import load_corpus, read_texts, tokenize_corpus
-from hf_domain.data.file_loading import find_files
-from hf_domain.distillation.new_rows import distill_new_rows
-from hf_domain.files import write_folder
-from hf_domain.new_rows import apply_delta
+from hf_domain.data.files import find_files
+from hf_domain.methods.adalm.distilled_embeddings import distill_new_rows
+from hf_domain.methods.adalm.expand import identify_corpus
+from hf_domain.methods.new_embeddings import apply_delta
+from hf_domain.safe_io import write_folder
 from hf_domain.tokenization import (
     WordCounts,
     batch_texts,
@@ -31,10 +33,8 @@ from hf_domain.tokenization import (
 )
 from hf_domain.training.arguments import parse_arguments
 from hf_domain.training.command_cards import write_expansion_card
-from hf_domain.training.finiteness import check_weights
-from hf_domain.training.run_folders import run_in_folder
+from hf_domain.training.run_folder import run_in_folder
 from hf_domain.training.terminal import log_place, shows_bar, start_logging, suggest_training
-from hf_domain.vocabulary import identify_corpus
 
 
 @dataclass

@@ -22,11 +22,11 @@ from typing import Literal
 import transformers
 from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, AutoTokenizer
 
+from hf_domain.checks import check_weights
 from hf_domain.data.corpora import read_texts
 from hf_domain.export import NUM_TEXTS, check_exporters, export_model
 from hf_domain.training.arguments import parse_arguments
-from hf_domain.training.finiteness import check_weights
-from hf_domain.training.run_folders import run_in_folder
+from hf_domain.training.run_folder import run_in_folder
 
 DEMO_TEXTS = Path(__file__).parent / "quickstart_data" / "corpus.txt.gz"
 

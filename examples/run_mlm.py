@@ -33,7 +33,7 @@ from transformers import Trainer, TrainingArguments
 import hf_domain  # noqa: F401  the Auto classes then know its models
 from hf_domain.data.corpora import check_batch
 from hf_domain.methods import METHODS
-from hf_domain.rada.passages import PassageArguments, load_passage_reader
+from hf_domain.methods.rada.passages import PassageArguments, load_passage_reader
 from hf_domain.training.arguments import parse_arguments
 from hf_domain.training.callbacks import log_auxiliary_losses, renew_masks
 from hf_domain.training.pretraining import (
@@ -49,8 +49,8 @@ from hf_domain.training.pretraining import (
     prepare_new_rows,
     prepare_start,
 )
-from hf_domain.training.run_folders import run_in_folder
-from hf_domain.training.runs import finish_run, load_tokenizer, run_training, start_run
+from hf_domain.training.run import finish_run, load_tokenizer, run_training, start_run
+from hf_domain.training.run_folder import run_in_folder
 
 ARGUMENTS = (PretrainingArguments, CorpusArguments, PassageArguments, TrainingArguments)
 

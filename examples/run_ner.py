@@ -15,10 +15,12 @@ import numpy as np
 from datasets import DatasetDict
 from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification
 
-from hf_domain.data.labels import check_variety, find_labels
-from hf_domain.data.majority import add_baseline
-from hf_domain.data.metrics import compute_entity_metrics, list_entity_metrics
-from hf_domain.data.named_entities import (
+from hf_domain.methods.gmap.reader import load_memory_reader
+from hf_domain.methods.rada.passages import PassageArguments, load_passage_reader
+from hf_domain.tasks.baseline import add_baseline
+from hf_domain.tasks.labels import check_variety, find_labels
+from hf_domain.tasks.metrics import compute_entity_metrics, list_entity_metrics
+from hf_domain.tasks.token_classification import (
     add_cut_tags,
     check_tags,
     check_words,
@@ -29,8 +31,6 @@ from hf_domain.data.named_entities import (
     read_tags,
     tokenize_words,
 )
-from hf_domain.gmap.reader import load_memory_reader
-from hf_domain.rada.passages import PassageArguments, load_passage_reader
 from hf_domain.training.arguments import (
     FineTunerArguments,
     FineTuningArguments,
@@ -38,7 +38,10 @@ from hf_domain.training.arguments import (
     check_best_metric,
     parse_arguments,
 )
-from hf_domain.training.fine_tuning import (
+from hf_domain.training.learning_rate import fine_tune_in_folder
+from hf_domain.training.run import finish_run, load_tokenizer, save_predictions, start_run, train_and_evaluate
+from hf_domain.training.run_files import TAGS, format_tags
+from hf_domain.training.task_trainer import (
     FineTuner,
     check_columns,
     follow_model_labels,
@@ -49,9 +52,6 @@ from hf_domain.training.fine_tuning import (
     map_splits,
     renew_config,
 )
-from hf_domain.training.rate_choice import fine_tune_in_folder
-from hf_domain.training.run_files import TAGS, format_tags
-from hf_domain.training.runs import finish_run, load_tokenizer, save_predictions, start_run, train_and_evaluate
 
 ARGUMENTS = (FineTuningArguments, NerArguments, PassageArguments, FineTunerArguments)
 

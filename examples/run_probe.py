@@ -17,18 +17,18 @@ import numpy as np
 from datasets import DatasetDict
 
 import hf_domain  # noqa: F401  the Auto classes then know its models
-from hf_domain.data.classification import choose_thresholds, decode_logits, encode_labels, name_predictions
-from hf_domain.data.file_loading import check_held_out, load_files
-from hf_domain.data.labels import read_labels
-from hf_domain.data.metrics import compute_class_metrics, compute_entity_metrics
-from hf_domain.data.named_entities import check_tags, prepare_for_words
-from hf_domain.data.text_columns import find_text_columns
-from hf_domain.files import write_json, write_text
+from hf_domain.data.columns import find_text_columns
+from hf_domain.data.files import check_held_out, load_files
+from hf_domain.safe_io import write_json, write_text
+from hf_domain.tasks.classification import choose_thresholds, decode_logits, encode_labels, name_predictions
+from hf_domain.tasks.labels import read_labels
+from hf_domain.tasks.metrics import compute_class_metrics, compute_entity_metrics
+from hf_domain.tasks.token_classification import check_tags, prepare_for_words
 from hf_domain.training.arguments import parse_arguments
-from hf_domain.training.fine_tuning import check_columns, limit_splits, locate_example
-from hf_domain.training.probe import compute_logits, encode_texts, encode_words, fit_probe, load_frozen
+from hf_domain.training.frozen import compute_logits, encode_texts, encode_words, fit_probe, load_frozen
 from hf_domain.training.run_files import LABELS, METRICS, TAGS, format_labels, format_tags, list_predicted
-from hf_domain.training.run_folders import run_in_folder
+from hf_domain.training.run_folder import run_in_folder
+from hf_domain.training.task_trainer import check_columns, limit_splits, locate_example
 from hf_domain.training.terminal import log_place, log_scores, start_logging, suggest_task
 
 

@@ -13,19 +13,19 @@ from functools import partial
 
 from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding
 
-from hf_domain.data.classification import tokenize_texts
-from hf_domain.data.majority import compare_with_baseline
-from hf_domain.data.metrics import ANSWER_METRICS, compute_squad_metrics
-from hf_domain.data.question_answering import (
+from hf_domain.data.columns import warn_of_shared_rows
+from hf_domain.methods.gmap.reader import load_memory_reader
+from hf_domain.methods.rada.passages import PassageArguments, load_passage_reader
+from hf_domain.tasks.baseline import compare_with_baseline
+from hf_domain.tasks.classification import tokenize_texts
+from hf_domain.tasks.metrics import ANSWER_METRICS, compute_squad_metrics
+from hf_domain.tasks.question_answering import (
     check_questions,
     cut_windows,
     find_answers,
     list_answer_files,
     tokenize_questions,
 )
-from hf_domain.data.text_columns import warn_of_shared_rows
-from hf_domain.gmap.reader import load_memory_reader
-from hf_domain.rada.passages import PassageArguments, load_passage_reader
 from hf_domain.training.arguments import (
     FineTunerArguments,
     FineTuningArguments,
@@ -33,7 +33,16 @@ from hf_domain.training.arguments import (
     check_best_metric,
     parse_arguments,
 )
-from hf_domain.training.fine_tuning import (
+from hf_domain.training.learning_rate import fine_tune_in_folder
+from hf_domain.training.run import (
+    finish_run,
+    load_tokenizer,
+    run_prediction,
+    save_output,
+    start_run,
+    train_and_evaluate,
+)
+from hf_domain.training.task_trainer import (
     FineTuner,
     check_columns,
     limit_splits,
@@ -42,15 +51,6 @@ from hf_domain.training.fine_tuning import (
     locate_example,
     map_splits,
     renew_config,
-)
-from hf_domain.training.rate_choice import fine_tune_in_folder
-from hf_domain.training.runs import (
-    finish_run,
-    load_tokenizer,
-    run_prediction,
-    save_output,
-    start_run,
-    train_and_evaluate,
 )
 
 ARGUMENTS = (FineTuningArguments, QuestionAnsweringArguments, PassageArguments, FineTunerArguments)

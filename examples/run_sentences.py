@@ -20,15 +20,10 @@ from pathlib import Path
 from datasets import Dataset, DatasetDict
 
 import hf_domain  # noqa: F401  the Auto classes then know its models
-from hf_domain.data.file_loading import check_held_out, load_files
-from hf_domain.data.retrieval import JUDGED, load_texts, read_queries
-from hf_domain.files import read_json, write_json, write_text
-from hf_domain.training.arguments import FineTunerArguments, check_work, parse_arguments
-from hf_domain.training.fine_tuning import check_columns, choose_text_columns, limit_splits, locate_example
-from hf_domain.training.run_files import LABELS, METRICS, format_labels, list_predicted
-from hf_domain.training.run_folders import run_in_folder
-from hf_domain.training.runs import run_training, start_run, stop_early
-from hf_domain.training.sentences import (
+from hf_domain.data.files import check_held_out, load_files
+from hf_domain.safe_io import read_json, write_json, write_text
+from hf_domain.tasks.retrieval import JUDGED, load_texts, read_queries
+from hf_domain.tasks.sentences import (
     RetrievalTask,
     SimilarityTask,
     check_scores,
@@ -39,6 +34,11 @@ from hf_domain.training.sentences import (
     set_best_metric,
     write_card,
 )
+from hf_domain.training.arguments import FineTunerArguments, check_work, parse_arguments
+from hf_domain.training.run import run_training, start_run, stop_early
+from hf_domain.training.run_files import LABELS, METRICS, format_labels, list_predicted
+from hf_domain.training.run_folder import run_in_folder
+from hf_domain.training.task_trainer import check_columns, choose_text_columns, limit_splits, locate_example
 from hf_domain.training.terminal import log_end, log_place, log_scores, suggest_export, suggest_task
 
 

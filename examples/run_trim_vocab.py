@@ -15,16 +15,16 @@ from pathlib import Path
 
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
+from hf_domain.checks import check_weights
 from hf_domain.data.corpora import read_texts
-from hf_domain.data.file_loading import find_files
-from hf_domain.files import write_folder
+from hf_domain.data.files import find_files
+from hf_domain.methods.adalm.trim import check_tables, keep_rows
+from hf_domain.safe_io import write_folder
 from hf_domain.tokenization import compare_lengths, trim_vocabulary
 from hf_domain.training.arguments import parse_arguments
 from hf_domain.training.command_cards import write_trimming_card
-from hf_domain.training.finiteness import check_weights
-from hf_domain.training.run_folders import run_in_folder
+from hf_domain.training.run_folder import run_in_folder
 from hf_domain.training.terminal import log_place, shows_bar, start_logging, suggest_training
-from hf_domain.trimming import check_tables, keep_rows
 
 
 @dataclass

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from hf_domain import RadaConfig
-from hf_domain.data.file_loading import load_files, locate_row
-from hf_domain.data.text_columns import find_text_columns
+from hf_domain.data.columns import find_text_columns
+from hf_domain.data.files import load_files, locate_row
 from hf_domain.datastore import Datastore
 from hf_domain.datastore.highlight import format_html, format_text, read_passages
-from hf_domain.files import write_text
-from hf_domain.rada.explanation import explain
-from hf_domain.rada.passages import PassageArguments, load_datastore
+from hf_domain.methods.rada.explanation import explain
+from hf_domain.methods.rada.passages import PassageArguments, load_datastore
+from hf_domain.safe_io import write_text
 from hf_domain.training.arguments import parse_arguments
 
 

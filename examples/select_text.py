@@ -15,7 +15,7 @@ from pathlib import Path
 from hf_domain.data.corpora import read_texts
 from hf_domain.datastore import Datastore
 from hf_domain.datastore.nearest import choose_nearest
-from hf_domain.files import explain_full_disk, write_whole
+from hf_domain.safe_io import explain_full_disk, write_whole
 from hf_domain.training.arguments import parse_arguments
 
 

@@ -7,8 +7,8 @@ Importing the package registers its models with transformers' Auto classes and i
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from hf_domain.network import limit_network
-from hf_domain.registration import register_on_import
+from hf_domain.methods.registration import register_on_import
+from hf_domain.offline import limit_network
 
 if TYPE_CHECKING:
     from hf_domain.adaptation import adapt
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from hf_domain.comparison.in_python import compare
     from hf_domain.data.corpora import load_corpus
     from hf_domain.datastore import build_datastore
-    from hf_domain.ensembles import predict_together
-    from hf_domain.exbert.adapter import ExBertAdapterConfig
+    from hf_domain.fine_tuning import fine_tune
+    from hf_domain.methods.adalm.expand import expand_vocabulary
+    from hf_domain.methods.exbert.adapter import ExBertAdapterConfig
     from hf_domain.modeling.modeling_exbert import (
         ExBertConfig,
         ExBertForMaskedLM,
@@ -55,8 +56,7 @@ if TYPE_CHECKING:
         VarMAEModel,
     )
     from hf_domain.prediction import predict
-    from hf_domain.task_training import fine_tune
-    from hf_domain.vocabulary import expand_vocabulary
+    from hf_domain.training.ensembles import predict_together
 
 __version__ = "0.1.0"
 __all__ = [
@@ -105,11 +105,11 @@ FUNCTIONS = {
     "advise": "advice",
     "build_datastore": "datastore",
     "compare": "comparison.in_python",
-    "expand_vocabulary": "vocabulary",
-    "fine_tune": "task_training",
+    "expand_vocabulary": "methods.adalm.expand",
+    "fine_tune": "fine_tuning",
     "load_corpus": "data.corpora",
     "predict": "prediction",
-    "predict_together": "ensembles",
+    "predict_together": "training.ensembles",
 }
 
 
@@ -119,7 +119,7 @@ def __getattr__(name: str) -> Any:
     if name in FUNCTIONS:
         return getattr(importlib.import_module(f"hf_domain.{FUNCTIONS[name]}"), name)
     method = name.partition("For")[0].removesuffix("Config").removesuffix("Model").lower()
-    module = "exbert.adapter" if "Adapter" in name else f"modeling.modeling_{method}"
+    module = "methods.exbert.adapter" if "Adapter" in name else f"modeling.modeling_{method}"
     return getattr(importlib.import_module(f"hf_domain.{module}"), name)
 
 

@@ -8,12 +8,12 @@ from datasets import DatasetDict, IterableDatasetDict
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
 
 from hf_domain.cards import check_license
+from hf_domain.comparison.rows import RECIPES
 from hf_domain.data.corpora import check_batch, check_known, load_corpus, tokenize_corpus
-from hf_domain.data.objects import Rows, find_paths
-from hf_domain.files import lock_folder
+from hf_domain.data.tables import Rows, find_paths
 from hf_domain.methods import BASELINE, METHODS
-from hf_domain.rada.passages import PassageArguments, load_passage_reader
-from hf_domain.recipes import RECIPES
+from hf_domain.methods.rada.passages import PassageArguments, load_passage_reader
+from hf_domain.safe_io import lock_folder
 from hf_domain.training.callbacks import log_auxiliary_losses, renew_masks
 from hf_domain.training.options import TrainingOptions, check_names
 from hf_domain.training.pretraining import (
@@ -28,8 +28,8 @@ from hf_domain.training.pretraining import (
     prepare_new_rows,
     prepare_start,
 )
+from hf_domain.training.run import load_tokenizer, run_training, start_run, write_card
 from hf_domain.training.run_cards import describe_call
-from hf_domain.training.runs import load_tokenizer, run_training, start_run, write_card
 
 
 def adapt(

@@ -7,7 +7,7 @@ from itertools import chain
 import torch
 from transformers import PreTrainedModel
 
-from hf_domain.training.finiteness import check_weights
+from hf_domain.checks import check_weights
 
 
 @torch.no_grad()

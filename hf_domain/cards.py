@@ -12,10 +12,10 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from hf_domain.data.classification import find_vote
-from hf_domain.files import write_text
+from hf_domain.hub import has_own_code, is_hub_id, read_config
 from hf_domain.methods import METHODS
-from hf_domain.publishing import has_own_code, is_hub_id, read_config
+from hf_domain.safe_io import write_text
+from hf_domain.tasks.classification import find_vote
 
 # Code that loads a model without this package, by task, with a pipeline if transformers has one. `{model}` and `{text}`
 # are quoted; `{trust}` is empty for stock models.

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 # Tables that import no large library; names of other modules are read from their source.
-LIGHT = ("hf_domain.methods", "hf_domain.recipes")
+LIGHT = ("hf_domain.methods", "hf_domain.comparison.rows")
 NUMBERS: dict[str, type] = {"int": int, "float": float}
 
 

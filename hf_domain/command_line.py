@@ -153,7 +153,7 @@ def main(is_checked: bool = False) -> None:
         sys.stderr.write("error: interrupted\n")
         sys.exit(128 + signal.SIGINT)
     except Exception as error:
-        from hf_domain.files import describe_full_disk, is_disk_full
+        from hf_domain.safe_io import describe_full_disk, is_disk_full
 
         if is_disk_full(error):  # safetensors, tokenizers and torch have their own errors for it
             sys.exit(f"error: {describe_full_disk(error, find_output(sys.argv))}")

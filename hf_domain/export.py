@@ -19,10 +19,10 @@ import torch
 from packaging.version import Version
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_domain.data.classification import find_vote
-from hf_domain.files import write_folder, write_json
+from hf_domain.methods.rada.passages import count_positions
 from hf_domain.modeling.backbone import BackbonePreTrainedModel, find_encoder, get_native_config
-from hf_domain.rada.passages import count_positions
+from hf_domain.safe_io import write_folder, write_json
+from hf_domain.tasks.classification import find_vote
 
 logger = logging.getLogger(__name__)
 

@@ -29,27 +29,27 @@ from transformers import (
 )
 from transformers.utils.import_utils import is_in_notebook
 
-from hf_domain.data.classification import decode_logits, find_vote, name_predictions, tokenize_texts
-from hf_domain.data.file_loading import load_table
-from hf_domain.data.named_entities import prepare_for_words, tokenize_words
-from hf_domain.data.objects import Rows, Splits, has_splits
-from hf_domain.data.question_answering import check_questions, cut_windows, find_answers, tokenize_questions
-from hf_domain.data.text_columns import find_text_columns, list_text_columns
-from hf_domain.gmap.reader import load_memory_reader
+from hf_domain.checks import check_weights
+from hf_domain.data.columns import find_text_columns, list_text_columns
+from hf_domain.data.files import load_table
+from hf_domain.data.tables import Rows, Splits, has_splits
 from hf_domain.methods import PLAIN
-from hf_domain.nearest_vote import NEW, NearestVote, join_columns, load_labeled
-from hf_domain.rada.passages import (
+from hf_domain.methods.gmap.reader import load_memory_reader
+from hf_domain.methods.rada.passages import (
     PassageArguments,
     append_passages,
     check_single_text,
     count_positions,
     load_passage_reader,
 )
+from hf_domain.methods.stock_models import check_tokenizer_fits
+from hf_domain.tasks.classification import decode_logits, find_vote, name_predictions, tokenize_texts
+from hf_domain.tasks.question_answering import check_questions, cut_windows, find_answers, tokenize_questions
+from hf_domain.tasks.token_classification import prepare_for_words, tokenize_words
 from hf_domain.training.arguments import DataArguments
-from hf_domain.training.fine_tuning import map_splits
-from hf_domain.training.finiteness import check_weights
-from hf_domain.training.stock_models import check_tokenizer_fits
+from hf_domain.training.task_trainer import map_splits
 from hf_domain.training.terminal import show_bars
+from hf_domain.training.vote import NEW, NearestVote, join_columns, load_labeled
 
 logger = logging.getLogger(__name__)
 

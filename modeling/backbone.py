@@ -126,7 +126,7 @@ class HeadLinear(nn.Linear):
     """A layer of a task head, drawn with the standard deviation `config.head_initializer_range`.
 
     If that is None, the layer's outputs start with a standard deviation of `OUTPUT_SPREAD`, assuming inputs with one of
-    1, as a LayerNorm gives. The scripts measure the inputs instead (hf_domain/training/new_heads.py).
+    1, as a LayerNorm gives. The scripts measure the inputs instead (hf_domain/tasks/heads.py).
     """
 
     OUTPUT_SPREAD = 0.5

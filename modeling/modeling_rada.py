@@ -48,7 +48,7 @@ ENCODED_AT_ONCE = 64
 
 
 class PassageStates(Protocol):
-    """Encoded passages, read on demand; `hf_domain.rada.states.PassageCache` is one."""
+    """Encoded passages, read on demand; `hf_domain.methods.rada.states.PassageCache` is one."""
 
     def read_vectors(self, passage_ids: torch.Tensor) -> torch.Tensor:
         """Read the mean states of passages, `[...]` to `[..., hidden_size]`, float32."""

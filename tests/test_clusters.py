@@ -12,7 +12,7 @@ from hf_domain.clusters import map_in_order
 from hf_domain.data.corpora import tokenize_corpus
 from hf_domain.datastore import build_datastore
 from hf_domain.datastore.elasticsearch_index import name_index
-from hf_domain.rada.states import build_passage_cache
+from hf_domain.methods.rada.states import build_passage_cache
 from hf_domain.tokenization import batch_texts, count_words
 
 # Workers, and how many die: one in each of the four stages.
@@ -49,13 +49,13 @@ def run_stages(folder, executor):
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hf_domain.state_store.SHARD_SEQUENCES", 64)
+        patch.setattr("hf_domain.methods.hidden_state_cache.SHARD_SEQUENCES", 64)
         return run_stages(tmp_path_factory.mktemp("plain"), None)
 
 
 @pytest.mark.parametrize(("workers", "deaths"), CLUSTERS)
 def test_a_cluster_gives_the_same(expected, workers, deaths, tmp_path, monkeypatch):
-    monkeypatch.setattr("hf_domain.state_store.SHARD_SEQUENCES", 64)
+    monkeypatch.setattr("hf_domain.methods.hidden_state_cache.SHARD_SEQUENCES", 64)
     with start_workers(tmp_path, workers, kill=deaths > 0) as executor:
         found = run_stages(tmp_path, executor)
         assert len(executor._client.nthreads()) == workers - deaths

@@ -11,7 +11,7 @@ import pytest
 from hf_domain import command_line
 from hf_domain.command_help import make_parser
 from hf_domain.command_line import COMMANDS, find_module, import_command
-from hf_domain.recipes import RECIPES
+from hf_domain.comparison.rows import RECIPES
 from hf_domain.training import arguments
 
 PROGRAM = """

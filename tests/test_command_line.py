@@ -7,7 +7,7 @@ import pytest
 from transformers import AutoConfig
 
 from hf_domain import command_line
-from hf_domain.files import read_json, write_json
+from hf_domain.safe_io import read_json, write_json
 
 
 def run(monkeypatch, function, command="predict"):

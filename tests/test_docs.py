@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from hf_domain import ExBertConfig, GMapConfig, RadaConfig, VarMAEConfig
-from hf_domain.distillation.losses import DistillationConfig
 from hf_domain.methods import METHODS
+from hf_domain.methods.adalm.losses import DistillationConfig
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]

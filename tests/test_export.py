@@ -37,9 +37,9 @@ from hf_domain import (
     VarMAEForTokenClassification,
     export,
 )
-from hf_domain.distillation.students import pick_layers
 from hf_domain.examples import run_export
 from hf_domain.export import EXPORTING, check_exportable, check_exporters, export_model, make_inputs, measure_difference
+from hf_domain.methods.adalm.students import pick_layers
 
 # torch renames parts of its trees while transformers' exporters still use the old names.
 pytestmark = pytest.mark.filterwarnings("ignore:.*treespec:FutureWarning")

@@ -309,7 +309,7 @@ def test_full_disk(command, tmp_path, request, name):
 
 
 def test_two_runs_in_one_folder(command, tmp_path):
-    from hf_domain.files import lock_folder
+    from hf_domain.safe_io import lock_folder
 
     (tmp_path / "one").mkdir()
     with lock_folder(tmp_path / "one" / "output"):

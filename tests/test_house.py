@@ -163,18 +163,18 @@ def test_nothing_installs_the_package_from_an_index():
 # Outside of the two tables, the name of a method stands only where a fifth method needs no name: where a model, an
 # adapter or an algorithm registers its own, where a public function states its choices or its default, in the rule that
 # recommends the method, and in the demo. Everything else asks the tables.
-TABLES = {"hf_domain.methods", "hf_domain.recipes"}
+TABLES = {"hf_domain.methods", "hf_domain.comparison.rows"}
 PLACES = {
     "hf_domain.modeling.configuration_exbert": {"exbert"},
     "hf_domain.modeling.configuration_gmap": {"gmap"},
     "hf_domain.modeling.configuration_rada": {"rada"},
     "hf_domain.modeling.configuration_varmae": {"varmae"},
-    "hf_domain.exbert.adapter": {"exbert"},
+    "hf_domain.methods.exbert.adapter": {"exbert"},
     # Algorithms of expansion, which the papers' methods gave their names.
     "hf_domain.tokenization.expansion": {"adalm", "exbert"},
-    "hf_domain.vocabulary": {"adalm", "exbert"},
+    "hf_domain.methods.adalm.expand": {"adalm", "exbert"},
     "hf_domain.examples.run_expand_vocab": {"adalm", "exbert"},
-    "hf_domain.task_training": {"gmap", "rada"},
+    "hf_domain.fine_tuning": {"gmap", "rada"},
     "hf_domain.comparison.in_python": {"varmae"},
     "hf_domain.advice": {"dapt"},
     "hf_domain.advice.rules": {"dapt", "tapt", "varmae", "adalm", "exbert", "gmap", "rada"},

@@ -19,7 +19,7 @@ from transformers import AutoTokenizer
 from hf_domain import RadaForMaskedLM, VarMAEForMaskedLM
 from hf_domain.cards import write_model_card
 from hf_domain.examples import run_mlm
-from hf_domain.publishing import publish
+from hf_domain.hub import publish
 
 SENTENCES = ["the small cat sat on the mat", "a dog ran over the hill"] * 40
 LOAD = """
@@ -183,7 +183,7 @@ def test_repository_that_cannot_be_created_costs_no_training(hub, tmp_path):
 @pytest.fixture
 def connect(hub, monkeypatch):
     """Let this process's client speak with the server, by the given token."""
-    monkeypatch.setattr("hf_domain.publishing.RETRY_SECONDS", (0, 0))
+    monkeypatch.setattr("hf_domain.hub.RETRY_SECONDS", (0, 0))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
     endpoint = hub.get_environment("")["HF_ENDPOINT"]

@@ -48,9 +48,9 @@ def package(tmp_path):
     builder = code[code.index("def build_toy") : code.index("METHODS = {")]
     rows = {name: re.search(rf"^{name} = {{\n(.*?)^}}", code, re.M | re.S)[1] for name in ("METHODS", "RECIPES")}
     for name, anchor, added in (  # steps 3 and 4
-        ("methods", "# A builder for a task gets", f"{builder}# A builder for a task gets"),
-        ("methods", "METHODS: dict[str, Method] = {\n", "METHODS: dict[str, Method] = {\n" + rows["METHODS"]),
-        ("recipes", "\nRECIPES = {\n", "\nRECIPES = {\n" + rows["RECIPES"]),
+        ("methods/__init__", "# A builder for a task gets", f"{builder}# A builder for a task gets"),
+        ("methods/__init__", "METHODS: dict[str, Method] = {\n", "METHODS: dict[str, Method] = {\n" + rows["METHODS"]),
+        ("comparison/rows", "\nRECIPES = {\n", "\nRECIPES = {\n" + rows["RECIPES"]),
     ):
         table = package / f"{name}.py"
         text = table.read_text()

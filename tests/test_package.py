@@ -203,8 +203,8 @@ IMPORTS = {
     "last": "import transformers, peft, torch; from transformers import AutoModel; import hf_domain",
     "peft looked for": "import hf_domain, importlib.util; assert importlib.util.find_spec('peft')",
     "adapter": "import hf_domain; from hf_domain import ExBertAdapterConfig",
-    "lora": "import hf_domain; from hf_domain.lora import add_lora",
-    "twice": "import hf_domain; from hf_domain.registration import register_on_import; register_on_import()",
+    "lora": "import hf_domain; from hf_domain.methods.lora import add_lora",
+    "twice": "import hf_domain; from hf_domain.methods.registration import register_on_import; register_on_import()",
     "under the name of the command": "import sys; sys.argv[0] = 'hf-domain.py'; import hf_domain",
 }
 

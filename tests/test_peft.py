@@ -8,8 +8,8 @@ from peft import IA3Config, LoraConfig, OFTConfig, PeftModel, get_peft_model
 from tiny_models import VOCAB_SIZE, make_batch, make_masked_lm
 
 import hf_domain
-from hf_domain.lora import add_lora
-from hf_domain.new_rows import apply_delta
+from hf_domain.methods.lora import add_lora
+from hf_domain.methods.new_embeddings import apply_delta
 from hf_domain.tokenization import VocabularyDelta
 
 METHODS = ["VarMAE", "ExBert", "GMap", "Rada"]

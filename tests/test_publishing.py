@@ -19,14 +19,14 @@ from hf_domain.comparison.descriptions import Description
 from hf_domain.comparison.plan import Budget, Corpus, Plan, Row, Task
 from hf_domain.comparison.publication import make_publication
 from hf_domain.comparison.results import Result, describe_plan, write_result
+from hf_domain.comparison.rows import RECIPES
 from hf_domain.comparison.scores import Predictions
 from hf_domain.comparison.summary import read_report
 from hf_domain.environment import describe_environment
-from hf_domain.files import read_json, write_json
+from hf_domain.hub import check_publication, publish
 from hf_domain.methods import METHODS, OWN_TYPES
-from hf_domain.publishing import check_publication, publish
-from hf_domain.recipes import RECIPES
-from hf_domain.training.runs import run_training
+from hf_domain.safe_io import read_json, write_json
+from hf_domain.training.run import run_training
 
 FOREIGN = {"AutoConfig": "somebody/else--configuration.Config"}
 CARD = {

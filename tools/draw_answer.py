@@ -21,8 +21,8 @@ from hf_domain.comparison.figures import SCALE
 from hf_domain.comparison.results import Result
 from hf_domain.comparison.statistics import Difference
 from hf_domain.comparison.summary import Report, read_report
-from hf_domain.files import read_json, write_whole
 from hf_domain.methods import BASELINE
+from hf_domain.safe_io import read_json, write_whole
 
 GAIN = "DAPT over no adaptation: terms of service, fine-tuned"
 UNSEEN = "others over DAPT: terms of service, by a probe"

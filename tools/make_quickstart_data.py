@@ -41,9 +41,9 @@ from transformers import (
     set_seed,
 )
 
+from hf_domain.methods.stock_models import decode_labeled_rows_only
 from hf_domain.training.arguments import parse_arguments
-from hf_domain.training.run_folders import find_checkpoint
-from hf_domain.training.stock_models import decode_labeled_rows_only
+from hf_domain.training.run_folder import find_checkpoint
 
 VENUES = (
     "SemEval|WMT|IWSLT|CoNLL|BioNLP|SMM4H|WASSA|VarDial|DravidianLangTech|AmericasNLP|MEDIQA|LT-EDI|NLP4IF|SIGMORPHON|"

@@ -12,7 +12,7 @@ import lzma
 import shutil
 from pathlib import Path
 
-from hf_domain.files import read_json, write_text
+from hf_domain.safe_io import read_json, write_text
 
 
 def main() -> None:

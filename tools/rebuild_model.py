@@ -17,7 +17,7 @@ from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.publication import make_publication
 from hf_domain.comparison.results import find_results
 from hf_domain.comparison.runner import has_output
-from hf_domain.files import lock_folder, write_json
+from hf_domain.safe_io import lock_folder, write_json
 
 NOTE = "The encoder's and the corpora's own licenses apply; name them before you publish."
 LIMITS = "Made to compare methods on a small budget. It was tested on the tasks below alone."

@@ -23,8 +23,8 @@ from hf_domain.advice.rules import (
 )
 from hf_domain.comparison.objects import Files, Tasks, find_file, place_corpus, place_tasks, write_files
 from hf_domain.comparison.plan_loading import ONLY_CORPUS, load_plan
-from hf_domain.data.objects import Rows, Splits
-from hf_domain.files import write_json, write_text
+from hf_domain.data.tables import Rows, Splits
+from hf_domain.safe_io import write_json, write_text
 
 
 @dataclass(frozen=True)

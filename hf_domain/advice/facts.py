@@ -21,9 +21,9 @@ from hf_domain.comparison.statistics import find_visible_difference
 from hf_domain.comparison.task_files import find_texts, get_label, get_text
 from hf_domain.data.corpora import load_corpus, tokenize_corpus
 from hf_domain.data.masking import DataCollatorForTokenMask
-from hf_domain.data.metrics import find_entities
 from hf_domain.datastore.languages import ANALYZER_OF_LANGUAGE, CJK, recognize_language
-from hf_domain.gmap.forgetting import measure_masked_lm_loss
+from hf_domain.tasks.metrics import find_entities
+from hf_domain.training.forgetting import measure_masked_lm_loss
 
 # Sample sizes: documents whose words are counted, and blocks whose loss is measured. Enough for two digits.
 DOCUMENTS, BLOCKS = 2000, 64

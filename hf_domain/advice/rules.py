@@ -10,8 +10,8 @@ from typing import Any
 
 from hf_domain.advice.facts import SEEDS, Facts, TaskFacts, write_number
 from hf_domain.comparison.plan import SENTENCES
+from hf_domain.comparison.rows import RECIPES
 from hf_domain.methods import METHODS
-from hf_domain.recipes import RECIPES
 
 # Thresholds; our choices, unless a rule names a source.
 # A corpus is far from what the encoder knows if its masked-LM loss is this much above that of general text, in nats.

@@ -9,6 +9,7 @@ import numpy as np
 from hf_domain.comparison.curves import say_price, say_where_rows_pay
 from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.race import describe_left
+from hf_domain.comparison.rows import RECIPES
 from hf_domain.comparison.scores import count_examples
 from hf_domain.comparison.statistics import (
     CONFIDENCE,
@@ -20,7 +21,6 @@ from hf_domain.comparison.statistics import (
 )
 from hf_domain.comparison.summary import START_TITLE, Report
 from hf_domain.methods import BASELINE, NO_ADAPTATION
-from hf_domain.recipes import RECIPES
 
 # An extrapolation of a curve ends at this many doublings of its largest budget.
 MOST_DOUBLINGS = 4

@@ -28,9 +28,9 @@ from hf_domain.comparison.budgets import count_tokens
 from hf_domain.comparison.plan import SPLITS, Plan
 from hf_domain.comparison.step import Step
 from hf_domain.comparison.task_files import get_text, read_rows
-from hf_domain.files import read_json
 from hf_domain.methods import METHODS
-from hf_domain.training.stock_models import decode_labeled_rows_only
+from hf_domain.methods.stock_models import decode_labeled_rows_only
+from hf_domain.safe_io import read_json
 
 # Start-up time of a step: loading libraries, data and the encoder. Measured on the demo, with one core.
 SECONDS_OF_START = 5.0

@@ -17,11 +17,11 @@ from typing import Any
 from hf_domain.comparison.plan import Plan, Task
 from hf_domain.comparison.step import Step
 from hf_domain.comparison.steps import find_root, list_steps
-from hf_domain.data.file_loading import find_files
-from hf_domain.data.retrieval import CORPUS, QUERIES
+from hf_domain.data.files import find_files
 from hf_domain.environment import find_version
-from hf_domain.files import fingerprint_files
-from hf_domain.training.run_folders import CHECKPOINT_FILES
+from hf_domain.safe_io import fingerprint_files
+from hf_domain.tasks.retrieval import CORPUS, QUERIES
+from hf_domain.training.run_folder import CHECKPOINT_FILES
 
 # Results of other versions of what computes them are not comparable.
 COMPARED_VERSIONS = ("hf-domain", "transformers", "torch")

@@ -12,7 +12,7 @@ from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.results import COMMANDS_FILE, COMMANDS_MARK, list_titles
 from hf_domain.comparison.runner import write_step_text
 from hf_domain.comparison.step import Step
-from hf_domain.files import write_text
+from hf_domain.safe_io import write_text
 
 KINDS = {
     "vocabulary": "vocabulary",

@@ -34,7 +34,7 @@ from hf_domain.comparison.runner import (
 )
 from hf_domain.comparison.step import Step
 from hf_domain.comparison.step_checks import check_encoders, check_step_flags
-from hf_domain.files import lock_folder, remove_unfinished, write_json
+from hf_domain.safe_io import lock_folder, remove_unfinished, write_json
 
 # Kinds of steps that need no GPU.
 WITHOUT_GPU = ("vocabulary", "datastore", "selection", "average")

@@ -11,11 +11,11 @@ from typing import Any
 import pandas as pd
 
 from hf_domain.comparison.curves import average_scores, list_label_reports
+from hf_domain.comparison.rows import RECIPES
 from hf_domain.comparison.statistics import Difference
 from hf_domain.comparison.summary import START_TITLE, Report
-from hf_domain.files import write_whole
 from hf_domain.methods import BASELINE, NO_ADAPTATION
-from hf_domain.recipes import RECIPES
+from hf_domain.safe_io import write_whole
 
 # Pixels of a PNG for one of the page: text of 12 points is read at half of the size.
 SCALE = 2

@@ -23,12 +23,12 @@ from hf_domain.comparison.scores import (
     read_examples,
 )
 from hf_domain.comparison.task_files import TEXTS, VALUES, find_texts, get_label
-from hf_domain.data.majority import make_constants
-from hf_domain.data.retrieval import find_texts as find_texts_of
-from hf_domain.data.retrieval import load_texts
 from hf_domain.datastore.nearest import search_texts
-from hf_domain.nearest_vote import count_votes
-from hf_domain.training.sentences import DEPTH, RetrievalTask
+from hf_domain.tasks.baseline import make_constants
+from hf_domain.tasks.retrieval import find_texts as find_texts_of
+from hf_domain.tasks.retrieval import load_texts
+from hf_domain.tasks.sentences import DEPTH, RetrievalTask
+from hf_domain.training.vote import count_votes
 
 # The nearest training texts by BM25 vote for their labels.
 NEAREST = "vote of the nearest texts"

@@ -16,9 +16,9 @@ from hf_domain.comparison.objects import Files, Tasks, find_file, place_corpus, 
 from hf_domain.comparison.plan_loading import ONLY_CORPUS, load_plan
 from hf_domain.comparison.report import make_tables, write_report
 from hf_domain.comparison.summary import Report
-from hf_domain.data.objects import Rows, Splits
-from hf_domain.files import write_text
+from hf_domain.data.tables import Rows, Splits
 from hf_domain.methods import BASELINE, NO_ADAPTATION
+from hf_domain.safe_io import write_text
 
 Methods: TypeAlias = Iterable[str] | Mapping[str, Mapping[str, Any] | None]
 """Names of recipes, or rows of the report with their options."""

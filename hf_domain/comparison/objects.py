@@ -9,9 +9,9 @@ from typing import Any, TypeAlias, TypeGuard
 from datasets import ClassLabel, Dataset, IterableDataset, List
 
 from hf_domain.comparison.plan import SPLITS
-from hf_domain.data.file_loading import load_rows
-from hf_domain.data.objects import Rows, Splits, choose_splits, has_splits
-from hf_domain.files import write_text
+from hf_domain.data.files import load_rows
+from hf_domain.data.tables import Rows, Splits, choose_splits, has_splits
+from hf_domain.safe_io import write_text
 
 TaskData: TypeAlias = str | os.PathLike | Mapping[str, Rows] | Splits
 """A folder with train, validation and test .jsonl, or the rows of these three."""

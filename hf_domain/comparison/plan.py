@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from hf_domain.data.retrieval import JUDGMENTS, TABLES
+from hf_domain.comparison.rows import RECIPES, Recipe
 from hf_domain.methods import BASELINE
-from hf_domain.recipes import RECIPES, Recipe
+from hf_domain.tasks.retrieval import JUDGMENTS, TABLES
 
 SPLITS = ("train", "validation", "test")
 METRICS = {

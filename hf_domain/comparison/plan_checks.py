@@ -7,12 +7,12 @@ from typing import Any, get_args, get_type_hints
 
 from hf_domain.comparison.plan import METRICS, SENTENCES, SPLITS, Corpus, Plan, Task
 from hf_domain.comparison.row_checks import check_row
+from hf_domain.comparison.rows import RECIPES, Recipe
 from hf_domain.comparison.task_files import check_task_files, find_kind
-from hf_domain.data.file_loading import BUILDERS, check_held_out, find_files
-from hf_domain.files import is_url
-from hf_domain.recipes import RECIPES, Recipe
+from hf_domain.data.files import BUILDERS, check_held_out, find_files
+from hf_domain.safe_io import is_url
+from hf_domain.tasks.sentences import explain_missing
 from hf_domain.training.arguments import find_damage, find_wrong_values
-from hf_domain.training.sentences import explain_missing
 
 # Flags that a comparison sets itself, or that change what it counts or scores.
 FIXED_FLAGS = {

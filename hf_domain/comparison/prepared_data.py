@@ -18,7 +18,7 @@ from hf_domain.comparison.plan import SPLITS, Corpus, Plan, Task
 from hf_domain.comparison.task_files import check_task_files, find_texts, get_text, read_rows
 from hf_domain.data.corpora import load_corpus
 from hf_domain.data.decontamination import find_clean
-from hf_domain.files import fingerprint_files, write_json, write_text, write_whole
+from hf_domain.safe_io import fingerprint_files, write_json, write_text, write_whole
 
 logger = logging.getLogger(__name__)
 

@@ -19,11 +19,11 @@ from hf_domain.comparison.models import find_models
 from hf_domain.comparison.plan import SENTENCES
 from hf_domain.comparison.report import explain, format_markdown_table, make_tables, write_report
 from hf_domain.comparison.results import Description, Result, read_results
+from hf_domain.comparison.rows import RECIPES
 from hf_domain.comparison.summary import Report
-from hf_domain.files import name_replaced, read_json, replace_folder, restore_folder, write_json
+from hf_domain.hub import MODEL_FILES, has_own_code, read_config
 from hf_domain.methods import METHODS
-from hf_domain.publishing import MODEL_FILES, has_own_code, read_config
-from hf_domain.recipes import RECIPES
+from hf_domain.safe_io import name_replaced, read_json, replace_folder, restore_folder, write_json
 from hf_domain.training.run_files import STATE
 
 # What a publication has beside the model; a license in its folder is somebody's own.

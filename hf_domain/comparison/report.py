@@ -22,8 +22,8 @@ from hf_domain.comparison.plan import SENTENCES
 from hf_domain.comparison.results import read_results
 from hf_domain.comparison.statistics import Difference, compute_interval
 from hf_domain.comparison.summary import Report, read_report, say_nothing
-from hf_domain.files import read_json, write_json, write_text
 from hf_domain.methods import BASELINE
+from hf_domain.safe_io import read_json, write_json, write_text
 
 PAGE = Path(__file__).with_name("report_page.html")
 VALIDATION = "Validation scores"

@@ -22,8 +22,8 @@ from hf_domain.comparison.report import explain, format_markdown_table, make_tab
 from hf_domain.comparison.results import Result, read_results
 from hf_domain.comparison.scores import MAJORITY
 from hf_domain.comparison.summary import read_report
-from hf_domain.files import explain_full_disk, name_replaced, read_json, replace_folder, restore_folder
-from hf_domain.publishing import retry_on_the_hub
+from hf_domain.hub import retry_on_the_hub
+from hf_domain.safe_io import explain_full_disk, name_replaced, read_json, replace_folder, restore_folder
 
 FILES = ("README.md", "steps.parquet", "predictions.parquet")
 TEXT, WHOLE, REAL = Value("string"), Value("int64"), Value("float64")

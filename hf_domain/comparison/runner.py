@@ -33,9 +33,9 @@ from hf_domain.comparison.scores import read_predictions
 from hf_domain.comparison.step import Step
 from hf_domain.comparison.task_files import write_task_text
 from hf_domain.environment import describe_environment
-from hf_domain.files import read_json, write_json
+from hf_domain.safe_io import read_json, write_json
 from hf_domain.training.run_files import METRICS, STATE
-from hf_domain.training.run_folders import drop_checkpoint, find_checkpoint
+from hf_domain.training.run_folder import drop_checkpoint, find_checkpoint
 
 # The slowest imports of the commands that most steps run.
 PRELOADED = [

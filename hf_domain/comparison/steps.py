@@ -27,9 +27,9 @@ from hf_domain.comparison.default_flags import (
 from hf_domain.comparison.plan import SENTENCES, SPLITS, Plan
 from hf_domain.comparison.step import Step
 from hf_domain.comparison.task_files import VALUES, find_label_column, read_rows
-from hf_domain.data.retrieval import CORPUS, QUERIES
 from hf_domain.methods import BASELINE, METHODS
-from hf_domain.training.overrides import parse_overrides
+from hf_domain.methods.overrides import parse_overrides
+from hf_domain.tasks.retrieval import CORPUS, QUERIES
 
 
 def list_steps(plan: Plan, output_dir: Path) -> list[Step]:

@@ -11,14 +11,14 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_domain.comparison.default_flags import PRETRAINING
 from hf_domain.comparison.plan import SENTENCES
+from hf_domain.data.columns import find_text_columns
 from hf_domain.data.corpora import tokenize_corpus
-from hf_domain.data.file_loading import check_held_out
+from hf_domain.data.files import check_held_out
 from hf_domain.data.json_lines import read_rows as read_json_lines
-from hf_domain.data.labels import check_multi_hot
-from hf_domain.data.named_entities import check_tags
-from hf_domain.data.retrieval import CORPUS, JUDGED, QUERIES, read_queries
-from hf_domain.data.text_columns import find_text_columns
-from hf_domain.files import write_text
+from hf_domain.safe_io import write_text
+from hf_domain.tasks.labels import check_multi_hot
+from hf_domain.tasks.retrieval import CORPUS, JUDGED, QUERIES, read_queries
+from hf_domain.tasks.token_classification import check_tags
 
 # Columns that every row has beside its texts, whose names vary for classification. A regression may name its values
 # `score`, beside labels of another task.

@@ -27,7 +27,7 @@ from hf_domain.comparison.step import Step
 from hf_domain.comparison.steps import StepLister, find_root, list_steps
 from hf_domain.comparison.summary import Report
 from hf_domain.comparison.task_files import find_texts, get_text
-from hf_domain.files import lock_folder, read_json, write_json, write_text
+from hf_domain.safe_io import lock_folder, read_json, write_json, write_text
 
 logger = logging.getLogger(__name__)
 

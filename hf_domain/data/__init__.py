@@ -1,1 +1,1 @@
-"""Data for training and evaluation: corpora, tasks, labels, masking and metrics."""
+"""Read text: files, corpora, masks, columns, and tables of rows."""

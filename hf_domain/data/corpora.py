@@ -21,10 +21,10 @@ from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
 
 from hf_domain.clusters import count_tasks, map_in_order
-from hf_domain.data.file_loading import load_files, load_rows
+from hf_domain.data.columns import find_document_columns
+from hf_domain.data.files import load_files, load_rows
 from hf_domain.data.masking import check_mask_token
-from hf_domain.data.objects import Rows, Splits, choose_splits, has_splits
-from hf_domain.data.text_columns import find_document_columns
+from hf_domain.data.tables import Rows, Splits, choose_splits, has_splits
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from datasets import Dataset
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from hf_domain.data.file_loading import load_rows
-from hf_domain.data.objects import Rows, Splits, choose_splits, has_splits
+from hf_domain.data.files import load_rows
+from hf_domain.data.tables import Rows, Splits, choose_splits, has_splits
 from hf_domain.datastore.analysis import Analyzer, choose_analyzer
 from hf_domain.datastore.elasticsearch_index import connect
 from hf_domain.datastore.manifest import MANIFEST, TOKENIZER, Manifest, chain_hashes, read_manifest

@@ -8,8 +8,8 @@ from typing import Any
 
 from datasets import Dataset, IterableDataset
 
-from hf_domain.data.text_columns import find_document_columns
-from hf_domain.files import explain_full_disk
+from hf_domain.data.columns import find_document_columns
+from hf_domain.safe_io import explain_full_disk
 
 
 def choose_columns(

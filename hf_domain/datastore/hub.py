@@ -30,7 +30,7 @@ from hf_domain.datastore.manifest import (
 from hf_domain.datastore.splitting import FEATURES, fingerprint_tokenizer, hash_text
 from hf_domain.datastore.store import Datastore
 from hf_domain.datastore.verification import check_inside, check_rows, load_tokenizer
-from hf_domain.files import read_json, write_json
+from hf_domain.safe_io import read_json, write_json
 
 BATCH_ROWS, GROUP_ROWS = 256, 10_000
 MAX_BATCH_BYTES, MAX_GROUP_BYTES = 64_000_000, 512_000_000  # ours take 0.4 and 25 MB

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from hf_domain.datastore.splitting import FEATURES
-from hf_domain.files import read_json
+from hf_domain.safe_io import read_json
 
 FORMAT_VERSION = 2  # in version 1, passages_hash did not cover the token ids
 MANIFEST = "datastore.json"

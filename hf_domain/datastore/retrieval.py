@@ -12,8 +12,8 @@ from typing import Any
 
 from datasets import Dataset, DatasetDict, Features, List, Value
 
-from hf_domain.data.file_loading import load_table
-from hf_domain.data.objects import Rows, Splits, has_splits
+from hf_domain.data.files import load_table
+from hf_domain.data.tables import Rows, Splits, has_splits
 from hf_domain.datastore.splitting import split_texts
 from hf_domain.datastore.store import Datastore
 

@@ -48,7 +48,7 @@ from hf_domain.datastore.manifest import (
 from hf_domain.datastore.splitting import FEATURES, fingerprint_tokenizer, hash_text, read_documents, split_documents
 from hf_domain.datastore.tantivy_index import TantivyIndex, import_tantivy, write_index
 from hf_domain.datastore.verification import check_inside, check_rows, find_analyzer, load_tokenizer
-from hf_domain.files import explain_full_disk, write_json
+from hf_domain.safe_io import explain_full_disk, write_json
 
 LOCK = ".lock"
 LOST = "client"  # stands for a client that cannot be pickled

@@ -17,11 +17,11 @@ from transformers import (
 
 from hf_domain.comparison.models import find_models, has_model
 from hf_domain.comparison.results import read_results
-from hf_domain.files import read_json
 from hf_domain.prediction import TASKS, find_head
+from hf_domain.safe_io import read_json
 from hf_domain.tokenization import VocabularyDelta
 from hf_domain.training.arguments import find_damage
-from hf_domain.training.run_folders import is_number, read_record
+from hf_domain.training.run_folder import is_number, read_record
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 from hf_domain.command_line import describe_mistake
-from hf_domain.data.classification import find_vote
 from hf_domain.datastore import Datastore
 from hf_domain.datastore.highlight import Reading, format_section, read_passages
 from hf_domain.exploration import views
@@ -26,11 +25,12 @@ from hf_domain.exploration.rendering import (
     format_words,
     split_figures,
 )
+from hf_domain.methods.rada.explanation import explain
+from hf_domain.methods.rada.passages import PassageArguments, load_datastore
 from hf_domain.modeling.modeling_rada import RadaForSequenceClassification, RadaPreTrainedModel
-from hf_domain.network import TRUE
+from hf_domain.offline import TRUE
 from hf_domain.prediction import predict
-from hf_domain.rada.explanation import explain
-from hf_domain.rada.passages import PassageArguments, load_datastore
+from hf_domain.tasks.classification import find_vote
 
 LOOPBACK = "127.0.0.1"
 PASSAGES = 5  # shown without a model, which reads as many as in its fine-tuning

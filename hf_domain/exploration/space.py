@@ -9,9 +9,9 @@ from packaging.requirements import Requirement
 
 from hf_domain.environment import find_sources
 from hf_domain.exploration.folders import DELTA, MANIFEST, Exploration
-from hf_domain.files import FINISHED, LIST, UNFINISHED, read_json, write_folder, write_text
+from hf_domain.hub import MODEL_FILES
 from hf_domain.modeling.configuration_gmap import check_memory_reference
-from hf_domain.publishing import MODEL_FILES
+from hf_domain.safe_io import FINISHED, LIST, UNFINISHED, read_json, write_folder, write_text
 
 # Tested, as constraints.txt has it; a Space installs it.
 GRADIO = "6.31.0"

@@ -11,12 +11,12 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import FillMaskPipeline, PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_domain.gmap.memory import load_memory_tokenizer
+from hf_domain.methods.gmap.memory import load_memory_tokenizer
+from hf_domain.methods.rada.passages import count_positions
 from hf_domain.modeling.configuration_gmap import GATED_STRATEGIES
 from hf_domain.modeling.modeling_exbert import ExBertConfig, ExBertPreTrainedModel
 from hf_domain.modeling.modeling_gmap import GMapConfig, GMapPreTrainedModel
 from hf_domain.prediction import LONGEST
-from hf_domain.rada.passages import count_positions
 
 # Where every token is masked in a row of its own: rows that are encoded at once, and at most.
 ROWS, MOST_ROWS = 32, 128

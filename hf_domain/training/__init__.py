@@ -1,1 +1,1 @@
-"""What the scripts share: arguments, runs, fine-tuning, callbacks of the Trainer."""
+"""Train an encoder on text or on a task: arguments, run folders, resuming, model cards."""

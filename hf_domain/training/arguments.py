@@ -16,8 +16,8 @@ from transformers import HfArgumentParser, TrainingArguments
 
 from hf_domain.cards import check_license
 from hf_domain.command_help import HelpFormatter
+from hf_domain.hub import is_hub_id
 from hf_domain.methods import METHODS, PLAIN, TASK_METHODS
-from hf_domain.publishing import is_hub_id
 from hf_domain.training.settings import read_settings
 
 PADDING_FREE = "Compute no padding: several texts share a row, without attention between them."

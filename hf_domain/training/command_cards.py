@@ -7,7 +7,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from hf_domain.cards import list_licenses, write_model_card
-from hf_domain.data.file_loading import find_files
+from hf_domain.data.files import find_files
 from hf_domain.training.run_cards import (
     describe_command,
     describe_data_license,

@@ -18,25 +18,25 @@ from transformers import (
     TrainingArguments,
 )
 
+from hf_domain.checks import check_weights
 from hf_domain.clusters import open_executor
 from hf_domain.data.causal import DataCollatorForNextToken, check_causal
+from hf_domain.data.columns import warn_of_shared_rows
 from hf_domain.data.corpora import check_known, load_corpus, tokenize_corpus
-from hf_domain.data.file_loading import check_held_out, find_files, load_files
+from hf_domain.data.files import check_held_out, find_files, load_files
 from hf_domain.data.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask, check_mask_token
-from hf_domain.data.text_columns import warn_of_shared_rows
 from hf_domain.data.word_weights import load_counts, weigh_words
-from hf_domain.distillation.new_rows import distill_new_rows
 from hf_domain.methods import BASELINE, METHODS, PRETRAINING_METHODS, find_methods
+from hf_domain.methods.adalm.distilled_embeddings import distill_new_rows
+from hf_domain.methods.method_rate import choose_method_rate
+from hf_domain.methods.new_embeddings import NewRowsFirst, RowDistances, apply_delta, check_not_expanded
+from hf_domain.methods.overrides import load_config
+from hf_domain.methods.stock_models import autocast_as_trained, check_tokenizer_fits
 from hf_domain.modeling.backbone import find_encoder
-from hf_domain.new_rows import NewRowsFirst, RowDistances, apply_delta, check_not_expanded
 from hf_domain.tokenization import VocabularyDelta
 from hf_domain.training.arguments import PADDING_FREE, ModelArguments, check_best_metric, check_work
-from hf_domain.training.finiteness import check_weights
-from hf_domain.training.method_rate import choose_method_rate
-from hf_domain.training.overrides import load_config
 from hf_domain.training.padding_free import remove_padding
-from hf_domain.training.runs import limit_length, save_metrics
-from hf_domain.training.stock_models import autocast_as_trained, check_tokenizer_fits
+from hf_domain.training.run import limit_length, save_metrics
 from hf_domain.training.terminal import hide_load_report, report_new_weights, show_progress
 
 logger = logging.getLogger(__name__)

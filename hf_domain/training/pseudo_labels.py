@@ -11,8 +11,8 @@ from typing import Any
 from datasets import Dataset, DatasetDict, List, Value, concatenate_datasets
 from transformers import TrainingArguments
 
-from hf_domain.data.file_loading import check_held_out, load_files, locate_row
-from hf_domain.data.text_columns import check_text_columns, check_texts, warn_of_shared_rows
+from hf_domain.data.columns import check_text_columns, check_texts, warn_of_shared_rows
+from hf_domain.data.files import check_held_out, load_files, locate_row
 from hf_domain.training.arguments import ClassificationArguments, ModelArguments
 
 logger = logging.getLogger(__name__)

@@ -21,13 +21,13 @@ from huggingface_hub.constants import HF_HUB_OFFLINE
 from transformers import PreTrainedModel, Trainer
 
 from hf_domain.cards import hide_folders, list_licenses, make_model_card, make_score, reads_passages
-from hf_domain.data.classification import find_vote
-from hf_domain.data.file_loading import find_files
-from hf_domain.data.majority import describe_unlearned
+from hf_domain.data.files import find_files
 from hf_domain.environment import describe_environment
-from hf_domain.files import fingerprint_files, read_json
+from hf_domain.hub import has_own_code, is_hub_id, read_config
 from hf_domain.methods import BASELINE, METHODS
-from hf_domain.publishing import has_own_code, is_hub_id, read_config
+from hf_domain.safe_io import fingerprint_files, read_json
+from hf_domain.tasks.baseline import describe_unlearned
+from hf_domain.tasks.classification import find_vote
 from hf_domain.training.arguments import ModelArguments
 from hf_domain.training.run_files import METRICS
 from hf_domain.training.settings import read_settings

@@ -6,7 +6,7 @@ import torch
 from peft import PeftModel
 from transformers import Trainer
 
-from hf_domain.new_rows import NewRowsFirst, RowDistances
+from hf_domain.methods.new_embeddings import NewRowsFirst, RowDistances
 
 
 def prepare_sharding(trainer: Trainer) -> None:

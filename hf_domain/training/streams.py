@@ -8,7 +8,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from hf_domain.files import read_json, write_json
+from hf_domain.safe_io import read_json, write_json
 
 logger = logging.getLogger(__name__)
 

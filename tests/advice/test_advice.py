@@ -29,10 +29,10 @@ from hf_domain.advice.rules import (
 )
 from hf_domain.comparison.costs import time_training
 from hf_domain.comparison.plan_loading import load_plan
+from hf_domain.comparison.rows import RECIPES
 from hf_domain.data.corpora import tokenize_corpus
 from hf_domain.datastore.languages import CJK, ENGLISH, LATIN
 from hf_domain.examples import advise as command
-from hf_domain.recipes import RECIPES
 
 ROOT = Path(__file__).parents[2]
 KNOWN = ["the cat sat on the mat", "a dog ran to the hill", "the bird sang in a tree"]

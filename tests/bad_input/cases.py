@@ -1315,8 +1315,8 @@ PYTHON = [
         call("hf_domain.comparison.plan_loading:load_plan", "plan.yaml"),
         files={"plan.yaml": GOOD_PLAN + "seeds: [7]\n"},
     ),
-    python("overrides: no value", ("name=value", "a"), call("hf_domain.training.overrides:parse_overrides", "a")),
-    python("overrides: the same name twice", ("a",), call("hf_domain.training.overrides:parse_overrides", "a=1,a=2")),
+    python("overrides: no value", ("name=value", "a"), call("hf_domain.methods.overrides:parse_overrides", "a")),
+    python("overrides: the same name twice", ("a",), call("hf_domain.methods.overrides:parse_overrides", "a=1,a=2")),
     python(
         "corpus: neither files nor a dataset",
         ("train_file", "dataset_name"),
@@ -1338,7 +1338,7 @@ PYTHON = [
         call("hf_domain.data.corpora:load_corpus", "corpus.txt", validation_split_percentage=-5),
     ),
     python("corpus: no text", ("data", "empty"), call("hf_domain.data.corpora:load_corpus", [])),
-    python("files: no pattern", ("file",), call("hf_domain.data.file_loading:load_files", [])),
+    python("files: no pattern", ("file",), call("hf_domain.data.files:load_files", [])),
     python(
         "tokenize: length of nothing",
         ("max_seq_length", "0"),
@@ -1441,14 +1441,16 @@ PYTHON = [
         call("hf_domain:RadaForMaskedLM.from_backbone", load_encoder, passage_encodr="frozen"),
     ),
     python(
-        "student: layer that is missing", ("9",), call("hf_domain.distillation.students:pick_layers", load_encoder, [9])
+        "student: layer that is missing",
+        ("9",),
+        call("hf_domain.methods.adalm.students:pick_layers", load_encoder, [9]),
     ),
-    python("student: no layer", ("layer",), call("hf_domain.distillation.students:pick_layers", load_encoder, [])),
+    python("student: no layer", ("layer",), call("hf_domain.methods.adalm.students:pick_layers", load_encoder, [])),
     python(
         "strategy: negative steps",
         ("student_steps", "-4"),
         call(
-            "hf_domain.distillation.strategies:make_plan",
+            "hf_domain.methods.adalm.orders:make_plan",
             "from_scratch",
             teacher="a",
             output_dir="b",

@@ -12,7 +12,7 @@ from hf_domain import command_line
 from hf_domain.comparison import engine
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
-from hf_domain.files import read_json
+from hf_domain.safe_io import read_json
 
 
 def test_commands_train_the_row_from_the_encoder_of_the_plan(content, tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from hf_domain.comparison.descriptions import list_jobs
 from hf_domain.comparison.dry_run import describe_work
 from hf_domain.comparison.engine import list_work
 from hf_domain.comparison.plan_loading import load_plan
-from hf_domain.files import read_json, write_json
+from hf_domain.safe_io import read_json, write_json
 
 
 @pytest.fixture

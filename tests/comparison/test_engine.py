@@ -31,7 +31,7 @@ from hf_domain.comparison.descriptions import list_jobs
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.results import read_results
-from hf_domain.files import lock_folder, read_json
+from hf_domain.safe_io import lock_folder, read_json
 
 SUPPORT = Path(__file__).parent.parent / "support"
 

@@ -12,7 +12,7 @@ from pretended_runs import SENTENCES, get_result, pretend, run_comparison
 import hf_domain
 from hf_domain.comparison import in_python
 from hf_domain.comparison.plan import Plan
-from hf_domain.files import read_json
+from hf_domain.safe_io import read_json
 
 
 @pytest.fixture(autouse=True)

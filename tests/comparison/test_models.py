@@ -8,7 +8,7 @@ from pretended_runs import get_address, pretend, run_comparison, write_plan
 from hf_domain.comparison.models import find_best_runs
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
-from hf_domain.files import read_json, write_json
+from hf_domain.safe_io import read_json, write_json
 from hf_domain.training.run_files import METRICS
 
 METHODS = {"fine_tune": None, "dapt": None}

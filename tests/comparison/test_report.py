@@ -12,9 +12,9 @@ from pretended_runs import pretend, run_comparison, write_plan
 from hf_domain.comparison import figures, report
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import make_tables, write_report
+from hf_domain.comparison.rows import RECIPES
 from hf_domain.comparison.statistics import compare_draws, compute_interval
 from hf_domain.examples import compare
-from hf_domain.recipes import RECIPES
 
 
 def test_report_says_what_the_results_say(plan, tmp_path):

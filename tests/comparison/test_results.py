@@ -16,7 +16,7 @@ from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.results import COMMANDS_MARK, check_output_dir, find_results, read_results
 from hf_domain.comparison.steps import list_steps
-from hf_domain.files import read_json, write_json
+from hf_domain.safe_io import read_json, write_json
 
 
 def find_stale(plan, output_dir):

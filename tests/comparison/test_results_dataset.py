@@ -14,7 +14,7 @@ from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.publication import is_setting
 from hf_domain.comparison.results_dataset import make_results_dataset
 from hf_domain.examples import publish_results
-from hf_domain.files import read_json
+from hf_domain.safe_io import read_json
 
 
 @pytest.fixture

@@ -23,10 +23,10 @@ from hf_domain.comparison.report import write_report
 from hf_domain.comparison.runner import Interrupted, digest_vocabulary
 from hf_domain.comparison.step import Step
 from hf_domain.comparison.steps import list_steps
-from hf_domain.files import read_json, write_json
-from hf_domain.training import run_folders
+from hf_domain.safe_io import read_json, write_json
+from hf_domain.training import run_folder
 from hf_domain.training.run_files import METRICS
-from hf_domain.training.run_folders import find_checkpoint
+from hf_domain.training.run_folder import find_checkpoint
 
 
 @pytest.mark.figures
@@ -250,7 +250,7 @@ def test_step_killed_at_its_end_continues_or_starts_over(plan, tmp_path, monkeyp
         raise Interrupted
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(run_folders, "shutil", SimpleNamespace(rmtree=delete_a_part))
+        patch.setattr(run_folder, "shutil", SimpleNamespace(rmtree=delete_a_part))
         run_comparison(plan, output_dir, execute=train)
     if moment == "deleting":
         # The result is there by then; where the weights of the step are not, it is made again from the beginning.

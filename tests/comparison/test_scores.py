@@ -16,7 +16,7 @@ from hf_domain.comparison.scores import (
     score_labels,
     score_tags,
 )
-from hf_domain.data.metrics import compute_squad_metrics, compute_token_f1
+from hf_domain.tasks.metrics import compute_squad_metrics, compute_token_f1
 from hf_domain.training.run_files import format_labels
 
 

@@ -12,7 +12,7 @@ from two_processes import get_context
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.steps import list_steps
 from hf_domain.examples import compare as compare_script
-from hf_domain.files import read_json
+from hf_domain.safe_io import read_json
 
 FEW = {"tapt": {"tasks": ["animals"]}, "dapt": None}
 MANY = {"tapt": None, "dapt": None, "average": {"after": "dapt"}, "rada_mlm": None, "gmap": {"after": "dapt"}}

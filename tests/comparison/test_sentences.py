@@ -18,7 +18,7 @@ from hf_domain.comparison.step_checks import check_step_flags
 from hf_domain.comparison.steps import list_steps
 from hf_domain.comparison.task_files import write_task_text
 from hf_domain.examples import run_sentences
-from hf_domain.files import read_json
+from hf_domain.safe_io import read_json
 from hf_domain.training.run_files import LABELS, METRICS, VALIDATED, format_labels
 
 

@@ -10,7 +10,7 @@ from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.step_checks import check_step_flags
 from hf_domain.comparison.steps import list_steps
-from hf_domain.files import read_json
+from hf_domain.safe_io import read_json
 
 
 def test_steps_of_a_plan(content, tmp_path):

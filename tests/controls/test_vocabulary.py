@@ -12,7 +12,7 @@ import random
 import pytest
 from script_runs import DEMO_ENCODER, run_script
 
-from hf_domain.recipes import RECIPES
+from hf_domain.comparison.rows import RECIPES
 
 pytestmark = pytest.mark.controls
 

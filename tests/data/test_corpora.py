@@ -14,7 +14,7 @@ from datasets import Dataset, DatasetDict, IterableDatasetDict
 from tiny_tokenizers import MAKERS, SENTENCES, make_bert_tokenizer, make_tokenizer
 
 from hf_domain.data.corpora import check_batch, load_corpus, tokenize_corpus
-from hf_domain.data.file_loading import load_files, locate_row
+from hf_domain.data.files import load_files, locate_row
 
 
 @pytest.fixture(autouse=True)

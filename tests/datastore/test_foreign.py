@@ -14,7 +14,7 @@ from tiny_tokenizers import SENTENCES, make_bert_tokenizer, make_roberta_tokeniz
 
 from hf_domain.datastore import Datastore, build_datastore, load_from_hub
 from hf_domain.datastore.hub import export_datastore
-from hf_domain.files import read_json, write_json
+from hf_domain.safe_io import read_json, write_json
 
 pytest.importorskip("tantivy")
 

@@ -5,8 +5,8 @@ from datasets import Dataset
 from tiny_tokenizers import MAKERS, SENTENCES, make_bert_tokenizer, make_tokenizer
 from transformers import AutoTokenizer
 
-from hf_domain.data.named_entities import prepare_for_words
 from hf_domain.datastore.splitting import FEATURES, check_tokenizer, fingerprint_tokenizer, hash_text, split_texts
+from hf_domain.tasks.token_classification import prepare_for_words
 
 DOCUMENTS = [
     SENTENCES[0],

@@ -11,9 +11,9 @@ from transformers import AutoTokenizer, pipeline
 
 from hf_domain.datastore.build import build_datastore
 from hf_domain.examples.run_classification import main
-from hf_domain.nearest_vote import NearestVote
 from hf_domain.prediction import predict
 from hf_domain.training.run_files import VALIDATED, read_labels
+from hf_domain.training.vote import NearestVote
 
 WORDS = ["cell", "gene", "court", "law", "stock", "price"]
 TOPICS = {"biology": WORDS[:2], "law": WORDS[2:4], "finance": WORDS[4:]}
@@ -434,7 +434,7 @@ def test_memory_states_are_kept(tmp_path, files, run, model, strategy, monkeypat
     kept = run("kept", **flags, memory_cache=tmp_path / "states")
     assert kept["eval_loss"] == pytest.approx(plain["eval_loss"], abs=0.05)
     assert {path.name for path in (tmp_path / "states").iterdir()} == {"train", "validation"}
-    monkeypatch.setattr("hf_domain.state_store.compute_shard", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr("hf_domain.methods.hidden_state_cache.compute_shard", lambda *_: pytest.fail("computed again"))
     assert run("again", **flags, memory_cache=tmp_path / "states")["eval_loss"] == kept["eval_loss"]
 
 

@@ -8,8 +8,8 @@ from script_runs import run_script, save_tiny_bert, write_jsonl
 from transformers import pipeline
 
 from hf_domain.examples.run_ner import main
-from hf_domain.training.fine_tuning import FineTuner
 from hf_domain.training.run_files import VALIDATED, read_tags
+from hf_domain.training.task_trainer import FineTuner
 
 DISEASES, KINDS = ["ataxia", "leukaemia", "cardiomyopathy"], ["acuta", "minor"]
 WORDS = ["the", "gene", "causes", "and", "not"]

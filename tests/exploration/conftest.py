@@ -20,7 +20,7 @@ from hf_domain.comparison.descriptions import Description
 from hf_domain.comparison.results import Result, write_result
 from hf_domain.datastore import build_datastore
 from hf_domain.exploration import folders
-from hf_domain.files import write_json
+from hf_domain.safe_io import write_json
 from hf_domain.tokenization import expand_vocabulary
 
 LABELS = {"id2label": {0: "biology", 1: "law"}, "num_labels": 2}

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from vocabulary_invariants import DOMAIN_TEXTS, TOKENIZERS
 
 from hf_domain.exploration import views
-from hf_domain.gmap import memory
+from hf_domain.methods.gmap import memory
 from hf_domain.tokenization import expand_vocabulary
 
 TEXT = SENTENCES[0]

@@ -20,13 +20,13 @@ from hf_domain import (
     ExBertForTokenClassification,
     VarMAEForMaskedLM,
 )
+from hf_domain.methods.new_embeddings import apply_delta
+from hf_domain.methods.stock_models import check_tokenizer_fits
 from hf_domain.modeling.backbone import find_encoder
 from hf_domain.modeling.configuration_exbert import EXTENSION_SIZES
 from hf_domain.modeling.layers_exbert import read_extension_vocabulary
-from hf_domain.new_rows import apply_delta
 from hf_domain.tokenization import VocabularyDelta
 from hf_domain.training.callbacks import log_auxiliary_losses
-from hf_domain.training.stock_models import check_tokenizer_fits
 
 # ---------------------------------------------------------------------------------------- 1: the equations
 

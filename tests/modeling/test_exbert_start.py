@@ -9,9 +9,9 @@ from peft import get_peft_model
 from tiny_models import VOCAB_SIZE, make_batch, make_masked_lm
 
 from hf_domain import ExBertForMaskedLM, ExBertForSequenceClassification
-from hf_domain.exbert.adapter import ExBertAdapterConfig
-from hf_domain.exbert.convert import convert_to_adapter, convert_to_model
 from hf_domain.methods import METHODS
+from hf_domain.methods.exbert.adapter import ExBertAdapterConfig
+from hf_domain.methods.exbert.convert import convert_to_adapter, convert_to_model
 from hf_domain.modeling.layers_exbert import truncate_product
 
 START = METHODS["exbert"].start

@@ -1,9 +1,9 @@
-"""What the toy method adds: its builder and its row to hf_domain/methods.py, and a row to hf_domain/recipes.py."""
+"""What the toy method adds: its builder and its row to the methods, and a row to those of a comparison."""
 
 from typing import Any
 
+from hf_domain.comparison.rows import Recipe
 from hf_domain.methods import Method
-from hf_domain.recipes import Recipe
 
 
 def build_toy(model: Any, tokenizer: Any, delta: Any, args: Any, options: dict[str, Any]) -> Any:

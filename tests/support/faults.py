@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 from hf_domain.command_line import find_output
-from hf_domain.files import describe_full_disk, is_disk_full
+from hf_domain.safe_io import describe_full_disk, is_disk_full
 
 PRELOADED = [
     "hf_domain.examples.run_mlm",

@@ -9,7 +9,7 @@ import yaml
 
 from hf_domain.comparison import engine, runner
 from hf_domain.comparison.runner import Interrupted
-from hf_domain.files import read_json
+from hf_domain.safe_io import read_json
 from hf_domain.training.run_files import LABELS, METRICS, TAGS, VALIDATED, format_labels, format_tags
 
 SENTENCES = [f"the {animal} sat on the {place}" for animal in ("cat", "dog", "bird") for place in ("mat", "hill")] * 20

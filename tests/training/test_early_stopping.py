@@ -10,7 +10,7 @@ from tiny_tokenizers import SENTENCES
 from transformers import TrainingArguments
 
 from hf_domain.examples import run_classification
-from hf_domain.training.runs import stop_early
+from hf_domain.training.run import stop_early
 
 ROWS = [{"text": SENTENCES[number % 5], "label": "ab"[number % 3 == 0]} for number in range(24)]
 

@@ -8,8 +8,8 @@ import pytest
 from script_runs import run_script, save_tiny_bert, write_jsonl
 from transformers import EvalPrediction
 
-from hf_domain.data.metrics import choose_metrics
 from hf_domain.examples import run_classification, run_ner, run_qa
+from hf_domain.tasks.metrics import choose_metrics
 
 WORDS = {"biology": ["cell", "gene"], "law": ["court", "judge"], "finance": ["stock", "price"]}
 # The share of each label in the rows: biology is the majority.
@@ -92,7 +92,7 @@ def test_answers_are_compared_with_none(run):
 
 def test_several_labels_are_compared_with_the_best_constant():
     """For each metric the constant of all label sets that is best on the training labels."""
-    from hf_domain.data.majority import add_baseline, make_constants
+    from hf_domain.tasks.baseline import add_baseline, make_constants
 
     rng = np.random.default_rng(0)
     labels = (rng.random((60, 5)) < [0.7, 0.35, 0.3, 0.1, 0.05]).astype(float)
@@ -109,7 +109,7 @@ def test_several_labels_are_compared_with_the_best_constant():
 
 
 def test_the_rate_falls_with_the_width_of_the_encoder():
-    from hf_domain.training.fine_tuning import choose_learning_rate
+    from hf_domain.training.task_trainer import choose_learning_rate
 
     rates = [choose_learning_rate(width) for width in (64, 256, 384, 768, 1024)]
     assert rates == pytest.approx([5e-4, 4.5e-4, 2e-4, 5e-5, 2.8125e-5])

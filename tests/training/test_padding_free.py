@@ -18,12 +18,12 @@ from transformers import (
 )
 
 from hf_domain.examples import run_classification, run_mlm
-from hf_domain.lora import add_lora
+from hf_domain.methods.lora import add_lora
+from hf_domain.methods.stock_models import decode_labeled_rows_only
 from hf_domain.modeling.backbone import find_encoder, find_layers
 from hf_domain.training import padding_free
 from hf_domain.training.padding_free import FAMILIES as PACKABLE
 from hf_domain.training.padding_free import choose_rows, remove_padding
-from hf_domain.training.stock_models import decode_labeled_rows_only
 
 LENGTHS = [12, 3, 5, 7, 2, 12, 4, 6]  # of 12 places; first-fit decreasing takes five rows
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 
-from hf_domain.data.labels import name_example, read_labels
+from hf_domain.tasks.labels import name_example, read_labels
 from hf_domain.training.arguments import ClassificationArguments, ModelArguments
 from hf_domain.training.pseudo_labels import add_pseudo_labels
 

@@ -13,9 +13,9 @@ from script_runs import run_script, save_tiny_bert
 from tiny_tokenizers import SENTENCES
 
 from hf_domain.data import corpora
-from hf_domain.data.file_loading import find_files
+from hf_domain.data.files import find_files
 from hf_domain.examples import run_mlm
-from hf_domain.files import identify_url
+from hf_domain.safe_io import identify_url
 from hf_domain.training.pretraining import CorpusArguments, check_stream
 
 SIZES = (1100, 500, 700)  # documents of the files

@@ -20,9 +20,9 @@ from tiny_tokenizers import SENTENCES
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from hf_domain.examples import run_classification
-from hf_domain.rada.passages import PassageArguments
+from hf_domain.methods.rada.passages import PassageArguments
 from hf_domain.training.arguments import ClassificationArguments
-from hf_domain.training.probe import load_frozen
+from hf_domain.training.frozen import load_frozen
 from hf_domain.training.terminal import Progress, describe_metrics, start_logging, suggest_command
 
 ROWS = [{"words": SENTENCES[number % 5], "label": "ab"[number % 3 == 0]} for number in range(24)]

@@ -13,6 +13,13 @@ from transformers import Trainer, TrainerControl, TrainerState, TrainingArgument
 
 from hf_domain import RadaForMaskedLM, VarMAEForMaskedLM
 from hf_domain.data.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask
+from hf_domain.methods.overrides import parse_overrides
+from hf_domain.methods.stock_models import (
+    autocast_as_trained,
+    check_tokenizer_fits,
+    decode_labeled_rows_only,
+    normalize_stock_loss,
+)
 from hf_domain.training.arguments import check_work
 from hf_domain.training.callbacks import (
     AuxiliaryLossCallback,
@@ -21,14 +28,7 @@ from hf_domain.training.callbacks import (
     log_auxiliary_losses,
     renew_masks,
 )
-from hf_domain.training.overrides import parse_overrides
 from hf_domain.training.pretraining import evaluate_general
-from hf_domain.training.stock_models import (
-    autocast_as_trained,
-    check_tokenizer_fits,
-    decode_labeled_rows_only,
-    normalize_stock_loss,
-)
 
 
 @pytest.mark.parametrize("bf16", [True, False])

@@ -25,8 +25,8 @@ from without_noise import remove_noise
 
 from hf_domain.datastore import build_datastore
 from hf_domain.examples import run_classification, run_distill, run_mlm, run_ner, run_qa
-from hf_domain.lora import add_lora
-from hf_domain.new_rows import NewRowsFirst
+from hf_domain.methods.lora import add_lora
+from hf_domain.methods.new_embeddings import NewRowsFirst
 from hf_domain.tokenization import count_shard, expand_vocabulary
 from hf_domain.training.sharding import prepare_sharding
 

@@ -1,0 +1,191 @@
+"""Choose the text columns of a dataset: one column, or two for pairs of texts."""
+
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from datasets import Dataset, IterableDataset, Value
+
+from hf_domain.tasks.labels import Locate, name_example
+
+logger = logging.getLogger(__name__)
+
+Data: TypeAlias = Dataset | IterableDataset | Mapping[str, Any]
+
+# Tokenizers call a second text text_pair. The other names are those of GLUE (run_glue.py of transformers), BoolQ and
+# SQuAD.
+PAIRS = (
+    ("text", "text_pair"),
+    ("sentence1", "sentence2"),
+    ("premise", "hypothesis"),
+    ("question1", "question2"),
+    ("question", "sentence"),
+    ("question", "passage"),
+    ("question", "context"),
+    ("text1", "text2"),
+)
+# Columns that are labels or ids, not text: gold_label, label_text; id, doc_id, guid, pairID.
+LABEL_OR_ID = re.compile(r"(?i:label|(?:^|[_ -])(?:id|idx|guid|uid|uuid|index|key)$)|[a-z](?:ID|Id)$")
+
+
+def find_text_columns(
+    dataset: Data,
+    names: str | None = None,
+    *,
+    label_column: str | None = None,
+    option: str = "--text_column_names",
+) -> list[str]:
+    """Return the one or two columns of text that a task reads.
+
+    Args:
+        dataset: One split of the task, or a value of each column.
+        names: One column, or two as first,second. Default: a pair of `PAIRS`, `text`, or the only column of text.
+        label_column: Column that is never text.
+        option: Flag that names the columns, for errors.
+
+    Raises:
+        ValueError: A named column is missing or has no text. Or no column is named, and the choice is unclear or would
+            leave a column of text unread.
+    """
+    if names is not None:
+        return check_text_columns(dataset, names, option)
+    candidates = list_text_columns(dataset, label_column)
+    columns = choose_text_columns(candidates)
+    unread = [name for name in candidates if name not in columns]
+    if not columns or unread:
+        raise _refuse(dataset, columns, unread, option)
+    return columns
+
+
+def check_texts(splits: Mapping[str, Dataset], columns: Sequence[str], locate: Locate = name_example) -> None:
+    """Raise a ValueError unless every example has a text; in a pair, one text may be empty."""
+    for split, dataset in splits.items():
+        for row, texts in enumerate(zip(*(dataset[column] for column in columns), strict=True)):
+            if not any(text and text.strip() for text in texts):
+                raise ValueError(
+                    f"every example must have a text, but {' and '.join(columns)} of {locate(split, row)} is empty. "
+                    "Fill it in or drop the example."
+                )
+
+
+def warn_of_shared_rows(splits: Mapping[str, Dataset], columns: Sequence[str], trained_name: str = "train") -> None:
+    """Warn if rows of another split are also rows of train.
+
+    Args:
+        columns: Rows are equal if these columns are.
+        trained_name: What the rows of train are called.
+    """
+    if "train" not in splits:
+        return
+    rows = {split: [*_list_rows(dataset, columns)] for split, dataset in splits.items() if split != "train"}
+    trained = {row for others in rows.values() for row in others}.intersection(_list_rows(splits["train"], columns))
+    for split, others in rows.items():
+        if count := sum(row in trained for row in others):
+            logger.warning(
+                f"{count:,} of {len(others):,} rows of {split} are also rows of {trained_name}: the score may be too "
+                "good. Drop them from one of the two."
+            )
+
+
+def _list_rows(dataset: Dataset, columns: Sequence[str]) -> Iterator[str]:
+    for batch in dataset.select_columns([*columns]).iter(1000):
+        yield from map(repr, zip(*(batch[column] for column in columns), strict=True))
+
+
+def find_document_columns(dataset: Data, names: str | None = None, *, option: str = "--text_column_name") -> list[str]:
+    """Return the one or two columns with the text of a corpus; other columns, such as titles or URLs, are ignored.
+
+    The texts of two columns are separate documents.
+
+    Args:
+        names: See `find_text_columns`.
+
+    Raises:
+        ValueError: A named column is missing or has no text, or no column is named and the choice is unclear.
+    """
+    if names is not None:
+        return check_text_columns(dataset, names, option)
+    candidates = list_text_columns(dataset)
+    columns = choose_text_columns(candidates)
+    unread = [name for name in candidates if name not in columns]
+    if not columns:
+        raise _refuse(dataset, columns, unread, option)
+    if [*_list_kinds(dataset)] != ["text"]:  # the only column of a .txt file
+        left_out = f"; ignored: {', '.join(unread)}" if unread else ""
+        logger.info(f"Columns of text: {' + '.join(columns)}{left_out}")
+    return columns
+
+
+def check_text_columns(dataset: Data, names: str, option: str) -> list[str]:
+    """Return the one or two columns that an option names.
+
+    Raises:
+        ValueError: There are more columns or the same twice, or a column is missing or has no text.
+    """
+    columns = [name.strip() for name in names.split(",")]
+    if len(columns) > 2 or len(set(columns)) < len(columns):
+        raise ValueError(
+            f"{option} must name one column or two different ones, as first,second, but is {names}. "
+            "An encoder reads one text or a pair; join columns to read more."
+        )
+    kinds = _list_kinds(dataset)
+    for name in columns:
+        if name not in kinds:
+            raise ValueError(
+                f"{option} must name columns of the data ({', '.join(kinds)}), but names {name}. Name another column."
+            )
+        if not _holds_text(kinds[name]) and not _is_empty(kinds[name]):
+            raise ValueError(
+                f"{option} must name columns of text, but {name} contains {_describe(kinds[name])}. "
+                f"Name another column of {', '.join(kinds)}."
+            )
+    return columns
+
+
+def choose_text_columns(candidates: Sequence[str]) -> list[str]:
+    """Return the columns to read by their names: a pair of `PAIRS`, `text`, or the only column; otherwise none."""
+    if "text" in candidates and "text_pair" not in candidates:
+        return ["text"]
+    for pair in PAIRS:
+        if set(pair) <= set(candidates):
+            return list(pair)
+    return list(candidates) if len(candidates) == 1 else []
+
+
+def list_text_columns(dataset: Data, label_column: str | None = None) -> list[str]:
+    """List the text columns that are neither labels nor ids."""
+    columns = [name for name, kind in _list_kinds(dataset).items() if name != label_column and _holds_text(kind)]
+    return [name for name in columns if not LABEL_OR_ID.search(name)] or columns[:1]
+
+
+def _list_kinds(dataset: Data) -> dict[str, Any]:
+    """Return the feature of each column or, for a stream without features, its first value."""
+    return dict(dataset if isinstance(dataset, Mapping) else dataset.features or next(iter(dataset), {}))
+
+
+def _holds_text(kind: Any) -> bool:
+    return kind.dtype in ("string", "large_string") if isinstance(kind, Value) else isinstance(kind, str)
+
+
+def _is_empty(kind: Any) -> bool:
+    return kind is None or (isinstance(kind, Value) and kind.dtype == "null")
+
+
+def _describe(kind: Any) -> str:
+    return kind.dtype if isinstance(kind, Value) else repr(kind)
+
+
+def _refuse(dataset: Data, columns: list[str], unread: list[str], option: str) -> ValueError:
+    if not columns and not unread:
+        kinds = [f"{name} ({_describe(kind)})" for name, kind in _list_kinds(dataset).items()]
+        return ValueError(
+            f"the data must have a column of text, but none of {', '.join(kinds)} is text. Name the column with "
+            f"{option}, or write its values as text."
+        )
+    example = ",".join([*columns, *unread][:2])
+    would = f"reading {' + '.join(columns)} leaves out " if columns else "the choice is unclear: "
+    return ValueError(
+        f"all columns of text except labels and ids must be read, but {would}{', '.join(unread)}. "
+        f"Name one or two columns to read: {option} {example}."
+    )

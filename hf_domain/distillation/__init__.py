@@ -1,1 +1,0 @@
-"""Adapt-and-Distill: losses, students, and the four strategies."""

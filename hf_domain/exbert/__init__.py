@@ -1,1 +1,0 @@
-"""exBERT beside its model: the peft adapter, and the released checkpoints."""

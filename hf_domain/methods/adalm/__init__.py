@@ -1,0 +1,1 @@
+"""AdaLM: more words in the vocabulary, and small students of an adapted teacher."""

@@ -1,0 +1,1 @@
+"""exBERT as an adapter of peft, and its released checkpoints."""

@@ -1,0 +1,1 @@
+"""What a G-MAP reads beside its text: the states of its memory."""

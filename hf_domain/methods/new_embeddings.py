@@ -1,0 +1,249 @@
+"""Add, measure and train the embedding rows of new tokenizer entries."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+
+from hf_domain.safe_io import write_text
+from hf_domain.tokenization import VocabularyDelta
+
+LEAST_COUNTED = 20  # old entries from which the biases of new ones are predicted (our choice)
+LARGEST_PADDING = 1024
+"""Rows by which a table may exceed its tokenizer (our choice). Encoders pad by at most 99 rows (DeBERTa-v3) as far as
+we know. The table of another tokenizer, or one that already has the new rows, usually differs by more than this."""
+
+
+@torch.no_grad()
+def apply_delta(
+    model: PreTrainedModel,
+    delta: VocabularyDelta,
+    init: Literal["pieces", "random", "mean"] = "pieces",
+    pad_to_multiple_of: int | None = None,
+) -> None:
+    """Add rows for the new entries of an expanded tokenizer to a model, in place.
+
+    The rows go into the input embedding, an untied decoder, and the decoder's bias. In a padded table they replace
+    padding rows first; a table never shrinks.
+
+    Args:
+        model: Any model of transformers with an input embedding over the old vocabulary.
+        delta: Delta that `expand_vocabulary` returned.
+        init: "pieces" uses the mean of the rows of the old tokens (AdaLM), or the mean of all rows if none is known.
+            Biases, which the paper leaves open, follow the frequency of the entry, as for old entries; without counts
+            they are the mean of the old tokens' biases. "random" draws from a normal distribution with the model's
+            `initializer_range`, with bias 0. "mean" uses the mean of all old rows and biases.
+        pad_to_multiple_of: Enlarge the table to a multiple of this; a multiple of 64 is faster on a GPU.
+
+    Raises:
+        ValueError: The table does not match the tokenizer that was expanded.
+    """
+    rows = len(list_tables(model)[0])
+    if not delta.old_size <= rows <= delta.old_size + LARGEST_PADDING:
+        raise ValueError(
+            f"the embedding table must have a row for each of the {delta.old_size:,} entries of the tokenizer that was "
+            f"expanded, and at most {LARGEST_PADDING:,} rows of padding, but has {rows:,} rows. Take model and "
+            f"tokenizer from the same checkpoint, and apply a delta once."
+        )
+    if init not in ("pieces", "random", "mean"):
+        raise ValueError(f"`init` must be 'pieces', 'random' or 'mean', but is {init!r}.")
+    if not delta.pieces:
+        return
+    if delta.new_size > rows or pad_to_multiple_of:
+        resize_tables(model, max(rows, delta.new_size), pad_to_multiple_of)
+    spread = getattr(model.config.get_text_config(), "initializer_range", 0.02)
+    for table in list_tables(model):
+        _fill_rows(table, delta, init, spread)
+        if len(table) > (first := max(rows, delta.new_size)):
+            # Padding has no entry. The bias of 0 that resizing leaves would win wherever all others are far below it.
+            old = table[: delta.old_size]
+            table[first:] = old.mean(dim=0) if table.dim() > 1 else old.min()
+
+
+def resize_tables(model: PreTrainedModel, size: int, pad_to_multiple_of: int | None = None) -> None:
+    """Give the embedding, an untied decoder and its bias another number of rows, in place.
+
+    The head of an untied BERT or RoBERTa has a bias that it does not use, beside the decoder's. transformers 5.23
+    leaves it at the old size, so that the saved model cannot be loaded, or ties both and does not load the decoder's.
+    """
+    decoder: Any = model.get_output_embeddings()
+    bias = getattr(decoder, "bias", None)
+    unused = [head for head in model.modules() if bias is not None and _has_other_bias(head, bias)]
+    model.resize_token_embeddings(size, pad_to_multiple_of=pad_to_multiple_of, mean_resizing=False)
+    resized: Any = model.get_output_embeddings()
+    for module in unused:
+        module.bias = nn.Parameter(resized.bias.detach().clone())
+
+
+def _has_other_bias(head: nn.Module, bias: nn.Parameter) -> bool:
+    """Return whether a module has no weight, unlike a layer, but a bias for every entry beside the decoder's."""
+    other = getattr(head, "bias", None)
+    is_other = isinstance(other, nn.Parameter) and other is not bias and other.shape == bias.shape
+    return is_other and not hasattr(head, "weight")
+
+
+def check_not_expanded(tokenizer: PreTrainedTokenizerBase, delta: VocabularyDelta) -> None:
+    """Raise a ValueError if a checkpoint already has the new entries, whose trained rows would be overwritten.
+
+    `apply_delta` cannot detect this reliably, because it reads a few extra rows as padding.
+
+    Args:
+        tokenizer: The checkpoint's own tokenizer.
+    """
+    vocabulary = tokenizer.get_vocab()
+    # The size alone does not tell: a tokenizer may have been trimmed since.
+    has_entries = not vocabulary.keys().isdisjoint(delta.pieces)
+    if delta.pieces and (has_entries or max(vocabulary.values(), default=0) + 1 >= delta.new_size):
+        raise ValueError(
+            f"a vocabulary must be expanded only once, but the tokenizer of {tokenizer.name_or_path} already has "
+            f"{len(vocabulary):,} entries. Leave out --expanded_vocabulary to train it further."
+        )
+
+
+def measure_row_distances(
+    before: torch.Tensor, after: torch.Tensor, delta: VocabularyDelta
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return how far training moved the rows of old and of new entries, as L2 distances (Figure 5 of AdaLM).
+
+    Args:
+        before: Embedding right after `apply_delta`, shape [rows, hidden]; a copy, because training works in place.
+        after: Embedding after training, same shape.
+    """
+    distances = (after.float() - before.float()).norm(dim=1)
+    return distances[: delta.old_size], distances[delta.old_size : delta.new_size]
+
+
+def plot_row_distances(old: torch.Tensor, new: torch.Tensor, path: str | os.PathLike) -> None:
+    """Plot the result of `measure_row_distances`: a histogram of old rows and one of new rows."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 3.5), layout="constrained")
+    axes = figure.subplots()
+    for distances, label in ((old, "original"), (new, "new")):
+        axes.hist(distances.cpu().numpy(), bins=50, density=True, alpha=0.6, label=f"{label} entries")
+    axes.set(xlabel="L2 distance of the embedding", ylabel="density")
+    axes.legend()
+    figure.savefig(path)
+
+
+class RowDistances(TrainerCallback):
+    """Measures how far training moved the rows, and writes `row_distances.json` and `.png` (Figure 5 of AdaLM).
+
+    Args:
+        model: The model before training; a resumed run loads its checkpoint later.
+    """
+
+    def __init__(self, delta: VocabularyDelta, model: PreTrainedModel) -> None:
+        self.delta = delta
+        self.before = list_tables(model)[0].detach().clone()
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Write the mean distances and the histogram, from one process."""
+        if not state.is_world_process_zero:
+            return
+        after = list_tables(kwargs["model"])[0].detach()
+        old, new = measure_row_distances(self.before.to(after.device), after, self.delta)
+        folder = Path(str(args.output_dir))
+        distances = {"old_rows": float(old.mean()), "new_rows": float(new.mean()), "steps": state.global_step}
+        write_text(folder / "row_distances.json", json.dumps(distances, indent=2) + "\n")
+        plot_row_distances(old, new, folder / "row_distances.png")
+
+
+class NewRowsFirst(TrainerCallback):
+    """Trains only the new rows for some steps, then everything.
+
+    New rows start as guesses, and the gradients that correct them would also move the pretrained encoder. All other
+    gradients are therefore dropped just before the optimizer's step. Freezing parameters would fail under a distributed
+    wrapper, which waits for the gradient of every parameter that it was built with.
+
+    Args:
+        num_steps: Number of optimizer steps that train only the new rows.
+    """
+
+    def __init__(self, delta: VocabularyDelta, num_steps: int) -> None:
+        self.delta = delta
+        self.num_steps = num_steps
+        self.weight_decay: list[float] = []
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Drop all gradients except those of the new rows, and suspend weight decay, which needs no gradient."""
+        if state.global_step >= self.num_steps:
+            return
+        tables = {id(table) for table in list_tables(kwargs["model"])}
+        for parameter in kwargs["model"].parameters():
+            if id(parameter) not in tables:
+                parameter.grad = None
+            elif parameter.grad is not None:
+                parameter.grad[: self.delta.old_size] = 0
+                parameter.grad[self.delta.new_size :] = 0
+        self.weight_decay = [group["weight_decay"] for group in kwargs["optimizer"].param_groups]
+        for group in kwargs["optimizer"].param_groups:
+            group["weight_decay"] = 0.0
+
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Restore the weight decay."""
+        for group, weight_decay in zip(kwargs["optimizer"].param_groups, self.weight_decay, strict=False):
+            group["weight_decay"] = weight_decay
+        self.weight_decay = []
+
+
+def list_tables(model: PreTrainedModel) -> list[nn.Parameter]:
+    """Return the parameters with one row per entry: input embedding, untied decoder, decoder bias."""
+    modules = [model.get_input_embeddings(), model.get_output_embeddings()]
+    parameters = [parameter for module in modules if module is not None for parameter in module.parameters()]
+    return list({id(parameter): parameter for parameter in parameters}.values())
+
+
+def _fill_rows(table: nn.Parameter, delta: VocabularyDelta, init: str, spread: float) -> None:
+    """Fill the rows of the new entries in a table [rows, width] or a bias [rows]."""
+    new = table[delta.old_size : delta.new_size]
+    if init == "random":
+        new.normal_(std=spread) if table.dim() > 1 else new.zero_()
+        return
+    old = table[: delta.old_size].float().reshape(delta.old_size, -1)
+    filled = old.mean(dim=0).expand(len(new), -1)
+    if init == "pieces":
+        pieces = [torch.tensor(ids, dtype=torch.long) for ids in delta.pieces.values()]
+        lengths = torch.tensor([len(ids) for ids in pieces], device=old.device)
+        starts = lengths.cumsum(0) - lengths
+        means = nn.functional.embedding_bag(torch.cat(pieces).to(old.device), old, starts, mode="mean")
+        filled = torch.where(lengths[:, None] > 0, means, filled)
+    if init == "pieces" and table.dim() == 1 and delta.counts and _count_seen(delta) >= LEAST_COUNTED:
+        filled = _predict_biases(old[:, 0], delta)
+    new.copy_(filled.reshape(new.shape))
+
+
+def _count_seen(delta: VocabularyDelta) -> int:
+    """Return how many old entries the corpus still uses beside the new ones."""
+    return sum(count > 0 for count in delta.counts[: delta.old_size])
+
+
+def _predict_biases(old: torch.Tensor, delta: VocabularyDelta) -> torch.Tensor:
+    """Return the biases of new entries, from a line fitted to the old biases over the logarithm of their counts.
+
+    The bias of a masked LM is about the logarithm of a frequency. An entry is rarer than its tokens; the mean of their
+    biases would let it win wherever the model is unsure. No prediction leaves the range of the old biases.
+    """
+    counts = torch.tensor(delta.counts, dtype=torch.float64, device=old.device)
+    seen = counts[: delta.old_size] > 0
+    x, y = counts[: delta.old_size][seen].log(), old[seen].double()
+    slope = ((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).square().sum().clamp(min=1e-9)
+    predicted = y.mean() + slope.clamp(min=0) * (counts[delta.old_size :].clamp(min=1).log() - x.mean())
+    return predicted.clamp(y.min(), y.max()).float()

@@ -1,0 +1,1 @@
+"""What a RADA reads beside its text: retrieved passages."""

@@ -1,1 +1,0 @@
-"""What RADA needs besides its model: batches with passages, encoded passages, and explanations."""

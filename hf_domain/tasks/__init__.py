@@ -1,0 +1,1 @@
+"""The kinds of tasks: what each reads, predicts and scores."""

@@ -1,0 +1,119 @@
+"""Majority baselines: score constant predictions, and mark a run that does not beat them."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from transformers import EvalPrediction
+
+from hf_domain.checks import check_predictions
+
+logger = logging.getLogger(__name__)
+
+Metrics = dict[str, Any]
+# For other metrics we do not know whether higher is better, so a run with them is not judged.
+BETTER = dict.fromkeys(("accuracy", "micro_f1", "macro_f1", "positive_micro_f1", "pearson", "spearman", "f1"), 1)
+BETTER |= {"mse": -1, "spearman_cosine": 1, "cosine_ndcg@10": 1}  # the last two as sentence-transformers names them
+# The deciding metric of a run. For regression it is the error, because a constant has no correlation.
+DECIDING = {"single_label_classification": "macro_f1", "multi_label_classification": "macro_f1", "regression": "mse"}
+# The logit of a constant multi-label prediction, beyond any threshold.
+CERTAIN = 20.0
+ADVICE = "Train longer, choose another learning rate, or give more examples."
+
+
+def add_baseline(
+    compute_metrics: Callable[[EvalPrediction], Metrics], constants: Sequence[np.ndarray], labels: Any, deciding: str
+) -> Callable[[EvalPrediction], Metrics]:
+    """Return `compute_metrics` that also scores constant predictions.
+
+    Args:
+        constants: Logits `[labels]` of constant predictions, see `make_constants`. If there are several, each metric
+            uses the best one on the training labels.
+        labels: Label ids of the training data, used only with several constants.
+        deciding: The metric that decides whether a run beats the baseline.
+    """
+
+    def compute_constant(constant: np.ndarray, references: Any) -> Metrics:
+        references = np.asarray(references)
+        # There are several constants only for multi-label tasks, where each label has a column.
+        shape = references.shape[:-1] if len(constants) > 1 else references.shape
+        return compute_metrics(EvalPrediction(np.broadcast_to(constant, (*shape, len(constant))), references))
+
+    def compute_with_baseline(output: EvalPrediction) -> Metrics:
+        check_predictions(output.predictions)
+        scores = [compute_constant(constant, output.label_ids) for constant in constants]
+        known = [compute_constant(constant, labels) for constant in constants] if len(constants) > 1 else scores
+        best = {name: max(range(len(known)), key=lambda number: known[number][name]) for name in known[0]}
+        return compare_with_baseline(
+            compute_metrics(output), {name: scores[number][name] for name, number in best.items()}, deciding
+        )
+
+    return compute_with_baseline
+
+
+def compare_with_baseline(metrics: Metrics, baseline: Metrics, deciding: str) -> Metrics:
+    """Return the metrics with the baseline's as `baseline_*`, and with `beats_baseline`.
+
+    Args:
+        baseline: The same metrics of constant predictions.
+        deciding: The metric that must beat the baseline's.
+    """
+    result = metrics | {f"baseline_{name}": value for name, value in baseline.items()}
+    if deciding in metrics and deciding in BETTER:
+        result["beats_baseline"] = bool(BETTER[deciding] * (metrics[deciding] - baseline[deciding]) > 1e-9)
+    return result
+
+
+def make_constants(problem_type: str, labels: Any, num_labels: int) -> list[np.ndarray]:
+    """Return the logits of the constant predictions of a classifier.
+
+    A single-label task has one: the most frequent label. A regression has one: the mean. A multi-label task has three:
+    all labels (best for macro F1), as many of the most frequent labels as give the best micro F1, and the most frequent
+    set of labels (best for accuracy).
+
+    Args:
+        problem_type: As in the model's config.
+        labels: Label ids of the training data: `[examples]`, or 0 and 1 `[examples, labels]` for several labels.
+    """
+    labels = np.asarray(labels)
+    if problem_type == "regression":
+        return [labels.mean(keepdims=True)]
+    if problem_type == "single_label_classification":
+        return [np.eye(num_labels)[np.bincount(labels, minlength=num_labels).argmax()]]
+    counts = labels.sum(0)
+    order = np.argsort(-counts, kind="stable")
+    sizes = np.arange(1, num_labels + 1)
+    micro_f1 = 2 * np.cumsum(counts[order]) / np.maximum(len(labels) * sizes + counts.sum(), 1)
+    frequent = np.isin(np.arange(num_labels), order[: micro_f1.argmax() + 1])
+    commonest = np.array(Counter(map(tuple, labels)).most_common(1)[0][0]) > 0
+    return [np.where(chosen, CERTAIN, -CERTAIN) for chosen in (np.ones(num_labels, bool), frequent, commonest)]
+
+
+def describe_unlearned(metrics: Metrics, split: str) -> str | None:
+    """Return a warning if a run does not beat the majority baseline; None if it does.
+
+    Args:
+        metrics: Metrics with the prefix of the split.
+        split: `eval` or `predict`.
+    """
+    if metrics.get(f"{split}_beats_baseline", True):
+        return None
+    prefix = f"{split}_baseline_"
+    pairs = [
+        f"{name.removeprefix(prefix)} {metrics[f'{split}_{name.removeprefix(prefix)}']:.4g} (baseline {value:.4g})"
+        for name, value in metrics.items()
+        if name.startswith(prefix)
+    ]
+    what = {"eval": "validation set", "predict": "test set"}.get(split, split)
+    return (
+        f"This model did not learn its task: on the {what} it is not better than the majority baseline, which predicts "
+        f"the same label for every example: {', '.join(pairs)}."
+    )
+
+
+def warn_if_unlearned(metrics: Metrics, split: str) -> None:
+    """Warn if a run does not beat the majority baseline."""
+    if (sentence := describe_unlearned(metrics, split)) is not None:
+        logger.warning(f"{sentence} {ADVICE}")

@@ -1,0 +1,309 @@
+"""Metrics as the papers define them, computed offline by scikit-learn, seqeval and scipy.
+
+All scores lie between 0 and 1, except SQuAD's, which are percentages by definition.
+"""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from transformers import EvalPrediction
+
+from hf_domain.tasks.classification import decode_logits
+
+
+def compute_single_label_metrics(
+    predictions: ArrayLike, references: ArrayLike, negative_labels: Sequence[int] = ()
+) -> dict[str, float]:
+    """Score single-label classification.
+
+    Args:
+        predictions: Predicted label ids [examples].
+        references: Gold label ids [examples].
+        negative_labels: Ids that mean "none of these". They add `positive_micro_f1`, the micro F1 over all other
+            labels, with which AdaLM scores ChemProt (Yao et al. 2021, released code).
+
+    Returns:
+        `accuracy`, `micro_f1` (equal to accuracy by definition), `macro_f1` over the labels that occur among
+        predictions or references, and perhaps `positive_micro_f1`.
+    """
+    from sklearn.metrics import accuracy_score, f1_score
+
+    metrics = {
+        "accuracy": accuracy_score(references, predictions),
+        "micro_f1": f1_score(references, predictions, average="micro"),
+        "macro_f1": f1_score(references, predictions, average="macro", zero_division=0),
+    }
+    if len(negative_labels):
+        positive = np.setdiff1d(np.union1d(references, predictions), negative_labels)
+        metrics["positive_micro_f1"] = (
+            f1_score(references, predictions, labels=positive, average="micro", zero_division=0)
+            if len(positive)
+            else 0.0
+        )
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def compute_multi_label_metrics(predictions: np.ndarray, references: np.ndarray) -> dict[str, float]:
+    """Score multi-label classification.
+
+    Args:
+        predictions: 1 where a label is predicted, else 0 [examples, labels].
+
+    Returns:
+        `micro_f1`, `macro_f1` over all labels, and `accuracy`, the share of examples whose labels are all correct.
+    """
+    from sklearn.metrics import accuracy_score, f1_score
+
+    # scikit-learn reads a single label as a binary task and would also score its absence.
+    options: dict[str, Any] = {"labels": [1] if references.shape[1] == 1 else None, "zero_division": 0}
+    return {
+        "micro_f1": float(f1_score(references, predictions, average="micro", **options)),
+        "macro_f1": float(f1_score(references, predictions, average="macro", **options)),
+        "accuracy": float(accuracy_score(references, predictions)),
+    }
+
+
+def compute_regression_metrics(predictions: ArrayLike, references: ArrayLike) -> dict[str, float]:
+    """Score regression.
+
+    Args:
+        predictions: Predicted values [examples], at least two.
+
+    Returns:
+        The mean squared error `mse`, and the correlations `pearson` and `spearman`, which are 0 if all predictions are
+        equal.
+
+    Raises:
+        ValueError: All references are equal, so that there is no correlation.
+    """
+    from scipy.stats import pearsonr, spearmanr
+    from sklearn.metrics import mean_squared_error
+
+    if np.ptp(references) == 0:
+        raise ValueError(
+            f"a correlation needs at least two different gold values, but all {np.size(references)} are "
+            f"{np.ravel(references)[0]}. Score more examples."
+        )
+    if np.ptp(predictions) == 0:
+        return {"pearson": 0.0, "spearman": 0.0, "mse": float(mean_squared_error(references, predictions))}
+    return {
+        "pearson": float(pearsonr(predictions, references).statistic),
+        "spearman": float(spearmanr(predictions, references).statistic),
+        "mse": float(mean_squared_error(references, predictions)),
+    }
+
+
+NAMES = {
+    "single_label_classification": ["accuracy", "micro_f1", "macro_f1"],
+    "multi_label_classification": ["micro_f1", "macro_f1", "accuracy"],
+    "regression": ["pearson", "spearman", "mse"],
+}
+# Tags that say the place of a word in its entity; a task of one type may leave out the type.
+PLACED = re.compile("[BIESLUM](-|$)")
+ANSWER_METRICS = [f"{group}{name}" for group in ("", "has_answer_", "no_answer_") for name in ("exact_match", "f1")]
+
+
+def list_entity_metrics(tags: Sequence[str] = ()) -> list[str]:
+    """Return the names of the metrics of named entities, also those of each type among some tags."""
+    types = sorted({strip_prefix(tag) for tag in tags} - {"O"})
+    each = [f"{entity}_{name}" for entity in types for name in ("precision", "recall", "f1")]
+    return ["precision", "recall", "f1", "accuracy", "token_f1", *each]
+
+
+def list_class_metrics(problem_type: str, negative_labels: Sequence[int] = ()) -> list[str]:
+    """Return the names of the metrics of a sequence classifier; see `compute_class_metrics`."""
+    return NAMES[problem_type] + ["positive_micro_f1"] * bool(len(negative_labels))
+
+
+def compute_class_metrics(
+    predictions: np.ndarray, references: np.ndarray, problem_type: str, negative_labels: Sequence[int] = ()
+) -> dict[str, float]:
+    """Score a sequence classifier.
+
+    Args:
+        predictions: See `decode_logits`.
+        references: Gold labels in the same form.
+        problem_type: As in the model's config.
+        negative_labels: See `compute_single_label_metrics`.
+    """
+    if problem_type == "regression":
+        return compute_regression_metrics(predictions, references)
+    if problem_type == "multi_label_classification":
+        return compute_multi_label_metrics(predictions, references)
+    return compute_single_label_metrics(predictions, references, negative_labels)
+
+
+def compute_entity_metrics(
+    predictions: list[list[str]], references: list[list[str]], per_type: bool = False
+) -> dict[str, float]:
+    """Score named entities; an entity counts if its type and both ends are correct (seqeval, as conlleval).
+
+    Args:
+        predictions: Predicted tags of each sentence, e.g. B-Disease, I-Disease, O, in IOB, IOBES, BILOU or IO.
+        per_type: Add `<type>_precision`, `<type>_recall` and `<type>_f1` for each type.
+
+    Returns:
+        Micro-averaged `precision`, `recall` and `f1` of entities, `accuracy` of tags, and `token_f1` (see
+        `compute_token_f1`).
+    """
+    from seqeval.metrics import accuracy_score, classification_report, f1_score, precision_score, recall_score
+
+    predictions, references = (
+        [[normalize_tag(tag) for tag in tags] for tags in each] for each in (predictions, references)
+    )
+    metrics = {
+        "precision": precision_score(references, predictions, zero_division=0),
+        "recall": recall_score(references, predictions, zero_division=0),
+        "f1": f1_score(references, predictions, zero_division=0),
+        "accuracy": accuracy_score(references, predictions),
+        "token_f1": compute_token_f1(predictions, references),
+    }
+    if per_type:
+        report = classification_report(references, predictions, output_dict=True, zero_division=0)
+        for entity in sorted(name for name in report if not name.endswith(" avg")):
+            for name in ("precision", "recall", "f1-score"):
+                metrics[f"{entity}_{name.removesuffix('-score')}"] = report[entity][name]
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def normalize_tag(tag: str) -> str:
+    """Return a tag of BILOU as IOBES names it, L as E and U as S, and a bare type as a tag of IO: X as I-X.
+
+    seqeval reads neither. It takes the first letter of a type for its place: Gene as an entity `ene`, Other as none.
+    """
+    if tag != "O" and not PLACED.match(tag):
+        return f"I-{tag}"
+    return re.sub("^U-", "S-", re.sub("^L-", "E-", tag))
+
+
+def find_entities(tags: list[str]) -> list[tuple[str, int, int]]:
+    """Return type, first and last place of each entity of a sentence; see `compute_entity_metrics`."""
+    from seqeval.metrics.sequence_labeling import get_entities
+
+    return get_entities([normalize_tag(tag) for tag in tags])
+
+
+def strip_prefix(tag: str) -> str:
+    """Return the class of a tag: B-X and I-X are X."""
+    return re.sub("^[BIESLU]-", "", tag)
+
+
+def compute_token_f1(predictions: list[list[str]], references: list[list[str]]) -> float:
+    """Return the mean token F1 of all classes except O, as for PICO.
+
+    The mean is over the classes that occur among predictions or references. A class without a correct token counts 0
+    (nan in AdaLM's released code).
+
+    Args:
+        predictions: Predicted tags of each sentence; B- and I- of a type are one class.
+    """
+    from sklearn.metrics import f1_score
+
+    gold, predicted = (
+        [strip_prefix(tag) for sentence in sentences for tag in sentence] for sentences in (references, predictions)
+    )
+    classes = sorted({*gold, *predicted} - {"O"})
+    return float(f1_score(gold, predicted, labels=classes, average="macro", zero_division=0)) if classes else 0.0
+
+
+def compute_squad_metrics(predictions: dict[str, str], references: dict[str, Sequence[str]]) -> dict[str, float]:
+    """Score answers as SQuAD does (Rajpurkar et al. 2016, 2018).
+
+    Args:
+        predictions: Question id -> answer; "" means no answer.
+        references: Question id -> accepted answers; empty for a question without an answer.
+
+    Returns:
+        `exact_match` and `f1` in percent. If some questions have no answer, both also as `has_answer_*` and
+        `no_answer_*`.
+    """
+    exact, overlap, answerable = [], [], []
+    for question, answers in references.items():
+        prediction = normalize_answer(predictions[question])
+        accepted = [answer for answer in map(normalize_answer, answers) if answer]
+        answerable.append(bool(accepted))
+        exact.append(max(prediction == answer for answer in accepted or [""]))
+        overlap.append(max(_compute_overlap_f1(prediction, answer) for answer in accepted or [""]))
+    scores = {"exact_match": np.array(exact) * 100.0, "f1": np.array(overlap) * 100.0}
+    metrics = {name: float(score.mean()) for name, score in scores.items()}
+    if not all(answerable):
+        groups = {"has_answer": np.array(answerable), "no_answer": ~np.array(answerable)}
+        for group, members in groups.items():
+            if members.any():
+                metrics |= {f"{group}_{name}": float(score[members].mean()) for name, score in scores.items()}
+    return metrics
+
+
+def normalize_answer(text: str) -> str:
+    """Return an answer as SQuAD compares it: lower case, no punctuation or English articles, single spaces."""
+    text = "".join(character for character in text.lower() if character not in string.punctuation)
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
+
+
+def _compute_overlap_f1(prediction: str, answer: str) -> float:
+    """Return the F1 of two bags of words; 1 if both are empty."""
+    if not prediction or not answer:
+        return float(prediction == answer)
+    predicted, gold = Counter(prediction.split()), Counter(answer.split())
+    return 2 * (predicted & gold).total() / (predicted.total() + gold.total())
+
+
+def choose_metrics(
+    problem_type: str,
+    negative_labels: Sequence[int] = (),
+    metric_name: str | None = None,
+    trust_remote_code: bool = False,
+    config: Any = None,
+) -> Callable[[EvalPrediction], dict[str, Any]]:
+    """Return the metric function of a sequence classifier.
+
+    Args:
+        problem_type: As in the model's config.
+        negative_labels: See `compute_single_label_metrics`.
+        metric_name: A metric of this module, or one that `evaluate.load` finds on the Hub or as a local script.
+            Default: all metrics of this module for the problem type.
+        trust_remote_code: Whether `metric_name` may be a script, which runs in this process.
+        config: The model's config; its `label_thresholds`, if set, decide which labels are predicted.
+
+    Returns:
+        A function for `Trainer(compute_metrics=...)`.
+
+    Raises:
+        ValueError: There is no such metric for the problem type.
+    """
+    names = list_class_metrics(problem_type, negative_labels)
+    metric = (
+        None if metric_name is None or metric_name in names else _load_metric(metric_name, names, trust_remote_code)
+    )
+
+    def compute_metrics(output: EvalPrediction) -> dict[str, Any]:
+        predictions = decode_logits(output.predictions, problem_type, getattr(config, "label_thresholds", None))
+        references: Any = output.label_ids
+        if metric is not None:
+            return metric.compute(predictions=predictions, references=references)
+        metrics = compute_class_metrics(predictions, references, problem_type, negative_labels)
+        return metrics if metric_name is None else {metric_name: metrics[metric_name]}
+
+    return compute_metrics
+
+
+def _load_metric(metric_name: str, names: list[str], trust_remote_code: bool) -> Any:
+    if not trust_remote_code:
+        raise ValueError(
+            f"--metric_name must be one of {', '.join(names)}, or a metric of evaluate.load, which runs the metric's "
+            f"script, but is {metric_name}. Check the name, or add --trust_remote_code if you trust the script."
+        )
+    import evaluate
+
+    try:
+        return evaluate.load(metric_name)
+    except Exception as error:  # not found, no network or a failing script: the remedy is the same
+        raise ValueError(
+            f"--metric_name must be one of {', '.join(names)}, or a metric that evaluate.load finds, but {metric_name} "
+            "is neither. Check the name and the network."
+        ) from error

@@ -1,0 +1,258 @@
+"""Extractive question answering: questions and contexts to features, logits to answers.
+
+A context that exceeds the model's limit is cut into overlapping windows; each window is a feature.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from transformers import BatchEncoding, PreTrainedTokenizerBase
+
+from hf_domain.tasks.labels import Locate, name_example
+from hf_domain.training.run_files import ANSWERS
+
+
+def tokenize_questions(
+    examples: dict[str, list],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    max_seq_length: int = 384,
+    doc_stride: int = 128,
+    pad_to_max_length: bool = False,
+) -> BatchEncoding:
+    """Make the features of a batch of questions.
+
+    Args:
+        examples: Columns `id`, `question`, `context` and, if known, `answers`: {"text": [...], "answer_start": [...]},
+            both empty for a question without an answer. The first answer is the target. If there are `passage_ids`
+            and `passage_scores`, every window of the question gets them.
+        tokenizer: A fast tokenizer that pads on the right.
+        max_seq_length: Maximum number of tokens of a feature. Default: BERT's for SQuAD.
+        doc_stride: Number of tokens that two neighboring windows share. Default: BERT's for SQuAD.
+        pad_to_max_length: Pad here instead of per batch.
+
+    Returns:
+        The model's inputs; `example_id`; `offset_mapping`, the characters of the context (None for other tokens); and
+        with answers `start_positions` and `end_positions`, the first and last token of the answer. If a window does not
+        contain the whole answer, both point to the start token at 0, which means "no answer".
+
+    Raises:
+        ValueError: The tokenizer is slow or pads on the left, which moves the start token. Or a question leaves too
+            little room for the context.
+    """
+    if not tokenizer.is_fast or tokenizer.padding_side != "right":
+        raise ValueError(
+            "question answering needs a fast tokenizer that pads on the right, but the encoder's is "
+            f"{type(tokenizer).__name__} with padding_side={tokenizer.padding_side}. Use another encoder."
+        )
+    # Some questions begin with spaces, which would become tokens.
+    questions = [question.strip() for question in examples["question"]]
+    longest = max(map(len, tokenizer(questions, add_special_tokens=False)["input_ids"]))
+    room = max_seq_length - longest - tokenizer.num_special_tokens_to_add(pair=True)
+    if room <= doc_stride:
+        raise ValueError(
+            f"a window must have room for more tokens of the context than doc_stride={doc_stride}, but a question of "
+            f"{longest} tokens leaves {room}. Raise max_seq_length={max_seq_length}, lower doc_stride, or shorten the "
+            "question."
+        )
+    features = tokenizer(
+        questions,
+        examples["context"],
+        truncation="only_second",
+        max_length=max_seq_length,
+        stride=doc_stride,
+        return_overflowing_tokens=True,
+        return_offsets_mapping=True,
+        padding="max_length" if pad_to_max_length else False,
+    )
+    rows = features.pop("overflow_to_sample_mapping")
+    features["example_id"] = [examples["id"][row] for row in rows]
+    for name in {"passage_ids", "passage_scores"} & {*examples}:
+        features[name] = [examples[name][row] for row in rows]
+    features["offset_mapping"] = [
+        [
+            offsets if sequence == 1 else None
+            for offsets, sequence in zip(window, features.sequence_ids(index), strict=True)
+        ]
+        for index, window in enumerate(features["offset_mapping"])
+    ]
+    if "answers" in examples:
+        spans = [_find_answer(features, index, examples["answers"][row]) for index, row in enumerate(rows)]
+        features["start_positions"], features["end_positions"] = map(list, zip(*spans, strict=True))
+    return features
+
+
+def cut_windows(examples: dict[str, list], features: BatchEncoding) -> list[list[str]]:
+    """Return the question and the part of the context of every feature, as two columns, for a second tokenizer.
+
+    Args:
+        examples: Input of `tokenize_questions`.
+        features: Output of `tokenize_questions`.
+    """
+    rows = {name: row for row, name in enumerate(examples["id"])}
+    questions, contexts = [], []
+    for name, offsets in zip(features["example_id"], features["offset_mapping"], strict=True):
+        covered = [offset for offset in offsets if offset is not None]
+        start, end = (covered[0][0], covered[-1][1]) if covered else (0, 0)
+        questions.append(examples["question"][rows[name]].strip())
+        contexts.append(examples["context"][rows[name]][start:end])
+    return [questions, contexts]
+
+
+def check_questions(
+    splits: Mapping[str, Iterable[dict[str, Any]]], locate: Locate = name_example, needs_answer: bool = False
+) -> None:
+    """Raise a ValueError unless every question has a unique id and every answer is at its place in the context.
+
+    Args:
+        splits: Rows with `id`, `question`, `context` and, if known, `answers`.
+        needs_answer: Whether the split train needs a question with an answer.
+    """
+    for split, examples in splits.items():
+        _check_split(examples, split, locate, needs_answer and split == "train")
+
+
+def _check_split(examples: Iterable[dict[str, Any]], split: str, locate: Locate, needs_answer: bool) -> None:
+    ids, has_answer = set(), False
+    for row, example in enumerate(examples):
+        for column in ("id", "question", "context"):
+            if column in example and (example[column] is None or (column != "context" and example[column] == "")):
+                raise ValueError(
+                    f"every question must have an id, a text and a context, but {column} is empty in "
+                    f"{locate(split, row)}. Fill it in or drop the question."
+                )
+        if example["id"] in ids:
+            raise ValueError(
+                f"every question must have a unique id, but {example['id']} occurs twice in {split}, the second time "
+                f"in {locate(split, row)}. Give the questions different ids."
+            )
+        ids.add(example["id"])
+        if "answers" in example:
+            _check_answers(example, split, partial(locate, split, row))
+            has_answer |= bool(example["answers"]["text"])
+    if needs_answer and not has_answer:
+        raise ValueError(f"training needs questions with answers, but {split} has none. Add such questions.")
+
+
+def _check_answers(example: dict[str, Any], split: str, locate: Callable[[], str]) -> None:
+    answers = example["answers"]
+    columns: list[Any] = [answers.get(name) for name in ("text", "answer_start")] if isinstance(answers, dict) else []
+    if len(columns) < 2 or not all(isinstance(column, list) for column in columns) or len({*map(len, columns)}) > 1:
+        raise ValueError(
+            "answers must be two lists of equal length, text and answer_start, as in SQuAD (both empty without an "
+            f"answer), but are {answers} in {locate()}. Correct the answers or drop the question."
+        )
+    for text, start in zip(*columns, strict=True):
+        if not isinstance(text, str) or not text.strip() or not isinstance(start, int):
+            raise ValueError(
+                f"an answer must be a text and the position of its first character, but is {text!r} at {start!r} in "
+                f"{locate()}. Correct the answer; leave both lists empty for a question without an answer."
+            )
+        found = example["context"][start : start + len(text)]
+        if found != text:
+            raise ValueError(
+                f"the context must contain the answer at answer_start, but for id {example['id']} of {split} it has "
+                f"{found!r} there instead of {text!r}, in {locate()}. Correct answer_start, which counts characters."
+            )
+
+
+def find_answers(
+    examples: Iterable[dict[str, Any]],
+    features: Iterable[dict[str, Any]],
+    start_logits: np.ndarray,
+    end_logits: np.ndarray,
+    *,
+    n_best_size: int = 20,
+    max_answer_length: int = 30,
+    with_no_answer: bool = False,
+    null_score_diff_threshold: float = 0.0,
+) -> list[dict[str, Any]]:
+    """Choose the answers with the highest score, the sum of the logits of the first and the last token.
+
+    Args:
+        examples: Rows with `id` and `context`.
+        features: Their windows, in the order of the logits, with `example_id` and `offset_mapping`.
+        start_logits: [features, length]; at least as long as the longest feature.
+        end_logits: [features, length].
+        n_best_size: Number of answers to keep for each question.
+        max_answer_length: Maximum number of tokens of an answer.
+        with_no_answer: A question may have no answer (SQuAD 2). The score of "no answer" is the lowest score that any
+            window gives to its start token.
+        null_score_diff_threshold: "No answer" is chosen if its score exceeds the best answer's by more than this.
+
+    Returns:
+        For each example a dict: `id`; `text`, the chosen answer, "" for none; and `n_best`, up to `n_best_size` dicts
+        with `text`, `score` and `probability`, best first. With `with_no_answer`, "no answer" is always in `n_best`,
+        and `null_score_diff` is its score minus that of the best answer.
+    """
+    windows = defaultdict(list)
+    for row, feature in enumerate(features):
+        windows[feature["example_id"]].append((row, feature["offset_mapping"]))
+    answers = []
+    for example in examples:
+        scores: dict[tuple[int, int], float] = {}  # overlapping windows have the same spans
+        null_scores = []
+        for row, offsets in windows[example["id"]]:
+            start, end = start_logits[row, : len(offsets)], end_logits[row, : len(offsets)]
+            null_scores.append(float(start[0] + end[0]))
+            for first, last, score in _find_spans(start, end, offsets, n_best_size, max_answer_length):
+                span = offsets[first][0], offsets[last][1]
+                scores[span] = max(score, scores.get(span, score))
+        candidates: list[dict[str, Any]] = [
+            {"text": example["context"][slice(*span)], "score": score}
+            for span, score in sorted(scores.items(), key=lambda item: -item[1])[:n_best_size]
+        ]
+        answer: dict[str, Any] = {"id": example["id"], "text": candidates[0]["text"] if candidates else ""}
+        if with_no_answer:
+            null_score = min(null_scores)
+            answer["null_score_diff"] = null_score - candidates[0]["score"] if candidates else float("inf")
+            if answer["null_score_diff"] > null_score_diff_threshold:
+                answer["text"] = ""
+            candidates = [*candidates[: n_best_size - 1], {"text": "", "score": null_score}]
+            candidates.sort(key=lambda candidate: -candidate["score"])
+        weights = np.exp([candidate["score"] - candidates[0]["score"] for candidate in candidates])
+        for candidate, probability in zip(candidates, weights / weights.sum(), strict=True):
+            candidate["probability"] = float(probability)
+        answers.append({**answer, "n_best": candidates})
+    return answers
+
+
+def _find_answer(features: BatchEncoding, index: int, answers: dict[str, list]) -> tuple[int, int]:
+    """Return the first and the last token of the first answer, or the start token twice."""
+    if not answers["text"]:
+        return 0, 0
+    # No token contains white space.
+    text, start = answers["text"][0], answers["answer_start"][0]
+    start += len(text) - len(text.lstrip())
+    first = features.char_to_token(index, start, sequence_index=1)
+    last = features.char_to_token(index, start + len(text.strip()) - 1, sequence_index=1)
+    return (0, 0) if first is None or last is None else (first, last)
+
+
+def _find_spans(
+    start: np.ndarray, end: np.ndarray, offsets: list, n_best_size: int, max_answer_length: int
+) -> list[tuple[int, int, float]]:
+    """Return the best spans of one window: first token, last token, score."""
+    in_context = np.array([offset is not None for offset in offsets])
+    start, end = np.where(in_context, start, -np.inf), np.where(in_context, end, -np.inf)
+    # Row i has the scores of the spans that begin at token i; column j, of spans of j + 1 tokens.
+    ends = np.pad(end, (0, max_answer_length - 1), constant_values=-np.inf)
+    scores = start[:, None] + np.lib.stride_tricks.sliding_window_view(ends, max_answer_length)
+    best = np.argsort(-scores, axis=None)[:n_best_size]
+    firsts, lengths = np.unravel_index(best, scores.shape)
+    return [
+        (int(first), int(first + length), float(scores[first, length]))
+        for first, length in zip(firsts, lengths, strict=True)
+        if np.isfinite(scores[first, length])
+    ]
+
+
+def list_answer_files(answers: list[dict[str, Any]], with_no_answer: bool) -> dict[str, dict[Any, Any]]:
+    """Return the content of each prediction file, named as in the scripts of transformers."""
+    parts = {ANSWERS: "text", "nbest_predictions.json": "n_best"}
+    if with_no_answer:
+        parts["null_odds.json"] = "null_score_diff"
+    return {name: {answer["id"]: answer[part] for answer in answers} for name, part in parts.items()}

@@ -1,0 +1,412 @@
+"""The steps of Adapt-and-Distill: arguments, checks before work, and how each kind of step runs."""
+
+import copy
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    DataCollatorWithPadding,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
+
+from hf_domain.checks import check_weights
+from hf_domain.data.corpora import check_batch
+from hf_domain.data.files import check_held_out, find_files, load_files
+from hf_domain.methods.adalm.losses import DistillationConfig
+from hf_domain.methods.adalm.model import DistillationModel
+from hf_domain.methods.adalm.orders import (
+    Strategy,
+    StrategyStep,
+    begin_step,
+    fingerprint_checkpoint,
+    finish_step,
+    make_plan,
+)
+from hf_domain.methods.adalm.students import check_pair, check_same_vocabulary, make_student, pick_layers
+from hf_domain.methods.new_embeddings import apply_delta, check_not_expanded
+from hf_domain.safe_io import fingerprint_files, read_json, write_folder
+from hf_domain.tokenization import VocabularyDelta
+from hf_domain.training.arguments import ModelArguments
+from hf_domain.training.callbacks import log_auxiliary_losses, renew_masks
+from hf_domain.training.pretraining import (
+    CorpusArguments,
+    PretrainingArguments,
+    check_files,
+    check_options,
+    evaluate_masked_lm,
+    evaluate_start,
+    load_delta,
+    load_examples,
+    load_masked_lm,
+    make_collator,
+    prepare_new_rows,
+    split_mix,
+)
+from hf_domain.training.run import load_tokenizer, run_evaluation, run_training, write_card
+from hf_domain.training.run_files import METRICS
+from hf_domain.training.run_folder import MADE, describe_run, find_checkpoint
+
+SHAPE = (
+    "student_name_or_path",
+    "student_layers",
+    "num_hidden_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "intermediate_size",
+)
+# Options of the text that change a checkpoint.
+TEXT_OPTIONS = (
+    "dataset_name",
+    "dataset_config_name",
+    "text_column_name",
+    "streaming",
+    "max_seq_length",
+    "line_by_line",
+    "mix",
+    "max_train_samples",
+    "do_eval",
+    "validation_split_percentage",
+)
+# Options of masked LM that change a checkpoint.
+MASKING = ("objective", "mlm_probability", "whole_word_mask", "word_rule")
+# Options that a step sets itself or does not read.
+SET_BY_STEP = ("max_steps", "learning_rate", "do_train", "do_predict")
+
+
+@dataclass
+class DistillationArguments(ModelArguments):
+    """The teacher (`model_name_or_path`), the student, and how the student is trained."""
+
+    strategy: Strategy = field(
+        default="adapt_and_distill", metadata={"help": "Order of the stages, see docs/distillation.md."}
+    )
+    teacher_steps: int = field(default=0, metadata={"help": "Training steps that adapt the teacher."})
+    student_steps: int = field(
+        default=0, metadata={"help": "Training steps of the student in all, divided evenly among its stages."}
+    )
+    masked_lm_steps: int = field(
+        default=0, metadata={"help": "Training steps of masked LM after the last distillation."}
+    )
+    mlm_learning_rate: float = field(default=1e-4, metadata={"help": "Learning rate of masked LM."})
+    dry_run: bool = field(default=False, metadata={"help": "Print the stages and stop."})
+    student_name_or_path: str | None = field(default=None, metadata={"help": "An existing student."})
+    student_layers: list[int] | None = field(
+        default=None, metadata={"help": "Build the student from these layers of the teacher; 1 is the first."}
+    )
+    num_hidden_layers: int | None = field(default=None, metadata={"help": "Number of layers of a new student."})
+    hidden_size: int | None = field(default=None, metadata={"help": "Its width. Default: the teacher's."})
+    num_attention_heads: int | None = field(default=None, metadata={"help": "Its heads. Default: the teacher's."})
+    intermediate_size: int | None = field(
+        default=None,
+        metadata={"help": "Its feed-forward width, also with --student_layers. Default: the teacher's."},
+    )
+    method: Literal["minilm", "minilmv2"] = field(
+        default="minilm", metadata={"help": "Loss: MiniLM needs equally many heads, MiniLMv2 does not."}
+    )
+    num_relation_heads: int | None = field(
+        default=None, metadata={"help": "Relation heads of minilmv2. Default: four times the teacher's heads."}
+    )
+    teacher_layer: int | None = field(default=None, metadata={"help": "The layer that teaches. Default: the last."})
+    teacher_dtype: Literal["auto", "float32", "bfloat16"] = field(
+        default="float32", metadata={"help": "Data type of the teacher's weights during distillation."}
+    )
+    expanded_vocabulary: str | None = field(default=None, metadata={"help": "Folder written by expand_vocab."})
+
+    def __post_init__(self) -> None:
+        ways = {name: getattr(self, name) for name in SHAPE[:3]}
+        if sum(way is not None for way in ways.values()) != 1:
+            raise ValueError(
+                "exactly one of student_name_or_path, student_layers and num_hidden_layers must be given, but "
+                f"they are {ways}"
+            )
+        shape = [name for name in SHAPE[3:] if getattr(self, name) is not None]
+        if self.student_layers is not None:
+            shape = [name for name in shape if name != "intermediate_size"]
+        if shape and self.num_hidden_layers is None:
+            raise ValueError(
+                f"{' and '.join(f'--{name}' for name in shape)} must come with --num_hidden_layers, because another "
+                "student has the shape of its model. Leave them out, or make a new student."
+            )
+        if self.masked_lm_steps and not self.strategy.startswith("adapt"):
+            raise ValueError(
+                f"--masked_lm_steps must come with a strategy that ends with a distillation, but {self.strategy} ends "
+                "with masked LM. Leave the flag out."
+            )
+        self.distillation_config = DistillationConfig(self.method, self.num_relation_heads, self.teacher_layer)
+
+    @property
+    def student_hub_options(self) -> dict[str, Any]:
+        """The options for loading the student; the revision belongs to the teacher only."""
+        return {**self.hub_options, "revision": "main"}
+
+
+@dataclass
+class DistillationCorpusArguments(CorpusArguments):
+    """The text of the domain (`train_file`), and general text for the general teacher."""
+
+    general_file: list[str] | None = field(
+        default=None,
+        metadata={"help": "General text for distilling the general teacher. Default: the text of the domain."},
+    )
+
+
+def plan_steps(
+    args: DistillationArguments, data_args: DistillationCorpusArguments, output_dir: str
+) -> list[StrategyStep]:
+    """List the steps that the arguments ask for."""
+    plan = make_plan(
+        args.strategy,
+        teacher=args.model_name_or_path,
+        output_dir=output_dir,
+        student=args.student_name_or_path,
+        expand=args.expanded_vocabulary is not None,
+        teacher_steps=args.teacher_steps,
+        student_steps=args.student_steps,
+        masked_lm_steps=args.masked_lm_steps,
+    )
+    if data_args.general_file is None:
+        plan = [replace(step, corpus="domain") if step.corpus == "general" else step for step in plan]
+    return plan
+
+
+def build_student(args: DistillationArguments, teacher: str) -> PreTrainedModel:
+    """Build the untrained student, with the vocabulary of `teacher`."""
+    if args.student_name_or_path is not None:
+        return AutoModelForMaskedLM.from_pretrained(args.student_name_or_path, **args.student_hub_options)
+    teacher_model = AutoModelForMaskedLM.from_pretrained(teacher, **args.hub_options)
+    if args.student_layers is not None:
+        return pick_layers(teacher_model, args.student_layers, args.intermediate_size)
+    assert args.num_hidden_layers is not None  # one of the three is given
+    return make_student(
+        teacher_model,
+        num_hidden_layers=args.num_hidden_layers,
+        hidden_size=args.hidden_size,
+        num_attention_heads=args.num_attention_heads,
+        intermediate_size=args.intermediate_size,
+    )
+
+
+def check_text(data_args: DistillationCorpusArguments) -> None:
+    """Raise for a missing text file now, not after days of adapting the teacher."""
+    for files in (data_args.train_file, data_args.validation_file, data_args.general_file):
+        if files:
+            load_files(files, streaming=True)
+    if not (data_args.train_file or data_args.dataset_name):
+        raise ValueError("distillation needs text, but none is given. Add --train_file or --dataset_name.")
+    check_held_out(data_args.train_file, {"validation_file": data_args.validation_file})
+
+
+def check_before_work(
+    args: DistillationArguments,
+    plan: list[StrategyStep],
+    data_args: DistillationCorpusArguments,
+    training_args: TrainingArguments,
+) -> None:
+    """Raise now for options, files, a pair or vocabularies that do not fit: they would end a later step after days."""
+    fingerprint_checkpoint(args.model_name_or_path)
+    load_tokenizer(args, data_args.max_seq_length)
+    for step in plan:
+        if step.kind == "adapt":
+            there = replace(step, model=args.model_name_or_path)  # a student is not made yet
+            model_args = make_model_args(there, args)
+            step_args = copy.copy(training_args)
+            step_args.max_steps, step_args.do_train = step.steps, True
+            check_options(model_args, data_args, step_args)
+    check_files(data_args, training_args.do_eval)
+    teacher = AutoModelForMaskedLM.from_pretrained(args.model_name_or_path, **args.hub_options)
+    if args.student_name_or_path is not None:
+        theirs = AutoTokenizer.from_pretrained(args.tokenizer_name or args.model_name_or_path, **args.hub_options)
+        ours = AutoTokenizer.from_pretrained(args.student_name_or_path, **args.student_hub_options)
+        check_same_vocabulary(ours, theirs)
+    student = build_student(args, args.model_name_or_path)
+    if any(step.kind == "distill" for step in plan):
+        check_pair(student, teacher, args.distillation_config)
+    if args.expanded_vocabulary is not None:
+        own = AutoTokenizer.from_pretrained(args.tokenizer_name or args.model_name_or_path, **args.hub_options)
+        check_not_expanded(own, VocabularyDelta.load(args.expanded_vocabulary))
+
+
+def make(step: StrategyStep, args: DistillationArguments) -> None:
+    """Save the untrained student with its tokenizer."""
+    assert step.teacher is not None
+    student = build_student(args, step.teacher)
+    tokenizer, options = step.model or step.teacher, args.hub_options
+    if tokenizer == args.student_name_or_path:
+        options = args.student_hub_options
+    elif tokenizer == args.model_name_or_path:
+        tokenizer = args.tokenizer_name or tokenizer
+    if step.expand:
+        assert args.expanded_vocabulary is not None
+        apply_delta(student, VocabularyDelta.load(args.expanded_vocabulary))
+        tokenizer = args.expanded_vocabulary
+    with write_folder(step.output_dir, replaced=MADE) as folder:
+        AutoTokenizer.from_pretrained(tokenizer, **options).save_pretrained(folder)
+        student.save_pretrained(folder)
+
+
+def make_model_args(step: StrategyStep, args: DistillationArguments) -> PretrainingArguments:
+    """Return the arguments of a masked-LM step."""
+    assert step.model is not None
+    return PretrainingArguments(
+        step.model,
+        tokenizer_name=args.tokenizer_name if step.model == args.model_name_or_path else None,
+        cache_dir=args.cache_dir,
+        model_revision=args.model_revision,
+        token=args.token,
+        trust_remote_code=args.trust_remote_code,
+        expanded_vocabulary=args.expanded_vocabulary if step.expand else None,
+    )
+
+
+def train_masked_lm(
+    step: StrategyStep, args: DistillationArguments, data_args: CorpusArguments, training_args: TrainingArguments
+) -> None:
+    """Continue the pre-training of teacher or student on the domain by masked LM."""
+    model_args = make_model_args(step, args)
+    training_args.learning_rate = args.mlm_learning_rate
+    check_options(model_args, data_args, training_args)
+    delta = load_delta(model_args)
+    tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
+    model = load_masked_lm(model_args, tokenizer, delta)
+    collator = make_collator(tokenizer, data_args, training_args)
+    trainer = make_trainer(model, tokenizer, collator, model_args, data_args, training_args)
+    renew_masks(trainer, collator)
+    prepare_new_rows(trainer, delta, model_args)
+    evaluate_start(trainer)
+    run_training(trainer)
+    if training_args.do_eval:
+        evaluate_masked_lm(trainer)
+    if step.model == args.model_name_or_path:
+        write_card(trainer, "fill-mask", model_args, data_args)
+    else:
+        write_card(trainer, "fill-mask", args, data_args, student=describe_student(model, step, args))
+
+
+def describe_student(student: PreTrainedModel, step: StrategyStep, args: DistillationArguments) -> str:
+    """Return a sentence for the card of a student; its `{base_model}` is the teacher."""
+    count = student.config.num_hidden_layers
+    return (
+        f"A student of {{base_model}} with {count} {'layer' if count == 1 else 'layers'} and "
+        f"{student.num_parameters():,} parameters, after the stage {Path(step.output_dir).name} of {args.strategy}."
+    )
+
+
+def make_trainer(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    collator: Any,
+    model_args: ModelArguments,
+    data_args: CorpusArguments,
+    training_args: TrainingArguments,
+) -> Trainer:
+    """Load the text of a step and return a trainer for it."""
+    with training_args.main_process_first(desc="loading and tokenizing the corpus"):
+        examples, _ = load_examples(data_args, model_args, training_args.do_eval, tokenizer)
+    check_batch(examples["train"], training_args.train_batch_size * training_args.gradient_accumulation_steps)
+    trainer = Trainer(
+        model=model,
+        args=training_args,
+        train_dataset=examples["train"],
+        eval_dataset=examples["validation"] if training_args.do_eval else None,
+        processing_class=tokenizer,
+        data_collator=collator,
+    )
+    log_auxiliary_losses(trainer)
+    return trainer
+
+
+def distill(
+    step: StrategyStep,
+    args: DistillationArguments,
+    data_args: DistillationCorpusArguments,
+    training_args: TrainingArguments,
+) -> None:
+    """Distill the teacher into the student."""
+    assert step.teacher is not None and step.model is not None
+    teacher = AutoModelForMaskedLM.from_pretrained(step.teacher, dtype=args.teacher_dtype, **args.hub_options)
+    student = AutoModelForMaskedLM.from_pretrained(step.model, dtype="float32")
+    check_weights(teacher, str(step.teacher))
+    check_weights(student, str(step.model))
+    model_args = ModelArguments(step.model, cache_dir=args.cache_dir)
+    tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
+    named = args.tokenizer_name if step.teacher == args.model_name_or_path else None
+    check_same_vocabulary(tokenizer, AutoTokenizer.from_pretrained(named or step.teacher, **args.hub_options))
+    model = DistillationModel(student, teacher, args.distillation_config)
+    if step.corpus == "general":
+        data_args = copy.copy(data_args)
+        data_args.train_file, data_args.validation_file = data_args.general_file, None
+        data_args.dataset_name = data_args.dataset_config_name = data_args.data_license = None
+    collator = DataCollatorWithPadding(tokenizer)
+    if training_args.ddp_find_unused_parameters is None:
+        # MiniLM gives the parts above the last attention no gradient. Trainer does not let processes look for such
+        # parts with gradient checkpointing, and they would then stop at the second step.
+        training_args = copy.copy(training_args)
+        training_args.ddp_find_unused_parameters = True
+    trainer = make_trainer(model, tokenizer, collator, model_args, data_args, training_args)
+    run_training(trainer)
+    if training_args.do_eval:
+        run_evaluation(trainer)
+    write_card(trainer, "feature-extraction", args, data_args, student=describe_student(student, step, args))
+
+
+def list_settings(
+    step: StrategyStep,
+    args: DistillationArguments,
+    data_args: DistillationCorpusArguments,
+    training_args: TrainingArguments,
+) -> dict[str, Any]:
+    """List the options that change the result of a step, with digests of the files it reads."""
+    names = {
+        "make": [*SHAPE, "expanded_vocabulary"],
+        "adapt": [*MASKING, "mlm_learning_rate", "expanded_vocabulary"],
+        "distill": ["learning_rate", "method", "num_relation_heads", "teacher_layer", "teacher_dtype"],
+    }[step.kind]
+    files = ["general_file"] if step.corpus == "general" else ["train_file"]
+    if step.kind != "make":
+        names = [*names, *TEXT_OPTIONS, *files]
+    everything = {**vars(training_args), **vars(data_args), **vars(args)}
+    settings = {name: everything[name] for name in [*names, "model_revision", "tokenizer_name", "seed"]}
+    if step.kind != "make":
+        options = describe_run([training_args])["options"]
+        settings |= {name: value for name, value in options.items() if name not in SET_BY_STEP}
+        others = [everything["validation_file"] or [], [split_mix(everything["mix"])[0]] if everything["mix"] else []]
+        others += [everything["word_counts"] or []] if step.kind == "adapt" else []
+        read = [everything[files[0]] or [], *others]
+        settings["text"] = [[fingerprint_files([file]) for file in find_files(patterns)] for patterns in read]
+    if step.expand:
+        settings["new_entries"] = fingerprint_files(sorted(Path(str(args.expanded_vocabulary)).glob("*.json")))
+    return settings
+
+
+def run_strategy_step(
+    step: StrategyStep,
+    args: DistillationArguments,
+    data_args: DistillationCorpusArguments,
+    training_args: TrainingArguments,
+) -> dict[str, Any]:
+    """Run a step, or the rest of it, unless it is done, and return its metrics."""
+    # One process at a time: the first may still write the checkpoint that this step starts from.
+    with training_args.main_process_first(desc=f"beginning {step.output_dir}"):
+        is_open = begin_step(step, list_settings(step, args, data_args, training_args))
+        if is_open and step.kind == "make":
+            set_seed(training_args.seed)
+            make(step, args)
+            finish_step(step)
+    if is_open and step.kind != "make":
+        set_seed(training_args.seed)
+        step_args = copy.copy(training_args)
+        step_args.output_dir, step_args.max_steps, step_args.do_train = step.output_dir, step.steps, True
+        step_args.resume_from_checkpoint = find_checkpoint(step.output_dir)
+        train = train_masked_lm if step.kind == "adapt" else distill
+        train(step, args, copy.copy(data_args), step_args)
+        if training_args.process_index == 0:
+            finish_step(step)
+    results = Path(step.output_dir, METRICS)
+    return read_json(results) if results.is_file() else {}

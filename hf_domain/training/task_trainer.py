@@ -1,0 +1,421 @@
+"""Load the data of a task and the model with its labels: the code that all fine-tuning scripts share."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from datasets import Dataset, DatasetDict, load_dataset
+from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
+from transformers.tokenization_utils_base import LARGE_INTEGER
+from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
+
+from hf_domain.checks import check_weights
+from hf_domain.data.columns import check_texts, find_text_columns, list_text_columns, warn_of_shared_rows
+from hf_domain.data.corpora import measure_unknown, warn_of_unknown
+from hf_domain.data.files import check_held_out, load_files, locate_row
+from hf_domain.export import check_exportable
+from hf_domain.methods import METHODS
+from hf_domain.methods.method_rate import choose_method_rate
+from hf_domain.methods.overrides import load_config
+from hf_domain.methods.rada.collator import PASSAGE_COLUMNS, DataCollatorWithPassages
+from hf_domain.methods.stock_models import check_tokenizer_fits, normalize_stock_loss
+from hf_domain.modeling.backbone import get_native_config, train_top_layers
+from hf_domain.tasks.classification import find_vote
+from hf_domain.tasks.heads import choose_start, list_head_weights, start_head
+from hf_domain.tasks.labels import Locate, name_example
+from hf_domain.training.arguments import (
+    ClassificationArguments,
+    DataArguments,
+    FineTuningArguments,
+    ModelArguments,
+    NerArguments,
+    QuestionAnsweringArguments,
+    check_work,
+)
+from hf_domain.training.padding_free import remove_padding
+from hf_domain.training.run import limit_length
+from hf_domain.training.terminal import hide_load_report, report_new_weights
+from hf_domain.training.vote import NearestVote
+
+logger = logging.getLogger(__name__)
+
+
+class FineTuner(Trainer):
+    """transformers' Trainer, which also starts a new head from the states it reads and evaluates all examples in order.
+
+    `evaluated` is the output of the last evaluation, with its predictions, and `evaluated_split` names its split. A
+    `vote` is mixed into all predictions and their metrics, but not into the loss.
+
+    The stock Trainer reorders evaluated examples too with `train_sampling_strategy="group_by_length"`, so that
+    predictions stand beside the wrong examples, and drops the last ones with `dataloader_drop_last`.
+    """
+
+    train_dataset: Dataset
+    eval_dataset: Dataset
+    evaluated: EvalLoopOutput
+    evaluated_split: str
+
+    def __init__(self, model: PreTrainedModel, args: TrainingArguments, *, vote: NearestVote | None = None, **options):
+        if args.learning_rate is None:
+            width = get_native_config(model.config).hidden_size
+            args.learning_rate = choose_learning_rate(width)
+            logger.info(
+                f"The learning rate is {args.learning_rate:.2g}, chosen for an encoder of width {width}. "
+                "Set another with --learning_rate."
+            )
+        self.vote, compute_metrics = vote, options.get("compute_metrics")
+        if vote is not None and compute_metrics is not None:
+            options["compute_metrics"] = lambda output: compute_metrics(
+                EvalPrediction(vote.mix(output.predictions, self.evaluated_split), output.label_ids)
+            )
+        super().__init__(model, args, **options)
+        self.check_label_smoothing()
+        if args.do_train and isinstance(self.data_collator, DataCollatorWithPassages):
+            model.config.num_passages = self.data_collator.num_passages  # predictions read as many
+        tokenizer: Any = self.processing_class
+        if self.train_dataset is not None:
+            warn_of_unknown(measure_unknown(self.train_dataset, tokenizer), tokenizer, "train")
+
+    def check_label_smoothing(self) -> None:
+        """Raise a ValueError if Trainer would smooth labels that are no classes, or ignore the option."""
+        config: Any = self.model.config  # type: ignore[union-attr]
+        is_of_classes = config.problem_type not in ("regression", "multi_label_classification")
+        if self.args.label_smoothing_factor and self.compute_loss_func is not None:
+            raise ValueError(
+                "--label_smoothing_factor has no effect with --class_weights, but both are given. Leave one out."
+            )
+        if self.args.label_smoothing_factor and not (is_of_classes and self.label_names == ["labels"]):
+            raise ValueError(
+                "--label_smoothing_factor needs examples with one class each, or words with one, but the labels are "
+                f"{config.problem_type or ' and '.join(self.label_names)}. Leave it out."
+            )
+
+    def train(self, *args, **kwargs) -> Any:
+        """Start the head if the checkpoint has no weights for it, then train."""
+        model: Any = self.model
+        if new_weights := model.__dict__.pop("new_weights", ()):
+            # In order, so no random number is drawn. Persistent workers would keep an evaluation's loader, and every
+            # later evaluation would read these examples.
+            batch = next(iter(self.get_test_dataloader(self.train_dataset)))
+            start_head(model, new_weights, batch)
+        return super().train(*args, **kwargs)
+
+    def get_eval_dataloader(self, *args, **kwargs) -> torch.utils.data.DataLoader:
+        """Return the batches of all examples."""
+        with keep_last_batch(self.args):
+            return super().get_eval_dataloader(*args, **kwargs)
+
+    def get_test_dataloader(self, *args, **kwargs) -> torch.utils.data.DataLoader:
+        """Return the batches of all examples."""
+        with keep_last_batch(self.args):
+            return super().get_test_dataloader(*args, **kwargs)
+
+    def evaluation_loop(self, *args, **kwargs) -> EvalLoopOutput:
+        """Evaluate or predict, and keep the output."""
+        self.evaluated_split = "test" if kwargs.get("metric_key_prefix") == "predict" else "validation"
+        self.evaluated = super().evaluation_loop(*args, **kwargs)
+        if self.vote is not None:
+            mixed = self.vote.mix(self.evaluated.predictions, self.evaluated_split)
+            self.evaluated = self.evaluated._replace(predictions=mixed)
+        return self.evaluated
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> torch.utils.data.Sampler | None:
+        return None if eval_dataset is None else torch.utils.data.SequentialSampler(eval_dataset)
+
+
+@contextmanager
+def keep_last_batch(args: TrainingArguments) -> Iterator[None]:
+    """Ignore `dataloader_drop_last`, which is for training."""
+    drops, args.dataloader_drop_last = args.dataloader_drop_last, False
+    try:
+        yield
+    finally:
+        args.dataloader_drop_last = drops
+
+
+def load_splits(
+    model_args: ModelArguments, data_args: DataArguments, training_args: TrainingArguments, needs_train: bool = True
+) -> DatasetDict:
+    """Return the splits that a run needs, in the order `train`, `validation`, `test`.
+
+    Args:
+        training_args: `do_train`, `do_eval` and `do_predict` choose the splits.
+        needs_train: Always load the training data, because they define the labels.
+
+    Raises:
+        ValueError: A needed split is missing, or a file cannot be used.
+    """
+    check_work(training_args, "do_train", "do_eval", "do_predict")
+    if training_args.do_train:
+        check_held_out(data_args.train_file, {name: vars(data_args)[name] for name in ("validation_file", "test_file")})
+    needed = {
+        "train": training_args.do_train or needs_train,
+        "validation": training_args.do_eval,
+        "test": training_args.do_predict,
+    }
+    files = {split: getattr(data_args, f"{split}_file") for split in needed}
+    options: dict[str, Any] = {"cache_dir": model_args.cache_dir}
+    if (data_args.dataset_name is None) == (not any(files.values())):
+        raise ValueError(
+            f"the data must be either files or a dataset of the Hub, but the flags give files={files} and "
+            f"dataset_name={data_args.dataset_name}. Give one of the two."
+        )
+    available: Any = files
+    if data_args.dataset_name is not None:
+        available = load_dataset(
+            data_args.dataset_name, data_args.dataset_config_name, token=model_args.token, **options
+        )
+    splits = DatasetDict()
+    for split, is_needed in needed.items():
+        if not is_needed:
+            continue
+        if not available.get(split):
+            raise ValueError(f"the split {split} must have examples, but is missing or empty. Give --{split}_file.")
+        splits[split] = available[split] if data_args.dataset_name else load_files(available[split], **options)
+    return splits
+
+
+def locate_example(data_args: DataArguments, split: str, row: int) -> str:
+    """Return where an example is: file and line, or split and number for a dataset of the Hub."""
+    files = getattr(data_args, f"{split}_file")
+    return name_example(split, row) if files is None else locate_row(files, row)
+
+
+def choose_text_columns(
+    splits: DatasetDict, label_column: str, names: str | None = None, locate: Locate = name_example
+) -> list[str]:
+    """Return the one or two text columns that a task reads, and check that every example has text in them.
+
+    Args:
+        splits: The data; the first split, train, decides.
+        names: See `find_text_columns`.
+        locate: Returns where an example is, for errors.
+
+    Raises:
+        ValueError: A split lacks a column or has another column of text, or an example has no text. See also
+            `find_text_columns`.
+    """
+    train = next(iter(splits))
+    columns = find_text_columns(splits[train], names, label_column=label_column)
+    check_columns(splits, columns)
+    for split, dataset in splits.items():
+        if names is None and (unread := set(list_text_columns(dataset, label_column)) - set(columns)):
+            raise ValueError(
+                f"all splits must have the same columns of text, but {split} has {', '.join(sorted(unread))} beside "
+                f"{', '.join(columns)}. Drop the column, or name the columns to read with --text_column_names."
+            )
+    check_texts(splits, columns, locate)
+    warn_of_shared_rows(splits, columns)
+    logger.info(f"Columns of text: {' + '.join(columns)}")
+    return columns
+
+
+def check_columns(splits: DatasetDict, columns: list[str], optional_in_test: str | None = None) -> None:
+    """Raise a ValueError unless every split has the columns.
+
+    Args:
+        optional_in_test: Column that the test split may lack, such as the labels.
+    """
+    for split, dataset in splits.items():
+        for column in columns:
+            if column not in dataset.column_names and not (split == "test" and column == optional_in_test):
+                raise ValueError(
+                    f"the split {split} must have the column {column}, but has {', '.join(dataset.column_names)}. "
+                    "Rename a column, or name the right one on the command line."
+                )
+
+
+def map_splits(
+    splits: DatasetDict,
+    tokenize: Callable[..., Any],
+    training_args: TrainingArguments,
+    data_args: DataArguments,
+    **options: Any,
+) -> DatasetDict:
+    """Tokenize every split.
+
+    Args:
+        tokenize: Takes a batch of columns and returns the columns that replace them. Columns of passages are kept.
+        options: Further arguments of `tokenize`, such as another tokenizer.
+    """
+    with training_args.main_process_first(desc="tokenizing"):
+        return DatasetDict(
+            {
+                split: dataset.map(
+                    tokenize,
+                    batched=True,
+                    fn_kwargs=options,
+                    remove_columns=[name for name in dataset.column_names if name not in PASSAGE_COLUMNS],
+                    num_proc=data_args.preprocessing_num_workers,
+                    load_from_cache_file=not data_args.overwrite_cache,
+                    desc=f"Tokenizing {split}",
+                )
+                for split, dataset in splits.items()
+            }
+        )
+
+
+def limit_splits(splits: DatasetDict, data_args: DataArguments) -> DatasetDict:
+    """Return the splits with at most `max_*_samples` examples each, the first ones."""
+    limits = {
+        "train": data_args.max_train_samples,
+        "validation": data_args.max_eval_samples,
+        "test": data_args.max_predict_samples,
+    }
+    return DatasetDict(
+        {split: dataset.take(min(limits[split] or len(dataset), len(dataset))) for split, dataset in splits.items()}
+    )
+
+
+def choose_learning_rate(hidden_size: int) -> float:
+    """Return the default learning rate for fine-tuning an encoder of this width.
+
+    The rate is 5e-5 at width 768: transformers' default, and the largest rate that BERT's authors tried for BERT base
+    (Devlin et al. 2019, appendix A.3). It falls with the square of the width. Width 1,024 gets 2.8e-5; BERT's authors
+    found 5e-5 unstable there. Widths 384 and 256 get 2e-4 and 4.5e-4. There, 5e-5 stays at the majority class on 400
+    examples in three epochs of batches of 8, and these rates do not (docs/comparison.md). The rate is at most 5e-4,
+    because at 9e-4 the width 256 gets worse again.
+    """
+    return min(5e-5 * (768 / hidden_size) ** 2, 5e-4)
+
+
+def follow_model_labels(
+    model_args: ModelArguments, training_args: TrainingArguments, names: list[str], ids: dict[Any, int]
+) -> tuple[list[str], dict[Any, int]]:
+    """Give labels the ids that they have in a fine-tuned model: its head would name them wrongly in another order.
+
+    A checkpoint without a classifier, or whose labels have no names, leaves them unchanged.
+
+    Args:
+        names: Names of the labels in the data, in the order of their ids.
+        ids: The id of every value of the label column; empty for regression.
+
+    Raises:
+        ValueError: The run does not train, and the data have labels that the model does not predict.
+    """
+    name = model_args.config_name or model_args.model_name_or_path
+    config = AutoConfig.from_pretrained(name, **model_args.hub_options)
+    own = [config.id2label[number] for number in sorted(config.id2label)]
+    is_named = own != [f"LABEL_{number}" for number in range(len(own))]
+    if not ids or not is_named or not any("Classification" in each for each in config.architectures or []):
+        return names, ids
+    unknown = sorted({*names} - {*own})
+    if training_args.do_train:
+        if unknown or len(names) < len(own):
+            return names, ids  # the head learns other labels
+    elif unknown and all(name.isdigit() and int(name) < len(own) for name in names):
+        return own, {value: int(names[number]) for value, number in ids.items()}  # the data have ids
+    elif unknown:
+        raise ValueError(
+            f"without --do_train, the labels must be those of the model ({', '.join(own)}), but {', '.join(unknown)} "
+            f"{'is none' if len(unknown) == 1 else 'are none'} of them. Rename the labels, or train the model on them."
+        )
+    return own, {value: own.index(names[number]) for value, number in ids.items()}
+
+
+def renew_config(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    data_args: ClassificationArguments | NerArguments | QuestionAnsweringArguments,
+    does_train: bool,
+    text_columns: list[str] | None = None,
+) -> None:
+    """Forget what an earlier training left in a model's configuration, and note what predictions must do as well.
+
+    Earlier thresholds and votes would decide the scores of all epochs. `hf_domain.predict` reads `trained_columns`,
+    cuts texts to `trained_length` tokens, whose windows share `trained_stride`, and appends passages if there is an
+    `appended_passage_length`, that of text and passage.
+
+    Raises:
+        ValueError: The length exceeds the model's limit.
+    """
+    config: Any = model.config
+    limit_length(tokenizer, model, data_args.max_seq_length)
+    for name in ("version_2_with_negative", "null_score_diff_threshold"):
+        if hasattr(data_args, name):
+            setattr(config, name, getattr(data_args, name))
+    length = data_args.max_seq_length if getattr(data_args, "append_passage", False) else None
+    learned = getattr(config, "appended_passage_length", None)
+    if does_train:
+        longest = data_args.max_seq_length or tokenizer.model_max_length
+        config.trained_columns, config.trained_length = text_columns, longest if longest < LARGE_INTEGER else None
+        config.trained_stride = getattr(data_args, "doc_stride", None)
+        for name in ("label_thresholds", "nearest_vote"):
+            if hasattr(config, name):
+                setattr(config, name, None)
+        if length or learned:
+            config.appended_passage_length = length
+    elif learned and not length:
+        logger.warning(
+            "This model was trained with the best passage appended to each text, and now reads the texts alone. Add "
+            "--append_passage and --datastore to evaluate it as it was trained."
+        )
+    if (
+        not does_train
+        and find_vote(config.to_dict(), type(model).__name__)
+        and not getattr(data_args, "nearest_vote", False)
+    ):
+        logger.warning(
+            "This model was trained with a vote of the nearest training texts, and is now evaluated alone. Add "
+            "--nearest_vote true to evaluate it as it was trained."
+        )
+
+
+def load_task_model(
+    auto_class: Any,
+    model_args: FineTuningArguments,
+    tokenizer: PreTrainedTokenizerBase,
+    label_names: list[str] | None = None,
+    **options: Any,
+) -> PreTrainedModel:
+    """Load the model of a task: the checkpoint with a head, or the model that the method builds around it.
+
+    Weights are always float32, so that small updates are not rounded away. `FineTuner` starts the head if the
+    checkpoint has none.
+
+    Args:
+        auto_class: `AutoModelFor*` of the task.
+        label_names: Labels in the order of their ids; None if the task has none.
+        options: Other fields of the configuration that the task sets.
+
+    Raises:
+        ValueError: The tokenizer has more entries than the model, or the model has fewer layers than should train.
+            See also `load_config`.
+    """
+    if label_names is not None:
+        options["id2label"] = dict(enumerate(label_names))
+        options["label2id"] = {name: number for number, name in enumerate(label_names)}
+    config, overrides = load_config(model_args, **options)
+    method, name = METHODS.get(model_args.method), model_args.model_name_or_path
+    if method is not None and method.is_built_around(config.model_type):
+        head = auto_class.__name__.removeprefix("AutoModel")
+        model = method.build_for_task(head, model_args, {**options, **overrides})  # type: ignore[misc]
+        new_weights = list_head_weights(model)
+    else:
+        with hide_load_report():
+            model, info = auto_class.from_pretrained(
+                name,
+                config=config,
+                dtype=torch.float32,
+                output_loading_info=True,
+                ignore_mismatched_sizes=model_args.ignore_mismatched_sizes,
+                **model_args.hub_options,
+            )
+        lost = {*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}
+        report_new_weights(model, lost, is_head_new=True)
+        new_weights = lost & list_head_weights(model)
+    if model_args.train_top_layers:
+        train_top_layers(model, model_args.train_top_layers)
+    check_tokenizer_fits(tokenizer, model)
+    check_weights(model, name)
+    if model_args.export is not None:
+        if hasattr(model.config, "nearest_vote"):
+            model.config.nearest_vote = None  # of an earlier training, which this one replaces
+        check_exportable(model)
+    choose_start(model, new_weights, model_args.head_initializer_range)
+    choose_method_rate(model, model_args)
+    if model_args.padding_free:
+        remove_padding(model)
+    return normalize_stock_loss(model)

@@ -1,0 +1,112 @@
+"""Data in every form that a person holds it in is the same data at every entry point."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from datasets import Dataset, DatasetDict, IterableDataset
+from tiny_tokenizers import SENTENCES, make_bert_tokenizer
+
+from hf_domain.data.corpora import load_corpus, tokenize_corpus
+from hf_domain.data.files import load_rows, load_table
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def yield_sentences():
+    yield from SENTENCES
+
+
+def yield_rows():
+    yield from ({"text": sentence} for sentence in SENTENCES)
+
+
+def write_file(folder):
+    (folder / "c.txt").write_text("\n".join(SENTENCES), encoding="utf-8")
+    return folder / "c.txt"
+
+
+FORMS = {
+    "name of a file": lambda folder: str(write_file(folder)),
+    "path": write_file,
+    "glob": lambda folder: f"{write_file(folder).parent}/*.txt",
+    "paths": lambda folder: [write_file(folder)],
+    "texts": lambda _: SENTENCES,
+    "tuple of texts": lambda _: tuple(SENTENCES),
+    "rows": lambda _: list(yield_rows()),
+    "generator of texts": lambda _: yield_sentences(),
+    "generator of rows": lambda _: yield_rows(),
+    "function": lambda _: yield_sentences,
+    "DataFrame": lambda _: pd.DataFrame({"text": SENTENCES}, index=range(5, 5 + len(SENTENCES))),
+    "Series": lambda _: pd.Series(SENTENCES),
+    "Dataset": lambda _: Dataset.from_dict({"text": SENTENCES}),
+    "IterableDataset": lambda _: Dataset.from_dict({"text": SENTENCES}).to_iterable_dataset(),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_is_the_same_corpus(form, tmp_path):
+    corpus = load_corpus(FORMS[form](tmp_path), validation_split_percentage=0)
+    assert [row["text"] for row in corpus["train"]] == SENTENCES
+    tokenizer = make_bert_tokenizer()
+    expected = tokenizer(SENTENCES)["input_ids"]
+    for data in (corpus, FORMS[form](tmp_path)):
+        examples = tokenize_corpus(data, tokenizer, line_by_line=True)
+        assert [row["input_ids"] for row in examples["train"]] == expected
+
+
+def test_splits_of_a_dataset_are_the_splits_of_the_corpus():
+    splits = {name: Dataset.from_dict({"text": [name]}) for name in ("train", "validation", "test")}
+    assert {name: rows["text"][:] for name, rows in load_corpus(DatasetDict(splits)).items()} == {
+        "train": ["train"],
+        "validation": ["validation"],
+    }
+    corpus = load_corpus(SENTENCES, SENTENCES[:1])
+    assert (len(corpus["train"]), corpus["validation"]["text"][:]) == (len(SENTENCES), SENTENCES[:1])
+    only = load_corpus(DatasetDict(test=splits["test"]), validation_split_percentage=0)
+    assert only["train"]["text"][:] == ["test"]
+    with pytest.raises(ValueError, match="but has validation, test"):
+        load_corpus(DatasetDict({name: splits[name] for name in ("validation", "test")}))
+
+
+def test_rows_may_lack_columns_of_later_rows(tmp_path, monkeypatch):
+    """They have None there, as rows of a file; datasets alone would drop the column of all rows."""
+    rows = [{"text": "a", "label": 0}, {"text": "b", "text_pair": "c", "label": 1}]
+    expected = [{"text": "a", "label": 0, "text_pair": None}, {"text": "b", "label": 1, "text_pair": "c"}]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert list(load_rows(rows)) == list(load_rows(iter(rows))) == list(load_rows(tmp_path / "rows.jsonl")) == expected
+    stream = IterableDataset.from_generator(lambda: iter(rows))
+    assert list(load_table(stream)) == expected
+
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    with pytest.raises(ValueError, match="the first row of data must have every column, but only item 1 has text_pair"):
+        load_rows(lambda: iter(rows))
+    assert load_rows(lambda: iter(rows[::-1]))["text_pair"][:] == ["c", None]
+    with pytest.raises(ZeroDivisionError):  # an error of the function is its own
+        load_rows(lambda: ({"text": str(1 // number)} for number in (1, 0)))
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "message"),
+    [
+        ([], ValueError, "data must contain at least one example, but is empty"),
+        (pd.DataFrame({"text": []}), ValueError, "at least one example"),
+        (["a.txt", "b.jsonl.gz"], ValueError, "lists file names. Make them Path objects"),
+        (["a", Path("b.txt")], TypeError, "item 1 is the path b.txt"),
+        (["a", None], TypeError, "item 1 is None"),
+        ([["a", "b"]], TypeError, r"item 0 is \['a', 'b'\]"),
+        ({"text": ["a"]}, TypeError, "but has the type dict"),
+        (5, TypeError, "but has the type int"),
+        (None, TypeError, "but has the type NoneType"),
+        (pd.DataFrame({"text": ["a", 1]}), ValueError, "values of one type"),
+        (DatasetDict(train=Dataset.from_dict({"text": ["a"]})), TypeError, "one split, but is a DatasetDict of train"),
+    ],
+    ids=str,
+)
+def test_objects_without_data_are_refused(data, error, message):
+    with pytest.raises(error, match=message):
+        load_rows(data)

@@ -1,0 +1,171 @@
+"""Metrics against scikit-learn, seqeval, and values worked out by hand."""
+
+import numpy as np
+import pytest
+import seqeval.metrics
+import sklearn.metrics
+from transformers import EvalPrediction
+
+from hf_domain.tasks.metrics import (
+    choose_metrics,
+    compute_entity_metrics,
+    compute_multi_label_metrics,
+    compute_regression_metrics,
+    compute_single_label_metrics,
+    compute_squad_metrics,
+    compute_token_f1,
+    find_entities,
+    list_entity_metrics,
+    normalize_answer,
+)
+
+
+def test_single_label_by_hand():
+    # Label 0: 1 right, 1 missed, 1 invented: F1 1/2. Label 1: 2 right, 1 invented: 4/5. Label 2: 0 of 1.
+    references, predictions = [0, 0, 1, 1, 2], [0, 1, 1, 1, 0]
+    metrics = compute_single_label_metrics(predictions, references)
+    assert metrics == pytest.approx({"accuracy": 0.6, "micro_f1": 0.6, "macro_f1": (0.5 + 0.8 + 0) / 3})
+    # Without label 0: 2 right, 1 invented, 1 missed.
+    metrics = compute_single_label_metrics(predictions, references, negative_labels=[0])
+    assert metrics["positive_micro_f1"] == pytest.approx(2 * 2 / (2 * 2 + 1 + 1))
+    assert compute_single_label_metrics([0, 0], [0, 0], negative_labels=[0])["positive_micro_f1"] == 0
+
+
+def test_classification_agrees_with_scikit_learn():
+    generator = np.random.default_rng(0)
+    references, predictions = generator.integers(0, 5, (2, 200))
+    metrics = compute_single_label_metrics(predictions, references, negative_labels=[0, 3])
+    f1 = sklearn.metrics.f1_score
+    assert metrics["macro_f1"] == pytest.approx(np.mean(f1(references, predictions, average=None)))
+    assert metrics["positive_micro_f1"] == pytest.approx(f1(references, predictions, labels=[1, 2, 4], average="micro"))
+
+    references, predictions = generator.integers(0, 2, (2, 200, 4))
+    metrics = compute_multi_label_metrics(predictions, references)
+    right = (references & predictions).sum()
+    assert metrics["micro_f1"] == pytest.approx(2 * right / (references.sum() + predictions.sum()))
+    assert metrics["macro_f1"] == pytest.approx(np.mean([f1(references[:, i], predictions[:, i]) for i in range(4)]))
+    assert metrics["accuracy"] == pytest.approx((references == predictions).all(1).mean())
+
+
+def test_absence_of_a_single_label_is_no_hit():
+    references, predictions = np.array([[0]] * 7 + [[1]] * 3), np.array([[0]] * 8 + [[1]] * 2)
+    metrics = compute_multi_label_metrics(predictions, references)
+    assert metrics["micro_f1"] == metrics["macro_f1"] == pytest.approx(2 * 2 / (2 + 3))
+    assert compute_multi_label_metrics(0 * predictions, references)["micro_f1"] == 0
+
+
+def test_regression_by_hand():
+    metrics = compute_regression_metrics([1.0, 2.0, 4.0], [1.0, 3.0, 2.0])
+    # Deviations (-4/3, -1/3, 5/3) and (-1, 1, 0): covariance 1, variances 42/9 and 2; ranks 1 2 3 and 1 3 2.
+    assert metrics == pytest.approx({"pearson": 1 / np.sqrt(42 / 9 * 2), "spearman": 0.5, "mse": 5 / 3})
+
+
+SENTENCES = [["B-X", "I-X", "O", "B-Y"], ["O", "B-X", "O", "O"]]
+TAGGED = [["B-X", "O", "O", "B-Y"], ["O", "B-X", "B-Y", "O"]]
+
+
+def test_entities_by_hand_and_as_seqeval():
+    metrics = compute_entity_metrics(TAGGED, SENTENCES, per_type=True)
+    # Right: Y of the first and X of the second sentence, of 4 predicted and 3 gold entities.
+    assert metrics["precision"] == pytest.approx(2 / 4) and metrics["recall"] == pytest.approx(2 / 3)
+    assert metrics["f1"] == pytest.approx(seqeval.metrics.f1_score(SENTENCES, TAGGED)) == pytest.approx(4 / 7)
+    assert metrics["accuracy"] == pytest.approx(6 / 8)
+    assert metrics["X_precision"] == metrics["X_recall"] == metrics["X_f1"] == 0.5
+    assert metrics["Y_precision"] == 0.5 and metrics["Y_recall"] == 1
+    # X: 2 of 2 predicted and 3 gold tokens; Y: 1 of 2 predicted and 1 gold token.
+    assert metrics["token_f1"] == pytest.approx((4 / 5 + 2 / 3) / 2)
+
+
+def test_entities_of_bilou_are_those_of_iobes():
+    gold, tagged = ["B-X", "I-X", "L-X", "O", "U-Y", "U-Y"], ["B-X", "L-X", "U-X", "O", "U-Y", "O"]
+    metrics = compute_entity_metrics([tagged], [gold], per_type=True)
+    # Right: one Y, of 3 predicted and 3 gold entities.
+    assert metrics["precision"] == metrics["recall"] == pytest.approx(1 / 3)
+    assert (
+        metrics["X_f1"] == 0 and metrics["Y_f1"] == pytest.approx(2 / 3) and metrics["accuracy"] == pytest.approx(3 / 6)
+    )
+    rename = str.maketrans("LU", "ES")
+    other = [[tag.translate(rename) for tag in tags] for tags in (tagged, gold)]
+    assert compute_entity_metrics([other[0]], [other[1]], per_type=True) == metrics
+
+
+def test_bare_types_are_entities():
+    """seqeval reads Gene as an entity `ene`, and Organization as no entity."""
+    gold, tagged = ["Gene", "Gene", "O", "Organization"], ["Gene", "O", "O", "Organization"]
+    metrics = compute_entity_metrics([tagged], [gold], per_type=True)
+    assert metrics["Gene_f1"] == 0 and metrics["Organization_f1"] == 1 and metrics["f1"] == 1 / 2
+    io = [["O" if tag == "O" else f"I-{tag}" for tag in tags] for tags in (tagged, gold)]
+    assert compute_entity_metrics([io[0]], [io[1]], per_type=True) == metrics
+    assert {name for name in metrics if "_" in name} < {*list_entity_metrics(gold)}
+    assert find_entities(["B", "I", "O", "B"]) == [("_", 0, 1), ("_", 3, 3)]
+
+
+def test_sentences_without_entities():
+    metrics = compute_entity_metrics([["O", "O"]], [["O", "O"]])
+    assert metrics["f1"] == metrics["token_f1"] == 0 and metrics["accuracy"] == 1
+    assert compute_token_f1([["O", "O"]], [["B-X", "O"]]) == 0
+
+
+def test_squad_by_hand():
+    references = {"exact": ["The  cat!"], "half": ["black cat", "dog"], "none": [], "missed": []}
+    predictions = {"exact": "a Cat", "half": "big black animal", "none": "", "missed": "something"}
+    # black of {big, black, animal} and {black, cat}: F1 2 * 1 / 5.
+    assert compute_squad_metrics(predictions, references) == pytest.approx(
+        {
+            "exact_match": 100 * 2 / 4,
+            "f1": 100 * (1 + 0.4 + 1 + 0) / 4,
+            "has_answer_exact_match": 50,
+            "has_answer_f1": 70,
+            "no_answer_exact_match": 50,
+            "no_answer_f1": 50,
+        }
+    )
+    answered = {question: references[question] for question in ("exact", "half")}
+    assert compute_squad_metrics(predictions, answered) == pytest.approx({"exact_match": 50, "f1": 70})
+    # Words count as often as they occur.
+    assert compute_squad_metrics({"a": "x x"}, {"a": ["x x x y"]})["f1"] == pytest.approx(100 * 2 * 2 / 6)
+    assert normalize_answer("The  U.S. theatre, an Act") == "us theatre act"
+
+
+def test_metrics_are_chosen_by_problem_type_and_name():
+    output = EvalPrediction(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([0, 0]))
+    everything = choose_metrics("single_label_classification", negative_labels=[1])(output)
+    assert set(everything) == {"accuracy", "micro_f1", "macro_f1", "positive_micro_f1"}
+    assert choose_metrics("single_label_classification", metric_name="accuracy")(output) == {"accuracy": 0.5}
+    with pytest.raises(ValueError, match=r"one of accuracy, micro_f1, macro_f1, or a metric .* but is pearson"):
+        choose_metrics("single_label_classification", metric_name="pearson")
+    with pytest.raises(
+        ValueError, match=r"one of accuracy, micro_f1, macro_f1, or a metric that .* finds, but pearson is neither"
+    ):
+        choose_metrics("single_label_classification", metric_name="pearson", trust_remote_code=True)
+
+
+def test_metric_of_a_local_script(tmp_path):
+    script = tmp_path / "hits" / "hits.py"
+    script.parent.mkdir()
+    script.write_text(
+        """import datasets
+import evaluate
+
+
+class Hits(evaluate.Metric):
+    def _info(self):
+        features = datasets.Features({"predictions": datasets.Value("int32"), "references": datasets.Value("int32")})
+        return evaluate.MetricInfo(description="", citation="", inputs_description="", features=features)
+
+    def _compute(self, predictions, references):
+        return {"hits": sum(p == r for p, r in zip(predictions, references))}
+"""
+    )
+    output = EvalPrediction(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([0, 0]))
+    trusted = choose_metrics("single_label_classification", metric_name=str(script), trust_remote_code=True)
+    assert trusted(output) == {"hits": 1}
+
+
+def test_metric_runs_no_code_without_trust(tmp_path):
+    script = tmp_path / "evil" / "evil.py"
+    script.parent.mkdir()
+    script.write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    with pytest.raises(ValueError, match="--trust_remote_code"):
+        choose_metrics("single_label_classification", metric_name=str(script))
+    assert not (tmp_path / "ran").exists()
