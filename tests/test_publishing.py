@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard
 from tiny_models import make_config, make_masked_lm
 from tiny_tokenizers import make_bert_tokenizer
 
-from hf_domain import GMapConfig, GMapForMaskedLM, VarMAEForMaskedLM, publishing
+from hf_domain import GMapConfig, GMapForMaskedLM, VarMAEForMaskedLM, hub
 from hf_domain.cards import write_model_card
 from hf_domain.comparison import publication
 from hf_domain.comparison.descriptions import Description
@@ -199,7 +199,7 @@ def test_vocabulary_of_a_rare_tokenizer_is_published(whole, monkeypatch):
         all_special_tokens=[],
         vocab_files_names={"vocab": "vocab.txt", "merges": "bpe.codes"},
     )
-    monkeypatch.setattr(publishing.AutoTokenizer, "from_pretrained", lambda folder, **options: tokenizer)
+    monkeypatch.setattr(hub.AutoTokenizer, "from_pretrained", lambda folder, **options: tokenizer)
     assert "bpe.codes" not in check_publication(whole)
     (whole / "bpe.codes").touch()
     assert "bpe.codes" in check_publication(whole)

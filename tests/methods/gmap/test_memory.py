@@ -10,7 +10,8 @@ from tiny_models import make_batch, make_config, make_masked_lm
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer, make_roberta_tokenizer
 from transformers import AutoModelForMaskedLM, DataCollatorWithPadding, Trainer, TrainingArguments
 
-from hf_domain import GMapConfig, GMapForSequenceClassification, GMapModel, VarMAEConfig, state_store
+from hf_domain import GMapConfig, GMapForSequenceClassification, GMapModel, VarMAEConfig
+from hf_domain.methods import hidden_state_cache
 from hf_domain.methods.gmap.memory import (
     DataCollatorWithMemory,
     DatasetWithMemory,
@@ -46,7 +47,7 @@ def tokenize(tokenizer, texts=SENTENCES, memory_tokenizer=None, **options):
 
 def open_cache(folder, model, dataset):
     """Read what was computed, as far as it fits the model and the text."""
-    return state_store.StateStore(folder, describe_states(model, dataset))
+    return hidden_state_cache.StateStore(folder, describe_states(model, dataset))
 
 
 # -------------------------------------------------------------------------------------------- two tokenizers
@@ -218,7 +219,7 @@ def test_interrupted_computation_over_an_old_cache(tokenizer, tmp_path, monkeypa
 
     for name in ("save_file", "write_json"):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(state_store, name, fail)
+            patch.setattr(hidden_state_cache, name, fail)
             cache_memory_states(other, dataset, tmp_path)
         assert len(open_cache(tmp_path, model, dataset)) == len(dataset)  # the old states are still whole
         with pytest.raises(ValueError, match="must have the memory encoder"):
@@ -301,7 +302,7 @@ def test_collator_without_the_tokenizer_of_the_memory(tokenizer):
 def test_interrupted_computation_continues(tokenizer, tmp_path, monkeypatch):
     model = make_gmap(tokenizer)
     dataset = tokenize(tokenizer, texts=SENTENCES * 81)  # 405 examples
-    monkeypatch.setattr(state_store, "SHARD_SEQUENCES", 100)
+    monkeypatch.setattr(hidden_state_cache, "SHARD_SEQUENCES", 100)
     encode = model.encode_memory
     runs = []
 
