@@ -1,7 +1,6 @@
 """Measure how often a comparison reports a difference that does not exist, and how large a detectable difference is.
 
     python benchmarks/p_values.py
-    python benchmarks/p_values.py --race
 
 The script simulates comparisons of rows on several tasks, with random effects: the examples on which a row is better in
 all its runs, the examples that a single run gets right, and the effect of a seed of fine-tuning or pre-training on a
@@ -13,12 +12,6 @@ of pre-training have the same effect as seeds of fine-tuning.
 - **covered**: how often the 95 % interval contains the true difference.
 - **seen**: how often a row is detected after the correction, if it is better by the difference that the dry run calls
   visible. It should be 90 %.
-
-`--race` simulates races of eight rows over three numbers of tokens. Every second row is behind by some points:
-
-- **best leaves**: the share of races in which the first row leaves although none is better. It should be at most 5 %.
-- **leave at the first**, **leave at all**: the share of the rows behind that leave at the first number of tokens, or at
-  any.
 """
 
 import argparse
@@ -27,12 +20,9 @@ import json
 import numpy as np
 
 from hf_domain.comparison import statistics
-from hf_domain.comparison.plan import Budget, Plan, Row, Task
-from hf_domain.comparison.race import find_slow
 from hf_domain.comparison.scores import ExampleCounts
 from hf_domain.comparison.statistics import compare_rows, draw_scores, find_visible_difference
 
-RACES = ((1, 3), (1, 5), (1, None))
 DESIGNS = ((1, 2), (1, 3), (1, 5), (1, 10), (2, 3), (3, 3), (5, 2), (1, None))
 
 
@@ -80,60 +70,13 @@ class Simulation:
         return drawn
 
 
-class Races:
-    """Races of equal rows over three numbers of tokens, drawn independently at each.
-
-    Args:
-        simulation: A simulation of plans without a race; its test sets serve as validation sets.
-        lag: Points by which each second row is behind, and never catches up.
-    """
-
-    def __init__(self, simulation: Simulation, lag: float):
-        self.simulation, self.rows = simulation, [f"row{number}" for number in range(simulation.rows)]
-        self.lags = [lag * (number % 2) for number in range(simulation.rows)]
-        methods = {name: Row("varmae", counterpart=None) for name in self.rows}
-        tasks = {str(number): Task("") for number in range(len(simulation.sizes))}
-        self.plan = Plan("", {}, tasks, methods, Budget([1, 2, 4]), race=True)
-
-    def run(self, generator: np.random.Generator) -> dict[str, int]:
-        """Run a race, and return the rung at which each row left that did."""
-        left: dict[str, int] = {}
-        for rung in self.plan.budget.rungs[:-1]:
-            drawn = self.simulation.draw_rows(generator, [-lag for lag in self.lags])
-            racing = {name: row for name, row in zip(self.rows, drawn, strict=True) if name not in left}
-            left |= dict.fromkeys(find_slow(self.plan, racing, left, rung), rung)
-        return left
-
-
-def measure_races(args: argparse.Namespace) -> None:
-    """Print how often the best row leaves a race, and how often rows leave that are behind."""
-    columns = ["lag", "best leaves", "leave at the first", "leave at all"]
-    print(f"| {' | '.join(['pre-trainings x seeds', *columns])} |\n{'| --- ' * (len(columns) + 1)}|", flush=True)
-    for pretraining_seeds, seeds in RACES:
-        simulation = Simulation(args.sizes, pretraining_seeds, seeds, rows=8)
-        for factor in (0, 1, 1.5):
-            races, generator = Races(simulation, factor * simulation.visible), np.random.default_rng(0)
-            ended = [races.run(generator) for _ in range(args.trials)]
-            slow = [name for name, lag in zip(races.rows, races.lags, strict=True) if lag]
-            shares = [np.mean(["row0" in left for left in ended])]
-            shares += [np.mean([left.get(name) == 1 for left in ended for name in slow]) if slow else np.nan]
-            shares += [np.mean([name in left for left in ended for name in slow]) if slow else np.nan]
-            cells = [f"{100 * share:.1f} %" for share in shares]
-            name = f"{pretraining_seeds} x {seeds}" if seeds else "probe"
-            print(f"| {name} | {factor * simulation.visible:.1f} points | {' | '.join(cells)} |", flush=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=300, help="number of simulated plans for each line")
     parser.add_argument("--sizes", type=int, nargs="+", default=[300, 1000, 1000], help="sizes of the test sets")
     parser.add_argument("--output", help="file for the figures, as JSON")
-    parser.add_argument("--race", action="store_true", help="simulate races instead")
     args = parser.parse_args()
     statistics.RESAMPLES = 200  # instead of 2,000: the variance is still exact enough
-    if args.race:
-        measure_races(args)
-        return
     names = ["wrong", "covered", "any wrong, before", "any wrong", "visible", "seen"]
     print(f"| pre-trainings x seeds | {' | '.join(names)} |\n{'| --- ' * (len(names) + 1)}|", flush=True)
     figures = {}

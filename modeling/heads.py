@@ -27,7 +27,7 @@ from .backbone import BackbonePreTrainedModel, HeadLinear, get_module_name, get_
 
 # Rows projected to the vocabulary at once: on a CPU, one block of 2,048 rows took a fifth to a half longer, perhaps for
 # the new memory that it needs. Beyond KEPT_ROWS the logits are not kept but computed again in the backward pass, which
-# takes a quarter of the memory (benchmarks/varmae.py).
+# takes a quarter of the memory (benchmarks/steps.py).
 CHUNK_ROWS = 512
 KEPT_ROWS = 2048
 

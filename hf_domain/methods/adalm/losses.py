@@ -12,7 +12,7 @@ from hf_domain.methods.adalm.attention import AttentionStates
 RELATIONS = {"minilm": ("attention", "value"), "minilmv2": ("query", "key", "value")}
 
 
-# Elements of a relation map computed at once, 8 MB; benchmarks/distillation.py measures larger chunks.
+# Elements of a relation map computed at once, 8 MB; benchmarks/steps.py measures larger chunks.
 CHUNK_ELEMENTS = 2**21
 
 

@@ -1,0 +1,342 @@
+"""What a step of each method costs: training, fine-tuning, inference and distillation, beside the plain step.
+
+    python benchmarks/steps.py --output steps.json                       # BERT base, 64 x 128 and 64 x 512 tokens
+    python benchmarks/steps.py --compiled --encoders bert modernbert --output gpu.json
+    python benchmarks/steps.py --rows train --batch_size 8 --lengths 128 --output cpu.json   # some minutes on a CPU
+    python benchmarks/steps.py --tiny --output tiny.json                 # two layers, anywhere
+
+Weights are random, because they change no shape and no computation; each method has its recommended start. A row takes
+turns with the plain step of its kind (`REFERENCES`), so that a busy machine slows both; `ratio` compares the medians.
+`processor_ratio` compares processor time, which other work changes less. `share_of_peak` divides the operations of a
+step, as torch counts them, by what a large matrix product of the same type reaches on this device. On a GPU a profiler
+adds `gpu_ms` and `kernels`; elsewhere `peak_gib` is measured in a process of its own (Linux). A row that cannot run
+here, such as one that does not fit into memory, keeps its error.
+"""
+
+import argparse
+import gc
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from tqdm import tqdm
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
+
+from hf_domain import (
+    ExBertForMaskedLM,
+    GMapConfig,
+    GMapForMaskedLM,
+    GMapForSequenceClassification,
+    RadaForSequenceClassification,
+    VarMAEForMaskedLM,
+)
+from hf_domain.environment import describe_environment
+from hf_domain.methods import METHODS
+from hf_domain.methods.adalm.attention import compute_relation_scores, record_attention
+from hf_domain.methods.adalm.losses import compute_relation_loss
+from hf_domain.methods.adalm.model import DistillationModel
+from hf_domain.methods.lora import add_lora
+from hf_domain.methods.stock_models import decode_labeled_rows_only
+from hf_domain.modeling.backbone import find_layers
+from hf_domain.safe_io import write_json
+
+REFERENCES = {"train": "stock", "fine_tune": "plain", "infer": "plain", "distill": "attentions"}
+ROWS = {
+    "train": ("dapt", "adalm", "lora", "varmae", "varmae_15", "exbert", "gmap"),
+    "fine_tune": ("gmap", "gmap_cached", "rada", "rada_cached"),
+    "infer": ("exbert", "gmap", "gmap_cached", "rada_cached", "student"),
+    "distill": ("hooks",),
+}
+TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+STUDENT = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+NEW_ENTRIES = 8_000  # of AdaLM's expanded vocabulary
+MASK_SHARE, PASSAGES = 0.15, 5
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+Step = Callable[[], Any]
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--rows", nargs="+", default=[""], help="rows whose names start with one of these: train exbert"
+    )
+    parser.add_argument("--encoders", nargs="+", default=["bert"], help="model types, of their default size")
+    parser.add_argument("--lengths", type=int, nargs="+", default=[128, 512])
+    parser.add_argument("--batch_size", type=int, default=64)
+    parser.add_argument("--num_hidden_layers", type=int, default=None, help="fewer layers, for a CPU")
+    parser.add_argument(
+        "--dtype", choices=["bfloat16", "float32"], default="bfloat16" if DEVICE == "cuda" else "float32"
+    )
+    parser.add_argument("--compiled", action="store_true", help="compile every step but that of the reference")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of a row and its reference")
+    parser.add_argument("--tiny", action="store_true", help="two layers, 2 x 16 tokens, one round")
+    parser.add_argument("--output", type=Path, required=True, help="JSON file")
+    args = parser.parse_args()
+    if args.tiny:
+        args.batch_size, args.lengths, args.rounds = 2, [16], 1
+    return args
+
+
+def make_config(encoder: str, args: argparse.Namespace, **sizes: Any) -> Any:
+    """Return the configuration of an encoder without dropout in attention, which some kernels refuse."""
+    if args.num_hidden_layers:
+        sizes["num_hidden_layers"] = args.num_hidden_layers
+    config = AutoConfig.for_model(encoder, **(TINY if args.tiny else sizes))
+    config.attention_probs_dropout_prob = config.attention_dropout = 0.0
+    return config
+
+
+def make_masked_lm(method: str, encoder: str, args: argparse.Namespace) -> Any:
+    """Return the masked LM that a method trains."""
+    config = make_config(encoder, args)
+    config.vocab_size += NEW_ENTRIES if method == "adalm" else 0
+    base = AutoModelForMaskedLM.from_config(config)
+    if method in ("dapt", "adalm"):
+        decode_labeled_rows_only(base)
+    elif method == "lora":
+        return add_lora(decode_labeled_rows_only(base))
+    elif method == "gmap":
+        return GMapForMaskedLM(GMapConfig(backbone_config=config, memory_config=config, **METHODS["gmap"].start))
+    elif method.startswith("varmae"):
+        options = METHODS["varmae"].start | {"unmasked_ratio": MASK_SHARE if method == "varmae_15" else 1.0}
+        return VarMAEForMaskedLM.from_backbone(base, **options)
+    elif method == "exbert":
+        return ExBertForMaskedLM.from_backbone(base, **METHODS["exbert"].start)
+    return base
+
+
+def make_classifier(method: str, encoder: str, args: argparse.Namespace) -> Any:
+    """Return the classifier that a method fine-tunes."""
+    config = make_config(encoder, args, **(STUDENT if method == "student" else {}))
+    if method == "exbert":
+        return make_masked_lm("exbert", encoder, args).base_model
+    if method.startswith("gmap"):
+        start = METHODS["gmap"].start
+        return GMapForSequenceClassification(GMapConfig(backbone_config=config, memory_config=config, **start))
+    base = AutoModelForSequenceClassification.from_config(config)
+    if method.startswith("rada"):
+        options = METHODS["rada"].start | {"passage_encoder": "frozen" if method == "rada_cached" else "shared"}
+        return RadaForSequenceClassification.from_backbone(base, **options)
+    return base
+
+
+def make_batch(kind: str, method: str, model: Any, length: int, args: argparse.Namespace) -> dict[str, torch.Tensor]:
+    """Return a batch without padding, and what a method reads beside it."""
+    input_ids = torch.randint(1000, 30_000, (args.batch_size, length))
+    batch = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
+    if kind == "train":
+        is_masked = torch.rand(input_ids.shape) < MASK_SHARE
+        is_masked[:, 1] = True
+        batch["labels"] = input_ids.masked_fill(~is_masked, -100)
+    if kind == "fine_tune":
+        batch["labels"] = torch.zeros(args.batch_size, dtype=torch.long)
+    shape = (args.batch_size, PASSAGES, length)
+    if method.startswith("rada"):
+        batch["passage_scores"] = 1 + torch.rand(shape[:2])
+    if method == "rada":
+        batch["passage_input_ids"] = torch.randint(1000, 30_000, shape)
+    if method == "rada_cached":
+        batch["passage_states"] = torch.randn(*shape, model.config.hidden_size, dtype=torch.bfloat16)
+        batch["passage_attention_mask"] = torch.ones(shape, dtype=torch.long)
+    if method == "gmap_cached":
+        states = (args.batch_size, length, len(model.model.state_indices), model.config.hidden_size)
+        batch["memory_states"] = torch.randn(states, dtype=torch.bfloat16)
+    return {name: value.to(DEVICE) for name, value in batch.items()}
+
+
+def make_step(kind: str, method: str, encoder: str, length: int, args: argparse.Namespace) -> Step:
+    """Return a function that does one step of a row."""
+    torch.manual_seed(0)
+    is_compiled = args.compiled and method != REFERENCES[kind]
+    if kind == "distill":
+        model = make_distillation(method, args)
+    elif kind == "train":
+        model = make_masked_lm(method, encoder, args)
+    else:
+        model = make_classifier(method, encoder, args)
+    model.to(DEVICE)
+    batch = make_batch(kind, method, model, length, args)
+    call = torch.compile(model) if is_compiled else model
+    dtype = getattr(torch, args.dtype)
+    autocast = torch.autocast(DEVICE, dtype, enabled=dtype != torch.float32)
+    if kind == "infer":
+        model.eval()
+
+        def infer() -> None:
+            with torch.inference_mode(), autocast:
+                call(**batch)
+
+        return infer
+    model.train()
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-5, fused=True)
+
+    def train() -> None:
+        with autocast:
+            loss = call(**batch).loss if method != "attentions" else compare_attentions(model, batch)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return train
+
+
+def make_distillation(method: str, args: argparse.Namespace) -> DistillationModel:
+    """Return teacher and student; all attention maps exist with eager attention only."""
+    attention = "sdpa" if method == "hooks" else "eager"
+    configs = [make_config("bert", args, **sizes) for sizes in ({}, STUDENT)]
+    teacher, student = (AutoModel.from_config(config, attn_implementation=attention) for config in configs)
+    return DistillationModel(student, teacher.eval())
+
+
+def compare_attentions(model: DistillationModel, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Return MiniLM's loss from `output_attentions`, the usual way."""
+    found = []
+    for encoder in (model.teacher, model.student):
+        with torch.set_grad_enabled(encoder is model.student), record_attention(find_layers(encoder)[-1]) as record:
+            attentions = encoder(**batch, output_attentions=True).attentions[-1]
+        value = record["value"]
+        heads = encoder.config.num_attention_heads
+        found.append((attentions.clamp(min=1e-30).log(), compute_relation_scores(value, value, heads)))
+    mask = batch["attention_mask"]
+    return sum(compute_relation_loss(theirs, ours, mask) for theirs, ours in zip(*found, strict=True))
+
+
+def synchronize() -> None:
+    """Wait for the device."""
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+
+
+def time_step(step: Step) -> tuple[float, float]:
+    """Return the seconds of a step, and those of the processor."""
+    synchronize()
+    clock, processor = time.perf_counter(), time.process_time()
+    step()
+    synchronize()
+    return time.perf_counter() - clock, time.process_time() - processor
+
+
+def take_turns(step: Step, reference: Step, rounds: int) -> dict[str, float]:
+    """Return milliseconds of both, and their ratios."""
+    times: dict[str, list[tuple[float, float]]] = {"row": [], "reference": []}
+    for number in range(-2, rounds):  # two rounds warm up
+        for name, each in (("row", step), ("reference", reference)):
+            spent = time_step(each)
+            if number >= 0:
+                times[name].append(spent)
+    wall, processor = (
+        {name: statistics.median(spent[which] for spent in found) for name, found in times.items()} for which in (0, 1)
+    )
+    return {
+        "ms": 1000 * wall["row"],
+        "reference_ms": 1000 * wall["reference"],
+        "ratio": wall["row"] / wall["reference"],
+        "processor_ratio": processor["row"] / processor["reference"],
+    }
+
+
+def profile(step: Step) -> dict[str, float]:
+    """Return what the GPU did in a step: its milliseconds and kernels."""
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profiler:
+        step()
+        synchronize()
+    kernels = [event for event in profiler.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    return {"gpu_ms": sum(event.self_device_time_total for event in kernels) / 1000, "kernels": len(kernels)}
+
+
+def measure_memory(row: tuple[str, str, str, int], args: argparse.Namespace) -> float:
+    """Return the peak of a step in GiB, beyond what model and optimizer take; in a process of its own on a CPU."""
+    step = make_step(*row, args)
+    step()
+    if DEVICE == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        step()
+        return torch.cuda.max_memory_allocated() / 2**30
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    before = read_status("VmRSS")
+    step()
+    return (read_status("VmHWM") - before) / 2**30
+
+
+def read_status(name: str) -> int:
+    """Return a size of this process from /proc, in bytes."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith(name))
+
+
+def measure_peak(dtype: torch.dtype, args: argparse.Namespace) -> float:
+    """Return the operations a second that a large matrix product reaches."""
+    size = 128 if args.tiny or DEVICE == "cpu" else 8192
+    left, right = (torch.randn(size, size, device=DEVICE, dtype=dtype) for _ in range(2))
+    return 2 * size**3 / min(time_step(lambda: left @ right)[0] for _ in range(10))
+
+
+def measure(row: tuple[str, str, str, int], peak: float, args: argparse.Namespace) -> dict[str, float]:
+    """Return all figures of a row."""
+    kind, _, encoder, length = row
+    result: dict[str, float] = {}
+    if DEVICE == "cpu" and Path("/proc/self/clear_refs").exists():
+        with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+            result["peak_gib"] = pool.apply(measure_memory, (row, args))
+    elif DEVICE == "cuda":
+        result["peak_gib"] = measure_memory(row, args)
+    step, reference = make_step(*row, args), make_step(kind, REFERENCES[kind], encoder, length, args)
+    result |= take_turns(step, reference, args.rounds)
+    result["tokens_per_second"] = 1000 * args.batch_size * length / result["ms"]
+    if DEVICE == "cuda":
+        result |= profile(step)
+    if not args.compiled:  # the counter sees nothing of what torch has compiled
+        with FlopCounterMode(display=False) as counter:
+            step()
+        result["share_of_peak"] = 1000 * counter.get_total_flops() / result["ms"] / peak
+    return result
+
+
+def list_rows(args: argparse.Namespace) -> dict[str, tuple[str, str, str, int]]:
+    """Return the chosen rows by name."""
+    rows = {}
+    for encoder, length, (kind, methods) in product(args.encoders, args.lengths, ROWS.items()):
+        for method in (REFERENCES[kind], *methods):
+            name = f"{kind} {method} {encoder} {length}"
+            if name.startswith(tuple(args.rows)):
+                rows[name] = (kind, method, encoder, length)
+    return rows
+
+
+def main() -> None:
+    """Measure every row and write the JSON file after each, so that a killed run keeps what it has."""
+    args = parse_arguments()
+    peak = measure_peak(getattr(torch, args.dtype), args)
+    rows: dict[str, dict[str, float | str]] = {}
+    result = {
+        "device": torch.cuda.get_device_name() if DEVICE == "cuda" else "cpu",
+        "arguments": {name: str(value) for name, value in vars(args).items()},
+        "environment": describe_environment(),
+        "peak_operations_per_second": peak,
+        "rows": rows,
+    }
+    for name, row in tqdm(list_rows(args).items(), unit="row"):
+        try:
+            rows[name] = dict(measure(row, peak, args))
+        except (ImportError, RuntimeError) as error:  # of the second kind are memory and what kernels do not support
+            if args.tiny:
+                raise
+            rows[name] = {"error": f"{type(error).__name__}: {str(error).splitlines()[0][:300]}"}
+        gc.collect()
+        torch.compiler.reset()
+        write_json(args.output, result)
+        figures = (f"{key} {value:,.3g}" for key, value in rows[name].items() if not isinstance(value, str))
+        tqdm.write(f"{name:36} {rows[name].get('error') or ', '.join(figures)}")
+
+
+if __name__ == "__main__":
+    main()
