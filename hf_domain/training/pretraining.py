@@ -447,10 +447,25 @@ def evaluate_start(trainer: Trainer, general: Any = None) -> None:
     with torch.random.fork_rng(devices):  # training must draw the same numbers as without this
         loss = trainer.evaluate()["eval_loss"]
         others = {f"start_{name}": value for name, value in evaluate_general(trainer, general).items()}
+    if trainer.accelerator.num_processes > 1:
+        forget_preparation(trainer)
     if trainer.is_world_process_zero():
         logger.info(f"Validation before the first step: loss {loss:.4g}")
     if math.isfinite(loss):
         trainer.save_metrics("start", {"start_loss": loss, **others}, combined=False)
+
+
+def forget_preparation(trainer: Trainer) -> None:
+    """Let accelerate prepare the model again, for training.
+
+    It prepares a model once. After an evaluation it would train it as prepared for that, and the processes would not
+    average their gradients: each would train a model of its own.
+    """
+    model: Any = trainer.model
+    if (forward := vars(model).pop("_original_forward", None)) is not None:  # mixed precision wraps it
+        model.forward = forward
+    model._is_accelerate_prepared = False
+    trainer.model_wrapped = model
 
 
 def evaluate_general(trainer: Trainer, general: Any) -> dict[str, float]:
