@@ -5,30 +5,17 @@ from pathlib import Path
 from typing import Any, Literal, Unpack
 
 from datasets import DatasetDict, IterableDatasetDict
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
 from hf_domain.cards import check_license
 from hf_domain.comparison.rows import RECIPES
-from hf_domain.data.corpora import check_batch, check_known, load_corpus, tokenize_corpus
 from hf_domain.data.tables import Rows, find_paths
 from hf_domain.methods import BASELINE, METHODS
-from hf_domain.methods.rada.passages import PassageArguments, load_passage_reader
+from hf_domain.methods.rada.passages import PassageArguments
 from hf_domain.safe_io import lock_folder
-from hf_domain.training.callbacks import log_auxiliary_losses, renew_masks
 from hf_domain.training.options import TrainingOptions, check_names
-from hf_domain.training.pretraining import (
-    CorpusArguments,
-    PretrainingArguments,
-    check_options,
-    evaluate_masked_lm,
-    evaluate_start,
-    load_delta,
-    load_masked_lm,
-    make_collator,
-    prepare_new_rows,
-    prepare_start,
-)
-from hf_domain.training.run import load_tokenizer, run_training, start_run, write_card
+from hf_domain.training.pretraining import CorpusArguments, PretrainingArguments, pretrain
+from hf_domain.training.run import start_run
 from hf_domain.training.run_cards import describe_call
 
 
@@ -124,45 +111,15 @@ def adapt(
         seed=seed,
         **options,
     )
-    check_options(model_args, data_args, training_args)
     start_run(training_args)
     with lock_folder(folder):
-        delta = load_delta(model_args)
-        tokenizer = load_tokenizer(model_args, max_seq_length)
-        model = load_masked_lm(model_args, tokenizer, delta)
-        passages = load_passage_reader(passage_args, model, tokenizer, method)
-        splits = load_corpus(corpus, validation_data)
-        examples = tokenize_corpus(splits, tokenizer, max_seq_length=max_seq_length)
-        for split, rows in examples.items():
-            check_known(rows, tokenizer, split)
-        if general_validation_data is not None:
-            general = load_corpus(general_validation_data, validation_split_percentage=0)
-            examples["general"] = tokenize_corpus(general, tokenizer, max_seq_length=max_seq_length)["train"]
-        masking = collator = make_collator(tokenizer, data_args, training_args)
-        if passages is not None:
-            examples = passages.look_up_blocks(examples)
-            collator = passages.collate(masking)
-        check_batch(examples["train"], examples_of_step)
-        trainer = Trainer(
-            model=model,
-            args=training_args,
-            train_dataset=examples["train"],
-            eval_dataset=examples["validation"],
-            processing_class=tokenizer,
-            data_collator=collator,
+        trainer = pretrain(
+            *(model_args, data_args, passage_args, training_args),
+            corpus=corpus,
+            validation=validation_data,
+            general=general_validation_data,
+            call=call,
         )
-        renew_masks(trainer, masking)
-        log_auxiliary_losses(trainer)
-        prepare_new_rows(trainer, delta, model_args)
-        prepare_start(trainer, model_args)
-        evaluate_start(trainer, examples.get("general"))
-        run_training(trainer)
-        evaluate_masked_lm(trainer, examples.get("general"))
-        model = trainer.accelerator.unwrap_model(trainer.model)
-        if (finish := METHODS[method].finish) is not None:
-            trainer.model = model = finish(model, str(folder))
-        texts = splits["train"] if isinstance(splits, DatasetDict) else None
-        documents = None if texts is None else len(texts)
-        write_card(trainer, "fill-mask", model_args, data_args, passage_args, documents, call, texts)
+    model, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
     model.name_or_path = str(folder)  # where `predict` and `fine_tune` find its tokenizer and its card
-    return model.eval(), tokenizer
+    return model.eval(), tokenizer  # type: ignore[return-value]

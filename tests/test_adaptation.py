@@ -15,7 +15,7 @@ import torch
 from datasets import Dataset, DatasetDict
 from script_runs import save_tiny_bert
 from tiny_tokenizers import SENTENCES
-from transformers import AutoModelForMaskedLM, AutoTokenizer, TrainingArguments
+from transformers import AutoModelForMaskedLM, AutoTokenizer, Trainer, TrainingArguments
 
 import hf_domain
 from hf_domain.training.options import MEANT, SET
@@ -50,6 +50,21 @@ def test_the_model_comes_back_and_is_saved(encoder, method, tmp_path):
     assert batch["input_ids"].equal(tokenizer(SENTENCES, padding=True, return_tensors="pt")["input_ids"])
     with torch.no_grad():
         torch.testing.assert_close(loaded(**batch).logits, model(**batch).logits, rtol=0, atol=1e-5)
+
+
+def test_an_unfinished_adapter_is_not_pushed(encoder, tmp_path, monkeypatch):
+    """Loading such a commit would apply the adapter to the weights beside it."""
+    pushed = {}
+    for name in ("init_hf_repo", "_finish_current_push"):
+        monkeypatch.setattr(Trainer, name, lambda trainer: None)
+    monkeypatch.setattr(Trainer, "_push_from_checkpoint", lambda trainer, folder: pushed[method].append(folder))
+    monkeypatch.setattr("hf_domain.training.run.push_run", lambda trainer, name: pushed[method].append("finished"))
+    options = OPTIONS | {"push_to_hub": True, "save_strategy": "steps", "save_steps": 10}
+    for method in ("exbert_adapter", "dapt"):
+        pushed[method] = []
+        hf_domain.adapt(encoder, SENTENCES * 40, method, output_dir=tmp_path / method, **options)
+    assert pushed["exbert_adapter"] == ["finished"]
+    assert len(pushed["dapt"]) == 4 and pushed["dapt"][-1] == "finished"
 
 
 def test_the_card_says_what_was_measured(encoder, tmp_path):

@@ -36,13 +36,15 @@ class DataCollatorForNextToken:
         probability: Share of the positions that predict. Projecting to the vocabulary is most of the cost of a small
             encoder, so the share of masked-language modeling makes both objectives cost the same.
         seed: The draws depend only on this seed, the epoch and the batch.
-        epoch: Number of the epoch, which `renew_masks` sets.
+        epoch: Number of the epoch, which `MaskRenewal` sets.
+        by_example: Make the draws of each example from it alone, whatever stands beside it; for evaluations.
     """
 
     tokenizer: PreTrainedTokenizerBase
     probability: float = 0.15
     seed: int = 0
     epoch: int = 0
+    by_example: bool = False
 
     def __post_init__(self) -> None:
         check_probability(self.probability)
@@ -56,7 +58,13 @@ class DataCollatorForNextToken:
         special = torch.isin(input_ids, torch.tensor(self.tokenizer.all_special_ids))
         labels = torch.full_like(input_ids, -100)
         labels[:, :-1] = input_ids[:, 1:].masked_fill(special[:, 1:] | ~is_text[:, :-1], -100)
-        draws = torch.rand(input_ids.shape, generator=make_generator(examples, self.seed, self.epoch))
+        if self.by_example:
+            draws = torch.ones(input_ids.shape)
+            for row, real, example in zip(draws, is_text, examples, strict=True):
+                generator = make_generator([example], self.seed, self.epoch)
+                row[real] = torch.rand(int(real.sum()), generator=generator)
+        else:
+            draws = torch.rand(input_ids.shape, generator=make_generator(examples, self.seed, self.epoch))
         batch["labels"] = labels.masked_fill(draws >= self.probability, -100)
         visible = torch.ones(length, length, dtype=torch.bool).tril() & is_text[:, None, None, :]
         # Padding on the left would see no token, and a softmax over nothing is nan: let it see itself.

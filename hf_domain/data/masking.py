@@ -56,12 +56,34 @@ def make_generator(examples: Sequence[dict[str, Any]], seed: int, epoch: int = 0
     return torch.Generator().manual_seed(state)
 
 
+def join_masked(
+    batches: Sequence[Mapping[str, torch.Tensor]],
+    tokenizer: PreTrainedTokenizerBase,
+    pad_to_multiple_of: int | None = None,
+) -> BatchEncoding:
+    """Join masked batches of one example each, with `labels`, into one batch."""
+    examples = [{name: values[0].tolist() for name, values in batch.items()} for batch in batches]
+    labels = [example.pop("labels") for example in examples]
+    joined = pad_without_fast_tokenizer_warning(
+        tokenizer, examples, pad_to_multiple_of=pad_to_multiple_of, return_tensors="pt"
+    )
+    length = joined["input_ids"].shape[1]
+    fillers = [[-100] * (length - len(row)) for row in labels]
+    is_right = tokenizer.padding_side == "right"
+    joined["labels"] = torch.tensor(
+        [row + filler if is_right else filler + row for row, filler in zip(labels, fillers, strict=True)]
+    )
+    return joined
+
+
 @dataclass
 class DataCollatorForTokenMask(DataCollatorForLanguageModeling):
     """transformers' collator, with masks that depend only on `seed`, `epoch` and the batch."""
 
     seed: int = 0
     epoch: int = 0
+    by_example: bool = False
+    """Draw the masks of each example from it alone, whatever stands beside it; slower, for evaluations."""
 
     def __post_init__(self) -> None:
         check_probability(self.mlm_probability or 0.0)
@@ -70,8 +92,10 @@ class DataCollatorForTokenMask(DataCollatorForLanguageModeling):
     def create_rng(self, *args: Any, **kwargs: Any) -> None:
         """Keep the generator of the batch, which the one of transformers 5.24 would replace."""
 
-    def torch_call(self, examples: list[Any]) -> dict[str, Any]:
+    def torch_call(self, examples: list[Any]) -> Any:
         """Make a batch; see `DataCollatorForLanguageModeling`."""
+        if self.by_example and len(examples) > 1:
+            return join_masked([self.torch_call([each]) for each in examples], self.tokenizer, self.pad_to_multiple_of)
         self.generator = make_generator(examples, self.seed, self.epoch)
         return super().torch_call(examples)
 
@@ -97,7 +121,8 @@ class DataCollatorForWholeWordMask:
         seed: Seed of the masks.
         weights: Token ids of a word -> its weight, see `weigh_words`. The share of predicted words in a batch stays the
             same.
-        epoch: Number of the epoch, which `renew_masks` sets: each has other masks.
+        epoch: Number of the epoch, which `MaskRenewal` sets: each has other masks.
+        by_example: Draw the masks of each example from it alone, whatever stands beside it; slower, for evaluations.
 
     Raises:
         ValueError: The tokenizer has no mask token, or a probability is out of range.
@@ -111,6 +136,7 @@ class DataCollatorForWholeWordMask:
     seed: int = 0
     weights: Mapping[tuple[int, ...], float] = field(default_factory=dict)
     epoch: int = 0
+    by_example: bool = False
 
     def __post_init__(self) -> None:
         check_mask_token(self.tokenizer)
@@ -139,6 +165,8 @@ class DataCollatorForWholeWordMask:
                 f"whole-word masking needs examples with the column word_ids, but they have {sorted(examples[0])}. "
                 "Tokenize with whole_words=True and train with remove_unused_columns=False."
             )
+        if self.by_example and len(examples) > 1:
+            return join_masked([self([each]) for each in examples], self.tokenizer, self.pad_to_multiple_of)
         inputs = [{k: v for k, v in example.items() if k in self.tokenizer.model_input_names} for example in examples]
         batch = pad_without_fast_tokenizer_warning(
             self.tokenizer, inputs, pad_to_multiple_of=self.pad_to_multiple_of, return_tensors="pt"

@@ -128,32 +128,6 @@ class MaskRenewal(TrainerCallback):
         self.collator.epoch = int(state.epoch or 0)
 
 
-def renew_masks(trainer: Trainer, collator: Any) -> None:
-    """Draw other masks in each epoch, but the same ones in each evaluation, whose loss has no label smoothing.
-
-    A perplexity is defined by the plain cross-entropy. Workers of a loader end with an epoch: persistent ones would
-    repeat its masks, and Trainer would read the text of the first evaluation in every later one.
-
-    Args:
-        collator: See `MaskRenewal`; other collators may be around it.
-    """
-    evaluate = trainer.evaluation_loop
-
-    def evaluate_with_equal_masks(*args: Any, **kwargs: Any) -> Any:
-        epoch, collator.epoch = collator.epoch, 0
-        smoother, trainer.label_smoother = trainer.label_smoother, None
-        try:
-            return evaluate(*args, **kwargs)
-        finally:
-            collator.epoch, trainer.label_smoother = epoch, smoother
-
-    if trainer.args.dataloader_persistent_workers:
-        logger.warning("--dataloader_persistent_workers has no effect here: its workers would repeat the first masks")
-        trainer.args.dataloader_persistent_workers = False
-    trainer.evaluation_loop = evaluate_with_equal_masks  # type: ignore[method-assign]
-    trainer.add_callback(MaskRenewal(collator))
-
-
 class PushCodeCallback(TrainerCallback):
     """Copies the model's code into the folder before every push.
 

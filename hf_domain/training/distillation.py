@@ -1,7 +1,9 @@
 """The steps of Adapt-and-Distill: arguments, checks before work, and how each kind of step runs."""
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,9 +36,10 @@ from hf_domain.methods.new_embeddings import apply_delta, check_not_expanded
 from hf_domain.safe_io import fingerprint_files, read_json, write_folder
 from hf_domain.tokenization import VocabularyDelta
 from hf_domain.training.arguments import ModelArguments
-from hf_domain.training.callbacks import log_auxiliary_losses, renew_masks
+from hf_domain.training.callbacks import log_auxiliary_losses
 from hf_domain.training.pretraining import (
     CorpusArguments,
+    MaskedLMTrainer,
     PretrainingArguments,
     check_files,
     check_options,
@@ -276,8 +279,9 @@ def train_masked_lm(
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
     model = load_masked_lm(model_args, tokenizer, delta)
     collator = make_collator(tokenizer, data_args, training_args)
-    trainer = make_trainer(model, tokenizer, collator, model_args, data_args, training_args)
-    renew_masks(trainer, collator)
+    trainer = make_trainer(
+        model, tokenizer, collator, model_args, data_args, training_args, partial(MaskedLMTrainer, masking=collator)
+    )
     prepare_new_rows(trainer, delta, model_args)
     evaluate_start(trainer)
     run_training(trainer)
@@ -305,12 +309,13 @@ def make_trainer(
     model_args: ModelArguments,
     data_args: CorpusArguments,
     training_args: TrainingArguments,
+    trainer_class: Callable[..., Trainer],
 ) -> Trainer:
     """Load the text of a step and return a trainer for it."""
     with training_args.main_process_first(desc="loading and tokenizing the corpus"):
         examples, _ = load_examples(data_args, model_args, training_args.do_eval, tokenizer)
     check_batch(examples["train"], training_args.train_batch_size * training_args.gradient_accumulation_steps)
-    trainer = Trainer(
+    trainer = trainer_class(
         model=model,
         args=training_args,
         train_dataset=examples["train"],
@@ -320,6 +325,19 @@ def make_trainer(
     )
     log_auxiliary_losses(trainer)
     return trainer
+
+
+class DistillationTrainer(Trainer):
+    """transformers' Trainer with a held-out loss that does not depend on the number of processes."""
+
+    def prediction_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Leave out the examples that fill up the last batch of several processes: its loss is a mean over examples."""
+        state, size = self.accelerator.gradient_state, len(inputs["input_ids"])
+        if self.accelerator.num_processes > 1 and state.end_of_dataloader and state.remainder > 0:
+            # A process without an example of its own computes one, which Trainer drops when it gathers the losses.
+            own = max(1, state.remainder - self.accelerator.process_index * size)
+            inputs = {name: values[:own] for name, values in inputs.items()}
+        return super().prediction_step(model, inputs, *args, **kwargs)
 
 
 def distill(
@@ -349,7 +367,7 @@ def distill(
         # parts with gradient checkpointing, and they would then stop at the second step.
         training_args = copy.copy(training_args)
         training_args.ddp_find_unused_parameters = True
-    trainer = make_trainer(model, tokenizer, collator, model_args, data_args, training_args)
+    trainer = make_trainer(model, tokenizer, collator, model_args, data_args, training_args, DistillationTrainer)
     run_training(trainer)
     if training_args.do_eval:
         run_evaluation(trainer)

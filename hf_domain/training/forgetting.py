@@ -68,7 +68,7 @@ def compare_losses(
     Raises:
         ValueError: The tokenizer has more entries than a model.
     """
-    collator = DataCollatorForTokenMask(tokenizer, mlm_probability=mlm_probability, seed=seed)
+    collator = DataCollatorForTokenMask(tokenizer, mlm_probability=mlm_probability, seed=seed, by_example=True)
     losses = {}
     for name, model in models:
         check_tokenizer_fits(tokenizer, model)

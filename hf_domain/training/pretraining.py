@@ -7,7 +7,8 @@ from itertools import islice
 from typing import Any, Literal
 
 import torch
-from datasets import IterableDataset, concatenate_datasets, interleave_datasets
+from datasets import DatasetDict, IterableDataset, concatenate_datasets, interleave_datasets
+from torch.nn.functional import cross_entropy
 from transformers import (
     MODEL_FOR_MASKED_LM_MAPPING,
     AutoModelForMaskedLM,
@@ -17,12 +18,13 @@ from transformers import (
     Trainer,
     TrainingArguments,
 )
+from transformers.trainer_utils import EvalLoopOutput
 
 from hf_domain.checks import check_weights
 from hf_domain.clusters import open_executor
 from hf_domain.data.causal import DataCollatorForNextToken, check_causal
 from hf_domain.data.columns import warn_of_shared_rows
-from hf_domain.data.corpora import check_known, load_corpus, tokenize_corpus
+from hf_domain.data.corpora import check_batch, check_known, load_corpus, tokenize_corpus
 from hf_domain.data.files import check_held_out, find_files, load_files
 from hf_domain.data.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask, check_mask_token
 from hf_domain.data.word_weights import load_counts, weigh_words
@@ -31,12 +33,14 @@ from hf_domain.methods.adalm.distilled_embeddings import distill_new_rows
 from hf_domain.methods.method_rate import choose_method_rate
 from hf_domain.methods.new_embeddings import NewRowsFirst, RowDistances, apply_delta, check_not_expanded
 from hf_domain.methods.overrides import load_config
+from hf_domain.methods.rada.passages import PassageArguments, load_passage_reader
 from hf_domain.methods.stock_models import autocast_as_trained, check_tokenizer_fits
 from hf_domain.modeling.backbone import find_encoder
 from hf_domain.tokenization import VocabularyDelta
 from hf_domain.training.arguments import PADDING_FREE, ModelArguments, check_best_metric, check_work
+from hf_domain.training.callbacks import MaskRenewal, log_auxiliary_losses
 from hf_domain.training.padding_free import remove_padding
-from hf_domain.training.run import limit_length, save_metrics
+from hf_domain.training.run import finish_run, limit_length, load_tokenizer, run_training, save_metrics
 from hf_domain.training.terminal import hide_load_report, report_new_weights, show_progress
 
 logger = logging.getLogger(__name__)
@@ -242,6 +246,74 @@ def check_new_rows(model_args: PretrainingArguments, data_args: CorpusArguments)
         )
 
 
+def pretrain(
+    model_args: PretrainingArguments,
+    data_args: CorpusArguments,
+    passage_args: PassageArguments,
+    training_args: TrainingArguments,
+    *,
+    corpus: Any = None,
+    validation: Any = None,
+    general: Any = None,
+    call: str | None = None,
+) -> "MaskedLMTrainer":
+    """Train a method's model on a corpus, evaluate it, and save it with its card: `hf-domain mlm` and `adapt`.
+
+    Args:
+        corpus: Documents in memory instead of the files that `data_args` names; see `load_examples` for these three.
+        call: The call of a Python function, for the card; default the command line.
+
+    Returns:
+        The trainer with the finished model.
+    """
+    check_options(model_args, data_args, training_args)
+    delta = load_delta(model_args)
+    tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
+    model = load_masked_lm(model_args, tokenizer, delta)
+    passages = load_passage_reader(passage_args, model, tokenizer, model_args.method)
+    texts = (corpus, validation, general)
+    with training_args.main_process_first(desc="loading and tokenizing the corpus"):
+        examples, documents = load_examples(data_args, model_args, training_args.do_eval, tokenizer, *texts)
+        if passages is not None:
+            examples = passages.look_up_blocks(examples, data_args.preprocessing_num_workers)
+    if training_args.do_train:
+        check_batch(examples["train"], training_args.train_batch_size * training_args.gradient_accumulation_steps)
+    masking = collator = make_collator(tokenizer, data_args, training_args)
+    if passages is not None:
+        passages.fill_cache(examples, training_args, data_args.dask_scheduler)
+        collator = passages.collate(masking)
+
+    trainer = MaskedLMTrainer(
+        model=model,
+        args=training_args,
+        train_dataset=examples["train"] if training_args.do_train else None,
+        eval_dataset=examples["validation"] if training_args.do_eval else None,
+        processing_class=tokenizer,
+        data_collator=collator,
+        masking=masking,
+    )
+    method = METHODS[model_args.method]
+    # Push nothing before an adapter is finished: loading the folder would apply it to the weights beside it. The
+    # trainer has created the repository by now: one that cannot be created must not cost a training.
+    pushes, training_args.push_to_hub = training_args.push_to_hub, training_args.push_to_hub and not method.finish
+    log_auxiliary_losses(trainer)
+    prepare_new_rows(trainer, delta, model_args)
+    if training_args.do_train:
+        prepare_start(trainer, model_args)
+        evaluate_start(trainer, examples.get("general"))
+        run_training(trainer)
+    if training_args.do_eval:
+        evaluate_masked_lm(trainer, examples.get("general"))
+    if method.finish and training_args.do_train and training_args.should_save:
+        trainer.model = method.finish(trainer.accelerator.unwrap_model(trainer.model), str(training_args.output_dir))
+    training_args.push_to_hub = pushes
+    train_texts = documents["train"] if isinstance(documents, DatasetDict) else None
+    count = None if train_texts is None else len(train_texts)
+    in_memory = None if corpus is None else train_texts
+    finish_run(trainer, "fill-mask", model_args, data_args, passage_args, count, call, in_memory)
+    return trainer
+
+
 def load_delta(args: PretrainingArguments) -> VocabularyDelta | None:
     """Load the delta of the expanded vocabulary; None without one."""
     return None if args.expanded_vocabulary is None else VocabularyDelta.load(args.expanded_vocabulary)
@@ -308,32 +380,56 @@ def load_own_tokenizer(args: PretrainingArguments) -> PreTrainedTokenizerBase | 
         return None
 
 
-def load_examples(
-    args: CorpusArguments, model_args: ModelArguments, do_eval: bool, tokenizer: Any
-) -> tuple[Any, int | None]:
-    """Return the tokenized splits (or streams) of a corpus, and the number of training documents."""
-    train, validation = (
-        load_files(files, streaming=args.streaming, cache_dir=model_args.cache_dir) if files else None
-        for files in (args.train_file, args.validation_file)
-    )
-    corpus = load_corpus(
-        train,
+def load_documents(
+    args: CorpusArguments, model_args: ModelArguments, do_eval: bool, corpus: Any = None, validation: Any = None
+) -> Any:
+    """Return the splits of a corpus; see `load_examples`.
+
+    Raises:
+        ValueError: Nothing is held out for an evaluation.
+    """
+    options: dict[str, Any] = {"streaming": args.streaming, "cache_dir": model_args.cache_dir}
+    if corpus is None and args.train_file:
+        corpus = load_files(args.train_file, **options)
+    if validation is None and args.validation_file:
+        validation = load_files(args.validation_file, **options)
+    splits = load_corpus(
+        corpus,
         validation,
         dataset_name=args.dataset_name,
         dataset_config_name=args.dataset_config_name,
         text_column=args.text_column_name,
         validation_split_percentage=args.validation_split_percentage if do_eval else 0,
-        streaming=args.streaming,
-        cache_dir=model_args.cache_dir,
+        **options,
     )
-    if do_eval and "validation" not in corpus:
+    if do_eval and "validation" not in splits:
         raise ValueError(
             "--do_eval needs text that is held out, but there is no validation split and --validation_split_percentage "
             f"is {args.validation_split_percentage}. Add --validation_file, or hold out a percentage."
         )
     if args.validation_file and not args.streaming:
-        warn_of_shared_rows(corpus, ["text"])
-    options: dict[str, Any] = {
+        warn_of_shared_rows(splits, ["text"])
+    return splits
+
+
+def load_examples(
+    args: CorpusArguments,
+    model_args: ModelArguments,
+    do_eval: bool,
+    tokenizer: Any,
+    corpus: Any = None,
+    validation: Any = None,
+    general: Any = None,
+) -> tuple[Any, Any]:
+    """Return the tokenized splits (or streams) of a corpus, and its documents.
+
+    Args:
+        corpus: Documents in memory, see `load_corpus`. Default: the files that the arguments name.
+        validation: Held-out documents in memory.
+        general: Held-out general text in memory.
+    """
+    splits = load_documents(args, model_args, do_eval, corpus, validation)
+    tokenizing: dict[str, Any] = {
         "max_seq_length": args.max_seq_length,
         "line_by_line": args.line_by_line,
         "whole_words": args.whole_word_mask,
@@ -341,27 +437,26 @@ def load_examples(
         "overwrite_cache": args.overwrite_cache,
     }
     with open_executor(dask_scheduler=args.dask_scheduler) as executor:
-        examples = tokenize_corpus(corpus, tokenizer, executor=executor, **options)
+        examples = tokenize_corpus(splits, tokenizer, executor=executor, **tokenizing)
         for split, rows in examples.items():
             check_known(rows, tokenizer, split)
         if args.mix is not None:
             path, share = split_mix(args.mix)
-            other = load_corpus(
-                path, validation_split_percentage=0, streaming=args.streaming, cache_dir=model_args.cache_dir
-            )
-            other = tokenize_corpus(other, tokenizer, executor=executor, **options)
+            options: dict[str, Any] = {"streaming": args.streaming, "cache_dir": model_args.cache_dir}
+            other = load_corpus(path, validation_split_percentage=0, **options)
+            other = tokenize_corpus(other, tokenizer, executor=executor, **tokenizing)
             examples["train"] = mix_examples(examples["train"], other["train"], share)
-        if args.general_validation_file is not None and do_eval:
-            general = load_corpus(
-                load_files(args.general_validation_file, cache_dir=model_args.cache_dir), validation_split_percentage=0
-            )
-            examples["general"] = tokenize_corpus(general, tokenizer, executor=executor, **options)["train"]
+        if general is None and args.general_validation_file and do_eval:
+            general = load_files(args.general_validation_file, cache_dir=model_args.cache_dir)
+        if general is not None:
+            text = load_corpus(general, validation_split_percentage=0)
+            examples["general"] = tokenize_corpus(text, tokenizer, executor=executor, **tokenizing)["train"]
     limits = {"validation": args.max_eval_samples, "general": args.max_eval_samples}
     for split, limit in ({"train": args.max_train_samples} | limits).items():
         if limit is not None and split in examples:
             is_stream = isinstance(examples[split], IterableDataset)
             examples[split] = examples[split].take(limit if is_stream else min(limit, len(examples[split])))
-    return examples, None if args.streaming else len(corpus["train"])
+    return examples, splits
 
 
 def split_mix(mix: str) -> tuple[str, float]:
@@ -408,6 +503,71 @@ def make_collator(tokenizer: PreTrainedTokenizerBase, args: CorpusArguments, tra
         collator.weights = weigh_words(tokenizer, domain, general, args.word_rule, training_args.seed)
         logger.info(f"{len(collator.weights):,} words are masked more often than others")
     return collator
+
+
+class MaskedLMTrainer(Trainer):
+    """transformers' Trainer with new masks in each epoch, and a held-out loss that depends on model and text alone.
+
+    The stock Trainer averages the means of batches, so a batch with one masked token counts as much as one with a
+    hundred, and it multiplies the loss of some models by the number of processes. Here the loss is the sum over the
+    masked tokens divided by their number. An evaluation draws the masks of each example from it alone, and always the
+    same ones. Label smoothing affects training only, because a perplexity is defined by the plain cross-entropy.
+
+    Args:
+        masking: The collator of data/masking.py or data/causal.py that draws the masks; others may wrap it.
+    """
+
+    def __init__(self, *args: Any, masking: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.masking = masking
+        if self.args.dataloader_persistent_workers:
+            # They would repeat the masks of an epoch, and read the first evaluation's text in every later one.
+            logger.warning(
+                "--dataloader_persistent_workers has no effect here: its workers would repeat the first masks"
+            )
+            self.args.dataloader_persistent_workers = False
+        self.add_callback(MaskRenewal(masking))
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """Return the mean loss over all masked tokens as the loss.
+
+        Raises:
+            ValueError: The text has no masked token.
+        """
+        epoch, self.masking.epoch, self.masking.by_example = self.masking.epoch, 0, True
+        self.loss_and_count = torch.zeros(2, dtype=torch.float64)
+        try:
+            output = super().evaluation_loop(*args, **kwargs)
+        finally:
+            self.masking.epoch, self.masking.by_example = epoch, False
+        loss, count = self.loss_and_count.tolist()
+        if not count:
+            raise ValueError(
+                f"the held-out text must have a masked token, but its {output.num_samples} examples have none. Use "
+                "more held-out text."
+            )
+        assert output.metrics is not None
+        output.metrics[f"{kwargs.get('metric_key_prefix', 'eval')}_loss"] = loss / count
+        return output
+
+    def prediction_step(
+        self, model: Any, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> tuple[torch.Tensor, None, None]:
+        """Add the losses of a batch to those of the evaluation."""
+        inputs = self._prepare_inputs(inputs)
+        labels = inputs["labels"]
+        config: Any = self.model.config  # type: ignore[union-attr]
+        if not getattr(config, "keys_to_ignore_at_inference", ()):  # no auxiliary losses to log: skip the model's loss
+            inputs = {name: value for name, value in inputs.items() if name != "labels"}
+        with torch.no_grad(), self.compute_loss_context_manager():
+            logits = model(**inputs).logits
+        is_masked = labels != -100
+        losses = torch.zeros(labels.shape, device=labels.device)
+        losses[is_masked] = cross_entropy(logits[is_masked].float(), labels[is_masked], reduction="none")
+        by_example = torch.stack([losses.sum(-1), is_masked.sum(-1)], dim=-1)
+        # `gather_for_metrics` drops the examples that fill up the last batch of several processes.
+        self.loss_and_count += self.accelerator.gather_for_metrics(by_example).cpu().double().sum(0)
+        return losses.sum() / is_masked.sum().clamp(min=1), None, None
 
 
 def prepare_start(trainer: Trainer, args: PretrainingArguments) -> None:

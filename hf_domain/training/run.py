@@ -377,15 +377,19 @@ def finish_run(
     data_args: Any,
     passage_args: Any,
     documents: int | None = None,
+    call: str | None = None,
+    texts: Dataset | None = None,
 ) -> None:
     """Write the card, push with `--push_to_hub`, export with `--export`, and log where all is and what to run next.
 
     Args:
         task: Pipeline tag of the Hub.
         documents: Number of documents of a corpus, if counted.
+        call: A call from Python, for the card; it gets no log lines about commands.
+        texts: Documents that were in memory.
     """
-    write_card(trainer, task, model_args, data_args, passage_args, documents)
-    if trainer.is_world_process_zero():
+    write_card(trainer, task, model_args, data_args, passage_args, documents, call, texts)
+    if trainer.is_world_process_zero() and call is None:
         repository = f"{ENDPOINT}/{trainer.hub_model_id}" if trainer.args.push_to_hub else None
         command = suggest_command(task, str(trainer.args.output_dir), data_args, passage_args)
         if isinstance(model_args, FineTuningArguments) and model_args.export is not None:

@@ -74,7 +74,7 @@ CACHES = ("memory_cache", "passage_cache")
 PATHS = ("tokenizer_name", "config_name", "expanded_vocabulary", "datastore", "dataset_name")
 
 
-def run_in_folder(run: Callable[..., None], *arguments: Any) -> None:
+def run_in_folder(run: Callable[..., Any], *arguments: Any) -> None:
     """Run a command in its output folder: resume it if it was killed, skip it if it is finished.
 
     Args:

@@ -2,15 +2,14 @@
 
 import torch
 
-from hf_domain.data.masking import DataCollatorForTokenMask
+from hf_domain.data.masking import DataCollatorForTokenMask, join_masked
 
 mask_batch = DataCollatorForTokenMask.torch_call
 
 
 def mask_each_alone(collator, examples):
-    """Mask every example as a batch of its own; all must have one length."""
-    batches = [mask_batch(collator, [example]) for example in examples]
-    return {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}
+    """Mask every example as a batch of its own."""
+    return join_masked([mask_batch(collator, [example]) for example in examples], collator.tokenizer)
 
 
 def remove_noise(patch):

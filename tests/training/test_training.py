@@ -26,9 +26,8 @@ from hf_domain.training.callbacks import (
     PushCodeCallback,
     StepTimer,
     log_auxiliary_losses,
-    renew_masks,
 )
-from hf_domain.training.pretraining import evaluate_general
+from hf_domain.training.pretraining import MaskedLMTrainer, evaluate_general
 
 
 @pytest.mark.parametrize("bf16", [True, False])
@@ -251,8 +250,8 @@ def test_each_epoch_has_other_masks_and_each_evaluation_the_same(collator_class,
         options |= {"eval_strategy": "epoch", "save_strategy": "epoch", "remove_unused_columns": False}
         options |= {"per_device_train_batch_size": 1, "use_cpu": True, "report_to": "none", "disable_tqdm": True}
         args = TrainingArguments(tmp_path, **options)
-        trainer = Trainer(make_masked_lm("bert"), args, collate, train_dataset=train_rows, eval_dataset=eval_rows)
-        renew_masks(trainer, masking)
+        options = {"train_dataset": train_rows, "eval_dataset": eval_rows, "masking": masking}
+        trainer = MaskedLMTrainer(make_masked_lm("bert"), args, collate, **options)
         trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
         return seen
 
@@ -267,7 +266,7 @@ def test_workers_do_not_keep_the_masks_of_an_epoch(tmp_path):
     """Persistent ones hold a copy of the collator, whose epoch stays the first."""
     seen, masking = set(), DataCollatorForTokenMask(make_bert_tokenizer())
 
-    class Recorder(Trainer):
+    class Recorder(MaskedLMTrainer):
         def compute_loss(self, model, inputs, *args, **kwargs):
             seen.add(str(inputs["labels"].tolist()))
             return super().compute_loss(model, inputs, *args, **kwargs)
@@ -275,9 +274,8 @@ def test_workers_do_not_keep_the_masks_of_an_epoch(tmp_path):
     options = {"per_device_train_batch_size": 1, "save_strategy": "no", "use_cpu": True, "report_to": "none"}
     options |= {"num_train_epochs": 3, "dataloader_num_workers": 1, "dataloader_persistent_workers": True}
     rows = [{"input_ids": [2, *range(5, 25), 3]}]
-    trainer = Recorder(make_masked_lm("bert"), TrainingArguments(tmp_path, **options), masking, train_dataset=rows)
-    renew_masks(trainer, masking)
-    trainer.train()
+    args = TrainingArguments(tmp_path, **options)
+    Recorder(make_masked_lm("bert"), args, masking, train_dataset=rows, masking=masking).train()
     assert len(seen) == 3
 
 
@@ -289,8 +287,7 @@ def test_evaluations_read_their_own_text_and_do_not_smooth_labels(tmp_path):
     def evaluate(**options):
         args = TrainingArguments(tmp_path, use_cpu=True, report_to="none", disable_tqdm=True, **options)
         masking = DataCollatorForTokenMask(make_bert_tokenizer())
-        trainer = Trainer(model, args, masking, eval_dataset=texts[0])
-        renew_masks(trainer, masking)
+        trainer = MaskedLMTrainer(model, args, masking, eval_dataset=texts[0], masking=masking)
         return [trainer.evaluate()["eval_loss"], evaluate_general(trainer, texts[1]), trainer.evaluate()["eval_loss"]]
 
     losses = evaluate()

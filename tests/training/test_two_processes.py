@@ -120,11 +120,30 @@ def list_options(tmp_path, encoder, method):
     return 2 if method == "rada" else 8, options
 
 
-@sample("varmae")
-def test_pretraining(method, train, make_options):
+@sample("dapt")
+def test_pretraining(method, train, make_options, tmp_path):
+    """Weights and held-out losses; seven lines of unequal length fill no batch of two processes."""
     size, options = make_options(method)
-    one, two = (train(run_mlm, processes, size, **options) for processes in (1, 2))
+    lines = [*SENTENCES[:3], *(" ".join(SENTENCES[:2]) for _ in range(4))]
+    (tmp_path / "held_out.txt").write_text("\n".join(lines), encoding="utf-8")
+    options |= dict.fromkeys(("validation_file", "general_validation_file"), tmp_path / "held_out.txt")
+    options |= {"do_eval": "true", "line_by_line": "true"}
+    one, two = (
+        train(run_mlm, processes, size, per_device_eval_batch_size=16 // processes**2, **options)
+        for processes in (1, 2)
+    )
     check_equal(one, two, options["max_steps"])
+    check_equal_losses(one, two, "eval_loss", "general_loss", "start_loss", "start_general_loss")
+
+
+def check_equal_losses(one, two, *names):
+    """Compare the held-out losses."""
+    results = [
+        json.loads((folder / "all_results.json").read_text()) | json.loads((folder / "start_results.json").read_text())
+        for folder in (one, two)
+    ]
+    for name in names:
+        assert results[1][name] == pytest.approx(results[0][name], rel=1e-4), name
 
 
 def read_sharding():
@@ -162,10 +181,14 @@ def test_distillation(method, tmp_path, encoder, train):
     options = {"model_name_or_path": encoder, "train_file": tmp_path / "corpus.txt", "max_seq_length": 16}
     options |= {"strategy": "adapt_then_distill", "teacher_steps": 2, "student_steps": 3, "num_hidden_layers": 1}
     options |= {"method": method, "save_strategy": "no", "gradient_checkpointing": method == "minilm"}
+    (tmp_path / "held_out.txt").write_text("\n".join(SENTENCES * 2), encoding="utf-8")
+    options |= {"do_eval": "true", "validation_file": tmp_path / "held_out.txt", "per_device_eval_batch_size": 3}
     one, two = (train(run_distill, processes, 8, **options) for processes in (1, 2))
     assert train.printed.count("The student:") == 1
     for step, count in (("adapted-teacher", 2), ("adapt_then_distill/adapted-distilled", 3)):
         check_equal(one / step, two / step, count)
+        results = [json.loads((folder / step / "eval_results.json").read_text()) for folder in (one, two)]
+        assert results[1]["eval_loss"] == pytest.approx(results[0]["eval_loss"], rel=1e-4)
 
 
 @pytest.fixture
