@@ -7,7 +7,7 @@ RADA must be trained on text that is not in its datastore. `--held_out_file rest
 this file instead; train with `run_mlm.py --method rada --datastore datastore --train_file rest.jsonl`.
 
 Repeat the command to resume an interrupted build. With `--engine elasticsearch` or `opensearch`, set
-ELASTICSEARCH_URL or OPENSEARCH_URL. docs/datastore.md has the details.
+ELASTICSEARCH_URL or OPENSEARCH_URL. docs/guides/datastore.md has the details.
 """
 
 from dataclasses import dataclass, field

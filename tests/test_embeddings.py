@@ -1,4 +1,4 @@
-"""Our encoders in sentence-transformers, and the code of docs/embeddings.md."""
+"""Our encoders in sentence-transformers, and the code on them in docs/guides/fine_tune.md."""
 
 import json
 import re
@@ -14,13 +14,14 @@ from tiny_tokenizers import make_bert_tokenizer
 from transformers import AutoModel
 from without_package import run_without_package
 
-PAGE = Path(__file__).parent.parent / "docs" / "embeddings.md"
+PAGE = Path(__file__).parent.parent / "docs" / "guides" / "fine_tune.md"
 TEXTS = ["the cat sat on the mat", "a dog", "the bird saw the hill and the dog"]
 
 
 def list_code():
-    """Return the blocks of Python of the page."""
-    return re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    """Return the blocks of Python of the section."""
+    section = PAGE.read_text(encoding="utf-8").partition("## Sentence embeddings")[2]
+    return re.findall(r"```python\n(.*?)```", section, re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +79,10 @@ def test_code_of_the_page_trains_every_method(name, tmp_path, monkeypatch):
     """On texts alone, other texts move away; on pairs, partners come closer than others."""
     monkeypatch.chdir(tmp_path)
     texts, passages = make_texts(16), make_texts(16, seed=1)
-    METHODS[name].make(head=METHODS[name].get_heads()["AutoModel"]).save_pretrained("my-varmae")
-    make_bert_tokenizer(texts).save_pretrained("my-varmae")
-    load, train, pair = list_code()
+    METHODS[name].make(head=METHODS[name].get_heads()["AutoModel"]).save_pretrained("adapted")
+    make_bert_tokenizer(texts).save_pretrained("adapted")
+    load, train = list_code()
+    pair = 'pairs = Dataset.from_dict({"query": queries, "passage": passages})'
     # The embeddings of VarMAE first fall together before they part.
     epochs = 150 if name == "varmae" else 40
     train = train.replace(

@@ -1,4 +1,4 @@
-"""Multiple choice is trained as docs/python.md says: by transformers' own Trainer, on an adapted encoder."""
+"""Multiple choice is trained as docs/guides/python.md says: by transformers' own Trainer, on an adapted encoder."""
 
 import itertools
 from pathlib import Path
@@ -20,7 +20,7 @@ ROWS = [
 @pytest.mark.parametrize("method", ["dapt", pytest.param("varmae", marks=pytest.mark.commands)])
 def test_the_code_of_the_page_learns(tmp_path, monkeypatch, method):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    page = (Path(__file__).parents[1] / "docs" / "python.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[1] / "docs" / "guides" / "python.md").read_text(encoding="utf-8")
     code = page.partition("## Multiple choice")[2].partition("```python\n")[2].partition("```")[0]
     encoder = save_tiny_bert(tmp_path / "encoder", [" ".join(WORDS)])
     options = {"num_tokens": 1, "max_seq_length": 16, "batch_size": 4, "use_cpu": True, "disable_tqdm": True}

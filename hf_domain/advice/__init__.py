@@ -82,7 +82,7 @@ class Advice:
             return "With time for one pre-training only, fine-tune another encoder, which can read the texts."
         return (
             f"With time for one pre-training only, take {choose_plain_rule(self.plan['methods'])}: on the published "
-            "results the rules above chose no better one than this plain rule (docs/advice.md)."
+            "results the rules above chose no better one than this plain rule (results/NOTES.md)."
         )
 
     def save(self, folder: str | os.PathLike) -> Path:
@@ -126,8 +126,8 @@ def advise(
     Args:
         encoder: A masked LM: a folder or a name on the Hub.
         corpus: Text of the domain, see `load_corpus`.
-        tasks: Folders with train, validation and test as .jsonl, see docs/comparison.md; or rows, as `compare` takes
-            them.
+        tasks: Folders with train, validation and test as .jsonl, see docs/guides/compare.md; or rows, as `compare`
+            takes them.
         general: General text. It lets the advice measure how much harder the corpus is for the encoder, and
             adds a control that trains on general text to the plan.
         hours: Maximum duration of the plan. The smallest plan may take more, which the advice then says.

@@ -20,7 +20,7 @@ FAR = 0.3
 MANY_BROKEN = 0.05
 # A corpus is small up to this many tokens. VarMAE is for small corpora; more than ten passes over one teach little.
 SMALL, PASSES = 50_000_000, 10
-# A corpus is too small below this: the budget of docs/results.md would be more than ten passes over it.
+# A corpus is too small below this: the budget of results/README.md would be more than ten passes over it.
 LITTLE = 80_000
 # Train on the texts of the tasks if there are at least this many.
 ENOUGH_TEXTS = 500
@@ -278,21 +278,21 @@ def _warn_of_noise(facts: Facts) -> str | None:
 
 RULES = (
     Rule(_warn_of_unknown_pieces, "the tokenizer"),
-    Rule(_warn_of_little_text, "docs/results.md"),
-    Rule(_always_fine_tune, "docs/comparison.md", "fine_tune"),
+    Rule(_warn_of_little_text, "results/README.md"),
+    Rule(_always_fine_tune, "docs/guides/compare.md", "fine_tune"),
     Rule(
         _fine_tune_for_longer,
-        "Mosbach et al. 2021, arXiv 2006.04884; docs/results.md",
+        "Mosbach et al. 2021, arXiv 2006.04884; results/README.md",
         "longer",
         lambda facts: {"tasks": [task.name for task in list_small(facts)]},
     ),
-    Rule(_always_dapt, "Gururangan et al. 2020; Zheng et al. 2021, arXiv 2104.08671; docs/results.md", "dapt"),
-    Rule(_compare_general_text, "docs/comparison.md", "control"),
+    Rule(_always_dapt, "Gururangan et al. 2020; Zheng et al. 2021, arXiv 2104.08671; results/README.md", "dapt"),
+    Rule(_compare_general_text, "docs/guides/compare.md", "control"),
     Rule(_continue_on_task_texts, "Gururangan et al. 2020, table 5", "tapt_after_dapt"),
-    Rule(_train_on_task_texts, "Gururangan et al. 2020, table 5; docs/results.md", "tapt"),
-    Rule(_save_a_small_corpus, "Hu et al. 2022 (VarMAE); docs/papers.md", "varmae"),
-    Rule(_add_words, "Yao et al. 2021 (AdaLM); docs/vocabulary.md", "adalm"),
-    Rule(_add_a_side_module, "Tai et al. 2020 (exBERT); docs/methods.md", "exbert"),
+    Rule(_train_on_task_texts, "Gururangan et al. 2020, table 5; results/README.md", "tapt"),
+    Rule(_save_a_small_corpus, "Hu et al. 2022 (VarMAE); docs/methods/varmae.md", "varmae"),
+    Rule(_add_words, "Yao et al. 2021 (AdaLM); docs/guides/vocabulary.md", "adalm"),
+    Rule(_add_a_side_module, "Tai et al. 2020 (exBERT); docs/methods/exbert.md", "exbert"),
     Rule(_average_with_the_base, "Wortsman et al. 2022", "average"),
     Rule(
         _keep_general_knowledge,
@@ -308,7 +308,7 @@ RULES = (
     ),
     Rule(
         _mix_in_a_vote,
-        "Khandelwal et al. 2020; docs/results.md",
+        "Khandelwal et al. 2020; results/README.md",
         "vote",
         lambda facts: {"tasks": [task.name for task in list_voting(facts)]},
     ),

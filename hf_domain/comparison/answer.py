@@ -285,7 +285,7 @@ def predict_power(plan: Plan) -> str:
 def describe_power(report: Report) -> str:
     """Return which difference the results could show, given their errors, and what their intervals do not cover.
 
-    In docs/results.md a row beat DAPT with p 0.015 in one pre-training, and was worse in the third.
+    In results/NOTES.md a row beat DAPT with p 0.015 in one pre-training, and was worse in the third.
     """
     found = [find_threshold(d, len(report.decisions)) for d in report.decisions.values() if d is not None]
     visible = [points for points in found if points is not None]

@@ -58,7 +58,7 @@ class Recipe:
 
 # Learning rates are our choice, as in the quickstart. exBERT trains small new networks on a frozen encoder, so its rate
 # is higher. VarMAE starts at its encoder, and at 1e-3 first unlearned what that knew: on biomedical text, its loss was
-# still above the encoder's after 200 steps (docs/methods.md). The paper's random start has further to go.
+# still above the encoder's after 200 steps (results/NOTES.md). The paper's random start has further to go.
 VARMAE_TRAINING = {"learning_rate": 3e-4, "config_overrides": "unmasked_ratio=0.15"}
 EXBERT_TRAINING = {"learning_rate": 1e-3}
 # The share of masked words, and thus the cost, is DAPT's; only the choice of the words differs.

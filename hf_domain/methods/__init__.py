@@ -171,7 +171,7 @@ class Method:
     trains_stock_model: bool = False
     """Whether its `--method` trains a stock model: it then continues from any checkpoint and has no options."""
     step_cost: float = 1.0
-    """Time of a step of masked LM relative to DAPT's, from docs/papers.md."""
+    """Time of a step of masked LM relative to DAPT's, from docs/guides/adapt.md."""
     has_own_loss: bool = False
     """Whether masked LM minimizes more than the cross-entropy of the labels."""
     extends_vocabulary: bool = False
@@ -301,7 +301,7 @@ METHODS: dict[str, Method] = {
         build=build_gmap,
         build_for_task=build_gmap_for_task,
         start={"starts_as_encoder": True},
-        # At 1e-3, two of three seeds learned to read too little of the memory (docs/methods.md).
+        # At 1e-3, two of three seeds learned to read too little of the memory (docs/methods/gmap.md).
         learning_rate=2e-3,
         reads_memory=True,
     ),

@@ -88,7 +88,7 @@ class DistillationArguments(ModelArguments):
     """The teacher (`model_name_or_path`), the student, and how the student is trained."""
 
     strategy: Strategy = field(
-        default="adapt_and_distill", metadata={"help": "Order of the stages, see docs/distillation.md."}
+        default="adapt_and_distill", metadata={"help": "Order of the stages, see docs/guides/distill_and_export.md."}
     )
     teacher_steps: int = field(default=0, metadata={"help": "Training steps that adapt the teacher."})
     student_steps: int = field(

@@ -275,7 +275,7 @@ def choose_learning_rate(hidden_size: int) -> float:
     The rate is 5e-5 at width 768: transformers' default, and the largest rate that BERT's authors tried for BERT base
     (Devlin et al. 2019, appendix A.3). It falls with the square of the width. Width 1,024 gets 2.8e-5; BERT's authors
     found 5e-5 unstable there. Widths 384 and 256 get 2e-4 and 4.5e-4. There, 5e-5 stays at the majority class on 400
-    examples in three epochs of batches of 8, and these rates do not (docs/comparison.md). The rate is at most 5e-4,
+    examples in three epochs of batches of 8, and these rates do not (results/NOTES.md). The rate is at most 5e-4,
     because at 9e-4 the width 256 gets worse again.
     """
     return min(5e-5 * (768 / hidden_size) ** 2, 5e-4)

@@ -2,8 +2,6 @@
 
 import json
 import re
-import runpy
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -282,15 +280,3 @@ def test_the_advice_is_saved_as_it_is(files, tmp_path):
     assert said == {reason.row: f"{reason.text} ({reason.source})" for reason in advice.reasons if reason.row}
     assert str(advice) in path.with_name("advice.md").read_text()
     assert str(advice).startswith("Measured:") and "Rows of the plan:" in str(advice)
-
-
-def test_the_page_of_examples_is_what_the_rules_say(tmp_path, monkeypatch):
-    script = str(ROOT / "benchmarks" / "advice.py")
-    monkeypatch.setattr(sys, "argv", [script, "--examples", str(tmp_path / "page.md")])
-    runpy.run_path(script, run_name="__main__")
-    page = (tmp_path / "page.md").read_text(encoding="utf-8")
-    assert page == (ROOT / "docs" / "advice_examples.md").read_text(encoding="utf-8")
-    cs, biomed, terms, chinese = page.split("\n## ")[1:]
-    assert "52 of 139 in acl_arc" in cs and "Use another encoder" in chinese
-    assert "take tapt" in cs and "take tapt" not in chinese
-    assert all("Use another encoder" not in part and "English, so" in part for part in (cs, biomed, terms))

@@ -1,7 +1,8 @@
-"""Every function that reads data takes what docs/python.md says, and finds the same in every form."""
+"""Every function that reads data takes what docs/guides/python.md says, and finds the same in every form."""
 
 import inspect
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,16 +30,12 @@ SPLITS = ("train", "validation", "test")
 
 
 def list_cells(heading):
-    """Yield form and function of each cell of a table, all of which say that it works."""
-    page = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
-    first, _, *lines = page.partition(f"{heading}\n")[2].partition("\n| |")[2].splitlines()
-    functions = [name.strip() for name in first.strip("|").split("|")]
-    for line in lines:
-        if not line.startswith("|"):
-            return
-        form, *marks = (cell.strip() for cell in line.strip("|").split("|"))
-        assert set(marks) == {"✓"}
-        yield from ((form, function) for function, _ in zip(functions, marks, strict=True))
+    """Yield form and function of each promise of a section: every function it names takes every form of its list."""
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "python.md").read_text(encoding="utf-8")
+    first, _, rest = page.partition(f"{heading}\n\n")[2].partition(":\n\n")
+    forms = re.findall(r"^- (.*)$", rest.partition("\n\n")[0], re.MULTILINE)
+    for function in re.findall(r"`(\w+)`", first):
+        yield from ((form, function) for form in forms)
 
 
 def write_file(place):

@@ -59,7 +59,7 @@ def launch(command, folder):
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # as docs/distributed.md says
+    environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # as docs/guides/scale.md says
     command = [sys.executable, "-m", *(port if part == "PORT" else str(part) for part in command)]
     command += ["--output_dir", str(folder)]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)

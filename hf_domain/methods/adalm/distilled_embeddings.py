@@ -47,7 +47,7 @@ def distill_new_rows(
         examples: Text of the domain with the `input_ids` of the new tokenizer, as `tokenize_corpus` makes them.
         seed: Seed of the order of examples and of snippets.
         snippets_per_entry: Read a snippet only if one of its entries was read less often; the paper has 100.
-        learning_rate: Learning rate of AdamW, without weight decay; falls to zero. Our choice (docs/vocabulary.md).
+        learning_rate: Learning rate of AdamW, without weight decay; falls to zero. Our choice (docs/methods/adalm.md).
         batch_size: Snippets of a step; 16 in the paper.
 
     Returns:
