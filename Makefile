@@ -43,9 +43,9 @@ check: install  ## lint, format and types; the types of the built wheel, because
 test-benchmarks: install  ## every script of benchmarks/ at its smallest size: about 5 minutes on 2 cores
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/test_benchmarks.py -m benchmarks -n $(PROCESSES)
 
-test-browser: install  ## the pages of hf-domain explore and of a report in Chromium, skipped without it: about 3 minutes
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,explore]" playwright
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/exploration/test_page.py tests/comparison/test_report_page.py -m browser
+test-browser: install  ## the pages of the explore app and of a report in Chromium, skipped without it: about 3 minutes
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]" gradio playwright
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/examples/test_explore_app.py tests/comparison/test_report_page.py -m browser
 
 test-commands: install  ## the runs of commands that take longest, of which make test takes a sample
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests $(SPREAD) -m commands

@@ -48,7 +48,6 @@ COMMANDS = {
     "predict": ("predict", "Label raw data with a fine-tuned model, with probabilities."),
     "probe": ("run_probe", "Score a frozen encoder on a task with a linear model, in minutes and without a seed."),
     "compare": ("compare", "Compare methods at equal cost, following a plan."),
-    "explore": ("explore", "Show on a local page what a model, a vocabulary, a datastore or a comparison does."),
     "report_forgetting": ("report_forgetting", "Measure how much general language adapted encoders forgot."),
     "publish": ("publish", "Publish a model of a comparison, with its results on the card."),
     "publish_results": ("publish_results", "Publish the raw results of a comparison as a dataset."),
@@ -176,7 +175,7 @@ def find_output(arguments: list[str]) -> str:
     """Return the folder that the arguments of a command name for its output; else the current one."""
     words = [word for argument in arguments for word in argument.split("=", 1)]
     given = dict(pairwise(words))
-    return given.get("--output_dir", given.get("--space_dir", "."))
+    return given.get("--output_dir", ".")
 
 
 def name_commands(text: str) -> str:

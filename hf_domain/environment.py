@@ -33,7 +33,7 @@ def describe_environment() -> dict[str, Any]:
 @cache
 def find_version(package: str) -> str:
     """Return the version of an installed package; raise PackageNotFoundError if there is none."""
-    if package == "hf-domain":  # a Space runs a copy that is not installed
+    if package == "hf-domain":  # a copy may run that is not installed
         return importlib.import_module("hf_domain").__version__
     return version(package)
 
@@ -52,15 +52,10 @@ def find_commit() -> str | None:
 @cache
 def digest_code() -> str:
     """Return a digest of the package's code, which may change between releases while the version does not."""
-    sources = {name: file.read_bytes() for name, file in find_sources("*.py").items()}
-    return hashlib.sha256(b"".join(name.encode() + sources[name] for name in sorted(sources))).hexdigest()
-
-
-def find_sources(*patterns: str) -> dict[str, Path]:
-    """Return the package's files by their paths in a wheel; an editable install has them in four folders."""
     sources = {}
     for name in ("hf_domain", "hf_domain.modeling", "hf_domain.tokenization", "hf_domain.examples"):
-        folder = Path(importlib.import_module(name).__path__[0])
-        for file in (file for pattern in patterns for file in folder.rglob(pattern)):
-            sources[f"{name.replace('.', '/')}/{file.relative_to(folder).as_posix()}"] = file
-    return sources
+        folder = Path(importlib.import_module(name).__path__[0])  # an editable install has four of them
+        # The app in examples/explore_app is in no wheel: it has no __init__.py.
+        for file in (file for file in folder.rglob("*.py") if (file.parent / "__init__.py").is_file()):
+            sources[f"{name.replace('.', '/')}/{file.relative_to(folder).as_posix()}"] = file.read_bytes()
+    return hashlib.sha256(b"".join(name.encode() + sources[name] for name in sorted(sources))).hexdigest()

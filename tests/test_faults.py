@@ -145,7 +145,6 @@ def make_further_flags(script, inputs):
             "model_name_or_path": inputs / "model",
         },
         "advise": {"model_name_or_path": inputs / "model", "corpus": inputs / "corpus.txt", "task": inputs / "topics"},
-        "explore": {"": inputs / "classifier", "space_dir": "CASE/output"},
         "report_forgetting": {
             **{"models": [f"{name}={inputs / name}" for name in ("model", "general")], "max_seq_length": 16},
             "corpora": f"domain={inputs / 'corpus.txt'}",
@@ -157,7 +156,7 @@ def make_further_flags(script, inputs):
 
 
 def list_arguments(flags, case):
-    arguments = [] if {"output_file", "space_dir"} & flags.keys() else ["--output_dir", str(case / "output")]
+    arguments = [] if "output_file" in flags else ["--output_dir", str(case / "output")]
     for name, value in flags.items():
         values = value if isinstance(value, list) else [value]
         arguments += [f"--{name}"] * bool(name) + [*(str(each).replace("CASE", str(case)) for each in values)]
@@ -252,7 +251,6 @@ COMPARED = [
 ]
 # What is whole under its name is finished: the same command refuses to replace it.
 PATTERNS = {"compare": COMPARED, "predict": [r"^(open|write|replace) "], "advise": [r"^(open|write|replace) "]}
-PATTERNS["explore"] = [r"^(open|write|replace) [\w/]*(app.py|model.safetensors|_finished|README.md)$"]
 PATTERNS["quickstart"] = [r"^(open|write|replace) output/(plan.yaml|hub)", r"^(write|replace) output/plan/report"]
 # The first comparison also fills the cache of datasets, so its writes have other numbers than those of the next.
 NEEDED = {"build_datastore": "datastore"}
@@ -296,7 +294,7 @@ def fill_everywhere(command, tmp_path, name, patterns):
     assert not problems, f"{len(problems)} of {len(chosen)}:\n" + "\n".join(problems)
 
 
-FILLED = [*COMPLETE, "predict", "explore", "run_distill", "run_ner", "run_qa"]
+FILLED = [*COMPLETE, "predict", "run_distill", "run_ner", "run_qa"]
 FILLED += ["run_classification gmap", "run_classification rada"]
 
 

@@ -215,7 +215,7 @@ def list_shared_cases() -> list[Case]:
     """What every command must refuse."""
     cases = []
     for command, good in COMMANDS.items():
-        if command in ("predict", "explore"):  # their models have no flags
+        if command == "predict":  # its model has no flag
             continue
         cases += [
             Case(command, "unknown flag", ("no option --color",), {"color": "red"}),
@@ -1514,36 +1514,6 @@ PREDICT = [
     )
 ]
 
-EXPLORE = [
-    Case("explore", name, expected, {"": folder} | flags, files)
-    for name, expected, folder, flags, files in (
-        ("no folder", ("folder",), None, {}, {}),
-        ("unknown flag", ("no option --color",), "adapted", {"color": "red"}, {}),
-        ("folder is missing", ("nowhere/model", "neither"), "./nowhere/model", {}, {}),
-        ("folder is empty", ("empty", "config.json"), "empty", {}, {}),
-        ("folder of a task", ("task", "config.json"), "task", {}, {}),
-        ("a file", ("corpus.txt",), "corpus.txt", {}, {}),
-        ("weights are truncated", ("model.safetensors",), "adapted", {}, {"adapted/model.safetensors": truncate}),
-        ("config is broken", ("config.json",), "adapted", {}, {"adapted/config.json": "{"}),
-        (
-            "model without a head",
-            ("ForMaskedLM", "BertModel"),
-            "adapted",
-            {},
-            {"adapted/config.json": edit_json(architectures=["BertModel"])},
-        ),
-        ("decoder", ("GPT2LMHeadModel",), "decoder", {}, {}),
-        ("plan without a report", ("report.html", "compare"), "plan.yaml", {}, {"plan/plan.json": "{}"}),
-        ("plan that did not run", ("plan.yaml", "Run hf-domain compare"), "plan.yaml", {}, {}),
-        ("encoder is missing", ("nowhere/model",), "adapted", {"encoder": "./nowhere/model"}, {}),
-        ("encoder is a text", ("corpus.txt",), "adapted", {"encoder": "corpus.txt"}, {}),
-        ("datastore is missing", ("./nowhere",), "adapted", {"datastore": "./nowhere"}, {}),
-        ("port is a word", ("--port", "high"), "adapted", {"port": "high"}, {}),
-        ("port is none", ("--port", "70000"), "adapted", {"port": 70000}, {}),
-        ("space is there", ("--space_dir", "task"), "adapted", {"space_dir": "task"}, {}),
-    )
-]
-
 CASES = [
     *RUN_FILES,
     *list_shared_cases(),
@@ -1555,7 +1525,6 @@ CASES = [
     *PLANS,
     *COMMAND,
     *PREDICT,
-    *EXPLORE,
     *SENTENCES_CASES,
     *PYTHON,
 ]

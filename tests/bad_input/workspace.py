@@ -90,7 +90,6 @@ COMMANDS: dict[str, dict[str, Any]] = {
         "use_cpu": True,
     },
     "predict": {"": ["classifier", "heldout.txt"], "output_file": "labels.jsonl"},
-    "explore": {"": "adapted", "encoder": "encoder", "space_dir": "out"},
     "probe": {
         "model_name_or_path": "encoder",
         "train_file": "task/train.jsonl",

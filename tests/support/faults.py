@@ -40,7 +40,6 @@ PRELOADED = [
     "hf_domain.examples.predict",
     "hf_domain.examples.run_probe",
     "hf_domain.examples.advise",
-    "hf_domain.examples.explore",
     "hf_domain.examples.report_forgetting",
 ]
 ENOSPC = "No space left on device"
