@@ -1,4 +1,4 @@
-r"""Build a datastore of passages for RADA, add documents to it, or rebuild its index.
+r"""Build a datastore of passages for RADA, add documents to it, rebuild its index, or search it.
 
     python examples/build_datastore.py \
         --model_name_or_path bert-base-uncased --train_file corpus.txt.gz --output_dir datastore
@@ -6,10 +6,15 @@ r"""Build a datastore of passages for RADA, add documents to it, or rebuild its 
 RADA must be trained on text that is not in its datastore. `--held_out_file rest.jsonl` writes every tenth document to
 this file instead; train with `run_mlm.py --method rada --datastore datastore --train_file rest.jsonl`.
 
+`--query` shows the passages that a text finds, with the common words marked:
+
+    python examples/build_datastore.py --output_dir datastore --query "bilateral lung lesions"
+
 Repeat the command to resume an interrupted build. With `--engine elasticsearch` or `opensearch`, set
 ELASTICSEARCH_URL or OPENSEARCH_URL. docs/guides/datastore.md has the details.
 """
 
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -21,13 +26,14 @@ from hf_domain.clusters import open_executor
 from hf_domain.data.files import load_files
 from hf_domain.datastore import Datastore, build_datastore, push_to_hub
 from hf_domain.datastore.documents import choose_columns, hold_out_every_tenth
+from hf_domain.datastore.highlight import format_text, read_passages
 from hf_domain.datastore.manifest import read_manifest
 from hf_domain.training.arguments import parse_arguments
 
 
 @dataclass
 class DataArguments:
-    """The documents; not needed with only `--rebuild_index` or `--push_to_hub_id`."""
+    """The documents; not needed with only `--query`, `--rebuild_index` or `--push_to_hub_id`."""
 
     train_file: list[str] = field(
         default_factory=list, metadata={"help": "Documents: .txt (one per line) .jsonl .json .csv (.gz) .parquet."}
@@ -71,6 +77,10 @@ class DatastoreArguments:
         default=None, metadata={"help": "Cut and analyze on a Dask cluster: address or file of its scheduler."}
     )
     push_to_hub_id: str | None = field(default=None, metadata={"help": "Push the datastore to this dataset."})
+    query: list[str] = field(
+        default_factory=list, metadata={"help": "Show the passages that these texts find, when the datastore is there."}
+    )
+    num_passages: int = field(default=10, metadata={"help": "Passages that a query finds at most."})
 
 
 ARGUMENTS = (DataArguments, DatastoreArguments)
@@ -101,32 +111,42 @@ def load_datastore(args: DatastoreArguments) -> Datastore:
     return Datastore.load(args.output_dir, tokenizer, **options)
 
 
-def main() -> None:
-    data_args, args = parse_arguments(*ARGUMENTS, description=__doc__)
-    exists = Path(args.output_dir).exists()
-    has_documents = bool(data_args.train_file or data_args.dataset_name)
+def check_arguments(data_args: DataArguments, args: DatastoreArguments) -> None:
+    exists, has_documents = Path(args.output_dir).exists(), bool(data_args.train_file or data_args.dataset_name)
+    if not all(query.strip() for query in args.query):
+        raise ValueError("--query must be a text, but one is empty. Write what to search for.")
     if exists and has_documents and not args.add:
         raise ValueError(f"--output_dir must be new, but {args.output_dir} exists. Use --add, or name another folder.")
+    if not exists and args.query and not has_documents:
+        raise FileNotFoundError(f"--query needs a datastore, but {args.output_dir} does not exist. Build it first.")
     if not exists and (args.add or args.rebuild_index):
         raise ValueError(f"--add and --rebuild_index need a datastore, but {args.output_dir} does not exist.")
     if not exists and args.model_name_or_path is None:
         raise ValueError("a new datastore needs an encoder's tokenizer to cut the passages. Give --model_name_or_path.")
 
-    if exists:
-        datastore = load_datastore(args)
-    if has_documents or not exists:
-        documents = read_documents(data_args)
-        columns = choose_columns(documents, data_args.text_column_name, data_args.id_column_name)
-        if data_args.held_out_file:
-            documents = hold_out_every_tenth(documents, columns["text_column"], data_args.held_out_file)
-        with open_executor(dask_scheduler=args.dask_scheduler) as executor:
-            if exists:
-                print(f"{datastore.add(documents, **columns, executor=executor):,} new passages")
-            else:
-                tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path, trust_remote_code=False)
-                options = columns | {"max_length": args.max_length or 256, "engine": args.engine or "tantivy"}
-                options |= {"analyzer": args.analyzer, "executor": executor}
-                datastore = build_datastore(documents, args.output_dir, tokenizer, **options)
+
+def build_or_add(data_args: DataArguments, args: DatastoreArguments, datastore: Datastore | None) -> Datastore:
+    """Add the documents to a datastore, or to a new one."""
+    documents = read_documents(data_args)
+    columns = choose_columns(documents, data_args.text_column_name, data_args.id_column_name)
+    if data_args.held_out_file:
+        documents = hold_out_every_tenth(documents, columns["text_column"], data_args.held_out_file)
+    with open_executor(dask_scheduler=args.dask_scheduler) as executor:
+        if datastore is not None:
+            print(f"{datastore.add(documents, **columns, executor=executor):,} new passages")
+            return datastore
+        tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path, trust_remote_code=False)
+        options = columns | {"max_length": args.max_length or 256, "engine": args.engine or "tantivy"}
+        options |= {"analyzer": args.analyzer, "executor": executor}
+        return build_datastore(documents, args.output_dir, tokenizer, **options)
+
+
+def main() -> None:
+    data_args, args = parse_arguments(*ARGUMENTS, description=__doc__)
+    check_arguments(data_args, args)
+    datastore = load_datastore(args) if Path(args.output_dir).exists() else None
+    if datastore is None or data_args.train_file or data_args.dataset_name:
+        datastore = build_or_add(data_args, args, datastore)
     manifest = datastore.manifest
     print(
         f"{len(datastore):,} passages from {manifest.num_documents:,} documents ({manifest.num_duplicates:,} "
@@ -134,6 +154,8 @@ def main() -> None:
     )
     if args.push_to_hub_id:
         print(push_to_hub(datastore, args.push_to_hub_id))
+    for query in args.query:
+        print(format_text(read_passages(datastore, query, args.num_passages), sys.stdout.isatty()))
 
 
 if __name__ == "__main__":

@@ -34,12 +34,10 @@ COMMANDS = {
     "quickstart": ("quickstart", "Compare methods on a corpus and a task, in one command."),
     "advise": ("advise", "Recommend what to try first on a corpus and its tasks, and write the plan."),
     "expand_vocab": ("run_expand_vocab", "Add the words of a domain to a tokenizer (AdaLM, exBERT)."),
-    "trim_vocab": ("run_trim_vocab", "Remove the entries that a corpus does not use from a vocabulary."),
     "mlm": ("run_mlm", "Continue the pre-training of an encoder on domain text, with any method."),
     "distill": ("run_distill", "Distill an encoder into a small student (Adapt-and-Distill)."),
     "average_models": ("average_models", "Average the weights of encoders."),
-    "build_datastore": ("build_datastore", "Build a datastore of passages for RADA, or add to one."),
-    "search_datastore": ("search_datastore", "Show which passages a text retrieves, and what a RADA reads in them."),
+    "build_datastore": ("build_datastore", "Build a datastore of passages for RADA, add to one, or search it."),
     "select_text": ("select_text", "Choose the text of a corpus nearest to a task's, for the pre-training."),
     "classification": ("run_classification", "Fine-tune an encoder to classify texts or pairs of texts."),
     "ner": ("run_ner", "Fine-tune an encoder to find named entities."),
@@ -48,10 +46,16 @@ COMMANDS = {
     "predict": ("predict", "Label raw data with a fine-tuned model, with probabilities."),
     "probe": ("run_probe", "Score a frozen encoder on a task with a linear model, in minutes and without a seed."),
     "compare": ("compare", "Compare methods at equal cost, following a plan."),
-    "report_forgetting": ("report_forgetting", "Measure how much general language adapted encoders forgot."),
     "publish": ("publish", "Publish a model of a comparison, with its results on the card."),
-    "publish_results": ("publish_results", "Publish the raw results of a comparison as a dataset."),
     "export": ("run_export", "Export a model to ONNX (also in int8) or torch.export."),
+}
+# Commands of earlier versions, and what does their work.
+REPLACED = {
+    "explore": "run python examples/explore_app/app.py in a clone",
+    "publish_results": "upload the results/ of the comparison with hf upload --repo-type dataset",
+    "report_forgetting": "use hf-domain mlm --do_eval --validation_file DOMAIN --general_validation_file GENERAL",
+    "search_datastore": "use hf-domain build_datastore --output_dir DATASTORE --query TEXT",
+    "trim_vocab": "use hf_domain.tokenization.trim_vocabulary and hf_domain.methods.adalm.trim.keep_rows in Python",
 }
 
 
@@ -143,6 +147,8 @@ def main(is_checked: bool = False) -> None:
         sys.stdout.write(f"hf-domain {version('hf-domain')}\n")
         return
     name = sys.argv.pop(1)
+    if name in REPLACED:
+        sys.exit(f"error: hf-domain has no command {name} any more: {REPLACED[name]}.")
     if name not in COMMANDS:
         sys.exit(f"error: hf-domain has no command {name}\n{usage}")
     sys.argv[0] = f"hf-domain {name}"

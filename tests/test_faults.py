@@ -117,8 +117,6 @@ def make_command(name, inputs):
     elif script == "run_expand_vocab":
         flags = model | {"train_file": inputs / "corpus.txt", "num_workers": 1, "min_frequency": 1, "size": 140}
         flags |= {"step": 20, "validation_file": inputs / "corpus.txt", "counts_file": "CASE/counts.parquet"}
-    elif script == "run_trim_vocab":
-        flags = model | {"train_file": inputs / "corpus.txt", "validation_file": inputs / "corpus.txt"}
     elif script == "average_models":
         flags = {"model_name_or_path": [inputs / "model", inputs / "general"]}
     else:
@@ -139,16 +137,11 @@ def make_further_flags(script, inputs):
             **{"comparison": inputs / "compared" / "output", "method": "dapt", "corpus": "domain"},
             **{"license_note": "None.", "limits": "None.", "example": "a [MASK]"},
         },
-        "publish_results": {"comparison": inputs / "compared" / "output"},
         "run_probe": {
             **{f"{split}_file": inputs / f"classes_{split}.jsonl" for split in ("train", "test")},
             "model_name_or_path": inputs / "model",
         },
         "advise": {"model_name_or_path": inputs / "model", "corpus": inputs / "corpus.txt", "task": inputs / "topics"},
-        "report_forgetting": {
-            **{"models": [f"{name}={inputs / name}" for name in ("model", "general")], "max_seq_length": 16},
-            "corpora": f"domain={inputs / 'corpus.txt'}",
-        },
         "predict": {"": [inputs / "classifier", inputs / "classes_test.jsonl"], "output_file": "CASE/labels.jsonl"},
         "run_export": {"model_name_or_path": inputs / "classifier"},
         "run_sentences": {**pairs, **TRAINING, "model_name_or_path": inputs / "model", "do_predict": True},
@@ -242,8 +235,8 @@ def test_full_disk_is_one_line_and_the_same_command_continues(command, tmp_path)
     fill_everywhere(command, tmp_path, "run_mlm dapt", [r"^write output/checkpoint-2/optimizer.pt"])
 
 
-COMPLETE = ["run_mlm dapt", "run_classification", "run_expand_vocab", "run_trim_vocab", "average_models"]
-COMPLETE += ["build_datastore", "run_export", "publish", "publish_results", "run_probe", "report_forgetting"]
+COMPLETE = ["run_mlm dapt", "run_classification", "run_expand_vocab", "average_models"]
+COMPLETE += ["build_datastore", "run_export", "publish", "run_probe"]
 # Of a comparison whose steps are pretended: its data, the steps and the results of a row, and the report.
 COMPARED = [
     r"^(write|replace) output/(data/.*train|plan\.json|results/dapt-topics|report\.json)",
@@ -254,7 +247,7 @@ PATTERNS = {"compare": COMPARED, "predict": [r"^(open|write|replace) "], "advise
 PATTERNS["quickstart"] = [r"^(open|write|replace) output/(plan.yaml|hub)", r"^(write|replace) output/plan/report"]
 # The first comparison also fills the cache of datasets, so its writes have other numbers than those of the next.
 NEEDED = {"build_datastore": "datastore"}
-NEEDED |= dict.fromkeys(["compare", "quickstart", "publish", "publish_results"], "compared")
+NEEDED |= dict.fromkeys(["compare", "quickstart", "publish"], "compared")
 OTHERS = [f"run_mlm {method}" for method in ("lora", "varmae", "exbert", "exbert_adapter", "gmap", "rada")]
 OTHERS += ["run_sentences", "run_ner", "run_qa", "run_classification gmap", "run_classification rada", "run_distill"]
 
@@ -302,7 +295,7 @@ FILLED += ["run_classification gmap", "run_classification rada"]
 @pytest.mark.parametrize("name", FILLED)
 def test_full_disk(command, tmp_path, request, name):
     make_needed(name, request)
-    every = name in ("run_mlm dapt", "build_datastore", "run_export", "predict", "publish_results", "report_forgetting")
+    every = name in ("run_mlm dapt", "build_datastore", "run_export", "predict")
     fill_everywhere(command, tmp_path, name, None if every else [r"model.safetensors", *FEW])
 
 

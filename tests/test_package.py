@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from transformers.dynamic_module_utils import get_relative_import_files
 
 import hf_domain
-from hf_domain.command_line import COMMANDS
+from hf_domain.command_line import COMMANDS, REPLACED
 from hf_domain.environment import digest_code
 
 ROOT = Path(__file__).parent.parent
@@ -159,7 +159,7 @@ def run_command(*arguments, then="", run=subprocess.run):
 
 
 def test_command_line(tmp_path):
-    assert "  ner                Fine-tune an encoder to find named entities.\n" in run_command("--help").stdout
+    assert "  ner              Fine-tune an encoder to find named entities.\n" in run_command("--help").stdout
     assert run_command("--version").stdout == f"hf-domain {hf_domain.__version__}\n"
     unknown = run_command("dance")
     assert unknown.returncode != 0
@@ -186,7 +186,11 @@ def test_command_line(tmp_path):
         ("mlm --learning_rate fast --seed 1", "--learning_rate must be a number, but is fast"),
         ("ner --max_steps=1e3", "--max_steps must be a whole number, but is 1e3"),
         ("expand_vocab --size -1.5", "--size must be a whole number, but is -1.5"),
-        ("search_datastore --datastore_dir store", "there is no option --datastore_dir: did you mean --datastore?"),
+        ("build_datastore --max_lenght 9", "there is no option --max_lenght: did you mean --max_length?"),
+        (
+            "search_datastore --text x",
+            f"hf-domain has no command search_datastore any more: {REPLACED['search_datastore']}.",
+        ),
     ],
 )
 def test_command_answers_before_torch_is_imported(arguments, error):

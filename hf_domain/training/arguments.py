@@ -328,7 +328,6 @@ def _is_in_range(value: float | str, rule: Callable[[float], bool]) -> bool:
 def find_wrong_paths(values: Mapping[str, Any]) -> list[str]:
     """Return an error message for each model that cannot be loaded, and for an output folder that is not writable."""
     models = [values.get(name) for name in ("model_name_or_path", "memory_name_or_path", "student_name_or_path")]
-    models += [pair.partition("=")[2] for pair in values.get("models") or []]  # of report_forgetting
     names = [name for value in models for name in (value if isinstance(value, list) else [value]) if name]
     problems = [problem for name in names if (problem := find_damage(name))]
     if (folder := values.get("output_dir")) and not _can_write(Path(folder)):

@@ -71,7 +71,7 @@ def write_average_card(folder: Path, args: Any, tokenizer: PreTrainedTokenizerBa
         method_name="averaging of weights",
         corpus="",
         settings={"weights": ", ".join(f"{weight:g}" for weight in args.weights or [1] * len(encoders))},
-        limits="The average was not evaluated; `hf-domain report_forgetting` measures what it forgot.",
+        limits="The average was not evaluated; `hf-domain mlm --do_eval` measures its losses.",
         example=f"This is a {tokenizer.mask_token}.",
     )
 
@@ -116,26 +116,4 @@ def write_expansion_card(
         "a start.",
         example=f"This is a {tokenizer.mask_token}.",
         trains_on=describe_data_license(),
-    )
-
-
-def write_trimming_card(folder: Path, args: Any, tokenizer: PreTrainedTokenizerBase, facts: Sequence[str]) -> None:
-    """Write the card of a model whose vocabulary was trimmed.
-
-    Args:
-        folder: Has the saved model.
-        args: Arguments of `hf-domain trim_vocab`.
-        tokenizer: The smaller one.
-        facts: Sentences on the sizes and on the lengths of held-out texts.
-    """
-    write_command_card(
-        folder,
-        [args.model_name_or_path],
-        name=Path(args.output_dir).resolve().name,
-        method_name="trimmed vocabulary",
-        summary="{base_model} without the entries of its vocabulary that a corpus does not use. Nothing was trained.",
-        corpus=describe_files(find_files(args.train_file)),
-        settings={"size of the vocabulary": f"{len(tokenizer):,}", "minimum occurrences": args.min_frequency},
-        limits=" ".join(facts),
-        example=f"This is a {tokenizer.mask_token}.",
     )

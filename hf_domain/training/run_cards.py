@@ -398,7 +398,7 @@ def describe_limits(folder: Path, task: str, is_evaluated: bool, knows_forgettin
     else:
         sentences.append("This model was not evaluated on held-out data.")
     if task == "fill-mask" and not knows_forgetting:
-        sentences.append("Forgetting of general text was not measured; `hf-domain report_forgetting` measures it.")
+        sentences.append("Forgetting of general text was not measured; `--general_validation_file` measures it.")
     if reads_passages(config):
         sentences.append("Without passages of its datastore, the model computes what its encoder alone computes.")
     if config.get("appended_passage_length"):

@@ -224,7 +224,7 @@ def list_shared_cases() -> list[Case]:
             else Case(command, "abbreviated flag", ("--datastore",), {"datastore": None, "datastor": "x"}),
         ]
         if command != "compare":
-            required = "models" if "models" in good else next(iter(good))
+            required = next(iter(good))
             if command not in ("quickstart", "build_datastore"):
                 cases.append(Case(command, "required flag missing", (f"--{required}",), {required: None}))
         if "output_dir" in good:
@@ -686,8 +686,8 @@ FINE_TUNING += [
 # ------------------------------------------------------------------------------------------------ other commands
 
 expand, distill, average = (partial(Case, name) for name in ("expand_vocab", "distill", "average_models"))
-trim = partial(Case, "trim_vocab")
-build, search, forget = (partial(Case, name) for name in ("build_datastore", "search_datastore", "report_forgetting"))
+build = partial(Case, "build_datastore")
+SEARCH = {"output_dir": "datastore", "train_file": None, "model_name_or_path": None, "query": "domain"}
 select = partial(Case, "select_text")
 OTHERS = [
     select("missing text", ("nowhere.txt",), {"text_file": "nowhere.txt"}),
@@ -724,12 +724,6 @@ OTHERS = [
     expand("output holds another model", ("classifier",), {"output_dir": "classifier"}),
     expand("missing validation text", ("nowhere.txt",), {"validation_file": "nowhere.txt"}),
     expand("decoder", ("gpt2",), {"model_name_or_path": "decoder"}),
-    trim("missing text", ("nowhere.txt",), {"train_file": "nowhere.txt"}),
-    trim("empty text", ("corpus.txt", "empty"), files={"corpus.txt": ""}),
-    trim("missing validation text", ("nowhere.txt",), {"validation_file": "nowhere.txt"}),
-    trim("no frequency", ("min_frequency", "0"), {"min_frequency": 0}),
-    trim("output is the input", ("encoder",), {"output_dir": "encoder"}),
-    trim("decoder", ("gpt2",), {"model_name_or_path": "decoder"}),
     distill(
         "wider feed-forward",
         ("from 1 to 64", "65"),
@@ -826,35 +820,13 @@ OTHERS = [
         {"output_dir": "datastore", "add": True},
         {"datastore/datastore.json": truncate},
     ),
-    search("no datastore", ("nowhere",), {"datastore": "nowhere"}),
-    search("folder that is no datastore", ("encoder",), {"datastore": "encoder"}),
-    search("no text", ("text",), {"text": None}),
-    search("no passage", ("num_passages", "0"), {"num_passages": 0}),
-    search("negative number of passages", ("num_passages", "-2"), {"num_passages": -2}),
-    search("no query terms", ("max_query_terms", "0"), {"max_query_terms": 0}),
-    search("missing file of texts", ("nowhere.txt",), {"text_file": "nowhere.txt"}),
-    search("numbers as texts", ("text (int64)",), {"text_file": "texts.jsonl"}, {"texts.jsonl": '{"text": 7}\n'}),
-    search("model that reads nothing", ("encoder", "bert"), {"model_name_or_path": "encoder"}),
-    search("manifest is broken", ("datastore",), files={"datastore/datastore.json": truncate}),
-    search("manifest is a list", ("datastore",), files={"datastore/datastore.json": "[]"}),
-    search("page over a folder", ("task",), {"html_file": "task"}),
-    search("page over the corpus", ("corpus.txt",), {"html_file": "corpus.txt"}),
-    search("page in a missing folder", ("nowhere/page.html",), {"html_file": "nowhere/page.html"}),
-    forget("no name", ("models", "encoder"), {"models": "encoder"}),
-    forget("one name for two", ("models", "base"), {"models": ["base=encoder", "base=adapted"]}),
-    forget("missing model", ("nowhere",), {"models": "base=./nowhere"}),
-    forget("missing text", ("nowhere.txt",), {"corpora": "domain=nowhere.txt"}),
-    forget("other tokenizers", ("tokenizer", "other"), {"models": ["base=encoder", "other=other"]}),
-    forget("masks nothing", ("mlm_probability", "0"), {"mlm_probability": 0}),
-    forget("masks more than all", ("mlm_probability", "2"), {"mlm_probability": 2}),
-    forget("batch of nothing", ("per_device_eval_batch_size", "0"), {"per_device_eval_batch_size": 0}),
-    forget("no sample", ("max_samples", "0"), {"max_samples": 0}),
-    forget("length of nothing", ("max_seq_length", "0"), {"max_seq_length": 0}),
-    forget("negative seed", ("seed", "-1"), {"seed": -1}),
-    forget("text that fills no example", ("domain", "16"), files={"heldout.txt": "word\n"}),
-    forget("decoder", ("gpt2",), {"models": "base=decoder"}),
-    forget("weights are truncated", ("adapted/model.safetensors",), files={"adapted/model.safetensors": truncate}),
-    forget("weight of nan", ("LayerNorm.bias", "adapted"), files={"adapted/model.safetensors": spoil_weight}),
+    build("search in nothing", ("nowhere", "--query"), SEARCH | {"output_dir": "nowhere"}),
+    build("search in a folder that is no datastore", ("encoder",), SEARCH | {"output_dir": "encoder"}),
+    build("empty query", ("--query",), SEARCH | {"query": " "}),
+    build("no passage", ("num_passages", "0"), SEARCH | {"num_passages": 0}),
+    build("negative number of passages", ("num_passages", "-2"), SEARCH | {"num_passages": -2}),
+    build("search with a broken manifest", ("datastore",), SEARCH, files={"datastore/datastore.json": truncate}),
+    build("search with a manifest that is a list", ("datastore",), SEARCH, files={"datastore/datastore.json": "[]"}),
     Case("probe", "weight of nan", ("LayerNorm.bias", "encoder"), files={"encoder/model.safetensors": spoil_weight}),
     Case("probe", "no label", ("train", "label", "text"), {"train_file": "heldout.txt"}),
     Case("publish", "no comparison", ("nowhere",), {"comparison": "nowhere"}),
@@ -881,15 +853,6 @@ OTHERS = [
     Case("publish", "plan of another version", ("plan.json",), files={"comparison/plan.json": "{}"}),
     Case("publish", "output is the comparison", ("comparison",), {"output_dir": "comparison"}),
     Case("publish", "output holds something else", ("encoder",), {"output_dir": "encoder"}),
-    Case("publish_results", "no comparison", ("nowhere",), {"comparison": "nowhere"}),
-    Case("publish_results", "folder that is no comparison", ("encoder",), {"comparison": "encoder"}),
-    Case("publish_results", "nothing run", ("comparison", "plan.json")),
-    Case("publish_results", "no score", ("comparison", "score"), files=make_comparison('{"status": ')),
-    Case("publish_results", "results are deep", ("comparison", "score"), files=make_comparison(DEEP)),
-    Case("publish_results", "plan is broken", ("plan.json",), files={"comparison/plan.json": "{"}),
-    Case("publish_results", "plan of another version", ("plan.json",), files={"comparison/plan.json": "{}"}),
-    Case("publish_results", "output is the comparison", ("comparison",), {"output_dir": "comparison"}),
-    Case("publish_results", "output holds something else", ("encoder",), {"output_dir": "encoder"}),
     Case("export", "unknown head", ("--head", "tail"), {"head": "tail"}),
     Case("export", "head that was not trained", ("qa_outputs", "fine-tune"), {"head": "question_answering"}),
     Case("export", "decoder", ("gpt2",), {"model_name_or_path": "decoder"}),
@@ -1162,7 +1125,6 @@ PLANS = [
 
 COMMAND = [
     Case("mlm", "no option at all", ("--model_name_or_path",), arguments=[]),
-    Case("publish_results", "no option at all", ("--comparison",), arguments=[]),
     Case("publish", "no option at all", ("--comparison",), arguments=[]),
     Case("mlm", "two run files", ("run.yaml",), files={"run.yaml": write_run()}, arguments=["run.yaml", "run.yaml"]),
     Case(

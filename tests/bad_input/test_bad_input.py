@@ -47,7 +47,7 @@ def test_bad_input_is_refused(case, workspace, record_property):
 
 
 # A whole comparison is what they need, or what they run.
-NEEDING_RUNS = ("publish", "publish_results", "quickstart")
+NEEDING_RUNS = ("publish", "quickstart")
 
 
 @pytest.mark.faults
@@ -58,11 +58,9 @@ def test_good_input_is_taken(command, workspace):
     assert outcome.kind == "harmless", outcome.message
 
 
-# The models that a command loads, if they are not those of `COMMANDS`.
-MODELS = {"search_datastore": {"model_name_or_path": "encoder"}}
 # All commands that load a model; `publish` loads what a comparison made, and plans trust no code. The tokenizer of a
 # datastore, which is all that select_text loads, has tests of its own.
-LOADING = [name for name in COMMANDS if name not in ("publish", "publish_results", "select_text")]
+LOADING = [name for name in COMMANDS if name not in ("publish", "select_text")]
 SAMPLED = ("build_datastore", "compare", "probe")
 
 
@@ -90,7 +88,7 @@ def test_no_command_runs_code_of_a_model(command, files, workspace, monkeypatch)
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     for folder in ("encoder", "adapted", "classifier"):
         poison(Path(folder), *files)
-    outcome = run_case(Case(command, "code", ("code",), MODELS.get(command, {})))
+    outcome = run_case(Case(command, "code", ("code",), {}))
     assert not Path("owned").exists()
     assert outcome.kind == "clean", outcome.message
 

@@ -60,7 +60,6 @@ COMMANDS: dict[str, dict[str, Any]] = {
         "size": 125,
         "min_frequency": 2,
     },
-    "trim_vocab": {"model_name_or_path": "encoder", "train_file": "corpus.txt", "output_dir": "out"},
     "distill": {
         "model_name_or_path": "encoder",
         "strategy": "from_scratch",
@@ -80,15 +79,7 @@ COMMANDS: dict[str, dict[str, Any]] = {
         "output_dir": "out",
         "max_length": 32,
     },
-    "search_datastore": {"datastore": "datastore", "text": "domain text", "num_passages": 2},
     "select_text": {"datastore": "datastore", "text_file": "task/train.jsonl", "output_file": "nearest.jsonl"},
-    "report_forgetting": {
-        "models": ["base=encoder", "dapt=adapted"],
-        "corpora": "domain=heldout.txt",
-        "output_dir": "out",
-        "max_seq_length": 16,
-        "use_cpu": True,
-    },
     "predict": {"": ["classifier", "heldout.txt"], "output_file": "labels.jsonl"},
     "probe": {
         "model_name_or_path": "encoder",
@@ -127,7 +118,6 @@ COMMANDS: dict[str, dict[str, Any]] = {
         "limits": "all",
         "example": "the [MASK]",
     },
-    "publish_results": {"comparison": "comparison", "output_dir": "out"},
     "export": {"model_name_or_path": "classifier", "output_dir": "out"},
     "quickstart": {
         "model_name_or_path": "encoder",

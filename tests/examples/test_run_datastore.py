@@ -1,4 +1,4 @@
-"""examples/build_datastore.py and examples/search_datastore.py, as the command line runs them."""
+"""examples/build_datastore.py, as the command line runs it."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ from tiny_tokenizers import SENTENCES, make_bert_tokenizer
 from hf_domain import command_line
 from hf_domain.datastore import Datastore
 from hf_domain.datastore.hub import export_datastore
-from hf_domain.examples import build_datastore, search_datastore, select_text
+from hf_domain.examples import build_datastore, select_text
 
 pytest.importorskip("tantivy")
 
@@ -56,15 +56,9 @@ def test_build_add_rebuild_search(folder, monkeypatch, capsys):
     datastore = Datastore.load(store)
     assert datastore.passages["document_id"][-2:] == ["new", "zh"] and datastore.manifest.max_length == 64
 
-    out = run(search_datastore, monkeypatch, capsys, datastore=store, text=["omega", "number7"], num_passages=1)
+    out = run(build_datastore, monkeypatch, capsys, output_dir=store, query=["omega", "number7"], num_passages=1)
     assert "1. passage 20, document new" in out and "1. passage 7, document 7" in out and "\x1b" not in out
-    (folder / "texts.jsonl").write_text('{"body": "omega"}\n', encoding="utf-8")
-    out = run(
-        search_datastore, monkeypatch, capsys, datastore=store, text_file=folder / "texts.jsonl",
-        html_file=folder / "page.html",
-    )  # fmt: skip
-    page = (folder / "page.html").read_text(encoding="utf-8")
-    assert "page.html" in out and '&lt;<mark style="background: rgba(255, 200, 0, 1.00)">omega</mark>&gt;' in page
+    assert "22 passages from" in out and Datastore.load(store).passages.num_rows == 22  # a search adds nothing
 
     for flag, value in (("max_length", 32), ("engine", "opensearch"), ("analyzer", "standard")):
         with pytest.raises(ValueError, match=f"--{flag} of .* must be the one it was built with, .* is {value}"):
@@ -161,43 +155,15 @@ def test_mistakes_are_reported(folder, monkeypatch, capsys, flags, message):
     assert not (folder / "new").exists() and (folder / "there.jsonl").read_text() == '{"text": "omega"}\n'
 
 
-def test_both_texts_of_a_pair_are_searched_for(folder, monkeypatch, capsys):
-    options = {"output_dir": folder / "store", "train_file": [folder / "corpus.txt"], "max_length": 64}
-    run(build_datastore, monkeypatch, capsys, **options, model_name_or_path=folder / "encoder")
-    rows = [{"text": "number3", "text_pair": "number7", "label": "a"}]
-    (folder / "pairs.jsonl").write_text(json.dumps(rows[0]), encoding="utf-8")
-    flags = {"datastore": folder / "store", "num_passages": 2}
-    found = run(search_datastore, monkeypatch, capsys, **flags, text_file=folder / "pairs.jsonl")
-    assert TEXTS[3] in found and TEXTS[7] in found
-    assert run(search_datastore, monkeypatch, capsys, **flags, text="number3", text_pair="number7") == found
-    with pytest.raises(ValueError, match="--text_pair must have one text for each --text, but has 2 for 1"):
-        run(search_datastore, monkeypatch, capsys, **flags, text="number3", text_pair=["number7", "number8"])
+def test_pairs_are_no_documents(folder, monkeypatch, capsys):
+    (folder / "pairs.jsonl").write_text(json.dumps({"text": "number3", "text_pair": "number7"}), encoding="utf-8")
+    options = {"output_dir": folder / "store", "train_file": [folder / "pairs.jsonl"], "max_length": 64}
     with pytest.raises(ValueError, match="must be one text, but there are text and text_pair"):
-        run(build_datastore, monkeypatch, capsys, **options | {"train_file": [folder / "pairs.jsonl"]}, add=True)
-
-
-@pytest.mark.parametrize(
-    ("rows", "column", "message"),
-    [
-        ([{"body": "omega"}, {"body": None}], None, r"line 2 of .*texts.jsonl has \(None,\) in body"),
-        ([{"body": "omega"}], "text", ".body., but names text"),
-        ([{"body": "omega", "number": 1}], "number", "number contains int64"),
-    ],
-)
-def test_a_file_without_text_is_reported(folder, monkeypatch, capsys, rows, column, message):
-    options = {"output_dir": folder / "store", "train_file": [folder / "corpus.txt"], "max_length": 64}
-    run(build_datastore, monkeypatch, capsys, **options, model_name_or_path=folder / "encoder")
-    (folder / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    flags = {"text_column_name": column} if column else {}
-    with pytest.raises(ValueError, match=message):
-        run(
-            search_datastore, monkeypatch, capsys, datastore=folder / "store", text_file=folder / "texts.jsonl",
-            **flags,
-        )  # fmt: skip
+        run(build_datastore, monkeypatch, capsys, **options, model_name_or_path=folder / "encoder")
 
 
 def test_command_ends_in_one_line(folder, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["hf-domain", "search_datastore", "--datastore", str(folder), "--text", "x"])
+    monkeypatch.setattr(sys, "argv", ["hf-domain", "build_datastore", "--output_dir", str(folder), "--query", "x"])
     with pytest.raises(SystemExit, match=f"^error: {folder} must be a datastore"):
         command_line.main()
 

@@ -28,7 +28,6 @@ PRELOADED = [
     "hf_domain.examples.run_qa",
     "hf_domain.examples.run_distill",
     "hf_domain.examples.run_expand_vocab",
-    "hf_domain.examples.run_trim_vocab",
     "hf_domain.examples.run_export",
     "hf_domain.examples.run_sentences",
     "hf_domain.examples.average_models",
@@ -36,11 +35,9 @@ PRELOADED = [
     "hf_domain.examples.compare",
     "hf_domain.examples.quickstart",
     "hf_domain.examples.publish",
-    "hf_domain.examples.publish_results",
     "hf_domain.examples.predict",
     "hf_domain.examples.run_probe",
     "hf_domain.examples.advise",
-    "hf_domain.examples.report_forgetting",
 ]
 ENOSPC = "No space left on device"
 

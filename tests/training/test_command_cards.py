@@ -10,7 +10,7 @@ from script_runs import save_tiny_bert
 from tiny_tokenizers import SENTENCES
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from hf_domain.examples import average_models, run_expand_vocab, run_trim_vocab
+from hf_domain.examples import average_models, run_expand_vocab
 from hf_domain.training.run_cards import find_origin
 
 HEADER = "---\nbase_model: {}\nlicense: {}\n---\n"
@@ -96,16 +96,3 @@ def test_without_a_model_there_is_no_card(encoders, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"expanded/README.md"):
         call(run_expand_vocab, monkeypatch, tmp_path / "expanded", *flags, "--num_workers", 1)
     assert (tmp_path / "expanded" / "vocabulary_delta.json").is_file()
-
-
-def test_a_trimmed_vocabulary_names_corpus_and_sizes(encoders, tmp_path, monkeypatch):
-    corpus, heldout = tmp_path / "corpus.txt", tmp_path / "heldout.txt"
-    corpus.write_text(f"{SENTENCES[0]}\n" * 9, encoding="utf-8")
-    heldout.write_text("\n".join(SENTENCES), encoding="utf-8")
-    flags = ("--model_name_or_path", encoders[0], "--train_file", corpus, "--validation_file", heldout)
-    card = call(run_trim_vocab, monkeypatch, tmp_path / "trimmed", *flags)
-    sizes = [len(AutoTokenizer.from_pretrained(folder)) for folder in (encoders[0], tmp_path / "trimmed")]
-    assert f"Vocabulary: {sizes[0]} entries before, {sizes[1]} now." in card.text and sizes[1] < sizes[0]
-    assert f"| size of the vocabulary | {sizes[1]} |" in card.text and "more tokens; " in card.text
-    assert f"corpus.txt (sha256 {hashlib.sha256(corpus.read_bytes()).hexdigest()})" in card.text
-    assert (card.data.base_model, card.data.license) == ("google-bert/bert-base-uncased", "apache-2.0")

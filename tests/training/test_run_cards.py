@@ -81,7 +81,7 @@ def test_card_shows_what_was_forgotten(run, tmp_path):
     (tmp_path / "general.txt").write_text("\n".join(SENTENCES[3:] * 20), encoding="utf-8")
     flags = {"train_file": tmp_path / "corpus.txt", "max_seq_length": 16, "learning_rate": 1e-2}
     _, card = run(run_mlm, **flags)
-    assert "Forgetting of general text was not measured; `hf-domain report_forgetting`" in card.text
+    assert "Forgetting of general text was not measured; `--general_validation_file`" in card.text
     metrics, card = run(run_mlm, general_validation_file=tmp_path / "general.txt", **flags)
     before, after = metrics["start_general_loss"], metrics["general_loss"]
     assert f"| general text, before the first step | {before:.4f} | {math.exp(before):.4g} |" in card.text

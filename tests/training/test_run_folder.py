@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from hf_domain import command_line
-from hf_domain.examples import search_datastore
+from hf_domain.examples import predict
 from hf_domain.safe_io import lock_folder
 from hf_domain.training.run_folder import clear_folder, find_checkpoint, run_in_folder
 
@@ -229,12 +229,12 @@ def test_full_disk_ends_every_command_in_one_line(monkeypatch):
     def fail():
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr(search_datastore, "main", fail)
-    monkeypatch.setattr(sys, "argv", ["hf-domain", "search_datastore", "--datastore", "store", "--text", "a"])
+    monkeypatch.setattr(predict, "main", fail)
+    monkeypatch.setattr(sys, "argv", ["hf-domain", "predict", "model", "texts.txt", "--output_file", "labels.jsonl"])
     with pytest.raises(SystemExit, match=r"error: a file needs room on the disk of \., but"):
         command_line.main()
-    for arguments in (["--output_dir", "mine"], ["--output_dir=mine"], ["--space_dir", "mine"]):
-        monkeypatch.setattr(sys, "argv", ["hf-domain", "search_datastore", *arguments])
+    for arguments in (["--output_dir", "mine"], ["--output_dir=mine"]):
+        monkeypatch.setattr(sys, "argv", ["hf-domain", "predict", *arguments])
         with pytest.raises(SystemExit, match="error: a file needs room on the disk of mine, but"):
             command_line.main(is_checked=True)
 

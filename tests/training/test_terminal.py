@@ -184,7 +184,6 @@ def test_commands_that_do_not_train_are_quiet(call, tmp_path):
     files = ["--train_file", "train.jsonl", "--validation_file", "validation.jsonl", "--test_file", "test.jsonl"]
     probe = [*ENCODER, *files, "--text_column_names", "words", "--use_cpu", "--output_dir", "probed"]
     expansion = [*ENCODER, "--train_file", "corpus.txt", "--min_frequency", "2", "--output_dir", "words"]
-    trimming = [*ENCODER, "--train_file", "corpus.txt", "--output_dir", "fewer"]
     write_pairs(tmp_path / "pairs")
     pairs = ["--test_file", "pairs/test.jsonl", "--use_cpu", "--max_seq_length", "16", "--do_predict"]
     trained = [*TRAINING, *pairs, "--train_file", "pairs/train.jsonl", "--validation_file", "pairs/validation.jsonl"]
@@ -195,12 +194,6 @@ def test_commands_that_do_not_train_are_quiet(call, tmp_path):
         ("sentences", scored, "Scores and predictions", "sentences --model_name_or_path encoder --test_file"),
         ("sentences", [*ENCODER, *trained, "--output_dir", "texts"], "Model and card", "export --model_name_or_path"),
         ("average_models", averaged, "Average of 2 models", "classification"),
-        (
-            "trim_vocab",
-            trimming,
-            "Model and tokenizer: fewer",
-            "mlm --model_name_or_path fewer --train_file corpus.txt",
-        ),
         ("expand_vocab", expansion, "Model and tokenizer: words", f"{training} corpus.txt"),
     ):
         process = call(command, *arguments)

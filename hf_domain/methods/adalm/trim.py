@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from hf_domain.checks import check_weights
 from hf_domain.methods.new_embeddings import list_tables, resize_tables
 
 
@@ -25,6 +26,7 @@ def keep_rows(model: PreTrainedModel, kept: Sequence[int]) -> None:
         ValueError: The ids are not rows of the table, the model has several tables, or it cannot take another id of the
             padding token.
     """
+    check_weights(model, model.name_or_path or type(model).__name__)
     check_tables(model)
     tables = list_tables(model)
     rows = len(tables[0])

@@ -14,7 +14,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hf_domain import RadaForMaskedLM, RadaForQuestionAnswering, RadaForSequenceClassification, RadaModel
 from hf_domain.datastore import Datastore, build_datastore
-from hf_domain.examples import run_classification, run_mlm, run_ner, run_qa, search_datastore
+from hf_domain.datastore.highlight import format_text, read_passages
+from hf_domain.examples import run_classification, run_mlm, run_ner, run_qa
 from hf_domain.methods import PLAIN
 from hf_domain.methods.rada.explanation import explain
 from hf_domain.methods.rada.passages import (
@@ -248,12 +249,10 @@ def test_a_text_loses_nothing_to_the_passage_appended(datastore, model):
     assert rows[2]["passage"] == ""
 
 
-def test_what_a_model_reads_is_shown(datastore, model, topics, tmp_path, monkeypatch, capsys):
+def test_what_a_model_reads_is_shown(datastore, model, topics, monkeypatch):
     torch.manual_seed(0)
     rada = RadaForMaskedLM.from_backbone(model)
-    rada.save_pretrained(tmp_path / "rada")
     tokenizer = AutoTokenizer.from_pretrained(model)
-    tokenizer.save_pretrained(tmp_path / "rada")
     store, text = Datastore.load(datastore), f"where {NAMES[3]}"
     ((number, spans),) = explain(rada, tokenizer, store, [text]).weights.items()
     passage = store.passages[number]
@@ -273,22 +272,16 @@ def test_what_a_model_reads_is_shown(datastore, model, topics, tmp_path, monkeyp
     expected = reading.word_weights[0].mean(0)[1:-1].tolist()
     assert [weight for *_, weight in spans] == pytest.approx(expected, rel=1e-4)
 
-    def search(*flags):
-        monkeypatch.setattr("sys.argv", ["search_datastore", "--datastore", datastore, "--text", text, *flags])
-        search_datastore.main()
-        return capsys.readouterr().out
+    def read(reader, query=text, **options):
+        found = explain(reader, tokenizer, store, [query], **options)
+        return format_text(read_passages(store, query, **vars(found)), use_bold=False)
 
-    assert "chosen by the model" not in search()
-    assert f"passage {number}, document {passage['document_id']}" in (
-        told := search("--model_name_or_path", str(tmp_path / "rada"))
-    )
+    assert f"passage {number}, document {passage['document_id']}" in (told := read(rada))
     assert told.count("chosen by the model") == 1
     assert "Prediction" not in told and "probability 1.000, chosen" in told
     head = RadaForSequenceClassification.from_backbone(model, num_labels=2)
     head.config.id2label = {0: "gene", 1: "stock"}
-    head.save_pretrained(tmp_path / "head")
-    tokenizer.save_pretrained(tmp_path / "head")
-    told = search("--text", " ".join(NAMES[:9]), "--model_name_or_path", str(tmp_path / "head"))
+    told = read(head, " ".join(NAMES[:9]))
     shares = [float(share) for share in re.findall(r"probability ([\d.]+)", told)]
     assert len(shares) == 9 and sum(shares) == pytest.approx(1, abs=0.01)
     chosen = re.search(r"probability ([\d.]+), chosen by the model", told)
@@ -306,14 +299,8 @@ def test_what_a_model_reads_is_shown(datastore, model, topics, tmp_path, monkeyp
         return find(self, texts, k, max_query_terms)
 
     monkeypatch.setattr(Datastore, "search", watch)
-    search("--max_query_terms", "1", "--model_name_or_path", str(tmp_path / "rada"))
+    read(rada, max_query_terms=1)
     assert asked == [1]  # the model reads what is shown
-    save_tiny_bert(tmp_path / "other", ["words of its own"])
-    AutoTokenizer.from_pretrained(tmp_path / "other").save_pretrained(tmp_path / "rada")
-    with pytest.raises(ValueError, match="with the tokenizer that cut it"):
-        search("--model_name_or_path", str(tmp_path / "rada"))
-    with pytest.raises(ValueError, match=r"must be a RADA, but .* is a bert"):
-        search("--model_name_or_path", model)
 
 
 def test_a_model_reads_for_its_explanation_what_it_reads_to_predict(datastore, model, topics, caplog):
