@@ -11,7 +11,7 @@ SPREAD := -n $(PROCESSES) --dist worksteal
 export OMP_WAIT_POLICY := PASSIVE
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: install demo test test-benchmarks test-browser test-commands test-compiled test-controls test-distributed test-faults test-javascript test-lowest test-newest test-notebooks test-peers test-servers check docs format clean release-check dist install-locked lock
+.PHONY: install demo flags test test-benchmarks test-browser test-commands test-compiled test-controls test-distributed test-faults test-javascript test-lowest test-newest test-notebooks test-peers test-servers check docs format clean release-check dist install-locked lock
 
 install: $(VENV)/.installed
 
@@ -116,6 +116,9 @@ lock: install  ## requirements.lock: the tested set with the hash of every file
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile pyproject.toml --extra dev --constraint constraints.txt --generate-hashes --no-header \
 		--no-emit-index-url --no-annotate --universal --python-version 3.11 --output-file requirements.lock
+
+flags: install  ## hf_domain/flags.json, which answers --help; after each change of a flag or of a script's docstring
+	HF_HUB_OFFLINE=1 $(BIN)/python tools/make_flags.py
 
 format: install
 	$(BIN)/ruff check --fix .

@@ -192,7 +192,7 @@ def test_names_of_methods_stand_in_their_table():
 def run_command(*arguments):
     """Run `hf-domain` and return its output and the seconds of CPU that it took."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    code = "import sys; sys.argv[0] = 'hf-domain'; from hf_domain.command_line import main; main()"
+    code = "import sys; sys.argv[0] = 'hf-domain'; from hf_domain.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return done.stdout + done.stderr, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

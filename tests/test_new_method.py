@@ -20,7 +20,7 @@ SENTENCES = ["the small cat sat on the mat", "a dog ran over the hill", "the cat
 
 COMMANDS = """
 import json, sys
-from hf_domain.command_line import main
+from hf_domain.cli import main
 for arguments in json.loads(sys.argv[1]):
     sys.argv = ["hf-domain", *arguments]
     main()

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from transformers.dynamic_module_utils import get_relative_import_files
 
 import hf_domain
-from hf_domain.command_line import COMMANDS, REPLACED
+from hf_domain.cli import COMMANDS, REPLACED
 from hf_domain.environment import digest_code
 
 ROOT = Path(__file__).parent.parent
@@ -153,7 +153,7 @@ def test_version():
 
 
 def run_command(*arguments, then="", run=subprocess.run):
-    code = "import sys; sys.argv[0] = '/bin/hf-domain'; from hf_domain.command_line import main\n"
+    code = "import sys; sys.argv[0] = '/bin/hf-domain'; from hf_domain.cli import main\n"
     code += f"try:\n    main()\nfinally:\n    {then or 'pass'}"
     return run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
 

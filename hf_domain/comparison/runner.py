@@ -22,7 +22,7 @@ from distributed import get_worker
 from filelock import FileLock
 from transformers import AutoTokenizer
 
-from hf_domain import command_line
+from hf_domain import cli
 from hf_domain.comparison.budgets import count_tokens
 from hf_domain.comparison.descriptions import Description, Job, list_versions
 from hf_domain.comparison.floors import score_floors
@@ -297,7 +297,7 @@ def _run(arguments: list[str], folder: Path, log: Path, num_threads: int | None,
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     sys.argv = ["hf-domain", *arguments]
-    command_line.main(is_checked=True)
+    cli.main(is_checked=True)
     log.with_suffix(ENDED).touch()
 
 

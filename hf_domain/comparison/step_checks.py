@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, AutoTokenizer
 
-from hf_domain.command_line import import_command
+from hf_domain.cli import import_command
 from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.step import Step
 from hf_domain.data.causal import check_causal

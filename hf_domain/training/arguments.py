@@ -15,7 +15,6 @@ from safetensors import SafetensorError, safe_open
 from transformers import HfArgumentParser, TrainingArguments
 
 from hf_domain.cards import check_license
-from hf_domain.command_help import HelpFormatter
 from hf_domain.hub import is_hub_id
 from hf_domain.methods import METHODS, PLAIN, TASK_METHODS
 from hf_domain.training.settings import read_settings
@@ -376,6 +375,14 @@ def _can_write(folder: Path) -> bool:
     """Return whether a folder can be written, or created if it does not exist."""
     parent = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     return parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)
+
+
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Keeps the line breaks of a description; `hf-domain <command> --help` shows the same flags by purpose."""
+
+    def _format_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None) -> str:
+        # A usage of a hundred flags would hide the description.
+        return super()._format_usage(usage, [action for action in actions if action.required], groups, prefix)
 
 
 class OneLineParser(argparse.ArgumentParser):

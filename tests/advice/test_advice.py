@@ -11,7 +11,7 @@ import yaml
 from script_runs import save_tiny_bert, write_jsonl
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from hf_domain import command_line
+from hf_domain import cli
 from hf_domain.advice import advise
 from hf_domain.advice.facts import CorpusFacts, Facts, TaskFacts, Words, count_pieces, measure_balance, measure_loss
 from hf_domain.advice.rules import (
@@ -239,7 +239,7 @@ def test_the_command_writes_a_plan_that_a_comparison_takes(files, monkeypatch, c
     arguments += ["--general", "general.txt", "--max_seq_length", "16", "--output_dir", "advice"]
     monkeypatch.chdir(files)
     monkeypatch.setattr("sys.argv", ["hf-domain", "advise", *arguments])
-    command_line.main()
+    cli.main()
     said = capsys.readouterr().out
     plan = load_plan(files / "advice" / "plan.yaml")
     assert {"fine_tune", "dapt", "control"} <= plan.methods.keys() and plan.general == "general"

@@ -28,7 +28,7 @@ from transformers import (
     Trainer,
 )
 
-from hf_domain import command_line
+from hf_domain import cli
 
 KINDS = ("clean", "unclear", "traceback", "harmless", "wrong", "overwritten")
 """What becomes of a case: one clean line, one line that does not say what is wrong, a traceback, exit 0 with a right
@@ -375,7 +375,7 @@ def run_guarded(case: Case) -> tuple[str, str, bool]:
         if case.fault is not None:
             stack.enter_context(FAULTS[case.fault]())
         try:
-            (case.call or command_line.main)()
+            (case.call or cli.main)()
         except SystemExit as end:
             if end.code in (0, None):
                 return "exit 0", out.getvalue(), bool(trained)

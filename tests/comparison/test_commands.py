@@ -8,7 +8,7 @@ from pretended_runs import SENTENCES, Shared, get_address, pretend, run_comparis
 from safetensors.torch import load_file
 from script_runs import save_tiny_bert, write_jsonl
 
-from hf_domain import command_line
+from hf_domain import cli
 from hf_domain.comparison import engine
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
@@ -25,7 +25,7 @@ def test_commands_train_the_row_from_the_encoder_of_the_plan(content, tmp_path, 
 
     def run(command):
         monkeypatch.setattr(sys, "argv", command)
-        command_line.main()
+        cli.main()
 
     def execute(step, plan, folder):
         if step.kind in ("trunk", "pretraining"):

@@ -6,7 +6,7 @@ import sys
 import pytest
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer
 
-from hf_domain import command_line
+from hf_domain import cli
 from hf_domain.datastore import Datastore
 from hf_domain.datastore.hub import export_datastore
 from hf_domain.examples import build_datastore, select_text
@@ -165,7 +165,7 @@ def test_pairs_are_no_documents(folder, monkeypatch, capsys):
 def test_command_ends_in_one_line(folder, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["hf-domain", "build_datastore", "--output_dir", str(folder), "--query", "x"])
     with pytest.raises(SystemExit, match=f"^error: {folder} must be a datastore"):
-        command_line.main()
+        cli.main()
 
 
 def test_select_text(folder, monkeypatch, capsys):

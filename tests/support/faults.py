@@ -18,7 +18,7 @@ import signal
 import sys
 from pathlib import Path
 
-from hf_domain.command_line import find_output
+from hf_domain.cli import find_output
 from hf_domain.safe_io import describe_full_disk, is_disk_full
 
 PRELOADED = [

@@ -13,7 +13,7 @@ from checkpoints import write_checkpoint
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from hf_domain import command_line
+from hf_domain import cli
 from hf_domain.examples import predict
 from hf_domain.safe_io import lock_folder
 from hf_domain.training.run_folder import clear_folder, find_checkpoint, run_in_folder
@@ -232,11 +232,11 @@ def test_full_disk_ends_every_command_in_one_line(monkeypatch):
     monkeypatch.setattr(predict, "main", fail)
     monkeypatch.setattr(sys, "argv", ["hf-domain", "predict", "model", "texts.txt", "--output_file", "labels.jsonl"])
     with pytest.raises(SystemExit, match=r"error: a file needs room on the disk of \., but"):
-        command_line.main()
+        cli.main()
     for arguments in (["--output_dir", "mine"], ["--output_dir=mine"]):
         monkeypatch.setattr(sys, "argv", ["hf-domain", "predict", *arguments])
         with pytest.raises(SystemExit, match="error: a file needs room on the disk of mine, but"):
-            command_line.main(is_checked=True)
+            cli.main(is_checked=True)
 
 
 @pytest.mark.parametrize("broken", ["", "{"])

@@ -26,7 +26,7 @@ from hf_domain.training.frozen import load_frozen
 from hf_domain.training.terminal import Progress, describe_metrics, start_logging, suggest_command
 
 ROWS = [{"words": SENTENCES[number % 5], "label": "ab"[number % 3 == 0]} for number in range(24)]
-START = "import sys; from hf_domain.command_line import main; main()"
+START = "import sys; from hf_domain.cli import main; main()"
 
 
 @pytest.fixture

@@ -1,0 +1,162 @@
+"""What `hf-domain` answers before a script is imported, and what it makes of errors: one line, or a traceback."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import make_flags
+import pytest
+from transformers import AutoConfig
+
+from hf_domain import cli
+from hf_domain.comparison.rows import RECIPES
+from hf_domain.safe_io import read_json, write_json
+
+
+def run(monkeypatch, function, command="predict"):
+    """Run a command whose work is this function."""
+    monkeypatch.setattr(cli, "import_command", lambda name: SimpleNamespace(main=function))
+    monkeypatch.setattr(sys, "argv", ["hf-domain", command, "model", "texts.txt"])
+    cli.main(is_checked=True)
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        lambda: {}["missing"],
+        lambda: None.missing,
+        lambda: [][0],
+        lambda: int("x"),  # a ValueError of Python itself: nothing of ours explained it
+        lambda: 1 / 0,
+    ],
+)
+def test_a_bug_keeps_its_traceback(monkeypatch, bug):
+    with pytest.raises((KeyError, AttributeError, IndexError, ValueError, ZeroDivisionError)) as caught:
+        run(monkeypatch, bug)
+    assert caught.traceback[-1].frame.code.raw is bug.__code__
+
+
+def test_a_mistake_ends_in_one_line(monkeypatch, tmp_path):
+    (tmp_path / "config.json").write_text("{", encoding="utf-8")
+    with pytest.raises(SystemExit) as ended:
+        run(monkeypatch, lambda: read_json(tmp_path / "config.json"))
+    assert ended.value.code.startswith("error: ") and "\n" not in ended.value.code and "config.json" in ended.value.code
+
+
+def test_an_interruption_ends_as_a_shell_expects(monkeypatch, capsys):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as ended:
+        run(monkeypatch, interrupt)
+    assert ended.value.code == 130 and capsys.readouterr().err == "error: interrupted\n"
+
+
+def test_a_model_that_is_not_there_is_named(monkeypatch):
+    with pytest.raises(SystemExit, match="there is no folder nowhere, and the Hub cannot be reached"):
+        run(monkeypatch, lambda: AutoConfig.from_pretrained("nowhere"))
+
+
+@pytest.mark.parametrize(("command", "advice"), [("predict", "Add --trust_remote_code"), ("probe", "needs none")])
+def test_code_of_a_model_is_refused_with_what_the_command_can_do(monkeypatch, tmp_path, command, advice):
+    write_json(tmp_path / "config.json", {"model_type": "own", "auto_map": {"AutoConfig": "own.Config"}})
+    (tmp_path / "own.py").write_text("raise SystemExit('it ran')", encoding="utf-8")
+    with pytest.raises(SystemExit, match=f"but {tmp_path} has code of its own.*{advice}"):
+        run(monkeypatch, lambda: AutoConfig.from_pretrained(tmp_path, trust_remote_code=False), command)
+
+
+# --------------------------------------------------------------------------------------------------------------- help
+
+
+PROGRAM = """
+import io, json, sys, time
+from contextlib import redirect_stdout
+sys.argv = ["hf-domain"]
+from hf_domain import cli
+seconds = {}
+for name in cli.COMMANDS:
+    sys.argv = ["hf-domain", name, "--help"]
+    start = time.process_time()
+    with redirect_stdout(io.StringIO()) as said:
+        cli.main()
+    assert said.getvalue().startswith(f"usage: hf-domain {name}"), name
+    seconds[name] = time.process_time() - start
+print(json.dumps({"seconds": seconds, "slow": [*{"torch", "transformers", "datasets"} & sys.modules.keys()]}))
+"""
+
+
+def test_help_takes_less_than_a_second():
+    said = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True).stdout
+    found = json.loads(said)
+    assert found["seconds"].keys() == cli.COMMANDS.keys() and max(found["seconds"].values()) < 1
+    assert not found["slow"]
+
+
+def ask_for_help(name, monkeypatch, capsys, flag="--help"):
+    monkeypatch.setattr(sys, "argv", ["hf-domain", name, flag])
+    cli.main()
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_help_shows_commands_that_an_installed_package_has(name, monkeypatch, capsys):
+    said = ask_for_help(name, monkeypatch, capsys)
+    assert f"\n    hf-domain {name}" in said
+    assert ".py" not in said and "examples/" not in said and str(Path(cli.__file__).parents[1]) not in said
+
+
+def test_help_of_a_comparison_lists_its_rows(monkeypatch, capsys):
+    said = ask_for_help("compare", monkeypatch, capsys)
+    assert all(f"\n  {name:16} {row.title}" in said for name, row in RECIPES.items())
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_help_fits_on_a_screen_and_help_all_has_every_flag(name, monkeypatch, capsys):
+    short, whole = (ask_for_help(name, monkeypatch, capsys, flag) for flag in ("--help", "--help_all"))
+    flags = cli.list_flags(name)
+    for flag in flags:
+        assert f"\n  {flag['names'][0]}" in whole
+        assert flag["group"] == cli.TRAINER or flag["names"][0] in short
+        assert flag["group"] in (*cli.GROUPS, cli.RARE, cli.TRAINER)
+    if cli.takes_training_arguments(name):
+        assert len(short.splitlines()) <= (60 if name == "mlm" else 66)
+        assert max(map(len, short.splitlines())) <= 120 and f"are taken, too: hf-domain {name} --help_all\n" in short
+        assert "--lr_scheduler_type" not in short and "--lr_scheduler_type" in whole
+        titles = [line for line in short.splitlines() if line.rstrip(":") in cli.GROUPS]
+        assert titles[:3] == ["Model:", "Method:", "Data:"] or titles[:2] == ["Model:", "Data:"]
+
+
+def test_flags_json_is_current():
+    """Repair: python tools/make_flags.py. transformers' own flags are those of the pinned version."""
+    written, found = json.loads(make_flags.FILE.read_text(encoding="utf-8")), make_flags.collect_flags()
+    if written["transformers"] != found["transformers"]:
+        for content in (written, found):
+            for about in content["commands"].values():
+                about["flags"] = [
+                    flag for flag in about["flags"] if flag["names"][0].lstrip("-") not in make_flags.TRAINERS
+                ]
+    assert written["commands"].keys() == found["commands"].keys()
+    for command, about in found["commands"].items():
+        assert written["commands"][command] == about, f"{command}: run python tools/make_flags.py"
+
+
+def test_a_flag_of_another_transformers_is_left_to_the_script(monkeypatch):
+    with pytest.raises(ValueError, match="no option --brand_new_flag"):
+        cli.check_flags("mlm", ["--model_name_or_path", "m", "--brand_new_flag", "1"])
+    monkeypatch.setattr(cli, "version", lambda package: "99.0")
+    cli.check_flags("mlm", ["--model_name_or_path", "m", "--brand_new_flag", "1"])
+    with pytest.raises(ValueError, match="no option --brand_new_flag"):
+        cli.check_flags("compare", ["plan.yaml", "--brand_new_flag", "1"])
+
+
+@pytest.mark.parametrize("name", cli.REPLACED)
+def test_a_command_of_earlier_versions_names_what_replaces_it(name, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["hf-domain", name, "--output_dir", "x"])
+    with pytest.raises(SystemExit, match=f"^error: hf-domain has no command {name} any more: "):
+        cli.main()
+
+
+def test_there_are_few_commands():
+    assert len(cli.COMMANDS) <= 17
