@@ -14,7 +14,7 @@ import hf_domain  # noqa: F401  the Auto classes then know its models
 from hf_domain.averaging import average_models
 from hf_domain.safe_io import write_folder
 from hf_domain.training.arguments import parse_arguments
-from hf_domain.training.command_cards import write_average_card
+from hf_domain.training.cards import write_average_card
 from hf_domain.training.run_folder import run_in_folder
 from hf_domain.training.terminal import log_place, start_logging, suggest_command
 

@@ -32,7 +32,7 @@ from hf_domain.tokenization import (
     plot_lengths,
 )
 from hf_domain.training.arguments import parse_arguments
-from hf_domain.training.command_cards import write_expansion_card
+from hf_domain.training.cards import write_expansion_card
 from hf_domain.training.run_folder import run_in_folder
 from hf_domain.training.terminal import log_place, shows_bar, start_logging, suggest_training
 

@@ -7,16 +7,16 @@ from typing import Any, Literal, Unpack
 from datasets import DatasetDict, IterableDatasetDict
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
-from hf_domain.cards import check_license
 from hf_domain.comparison.rows import RECIPES
 from hf_domain.data.tables import Rows, find_paths
+from hf_domain.hub import check_license
 from hf_domain.methods import BASELINE, METHODS
 from hf_domain.methods.rada.passages import PassageArguments
 from hf_domain.safe_io import lock_folder
+from hf_domain.training.calls import describe_call
 from hf_domain.training.options import TrainingOptions, check_names
 from hf_domain.training.pretraining import CorpusArguments, PretrainingArguments, pretrain
 from hf_domain.training.run import start_run
-from hf_domain.training.run_cards import describe_call
 
 
 def adapt(

@@ -14,12 +14,12 @@ from typing import Any, Literal, NamedTuple, Unpack
 from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_domain.cards import check_license
 from hf_domain.comparison.objects import ONLY_TASK, TaskData, is_path, write_files
 from hf_domain.comparison.plan import SPLITS
 from hf_domain.data.files import load_files, load_table
 from hf_domain.data.tables import Rows
 from hf_domain.examples import run_classification, run_ner, run_qa
+from hf_domain.hub import check_license
 from hf_domain.methods.rada.passages import PassageArguments
 from hf_domain.safe_io import lock_folder, read_json
 from hf_domain.training.arguments import (
@@ -30,10 +30,10 @@ from hf_domain.training.arguments import (
     NerArguments,
     QuestionAnsweringArguments,
 )
+from hf_domain.training.calls import describe_call, show_call
 from hf_domain.training.learning_rate import run_at_best_rate
 from hf_domain.training.options import FineTuningOptions, check_names
 from hf_domain.training.run import start_run
-from hf_domain.training.run_cards import describe_call, show_call
 from hf_domain.training.run_files import METRICS
 from hf_domain.training.run_folder import list_made
 

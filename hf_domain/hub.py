@@ -4,7 +4,11 @@ import json
 import re
 import time
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from fnmatch import fnmatch
+from functools import cache
+from importlib.metadata import PackageNotFoundError, metadata
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -240,3 +244,28 @@ def retry_on_the_hub(push: Callable[[], str], repo_id: str) -> str:
                 ) from error
             time.sleep(wait)
     raise AssertionError("the last attempt must return or raise")
+
+
+def name_package() -> str:
+    """Return the name of this package, as a link if its metadata have a URL. No package index has it."""
+    try:
+        urls = metadata("hf-domain").get_all("Project-URL") or []
+    except PackageNotFoundError:
+        urls = []
+    return f"[hf-domain]({urls[0].rpartition(' ')[2]})" if urls else "hf-domain"
+
+
+@cache
+def list_licenses() -> tuple[str, ...]:
+    """Return the license identifiers that the Hub accepts (hub-docs, repositories-licenses)."""
+    return tuple((files("hf_domain") / "hub_licenses.txt").read_text(encoding="utf-8").split())
+
+
+def check_license(license: str | None) -> None:
+    """Raise a ValueError unless the Hub accepts a license."""
+    if license is not None and license not in list_licenses():
+        near = get_close_matches(license.lower(), list_licenses(), n=1)
+        raise ValueError(
+            f"a license must be an identifier of the Hub, such as apache-2.0, but is {license!r}. "
+            f"{f'Did you mean {near[0]}?' if near else 'Use other, and put the text into a LICENSE file.'}"
+        )

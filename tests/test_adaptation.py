@@ -18,8 +18,8 @@ from tiny_tokenizers import SENTENCES
 from transformers import AutoModelForMaskedLM, AutoTokenizer, Trainer, TrainingArguments
 
 import hf_domain
+from hf_domain.training.calls import describe_call
 from hf_domain.training.options import MEANT, SET
-from hf_domain.training.run_cards import describe_call
 
 OPTIONS = {"num_tokens": 16 * 8 * 30, "max_seq_length": 16, "batch_size": 8, "use_cpu": True, "disable_tqdm": True}
 

@@ -173,7 +173,7 @@ PLACES = {
     "hf_domain.advice.rules": {"dapt", "tapt", "varmae", "adalm", "exbert", "gmap", "rada"},
     "hf_domain.examples.quickstart": {"dapt", "tapt", "varmae", "adalm"},
     # A card of DAPT over an expanded vocabulary is AdaLM's.
-    "hf_domain.training.run_cards": {"adalm"},
+    "hf_domain.training.cards": {"adalm"},
 }
 
 

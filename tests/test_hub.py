@@ -17,9 +17,9 @@ from script_runs import save_tiny_bert, write_jsonl
 from transformers import AutoTokenizer
 
 from hf_domain import RadaForMaskedLM, VarMAEForMaskedLM
-from hf_domain.cards import write_model_card
 from hf_domain.examples import run_mlm
 from hf_domain.hub import publish
+from hf_domain.training.cards import write_model_card
 
 SENTENCES = ["the small cat sat on the mat", "a dog ran over the hill"] * 40
 LOAD = """

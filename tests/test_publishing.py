@@ -13,7 +13,6 @@ from tiny_models import make_config, make_masked_lm
 from tiny_tokenizers import make_bert_tokenizer
 
 from hf_domain import GMapConfig, GMapForMaskedLM, VarMAEForMaskedLM, hub
-from hf_domain.cards import write_model_card
 from hf_domain.comparison import publication
 from hf_domain.comparison.descriptions import Description
 from hf_domain.comparison.plan import Budget, Corpus, Plan, Row, Task
@@ -26,6 +25,7 @@ from hf_domain.environment import describe_environment
 from hf_domain.hub import check_publication, publish
 from hf_domain.methods import METHODS, OWN_TYPES
 from hf_domain.safe_io import read_json, write_json
+from hf_domain.training.cards import write_model_card
 from hf_domain.training.run import run_training
 
 FOREIGN = {"AutoConfig": "somebody/else--configuration.Config"}

@@ -11,7 +11,6 @@ from typing import Any
 
 from transformers import AutoTokenizer
 
-from hf_domain.cards import make_usage, write_model_card
 from hf_domain.comparison.answer import list_unlearned
 from hf_domain.comparison.default_flags import CHECKPOINTS, TRAINER_OPTIONS
 from hf_domain.comparison.figures import draw
@@ -24,6 +23,7 @@ from hf_domain.comparison.summary import Report
 from hf_domain.hub import MODEL_FILES, has_own_code, read_config
 from hf_domain.methods import METHODS
 from hf_domain.safe_io import name_replaced, read_json, replace_folder, restore_folder, write_json
+from hf_domain.training.cards import make_usage, write_model_card
 from hf_domain.training.run_files import STATE
 
 # What a publication has beside the model; a license in its folder is somebody's own.

@@ -18,7 +18,6 @@ from huggingface_hub import DatasetCard, DatasetCardData, HfApi, snapshot_downlo
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from hf_domain.cards import name_package
 from hf_domain.datastore.manifest import (
     MANIFEST,
     SCHEMA,
@@ -30,6 +29,7 @@ from hf_domain.datastore.manifest import (
 from hf_domain.datastore.splitting import FEATURES, fingerprint_tokenizer, hash_text
 from hf_domain.datastore.store import Datastore
 from hf_domain.datastore.verification import check_inside, check_rows, load_tokenizer
+from hf_domain.hub import name_package
 from hf_domain.safe_io import read_json, write_json
 
 BATCH_ROWS, GROUP_ROWS = 256, 10_000

@@ -14,19 +14,19 @@ import torch
 from datasets import Dataset, DatasetDict
 from transformers import TrainingArguments
 
-from hf_domain.cards import make_score
 from hf_domain.checks import check_metrics, check_weights
 from hf_domain.data.corpora import check_length
 from hf_domain.data.json_lines import read_rows
 from hf_domain.tasks.labels import Locate, check_values
 from hf_domain.tasks.retrieval import JUDGED, find_texts
-from hf_domain.training.command_cards import write_command_card
-from hf_domain.training.run_cards import (
+from hf_domain.training.cards import (
     SPLIT_NAMES,
     describe_data_license,
     describe_files,
     list_settings,
+    make_score,
     tabulate_scores,
+    write_command_card,
 )
 from hf_domain.training.task_trainer import choose_learning_rate
 from hf_domain.training.terminal import hide_load_report
@@ -281,7 +281,7 @@ def write_card(trainer: "SentenceTransformerTrainer", args: Any, task: SentenceT
     write_command_card(
         folder,
         [args.model_name_or_path],
-        name=folder.resolve().name,
+        model_name=folder.resolve().name,
         task="sentence-similarity",
         corpus=describe_files(files, [f"{len(cast(Dataset, trainer.train_dataset)):,} pairs"]),
         settings={"loss": type(trainer.loss).__name__} | list_settings(trainer, metrics, args),

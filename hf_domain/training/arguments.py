@@ -14,8 +14,7 @@ from typing import Any, Literal, NoReturn, get_origin
 from safetensors import SafetensorError, safe_open
 from transformers import HfArgumentParser, TrainingArguments
 
-from hf_domain.cards import check_license
-from hf_domain.hub import is_hub_id
+from hf_domain.hub import check_license, is_hub_id
 from hf_domain.methods import METHODS, PLAIN, TASK_METHODS
 from hf_domain.training.settings import read_settings
 

@@ -17,8 +17,8 @@ from hf_domain.checks import DivergenceError
 from hf_domain.safe_io import read_json, write_text
 from hf_domain.tasks import baseline
 from hf_domain.training.arguments import DataArguments, FineTunerArguments, FineTuningArguments
+from hf_domain.training.cards import DECIDING
 from hf_domain.training.exporting import check_export
-from hf_domain.training.run_cards import DECIDING
 from hf_domain.training.run_files import RATES
 from hf_domain.training.run_folder import run_in_folder
 from hf_domain.training.terminal import name_metric

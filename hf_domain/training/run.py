@@ -34,8 +34,8 @@ from hf_domain.safe_io import UNFINISHED, begin_writing, end_writing, read_json,
 from hf_domain.tasks.baseline import BETTER, warn_if_unlearned
 from hf_domain.training.arguments import FineTuningArguments, ModelArguments
 from hf_domain.training.callbacks import Annealing, PushCodeCallback, StepTimer
+from hf_domain.training.cards import make_run_card
 from hf_domain.training.exporting import export_trained
-from hf_domain.training.run_cards import make_run_card
 from hf_domain.training.run_files import START_RESULTS, STATE, VALIDATED
 from hf_domain.training.run_folder import MADE
 from hf_domain.training.sharding import prepare_sharding

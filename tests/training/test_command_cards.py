@@ -11,7 +11,7 @@ from tiny_tokenizers import SENTENCES
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from hf_domain.examples import average_models, run_expand_vocab
-from hf_domain.training.run_cards import find_origin
+from hf_domain.training.cards import find_origin
 
 HEADER = "---\nbase_model: {}\nlicense: {}\n---\n"
 

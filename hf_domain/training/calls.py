@@ -1,0 +1,97 @@
+"""How a model was made, for its card: the command of this process, or the call in Python; no secrets, no folders."""
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from hf_domain.training.settings import read_settings
+
+SECRETS = ("--token", "--hub_token")
+SCRIPT_COMMANDS = {
+    f"run_{name}": f"hf-domain {name}"
+    for name in ("mlm", "classification", "ner", "qa", "distill", "sentences", "expand_vocab")
+}
+# The call of Python that trains, instead of the command of this process.
+call: ContextVar[str | None] = ContextVar("call", default=None)
+
+
+def hide_folders(text: str) -> str:
+    """Return a text with absolute paths cut to their last names, so that a card leaks no path."""
+    return re.sub(r"(?<![\w.:/])/(?:[^\s/,;='\"]+/)*([^\s/,;='\"]+)", r"\1", text)
+
+
+@contextmanager
+def show_call(text: str) -> Iterator[None]:
+    """Let the cards that are written in this context show a call of Python."""
+    token = call.set(text)
+    try:
+        yield
+    finally:
+        call.reset(token)
+
+
+def describe_call(function: Callable[..., Any], given: Mapping[str, Any]) -> str:
+    """Return a call of Python with all arguments that are not defaults, without secrets.
+
+    Args:
+        given: Values of the parameters; one that is neither a number nor a name is shown as the parameter.
+    """
+    parts = []
+    for name, parameter in signature(function).parameters.items():
+        if parameter.kind is Parameter.VAR_KEYWORD:
+            options = {option: value for option, value in given[name].items() if f"--{option}" not in SECRETS}
+            parts += [f"{option}={show_value(value, option)}" for option, value in options.items()]
+        elif parameter.default is Parameter.empty and parameter.kind is not Parameter.KEYWORD_ONLY:
+            parts.append(show_value(given[name], name))
+        elif given[name] is not parameter.default and show_value(given[name], name) != repr(parameter.default):
+            parts.append(f"{name}={show_value(given[name], name)}")
+    return f"hf_domain.{function.__name__}({', '.join(parts)})"
+
+
+def show_value(value: Any, name: str) -> str:
+    """Return the source of a number or a name, or of several; `name` for data and other objects."""
+    value = getattr(value, "value", value)  # of an enumeration
+    if isinstance(value, PreTrainedModel):
+        value = value.name_or_path or value
+    if isinstance(value, str | os.PathLike):
+        return repr(os.fspath(value))
+    if isinstance(value, int | float | None):
+        return f"{value:_}" if type(value) is int else repr(value)
+    if isinstance(value, list | tuple) and all(isinstance(item, int | float) for item in value):
+        return repr([*value])
+    return name
+
+
+def describe_command(arguments: Sequence[str] | None = None) -> str:
+    """Return the command of this process without secrets and folders, with the settings of a file as flags."""
+    program, *flags = arguments if arguments is not None else sys.argv
+    if flags and flags[0].endswith((".json", ".yaml", ".yml")):
+        flags = [*list_file_flags(flags[0]), *flags[1:]]
+    kept: list[str] = []
+    for flag in flags:
+        if kept and kept[-1] in SECRETS:
+            kept.pop()
+        elif flag.partition("=")[0] not in SECRETS or "=" not in flag:
+            kept.append(flag)
+    if kept and kept[-1] in SECRETS:
+        kept.pop()
+    name = program if program.startswith("hf-domain ") else SCRIPT_COMMANDS.get(Path(program).stem, Path(program).name)
+    return f"{name} {shlex.join(map(hide_folders, kept))}".strip()
+
+
+def list_file_flags(file: str) -> list[str]:
+    """Return the settings of a file as flags."""
+    flags = []
+    for name, value in read_settings(file, as_text=True).items():
+        if value is not None:
+            flags += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+    return flags

@@ -1,0 +1,716 @@
+"""Write model cards: one class of what a card says, one template, and what runs and commands put into it."""
+
+import hashlib
+import json
+import logging
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset, IterableDataset
+from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData
+from huggingface_hub.constants import HF_HUB_OFFLINE
+from transformers import PreTrainedTokenizerBase, Trainer
+
+from hf_domain.data.files import find_files
+from hf_domain.environment import describe_environment
+from hf_domain.hub import check_license, has_own_code, is_hub_id, list_licenses, name_package, read_config
+from hf_domain.methods import BASELINE, METHODS
+from hf_domain.safe_io import fingerprint_files, read_json, write_text
+from hf_domain.tasks.baseline import describe_unlearned
+from hf_domain.tasks.classification import find_vote
+from hf_domain.training.calls import call, describe_command, hide_folders
+from hf_domain.training.run_files import METRICS
+
+logger = logging.getLogger(__name__)
+
+# Code that loads a model without this package, by task, with a pipeline if transformers has one. `{model}` and `{text}`
+# are quoted; `{trust}` is empty for stock models.
+USAGE = {
+    "fill-mask": """from transformers import pipeline
+
+fill_mask = pipeline("fill-mask", model={model}{trust})
+for answer in fill_mask({text}, top_k=3):
+    print(f"{{answer['score']:.3f}}  {{answer['sequence']}}")""",
+    "text-classification": """from transformers import pipeline
+
+classify = pipeline("text-classification", model={model}{trust})
+print(classify({text}))""",
+    "token-classification": """from transformers import pipeline
+
+find_entities = pipeline("token-classification", model={model}, aggregation_strategy="simple"{trust})
+print(find_entities({text}))""",
+    "question-answering": """from transformers import AutoModelForQuestionAnswering, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained({model})
+model = AutoModelForQuestionAnswering.from_pretrained({model}{trust})""",
+    "feature-extraction": """from transformers import AutoModel, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained({model})
+model = AutoModel.from_pretrained({model}{trust})""",
+    "sentence-similarity": """from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer({model}{trust})
+print(model.similarity(*model.encode([{text}, "Another text."])))""",
+}
+# Code with this package, for all tasks except masked LM; it also retrieves passages and feeds a memory.
+PREDICT = """import hf_domain
+
+print(hf_domain.predict({model}, {rows}{options})[0])"""
+TASK_NAMES = {
+    "text-classification": "text classification",
+    "token-classification": "token classification",
+    "question-answering": "question answering",
+    "feature-extraction": "encoding texts",
+    "sentence-similarity": "sentence embeddings",
+}
+# The Hub's names of our metrics.
+METRIC_TYPES = {"macro_f1": "f1", "micro_f1": "f1", "pearson": "pearsonr", "spearman": "spearmanr"}
+# The deciding metric of a task is the first of these that was measured; with several labels, macro F1.
+DECIDING = ("macro_f1", "f1", "mse", "spearman", "ndcg_at_10")
+SPLIT_NAMES = {"predict": "test", "eval": "validation"}
+NOT_SCORES = ("runtime", "samples", "samples_per_second", "steps_per_second", "model_preparation_time", "loss")
+LOSSES = {
+    "before the first step": "start_loss",
+    "after training": "eval_loss",
+    "general text, before the first step": "start_general_loss",
+    "general text, after training": "general_loss",
+}
+SETTINGS = (
+    "config_overrides", "expanded_vocabulary", "memory_name_or_path", "datastore",
+    "max_seq_length", "objective", "mix", "mlm_probability", "whole_word_mask", "learning_rate", "lr_scheduler_type",
+    "warmup_steps", "weight_decay", "seed", "bf16", "fp16",
+)  # fmt: skip
+
+
+@dataclass(kw_only=True)
+class Card:
+    """What a model card says. The rest comes from the saved model and from its method."""
+
+    model_name: str
+    """Name that users of the model will write."""
+    base_model: str
+    """Encoder that training started from: a name on the Hub, or a folder, of which the card shows the last name."""
+    example: str
+    """A text for the usage snippet; for a masked LM with the tokenizer's mask token."""
+    limits: str
+    """Uses for which the model was not tested."""
+    license_note: str
+    """Licenses of base model and data."""
+    task: str = "fill-mask"
+    """Pipeline tag of the Hub."""
+    method: str | None = None
+    """A key of `METHODS`; None for fine-tuning of a stock encoder."""
+    method_name: str = ""
+    """What to call the method. Default: its title."""
+    summary: str = ""
+    """The first sentence; `{base_model}` is the encoder. Default: that of the method and the task."""
+    note: str = ""
+    """A sentence on how the training differs from the method's."""
+    origin: str | None = None
+    """Hub name of the model from which a local encoder was made, if known."""
+    averaged: Sequence[tuple[str, str | None]] = ()
+    """The other encoders of an average, and their origins."""
+    stages: Sequence[str] = ()
+    """Earlier trainings of the encoder, in order."""
+    corpus: str = ""
+    """The text or the data of the training; empty without training."""
+    datasets: Sequence[str] = ()
+    """Datasets of the Hub that were trained on."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Hyperparameters and costs, name to value."""
+    command: str = ""
+    """Command of the training, or its call in Python."""
+    license: str | None = None
+    """License of the weights, as an identifier of the Hub; None if it is not settled."""
+    data_license: str | None = None
+    """License of the data, as an identifier of the Hub, if known."""
+    language: str | None = "en"
+    """Code of the language of the corpus, if known."""
+    usage_output: str = ""
+    """Output of the usage snippet."""
+    results_table: str | None = None
+    """Markdown table of measured results."""
+    results_note: str = ""
+    """Data of these results."""
+    scores: Sequence[EvalResult] = ()
+    """Deciding metrics, for the metadata."""
+    pictures: Sequence[str] = ()
+    """File names of plots in the folder."""
+    warning: str | None = None
+    """A sentence that a reader must not miss."""
+
+
+def write_model_card(folder: str | Path, **facts: Any) -> Path:
+    """Write README.md into the folder of a saved model.
+
+    Args:
+        facts: The fields of `Card`.
+    """
+    path = Path(folder) / "README.md"
+    write_text(path, str(format_card(folder, Card(**facts))))
+    return path
+
+
+def format_card(folder: str | Path, card: Card) -> ModelCard:
+    """Return the card of a saved model.
+
+    Raises:
+        ValueError: The method is unknown, or the Hub does not accept a license.
+    """
+    if card.method is not None and card.method not in METHODS:
+        raise ValueError(f"the method of a model card must be one of {', '.join(METHODS)}, but is {card.method}")
+    check_license(card.license)
+    check_license(card.data_license)
+    about, config = METHODS[card.method] if card.method else None, read_config(folder)
+    encoders = [(card.base_model, card.origin), *card.averaged]
+    start = " and ".join(name_encoder(name, origin, card.stages) for name, origin in encoders)
+    bases = [*dict.fromkeys(base for name, origin in encoders if (base := name if is_hub_id(name) else origin))]
+    usage = make_usage(folder, card.model_name, card.example, card.task)
+    with_package = make_usage_with_package(folder, card.model_name, card.example, card.task)
+    runs = re.findall("`+", usage + card.usage_output + with_package + card.command)
+    return ModelCard.from_template(
+        ModelCardData(
+            language=card.language,
+            license=card.license,
+            library_name="sentence-transformers" if card.task == "sentence-similarity" else "transformers",
+            pipeline_tag=card.task,
+            tags=["hf-domain", *([card.method] if card.method else [])],
+            datasets=list(card.datasets) or None,
+            base_model=bases if len(bases) > 1 else next(iter(bases), None),
+            base_model_relation=("merge" if card.averaged else "finetune") if bases else None,
+            data_license=card.data_license,  # None is left out
+            model_name=card.model_name if card.scores else None,
+            eval_results=list(card.scores) or None,
+        ),
+        template_str=(files("hf_domain") / "model_card.md").read_text(encoding="utf-8"),
+        **{
+            **vars(card),
+            "summary": f"{summarize(card, about, config, start)} {card.note}".strip(),
+            "base_model": start,
+            "method_name": card.method_name or (about.title if about is not None else "fine-tuning"),
+            "settings": {name: format_setting(value) for name, value in card.settings.items()},
+            "command": hide_folders(card.command),
+            "limits": f"{card.limits} {describe_vote(config)}".strip(),
+        },
+        is_masked_lm=card.task == "fill-mask",
+        paper=about.paper if about is not None else "",
+        citation=about.citation if about is not None else "",
+        usage=usage,
+        usage_with_package=with_package,
+        package=name_package(),
+        fence="`" * max([3, *(len(run) + 1 for run in runs)]),  # longer than any fence inside it
+        trust=has_own_code(config),
+        only_auto_tokenizer=looks_up_words(folder),
+        command_language="python" if card.command.startswith("hf_domain.") else "bash",
+    )
+
+
+# ------------------------------------------------------------------------------------------- what a saved model tells
+
+
+def summarize(card: Card, about: Any, config: dict[str, Any], start: str) -> str:
+    """Return the first sentence of a card; `start` is the encoder with its origin."""
+    if card.summary:
+        return card.summary.format(base_model=start)
+    if about is not None and card.task == "fill-mask":
+        return about.summary.format(base_model=start, **describe_parts(config))
+    if card.task == "fill-mask":
+        return f"{start}, trained further with masked language modeling."
+    around = f" with {about.title}" if about is not None else ""
+    return f"This model is {start}{around}, trained for {TASK_NAMES[card.task]}."
+
+
+def describe_parts(config: dict[str, Any]) -> dict[str, str]:
+    """Return from a saved configuration which parts a model has and which of them were trained."""
+    parts = {"extension_vocab_size": "an extension vocabulary", "extension_hidden_size": "a side module in every layer"}
+    state = {True: "frozen", False: "trained as well"}
+    return {
+        "encoder": state[bool(config.get("freeze_backbone"))],
+        "memory": state[bool(config.get("freeze_memory"))],
+        "extension": " and ".join(part for name, part in parts.items() if config.get(name)),
+    }
+
+
+def name_encoder(name: str, origin: str | None, stages: Sequence[str] = ()) -> str:
+    """Return an encoder's name without folders, its earlier trainings, and the model it was made from."""
+    base = name if is_hub_id(name) else Path(name).resolve().name
+    start = f"{base} (after {', then '.join(stages)})" if stages else base
+    return start if origin in (None, base) else f"{start}, made from {origin}"
+
+
+def make_usage(folder: str | Path, model_name: str, example: str, task: str = "fill-mask") -> str:
+    """Return the snippet that loads a model without this package; `model_name` is a name on the Hub, or a folder."""
+    trust = ", trust_remote_code=True" if has_own_code(read_config(folder)) else ""
+    return USAGE[task].format(model=quote(model_name), text=quote(example), trust=trust)
+
+
+def make_usage_with_package(folder: str | Path, model_name: str, example: str, task: str) -> str:
+    """Return the snippet that uses a model with this package; empty if it would repeat `make_usage`."""
+    config = read_config(folder)
+    if task in ("fill-mask", "feature-extraction", "sentence-similarity"):
+        usage = USAGE[task].format(model=quote(model_name), text=quote(example), trust="")
+        return f"import hf_domain\n{usage}" if has_own_code(config) else ""
+    row: Any = {"question": "Who wrote it?", "context": example} if task == "question-answering" else example
+    needs_datastore = reads_passages(config) or config.get("appended_passage_length")
+    options = ', datastore="datastore"' if needs_datastore else ""
+    options += ', labeled_texts="train.jsonl"' if find_vote(config) else ""
+    return PREDICT.format(model=quote(model_name), rows=f"[{quote(row)}]", options=options)
+
+
+def describe_vote(config: dict[str, Any]) -> str:
+    """Return what a reader must know of a saved classifier's vote; empty without one."""
+    if (vote := find_vote(config)) is None:
+        return ""
+    return (
+        f"The results include a vote of the nearest training texts, {vote['count']} for each text, with the weight "
+        f"{vote['weight']:.2f}. `hf-domain predict --labeled_file train.jsonl` mixes it in, too; a pipeline reads the "
+        "text alone."
+    )
+
+
+def reads_passages(config: dict[str, Any]) -> bool:
+    """Return whether a saved configuration is of a model that reads passages."""
+    return has_own_code(config) and METHODS[config["model_type"]].reads_passages
+
+
+def looks_up_words(folder: str | Path) -> bool:
+    """Return whether the tokenizer is a BPE that looks up words before it merges, as an expanded BPE does."""
+    path = Path(folder, "tokenizer.json")
+    if not path.is_file():
+        return False
+    model = json.loads(path.read_text(encoding="utf-8"))["model"]
+    return model["type"] == "BPE" and model.get("ignore_merges", False)
+
+
+def quote(value: Any) -> str:
+    """Return a text, or a mapping of texts, as Python source."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def format_setting(value: Any) -> str:
+    """Format a setting for a table; an absolute path is cut to its last name."""
+    return " ".join(hide_folders(str(value)).split()).replace("|", "\\|")
+
+
+# --------------------------------------------------------------------------------------------------- cards of runs
+
+
+def make_run_card(
+    trainer: Trainer,
+    task: str,
+    model_args: Any,
+    data_args: Any,
+    passage_args: Any,
+    documents: int | None,
+    command: str | None = None,
+    texts: Dataset | None = None,
+    student: str = "",
+) -> ModelCard:
+    """Return the card of a trained model.
+
+    Args:
+        trainer: Must have saved the model and the metrics.
+        task: Pipeline tag of the Hub.
+        documents: Number of documents of a corpus, if counted.
+        command: What trained it. Default: see `show_call`, or the command of this process.
+        texts: Documents of a corpus that is no file, for a digest.
+        student: What a distilled model is; `{base_model}` is its teacher.
+    """
+    folder, encoder = Path(str(trainer.args.output_dir)), model_args.model_name_or_path
+    metrics = read_json(folder / METRICS) if (folder / METRICS).is_file() else {}
+    tokenizer: Any = trainer.processing_class
+    facts, sentence = describe_base([encoder], model_args.token)
+    results = describe_results(trainer, task, model_args, data_args, metrics)
+    name, dataset = trainer.hub_model_id if trainer.args.push_to_hub else None, data_args.dataset_name
+    file = getattr(data_args, "pseudo_labeled_file", None)
+    pseudo = f"The license of the texts of {Path(file).name}, which a model labeled, is not known." if file else ""
+    card = Card(
+        task=task,
+        method="adalm" if student else find_method(folder, task, model_args),
+        summary=student,
+        method_name="distillation into a student" if student else "",
+        model_name=name or folder.resolve().name,
+        corpus=describe_data(trainer, task, data_args, metrics, documents, texts),
+        settings=list_settings(trainer, metrics, model_args, data_args, passage_args),
+        limits=describe_limits(folder, task, "scores" in results, "general_loss" in metrics),
+        license_note=f"{sentence} {describe_data_license(dataset, data_args.data_license)} {pseudo}".strip(),
+        data_license=data_args.data_license,
+        example=f"This is a {tokenizer.mask_token}." if task == "fill-mask" else "This is a text.",
+        language=None,
+        datasets=[dataset] if dataset and is_hub_id(dataset) else [],
+        command=command or call.get() or describe_command(),
+        warning=next(filter(None, (describe_unlearned(metrics, each) for each in SPLIT_NAMES)), None),
+        **facts,
+        **results,
+    )
+    return format_card(folder, card)
+
+
+def describe_results(
+    trainer: Trainer, task: str, model_args: Any, data_args: Any, metrics: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the fields of a card on what was measured: of the test set, else of validation; empty without scores."""
+    if task == "feature-extraction":
+        return {}  # the losses of a distillation are not scores of the model
+    is_scored = {
+        name: name == "eval" if task == "fill-mask" else bool(list_scores(metrics, name)) for name in SPLIT_NAMES
+    }
+    split = next((name for name in SPLIT_NAMES if is_scored[name] and f"{name}_samples" in metrics), None)
+    if split is None:
+        return {}
+    if task == "fill-mask":
+        table, name = tabulate_losses(metrics), "loss"
+        predicted = "next" if data_args.objective == "clm" else "masked"
+        note = f"Loss is the mean cross-entropy of {predicted} tokens, in nats, on held-out text."
+        if "start_general_loss" in metrics:
+            note += " A rise on general text is what the encoder forgot."
+    else:
+        table = tabulate_scores(metrics, split)
+        name = next((name for name in DECIDING if f"{split}_{name}" in metrics), list_scores(metrics, split)[0])
+        note = f"Measured on the {SPLIT_NAMES[split]} set ({metrics.get(f'{split}_samples', 0):,} examples); the "
+        note += "majority baseline predicts the same label for every example."
+        if split == "eval" and (chosen := list_chosen(trainer, model_args)):
+            note += f" The same set also chose {' and '.join(chosen)}: expect lower scores on new data."
+    config = data_args.dataset_config_name if data_args.dataset_name else None
+    value = metrics[f"{split}_{name}"]
+    score = make_score(task, name_data(data_args), SPLIT_NAMES[split], name, value, config_name=config)
+    return {"results_table": table, "results_note": note, "scores": [score]}
+
+
+def make_score(
+    task: str, data: str, split: str, metric: str, value: float, *, config_name: str | None = None
+) -> EvalResult:
+    """Return a score for the metadata of a card.
+
+    Args:
+        task: Pipeline tag of the Hub.
+        data: A dataset of the Hub, or the name of a file.
+        metric: Name in `all_results.json`.
+        config_name: Configuration of the dataset.
+    """
+    # The Hub allows letters, digits and these characters in the identifier of a dataset.
+    identifier = data if is_hub_id(data) else re.sub(r"[^\w.-]+", "-", data).strip("-.") or "data"
+    return EvalResult(
+        task_type=task,
+        dataset_type=identifier,
+        dataset_name=data,
+        dataset_config=config_name,
+        dataset_split=split,
+        metric_type=METRIC_TYPES.get(metric, metric),
+        metric_name=metric.replace("_", " ").replace("f1", "F1"),
+        metric_value=float(value),
+    )
+
+
+def find_method(folder: Path, task: str, model_args: Any) -> str | None:
+    """Return the method of a model, from its model type or from the options that trained a stock encoder."""
+    config = read_config(folder)
+    if has_own_code(config):
+        return config["model_type"]
+    if task != "fill-mask" or model_args.method not in METHODS:
+        return None
+    expands = METHODS[model_args.method].trains_stock_model and getattr(model_args, "expanded_vocabulary", None)
+    return "adalm" if expands and model_args.method == BASELINE else model_args.method
+
+
+def name_data(data_args: Any) -> str:
+    """Return a short name of the training data: that of the dataset, the file or its folder."""
+    if data_args.dataset_name:
+        return str(data_args.dataset_name) if is_hub_id(data_args.dataset_name) else Path(data_args.dataset_name).name
+    files = list_files(data_args)
+    if not files:
+        return "data"
+    file = Path(files[0]).resolve()
+    name = file.name.partition(".")[0]
+    return file.parent.name if name in ("train", "training") and file.parent.name else name
+
+
+def list_files(data_args: Any) -> list[str]:
+    """Return the files of the training data."""
+    given = data_args.train_file
+    return find_files([given] if isinstance(given, str) else given) if given else []
+
+
+def describe_data(
+    trainer: Trainer,
+    task: str,
+    data_args: Any,
+    metrics: dict[str, Any],
+    documents: int | None,
+    texts: Dataset | None = None,
+) -> str:
+    """Return names and amount of the training data, with a digest of local files or of texts in memory."""
+    files, facts = list_files(data_args), []
+    if documents is not None:
+        facts.append(f"{documents:,} documents")
+    if "train_samples" in metrics:
+        facts.append(f"{metrics['train_samples']:,} examples")
+    if task in ("fill-mask", "feature-extraction") and (tokens := count_tokens(trainer.train_dataset)):
+        facts.append(f"{tokens:,} tokens")
+    if (labeled := getattr(data_args, "pseudo_labeled_file", None)) and trainer.args.do_train:
+        facts.append(f"those of {describe_files(find_files(labeled))} were labeled by a model")
+    if files:
+        return describe_files(files, facts)
+    names = name_data(data_args)
+    if texts is not None:
+        facts.append(f"sha256 of the texts {fingerprint_texts(texts)}")
+    if not data_args.dataset_name and isinstance(trainer.train_dataset, IterableDataset):
+        args, names = trainer.args, "a stream"
+        examples = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        facts.append(f"{trainer.state.global_step * examples:,} examples read")
+    if data_args.dataset_config_name:
+        names += f", {data_args.dataset_config_name}"
+    return f"{names} ({', '.join(facts)})" if facts else names
+
+
+def fingerprint_texts(texts: Dataset) -> str:
+    """Return a digest of the texts of documents in their order, each as a line of JSON."""
+    digest = hashlib.sha256()
+    for batch in texts.select_columns(["text"]).iter(1000):
+        digest.update("".join(f"{json.dumps(text)}\n" for text in batch["text"]).encode())
+    return digest.hexdigest()
+
+
+def describe_files(files: Sequence[str], facts: Sequence[str] = ()) -> str:
+    """Return the names of files with facts about them and a digest of their contents."""
+    names = ", ".join(Path(file).name for file in files[:5])
+    more = f" and {len(files) - 5} more" if len(files) > 5 else ""
+    return f"{names}{more} ({', '.join([*facts, f'sha256 {fingerprint_files(files)}'])})"
+
+
+def count_tokens(dataset: Any) -> int:
+    """Return the number of tokens of a dataset, special tokens included; 0 for a stream."""
+    if not isinstance(dataset, Dataset):
+        return 0
+    batches = dataset.select_columns(["input_ids"]).with_format("arrow").iter(10_000)
+    return sum(len(batch["input_ids"].combine_chunks().flatten()) for batch in batches)
+
+
+def list_scores(metrics: dict[str, Any], split: str) -> list[str]:
+    """List the scores of a split: numbers without durations and baseline scores."""
+    names = [name.removeprefix(f"{split}_") for name in metrics if name.startswith(f"{split}_")]
+    numbers = [name for name in names if type(metrics[f"{split}_{name}"]) in (int, float)]
+    return [name for name in numbers if name not in NOT_SCORES and not name.startswith("baseline_")]
+
+
+def tabulate_scores(metrics: dict[str, Any], split: str) -> str:
+    """Return the table of a task's scores beside the majority baseline's, with the deciding metric in bold."""
+    names = list_scores(metrics, split)
+    counts = next((name for name in DECIDING if name in names), None)
+    has_baseline = any(name.startswith(f"{split}_baseline_") for name in metrics)
+    rows = [["metric", f"{SPLIT_NAMES[split]} set", *(["majority baseline"] if has_baseline else [])]]
+    rows.append(["---"] * len(rows[0]))
+    for name in names:
+        cells = [name.replace("_", " ").replace("f1", "F1"), f"{metrics[f'{split}_{name}']:.4g}"]
+        baseline = metrics.get(f"{split}_baseline_{name}")
+        cells = [f"**{cell}**" if name == counts else cell for cell in cells]
+        rows.append([*cells, *(["" if baseline is None else f"{baseline:.4g}"] if has_baseline else [])])
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+
+
+def tabulate_losses(metrics: dict[str, Any]) -> str:
+    """Return the table of the held-out losses before and after training, also on general text if it was measured."""
+    measured = {row: metrics[name] for row, name in LOSSES.items() if name in metrics}
+    lines = [f"| {row} | {loss:.4f} | {math.exp(loss):.4g} |" for row, loss in measured.items()]
+    return "\n".join(["| held-out text | loss | perplexity |", "| --- | --- | --- |", *lines])
+
+
+def list_settings(trainer: Trainer, metrics: dict[str, Any], *groups: Any) -> dict[str, Any]:
+    """Return the settings of a training and its cost."""
+    args, state = trainer.args, trainer.state
+    values = {item.name: getattr(group, item.name) for group in (*groups, args) if group for item in fields(group)}
+    settings = {name.replace("_", " "): format_value(values[name]) for name in SETTINGS if values.get(name)}
+    if values.get("datastore"):
+        settings["passages"] = values["num_passages"]
+    if values.get("start") == "paper":
+        settings["start"] = "as in the paper"
+    settings["steps"] = f"{state.global_step:,}"
+    settings["examples a step"] = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+    costs = {"trained parameters": "trainable_parameters", "tokens trained on": "num_input_tokens_seen"}
+    settings |= {name: f"{metrics[metric]:,}" for name, metric in costs.items() if metric in metrics}
+    if "train_runtime" in metrics:
+        # Trainer measures from its last start.
+        name = "seconds since it was resumed" if args.resume_from_checkpoint else "seconds"
+        settings[name] = f"{metrics['train_runtime']:.0f}"
+    return settings | {"versions": list_versions()}
+
+
+def list_versions() -> str:
+    """Return the versions of Python and the packages that compute."""
+    return ", ".join(f"{name} {version}" for name, version in describe_environment()["versions"].items())
+
+
+def list_chosen(trainer: Trainer, model_args: Any) -> list[str]:
+    """List what a run chose by its scores on the validation set."""
+    config: Any = trainer.model.config  # type: ignore[union-attr]
+    chosen = {
+        "the learning rate": getattr(model_args, "learning_rates", None),
+        "the checkpoint": trainer.args.load_best_model_at_end,
+        "the thresholds of the labels": getattr(config, "label_thresholds", None),
+        "the weight of the vote": find_vote(config.to_dict(), type(trainer.model).__name__),
+    }
+    return [what for what, is_chosen in chosen.items() if is_chosen]
+
+
+def format_value(value: Any) -> str:
+    """Return the text of an option's value."""
+    return f"{value:.4g}" if isinstance(value, float) else str(getattr(value, "value", value))
+
+
+def describe_limits(folder: Path, task: str, is_evaluated: bool, knows_forgetting: bool) -> str:
+    """Return the limits of a model.
+
+    Args:
+        knows_forgetting: Whether the loss on general text was measured.
+    """
+    config, sentences = read_config(folder), ["This model was not evaluated on held-out data."]
+    if is_evaluated:
+        sentences = ["The results come from one run with one seed, on the data above."]
+    if task == "fill-mask" and not knows_forgetting:
+        sentences.append("Forgetting of general text was not measured; `--general_validation_file` measures it.")
+    if reads_passages(config):
+        sentences.append("Without passages of its datastore, the model computes what its encoder alone computes.")
+    if config.get("appended_passage_length"):
+        sentences.append(
+            "Training appended the best passage of a datastore to each text. hf_domain.predict does so, too; a "
+            "pipeline reads the text alone, and predicts worse."
+        )
+    if config.get("memory_tokenizer", "same") != "same":
+        sentences.append(
+            "The memory has its own tokenizer and needs `memory_input_ids`, which hf_domain.predict provides."
+        )
+    if task == "feature-extraction":
+        sentences.append(
+            "Fine-tune the model before use: distillation trains neither the end of the last layer nor an LM head."
+        )
+    return " ".join(sentences)
+
+
+# ----------------------------------------------------------------------------------------------- origins and licenses
+
+
+def find_origin(encoder: str, token: str | None) -> tuple[str | None, str | None]:
+    """Return the Hub name and the license of an encoder, or of its base model, as far as known.
+
+    For a local encoder, both come from its card.
+    """
+    data: Any = None
+    if Path(encoder, "README.md").is_file():
+        data = ModelCard.load(Path(encoder, "README.md"), ignore_metadata_errors=True).data
+    elif is_hub_id(encoder) and not HF_HUB_OFFLINE:
+        try:
+            data = HfApi(token=token).model_info(encoder, timeout=10).card_data
+        except Exception as error:  # any HTTP error: a card without a license is better than no card
+            logger.debug(f"the license of {encoder} is unknown: {error}")
+    base, license = getattr(data, "base_model", None), getattr(data, "license", None)
+    name = encoder if is_hub_id(encoder) else base
+    return name if isinstance(name, str) else None, license if isinstance(license, str) else None
+
+
+def describe_base(encoders: Sequence[str], token: str | None = None) -> tuple[dict[str, Any], str]:
+    """Return the fields of a card on the encoders that a model was made from, and a sentence on their licenses."""
+    found = [find_origin(encoder, token) for encoder in encoders]
+    names = [origin or Path(encoder).resolve().name for encoder, (origin, _) in zip(encoders, found, strict=True)]
+    licenses = {license if license in list_licenses() else None for _, license in found}
+    sentences = [
+        f"{name} has the license {license}." if license else f"The license of {name} was not found."
+        for name, (_, license) in zip(names, found, strict=True)
+    ]
+    facts = {
+        "base_model": encoders[0],
+        "origin": found[0][0],
+        "averaged": [(encoder, origin) for encoder, (origin, _) in zip(encoders[1:], found[1:], strict=True)],
+        "license": licenses.pop() if len(licenses) == 1 else None,
+    }
+    return facts, " ".join(dict.fromkeys(sentences))
+
+
+def describe_data_license(dataset_name: str | None = None, license: str | None = None) -> str:
+    """Return a sentence on the license of the training data, or on where to find it."""
+    if license is not None:
+        return f"The training data have the license {license}."
+    if dataset_name and is_hub_id(dataset_name):
+        address = f"https://huggingface.co/datasets/{dataset_name}"
+        return f"See [{dataset_name}]({address}) for the license of the data."
+    return "The training data are local files; their license is not known."
+
+
+# ------------------------------------------------------------------------------------------------- cards of commands
+
+
+def write_command_card(folder: str | Path, encoders: Sequence[str], *, trains_on: str = "", **facts: Any) -> None:
+    """Write the card of a model that was not made by pre-training or fine-tuning for a task.
+
+    Args:
+        folder: Has the saved model.
+        encoders: What the model was made from; several were averaged.
+        trains_on: A sentence on the license of the data, if the model was made from data.
+        facts: Further fields of `Card`.
+    """
+    base, sentence = describe_base(encoders)
+    facts["settings"] = {**facts["settings"], "versions": list_versions()}
+    note = " ".join(filter(None, [sentence, trains_on]))
+    write_model_card(folder, license_note=note, language=None, command=describe_command(), **base, **facts)
+
+
+def write_average_card(folder: Path, args: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Write the card of an average, from the arguments of `hf-domain average_models`."""
+    encoders = args.model_name_or_path
+    write_command_card(
+        folder,
+        encoders,
+        model_name=Path(args.output_dir).resolve().name,
+        summary="The average of the weights of {base_model}.",
+        method_name="averaging of weights",
+        settings={"weights": ", ".join(f"{weight:g}" for weight in args.weights or [1] * len(encoders))},
+        limits="The average was not evaluated; `hf-domain mlm --do_eval` measures its losses.",
+        example=f"This is a {tokenizer.mask_token}.",
+    )
+
+
+def write_expansion_card(
+    folder: Path,
+    model_args: Any,
+    data_args: Any,
+    expansion_args: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    delta: Any,
+    report: Any,
+) -> None:
+    """Write the card of a model whose vocabulary was expanded.
+
+    Args:
+        folder: Has the saved model.
+        model_args: With the others, arguments of `hf-domain expand_vocab`.
+        tokenizer: With the new entries.
+        delta: With report, see `expand_vocabulary`.
+    """
+    # With a file of counts, the text itself may be gone.
+    files = [data_args.counts_file] if data_args.counts_file else find_files(data_args.train_file)
+    count = f"{len(delta.pieces):,}"
+    write_command_card(
+        folder,
+        [model_args.model_name_or_path],
+        model_name=Path(expansion_args.output_dir).resolve().name,
+        method=expansion_args.method,
+        method_name="vocabulary expansion",
+        summary=f"{{base_model}} with {count} words of a domain added to its vocabulary. Nothing else was trained.",
+        corpus=describe_files(files, [f"{report.documents:,} documents"]),
+        settings={
+            "new entries": count,
+            "size of the vocabulary": f"{delta.new_size:,}",
+            "start of the new rows": model_args.embedding_init,
+            "chosen by": report.stopped_by,
+            "minimum occurrences": expansion_args.min_frequency,
+            "seed": expansion_args.seed,
+        },
+        limits="The model was not evaluated. Train it before use with `hf-domain mlm`, because the new rows have only "
+        "a start.",
+        example=f"This is a {tokenizer.mask_token}.",
+        trains_on=describe_data_license(),
+    )
