@@ -18,6 +18,7 @@ from hf_domain.checks import check_weights
 from hf_domain.clusters import count_tasks, open_executor
 from hf_domain.data.corpora import load_corpus, read_texts, tokenize_corpus
 from hf_domain.data.files import find_files
+from hf_domain.extras import explain_missing
 from hf_domain.methods.adalm.distilled_embeddings import distill_new_rows
 from hf_domain.methods.adalm.expand import identify_corpus
 from hf_domain.methods.new_embeddings import apply_delta
@@ -127,9 +128,12 @@ def run(model_args: ModelArguments, data_args: DataArguments, expansion_args: Ex
         new_tokenizer.save_pretrained(folder)
         delta.save(folder)
         report.save(folder / "vocabulary_report.json")
-        plot_curve(report, folder / "curve.png")
-        if report.lengths:
-            plot_lengths(report, folder / "lengths.png")
+        if (missing := explain_missing("a picture of the vocabulary", "matplotlib")) is not None:
+            print(missing)
+        else:
+            plot_curve(report, folder / "curve.png")
+            if report.lengths:
+                plot_lengths(report, folder / "lengths.png")
     print(f"{delta.old_size:,} + {len(delta.pieces):,} entries by {report.stopped_by}", *report.describe(), sep="\n")
     encoder = model_args.model_name_or_path if init == "none" else None
     next_command = suggest_training(expansion_args.output_dir, data_args.train_file, encoder)

@@ -20,6 +20,8 @@ from itertools import pairwise, zip_longest
 from types import ModuleType
 from typing import Any
 
+from hf_domain.extras import EXTRAS, explain_missing
+
 # Packages whose ValueErrors are meant for users. A ValueError of another package, such as torch on shapes, is our bug.
 SPEAKING = ("hf_domain", "transformers", "datasets", "huggingface_hub", "tokenizers", "accelerate", "peft", "evaluate")
 NUMBERS: dict[str, tuple[type, str]] = {"int": (int, "a whole number"), "float": (float, "a number")}
@@ -292,6 +294,8 @@ def describe_mistake(error: Exception) -> str | None:
     message = str(error)
     if isinstance(error, OSError) and error.strerror and error.filename:
         message = f"{error.strerror}: {error.filename}"
+    if isinstance(error, ModuleNotFoundError) and (package := str(error.name).partition(".")[0]) in EXTRAS:
+        message = explain_missing("this command", package) or message
     message = describe_lost_model(error) or message
     # Keep the lines of a plan's problems. Shorten other messages: some of transformers list hundreds of classes.
     return message if "\n- " in message else textwrap.shorten(message, 600, placeholder=" ...")

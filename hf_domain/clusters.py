@@ -1,6 +1,7 @@
 """Open Dask clients: of a cluster by its address or file, or of workers inside this process."""
 
 import functools
+import importlib
 import json
 import logging
 import pickle
@@ -10,6 +11,10 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import dill
+
+from hf_domain.extras import require
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -39,6 +44,7 @@ def open_client(dask_scheduler: str) -> Iterator["Client"]:
         ValueError: There is no such file.
         OSError: No scheduler answers.
     """
+    require("work on a cluster", "distributed")
     from distributed import Client
 
     address = dask_scheduler
@@ -124,9 +130,9 @@ def map_in_order(
     if executor is None:
         yield from (function(item, *shared) for item in items)
         return
-    import cloudpickle  # of Dask; it also takes functions that no module has
-
-    packed = cloudpickle.dumps((function, shared))
+    # Both also take functions that no module has. dill comes with datasets; Dask's workers read what Dask writes.
+    pickler: Any = dill if getattr(executor, "_client", None) is None else importlib.import_module("cloudpickle")
+    packed = pickler.dumps((function, shared))
     pending: deque[Future[Any]] = deque()
     for item in items:
         pending.append(executor.submit(call_packed, packed, item))

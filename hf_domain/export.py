@@ -5,7 +5,6 @@ free, writes the layout that ONNX loaders expect, and never writes a program who
 """
 
 import copy
-import importlib.util
 import inspect
 import logging
 import math
@@ -19,6 +18,7 @@ import torch
 from packaging.version import Version
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from hf_domain.extras import require
 from hf_domain.methods.rada.passages import count_positions
 from hf_domain.modeling.backbone import BackbonePreTrainedModel, find_encoder, get_native_config
 from hf_domain.safe_io import write_folder, write_json
@@ -135,9 +135,7 @@ def check_exporters(export_format: str) -> None:
             "Run pip install -U transformers."
         )
     packages = ("onnx", "onnxruntime", "onnxscript") if export_format == "onnx" else ()
-    if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
-        needed = ", ".join(missing)
-        raise ValueError(f"an export to ONNX needs {needed}, which is missing. Run pip install {' '.join(missing)}.")
+    require("an export to ONNX", *packages)
 
 
 def export_model(

@@ -45,6 +45,12 @@ def test_a_mistake_ends_in_one_line(monkeypatch, tmp_path):
     assert ended.value.code.startswith("error: ") and "\n" not in ended.value.code and "config.json" in ended.value.code
 
 
+def test_a_package_of_an_extra_is_named_with_its_command(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(SystemExit, match=r'this command needs scikit-learn, .* pip install "\.\[compare\]"'):
+        run(monkeypatch, lambda: __import__("sklearn.metrics"))
+
+
 def test_an_interruption_ends_as_a_shell_expects(monkeypatch, capsys):
     def interrupt():
         raise KeyboardInterrupt

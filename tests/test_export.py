@@ -36,6 +36,7 @@ from hf_domain import (
     VarMAEForSequenceClassification,
     VarMAEForTokenClassification,
     export,
+    extras,
 )
 from hf_domain.examples import run_export
 from hf_domain.export import EXPORTING, check_exportable, check_exporters, export_model, make_inputs, measure_difference
@@ -380,8 +381,8 @@ def test_required_input_of_a_stock_model_is_refused():
 
 def test_missing_packages_are_named(monkeypatch, tokenizer, tmp_path):
     monkeypatch.setattr(export, "EXPORTING", Version("5"))
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name.startswith("onnx") else name)
-    with pytest.raises(ValueError, match=r"onnxscript, which is missing\. Run pip install onnx onnxruntime onnxscript"):
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name.startswith("onnx") else name)
+    with pytest.raises(ModuleNotFoundError, match=r"needs onnx, onnxruntime, onnxscript, which is not installed"):
         check_exporters("onnx")
     check_exporters("dynamo")
     monkeypatch.setattr(export, "EXPORTING", Version("99"))

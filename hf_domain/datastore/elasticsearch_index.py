@@ -28,6 +28,7 @@ from tqdm.auto import tqdm
 
 from hf_domain.datastore.analysis import Analyzer, keep_rarest
 from hf_domain.datastore.manifest import Manifest
+from hf_domain.extras import require
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +44,6 @@ TIMEOUT = 60  # seconds
 TERMS_PER_REQUEST = 1_000
 CACHED_TERMS = 1_000_000  # whose frequencies are kept, some 100 MB
 PACKAGES = {"elasticsearch": "elasticsearch", "opensearch": "opensearchpy"}
-INSTALLS = {"elasticsearch": "'elasticsearch>=8.13,<10'", "opensearch": "opensearch-py"}
 OVERLOADED = (429, 502, 503, 504)
 
 
@@ -60,12 +60,8 @@ def connect(engine: str, client: Any = None) -> Any:
     """
     if client is not None:
         return client() if callable(client) else client
-    try:
-        package = importlib.import_module(PACKAGES[engine])
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"searching {engine} needs its client, which is not installed. Run pip install {INSTALLS[engine]}."
-        ) from error
+    require(f"the search in {engine}", PACKAGES[engine])
+    package = importlib.import_module(PACKAGES[engine])
     names = ("url", "api_key", "username", "password", "bearer_token", "ca_certs")
     given = {name: os.environ.get(f"{engine}_{name}".upper()) for name in names}
     if not given["url"]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_domain.datastore.analysis import Analyzer, keep_rarest
+from hf_domain.extras import require
 
 K1, B = 1.2, 0.75  # fixed in tantivy
 MEMORY = 128_000_000  # bytes of the writer before it starts a new segment
@@ -24,13 +25,9 @@ def import_tantivy() -> Any:
     Raises:
         ModuleNotFoundError: It is not installed.
     """
-    try:
-        import tantivy
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "searching a datastore needs tantivy, which is not installed. Run pip install tantivy regex, or build the "
-            "datastore with another engine."
-        ) from error
+    require("the search in a datastore of the engine tantivy", "tantivy")
+    import tantivy
+
     return tantivy
 
 

@@ -1,6 +1,7 @@
 """Add, measure and train the embedding rows of new tokenizer entries."""
 
 import json
+import logging
 import os
 from pathlib import Path
 from typing import Any, Literal
@@ -16,8 +17,11 @@ from transformers import (
     TrainingArguments,
 )
 
+from hf_domain.extras import explain_missing
 from hf_domain.safe_io import write_text
 from hf_domain.tokenization import VocabularyDelta
+
+logger = logging.getLogger(__name__)
 
 LEAST_COUNTED = 20  # old entries from which the biases of new ones are predicted (our choice)
 LARGEST_PADDING = 1024
@@ -159,7 +163,10 @@ class RowDistances(TrainerCallback):
         folder = Path(str(args.output_dir))
         distances = {"old_rows": float(old.mean()), "new_rows": float(new.mean()), "steps": state.global_step}
         write_text(folder / "row_distances.json", json.dumps(distances, indent=2) + "\n")
-        plot_row_distances(old, new, folder / "row_distances.png")
+        if (missing := explain_missing("a picture of the distances", "matplotlib")) is not None:
+            logger.info(missing)
+        else:
+            plot_row_distances(old, new, folder / "row_distances.png")
 
 
 class NewRowsFirst(TrainerCallback):

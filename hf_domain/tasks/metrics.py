@@ -1,4 +1,4 @@
-"""Metrics as the papers define them, computed offline by scikit-learn, seqeval and scipy.
+"""Metrics as the papers define them, computed offline; equal to those of scikit-learn, seqeval and scipy.
 
 All scores lie between 0 and 1, except SQuAD's, which are percentages by definition.
 """
@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import pandas
 from numpy.typing import ArrayLike
 from transformers import EvalPrediction
 
@@ -31,21 +32,30 @@ def compute_single_label_metrics(
         `accuracy`, `micro_f1` (equal to accuracy by definition), `macro_f1` over the labels that occur among
         predictions or references, and perhaps `positive_micro_f1`.
     """
-    from sklearn.metrics import accuracy_score, f1_score
-
-    metrics = {
-        "accuracy": accuracy_score(references, predictions),
-        "micro_f1": f1_score(references, predictions, average="micro"),
-        "macro_f1": f1_score(references, predictions, average="macro", zero_division=0),
-    }
+    predictions, references = np.asarray(predictions), np.asarray(references)
+    labels = np.union1d(references, predictions)
+    accuracy = float((predictions == references).mean())
+    metrics = {"accuracy": accuracy, "micro_f1": accuracy}
+    metrics["macro_f1"] = compute_f1(predictions[:, None] == labels, references[:, None] == labels, "macro")
     if len(negative_labels):
-        positive = np.setdiff1d(np.union1d(references, predictions), negative_labels)
-        metrics["positive_micro_f1"] = (
-            f1_score(references, predictions, labels=positive, average="micro", zero_division=0)
-            if len(positive)
-            else 0.0
-        )
-    return {name: float(value) for name, value in metrics.items()}
+        labels = np.setdiff1d(labels, negative_labels)
+        is_label = (predictions[:, None] == labels, references[:, None] == labels)
+        metrics["positive_micro_f1"] = compute_f1(*is_label, "micro") if len(labels) else 0.0
+    return metrics
+
+
+def compute_f1(predictions: np.ndarray, references: np.ndarray, average: str) -> float:
+    """Return the F1 of classes: over all of them (micro), or the mean of each, 0 for one that nothing has (macro).
+
+    Args:
+        predictions: True where an item has a class [items, classes].
+        references: In the same form.
+    """
+    correct = (predictions & references).sum(axis=0)
+    total = predictions.sum(axis=0) + references.sum(axis=0)
+    if average == "micro":
+        return float(2 * correct.sum() / max(1, total.sum()))
+    return float((2 * correct / np.maximum(1, total)).mean())
 
 
 def compute_multi_label_metrics(predictions: np.ndarray, references: np.ndarray) -> dict[str, float]:
@@ -57,14 +67,11 @@ def compute_multi_label_metrics(predictions: np.ndarray, references: np.ndarray)
     Returns:
         `micro_f1`, `macro_f1` over all labels, and `accuracy`, the share of examples whose labels are all correct.
     """
-    from sklearn.metrics import accuracy_score, f1_score
-
-    # scikit-learn reads a single label as a binary task and would also score its absence.
-    options: dict[str, Any] = {"labels": [1] if references.shape[1] == 1 else None, "zero_division": 0}
+    predictions, references = np.asarray(predictions, dtype=bool), np.asarray(references, dtype=bool)
     return {
-        "micro_f1": float(f1_score(references, predictions, average="micro", **options)),
-        "macro_f1": float(f1_score(references, predictions, average="macro", **options)),
-        "accuracy": float(accuracy_score(references, predictions)),
+        "micro_f1": compute_f1(predictions, references, "micro"),
+        "macro_f1": compute_f1(predictions, references, "macro"),
+        "accuracy": float((predictions == references).all(axis=1).mean()),
     }
 
 
@@ -81,20 +88,20 @@ def compute_regression_metrics(predictions: ArrayLike, references: ArrayLike) ->
     Raises:
         ValueError: All references are equal, so that there is no correlation.
     """
-    from scipy.stats import pearsonr, spearmanr
-    from sklearn.metrics import mean_squared_error
-
     if np.ptp(references) == 0:
         raise ValueError(
             f"a correlation needs at least two different gold values, but all {np.size(references)} are "
             f"{np.ravel(references)[0]}. Score more examples."
         )
+    predictions, references = (np.asarray(values, dtype=np.float64) for values in (predictions, references))
+    error = float(((predictions - references) ** 2).mean())
     if np.ptp(predictions) == 0:
-        return {"pearson": 0.0, "spearman": 0.0, "mse": float(mean_squared_error(references, predictions))}
+        return {"pearson": 0.0, "spearman": 0.0, "mse": error}
+    ranks = (pandas.Series(values).rank() for values in (predictions, references))  # ties have their mean rank
     return {
-        "pearson": float(pearsonr(predictions, references).statistic),
-        "spearman": float(spearmanr(predictions, references).statistic),
-        "mse": float(mean_squared_error(references, predictions)),
+        "pearson": float(np.corrcoef(predictions, references)[0, 1]),
+        "spearman": float(np.corrcoef(*ranks)[0, 1]),
+        "mse": error,
     }
 
 
@@ -151,24 +158,35 @@ def compute_entity_metrics(
         Micro-averaged `precision`, `recall` and `f1` of entities, `accuracy` of tags, and `token_f1` (see
         `compute_token_f1`).
     """
-    from seqeval.metrics import accuracy_score, classification_report, f1_score, precision_score, recall_score
-
-    predictions, references = (
-        [[normalize_tag(tag) for tag in tags] for tags in each] for each in (predictions, references)
+    found, gold = (
+        {(number, *entity) for number, tags in enumerate(sentences) for entity in find_entities(tags)}
+        for sentences in (predictions, references)
     )
-    metrics = {
-        "precision": precision_score(references, predictions, zero_division=0),
-        "recall": recall_score(references, predictions, zero_division=0),
-        "f1": f1_score(references, predictions, zero_division=0),
-        "accuracy": accuracy_score(references, predictions),
-        "token_f1": compute_token_f1(predictions, references),
+    pairs = [
+        (normalize_tag(first), normalize_tag(second))
+        for sentences in zip(predictions, references, strict=True)
+        for first, second in zip(*sentences, strict=True)
+    ]
+    metrics = score_entities(found, gold) | {
+        "accuracy": sum(first == second for first, second in pairs) / max(1, len(pairs)),
+        "token_f1": compute_token_f1(
+            *([[normalize_tag(tag) for tag in s] for s in e] for e in (predictions, references))
+        ),
     }
-    if per_type:
-        report = classification_report(references, predictions, output_dict=True, zero_division=0)
-        for entity in sorted(name for name in report if not name.endswith(" avg")):
-            for name in ("precision", "recall", "f1-score"):
-                metrics[f"{entity}_{name.removesuffix('-score')}"] = report[entity][name]
-    return {name: float(value) for name, value in metrics.items()}
+    for kind in sorted({kind for _, kind, *_ in found | gold}) if per_type else ():
+        own = score_entities(*({entity for entity in entities if entity[1] == kind} for entities in (found, gold)))
+        metrics |= {f"{kind}_{name}": value for name, value in own.items()}
+    return metrics
+
+
+def score_entities(found: set[Any], gold: set[Any]) -> dict[str, float]:
+    """Return `precision`, `recall` and `f1`; what has no entity counts 0."""
+    correct = len(found & gold)
+    return {
+        "precision": correct / max(1, len(found)),
+        "recall": correct / max(1, len(gold)),
+        "f1": 2 * correct / max(1, len(found) + len(gold)),
+    }
 
 
 def normalize_tag(tag: str) -> str:
@@ -182,10 +200,20 @@ def normalize_tag(tag: str) -> str:
 
 
 def find_entities(tags: list[str]) -> list[tuple[str, int, int]]:
-    """Return type, first and last place of each entity of a sentence; see `compute_entity_metrics`."""
-    from seqeval.metrics.sequence_labeling import get_entities
+    """Return type, first and last place of each entity of a sentence, as conlleval and seqeval do.
 
-    return get_entities([normalize_tag(tag) for tag in tags])
+    An entity ends after E and S, before O, B and S, and where the type changes; a lone I or E begins one.
+    """
+    entities, start, before, kind_before = [], 0, "O", ""
+    for place, tag in enumerate([*map(normalize_tag, tags), "O"]):
+        letter, kind = tag[0], tag[1:].split("-", 1)[-1] or "_"
+        is_other = kind != kind_before
+        if before != "O" and (before in "ES" or letter in "BSO" or is_other):
+            entities.append((kind_before, start, place - 1))
+        if letter != "O" and (letter in "BS" or before in "ESO" or is_other):
+            start = place
+        before, kind_before = letter, kind
+    return entities
 
 
 def strip_prefix(tag: str) -> str:
@@ -202,13 +230,12 @@ def compute_token_f1(predictions: list[list[str]], references: list[list[str]]) 
     Args:
         predictions: Predicted tags of each sentence; B- and I- of a type are one class.
     """
-    from sklearn.metrics import f1_score
-
     gold, predicted = (
-        [strip_prefix(tag) for sentence in sentences for tag in sentence] for sentences in (references, predictions)
+        np.array([strip_prefix(tag) for sentence in sentences for tag in sentence])
+        for sentences in (references, predictions)
     )
-    classes = sorted({*gold, *predicted} - {"O"})
-    return float(f1_score(gold, predicted, labels=classes, average="macro", zero_division=0)) if classes else 0.0
+    classes = np.array(sorted({*gold.tolist(), *predicted.tolist()} - {"O"}))
+    return compute_f1(predicted[:, None] == classes, gold[:, None] == classes, "macro") if len(classes) else 0.0
 
 
 def compute_squad_metrics(predictions: dict[str, str], references: dict[str, Sequence[str]]) -> dict[str, float]:

@@ -6,7 +6,6 @@ sentence-transformers is an extra, and takes seconds to import. Functions import
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -14,6 +13,7 @@ import torch
 from datasets import Dataset, DatasetDict
 from transformers import TrainingArguments
 
+from hf_domain import extras
 from hf_domain.checks import check_metrics, check_weights
 from hf_domain.data.corpora import check_length
 from hf_domain.data.json_lines import read_rows
@@ -42,9 +42,7 @@ DEPTH = 10
 
 def explain_missing() -> str | None:
     """Return what to do without sentence-transformers; None if it is installed."""
-    if find_spec("sentence_transformers") is not None:
-        return None
-    return "sentence embeddings need sentence-transformers, which is missing. Run pip install sentence-transformers."
+    return extras.explain_missing("a task of sentence embeddings", "sentence_transformers")
 
 
 def name_texts(args: Any, training_args: TrainingArguments) -> tuple[Any, TrainingArguments]:

@@ -10,6 +10,7 @@ from transformers import AutoModel, AutoTokenizer, BatchEncoding, PreTrainedMode
 
 from hf_domain.checks import check_weights
 from hf_domain.data.corpora import check_length
+from hf_domain.extras import require
 from hf_domain.modeling.backbone import get_native_config
 from hf_domain.training.run import limit_length
 from hf_domain.training.terminal import hide_load_report
@@ -126,6 +127,7 @@ def fit_probe(states: np.ndarray, labels: Any, problem_type: str, class_weights:
     Returns:
         A scikit-learn pipeline whose `predict` takes states; see also `compute_logits`.
     """
+    require("a linear model on frozen states", "sklearn")
     from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.multiclass import OneVsRestClassifier
     from sklearn.pipeline import make_pipeline

@@ -8,7 +8,6 @@ A nearest-neighbor model beside the network, as in kNN-LM (Khandelwal et al. 202
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from itertools import chain
 from typing import Any
 
@@ -19,6 +18,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 
 from hf_domain.checks import check_predictions
 from hf_domain.datastore.nearest import search_texts
+from hf_domain.extras import require
 from hf_domain.tasks.classification import encode_labels
 from hf_domain.tasks.labels import check_values, find_labels
 
@@ -114,11 +114,7 @@ def make_vote(
     Raises:
         ModuleNotFoundError: tantivy is not installed.
     """
-    if find_spec("tantivy") is None:
-        raise ModuleNotFoundError(
-            "a vote of the nearest texts needs tantivy, which is not installed. Run pip install tantivy, or leave the "
-            "vote out."
-        )
+    require("a vote of the nearest texts", "tantivy")
     found = search_texts(texts, list(queries.values()), max(COUNTS))
     return NearestVote(problem_type, make_matrix(labels, problem_type, size), dict(zip(queries, found, strict=True)))
 

@@ -449,8 +449,8 @@ def test_missing_server_or_client_is_reported(tmp_path, tokenizer, monkeypatch):
     with pytest.raises(ValueError, match="OPENSEARCH_URL is not set"):
         build(tmp_path / "store", tokenizer, "opensearch")
     assert not list(tmp_path.glob("store*"))
-    monkeypatch.setitem(elasticsearch_index.PACKAGES, "opensearch", "no_such_package")
-    with pytest.raises(ModuleNotFoundError, match=r"Run pip install opensearch-py\."):
+    monkeypatch.setitem(sys.modules, "opensearchpy", None)
+    with pytest.raises(ModuleNotFoundError, match=r"needs opensearch-py, .* pip install \"\.\[servers\]\""):
         connect("opensearch")
 
 

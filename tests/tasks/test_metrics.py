@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
+import scipy.stats
 import seqeval.metrics
 import sklearn.metrics
 from transformers import EvalPrediction
 
 from hf_domain.tasks.metrics import (
     choose_metrics,
+    compute_class_metrics,
     compute_entity_metrics,
     compute_multi_label_metrics,
     compute_regression_metrics,
@@ -17,6 +19,7 @@ from hf_domain.tasks.metrics import (
     find_entities,
     list_entity_metrics,
     normalize_answer,
+    strip_prefix,
 )
 
 
@@ -169,3 +172,45 @@ def test_metric_runs_no_code_without_trust(tmp_path):
     with pytest.raises(ValueError, match="--trust_remote_code"):
         choose_metrics("single_label_classification", metric_name=str(script))
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_tags_score_as_in_seqeval(seed):
+    """Also sequences that no scheme allows: a lone I, an E after O, a type that changes within an entity."""
+    draw = np.random.default_rng(seed)
+    tags = ["O", "O", *(f"{place}-{kind}" for place in "BIES" for kind in ("X", "Y"))]
+    gold, found = ([[str(tag) for tag in draw.choice(tags, 7)] for _ in range(9)] for _ in range(2))
+    found = [
+        [g if draw.random() < 0.7 else f for g, f in zip(*pair, strict=True)] for pair in zip(gold, found, strict=True)
+    ]
+    metrics = compute_entity_metrics(found, gold, per_type=True)
+    for sentence in gold:
+        assert find_entities(sentence) == seqeval.metrics.sequence_labeling.get_entities(sentence)
+    for name in ("precision", "recall", "f1", "accuracy"):
+        expected = getattr(seqeval.metrics, f"{name}_score")(gold, found)
+        assert metrics[name] == pytest.approx(expected)
+    report = seqeval.metrics.classification_report(gold, found, output_dict=True, zero_division=0)
+    assert [metrics[f"{kind}_f1"] for kind in "XY"] == pytest.approx([report[kind]["f1-score"] for kind in "XY"])
+    flat = [[strip_prefix(tag) for tags in sentences for tag in tags] for sentences in (gold, found)]
+    expected = sklearn.metrics.f1_score(*flat, labels=["X", "Y"], average="macro", zero_division=0)
+    assert metrics["token_f1"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_random_labels_score_as_in_scikit_learn(seed):
+    draw, f1 = np.random.default_rng(seed), sklearn.metrics.f1_score
+    gold, found = draw.integers(0, 5, 30), draw.integers(0, 6, 30)
+    metrics = compute_class_metrics(found, gold, "single_label_classification", [0, 3])
+    expected = [f1(gold, found, average=average, zero_division=0) for average in ("micro", "macro")]
+    expected.append(f1(gold, found, labels=[1, 2, 4, 5], average="micro"))
+    assert [metrics[name] for name in ("micro_f1", "macro_f1", "positive_micro_f1")] == pytest.approx(expected)
+    gold, found = (draw.integers(0, 2, (30, 4)) for _ in range(2))
+    metrics = compute_class_metrics(found, gold, "multi_label_classification")
+    expected = [f1(gold, found, average=average, zero_division=0) for average in ("micro", "macro")]
+    expected.append(sklearn.metrics.accuracy_score(gold, found))
+    assert [metrics[name] for name in ("micro_f1", "macro_f1", "accuracy")] == pytest.approx(expected)
+    gold, found = draw.normal(size=30), draw.integers(0, 4, 30) / 3  # with ties
+    metrics = compute_class_metrics(found, gold, "regression")
+    expected = [measure(found, gold).statistic for measure in (scipy.stats.pearsonr, scipy.stats.spearmanr)]
+    expected.append(sklearn.metrics.mean_squared_error(gold, found))
+    assert [metrics[name] for name in ("pearson", "spearman", "mse")] == pytest.approx(expected)

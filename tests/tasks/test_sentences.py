@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+import sys
 from functools import partial
 
 import numpy as np
@@ -206,9 +207,9 @@ def test_a_pair_trains_by_its_score_and_a_query_by_the_others(tmp_path):
 
 
 def test_the_extra_is_named_where_it_is_missing(encoder, tmp_path, monkeypatch):
-    monkeypatch.setattr(sentences, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     files = name_files(write_pairs(tmp_path / "pairs"))
-    with pytest.raises(ModuleNotFoundError, match=r"Run pip install sentence-transformers\."):
+    with pytest.raises(ModuleNotFoundError, match=r"needs sentence-transformers, which is not installed: pip install"):
         run_script(
             run_sentences.main, monkeypatch, tmp_path / "out", model_name_or_path=encoder, **files, do_predict=True
         )

@@ -1,0 +1,61 @@
+"""What runs on torch and the eight packages of the field alone, and how a missing extra is named."""
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from hf_domain import extras
+from hf_domain.methods import METHODS
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def list_names(requirements):
+    return {Requirement(line).name for line in requirements}
+
+
+def test_the_core_is_torch_and_the_packages_of_the_field():
+    field = {
+        "accelerate",
+        "datasets",
+        "evaluate",
+        "huggingface-hub",
+        "peft",
+        "safetensors",
+        "tokenizers",
+        "transformers",
+    }
+    assert list_names(PROJECT["dependencies"]) == field | {"torch", "filelock", "jinja2"}
+
+
+@pytest.mark.parametrize("package", extras.EXTRAS)
+def test_a_missing_extra_is_named_with_its_command(package, monkeypatch):
+    name, extra = extras.EXTRAS[package]
+    groups = PROJECT["optional-dependencies"]
+    assert name in list_names(groups[extra]) and f"{extra}" in Requirement(groups["all"][0]).extras
+    assert extras.explain_missing("it", package) is None  # the tests have all of them
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ModuleNotFoundError, match=re.escape(f"it needs {name}, which is not installed: pip install")):
+        extras.require("it", package)
+
+
+CORE = Path(__file__).parent / "support" / "core_run.py"
+
+
+@pytest.mark.parametrize("method", [*METHODS, "qa", "ner", "several", "regression"])
+def test_every_method_runs_without_any_extra(method, tmp_path):
+    blocked = [*extras.EXTRAS, "seqeval"]
+    command = [sys.executable, str(CORE), method, str(tmp_path), json.dumps(blocked)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    if method == "rada":  # passages are searched by an extra
+        assert 'needs tantivy, which is not installed: pip install ".[datastore]"' in done.stdout
+    else:
+        assert done.stdout.strip().endswith("predicted")
