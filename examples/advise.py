@@ -27,7 +27,7 @@ class Arguments:
     model_name_or_path: str = field(
         metadata={"help": "Encoder to adapt: a folder or a name on the Hub.", "aliases": ["--encoder"]}
     )
-    corpus: str = field(metadata={"help": "Text of the domain, one file: .txt .jsonl .json .csv (.gz) .parquet."})
+    corpus: str = field(metadata={"help": "Text of the domain, one file: .txt .jsonl .json .csv .tsv (.gz) .parquet."})
     task: list[str] = field(metadata={"help": "Folders of tasks, each with train, validation and test .jsonl."})
     output_dir: str = field(metadata={"help": "New folder for plan.yaml, advice.md and advice.json."})
     general: str | None = field(default=None, metadata={"help": "General text to compare the corpus with."})

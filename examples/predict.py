@@ -31,7 +31,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("model_name_or_path", help="fine-tuned model: a folder or a name on the Hub")
-    parser.add_argument("file", help="data: .txt .jsonl .json .csv (.gz) .parquet, a path or a glob")
+    parser.add_argument("file", help="data: .txt .jsonl .json .csv .tsv (.gz) .parquet, a path or a glob")
     parser.add_argument("--output_file", help="new file, .jsonl or .csv; default: JSON lines on the terminal")
     parser.add_argument("--text_column_names", help="column of text, or two as first,second; default: as in training")
     parser.add_argument(

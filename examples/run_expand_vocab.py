@@ -52,7 +52,7 @@ class ModelArguments:
 class DataArguments:
     """The texts."""
 
-    train_file: list[str] = field(metadata={"help": "Corpus: .txt .jsonl .json .csv (.gz) .parquet."})
+    train_file: list[str] = field(metadata={"help": "Corpus: .txt .jsonl .json .csv .tsv (.gz) .parquet."})
     validation_file: list[str] = field(
         default_factory=list, metadata={"help": "Held-out texts and task files whose lengths are compared."}
     )

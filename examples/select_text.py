@@ -25,7 +25,7 @@ class SelectionArguments:
 
     datastore: str = field(metadata={"help": "Folder that build_datastore wrote, with passages of the corpus."})
     text_file: str = field(
-        metadata={"help": "Training texts of the task, labeled or not: .txt .jsonl .json .csv (.gz) .parquet."}
+        metadata={"help": "Training texts of the task, labeled or not: .txt .jsonl .json .csv .tsv (.gz) .parquet."}
     )
     output_file: str = field(metadata={"help": "Write the chosen text to this .jsonl."})
     text_column_name: str | None = field(

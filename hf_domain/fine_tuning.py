@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_domain.comparison.objects import ONLY_TASK, TaskData, is_path, write_files
 from hf_domain.comparison.plan import SPLITS
-from hf_domain.data.files import load_files, load_table
+from hf_domain.data.files import load_files, load_table, open_saved
 from hf_domain.data.tables import Rows
 from hf_domain.examples import run_classification, run_ner, run_qa
 from hf_domain.hub import check_license
@@ -85,9 +85,9 @@ def fine_tune(
 
     Args:
         model: A folder, a name on the Hub, or a model in memory, such as `adapt` returns.
-        task: A folder with train, validation and test .jsonl; the rows of these splits as a `DatasetDict` or a
-            dictionary, of which only train is needed; or one table, a fifth of which is drawn for validation, in
-            proportion to the labels.
+        task: A folder with train, validation and test .jsonl, or one of `save_to_disk`; the rows of these splits as a
+            `DatasetDict` or a dictionary, of which only train is needed; or one table, a fifth of which is drawn for
+            validation, in proportion to the labels.
         tokenizer: Default: the tokenizer saved with the model.
         output_dir: A folder without a model, for model, tokenizer, model card, metrics and predictions.
         method: `gmap` lets the model read the encoder `memory`; `rada` passages of `datastore`.
@@ -229,6 +229,7 @@ def find_splits(task: TaskData | Rows, folder: Path, label_column: str | None = 
     Raises:
         ValueError: The task has no split train, or another split than `SPLITS`.
     """
+    task = open_saved(task)
     if is_path(task) and Path(task).is_dir():
         found = {split: Path(task, f"{split}.jsonl") for split in SPLITS}
         task = {split: file for split, file in found.items() if file.is_file()}

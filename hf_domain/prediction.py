@@ -31,7 +31,7 @@ from transformers.utils.import_utils import is_in_notebook
 
 from hf_domain.checks import check_weights
 from hf_domain.data.columns import find_text_columns, list_text_columns
-from hf_domain.data.files import load_table
+from hf_domain.data.files import load_table, open_saved
 from hf_domain.data.tables import Rows, Splits, has_splits
 from hf_domain.methods import PLAIN
 from hf_domain.methods.gmap.reader import load_memory_reader
@@ -221,6 +221,7 @@ def predict(
         return concatenate_datasets([rows.remove_columns(sorted(replaced)), labeled], axis=1)
 
     with show_bars(shows_bars):
+        data = open_saved(data)
         if has_splits(data):
             return DatasetDict({str(split): label(load_table(rows, str(split))) for split, rows in data.items()})
         return label(load_table(data))

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeGuard
 from datasets import ClassLabel, Dataset, IterableDataset, List
 
 from hf_domain.comparison.plan import SPLITS
-from hf_domain.data.files import load_rows
+from hf_domain.data.files import load_rows, open_saved
 from hf_domain.data.tables import Rows, Splits, choose_splits, has_splits
 from hf_domain.safe_io import write_text
 
@@ -30,6 +30,7 @@ def place_corpus(corpus: Rows | Splits, name: str, files: Files) -> str | dict[s
         name: Name of its files.
         files: Gets the files to write.
     """
+    corpus = open_saved(corpus)
     if is_path(corpus):
         return find_file(corpus)
     places: dict[str, str] = {}
@@ -50,6 +51,7 @@ def place_tasks(tasks: Tasks, files: Files) -> dict[str, str]:
     """
     folders: dict[str, str] = {}
     for name, task in name_tasks(tasks).items():
+        task = open_saved(task)
         if is_path(task):
             folders[name] = find_file(task)
             continue

@@ -165,7 +165,7 @@ def _list_kinds(dataset: Data) -> dict[str, Any]:
 
 
 def _holds_text(kind: Any) -> bool:
-    return kind.dtype in ("string", "large_string") if isinstance(kind, Value) else isinstance(kind, str)
+    return kind.dtype in ("string", "large_string", "string_view") if isinstance(kind, Value) else isinstance(kind, str)
 
 
 def _is_empty(kind: Any) -> bool:

@@ -15,14 +15,13 @@ from datasets import (
     IterableDatasetDict,
     List,
     Value,
-    load_dataset,
 )
 from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
 
 from hf_domain.clusters import count_tasks, map_in_order
 from hf_domain.data.columns import find_document_columns
-from hf_domain.data.files import load_files, load_rows
+from hf_domain.data.files import load_files, load_named, load_rows, open_saved
 from hf_domain.data.masking import check_mask_token
 from hf_domain.data.tables import Rows, Splits, choose_splits, has_splits
 
@@ -84,14 +83,9 @@ def load_corpus(
         )
     corpus: dict[str, Any] = {}
     if dataset_name is not None:
-        data = load_dataset(
-            dataset_name,
-            dataset_config_name,
-            streaming=streaming,
-            cache_dir=cache_dir,
-            revision=revision,
-            token=token,
-        )
+        options: dict[str, Any] = {"cache_dir": cache_dir, "revision": revision, "token": token}
+        data = load_named(dataset_name, dataset_config_name, streaming=streaming, **options)
+    data = open_saved(data, streaming)
     if has_splits(data):
         corpus = dict(choose_splits(data))
     else:

@@ -4,38 +4,33 @@ The check reads every local file once, in about a hundredth of the tokenization 
 `datasets.load_dataset` does the rest.
 """
 
-import csv
 import filecmp
 import glob
 import gzip
 import hashlib
-import io
 import json
 import os
-import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from codecs import BOM_UTF8
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet
-from datasets import Dataset, IterableDataset, load_dataset
+from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict, load_dataset, load_from_disk
 from datasets.exceptions import DatasetGenerationError
 from fsspec.core import has_magic
 from tqdm.auto import tqdm
 
-from hf_domain.data.tables import Rows, find_paths, join_rows, make_dataset
+from hf_domain.data.csv_files import QUOTE_IT, Form, Table, check_table, find_separator, open_bytes, read_cells
+from hf_domain.data.tables import Rows, find_paths, has_splits, join_rows, make_dataset
 from hf_domain.safe_io import is_url, open_url
 
 # Extension -> builder of datasets. All except parquet, which is compressed inside, may also end in .gz.
-BUILDERS = {".txt": "text", ".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
-
-# Texts that pandas reads as numbers: 000123, +49, and identifiers such as 2310009E13, a clone of RIKEN.
-CODE = re.compile(r"\+|0\d|\d+[eE]\d")
+BUILDERS = {".txt": "text", ".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
 INDEX = "__index_level_0__"
-LONG_ROW = "each row of a .csv file must have as many cells as its header"
-QUOTE_IT = 'Put cells that contain commas into quotes ("), or write the file again with a CSV library.'
+SAVED = ("state.json", "dataset_dict.json")  # mark a folder of `Dataset.save_to_disk` and of `DatasetDict.save_to_disk`
 
 
 def find_files(patterns: str | Sequence[str]) -> list[str]:
@@ -53,7 +48,9 @@ def find_files(patterns: str | Sequence[str]) -> list[str]:
     """
     files: list[str] = []
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
-        if is_url(pattern):
+        if is_saved(pattern):
+            matches = sorted(str(path) for path in Path(pattern).rglob("*.arrow"))
+        elif is_url(pattern):
             system, path = open_url(pattern)
             paths = sorted(system.glob(path)) if has_magic(path) else [path] if system.isfile(path) else []
             matches = [system.unstrip_protocol(path) for path in paths]
@@ -61,8 +58,9 @@ def find_files(patterns: str | Sequence[str]) -> list[str]:
             matches = [pattern] if Path(pattern).is_file() else sorted(glob.glob(pattern, recursive=True))
             matches = [match for match in matches if Path(match).is_file()]
         if not matches:
+            found = f"it is a folder. Name its files, as {pattern}/*.txt" if Path(pattern).is_dir() else "none does"
             raise FileNotFoundError(
-                f"at least one file must match {pattern}, but none does. Check the path; relative paths start at "
+                f"at least one file must match {pattern}, but {found}. Check the path; relative paths start at "
                 f"{Path.cwd()}."
             )
         files += matches
@@ -75,8 +73,8 @@ def load_rows(
     """Load data from files or objects.
 
     Args:
-        data: A path, a glob or a list of `Path` objects, see `load_files`; or texts, rows, a table, a dataset or a
-            function, see `make_dataset`. Strings in a list are texts, not paths.
+        data: A path, a glob or a list of paths, see `load_files`; or texts, rows, a table, a dataset or a function, see
+            `make_dataset`. Strings in a list are paths if all are existing files, and texts otherwise.
         streaming: Read files while they are used.
 
     Raises:
@@ -87,7 +85,8 @@ def load_rows(
     if (paths := find_paths(data)) is not None:
         return load_files(paths, streaming=streaming, **load_options)
     if isinstance(data, (list, tuple)) and data and all(str(item).endswith((*BUILDERS, ".gz")) for item in data):
-        raise ValueError(f"strings in a list must be texts, but {name} lists file names. Make them Path objects.")
+        missing = next(item for item in data if not os.path.isfile(str(item)))
+        raise FileNotFoundError(f"strings in a list must be texts or existing files, but {name} lists {missing}.")
     return make_dataset(data, name)
 
 
@@ -103,17 +102,21 @@ def load_files(
     """Check files and load them.
 
     Args:
-        patterns: One or several paths or globs of .txt, .jsonl, .json, .csv (each also .gz) or .parquet files, all of
-            one format. A .txt file has one example per line. A column of a local .csv file is read as text if numbers
-            would lose a part of its cells, such as the zeros of 000123. At a URL, pandas guesses.
+        patterns: One or several paths or globs of .txt, .jsonl, .json, .csv, .tsv (each also .gz) or .parquet files, of
+            one format; or the folder of a split that `save_to_disk` wrote. A .txt file has one example per line. The
+            header of a .csv file decides on its separator. A column is read as text if numbers would lose a part of its
+            cells, such as the zeros of 000123. At a URL, pandas guesses.
         streaming: Read the files while they are used; the check still reads them once before, but no URL.
         load_options: For `datasets.load_dataset`, e.g. `cache_dir`.
 
     Raises:
         FileNotFoundError: A file is missing.
         ValueError: A file cannot be used: unknown extension, empty, binary, not UTF-8, broken JSON, rows of a .csv file
-            with more or fewer cells than its header.
+            with more or fewer cells than its header, or a stray quote that would swallow rows.
     """
+    patterns = [patterns] if isinstance(patterns, str) else patterns
+    if any(map(is_saved, patterns)):
+        return _load_saved(patterns, streaming)
     files = find_files(patterns)
     if not files:
         raise FileNotFoundError("data must be at least one file, but no file is given")
@@ -121,29 +124,98 @@ def load_files(
     if len(set(builders.values())) > 1:
         raise ValueError(f"all files of a dataset must have one format, but they have {builders}. Convert them to one.")
     builder, content = builders[files[0]], None if streaming else hashlib.blake2b(digest_size=8)
-    texts = set[str]()
-    with tqdm(desc="Checking files", unit="B", unit_scale=True, delay=2, disable=None) as progress:
-        for file in files:
-            if not is_url(file):
-                _check_file(file, progress, content)
-                texts |= _check_cells(file) if builder == "csv" else set()
+    num_rows = _check_files(files, content)
+    own_options: dict[str, Any] = {}
     if builder == "csv":
-        # By default pandas reads "None", "NA" and "null" as missing, but they can be labels or texts.
-        load_options = {"keep_default_na": False, "na_values": [""], **load_options}
-        load_options = {"converters": dict.fromkeys(sorted(texts), _keep_text), **load_options}
+        own_options = _find_csv_options(files)
+        num_rows = own_options.pop("num_rows")
+    elif builder == "text":
+        own_options["encoding"] = "utf-8-sig"
     if content is not None and not any(map(is_url, files)):
         # datasets caches a file by path and time only. `cp -p` and `rsync -t` keep the time, so that datasets would
         # return the old content.
-        load_options = {"name": f"content_{content.hexdigest()}", **load_options}
+        own_options["name"] = f"content_{content.hexdigest()}"
+    options = {"split": "train", "streaming": streaming, **own_options, **load_options}
     try:
-        rows = load_dataset(builder, data_files=files, split="train", streaming=streaming, **load_options)
+        rows = load_dataset(builder, data_files=files, **options)
     except (DatasetGenerationError, ValueError) as error:
         cause = str(error.__cause__ or error).partition("\n")[0]
         raise ValueError(f"{', '.join(files)} cannot be read as {builder}: {cause}. Repair the file.") from error
     # pandas takes the first cell of rows that are longer than the header as an index. Local files were checked.
     if builder == "csv" and any(map(is_url, files)) and INDEX in (rows.column_names or next(iter(rows), {})):
-        raise ValueError(f"{LONG_ROW}, but a row of {', '.join(files)} has more. {QUOTE_IT}")
+        raise ValueError(
+            f"each row of a .csv file must have as many cells as its header, but a row of {', '.join(files)} has more. "
+            f"{QUOTE_IT.format('commas')}"
+        )
+    if isinstance(rows, Dataset) and not any(map(is_url, files)) and len(rows) != num_rows:
+        raise ValueError(
+            f"all rows of a file must be read, but of the {num_rows:,} rows of {', '.join(files)}, {len(rows):,} are. "
+            "Write the file again as .jsonl."
+        )
     return rows
+
+
+def _check_files(files: Sequence[str], content: Any) -> int:
+    """Check all local files, and return the number of rows of those that are not .csv."""
+    with tqdm(desc="Checking files", unit="B", unit_scale=True, delay=2, disable=None) as progress:
+        return sum(_check_file(file, progress, content) for file in files if not is_url(file))
+
+
+def _find_csv_options(files: Sequence[str]) -> dict[str, Any]:
+    """Return the options of pandas for .csv files, and `num_rows` of the local ones.
+
+    Raises:
+        ValueError: The files are not written alike; see also `check_table`.
+    """
+    tables = [Table(Form(find_separator(file)), 0, set()) if is_url(file) else check_table(file) for file in files]
+    if len(forms := {table.form for table in tables}) > 1:
+        found = " and ".join(sorted({form.describe() for form in forms}))
+        raise ValueError(
+            f"all files of a dataset must be written alike, but {', '.join(files)} have {found}. Convert them."
+        )
+    texts = sorted(set[str]().union(*(table.texts for table in tables)))
+    return {
+        **forms.pop().options,
+        # By default pandas reads "None", "NA" and "null" as missing, but they can be labels or texts.
+        "keep_default_na": False,
+        "na_values": [""],
+        "converters": dict.fromkeys(texts, _keep_text),
+        "num_rows": sum(table.num_rows for table in tables),
+    }
+
+
+def load_named(name: str, config: str | None = None, *, streaming: bool = False, **options: Any) -> Any:
+    """Load a dataset of the Hub, or a folder of one, also of one that `save_to_disk` wrote; all its splits."""
+    if not is_saved(name):
+        return load_dataset(name, config, streaming=streaming, **options)
+    saved = load_from_disk(name)
+    splits = saved if has_splits(saved) else DatasetDict(train=saved)
+    return IterableDatasetDict({k: v.to_iterable_dataset() for k, v in splits.items()}) if streaming else splits
+
+
+def open_saved(data: Any, streaming: bool = False) -> Any:
+    """Return the splits, or the table, of a folder that `save_to_disk` wrote; anything else unchanged."""
+    if not is_saved(data):
+        return data
+    splits = load_named(os.fspath(data), streaming=streaming)
+    return splits if len(splits) > 1 else next(iter(splits.values()))
+
+
+def is_saved(place: Any) -> bool:
+    """Return whether a place is a folder that `save_to_disk` of `datasets` wrote."""
+    return isinstance(place, (str, os.PathLike)) and any(os.path.isfile(os.path.join(place, mark)) for mark in SAVED)
+
+
+def _load_saved(places: Sequence[str], streaming: bool) -> Dataset | IterableDataset:
+    if len(places) > 1:
+        raise ValueError(
+            f"a folder of save_to_disk must be the only data, but is one of {', '.join(places)}. Join them."
+        )
+    table = open_saved(places[0], streaming)
+    if has_splits(table):
+        parts = ", ".join(os.path.join(places[0], split) for split in table)
+        raise ValueError(f"data must be one split, but {places[0]} has {', '.join(table)}. Name one of {parts}.")
+    return table
 
 
 def check_held_out(
@@ -193,8 +265,12 @@ def _get_builder(file: str) -> str:
     return BUILDERS[_get_suffix(file)]
 
 
-def _check_file(file: str, progress: tqdm, content: Any) -> None:
-    """Check that a file's lines are UTF-8 and, in .jsonl, JSON objects; add them to the hash `content`, if any."""
+def _check_file(file: str, progress: tqdm, content: Any) -> int:
+    """Check that a file's lines are UTF-8 and, in .jsonl, JSON objects; add them to the hash `content`, if any.
+
+    Returns:
+        The number of its rows; 0 for .csv, whose cells may contain line breaks.
+    """
     if file.endswith(".parquet"):
         try:
             num_rows = pyarrow.parquet.read_metadata(file).num_rows
@@ -205,32 +281,30 @@ def _check_file(file: str, progress: tqdm, content: Any) -> None:
         if content is not None:
             with open(file, "rb") as parquet:
                 content.update(hashlib.file_digest(parquet, "blake2b").digest())
-        return
+        return num_rows
+    builder = _get_builder(file)
     try:
-        with _open(file) as lines:
+        with open_bytes(file) as lines:
             if _is_array(file, lines):
                 text = lines.read()
                 _update(content, text)
-                has_content = bool(_parse(json.loads, text, file, 1))
+                num_rows = num_filled = len(_parse(json.loads, text, file, 1))
             else:
-                parse = _parse_object if _get_builder(file) == "json" else bytes.decode
-                has_content = _check_lines(lines, parse, file, progress, content)
+                parse = _parse_object if builder == "json" else bytes.decode
+                num_rows, num_filled = _check_lines(lines, parse, file, progress, content)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(
             f"{file} must be a complete gzip file, but cannot be unpacked: {error}. Compress it again, or drop the "
             "extension .gz."
         ) from error
-    if not has_content:
+    if not num_filled:
         raise ValueError(f"a file must contain at least one example, but {file} is empty. Leave it out.")
     _update(content, b"\0")  # marks the end of the file in the hash; no file contains a zero byte
-
-
-def _open(file: str) -> Any:
-    return gzip.open(file, "rb") if file.endswith(".gz") else open(file, "rb")
+    return {"text": num_rows, "json": num_filled, "csv": 0}[builder]
 
 
 def _is_array(file: str, lines: Any) -> bool:
-    return _get_suffix(file) == ".json" and lines.peek(64).lstrip().startswith(b"[")
+    return _get_suffix(file) == ".json" and lines.peek(64).removeprefix(BOM_UTF8).lstrip().startswith(b"[")
 
 
 def _update(content: Any, data: bytes) -> None:
@@ -238,74 +312,20 @@ def _update(content: Any, data: bytes) -> None:
         content.update(data)
 
 
-def _check_lines(lines: Iterable[bytes], parse: Callable, file: str, progress: tqdm, content: Any) -> bool:
-    has_content = False
+def _check_lines(lines: Any, parse: Callable, file: str, progress: tqdm, content: Any) -> tuple[int, int]:
+    """Return the number of lines, and of those that are not blank.
+
+    As in `datasets`, a carriage return ends a line, too.
+    """
+    num_lines = num_filled = 0
     for number, line in enumerate(lines, 1):
         progress.update(len(line))
         _update(content, line)
+        num_lines += 1 + line.removesuffix(b"\n").removesuffix(b"\r").count(b"\r")
         if not line.isspace():
             _parse(parse, line.rstrip(), file, number)  # an error at the newline would name the next line
-            has_content = True
-    return has_content
-
-
-def _read_cells(file: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows of a .csv file, header included, each with the line where it begins.
-
-    A quoted cell may contain line breaks. Blank lines are not rows.
-    """
-    limit = csv.field_size_limit(2**31 - 1)  # the default, 131,072 characters, is shorter than some documents
-    try:
-        with io.TextIOWrapper(_open(file), encoding="utf-8-sig", newline="") as lines:
-            rows, end = csv.reader(lines), 0
-            for row in rows:
-                if row and not (len(row) == 1 and row[0].isspace()):
-                    yield end + 1, row
-                end = rows.line_num
-    finally:
-        csv.field_size_limit(limit)
-
-
-def _check_cells(file: str) -> set[str]:
-    """Check that commas separate the cells of a .csv file, and that all rows have as many as the header.
-
-    Returns:
-        The columns whose cells are texts, or lose digits or signs if pandas reads them as numbers.
-    """
-    rows = _read_cells(file)
-    _, header = next(rows)
-    if len(header) == 1 and (found := re.search("[;\t|]", header[0])):
-        raise ValueError(
-            f"the cells of a .csv file must be separated by commas, but the header of {file} is {header[0]!r}, "
-            f"separated by {found[0]!r}. Write the file again with commas."
-        )
-    kinds: dict[str, set[str]] = {name: set() for name in header}
-    for line, row in rows:
-        if len(row) != len(header):
-            raise ValueError(
-                f"{LONG_ROW}, but {file}, line {line} has {len(row)} cells and the header {len(header)}. {QUOTE_IT}"
-            )
-        for name, cell in zip(header, row, strict=True):
-            if "text" not in (own := kinds[name]):
-                own.add(_find_kind(cell) if cell else "float")  # pandas makes floats of integers beside empty cells
-    return {name for name, own in kinds.items() if "text" in own or own >= {"float", "long"}}
-
-
-def _find_kind(cell: str) -> str:
-    """Return how pandas may read a cell without a loss: as int, long (an int that a float would round), float, or text.
-
-    Columns of booleans are left to pandas.
-    """
-    digits = cell.strip().removeprefix("-")
-    try:
-        size = float(digits)
-    except ValueError:
-        return "bool" if digits.lower() in ("true", "false") else "text"
-    if CODE.match(digits):
-        return "text"
-    if not digits.isdecimal():
-        return "float"
-    return "int" if size < 2**53 else "long" if size < 2**63 else "text"
+            num_filled += 1
+    return num_lines, num_filled
 
 
 def _keep_text(cell: str) -> str | None:
@@ -319,6 +339,8 @@ def locate_row(patterns: str | Sequence[str], row: int) -> str:
         patterns: As given to `load_files`.
         row: Number of the row, from 0.
     """
+    if any(map(is_saved, [patterns] if isinstance(patterns, str) else patterns)):
+        return f"row {row + 1} of {patterns}"
     places = chain.from_iterable(map(_list_places, find_files(patterns)))
     return next(islice(places, row, None), f"row {row + 1} of {patterns}")
 
@@ -329,9 +351,10 @@ def _list_places(file: str) -> Iterator[str]:
         yield from (f"row {number} of {file}" for number in range(1, pyarrow.parquet.read_metadata(file).num_rows + 1))
         return
     if _get_builder(file) == "csv":
-        yield from (f"line {line} of {file}" for line, _ in islice(_read_cells(file), 1, None))
+        cells = read_cells(file, check_table(file).form)
+        yield from (f"line {line} of {file}" for line, _ in islice(cells, 1, None))
         return
-    with _open(file) as lines:
+    with open_bytes(file) as lines:
         if _is_array(file, lines):
             yield from (f"row {number} of {file}" for number in range(1, len(json.loads(lines.read())) + 1))
         else:
@@ -340,6 +363,7 @@ def _list_places(file: str) -> Iterator[str]:
 
 def _parse(parse: Callable, content: bytes, file: str, number: int) -> Any:
     """Parse content that starts at line `number` of the file; errors name the line."""
+    content = content.removeprefix(BOM_UTF8)
     if b"\0" in content:
         number += content.count(b"\n", 0, content.index(b"\0"))
         raise ValueError(

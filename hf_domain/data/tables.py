@@ -30,13 +30,17 @@ Splits: TypeAlias = DatasetDict | IterableDatasetDict
 def find_paths(data: Any) -> list[str] | None:
     """Return paths or globs as a list; None if `data` is not paths.
 
-    A list of strings contains texts; a list of `Path` objects contains files.
+    A list of strings contains texts, unless every one of them is an existing file.
     """
     if isinstance(data, (str, os.PathLike)):
         return [os.fspath(data)]
-    if isinstance(data, (list, tuple)) and data and all(isinstance(item, os.PathLike) for item in data):
+    if isinstance(data, (list, tuple)) and data and all(map(_is_file, data)):
         return [os.fspath(path) for path in data]
     return None
+
+
+def _is_file(item: Any) -> bool:
+    return isinstance(item, os.PathLike) or (isinstance(item, str) and os.path.isfile(item))
 
 
 def has_splits(data: Any) -> TypeGuard[Splits]:

@@ -13,7 +13,7 @@ from datasets import Dataset
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from hf_domain.data.files import load_rows
+from hf_domain.data.files import load_rows, open_saved
 from hf_domain.data.tables import Rows, Splits, choose_splits, has_splits
 from hf_domain.datastore.analysis import Analyzer, choose_analyzer
 from hf_domain.datastore.elasticsearch_index import connect
@@ -81,6 +81,7 @@ def build_datastore(
         import_tantivy()
     else:
         connect(engine, client)
+    documents = open_saved(documents)
     documents = choose_splits(documents)["train"] if has_splits(documents) else load_rows(documents, "documents")
     rows = read_documents(documents, text_column, id_column, 0)
     first = list(itertools.islice(rows, LOOKED_AT))

@@ -12,7 +12,7 @@ from typing import Any
 
 from datasets import Dataset, DatasetDict, Features, List, Value
 
-from hf_domain.data.files import load_table
+from hf_domain.data.files import load_table, open_saved
 from hf_domain.data.tables import Rows, Splits, has_splits
 from hf_domain.datastore.splitting import split_texts
 from hf_domain.datastore.store import Datastore
@@ -55,6 +55,7 @@ def add_passages(
     Raises:
         ValueError: A column is missing, the datastore is empty, or k is not positive.
     """
+    dataset = open_saved(dataset)
     if has_splits(dataset):
         options: dict[str, Any] = {"max_query_terms": max_query_terms, "num_proc": num_proc}
         return DatasetDict(

@@ -9,7 +9,7 @@ from typing import Any
 from datasets import Dataset, DatasetDict, concatenate_datasets
 from transformers import PreTrainedModel
 
-from hf_domain.data.files import load_table
+from hf_domain.data.files import load_table, open_saved
 from hf_domain.data.tables import Rows, Splits, has_splits
 from hf_domain.prediction import predict
 
@@ -40,6 +40,7 @@ def predict_together(
         return predict(models[0], data, **options)
     if not models:
         raise ValueError("an ensemble must have one model or more, but has none. Name its models.")
+    data = open_saved(data)
     if has_splits(data):
         splits: Any = data
         return DatasetDict({str(split): predict_together(models, rows, **options) for split, rows in splits.items()})

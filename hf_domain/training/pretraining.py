@@ -25,7 +25,7 @@ from hf_domain.clusters import open_executor
 from hf_domain.data.causal import DataCollatorForNextToken, check_causal
 from hf_domain.data.columns import warn_of_shared_rows
 from hf_domain.data.corpora import check_batch, check_known, load_corpus, tokenize_corpus
-from hf_domain.data.files import check_held_out, find_files, load_files
+from hf_domain.data.files import check_held_out, find_files, is_saved, load_files
 from hf_domain.data.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask, check_mask_token
 from hf_domain.data.word_weights import load_counts, weigh_words
 from hf_domain.methods import BASELINE, METHODS, PRETRAINING_METHODS, find_methods
@@ -82,7 +82,7 @@ class PretrainingArguments(ModelArguments):
 class CorpusArguments:
     """The text, and how to cut and mask it."""
 
-    train_file: list[str] | None = field(default=None, metadata={"help": ".txt .jsonl .json .csv (.gz) .parquet."})
+    train_file: list[str] | None = field(default=None, metadata={"help": ".txt .jsonl .json .csv .tsv (.gz) .parquet."})
     validation_file: list[str] | None = field(default=None, metadata={"help": "Text to evaluate on."})
     general_validation_file: list[str] | None = field(
         default=None, metadata={"help": "Held-out general text: the card then shows what the encoder forgets."}
@@ -390,7 +390,8 @@ def load_documents(
     """
     options: dict[str, Any] = {"streaming": args.streaming, "cache_dir": model_args.cache_dir}
     if corpus is None and args.train_file:
-        corpus = load_files(args.train_file, **options)
+        is_whole = len(args.train_file) == 1 and is_saved(args.train_file[0])  # with its validation split
+        corpus = args.train_file[0] if is_whole else load_files(args.train_file, **options)
     if validation is None and args.validation_file:
         validation = load_files(args.validation_file, **options)
     splits = load_corpus(

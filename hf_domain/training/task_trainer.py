@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from datasets import Dataset, DatasetDict, load_dataset
+from datasets import Dataset, DatasetDict
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
 from transformers.tokenization_utils_base import LARGE_INTEGER
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
@@ -14,7 +14,7 @@ from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 from hf_domain.checks import check_weights
 from hf_domain.data.columns import check_texts, find_text_columns, list_text_columns, warn_of_shared_rows
 from hf_domain.data.corpora import measure_unknown, warn_of_unknown
-from hf_domain.data.files import check_held_out, load_files, locate_row
+from hf_domain.data.files import check_held_out, load_files, load_named, locate_row
 from hf_domain.export import check_exportable
 from hf_domain.methods import METHODS
 from hf_domain.methods.method_rate import choose_method_rate
@@ -164,9 +164,8 @@ def load_splits(
         )
     available: Any = files
     if data_args.dataset_name is not None:
-        available = load_dataset(
-            data_args.dataset_name, data_args.dataset_config_name, token=model_args.token, **options
-        )
+        names = (data_args.dataset_name, data_args.dataset_config_name)
+        available = load_named(*names, token=model_args.token, **options)
     splits = DatasetDict()
     for split, is_needed in needed.items():
         if not is_needed:

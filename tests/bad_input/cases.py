@@ -435,10 +435,10 @@ MLM = [
         {"corpus.csv": "text\nhello, world\n" * 50},
     ),
     mlm(
-        "csv with semicolons",
-        ("corpus.csv", "text;label", "commas"),
+        "csv with a stray quote",
+        ("corpus.csv", "line 2", "line 4"),
         {"train_file": "corpus.csv"},
-        {"corpus.csv": "text;label\n" + "hello, world;a\n" * 99},
+        {"corpus.csv": 'text,label\n"hello,a\nyou,b\nworld",a\n"one, two",b\n' + "hello,b\n" * 99},
     ),
     mlm("two formats", ("one format",), {"train_file": ["corpus.txt", "task/train.jsonl"]}),
     mlm("less than a batch", ("batch", "999"), {"per_device_train_batch_size": 999}),

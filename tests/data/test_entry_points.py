@@ -43,8 +43,15 @@ def write_file(place):
     return str(place.folder / "corpus.txt")
 
 
+def save_splits(place, splits):
+    DatasetDict(splits).save_to_disk(place.folder / "saved")
+    return str(place.folder / "saved")
+
+
 FORMS = {
     "path of a file": write_file,
+    "list of files": lambda place: [write_file(place)],
+    "folder of `save_to_disk`": lambda place: save_splits(place, {"train": Dataset.from_dict({"text": TEXTS})}),
     "list": lambda _: TEXTS,
     "DataFrame": lambda _: pd.DataFrame({"text": TEXTS}),
     "Dataset": lambda _: Dataset.from_dict({"text": TEXTS}),
@@ -225,6 +232,9 @@ SPLIT_FORMS = {
 }
 TASK_FORMS = {
     "folder": write_task,
+    "folder of `save_to_disk`": lambda place: save_splits(
+        place, {split: Dataset.from_list(SPLIT[split]) for split in SPLITS}
+    ),
     "DatasetDict": lambda _: DatasetDict({split: Dataset.from_list(SPLIT[split]) for split in SPLITS}),
     **{
         f"{form} for each split": lambda place, make=make: {split: make(SPLIT[split], place, split) for split in SPLITS}

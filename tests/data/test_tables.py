@@ -95,7 +95,7 @@ def test_rows_may_lack_columns_of_later_rows(tmp_path, monkeypatch):
     [
         ([], ValueError, "data must contain at least one example, but is empty"),
         (pd.DataFrame({"text": []}), ValueError, "at least one example"),
-        (["a.txt", "b.jsonl.gz"], ValueError, "lists file names. Make them Path objects"),
+        (["a.txt", "b.jsonl.gz"], FileNotFoundError, "must be texts or existing files, but data lists a.txt"),
         (["a", Path("b.txt")], TypeError, "item 1 is the path b.txt"),
         (["a", None], TypeError, "item 1 is None"),
         ([["a", "b"]], TypeError, r"item 0 is \['a', 'b'\]"),
