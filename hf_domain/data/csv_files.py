@@ -10,7 +10,7 @@ import io
 import logging
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from hf_domain.safe_io import is_url, open_url
 
@@ -29,7 +29,7 @@ class Form(NamedTuple):
     """How the cells of a file are written."""
 
     separator: str = ","
-    quoting: int = csv.QUOTE_MINIMAL
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL  # or QUOTE_NONE
 
     @property
     def options(self) -> dict[str, Any]:
