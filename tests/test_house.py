@@ -1,5 +1,5 @@
-"""Gates that keep the house in order: cycles of imports, one place for what depends on a method, plain
-language, and a start in little time.
+"""Gates that keep the house in order: the order of its rooms, one place for what depends on a method, plain language,
+and a start in little time.
 """
 
 import ast
@@ -7,17 +7,25 @@ import re
 import resource
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from measure_house import (
+    PACKAGES,
+    connect_rooms,
+    count_fields,
+    find_modules,
+    find_ring,
+    list_climbs,
+    read_imports,
+    read_rooms,
+)
 
 from hf_domain.methods import METHODS, OWN_TYPES
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = {"hf_domain": "hf_domain"} | {
-    folder: f"hf_domain.{folder}" for folder in ("modeling", "tokenization", "examples")
-}
-FILES = {folder: sorted((ROOT / folder).rglob("*.py")) for folder in PACKAGES}
+MODULES, IMPORTS, ROOMS = find_modules(ROOT), read_imports(ROOT), read_rooms(ROOT)
 # The edges that a text of imports does not show. A model may hold a model of another method: backbone.py builds its
 # encoder, finds the encoder's class by the name of its file, and that file imports backbone.py. Only there a name is
 # computed, so that a checkpoint carries the code of its own methods alone; and only this cycle is forced.
@@ -29,49 +37,72 @@ def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 900
 
 
-def name_module(folder, file):
-    parts = file.relative_to(ROOT / folder).with_suffix("").parts
-    return ".".join([PACKAGES[folder], *parts]).removesuffix(".__init__")
-
-
-MODULES = {name_module(folder, file): file for folder, files in FILES.items() for file in files}
-
-
-def list_modules(name):
-    """List the modules of ours that a module imports, also inside a function or for type checkers."""
-    package = name if MODULES[name].stem == "__init__" else name.rpartition(".")[0]
-    for node in ast.walk(ast.parse(MODULES[name].read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in MODULES)
-        elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            source = ".".join([*above, *filter(None, [node.module])])
-            for alias in node.names:
-                full = f"{source}.{alias.name}"
-                yield from (each for each in ([full] if full in MODULES else [source]) if each in MODULES)
-
-
-def find_cycle(imports):
-    done = set()
-
-    def walk(name, path):
-        if name in path:
-            return [*path[path.index(name) :], name]
-        if name not in done:
-            for other in sorted(imports[name]):
-                if cycle := walk(other, [*path, name]):
-                    return cycle
-        done.add(name)
-        return None
-
-    return next(filter(None, (walk(name, []) for name in imports)), None)
-
-
 def test_imports_have_no_cycle_but_the_forced_one():
-    imports = {name: {*list_modules(name)} - {name} for name in MODULES}
-    assert find_cycle(imports) is None
-    cycle = find_cycle({**imports, NESTED: imports[NESTED] | FORCED})
-    assert NESTED in cycle and FORCED & {*cycle}
+    assert find_ring(IMPORTS) == []
+    ring = find_ring({**IMPORTS, NESTED: IMPORTS[NESTED] | FORCED})
+    assert NESTED in ring and FORCED & {*ring}
+
+
+# The imports that climb from a room to a later one, each with its reason. A line that nobody needs any more leaves.
+CLIMBS = {
+    ("adaptation", "comparison.rows"): "the default learning rate of a method is that of its row",
+    ("comparison.runner", "cli"): "a step is a command, run in this process",
+    ("comparison.step_checks", "cli"): "the flags of a step are checked by the parser of its command",
+    ("data.columns", "tasks.labels"): "an error names an example as those of labels do",
+    ("fine_tuning", "comparison.objects"): "objects are written into files as a comparison does",
+    ("fine_tuning", "comparison.plan"): "the names of the splits",
+    ("fine_tuning", "examples.run_classification"): "the body of the script trains",
+    ("fine_tuning", "examples.run_ner"): "the body of the script trains",
+    ("fine_tuning", "examples.run_qa"): "the body of the script trains",
+    ("hub", "methods"): "a repository's files depend on the method's model",
+    ("methods.adalm.orders", "training.run_folder"): "each stage has a folder of a run",
+    ("methods.gmap.reader", "training.arguments"): "the states of a memory are made as the flags say",
+    ("methods.gmap.reader", "training.task_trainer"): "the states of a memory are added to every split",
+    ("methods.method_rate", "training.arguments"): "--method_learning_rate is a flag of a model",
+    ("methods.overrides", "training.arguments"): "--config_overrides is a flag of a model",
+    ("methods.overrides", "training.settings"): "an option has the types of a setting",
+    ("tasks.question_answering", "training.run_files"): "the name of the file with the answers",
+    ("tasks.sentences", "training.cards"): "sentence-transformers trains sentences, with our cards",
+    ("tasks.sentences", "training.task_trainer"): "sentence-transformers trains sentences, with our choice of the rate",
+    ("tasks.sentences", "training.terminal"): "sentence-transformers trains sentences, with our terminal",
+    ("tasks.validation_choices", "training.vote"): "the vote is a choice on the validation file",
+    ("training.ensembles", "prediction"): "an ensemble averages what its models predict",
+    ("training.exporting", "export"): "--export exports at the end of a training",
+    ("training.task_trainer", "export"): "--export is checked before a training",
+}
+
+
+def test_a_module_imports_from_its_room_or_an_earlier_one():
+    assert MODULES.keys() - ROOMS.keys() == set()  # the layout page names the room of each
+    climbs = {tuple(name.removeprefix("hf_domain.") for name in edge) for edge in list_climbs(IMPORTS, ROOMS)}
+    assert climbs - CLIMBS.keys() == set()
+    kept = {
+        name: {other for other in others if (name[10:], other[10:]) not in CLIMBS} for name, others in IMPORTS.items()
+    }
+    assert find_ring(connect_rooms(kept, ROOMS)) == []
+
+
+# A class or a module that knows everything is where the next change goes, too.
+MOST_FIELDS = 26
+MOST_IMPORTS = 22
+
+
+def test_no_class_or_module_knows_everything():
+    assert {name: number for name, number in count_fields(ROOT).items() if number > MOST_FIELDS} == {}
+    assert {name: len(others) for name, others in IMPORTS.items() if len(others) > MOST_IMPORTS} == {}
+
+
+def test_each_group_of_tests_that_make_test_leaves_out_has_a_target():
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]["ini_options"]
+    marked = {line.partition(":")[0]: line for line in options["markers"]}
+    left_out = {*re.findall(r"not (\w+)", options["addopts"])}
+    assert {name for name in marked if "run by make" in marked[name]} == left_out
+    makefile, page = ((ROOT / name).read_text(encoding="utf-8") for name in ("Makefile", "CONTRIBUTING.md"))
+    for name in left_out:
+        (target,) = re.findall(r"run by make (test-\w+)", marked[name])
+        recipe = re.search(rf"^{target}: .*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+        assert f"-m {name}" in recipe[1] or "run_suite.py" in recipe[1]
+        assert f"`make {target}`" in page
 
 
 # Names that once stood for several things. A class has one place; modeling/ may describe a class of ours by a protocol.
@@ -112,7 +143,7 @@ STUMBLES = (
 )
 TEXTS = ("", ".ipynb", ".md", ".py", ".yaml", ".yml")
 PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
-PROSE = (*FILES, "benchmarks", "docs", "tests", "tools", *PAGES)
+PROSE = (*PACKAGES, "benchmarks", "docs", "tests", "tools", *PAGES)
 
 
 @pytest.mark.parametrize("phrase", STUMBLES)
