@@ -20,8 +20,8 @@ import json
 import numpy as np
 
 from hf_domain.comparison import statistics
-from hf_domain.comparison.scores import ExampleCounts
 from hf_domain.comparison.statistics import compare_rows, draw_scores, find_visible_difference
+from hf_domain.tasks.scores import ExampleCounts
 
 DESIGNS = ((1, 2), (1, 3), (1, 5), (1, 10), (2, 3), (3, 3), (5, 2), (1, None))
 

@@ -26,10 +26,10 @@ from hf_domain.comparison.plan_loading import load_plan, write_plan
 from hf_domain.comparison.publication import make_publication
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.rows import RECIPES
-from hf_domain.comparison.task_files import check_task_files, fills_batch, find_kind
 from hf_domain.data.corpora import check_length, load_corpus
 from hf_domain.methods import BASELINE
 from hf_domain.safe_io import read_json, remove_unfinished
+from hf_domain.tasks.files import check_task_files, fills_batch, find_kind
 from hf_domain.training.arguments import parse_arguments
 
 DATA = Path(__file__).parent / "quickstart_data"
@@ -64,7 +64,7 @@ def make_plan(args: Arguments, output_dir: Path, tokenizer: PreTrainedTokenizerB
     encoder, task, corpus = (Path(path).resolve() for path in (args.model_name_or_path, args.task, args.corpus))
     methods: dict = dict.fromkeys(["fine_tune", "dapt", "tapt", "varmae", *["adalm"] * args.expand_vocabulary])
     methods["longer"] = {"fine_tuning": {"num_train_epochs": 3 * args.num_train_epochs}}
-    if not fills_batch(kind, task / "train.jsonl", tokenizer, args.max_seq_length):
+    if not fills_batch(kind, task / "train.jsonl", tokenizer, args.max_seq_length, size=32):
         print("TAPT is left out: the training texts of the task do not fill a batch.", flush=True)
         del methods["tapt"]
     if kind in (RECIPES["vote"].kinds or ()) and find_spec("tantivy"):

@@ -14,9 +14,8 @@ from typing import Any, Literal, NamedTuple, Unpack
 from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_domain.comparison.objects import ONLY_TASK, TaskData, is_path, write_files
-from hf_domain.comparison.plan import SPLITS
-from hf_domain.data.files import load_files, load_table, open_saved
+from hf_domain.data.files import SPLITS, load_files, load_table, open_saved
+from hf_domain.data.objects import ONLY_TASK, TaskData, is_path, write_files
 from hf_domain.data.tables import Rows
 from hf_domain.examples import run_classification, run_ner, run_qa
 from hf_domain.hub import check_license

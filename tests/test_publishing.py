@@ -15,16 +15,17 @@ from tiny_tokenizers import make_bert_tokenizer
 from hf_domain import GMapConfig, GMapForMaskedLM, VarMAEForMaskedLM, hub
 from hf_domain.comparison import publication
 from hf_domain.comparison.descriptions import Description
-from hf_domain.comparison.plan import Budget, Corpus, Plan, Row, Task
+from hf_domain.comparison.plan import Budget, Corpus, Plan, Row
 from hf_domain.comparison.publication import make_publication
 from hf_domain.comparison.results import Result, describe_plan, write_result
 from hf_domain.comparison.rows import RECIPES
-from hf_domain.comparison.scores import Predictions
 from hf_domain.comparison.summary import read_report
 from hf_domain.environment import describe_environment
 from hf_domain.hub import check_publication, publish
 from hf_domain.methods import METHODS, OWN_TYPES
 from hf_domain.safe_io import read_json, write_json
+from hf_domain.tasks.files import Task
+from hf_domain.tasks.scores import Predictions
 from hf_domain.training.cards import write_model_card
 from hf_domain.training.run import run_training
 

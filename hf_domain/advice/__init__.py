@@ -21,8 +21,8 @@ from hf_domain.advice.rules import (
     estimate_pretraining,
     find_unreadable,
 )
-from hf_domain.comparison.objects import Files, Tasks, find_file, place_corpus, place_tasks, write_files
 from hf_domain.comparison.plan_loading import ONLY_CORPUS, load_plan
+from hf_domain.data.objects import Files, Tasks, find_file, place_corpus, place_tasks, write_files
 from hf_domain.data.tables import Rows, Splits
 from hf_domain.safe_io import write_json, write_text
 

@@ -14,15 +14,15 @@ from datasets import Dataset
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_domain.comparison.costs import time_training
-from hf_domain.comparison.floors import NEAREST, score_floors
 from hf_domain.comparison.plan import Plan
-from hf_domain.comparison.scores import MAJORITY, read_examples
 from hf_domain.comparison.statistics import find_visible_difference
-from hf_domain.comparison.task_files import find_texts, get_label, get_text
 from hf_domain.data.corpora import load_corpus, tokenize_corpus
 from hf_domain.data.masking import DataCollatorForTokenMask
 from hf_domain.datastore.languages import ANALYZER_OF_LANGUAGE, CJK, recognize_language
+from hf_domain.tasks.files import find_texts, get_label, get_text
 from hf_domain.tasks.metrics import find_entities
+from hf_domain.tasks.scores import MAJORITY, read_examples
+from hf_domain.tasks.trivial_baselines import NEAREST, score_floors
 from hf_domain.training.forgetting import measure_masked_lm_loss
 
 # Sample sizes: documents whose words are counted, and blocks whose loss is measured. Enough for two digits.

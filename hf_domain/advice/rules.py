@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hf_domain.advice.facts import SEEDS, Facts, TaskFacts, write_number
-from hf_domain.comparison.plan import SENTENCES
 from hf_domain.comparison.rows import RECIPES
 from hf_domain.methods import METHODS
+from hf_domain.tasks.files import SENTENCES
 
 # Thresholds; our choices, unless a rule names a source.
 # A corpus is far from what the encoder knows if its masked-LM loss is this much above that of general text, in nats.

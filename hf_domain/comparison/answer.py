@@ -10,7 +10,6 @@ from hf_domain.comparison.curves import say_price, say_where_rows_pay
 from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.race import describe_left
 from hf_domain.comparison.rows import RECIPES
-from hf_domain.comparison.scores import count_examples
 from hf_domain.comparison.statistics import (
     CONFIDENCE,
     POWER,
@@ -21,6 +20,7 @@ from hf_domain.comparison.statistics import (
 )
 from hf_domain.comparison.summary import START_TITLE, Report
 from hf_domain.methods import BASELINE, NO_ADAPTATION
+from hf_domain.tasks.scores import count_examples
 
 # An extrapolation of a curve ends at this many doublings of its largest budget.
 MOST_DOUBLINGS = 4
@@ -268,7 +268,7 @@ def describe_models(report: Report) -> str:
 
 def predict_power(plan: Plan) -> str:
     """Return which difference a plan can detect, simulated before the first run."""
-    sizes = [count_examples(task, plan) for task in plan.tasks.values()]
+    sizes = [count_examples(task, plan.fine_tuning, plan.folder) for task in plan.tasks.values()]
     pretrained, comparisons = len(plan.pretraining_seeds), len(plan.list_pairs())
     if not comparisons:
         return ""

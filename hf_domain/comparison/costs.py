@@ -25,12 +25,13 @@ import torch
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 from hf_domain.comparison.budgets import count_tokens
-from hf_domain.comparison.plan import SPLITS, Plan
+from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.step import Step
-from hf_domain.comparison.task_files import get_text, read_rows
+from hf_domain.data.files import SPLITS
 from hf_domain.methods import METHODS
 from hf_domain.methods.stock_models import decode_labeled_rows_only
 from hf_domain.safe_io import read_json
+from hf_domain.tasks.files import get_text, read_rows
 
 # Start-up time of a step: loading libraries, data and the encoder. Measured on the demo, with one core.
 SECONDS_OF_START = 5.0

@@ -14,12 +14,13 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
-from hf_domain.comparison.plan import Plan, Task
+from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.step import Step
 from hf_domain.comparison.steps import find_root, list_steps
 from hf_domain.data.files import find_files
 from hf_domain.environment import find_version
 from hf_domain.safe_io import fingerprint_files
+from hf_domain.tasks.files import Task
 from hf_domain.tasks.retrieval import CORPUS, QUERIES
 from hf_domain.training.run_folder import CHECKPOINT_FILES
 

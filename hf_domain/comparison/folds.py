@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hf_domain.comparison.task_files import get_label
+from hf_domain.tasks.files import get_label
 
 logger = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ import yaml
 from hf_domain.comparison.answer import answer
 from hf_domain.comparison.dry_run import describe_work
 from hf_domain.comparison.engine import run_comparison
-from hf_domain.comparison.objects import Files, Tasks, find_file, place_corpus, place_tasks, write_files
 from hf_domain.comparison.plan_loading import ONLY_CORPUS, load_plan
 from hf_domain.comparison.report import make_tables, write_report
 from hf_domain.comparison.summary import Report
+from hf_domain.data.objects import Files, Tasks, find_file, place_corpus, place_tasks, write_files
 from hf_domain.data.tables import Rows, Splits
 from hf_domain.methods import BASELINE, NO_ADAPTATION
 from hf_domain.safe_io import write_text

@@ -11,20 +11,7 @@ from typing import Any, Literal
 
 from hf_domain.comparison.rows import RECIPES, Recipe
 from hf_domain.methods import BASELINE
-from hf_domain.tasks.retrieval import JUDGMENTS, TABLES
-
-SPLITS = ("train", "validation", "test")
-METRICS = {
-    "classification": ("macro_f1", "micro_f1", "positive_micro_f1"),
-    "multi_label": ("macro_f1", "micro_f1"),
-    "regression": ("pearson", "spearman"),
-    "ner": ("entity_f1", "token_f1"),
-    "qa": ("f1", "exact_match"),
-    "similarity": ("spearman", "pearson"),
-    "retrieval": ("ndcg_at_10", "mrr_at_10"),
-}
-# Kinds that score an encoder by the cosines of its sentence embeddings, with sentence-transformers.
-SENTENCES = ("similarity", "retrieval")
+from hf_domain.tasks.files import Task
 
 
 @dataclass
@@ -34,32 +21,6 @@ class Corpus:
     train_file: str
     validation_file: str = ""
     """If empty, every twentieth document of `train_file`, drawn at random, is held out."""
-
-
-@dataclass
-class Task:
-    """A folder with train, validation and test as .jsonl; with folds, train alone is enough. A retrieval: as BEIR."""
-
-    folder: str
-    kind: Literal["classification", "multi_label", "regression", "ner", "qa", "similarity", "retrieval", ""] = ""
-    """If empty, found from the files; only a similarity must be named, as it has the columns of a regression."""
-    corpus: str = ""
-    """Name of its corpus; if empty, the only one beside the general corpus."""
-    metric: str = ""
-    """One of `METRICS`; if empty, the first of the kind."""
-    options: dict[str, Any] = field(default_factory=dict)
-    folds: int | None = None
-    """Number of folds to cross-validate over the items of all files; every item is then a test item."""
-
-    def get_file(self, split: str, fold: int | None = None) -> str:
-        """Return the file of a split, of the task or of one of its folds."""
-        if self.kind == "retrieval":
-            return f"{self.folder}/{JUDGMENTS}/{TABLES[split]}"
-        return f"{self.folder}/{split}.jsonl" if fold is None else f"{self.folder}/fold{fold}/{split}.jsonl"
-
-    def list_folds(self) -> list[int | None]:
-        """List the folds; None stands for the task's own split."""
-        return [None] if self.folds is None else [*range(1, self.folds + 1)]
 
 
 @dataclass

@@ -5,12 +5,12 @@ import re
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from hf_domain.comparison.plan import METRICS, SENTENCES, SPLITS, Corpus, Plan, Task
+from hf_domain.comparison.plan import Corpus, Plan
 from hf_domain.comparison.row_checks import check_row
 from hf_domain.comparison.rows import RECIPES, Recipe
-from hf_domain.comparison.task_files import check_task_files, find_kind
-from hf_domain.data.files import BUILDERS, check_held_out, find_files
+from hf_domain.data.files import BUILDERS, SPLITS, check_held_out, find_files
 from hf_domain.safe_io import is_url
+from hf_domain.tasks.files import METRICS, SENTENCES, Task, check_task_files, find_kind
 from hf_domain.tasks.sentences import explain_missing
 from hf_domain.training.arguments import find_damage, find_wrong_values
 

@@ -7,13 +7,13 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import yaml
 
-from hf_domain.comparison.plan import METRICS, Budget, Corpus, Plan, Row, Task
+from hf_domain.comparison.plan import Budget, Corpus, Plan, Row
 from hf_domain.comparison.plan_checks import check_plan
 from hf_domain.comparison.prepared_data import prepare_data
 from hf_domain.comparison.results import check_output_dir
 from hf_domain.comparison.rows import RECIPES
-from hf_domain.comparison.task_files import find_kind
 from hf_domain.safe_io import write_text
+from hf_domain.tasks.files import METRICS, Task, find_kind
 from hf_domain.training.settings import has_type, read_settings
 
 # Sections with named entries.

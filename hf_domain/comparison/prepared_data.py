@@ -14,11 +14,12 @@ from typing import Any
 from datasets import Dataset
 
 from hf_domain.comparison.folds import drop_repeated, split_folds
-from hf_domain.comparison.plan import SPLITS, Corpus, Plan, Task
-from hf_domain.comparison.task_files import check_task_files, find_texts, get_text, read_rows
+from hf_domain.comparison.plan import Corpus, Plan
 from hf_domain.data.corpora import load_corpus
 from hf_domain.data.decontamination import find_clean
+from hf_domain.data.files import SPLITS
 from hf_domain.safe_io import fingerprint_files, write_json, write_text, write_whole
+from hf_domain.tasks.files import Task, check_task_files, find_texts, get_text, read_rows
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,6 @@ from hf_domain.comparison.answer import list_unlearned
 from hf_domain.comparison.default_flags import CHECKPOINTS, TRAINER_OPTIONS
 from hf_domain.comparison.figures import draw
 from hf_domain.comparison.models import find_models
-from hf_domain.comparison.plan import SENTENCES
 from hf_domain.comparison.report import explain, format_markdown_table, make_tables, write_report
 from hf_domain.comparison.results import Description, Result, read_results
 from hf_domain.comparison.rows import RECIPES
@@ -23,6 +22,7 @@ from hf_domain.comparison.summary import Report
 from hf_domain.hub import MODEL_FILES, has_own_code, read_config
 from hf_domain.methods import METHODS
 from hf_domain.safe_io import name_replaced, read_json, replace_folder, restore_folder, write_json
+from hf_domain.tasks.files import SENTENCES
 from hf_domain.training.cards import make_usage, write_model_card
 from hf_domain.training.run_files import STATE
 

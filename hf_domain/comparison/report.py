@@ -18,12 +18,12 @@ from hf_domain.comparison.answer import TOGETHER, answer, format_p, is_command, 
 from hf_domain.comparison.curves import make_curve_table, make_label_table
 from hf_domain.comparison.figures import draw
 from hf_domain.comparison.models import find_models
-from hf_domain.comparison.plan import SENTENCES
 from hf_domain.comparison.results import read_results
 from hf_domain.comparison.statistics import Difference, compute_interval
 from hf_domain.comparison.summary import Report, read_report, say_nothing
 from hf_domain.methods import BASELINE
 from hf_domain.safe_io import read_json, write_json, write_text
+from hf_domain.tasks.files import SENTENCES
 
 PAGE = Path(__file__).with_name("report_page.html")
 VALIDATION = "Validation scores"

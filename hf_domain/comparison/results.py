@@ -12,8 +12,8 @@ from typing import Any, Literal, Self
 
 from hf_domain.comparison.descriptions import Description
 from hf_domain.comparison.plan import Plan
-from hf_domain.comparison.scores import MAJORITY, Predictions
 from hf_domain.safe_io import read_json, write_json
+from hf_domain.tasks.scores import MAJORITY, Predictions
 
 logger = logging.getLogger(__name__)
 

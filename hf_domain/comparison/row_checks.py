@@ -3,12 +3,12 @@
 from importlib.util import find_spec
 
 from hf_domain.comparison.default_flags import FROZEN_FLAGS, PROBE_FLAGS
-from hf_domain.comparison.plan import METRICS, SENTENCES, Plan, Row
+from hf_domain.comparison.plan import Plan, Row
 from hf_domain.comparison.rows import RECIPES, check_start
-from hf_domain.comparison.task_files import TEXTS, find_texts
 from hf_domain.data.files import check_held_out
 from hf_domain.hub import is_hub_id
 from hf_domain.methods import METHODS, NO_ADAPTATION
+from hf_domain.tasks.files import METRICS, SENTENCES, TEXTS, find_texts
 
 
 def check_row(method: Row, plan: Plan) -> list[str]:

@@ -25,15 +25,15 @@ from transformers import AutoTokenizer
 from hf_domain import cli
 from hf_domain.comparison.budgets import count_tokens
 from hf_domain.comparison.descriptions import Description, Job, list_versions
-from hf_domain.comparison.floors import score_floors
 from hf_domain.comparison.models import WEIGHTS, get_validation_score
 from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.results import Result, get_path, read_result, write_result
-from hf_domain.comparison.scores import read_predictions
 from hf_domain.comparison.step import Step
-from hf_domain.comparison.task_files import write_task_text
 from hf_domain.environment import describe_environment
 from hf_domain.safe_io import read_json, write_json
+from hf_domain.tasks.files import write_task_text
+from hf_domain.tasks.scores import read_predictions
+from hf_domain.tasks.trivial_baselines import score_floors
 from hf_domain.training.run_files import METRICS, STATE
 from hf_domain.training.run_folder import drop_checkpoint, find_checkpoint
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from hf_domain.comparison.scores import ExampleScores
+from hf_domain.tasks.scores import ExampleScores
 
 RESAMPLES = 2000
 CONFIDENCE, ALPHA = 0.95, 0.05

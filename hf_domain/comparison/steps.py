@@ -24,11 +24,12 @@ from hf_domain.comparison.default_flags import (
     TRAINER_OPTIONS,
     put_files,
 )
-from hf_domain.comparison.plan import SENTENCES, SPLITS, Plan
+from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.step import Step
-from hf_domain.comparison.task_files import VALUES, find_label_column, read_rows
+from hf_domain.data.files import SPLITS
 from hf_domain.methods import BASELINE, METHODS
 from hf_domain.methods.overrides import parse_overrides
+from hf_domain.tasks.files import SENTENCES, VALUES, find_label_column, read_rows
 from hf_domain.tasks.retrieval import CORPUS, QUERIES
 
 

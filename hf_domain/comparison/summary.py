@@ -13,11 +13,11 @@ from hf_domain.comparison.commands import list_commands
 from hf_domain.comparison.default_flags import CACHE_FLAGS
 from hf_domain.comparison.results import Description, Result
 from hf_domain.comparison.rows import RECIPES
-from hf_domain.comparison.scores import Predictions, join_predictions
 from hf_domain.comparison.statistics import Difference, Draws, RunSeeds, compare_draws, compare_rows, draw_scores
 from hf_domain.comparison.steps import list_suffixes
 from hf_domain.comparison.together import Together, compare_together
 from hf_domain.methods import BASELINE, METHODS, NO_ADAPTATION
+from hf_domain.tasks.scores import Predictions, join_predictions
 
 START_TITLE = "the encoder as it was"
 # Share of equal predictions from which two rows have the same states. VarMAE shared 99.4 % or more with its encoder on

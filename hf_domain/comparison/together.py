@@ -15,9 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hf_domain.comparison.plan import METRICS
 from hf_domain.comparison.results import Result
-from hf_domain.comparison.scores import Predictions
 from hf_domain.comparison.statistics import (
     Difference,
     Draws,
@@ -28,6 +26,8 @@ from hf_domain.comparison.statistics import (
     draw_scores,
 )
 from hf_domain.methods import BASELINE
+from hf_domain.tasks.files import METRICS
+from hf_domain.tasks.scores import Predictions
 
 MEMBERS = 3
 # Ten seeds have 120 ensembles, which take minutes to score; six have 20.

@@ -16,18 +16,19 @@ from hf_domain.comparison.answer import choose
 from hf_domain.comparison.default_flags import CACHE_FLAGS
 from hf_domain.comparison.descriptions import Job, describe_steps
 from hf_domain.comparison.engine import gather_results, list_due, list_missing, open_cluster, prepare_jobs, run_jobs
-from hf_domain.comparison.plan import SENTENCES, SPLITS, Plan
+from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.prepared_data import FOLDER, localize
 from hf_domain.comparison.publication import HUB_TASKS, Source, make_publication
 from hf_domain.comparison.report import name_encoder, write_report
 from hf_domain.comparison.results import Result, find_results, read_results
 from hf_domain.comparison.runner import Execute, has_output
-from hf_domain.comparison.scores import read_examples
 from hf_domain.comparison.step import Step
 from hf_domain.comparison.steps import StepLister, find_root, list_steps
 from hf_domain.comparison.summary import Report
-from hf_domain.comparison.task_files import find_texts, get_text
+from hf_domain.data.files import SPLITS
 from hf_domain.safe_io import lock_folder, read_json, write_json, write_text
+from hf_domain.tasks.files import SENTENCES, find_texts, get_text
+from hf_domain.tasks.scores import read_examples
 
 logger = logging.getLogger(__name__)
 

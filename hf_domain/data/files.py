@@ -28,6 +28,7 @@ from hf_domain.data.tables import Rows, find_paths, has_splits, join_rows, make_
 from hf_domain.safe_io import is_url, open_url
 
 # Extension -> builder of datasets. All except parquet, which is compressed inside, may also end in .gz.
+SPLITS = ("train", "validation", "test")
 BUILDERS = {".txt": "text", ".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
 INDEX = "__index_level_0__"
 SAVED = ("state.json", "dataset_dict.json")  # mark a folder of `Dataset.save_to_disk` and of `DatasetDict.save_to_disk`

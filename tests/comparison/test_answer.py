@@ -16,10 +16,10 @@ from hf_domain.comparison.answer import rank_validation
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.results import write_result
-from hf_domain.comparison.scores import Predictions
 from hf_domain.comparison.statistics import Difference
 from hf_domain.comparison.summary import find_unjudged
 from hf_domain.examples import compare
+from hf_domain.tasks.scores import Predictions
 from hf_domain.training.run_files import LABELS, format_labels
 
 ROWS = {"fine_tune": None, "control": None, "dapt": None, "varmae": None, "gmap": {"after": "dapt"}}

@@ -9,14 +9,14 @@ from pretended_runs import get_result, pretend, run_comparison, write_plan
 from script_runs import write_jsonl
 from sklearn.metrics import f1_score
 
-from hf_domain.comparison.floors import MAJORITY
 from hf_domain.comparison.folds import drop_repeated, split_folds
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.results import read_results
-from hf_domain.comparison.scores import count_examples
 from hf_domain.comparison.step_checks import check_step_flags
 from hf_domain.comparison.steps import list_steps
+from hf_domain.tasks.scores import count_examples
+from hf_domain.tasks.trivial_baselines import MAJORITY
 
 ITEM = "one two three four five six seven eight nine ten"
 
@@ -51,7 +51,7 @@ def test_each_item_is_tested_once_and_not_trained_on(folded, tmp_path):
         assert len(train | validation | test) == 37
         tested += test
     assert sorted(tested) == sorted({f"a {name} {n}" for n, name in enumerate(["cat", "dog", "bird"] * 12)} | {ITEM})
-    assert count_examples(plan.tasks["animals"], plan) == 37
+    assert count_examples(plan.tasks["animals"], plan.fine_tuning, plan.folder) == 37
     times = {file: file.stat().st_mtime_ns for file in (tmp_path / "plan" / "data").rglob("*")}
     assert load_plan(tmp_path / "plan.yaml").tasks == plan.tasks
     assert times == {file: file.stat().st_mtime_ns for file in (tmp_path / "plan" / "data").rglob("*")}
@@ -184,4 +184,4 @@ def test_what_folds_need(folded, tmp_path, folds, rows, message):
 def test_one_file_is_enough(folded, tmp_path):
     for split in ("validation", "test"):
         (tmp_path / "animals" / f"{split}.jsonl").unlink()
-    assert count_examples((plan := load_plan(write_plan(folded, tmp_path))).tasks["animals"], plan) == 30
+    assert count_examples((plan := load_plan(write_plan(folded, tmp_path))).tasks["animals"], {}, plan.folder) == 30

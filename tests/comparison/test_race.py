@@ -11,11 +11,12 @@ from script_runs import write_jsonl
 
 from hf_domain.comparison.descriptions import list_jobs
 from hf_domain.comparison.engine import list_work
-from hf_domain.comparison.plan import Budget, Plan, Row, Task
+from hf_domain.comparison.plan import Budget, Plan, Row
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.race import Left, find_left, find_slow
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.rows import RECIPES
+from hf_domain.tasks.files import Task
 from hf_domain.training.run_files import LABELS, VALIDATED, format_labels
 
 # In steps of 4 x 16 tokens: 10, 20 and 40.

@@ -9,16 +9,15 @@ from script_runs import save_tiny_bert
 from sentence_tasks import make_texts, write_pairs, write_search
 
 from hf_domain.comparison import plan_checks
-from hf_domain.comparison.floors import MAJORITY, SEARCH, score_floors, search_words
-from hf_domain.comparison.plan import Task
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
-from hf_domain.comparison.scores import Predictions
 from hf_domain.comparison.step_checks import check_step_flags
 from hf_domain.comparison.steps import list_steps
-from hf_domain.comparison.task_files import write_task_text
 from hf_domain.examples import run_sentences
 from hf_domain.safe_io import read_json
+from hf_domain.tasks.files import Task, write_task_text
+from hf_domain.tasks.scores import Predictions
+from hf_domain.tasks.trivial_baselines import MAJORITY, SEARCH, score_floors, search_words
 from hf_domain.training.run_files import LABELS, METRICS, VALIDATED, format_labels
 
 

@@ -7,7 +7,6 @@ import pytest
 from scipy.stats import sem, t, ttest_ind, ttest_rel
 
 from hf_domain.comparison import statistics
-from hf_domain.comparison.scores import ExampleCounts, score_labels
 from hf_domain.comparison.statistics import (
     Difference,
     compare_draws,
@@ -18,6 +17,7 @@ from hf_domain.comparison.statistics import (
     draw_scores,
     find_visible_difference,
 )
+from hf_domain.tasks.scores import ExampleCounts, score_labels
 
 
 @pytest.fixture(autouse=True)

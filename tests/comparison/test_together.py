@@ -10,9 +10,9 @@ from hf_domain.comparison import statistics, together
 from hf_domain.comparison.answer import describe_together
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.report import write_report
-from hf_domain.comparison.scores import Predictions
 from hf_domain.comparison.statistics import compare_draws
 from hf_domain.comparison.together import compute_pseudo_values, join_votes, measure_cost
+from hf_domain.tasks.scores import Predictions
 
 
 @pytest.fixture(autouse=True)

@@ -16,9 +16,9 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 import hf_domain
 from hf_domain import tokenization
 from hf_domain.comparison import in_python
-from hf_domain.comparison.objects import name_labels, name_tasks, place_tasks
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.data.corpora import load_corpus, tokenize_corpus
+from hf_domain.data.objects import name_labels, name_tasks, place_tasks
 from hf_domain.datastore import add_passages, build_datastore
 
 pytest.importorskip("tantivy")

@@ -6,8 +6,8 @@ import pytest
 from script_runs import write_jsonl
 from sklearn.metrics import f1_score
 
-from hf_domain.comparison.floors import MAJORITY, NEAREST, score_floors
-from hf_domain.comparison.plan import Task
+from hf_domain.tasks.files import Task
+from hf_domain.tasks.trivial_baselines import MAJORITY, NEAREST, score_floors
 
 TOPICS = {"pets": ["cat", "dog", "hamster"], "cars": ["engine", "wheel", "brake"], "food": ["bread", "soup", "rice"]}
 

@@ -6,7 +6,7 @@ import re
 import pytest
 from script_runs import write_jsonl
 
-from hf_domain.comparison.task_files import check_task_files, find_kind, find_label_column, write_task_text
+from hf_domain.tasks.files import check_task_files, find_kind, find_label_column, write_task_text
 
 RIGHT = {
     "classification": {"text": "a cat", "label": "cat"},

@@ -2,24 +2,34 @@
 
 import math
 from collections.abc import Container, Iterator
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from hf_domain.comparison.default_flags import PRETRAINING
-from hf_domain.comparison.plan import SENTENCES
 from hf_domain.data.columns import find_text_columns
 from hf_domain.data.corpora import tokenize_corpus
 from hf_domain.data.files import check_held_out
 from hf_domain.data.json_lines import read_rows as read_json_lines
 from hf_domain.safe_io import write_text
 from hf_domain.tasks.labels import check_multi_hot
-from hf_domain.tasks.retrieval import CORPUS, JUDGED, QUERIES, read_queries
+from hf_domain.tasks.retrieval import CORPUS, JUDGED, JUDGMENTS, QUERIES, TABLES, read_queries
 from hf_domain.tasks.token_classification import check_tags
 
+METRICS = {
+    "classification": ("macro_f1", "micro_f1", "positive_micro_f1"),
+    "multi_label": ("macro_f1", "micro_f1"),
+    "regression": ("pearson", "spearman"),
+    "ner": ("entity_f1", "token_f1"),
+    "qa": ("f1", "exact_match"),
+    "similarity": ("spearman", "pearson"),
+    "retrieval": ("ndcg_at_10", "mrr_at_10"),
+}
+# Kinds that score an encoder by the cosines of its sentence embeddings, with sentence-transformers.
+SENTENCES = ("similarity", "retrieval")
 # Columns that every row has beside its texts, whose names vary for classification. A regression may name its values
 # `score`, beside labels of another task.
 TASK_COLUMNS = {
@@ -33,6 +43,32 @@ TASK_COLUMNS = {
 }
 TEXTS = {"ner": ["tokens"], "qa": ["context", "question"], "retrieval": ["query", "passages"]}
 VALUES = ("regression", "similarity")
+
+
+@dataclass
+class Task:
+    """A folder with train, validation and test as .jsonl; with folds, train alone is enough. A retrieval: as BEIR."""
+
+    folder: str
+    kind: Literal["classification", "multi_label", "regression", "ner", "qa", "similarity", "retrieval", ""] = ""
+    """If empty, found from the files; only a similarity must be named, as it has the columns of a regression."""
+    corpus: str = ""
+    """Name of its corpus; if empty, the only one beside the general corpus."""
+    metric: str = ""
+    """One of `METRICS`; if empty, the first of the kind."""
+    options: dict[str, Any] = field(default_factory=dict)
+    folds: int | None = None
+    """Number of folds to cross-validate over the items of all files; every item is then a test item."""
+
+    def get_file(self, split: str, fold: int | None = None) -> str:
+        """Return the file of a split, of the task or of one of its folds."""
+        if self.kind == "retrieval":
+            return f"{self.folder}/{JUDGMENTS}/{TABLES[split]}"
+        return f"{self.folder}/{split}.jsonl" if fold is None else f"{self.folder}/fold{fold}/{split}.jsonl"
+
+    def list_folds(self) -> list[int | None]:
+        """List the folds; None stands for the task's own split."""
+        return [None] if self.folds is None else [*range(1, self.folds + 1)]
 
 
 def find_kind(file: str, folder: Path) -> str:
@@ -290,8 +326,8 @@ def write_task_text(kind: str, file: Path, path: Path, names: str | None = None)
     write_text(path, "".join(f"{line}\n" for line in list_task_texts(kind, file, names)))
 
 
-def fills_batch(kind: str, file: Path, tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> bool:
-    """Return whether the training texts of a task, see `list_task_texts`, make a batch of the default size for TAPT."""
+def fills_batch(kind: str, file: Path, tokenizer: PreTrainedTokenizerBase, max_seq_length: int, size: int) -> bool:
+    """Return whether the training texts of a task, see `list_task_texts`, make a batch of this size for TAPT."""
     texts = Dataset.from_dict({"text": list_task_texts(kind, file)})
     examples = tokenize_corpus(texts, tokenizer, max_seq_length=max_seq_length)["train"]
-    return len(examples) >= PRETRAINING["per_device_train_batch_size"]
+    return len(examples) >= size

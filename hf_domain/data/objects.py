@@ -8,8 +8,7 @@ from typing import Any, TypeAlias, TypeGuard
 
 from datasets import ClassLabel, Dataset, IterableDataset, List
 
-from hf_domain.comparison.plan import SPLITS
-from hf_domain.data.files import load_rows, open_saved
+from hf_domain.data.files import SPLITS, load_rows, open_saved
 from hf_domain.data.tables import Rows, Splits, choose_splits, has_splits
 from hf_domain.safe_io import write_text
 

@@ -14,8 +14,7 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from hf_domain.comparison.plan import METRICS, Plan, Task
-from hf_domain.comparison.task_files import VALUES, get_label, read_rows
+from hf_domain.tasks.files import METRICS, VALUES, Task, get_label, read_rows
 from hf_domain.tasks.metrics import compute_squad_metrics, find_entities, strip_prefix
 from hf_domain.training.run_files import LABELS, TAGS, VALIDATED, read_answers, read_labels, read_tags
 
@@ -283,10 +282,10 @@ def join_answers(answers: dict[str, str], examples: list[dict[str, Any]], metric
     return Predictions(metric, [], [], [], scores=scores)
 
 
-def count_examples(task: Task, plan: Plan) -> int:
-    """Return the number of test examples of a task."""
-    limit = (plan.fine_tuning | task.options).get("max_predict_samples")
-    files = [plan.folder / task.get_file("test", fold) for fold in task.list_folds()]
+def count_examples(task: Task, flags: Mapping[str, Any], folder: Path) -> int:
+    """Return the number of test examples of a task, which flags may limit; its files are relative to the folder."""
+    limit = (dict(flags) | task.options).get("max_predict_samples")
+    files = [folder / task.get_file("test", fold) for fold in task.list_folds()]
     return sum(len(read_examples(file, limit)) for file in files)
 
 

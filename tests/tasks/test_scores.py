@@ -9,14 +9,14 @@ from script_runs import write_jsonl
 from seqeval.metrics import f1_score as entity_f1_score
 from sklearn.metrics import f1_score
 
-from hf_domain.comparison.plan import Task
-from hf_domain.comparison.scores import (
+from hf_domain.tasks.files import Task
+from hf_domain.tasks.metrics import compute_squad_metrics, compute_token_f1
+from hf_domain.tasks.scores import (
     Predictions,
     read_predictions,
     score_labels,
     score_tags,
 )
-from hf_domain.tasks.metrics import compute_squad_metrics, compute_token_f1
 from hf_domain.training.run_files import format_labels
 
 

@@ -11,8 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from hf_domain.comparison.plan import SPLITS, Task
-from hf_domain.comparison.scores import (
+from hf_domain.data.files import SPLITS
+from hf_domain.datastore.nearest import search_texts
+from hf_domain.tasks.baseline import make_constants
+from hf_domain.tasks.files import TEXTS, VALUES, Task, find_texts, get_label
+from hf_domain.tasks.retrieval import find_texts as find_texts_of
+from hf_domain.tasks.retrieval import load_texts
+from hf_domain.tasks.scores import (
     MAJORITY,
     Predictions,
     join_answers,
@@ -22,11 +27,6 @@ from hf_domain.comparison.scores import (
     list_labels,
     read_examples,
 )
-from hf_domain.comparison.task_files import TEXTS, VALUES, find_texts, get_label
-from hf_domain.datastore.nearest import search_texts
-from hf_domain.tasks.baseline import make_constants
-from hf_domain.tasks.retrieval import find_texts as find_texts_of
-from hf_domain.tasks.retrieval import load_texts
 from hf_domain.tasks.sentences import DEPTH, RetrievalTask
 from hf_domain.training.vote import count_votes
 
