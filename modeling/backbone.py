@@ -4,10 +4,12 @@ A model has an encoder of transformers (or another model of this package) as `ba
 its code. The heads are in heads.py.
 """
 
+import logging
 from dataclasses import fields
 from typing import Any, Self
 
 import torch
+import transformers
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
@@ -15,6 +17,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .configuration_backbone import BackboneConfig, has_encoder_field
 from .nested_models import find_model_class
+
+logger = logging.getLogger(__name__)
 
 
 def build_backbone(config: Any) -> PreTrainedModel:
@@ -39,6 +43,11 @@ def get_native_config(config: PreTrainedConfig) -> PreTrainedConfig:
     while hasattr(config, "backbone_config"):
         config = config.backbone_config
     return config
+
+
+def get_task(class_name: str) -> str:
+    """Return the task in the name of a model's class, such as "TokenClassification"; "" for a model without a head."""
+    return class_name.partition("For")[2]
 
 
 def get_module_name(root: nn.Module, module: nn.Module) -> str:
@@ -122,6 +131,15 @@ def load_matching_weights(
         )
 
 
+def read_head(model: Any) -> dict[str, torch.Tensor]:
+    """Return the weights of the head of a task by name, in their order, with those of a pooler that it reads."""
+    if model.base_model is model:
+        return {}
+    encoder = f"{model.base_model_prefix}."
+    weights = model.state_dict().items()
+    return {name: each for name, each in weights if not name.startswith(encoder) or ".pooler." in name}
+
+
 class HeadLinear(nn.Linear):
     """A layer of a task head, drawn with the standard deviation `config.head_initializer_range`.
 
@@ -170,11 +188,14 @@ class BackbonePreTrainedModel(PreTrainedModel):
         trust_remote_code: bool = False,
         **options: Any,
     ) -> Self:
-        """Build this model from a pretrained encoder, with the encoder's masked-LM head if this model has one.
+        """Build this model from a pretrained encoder, with the encoder's head if this model has one.
+
+        The labels and the problem type of a fine-tuned encoder come along, unless `options` set others. A task head
+        starts at random if the encoder has another one; a warning says so.
 
         Args:
-            backbone: Name or folder of a checkpoint, or a loaded model (with or without a masked-LM head), whose
-                weights are copied.
+            backbone: Name or folder of a checkpoint, or a loaded model (with any head or none), whose weights are
+                copied.
             revision: Branch, tag or commit on the Hub.
             token: Hub token.
             cache_dir: Folder for downloads.
@@ -190,23 +211,22 @@ class BackbonePreTrainedModel(PreTrainedModel):
         """
         hub_options: Any = {"revision": revision or "main", "token": token, "cache_dir": cache_dir}
         hub_options["trust_remote_code"] = trust_remote_code
+        is_name = isinstance(backbone, str)
+        given: Any = AutoConfig.from_pretrained(backbone, **hub_options) if is_name else backbone.config
         allowed = {field.name for field in fields(cls.config_class)} | {"num_labels", "attn_implementation"}
-        unknown = sorted(options.keys() - allowed)
-        if unknown:
-            given: Any = backbone
-            is_name = isinstance(given, str)
-            encoder_config = AutoConfig.from_pretrained(given, **hub_options) if is_name else given.config
-            unknown = [name for name in unknown if not has_encoder_field(encoder_config, name)]
-        if unknown:
+        if unknown := sorted(name for name in options.keys() - allowed if not has_encoder_field(given, name)):
             own = sorted(set(cls.config_class.__annotations__))
             raise ValueError(
                 f"options must be of {cls.config_class.__name__} ({', '.join(own)}), but it has no option "
                 f"{', '.join(unknown)}. Correct the name, or set fields of the encoder in its own config."
             )
-        if isinstance(backbone, str):
-            source = AutoModelForMaskedLM.from_pretrained(backbone, dtype=dtype, **hub_options)
-        else:
-            source = backbone
+        source: Any = backbone
+        if is_name:
+            has_head = get_task(cls.__name__) in map(get_task, given.architectures or ["ForMaskedLM"])
+            auto_class: Any = AutoModelForMaskedLM
+            if has_head and cls.base_class is not cls:
+                auto_class = getattr(transformers, f"AutoModelFor{get_task(cls.__name__)}")
+            source = auto_class.from_pretrained(backbone, dtype=dtype, **hub_options)
         decoder: Any = source.get_output_embeddings()
         is_untied = decoder is not None and decoder.weight is not source.get_input_embeddings().weight
         # Tying would overwrite the embeddings with the decoder.
@@ -217,9 +237,12 @@ class BackbonePreTrainedModel(PreTrainedModel):
             )
         encoder = source.base_model
         cls.check_is_new(encoder.config)
+        if options.keys().isdisjoint({"num_labels", "id2label"}):
+            labels = ("id2label", "label2id", "problem_type")
+            options = {name: getattr(source.config, name) for name in labels} | options
         model = cls(cls.config_class(backbone_config=encoder.config, **options)).to(source.dtype)
         load_matching_weights(model.get_backbone(), encoder.state_dict(), "the backbone", cls.added_modules)
-        model.load_lm_head(source)
+        model.load_head(source)
         model.tie_weights()
         return model.eval()
 
@@ -251,8 +274,25 @@ class BackbonePreTrainedModel(PreTrainedModel):
                 )
             config = config.backbone_config
 
-    def load_lm_head(self, source: PreTrainedModel) -> None:
-        """Copy the LM head of `source`. Only masked LMs override this; other models have no LM head."""
+    @torch.no_grad()
+    def load_head(self, source: PreTrainedModel) -> None:
+        """Copy the task head of `source` if it has the same labels and shapes, or warn that this one is random."""
+        if self.base_model is self:
+            return
+        own = read_head(self)
+        found = read_head(source) if get_task(type(source).__name__) == get_task(type(self).__name__) else {}
+        fits = [each.shape for each in own.values()] == [each.shape for each in found.values()]
+        if fits and self.config.id2label == source.config.id2label:
+            for weight, trained in zip(own.values(), found.values(), strict=True):
+                weight.copy_(trained)
+            own = {}
+        if own:
+            parts = ", ".join(dict.fromkeys(name.rpartition(".")[0] for name in own))
+            logger.warning(
+                f"{parts} of the {type(self).__name__} start at random, because a {type(source).__name__} has no head "
+                "of these shapes and labels"
+            )
+        self.new_weights = frozenset(own)  # the scripts start these from the states that they read
 
     def freeze_parameters(self) -> None:
         """Freeze what the method does not train. The default freezes nothing."""

@@ -171,7 +171,7 @@ class BackboneForMaskedLM(BackbonePreTrainedModel):
         embeddings = get_module_name(self, self.get_input_embeddings())
         self._tied_weights_keys = {f"{decoder}.weight": f"{embeddings}.weight"}
 
-    def load_lm_head(self, source: PreTrainedModel) -> None:
+    def load_head(self, source: PreTrainedModel) -> None:
         """Copy the masked-LM head of `source`, a stock masked LM or one of ours.
 
         Raises:

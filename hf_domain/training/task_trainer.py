@@ -391,7 +391,7 @@ def load_task_model(
     if method is not None and method.is_built_around(config.model_type):
         head = auto_class.__name__.removeprefix("AutoModel")
         model = method.build_for_task(head, model_args, {**options, **overrides})  # type: ignore[misc]
-        new_weights = list_head_weights(model)
+        new_weights = list_head_weights(model) & model.new_weights
     else:
         with hide_load_report():
             model, info = auto_class.from_pretrained(

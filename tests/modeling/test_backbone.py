@@ -4,10 +4,12 @@ import copy
 
 import pytest
 import torch
+import transformers
 from method_models import READERS, make_gmap, make_rada
 from tiny_models import VOCAB_SIZE, make_batch, make_config, make_masked_lm
 from transformers import AutoModel, BertConfig
 
+import hf_domain
 from hf_domain import (
     ExBertForMaskedLM,
     GMapForMaskedLM,
@@ -142,6 +144,35 @@ def test_from_backbone_copies_and_takes_a_name_or_an_encoder(family, tmp_path):
     by_model.config.vocab_size = 7
     assert all(torch.equal(value, before[key]) for key, value in stock.state_dict().items())
     assert stock.config.vocab_size == VOCAB_SIZE
+
+
+SAME = {"VarMAE": PLAIN, "ExBert": {"gate_bias_init": 40.0}, "GMap": {"starts_as_encoder": True}, "Rada": {}}
+
+
+@pytest.mark.parametrize("head", ["SequenceClassification", "TokenClassification"])
+@pytest.mark.parametrize("method", SAME)
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_a_classifier_brings_its_labels_and_its_head(family, method, head, tmp_path, caplog):
+    labels = {"id2label": dict(enumerate("xyz")), "label2id": {"x": 0, "y": 1, "z": 2}}
+    labels["problem_type"] = "single_label_classification"
+    stock = getattr(transformers, f"AutoModelFor{head}").from_config(make_config(family, **labels)).eval()
+    stock.save_pretrained(tmp_path)
+    model_class = getattr(hf_domain, f"{method}For{head}")
+    others = [make_masked_lm("bert")] if method == "GMap" else []
+    build = model_class.from_backbones if others else model_class.from_backbone
+    batch = make_batch(masked=False)
+    for source in (stock, str(tmp_path)):
+        model = build(source, *others, **SAME[method])
+        config = model.config
+        assert (config.num_labels, config.id2label) == (3, labels["id2label"])
+        assert (config.label2id, config.problem_type) == (labels["label2id"], labels["problem_type"])
+        torch.testing.assert_close(model(**batch).logits, stock(**batch).logits)
+    assert "random" not in caplog.text
+    fewer = build(stock, *others, **SAME[method], num_labels=2)
+    assert fewer.config.id2label == {0: "LABEL_0", 1: "LABEL_1"}
+    renamed = build(stock, *others, **SAME[method], id2label={0: "z", 1: "y", 2: "x"})
+    assert not torch.equal(renamed(**batch).logits, stock(**batch).logits)
+    assert caplog.text.count(f"of the {method}For{head} start at random, because a {type(stock).__name__} has") == 2
 
 
 def test_errors_of_from_backbone():
