@@ -58,7 +58,7 @@ test-controls: install  ## whether AdaLM, exBERT, RADA and G-MAP learn what they
 
 test-distributed: install  ## every method by two processes, against one, and work on a corpus by a cluster; make test takes a sample
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/training/test_two_processes.py tests/training/test_restarts.py \
-		tests/test_clusters.py tests/examples/test_run_mlm.py $(SPREAD) -m distributed
+		tests/test_clusters.py tests/examples $(SPREAD) -m distributed
 
 test-notebooks: install  ## the notebooks of examples/notebooks on little data: some minutes
 	$(BIN)/pip install --quiet --constraint constraints.txt ipykernel nbclient

@@ -20,6 +20,16 @@ from transformers import set_seed
 atexit.register(shutil.rmtree, os.environ["HF_MODULES_CACHE"], ignore_errors=True)
 
 
+# Helpers that fork processes from a server, whose imports take seconds in each process of pytest that starts one.
+FORKING = ("forked_python", "run_without_package", "get_context", "run_two", "start_workers", "faults")
+FORKING += ("assert_loads_elsewhere",)
+
+
+def pytest_collection_modifyitems(items):
+    """Put the files whose tests fork first: then one process of pytest runs them all, and others take from its end."""
+    items.sort(key=lambda item: not any(name in vars(item.module) for name in FORKING))
+
+
 def pytest_collection_finish():
     """Leave all that is imported out of later garbage collections: walking it took a fifth or more of their time."""
     gc.collect()

@@ -88,7 +88,7 @@ WRAPPERS = {"roberta": VarMAEForMaskedLM, "distilbert": ExBertForMaskedLM, "mode
 @needs_exporters
 @pytest.mark.parametrize(
     "family",
-    [pytest.param(name, marks=() if name in ("roberta", "modernbert") else pytest.mark.compiled) for name in FAMILIES],
+    [pytest.param(name, marks=() if name == "roberta" else pytest.mark.compiled) for name in FAMILIES],
 )
 def test_every_family_exports_with_dynamo(family, tokenizer, tmp_path):
     model = make_shallow(family)

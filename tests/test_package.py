@@ -26,6 +26,14 @@ ROOMS = {"hf_domain": "hf_domain", "modeling": "hf_domain/modeling", "tokenizati
 ROOMS["examples"] = "hf_domain/examples"
 
 
+def test_packages_are_the_folders_of_the_tree():
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    folders = [(room, file.parent) for room in ROOMS for file in (ROOT / room).rglob("__init__.py")]
+    tree = {f"{ROOMS[room]}/{folder.relative_to(ROOT / room)}".removesuffix("/.") for room, folder in folders}
+    assert sorted(packages) == sorted(name.replace("/", ".") for name in tree)
+
+
+@pytest.mark.commands
 def test_wheel_holds_the_tree(tmp_path):
     # Built from a copy: setuptools would put into the wheel what an earlier build left in build/.
     for room in ROOMS:
@@ -54,6 +62,7 @@ def test_wheel_holds_the_tree(tmp_path):
     assert output.split() == [str(tmp_path / "site" / "hf_domain" / "environment.py"), digest_code()]
 
 
+@pytest.mark.commands
 def test_sdist_holds_what_its_tests_need(tmp_path):
     tree = ["tests", "tests_peers", "tools", "benchmarks", "docs", ".github/workflows", *ROOMS]
     for folder in tree:

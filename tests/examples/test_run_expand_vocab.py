@@ -80,6 +80,7 @@ def test_distilled_rows(checkpoint, tmp_path):
     assert (means[table][size:] != distilled[table][size:]).any(1).all()
 
 
+@pytest.mark.distributed
 def test_a_dask_cluster_counts_the_same(checkpoint, tmp_path):
     (tmp_path / "corpus.txt").write_text("\n".join(DOMAIN_TEXTS), encoding="utf-8")
     counts = tmp_path / "counts.parquet"

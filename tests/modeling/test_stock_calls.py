@@ -156,12 +156,15 @@ CALLS = {
 
 def answer(name, folder):
     batch = torch.load("batch.pt")
-    memory = name == "gmap"
+    memory, loaded = name == "gmap", {}
 
     def load(head, **options):
-        options |= {"add_pooling_layer": False} if name == "stock" and not head else {}
-        auto_class = getattr(transformers, "AutoModel" + head)
-        return auto_class.from_pretrained(folder, trust_remote_code=True, **options).eval()
+        key = f"{head} {sorted(options.items())}"
+        if key not in loaded:
+            options |= {"add_pooling_layer": False} if name == "stock" and not head else {}
+            auto_class = getattr(transformers, "AutoModel" + head)
+            loaded[key] = auto_class.from_pretrained(folder, trust_remote_code=True, **options).eval()
+        return copy.deepcopy(loaded[key])  # loading takes ten times as long
 
     def embeds(model):
         inputs = {"inputs_embeds": model.get_input_embeddings()(batch["input_ids"])}

@@ -1,13 +1,13 @@
-"""Adapt, fine-tune and predict with a method on tiny models, in a process without the extras' packages.
+"""Adapt, fine-tune and predict with methods on tiny models, in a process without the extras' packages.
 
-python core_run.py METHOD FOLDER '["package that is blocked", ...]'
+python core_run.py '["method", ...]' FOLDER '["package that is blocked", ...]'
 """
 
 import json
 import sys
 from pathlib import Path
 
-method, folder, blocked = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
+methods, folder, blocked = json.loads(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
 for name in blocked:
     sys.modules[name] = None
 
@@ -37,30 +37,34 @@ def make_task(kind):
     return {"train": rows[:24], "validation": rows[24:32], "test": rows[32:]}
 
 
-encoder = save_tiny_bert(folder / "encoder", TEXTS)
-options = {"num_tokens": 512, "use_cpu": True, "max_seq_length": 16, "output_dir": folder / "adapted"}
-if method in METHODS and METHODS[method].reads_passages:
-    try:
-        hf_domain.build_datastore(TEXTS, folder / "datastore", AutoTokenizer.from_pretrained(encoder), max_length=32)
-    except ModuleNotFoundError as error:
-        print(error)
-    sys.exit()
-if method == "gmap":
-    options["memory"] = str(encoder)
-if method == "adalm":
+def run(method, encoder, folder):
+    """Return what became of a method: an error that names its extra, or "predicted"."""
+    options = {"num_tokens": 128, "use_cpu": True, "max_seq_length": 16, "output_dir": folder / "adapted"}
     tokenizer = AutoTokenizer.from_pretrained(encoder)
-    tokenizer, delta, _ = hf_domain.expand_vocabulary(tokenizer, TEXTS * 9, min_frequency=2, step=5, progress=False)
-    tokenizer.save_pretrained(folder / "words")
-    delta.save(folder / "words")
-    options["expanded_vocabulary"] = folder / "words"
-model, tokenizer = encoder, None
-if method in METHODS:
-    name = method if method in PRETRAINING_METHODS else "dapt"
-    model, tokenizer = hf_domain.adapt(encoder, TEXTS, name, **options)
-splits = make_task(method)
-length = {"max_seq_length": 64} if method == "qa" else {}
-hf_domain.fine_tune(model, splits, tokenizer, output_dir=folder / "task", use_cpu=True, num_train_epochs=1, **length)
-answers = ("label", "tags", "answers")
-rows = [{name: value for name, value in row.items() if name not in answers} for row in splits["test"]]
-assert len(hf_domain.predict(folder / "task", rows)) == len(rows)
-print("predicted")
+    if method in METHODS and METHODS[method].reads_passages:
+        try:
+            hf_domain.build_datastore(TEXTS, folder / "datastore", tokenizer, max_length=32)
+        except ModuleNotFoundError as error:
+            return str(error)
+    if method == "gmap":
+        options["memory"] = str(encoder)
+    if method == "adalm":
+        tokenizer, delta, _ = hf_domain.expand_vocabulary(tokenizer, TEXTS * 9, min_frequency=2, step=5, progress=False)
+        tokenizer.save_pretrained(folder / "words")
+        delta.save(folder / "words")
+        options["expanded_vocabulary"] = folder / "words"
+    model, tokenizer = encoder, None
+    if method in METHODS:
+        name = method if method in PRETRAINING_METHODS else "dapt"
+        model, tokenizer = hf_domain.adapt(encoder, TEXTS, name, **options)
+    splits, options = make_task(method), {"max_seq_length": 64} if method == "qa" else {}
+    options |= {"use_cpu": True, "num_train_epochs": 1}
+    hf_domain.fine_tune(model, splits, tokenizer, output_dir=folder / "task", **options)
+    answers = ("label", "tags", "answers")
+    rows = [{name: value for name, value in row.items() if name not in answers} for row in splits["test"]]
+    assert len(hf_domain.predict(folder / "task", rows)) == len(rows)
+    return "predicted"
+
+
+encoder = save_tiny_bert(folder / "encoder", TEXTS)
+print(json.dumps({method: run(method, encoder, folder / method) for method in methods}))

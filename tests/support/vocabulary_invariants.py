@@ -75,7 +75,7 @@ def assert_loads_elsewhere(tokenizers: dict[str, PreTrainedTokenizerBase], direc
         "assert not any(name.startswith('hf_domain') for name in sys.modules)"
     )
     folders = [directory / name for name in tokenizers]
-    run = forked_python.run([sys.executable, "-c", script, json.dumps(texts), *folders])
+    run = forked_python.run([sys.executable, "-c", script, json.dumps(texts), *folders], has_libraries=True)
     assert run.returncode == 0, run.stderr
     assert json.loads(run.stdout) == [tokenizer(texts)["input_ids"] for tokenizer in tokenizers.values()]
 

@@ -18,4 +18,5 @@ sys.meta_path.insert(0, Block())
 def run_without_package(code, tmp_path):
     """Run `code` where the package cannot be imported, with an empty cache of remote modules."""
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(tmp_path / "modules"), "PYTHONPATH": ""}
-    return forked_python.run([sys.executable, "-c", BLOCKED + code], cwd=tmp_path, env=environment)
+    command = [sys.executable, "-c", BLOCKED + code]
+    return forked_python.run(command, cwd=tmp_path, env=environment, has_libraries=True)

@@ -5,8 +5,8 @@ import pytest
 import torch
 from datasets import Dataset
 
+from hf_domain import extras
 from hf_domain.tasks.classification import find_vote
-from hf_domain.training import vote
 from hf_domain.training.vote import (
     NearestVote,
     count_votes,
@@ -107,7 +107,7 @@ def test_only_classifiers_have_a_vote():
 
 
 def test_what_finds_the_nearest_texts_must_be_installed(monkeypatch):
-    monkeypatch.setattr(vote, "find_spec", lambda name: None)
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match="a vote of the nearest texts needs tantivy"):
         make_vote(["a text"], [0], {"validation": ["a text"]}, SINGLE, 2)
 

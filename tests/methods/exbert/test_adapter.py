@@ -296,7 +296,8 @@ def test_card_says_how_to_load(tmp_path):
 def run_usage(card, folder):
     """Run the code of a card as it is, beside the folders that it names."""
     code = re.search(r"```python\n(.*?)```", card.text, re.DOTALL)[1]
-    run = forked_python.run([sys.executable, "-c", f"{code}\nprint(len(model.peft_config))"], cwd=folder)
+    command = [sys.executable, "-c", f"{code}\nprint(len(model.peft_config))"]
+    run = forked_python.run(command, cwd=folder, has_libraries=True)
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip().endswith("1")
 
@@ -324,7 +325,7 @@ def test_card_keeps_a_base_on_the_hub(tmp_path):
 def test_without_the_import_peft_does_not_know_the_type(tmp_path):
     save_on_named_base(tmp_path)
     code = "from transformers import AutoModelForMaskedLM; AutoModelForMaskedLM.from_pretrained('adapter')"
-    run = forked_python.run([sys.executable, "-c", code], cwd=tmp_path)
+    run = forked_python.run([sys.executable, "-c", code], cwd=tmp_path, has_libraries=True)
     assert run.returncode != 0
     assert "KeyError: 'EXBERT'" in run.stderr
 
