@@ -68,7 +68,10 @@ class ExpansionArguments:
     """The options of expand_vocabulary, and the output folder."""
 
     output_dir: str = field(metadata={"help": "Folder for the new checkpoint and the report."})
-    method: Literal["adalm", "exbert"] = field(default="adalm", metadata={"help": "exbert needs WordPiece."})
+    method: Literal["adalm", "exbert", "words"] = field(
+        default="adalm", metadata={"help": "exbert needs WordPiece; words adds only those of --words."}
+    )
+    words: str | None = field(default=None, metadata={"help": "File of your own words to add, one a line."})
     size: int | None = field(default=None, metadata={"help": "Size of the vocabulary. Default: Algorithm 1 chooses."})
     step: int = field(default=10_000, metadata={"help": "Number of entries that each step of Algorithm 1 adds."})
     threshold: float = field(default=0.01, metadata={"help": "Stop when the relative rise of P(D) falls below this."})
@@ -97,6 +100,11 @@ def main() -> None:
 
 def run(model_args: ModelArguments, data_args: DataArguments, expansion_args: ExpansionArguments) -> None:
     set_seed(expansion_args.seed)
+    words = (
+        []
+        if expansion_args.words is None
+        else Path(*find_files([expansion_args.words])).read_text("utf-8").splitlines()
+    )
     find_files(data_args.validation_file)  # a missing one would be found only after hours of counting
     tokenizer = AutoTokenizer.from_pretrained(model_args.model_name_or_path, trust_remote_code=False)
     counts_file, source = data_args.counts_file, identify_corpus(data_args.train_file)
@@ -111,6 +119,7 @@ def run(model_args: ModelArguments, data_args: DataArguments, expansion_args: Ex
             counts.save(counts_file)
 
     options = {name: value for name, value in vars(expansion_args).items() if name not in ("output_dir", "seed")}
+    options["words"] = words
     new_tokenizer, delta, report = expand_vocabulary(tokenizer, counts, progress=shows_bar(), **options)
     for path in data_args.validation_file:
         report.lengths["/".join(Path(path).parts[-2:])] = compare_lengths(tokenizer, new_tokenizer, read_texts(path))

@@ -39,8 +39,8 @@ class ExBertConfig(BackboneConfig):
     Args:
         extension_vocab_size: Entries of the extension vocabulary; 0 has none (the ablation of figure 2).
         base_vocab_size: Ids below it belong to the base, the others to the extension. None takes all rows of the
-            base's table. It is smaller if the table is padded beyond the tokenizer (ModernBERT, DeBERTa-v3); the spare
-            rows are then never used.
+            base's table; `from_backbone` takes the size of the tokenizer that was expanded. The table may be padded
+            beyond it (ModernBERT, DeBERTa-v3); the spare rows are then never used.
         extension_size: A size of the paper, in percent of the base's layers: 16.3, 23.4, 33.2 (the paper's choice),
             66.3 or 100, scaled to the width of the base. The next two fields override it.
         extension_hidden_size: Width inside the attention of a side module, a multiple of the base's heads; 0 has no

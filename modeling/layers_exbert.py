@@ -21,6 +21,10 @@ from .configuration_exbert import ExBertConfig
 
 # ------------------------------------------------------------------------------------- extension vocabulary
 
+# Rows by which a table may exceed its tokenizer (our choice). Encoders pad by at most 99 rows (DeBERTa-v3) as far as we
+# know. The table of another tokenizer usually differs by more than this.
+LARGEST_PADDING = 1024
+
 
 class VocabularyDelta(Protocol):
     """What an expanded tokenizer adds: the part of `hf_domain.tokenization.delta.VocabularyDelta` that is used here."""
@@ -63,17 +67,20 @@ def read_extension_vocabulary(vocabulary: VocabularyDelta | Mapping[int, list[in
     return start, pieces
 
 
-def check_extension_start(start: int, base_vocab_size: int) -> None:
+def check_extension_start(start: int, rows: int) -> None:
     """Check that the extension vocabulary starts where the base's ids end.
 
+    Args:
+        start: The first id of the extension vocabulary.
+        rows: Rows of the base's table, of which the last may be padding.
+
     Raises:
-        ValueError: They overlap, or there are ids between them.
+        ValueError: The base has too few rows, or so many that it belongs to another tokenizer.
     """
-    if start != base_vocab_size:
+    if not start <= rows <= start + LARGEST_PADDING:
         raise ValueError(
             f"the extension vocabulary must start where the base ends, but starts at id {start} and the base has "
-            f"{base_vocab_size} rows. Expand the base's own tokenizer; if the last rows of the table are padding "
-            f"beyond it, pass base_vocab_size={start}"
+            f"{rows} rows. Expand the base's own tokenizer."
         )
 
 
@@ -88,6 +95,15 @@ def fill_from_pieces(new: torch.Tensor, old: torch.Tensor, pieces: list[list[int
     """
     for row, old_ids in enumerate(pieces):
         new[row] = (old[old_ids] if old_ids else old).mean(dim=0)
+
+
+@torch.no_grad()
+def start_rows(new: torch.Tensor, old: torch.Tensor, as_mean: bool, spread: float) -> None:
+    """Set the rows of added tokens, in place, to the mean of the old rows, or draw them from N(0, spread)."""
+    if as_mean:
+        new.copy_(old.float().mean(dim=0))
+    else:
+        new.normal_(std=spread)
 
 
 class ExtendedEmbedding(nn.Embedding):

@@ -50,6 +50,7 @@ from .layers_exbert import (
     extend,
     fill_from_pieces,
     read_extension_vocabulary,
+    start_rows,
 )
 
 
@@ -97,7 +98,7 @@ class ExBertPreTrainedModel(BackbonePreTrainedModel):
         start, pieces = 0, list[list[int]]()
         if extension_vocabulary is not None:
             start, pieces = read_extension_vocabulary(extension_vocabulary)
-            options["extension_vocab_size"] = len(pieces)
+            options |= {"extension_vocab_size": len(pieces), "base_vocab_size": start}
         model = super().from_backbone(backbone, **options)
         if model.config.side_init == "base" and model.config.extension_hidden_size:
             layer: Any
@@ -105,7 +106,7 @@ class ExBertPreTrainedModel(BackbonePreTrainedModel):
                 layer.side.cut_from_base(layer)
         if extension_vocabulary is None:
             return model
-        check_extension_start(start, model.config.base_vocab_size)
+        check_extension_start(start, model.config.backbone_config.vocab_size)
         if extension_init == "pieces":
             table: Any = model.get_input_embeddings()
             fill_from_pieces(table.extension.weight, table.weight[:start], pieces)
@@ -161,7 +162,8 @@ class ExBertPreTrainedModel(BackbonePreTrainedModel):
         Args:
             new_num_tokens: Ids of base and extension together.
             pad_to_multiple_of: Rounds the number up.
-            mean_resizing: No effect: new rows are drawn like the extension's, new biases are the mean of the base's.
+            mean_resizing: Start new rows as the mean of the base's; False draws them like the extension's. New biases
+                are the mean of the base's either way.
 
         Raises:
             ValueError: `new_num_tokens` is below the present number.
@@ -178,16 +180,16 @@ class ExBertPreTrainedModel(BackbonePreTrainedModel):
         if size == config.vocab_size:
             return table
         config.vocab_size = size
-        self.grow_extensions(config.initializer_range)
+        self.grow_extensions(mean_resizing)
         return table
 
     @torch.no_grad()
-    def grow_extensions(self, spread: float) -> None:
-        """Grow the extensions to the configured size; new rows are drawn from N(0, spread)."""
+    def grow_extensions(self, mean_resizing: bool) -> None:
+        """Grow the extensions to the configured size."""
         config: Any = self.config
         table: Any = self.get_input_embeddings()
         extension = ExtensionTable(config.extension_vocab_size, table.embedding_dim).to(table.weight)
-        extension.weight.normal_(std=spread)
+        start_rows(extension.weight, table.weight[: config.base_vocab_size], mean_resizing, config.initializer_range)
         add_extension(table, ExtendedEmbedding, extension, config.base_vocab_size)
 
 
@@ -264,13 +266,13 @@ class ExBertForMaskedLM(ExBertPreTrainedModel, BackboneForMaskedLM):
         }
 
     @torch.no_grad()
-    def grow_extensions(self, spread: float) -> None:
+    def grow_extensions(self, mean_resizing: bool) -> None:
         """Also grow the decoder. New biases are the mean of the base's; zero could beat every old entry."""
-        super().grow_extensions(spread)
+        super().grow_extensions(mean_resizing)
         config, decoder = self.config, self.get_output_embeddings()
         assert isinstance(decoder, nn.Linear)
         extension = ExtensionDecoder(decoder.in_features, config.extension_vocab_size).to(decoder.weight)
-        extension.weight.normal_(std=spread)
+        start_rows(extension.weight, decoder.weight[: config.base_vocab_size], mean_resizing, config.initializer_range)
         extension.bias.fill_(0.0 if decoder.bias is None else decoder.bias[: config.base_vocab_size].mean())
         self.extend_decoder(extension)
         self.all_tied_weights_keys |= self._tied_weights_keys if config.tie_word_embeddings else {}

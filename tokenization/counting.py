@@ -104,9 +104,9 @@ def count_shard(texts: Iterable[str], tokenizer: Tokenizer) -> WordCounts:
     """
     documents = [text for text in read_texts(texts) if text and not text.isspace()]
     sample = documents[:: max(1, len(documents) // SAMPLE_SIZE)]
-    exact = _split(_count_chunks(sample), tokenizer) == _split(Counter(sample), tokenizer)
+    exact = split_texts(_count_chunks(sample), tokenizer) == split_texts(Counter(sample), tokenizer)
     chunks = _count_chunks(documents) if exact else Counter(documents)
-    return WordCounts(fingerprint_splitter(tokenizer), _split(chunks, tokenizer), len(documents))
+    return WordCounts(fingerprint_splitter(tokenizer), split_texts(chunks, tokenizer), len(documents))
 
 
 def merge_counts(parts: Iterable[WordCounts]) -> WordCounts:
@@ -185,7 +185,7 @@ def _count_values(values: pa.Array) -> Iterator[tuple[str, int]]:
     return zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True)
 
 
-def _split(texts: Counter[str], tokenizer: Tokenizer) -> Counter[str]:
+def split_texts(texts: Counter[str], tokenizer: Tokenizer) -> Counter[str]:
     """Normalize and pre-tokenize each text once; its words occur as often as the text does.
 
     Tokens that were added to the tokenizer are cut out, as the tokenizer does: the model never receives their words.

@@ -7,6 +7,7 @@ texts longer. Here the new entries are part of the model, and `AutoTokenizer` lo
 import itertools
 import logging
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from . import bpe, unigram, wordpiece
-from .counting import WordCounts, batch_texts, count_words, fingerprint_splitter
+from .counting import WordCounts, batch_texts, count_words, fingerprint_splitter, split_texts
 from .delta import VocabularyDelta
 from .report import CurvePoint, ExpansionReport, ExposureLimit
 from .segmentation import Model, Segmentation, measure_log_probability, read_unknown, read_vocabulary, segment_words
@@ -44,7 +45,8 @@ def expand_vocabulary(
     tokenizer: PreTrainedTokenizerBase,
     corpus: Iterable[str] | WordCounts,
     *,
-    method: Literal["adalm", "exbert"] = "adalm",
+    method: Literal["adalm", "exbert", "words"] = "adalm",
+    words: Iterable[str] = (),
     size: int | None = None,
     step: int = 10_000,
     threshold: float = 0.01,
@@ -67,7 +69,11 @@ def expand_vocabulary(
         tokenizer: A fast tokenizer with a WordPiece, byte-level BPE or Unigram model.
         corpus: Documents, or their words as counted by `count_words`.
         method: "adalm" adds the entries that would be used most, step by step (Algorithm 1). "exbert" learns a
-            WordPiece vocabulary on the corpus, and adds its entries that the tokenizer does not have.
+            WordPiece vocabulary on the corpus, and adds its entries that the tokenizer does not have. "words" adds
+            only `words`.
+        words: Words of your own, which are added first and kept however rare they are. The report's `own_words` says
+            how often the corpus shows each. A word that the tokenizer splits before its model, such as one with a
+            hyphen in BERT, cannot be an entry.
         size: Size of the new vocabulary, instead of the automatic choice. With "exbert", the size of the learned
             vocabulary; None uses the size of the tokenizer's, as in the paper.
         step: Entries per step; 10,000 in the paper.
@@ -93,7 +99,8 @@ def expand_vocabulary(
         ValueError: An option is out of range, the corpus is empty or was counted for another tokenizer, or the
             tokenizer's model cannot be expanded, or not with words of the corpus' language.
     """
-    _check_options(method, size, step, threshold, select, max_size, min_frequency)
+    words = [*dict.fromkeys(word.strip() for word in words if word.strip())]
+    _check_options(method, words, size, step, threshold, select, max_size, min_frequency)
     _check_exposures(training_tokens, min_exposures)
     state = read_tokenizer(tokenizer)
     kind = KINDS[state["model"]["type"]]
@@ -106,7 +113,9 @@ def expand_vocabulary(
     unspaced = _measure_unspaced(corpus, tokenizer.backend_tokenizer) if kind is not unigram else 0.0
     if unspaced > 0.5:
         raise ValueError(_explain_unspaced(unspaced, state["model"]["type"]))
+    forms = _find_forms(words, tokenizer.backend_tokenizer, corpus)
     domain = Domain(kind, state["model"], original_size, corpus, min_frequency, max_word_length)
+    domain.kept = {form for each in forms.values() for form in each} - read_vocabulary(state["model"]).keys()
 
     options = Options(size, max_size, step, threshold, select, progress)
     history, chosen, stopped_by = algorithm.choose(domain, options)
@@ -125,6 +134,7 @@ def expand_vocabulary(
         chosen=chosen,
         useful_entries=_list_useful_entries(domain, best, delta),
         unreachable=_find_unreachable(new_tokenizer, domain, best),
+        own_words=_list_words(forms, read_vocabulary(best.model), domain.kept, use),
         saved=1 - best.tokens / history[0].tokens,
         exposure=_compare_exposure(history[0], history[chosen], best, training_tokens, min_exposures),
     )
@@ -169,6 +179,18 @@ class Domain:
         ranked = sorted(corpus.words.items(), key=lambda item: (-item[1], item[0]))
         self.words = [word for word, _ in ranked]
         self.counts = np.array([count for _, count in ranked])
+        self.kept: set[str] = set()
+        """Entries that stay however rare they are: the user's own words."""
+
+    def begin(self) -> list[Vocabulary]:
+        """Return the original vocabulary, and the one with the entries that stay, if there are any."""
+        original = self.try_entries([])
+        return [original, self.try_entries(sorted(self.kept), original)] if self.kept else [original]
+
+    def find_rare(self, vocabulary: Vocabulary, least_use: float) -> np.ndarray:
+        """Return which entries are used less often than this and may go, bool, shape [entries]."""
+        kept = np.array([entry in self.kept for entry in vocabulary.entries], bool)
+        return (vocabulary.use < least_use) & ~kept
 
     def try_entries(self, entries: list[str], before: Vocabulary | None = None) -> Vocabulary:
         """Split the words of the corpus with the original vocabulary and these entries.
@@ -202,8 +224,8 @@ class Domain:
             least_use: None uses `min_frequency`.
         """
         least_use = self.min_frequency if least_use is None else least_use
-        while (vocabulary.use < least_use).any():
-            at_work = list(itertools.compress(vocabulary.entries, vocabulary.use >= least_use))
+        while (rare := self.find_rare(vocabulary, least_use)).any():
+            at_work = list(itertools.compress(vocabulary.entries, ~rare))
             vocabulary = self.try_entries(at_work, vocabulary)
         return vocabulary
 
@@ -216,7 +238,7 @@ class Domain:
         if training_tokens is None:
             return vocabulary
         least_use = min_exposures * vocabulary.tokens / training_tokens
-        while (vocabulary.use < least_use).any():
+        while self.find_rare(vocabulary, least_use).any():
             vocabulary = self.settle(vocabulary, least_use)
             least_use = min_exposures * vocabulary.tokens / training_tokens
         return vocabulary
@@ -306,8 +328,7 @@ def _follow_curve(
         threshold. With `stop` the list ends there; otherwise it ends at the last size, or when the corpus has no more
         entries.
     """
-    history = [domain.try_entries([])]
-    failed = None
+    history, failed = domain.begin(), None
     for size in sizes:
         grown = domain.grow(history[-1], size)
         if grown.size <= history[-1].size:
@@ -335,7 +356,21 @@ def _learn_word_pieces(domain: Domain, options: Options) -> tuple[list[Vocabular
     short = [number for number, word in enumerate(domain.words) if len(word) <= domain.max_word_length]
     words = [domain.words[number] for number in short]
     learned = wordpiece.learn_entries(domain.model, words, domain.counts[short], options.size or domain.size)
-    return [domain.try_entries([]), domain.settle(domain.try_entries(learned))], 1, "size"
+    history = domain.begin()
+    new = [entry for entry in learned if entry not in domain.kept]
+    history.append(domain.settle(domain.try_entries(sorted(domain.kept) + new)))
+    return history, len(history) - 1, "size"
+
+
+def _check_nothing(kind: ModuleType, original_size: int, size: int | None, max_size: int | None) -> None:
+    if size is not None or max_size is not None:
+        raise ValueError("method='words' adds a list of words, whose number is the size. Leave out size and max_size.")
+
+
+def _add_words_alone(domain: Domain, options: Options) -> tuple[list[Vocabulary], int, str]:
+    """Add the user's own words and nothing else; returns the same as `_grow_by_steps`."""
+    history = domain.begin()
+    return history, len(history) - 1, "words"
 
 
 class Algorithm(NamedTuple):
@@ -349,6 +384,7 @@ class Algorithm(NamedTuple):
 ALGORITHMS = {
     "adalm": Algorithm(_check_growth, _grow_by_steps),
     "exbert": Algorithm(_check_word_pieces, _learn_word_pieces),
+    "words": Algorithm(_check_nothing, _add_words_alone),
 }
 
 
@@ -390,10 +426,19 @@ def _rank_entries(domain: Domain, vocabulary: Vocabulary) -> Vocabulary:
 
 
 def _check_options(
-    method: str, size: int | None, step: int, threshold: float, select: str, max_size: int | None, min_frequency: int
+    method: str,
+    words: list[str],
+    size: int | None,
+    step: int,
+    threshold: float,
+    select: str,
+    max_size: int | None,
+    min_frequency: int,
 ) -> None:
     if method not in ALGORITHMS:
         raise ValueError(f"`method` must be {' or '.join(map(repr, ALGORITHMS))}, but is {method!r}.")
+    if method == "words" and not words:
+        raise ValueError("method='words' needs `words`, but there are none. Name at least one word.")
     if select not in ("algorithm", "last_accepted"):
         raise ValueError(f"`select` must be 'algorithm' or 'last_accepted', but is {select!r}.")
     if step < 1:
@@ -485,6 +530,34 @@ def _list_useful_entries(domain: Domain, vocabulary: Vocabulary, delta: Vocabula
     return sorted(useful, key=lambda row: -row["tokens_saved"])[:USEFUL_ENTRIES]
 
 
+def _find_forms(words: list[str], backend: Tokenizer, corpus: WordCounts) -> dict[str, list[str]]:
+    """Return each word as the tokenizer's model receives it: the forms in the corpus, or else the one after a blank.
+
+    A byte-level BPE receives a word with and without the blank before it. A word that is split has no form.
+    """
+    forms: dict[str, list[str]] = {}
+    for word in words:
+        split = [list(split_texts(Counter([text]), backend)) for text in (f" {word}", word)]
+        whole = [*dict.fromkeys(parts[0] for parts in split if len(parts) == 1)]
+        forms[word] = [form for form in whole if form in corpus.words] or whole[:1]
+    return forms
+
+
+def _list_words(
+    forms: dict[str, list[str]], vocabulary: dict[str, int], new: set[str], use: list[int]
+) -> list[dict[str, Any]]:
+    """List the user's words: their entries, whether these are new, and how often the corpus shows them."""
+    return [
+        {
+            "word": word,
+            "entries": entries,
+            "new": any(entry in new for entry in entries),
+            "frequency": sum(use[vocabulary[entry]] for entry in entries),
+        }
+        for word, entries in forms.items()
+    ]
+
+
 def _find_unreachable(tokenizer: PreTrainedTokenizerBase, domain: Domain, vocabulary: Vocabulary) -> list[str]:
     """List the entries that the finished tokenizer does not produce in the most frequent word that uses them."""
     if not vocabulary.entries:
@@ -497,4 +570,5 @@ def _find_unreachable(tokenizer: PreTrainedTokenizerBase, domain: Domain, vocabu
     # Some words never begin a text, such as the rest of `5mg`; put them after a bracket.
     tokens = tokenizer(texts + [f"({text}" for text in texts], add_special_tokens=False)["input_ids"]
     made = set(itertools.chain.from_iterable(tokens))
-    return [entry for id_, entry in enumerate(vocabulary.entries, domain.size) if id_ not in made]
+    entries = enumerate(vocabulary.entries, domain.size)
+    return [entry for id_, entry in entries if id_ not in made and id_ in ids]  # the corpus may lack a word of the user

@@ -78,7 +78,7 @@ class ExpansionReport:
     distinct_words: int
     min_frequency: int
     stopped_by: str
-    """`size` (reached), `threshold`, `max_size` or `corpus` (no more entries are frequent enough)."""
+    """`size` (reached), `threshold`, `max_size`, `words` or `corpus` (no more entries are frequent enough)."""
     curve: list[CurvePoint]
     """The original vocabulary and each size tried, as in Figure 4."""
     chosen: int
@@ -87,6 +87,8 @@ class ExpansionReport:
     """The new entries that save most tokens of the corpus: entry, id, old pieces, frequency, tokens saved."""
     unreachable: list[str]
     """New entries that the tokenizer never produces; must be empty."""
+    own_words: list[dict] = field(default_factory=list)
+    """The user's own words: entries (none if the tokenizer splits the word), whether they are new, and frequency."""
     lengths: dict[str, LengthComparison] = field(default_factory=dict)
     """Name of the texts -> comparison of their lengths, as in Table 12. Filled by callers that have texts."""
     warnings: list[str] = field(default_factory=list)
@@ -99,10 +101,23 @@ class ExpansionReport:
     def describe(self) -> list[str]:
         """Return lines for a terminal: the entries left out, and how much shorter each file became."""
         lines = [str(self.exposure)] if self.exposure else []
+        if self.own_words:
+            lines.append(self._describe_words())
         return lines + [
             f"{name}: {lengths.tokens_before:.1f} -> {lengths.tokens_after:.1f} tokens per text"
             for name, lengths in self.lengths.items()
         ]
+
+    def _describe_words(self) -> str:
+        new = sum(row["new"] for row in self.own_words)
+        unseen = [row["word"] for row in self.own_words if row["entries"] and not row["frequency"]]
+        split = [row["word"] for row in self.own_words if not row["entries"]]
+        text = f"{new:,} of your {len(self.own_words):,} words are new entries."
+        if unseen:
+            text += f" The corpus does not show {len(unseen):,}, such as {unseen[0]}: their rows stay untrained."
+        if split:
+            text += f" The tokenizer splits {len(split):,} before its model sees them, such as {split[0]}."
+        return text
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the report as JSON."""

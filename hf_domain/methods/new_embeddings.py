@@ -18,15 +18,14 @@ from transformers import (
 )
 
 from hf_domain.extras import explain_missing
+from hf_domain.modeling.backbone import BackbonePreTrainedModel
+from hf_domain.modeling.layers_exbert import LARGEST_PADDING
 from hf_domain.safe_io import write_text
 from hf_domain.tokenization import VocabularyDelta
 
 logger = logging.getLogger(__name__)
 
 LEAST_COUNTED = 20  # old entries from which the biases of new ones are predicted (our choice)
-LARGEST_PADDING = 1024
-"""Rows by which a table may exceed its tokenizer (our choice). Encoders pad by at most 99 rows (DeBERTa-v3) as far as
-we know. The table of another tokenizer, or one that already has the new rows, usually differs by more than this."""
 
 
 @torch.no_grad()
@@ -73,6 +72,47 @@ def apply_delta(
             # Padding has no entry. The bias of 0 that resizing leaves would win wherever all others are far below it.
             old = table[: delta.old_size]
             table[first:] = old.mean(dim=0) if table.dim() > 1 else old.min()
+
+
+def join_added_tokens(
+    delta: VocabularyDelta | None, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel
+) -> VocabularyDelta | None:
+    """Return a delta with the tokens that a user added to the tokenizer, if the model has no rows for them.
+
+    Args:
+        delta: Of an expanded vocabulary, which the tokenizer already has and the model may not have yet.
+
+    Returns:
+        `delta` itself if the model has, or `delta` brings, a row for every id; also if other entries lack one, which
+        `check_tokenizer_fits` then refuses. The new rows start as the mean of all others.
+    """
+    first = model.config.get_text_config().vocab_size if delta is None else delta.new_size
+    missing = {id_: token for token, id_ in tokenizer.get_vocab().items() if id_ >= first}
+    if not missing or [*sorted(missing)] != [*range(first, first + len(missing))]:
+        return delta
+    if not tokenizer.get_added_vocab().keys() >= {*missing.values()}:
+        return delta
+    tokens = [missing[id_] for id_ in sorted(missing)]
+    logger.warning(
+        f"The model grows by the {len(tokens):,} tokens that were added to its tokenizer, such as {tokens[0]}; their "
+        "embeddings start as the mean of all others"
+    )
+    old = delta or VocabularyDelta(first)
+    counts = [*old.counts, *[0] * len(tokens)] if old.counts else []
+    return VocabularyDelta(old.old_size, {**old.pieces, **{token: [] for token in tokens}}, counts)
+
+
+@torch.no_grad()
+def grow_tables(model: PreTrainedModel, delta: VocabularyDelta) -> None:
+    """Apply a delta to a model of any kind: an exBERT grows its extension, a frozen copy gets the same new rows."""
+    table: Any = model.get_input_embeddings()
+    if hasattr(table, "extension"):
+        model.resize_token_embeddings(delta.new_size)
+        return
+    apply_delta(model, delta)
+    for module in model.modules():
+        if isinstance(module, BackbonePreTrainedModel):
+            module.follow_resized_table(model.get_input_embeddings(), delta.old_size)
 
 
 def resize_tables(model: PreTrainedModel, size: int, pad_to_multiple_of: int | None = None) -> None:

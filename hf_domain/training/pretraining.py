@@ -31,7 +31,13 @@ from hf_domain.data.word_weights import load_counts, weigh_words
 from hf_domain.methods import BASELINE, METHODS, PRETRAINING_METHODS, find_methods
 from hf_domain.methods.adalm.distilled_embeddings import distill_new_rows
 from hf_domain.methods.method_rate import choose_method_rate
-from hf_domain.methods.new_embeddings import NewRowsFirst, RowDistances, apply_delta, check_not_expanded
+from hf_domain.methods.new_embeddings import (
+    NewRowsFirst,
+    RowDistances,
+    check_not_expanded,
+    grow_tables,
+    join_added_tokens,
+)
 from hf_domain.methods.overrides import load_config
 from hf_domain.methods.rada.passages import PassageArguments, load_passage_reader
 from hf_domain.methods.stock_models import autocast_as_trained, check_tokenizer_fits
@@ -352,10 +358,11 @@ def load_masked_lm(
         )
     report_new_weights(model, set(info["missing_keys"]), is_head_new=False)
     method = METHODS[args.method]
-    if delta is not None and not method.extends_vocabulary:
-        if (own := load_own_tokenizer(args)) is not None:
-            check_not_expanded(own, delta)
-        apply_delta(model, delta)
+    if delta is not None and not method.extends_vocabulary and (own := load_own_tokenizer(args)) is not None:
+        check_not_expanded(own, delta)
+    delta = join_added_tokens(delta, tokenizer, model)
+    if delta is not None and (extends or not method.extends_vocabulary):
+        grow_tables(model, delta)
     if method.extends_vocabulary and delta is None and not extends:
         logger.warning(
             f"{method.title} adds no words without --expanded_vocabulary, which `hf-domain expand_vocab` writes; it "

@@ -18,6 +18,7 @@ from hf_domain.data.files import check_held_out, load_files, load_named, locate_
 from hf_domain.export import check_exportable
 from hf_domain.methods import METHODS
 from hf_domain.methods.method_rate import choose_method_rate
+from hf_domain.methods.new_embeddings import grow_tables, join_added_tokens
 from hf_domain.methods.overrides import load_config
 from hf_domain.methods.rada.collator import PASSAGE_COLUMNS, DataCollatorWithPassages
 from hf_domain.methods.stock_models import check_tokenizer_fits, normalize_stock_loss
@@ -407,6 +408,8 @@ def load_task_model(
         new_weights = lost & list_head_weights(model)
     if model_args.train_top_layers:
         train_top_layers(model, model_args.train_top_layers)
+    if (delta := join_added_tokens(None, tokenizer, model)) is not None:
+        grow_tables(model, delta)
     check_tokenizer_fits(tokenizer, model)
     check_weights(model, name)
     if model_args.export is not None:

@@ -39,7 +39,9 @@ def test_the_script_writes_a_checkpoint_and_a_report(checkpoint, tmp_path):
     counts = tmp_path / "counts.parquet"
     files = (tmp_path / "corpus.txt", tmp_path / "corpus.jsonl.gz")
     output, again = tmp_path / "new", tmp_path / "again"
-    run(checkpoint, output, *files, validation_file=tmp_path / "task.jsonl", counts_file=counts)
+    (tmp_path / "words.txt").write_text("lymphoma\n", encoding="utf-8")
+    options = {"validation_file": tmp_path / "task.jsonl", "words": tmp_path / "words.txt"}
+    run(checkpoint, output, *files, counts_file=counts, **options)
 
     tokenizer, model = AutoTokenizer.from_pretrained(output), AutoModelForMaskedLM.from_pretrained(output)
     delta = VocabularyDelta.load(output)
@@ -51,6 +53,7 @@ def test_the_script_writes_a_checkpoint_and_a_report(checkpoint, tmp_path):
     )
     report = json.loads((output / "vocabulary_report.json").read_text(encoding="utf-8"))
     (lengths,) = report["lengths"].values()
+    assert [(row["entries"], row["frequency"] > 1) for row in report["own_words"]] == [(["lymphoma"], True)]
     assert report["documents"] == len(DOMAIN_TEXTS) and (lengths["tokens_before"], lengths["tokens_after"]) == (3, 2)
     assert (output / "curve.png").exists() and (output / "lengths.png").exists()
 

@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
 import torch
+from method_models import make_exbert, make_gmap, make_rada
+from tiny_models import VOCAB_SIZE
 from tiny_tokenizers import make_tokenizer
 from torch.utils.data import Dataset
 from transformers import (
@@ -24,10 +26,12 @@ from transformers import (
 )
 from vocabulary_invariants import DOMAIN_TEXTS
 
+from hf_domain import GMapForSequenceClassification
 from hf_domain.methods.new_embeddings import (
     NewRowsFirst,
     apply_delta,
     check_not_expanded,
+    grow_tables,
     measure_row_distances,
     plot_row_distances,
 )
@@ -288,3 +292,20 @@ def test_a_trimmed_expansion_is_not_expanded_again():
     for again in (expanded, trimmed):
         with pytest.raises(ValueError, match=f"must be expanded only once, .* already has {len(again)} entries"):
             check_not_expanded(again, delta)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [make_exbert(), make_rada(passage_encoder="frozen"), make_gmap(), make_gmap(head=GMapForSequenceClassification)],
+    ids=lambda model: type(model).__name__,
+)
+def test_a_finished_model_grows_by_added_tokens(model):
+    size, table = model.config.vocab_size, model.get_input_embeddings().weight.clone()
+    grow_tables(model, VocabularyDelta(size, {"[E1]": [], "[/E1]": []}))
+    new = [model.get_input_embeddings()]
+    if hasattr(model.base_model, "passage_backbone"):
+        new.append(model.base_model.passage_backbone.get_input_embeddings())
+    for each in new:
+        rows = each(torch.tensor([size, size + 1]))
+        torch.testing.assert_close(rows, table[:VOCAB_SIZE].mean(0).expand(2, -1))
+    assert model.config.vocab_size == size + 2

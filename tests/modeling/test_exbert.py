@@ -24,7 +24,7 @@ from hf_domain.methods.new_embeddings import apply_delta
 from hf_domain.methods.stock_models import check_tokenizer_fits
 from hf_domain.modeling.backbone import find_encoder
 from hf_domain.modeling.configuration_exbert import EXTENSION_SIZES
-from hf_domain.modeling.layers_exbert import read_extension_vocabulary
+from hf_domain.modeling.layers_exbert import LARGEST_PADDING, check_extension_start, read_extension_vocabulary
 from hf_domain.tokenization import VocabularyDelta
 from hf_domain.training.callbacks import log_auxiliary_losses
 
@@ -168,7 +168,7 @@ def test_decoder_is_tied_to_both_tables(family, tmp_path):
 def test_padded_base_table():
     stock = make_masked_lm("modernbert")
     vocabulary = {115 + i: [i] for i in range(NUM_NEW)}  # the tokenizer has 115 entries, the table 120 rows
-    model = ExBertForMaskedLM.from_backbone(stock, extension_vocabulary=vocabulary, base_vocab_size=115)
+    model = ExBertForMaskedLM.from_backbone(stock, extension_vocabulary=vocabulary)
     table = model.get_input_embeddings()
     assert torch.equal(table(torch.tensor([114, 115])), torch.stack([table.weight[114], table.extension.weight[0]]))
     assert model(**make_batch(masked=False)).logits.shape[-1] == model.config.vocab_size == 115 + NUM_NEW
@@ -233,13 +233,18 @@ def test_wrong_option(option, message):
         ({}, "must have an entry"),
         ({120: [1], 122: [2]}, "121 is missing"),
         ({120: [1], 121: [120]}, "which lie below 120"),
-        ({119: [1], 120: [2]}, "starts at id 119 and the base has 120 rows"),
-        (SimpleNamespace(old_size=200, pieces={"new": [1]}), "starts at id 200 and the base has 120 rows"),
+        (SimpleNamespace(old_size=200, pieces={"new": [1]}), "must be at most 120, the rows .*but is 200"),
     ],
 )
 def test_wrong_extension_vocabulary(vocabulary, message):
     with pytest.raises(ValueError, match=message):
         ExBertForMaskedLM.from_backbone(make_masked_lm("bert"), extension_vocabulary=vocabulary)
+
+
+def test_a_table_of_another_tokenizer_is_refused():
+    check_extension_start(10, 10 + LARGEST_PADDING)
+    with pytest.raises(ValueError, match=f"starts at id 10 and the base has {11 + LARGEST_PADDING} rows"):
+        check_extension_start(10, 11 + LARGEST_PADDING)
 
 
 def test_extension_vocabulary_in_either_form():

@@ -238,10 +238,33 @@ def test_exbert_appends_what_a_learned_wordpiece_has_new():
     assert 10 < len(delta.pieces) <= 150 and report.unreachable == []
     assert {entry.startswith("##") for entry in delta.pieces} == {True, False}
     assert_vocabulary_grew(tokenizer, new_tokenizer, delta, [*MIXED_TEXTS, *DOMAIN_TEXTS])
+    own = expand(tokenizer, method="exbert", size=150, words=["xylotriose"])[1].pieces
+    assert own.keys() == {"xylotriose", *delta.pieces}
     with pytest.raises(ValueError, match="needs a WordPiece tokenizer"):
         expand(make_xlm_roberta(), method="exbert")
     with pytest.raises(ValueError, match=r"max_size, 150, limits the steps .* Use size"):
         expand(tokenizer, method="exbert", max_size=150)
+
+
+@pytest.mark.parametrize("method", ["words", "adalm"])
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_own_words_are_entries_however_rare(name, method):
+    tokenizer = TOKENIZERS[name]()
+    texts = [*DOMAIN_TEXTS, "a glioblastoma"]  # less often than the minimum of 2
+    words = ["glioblastoma", " xylotriose\n", "glioblastoma", "two words", ""]
+    new_tokenizer, delta, report = expand(tokenizer, texts, method=method, words=words)
+    assert_vocabulary_grew(tokenizer, new_tokenizer, delta, [*MIXED_TEXTS, *texts])
+    for word in ("glioblastoma", "xylotriose"):
+        assert len(new_tokenizer(f"a {word}", add_special_tokens=False)["input_ids"]) == 1 + len(
+            new_tokenizer("a", add_special_tokens=False)["input_ids"]
+        )
+    assert [(row["word"], row["new"], row["frequency"]) for row in report.own_words] == [
+        *(("glioblastoma", True, 1), ("xylotriose", True, 0), ("two words", False, 0))
+    ]
+    assert (len(delta.pieces) == 2) == (method == "words")
+    assert "2 of your 3 words are new entries" in report.describe()[0] and "xylotriose" in report.describe()[0]
+    again = expand(new_tokenizer, texts, method="words", words=words)
+    assert again[0] is new_tokenizer and [row["frequency"] for row in again[2].own_words] == [1, 0, 0]
 
 
 def test_no_new_word_leaves_the_tokenizer_alone():
@@ -330,6 +353,8 @@ def test_an_empty_corpus_is_refused(texts):
         ({"size": 10}, "must exceed .* but its size is 10"),
         ({"size": 153}, "must exceed .* but its size is 153"),
         ({"size": 0}, "`size`"),
+        ({"method": "words"}, "needs `words`"),
+        ({"method": "words", "words": ["a"], "size": 300}, "Leave out size"),
         ({"size": 300, "max_size": 300}, "`max_size`"),
         ({"training_tokens": 0}, "`training_tokens`"),
         ({"training_tokens": 9, "min_exposures": 0}, "`min_exposures`"),

@@ -3,16 +3,18 @@
 import pytest
 import torch
 from method_models import VOCABULARY, make_exbert, make_gmap, make_rada, make_varmae
-from tiny_models import make_masked_lm
-from tiny_tokenizers import make_bert_tokenizer
+from tiny_models import SIZES, make_masked_lm
+from tiny_tokenizers import SENTENCES, make_bert_tokenizer
 from torch.nn.functional import cross_entropy
-from transformers import TrainingArguments
+from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, TrainingArguments
 
 from hf_domain.data.causal import DataCollatorForNextToken
 from hf_domain.data.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask
+from hf_domain.methods import PRETRAINING_METHODS
 from hf_domain.methods.lora import add_lora
 from hf_domain.methods.rada.collator import DataCollatorWithPassages
-from hf_domain.training.pretraining import MaskedLMTrainer, evaluate_general
+from hf_domain.tokenization import expand_vocabulary
+from hf_domain.training.pretraining import MaskedLMTrainer, PretrainingArguments, evaluate_general, load_masked_lm
 
 MODELS = {
     "stock": lambda: make_masked_lm("bert"),
@@ -96,3 +98,40 @@ def test_held_out_text_without_a_masked_token_is_refused(tmp_path):
     masking = DataCollatorForTokenMask(make_bert_tokenizer(), mlm_probability=1e-6)
     with pytest.raises(ValueError, match=r"must have a masked token, but its 2 examples have none. Use more"):
         evaluate(make_masked_lm("bert"), masking, [{"input_ids": [2, 7, 3]}] * 2, tmp_path, 2)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A checkpoint with as many rows as its tokenizer has entries."""
+    folder, tokenizer = tmp_path_factory.mktemp("checkpoint"), make_bert_tokenizer()
+    BertForMaskedLM(BertConfig(**SIZES | {"vocab_size": len(tokenizer)})).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize("expands", [False, True])
+@pytest.mark.parametrize("method", PRETRAINING_METHODS)
+def test_a_model_grows_by_the_tokens_that_were_added_to_its_tokenizer(method, expands, checkpoint, caplog):
+    tokenizer, delta = AutoTokenizer.from_pretrained(checkpoint), None
+    if expands:
+        if method == "gmap":
+            pytest.skip("its memory has the tokenizer that was expanded")
+        tokenizer, delta, _ = expand_vocabulary(tokenizer, ["a lymphoma"] * 9, method="words", words=["lymphoma"])
+    table = BertForMaskedLM.from_pretrained(checkpoint).get_input_embeddings().weight
+    tokenizer.add_tokens(["[E1]", "[/E1]"])
+    assert tokenizer.convert_tokens_to_ids("[E1]") == len(table) + expands
+    memory = checkpoint if method == "gmap" else None
+    args = PretrainingArguments(checkpoint, method=method, memory_name_or_path=memory)
+    model = load_masked_lm(args, tokenizer, delta).eval()
+    ids = torch.tensor([tokenizer.convert_tokens_to_ids(["[CLS]", "[E1]", "[/E1]", "[SEP]"])])
+    rows = model.get_input_embeddings()(ids)[0, 1:3]
+    torch.testing.assert_close(rows, table.mean(0).expand(2, -1))
+    output = model(input_ids=ids, labels=ids)
+    assert output.logits.shape[-1] == len(tokenizer) and output.loss.isfinite()
+    assert caplog.text.count("grows by the 2 tokens that were added to its tokenizer, such as [E1]") == 1
+
+
+def test_a_tokenizer_of_another_model_makes_nothing_grow(checkpoint):
+    tokenizer = make_bert_tokenizer([*SENTENCES, "entirely other vocabulary"])
+    with pytest.raises(ValueError, match="must have a row for every entry of the tokenizer"):
+        load_masked_lm(PretrainingArguments(checkpoint), tokenizer, None)

@@ -1,6 +1,6 @@
 """Expand a vocabulary with the words of a corpus of any form."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from typing import Literal
 
@@ -18,7 +18,8 @@ def expand_vocabulary(
     tokenizer: PreTrainedTokenizerBase,
     corpus: Rows | Splits | WordCounts,
     *,
-    method: Literal["adalm", "exbert"] = "adalm",
+    method: Literal["adalm", "exbert", "words"] = "adalm",
+    words: Iterable[str] = (),
     size: int | None = None,
     step: int = 10_000,
     threshold: float = 0.01,
@@ -40,7 +41,8 @@ def expand_vocabulary(
         tokenizer: A fast tokenizer with a WordPiece, byte-level BPE or Unigram model.
         corpus: Documents, see `load_corpus`, or their words as counted by `count_words`. Of several splits, `train`.
         method: `adalm` adds the entries that would be used most. `exbert` learns a vocabulary on the corpus and adds
-            what the tokenizer does not have.
+            what the tokenizer does not have. `words` adds only `words`.
+        words: Words of your own, which are added first and kept however rare they are.
         size: Size of the new vocabulary. Default: chosen on the corpus.
         min_frequency: Minimum occurrences of a new entry in the corpus.
         training_tokens: Keep only entries that a training of this many tokens shows at least `min_exposures` times.
@@ -59,6 +61,7 @@ def expand_vocabulary(
         tokenizer,
         corpus,
         method=method,
+        words=words,
         size=size,
         step=step,
         threshold=threshold,

@@ -117,8 +117,7 @@ class ExBertAdapterConfig(PeftConfig):
 
         Args:
             vocabulary: A `VocabularyDelta`, or a mapping of each new id to the old ids that spelled it.
-            base_vocab_size: Rows of the base's table (`model.config.vocab_size`), or the size of its tokenizer if the
-                table is padded beyond it.
+            base_vocab_size: Rows of the base's table (`model.config.vocab_size`), which may be padded.
             options: Further fields.
 
         Raises:
@@ -126,7 +125,7 @@ class ExBertAdapterConfig(PeftConfig):
         """
         start, pieces = read_extension_vocabulary(vocabulary)
         check_extension_start(start, base_vocab_size)
-        return cls(extension_vocab_size=len(pieces), base_vocab_size=base_vocab_size, **options)
+        return cls(extension_vocab_size=len(pieces), base_vocab_size=start, **options)
 
     def get_options(self) -> dict[str, Any]:
         """Return the fields that `ExBertConfig` has too."""
