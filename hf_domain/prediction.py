@@ -42,7 +42,7 @@ from hf_domain.methods.rada.passages import (
     count_positions,
     load_passage_reader,
 )
-from hf_domain.methods.stock_models import check_tokenizer_fits
+from hf_domain.methods.stock_models import match_tokenizer
 from hf_domain.tasks.classification import decode_logits, find_vote, name_predictions, tokenize_texts
 from hf_domain.tasks.question_answering import check_questions, cut_windows, find_answers, tokenize_questions
 from hf_domain.tasks.token_classification import prepare_for_words, tokenize_words
@@ -169,7 +169,7 @@ def predict(
         task = find_head([type(model).__name__], type(model).__name__)
         tokenizer = tokenizer or AutoTokenizer.from_pretrained(model.name_or_path, **hub_options)
     tokenizer = copy.deepcopy(tokenizer)  # `prepare_for_words` would change the caller's
-    check_tokenizer_fits(tokenizer, network)
+    match_tokenizer(tokenizer, network)
     check_weights(network, network.name_or_path or type(network).__name__)
     appended = getattr(network.config, "appended_passage_length", None)
     if appended is not None and datastore is None:

@@ -14,6 +14,7 @@ Symbols of the paper, and what they are called here:
     gamma (Zhu et al. 2020)  `norm_scale`
 """
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,8 @@ from .heads import (
     compute_vocabulary_losses,
 )
 from .layers_varmae import LogVarianceLinear, MeanNetwork, Perceptron, ZeroLinear, compute_kl
+
+logger = logging.getLogger(__name__)
 
 # A latent dimension is active when its mean varies over the data by more than this (Burda et al. 2016, section 5.2).
 ACTIVE_VARIANCE = 0.01
@@ -162,6 +165,7 @@ class VarMAEForMaskedLM(VarMAEPreTrainedModel, BackboneForMaskedLM):
     base_class = VarMAEModel
     # Trainer counts masked tokens, but this loss is a mean over sequences: Trainer must divide by accumulation steps.
     accepts_loss_kwargs = False
+    is_warned = False
 
     def __init__(self, config: VarMAEConfig):
         super().__init__(config)
@@ -250,6 +254,12 @@ class VarMAEForMaskedLM(VarMAEPreTrainedModel, BackboneForMaskedLM):
                 )
             real = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
             terms = self.compute_objective(context, input_ids, labels, real)
+        elif self.training and not self.is_warned and not torch.compiler.is_compiling():
+            self.is_warned = True
+            logger.warning(
+                "VarMAE trains without labels, so that its own loss is not computed. Trainer's label_smoothing_factor "
+                "takes them away and replaces the loss: leave it out"
+            )
         logits = None if self.training and labels is not None else self.decode(self.model.mean_network(context))
         return VarMAEMaskedLMOutput(
             logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions, **terms

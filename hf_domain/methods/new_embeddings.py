@@ -84,7 +84,7 @@ def join_added_tokens(
 
     Returns:
         `delta` itself if the model has, or `delta` brings, a row for every id; also if other entries lack one, which
-        `check_tokenizer_fits` then refuses. The new rows start as the mean of all others.
+        `match_tokenizer` then refuses. The new rows start as the mean of all others.
     """
     first = model.config.get_text_config().vocab_size if delta is None else delta.new_size
     missing = {id_: token for token, id_ in tokenizer.get_vocab().items() if id_ >= first}

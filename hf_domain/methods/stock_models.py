@@ -1,5 +1,6 @@
 """Let stock models train under Trainer with an exact loss over accumulation, decoded at labeled positions only."""
 
+import logging
 from functools import partial
 from types import MethodType
 from typing import Any
@@ -15,6 +16,13 @@ from transformers.modeling_outputs import MaskedLMOutput
 
 from hf_domain.modeling.backbone import BackbonePreTrainedModel
 from hf_domain.modeling.heads import EncoderPassthrough, NumItems, compute_masked_lm_loss
+from hf_domain.modeling.layers_exbert import LARGEST_PADDING
+
+logger = logging.getLogger(__name__)
+
+# Share of entries with capitals from which a tokenizer that lowercases is suspicious. Those of uncased encoders have
+# none beside special tokens; a cased vocabulary has a third.
+MOST_LOST = 0.01
 
 
 def autocast_as_trained(training_args: TrainingArguments) -> torch.autocast:
@@ -23,16 +31,53 @@ def autocast_as_trained(training_args: TrainingArguments) -> torch.autocast:
     return torch.autocast(training_args.device.type, dtype, enabled=training_args.fp16 or training_args.bf16)
 
 
-def check_tokenizer_fits(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
-    """Raise a ValueError unless every id of `tokenizer` has a row in the embedding tables of `model`."""
+def match_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
+    """Check that a tokenizer and its model agree, and let the tokenizer leave out token types that the model lacks.
+
+    A warning tells what looks wrong: capitals that the tokenizer never makes, or the table of another tokenizer.
+
+    Args:
+        tokenizer: `model_input_names` may change; it is saved with the change.
+
+    Raises:
+        ValueError: An id has no row in the embedding tables, or nothing pads a batch.
+    """
     base: Any = model.get_base_model() if isinstance(model, PeftModel) else model  # PeftModel's own config may be older
-    rows = base.config.vocab_size  # an exBERT has two tables
+    name, rows = tokenizer.name_or_path or "the tokenizer", base.config.vocab_size  # an exBERT has two tables
     if len(tokenizer) > rows:
         raise ValueError(
             f"the embedding table must have a row for every entry of the tokenizer, but has {rows:,} rows for "
             f"{len(tokenizer):,} entries. Use the tokenizer that the model was trained with, or expand the model "
             "together with the tokenizer."
         )
+    if tokenizer.pad_token_id is None:
+        raise ValueError(
+            f"a tokenizer must have a padding token, but {name} has none. Set pad_token in its tokenizer_config.json."
+        )
+    if rows > len(tokenizer) + LARGEST_PADDING:
+        logger.warning(
+            f"The embedding table has {rows:,} rows for the {len(tokenizer):,} entries of {name}. Check that it is the "
+            "model's own tokenizer."
+        )
+    if (lost := count_lost_capitals(tokenizer)) > MOST_LOST * len(tokenizer):
+        logger.warning(
+            f"{name} turns capitals into small letters, so that {lost:,} entries with capitals are never used. If the "
+            'model tells them apart, write "do_lower_case": false into its tokenizer_config.json.'
+        )
+    if "token_type_ids" in tokenizer.model_input_names and getattr(base.config, "type_vocab_size", None) == 1:
+        kept = [each for each in tokenizer.model_input_names if each != "token_type_ids"]
+        tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = kept
+        logger.info(f"{name} leaves out token types, because the model knows only one")
+
+
+def count_lost_capitals(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Count the entries with capitals of a tokenizer that lowercases every text; 0 if it keeps capitals."""
+    normalizer = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
+    if normalizer is None or normalizer.normalize_str("A") == "A":
+        return 0
+    added = {token.content for token in tokenizer.added_tokens_decoder.values()}
+    entries = [entry for entry in tokenizer.get_vocab() if entry not in added]
+    return sum(entry.lower() != entry for entry in entries if not entry.startswith("["))
 
 
 def normalize_stock_loss(model: PreTrainedModel) -> PreTrainedModel:

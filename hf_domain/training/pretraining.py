@@ -40,14 +40,14 @@ from hf_domain.methods.new_embeddings import (
 )
 from hf_domain.methods.overrides import load_config
 from hf_domain.methods.rada.passages import PassageArguments, load_passage_reader
-from hf_domain.methods.stock_models import autocast_as_trained, check_tokenizer_fits
+from hf_domain.methods.stock_models import autocast_as_trained, match_tokenizer
 from hf_domain.modeling.backbone import find_encoder
 from hf_domain.tokenization import VocabularyDelta
 from hf_domain.training.arguments import PADDING_FREE, ModelArguments, check_best_metric, check_work
 from hf_domain.training.callbacks import MaskRenewal, log_auxiliary_losses
 from hf_domain.training.padding_free import remove_padding
 from hf_domain.training.run import finish_run, limit_length, load_tokenizer, run_training, save_metrics
-from hf_domain.training.terminal import hide_load_report, report_new_weights, show_progress
+from hf_domain.training.terminal import explain_pickles, hide_load_report, report_new_weights, show_progress
 
 logger = logging.getLogger(__name__)
 
@@ -336,7 +336,8 @@ def load_masked_lm(
     """
     check_mask_token(tokenizer)
     config, overrides = load_config(args)
-    if type(config) not in MODEL_FOR_MASKED_LM_MAPPING and not args.trust_remote_code:
+    is_unknown = type(config) not in MODEL_FOR_MASKED_LM_MAPPING and not args.trust_remote_code
+    if is_unknown or config.is_encoder_decoder:
         raise ValueError(
             f"the model must be an encoder with a masked-LM head, such as BERT or RoBERTa, but is a {config.model_type}"
         )
@@ -352,9 +353,20 @@ def load_masked_lm(
             "for masked-LM training both encoders must share a tokenizer, because the memory reads the masked text, "
             f"but the memory of {args.model_name_or_path} has its own. Train a G-MAP whose memory shares it."
         )
-    with hide_load_report():
+    with hide_load_report(), explain_pickles(args.model_name_or_path):
         model, info = AutoModelForMaskedLM.from_pretrained(
-            args.model_name_or_path, config=config, dtype=args.dtype, output_loading_info=True, **args.hub_options
+            args.model_name_or_path,
+            config=config,
+            dtype=args.dtype,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported below, by name
+            **args.hub_options,
+        )
+    for key, found, expected in sorted(info["mismatched_keys"]):
+        raise ValueError(
+            f"the weights of {args.model_name_or_path} must have the shapes of its config"
+            f"{f', {args.config_name}' if args.config_name else ''}, but {key} is {[*found]} instead of {[*expected]}. "
+            "Use the config that was saved with the weights."
         )
     report_new_weights(model, set(info["missing_keys"]), is_head_new=False)
     method = METHODS[args.method]
@@ -370,7 +382,7 @@ def load_masked_lm(
         )
     if method.model_type != config.model_type:
         model = method.build(model, tokenizer, delta, args, overrides)  # type: ignore[misc]
-    check_tokenizer_fits(tokenizer, model)
+    match_tokenizer(tokenizer, model)
     limit_length(tokenizer, model, None)  # `tokenize_corpus` checks the length
     check_weights(model, args.model_name_or_path)
     choose_method_rate(model, args)

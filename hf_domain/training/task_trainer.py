@@ -21,7 +21,7 @@ from hf_domain.methods.method_rate import choose_method_rate
 from hf_domain.methods.new_embeddings import grow_tables, join_added_tokens
 from hf_domain.methods.overrides import load_config
 from hf_domain.methods.rada.collator import PASSAGE_COLUMNS, DataCollatorWithPassages
-from hf_domain.methods.stock_models import check_tokenizer_fits, normalize_stock_loss
+from hf_domain.methods.stock_models import match_tokenizer, normalize_stock_loss
 from hf_domain.modeling.backbone import get_native_config, train_top_layers
 from hf_domain.tasks.classification import find_vote
 from hf_domain.tasks.heads import choose_start, list_head_weights, start_head
@@ -37,7 +37,7 @@ from hf_domain.training.arguments import (
 )
 from hf_domain.training.padding_free import remove_padding
 from hf_domain.training.run import limit_length
-from hf_domain.training.terminal import hide_load_report, report_new_weights
+from hf_domain.training.terminal import explain_pickles, hide_load_report, report_new_weights
 from hf_domain.training.vote import NearestVote
 
 logger = logging.getLogger(__name__)
@@ -394,7 +394,7 @@ def load_task_model(
         model = method.build_for_task(head, model_args, {**options, **overrides})  # type: ignore[misc]
         new_weights = list_head_weights(model) & model.new_weights
     else:
-        with hide_load_report():
+        with hide_load_report(), explain_pickles(name):
             model, info = auto_class.from_pretrained(
                 name,
                 config=config,
@@ -410,7 +410,7 @@ def load_task_model(
         train_top_layers(model, model_args.train_top_layers)
     if (delta := join_added_tokens(None, tokenizer, model)) is not None:
         grow_tables(model, delta)
-    check_tokenizer_fits(tokenizer, model)
+    match_tokenizer(tokenizer, model)
     check_weights(model, name)
     if model_args.export is not None:
         if hasattr(model.config, "nearest_vote"):

@@ -1,6 +1,7 @@
 """The terminal output of a run: progress bar or lines, scores in words, the model's folder, and a next command."""
 
 import logging
+import pickle
 import re
 import shlex
 import sys
@@ -152,6 +153,22 @@ def hide_load_report(*, is_encoder: bool = False) -> Iterator[None]:
         yield
     finally:
         reporter.removeFilter(is_other)
+
+
+@contextmanager
+def explain_pickles(name: str) -> Iterator[None]:
+    """Turn torch's refusal of a pickle with code into one sentence.
+
+    Raises:
+        ValueError: The weights are such a pickle.
+    """
+    try:
+        yield
+    except pickle.UnpicklingError:
+        raise ValueError(
+            f"the weights of {name} must be tensors alone, but its pickle contains code, which was not run. Use a "
+            "checkpoint with safetensors."
+        ) from None
 
 
 def report_new_weights(model: PreTrainedModel, lost: set[str], is_head_new: bool) -> None:

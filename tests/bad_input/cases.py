@@ -5,11 +5,13 @@ A new command adds a row to `workspace.COMMANDS`, which brings it the cases of `
 
 import gzip
 import json
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from safetensors.torch import load_file, save_file
 from workspace import COMMANDS, PLAN, Case
@@ -91,6 +93,24 @@ def change_all_rows(**values: Any) -> Callable[[Path], None]:
     return change
 
 
+def make_config(model_type: str) -> str:
+    """A config.json that is not that of the weights."""
+    return json.dumps({"model_type": model_type, "num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 64})
+
+
+class Evil:
+    """Whoever unpickles it makes a folder."""
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, ("owned",)
+
+
+def write_evil(path: Path) -> None:
+    """Write weights as torch saved them once, with code in them."""
+    torch.save({"bias": Evil()}, path)
+
+
+WIDE = {"model_name_or_path": "adapted", "config_name": "wide"}
 BINARY = bytes(range(256)) * 20
 DEEP = "[" * 100_000 + "]" * 100_000
 DEEP_OBJECT = '{"text": ' + DEEP + "}\n"
@@ -495,6 +515,19 @@ MLM = [
         ("adapted/model.safetensors",),
         {"model_name_or_path": "adapted"},
         {"adapted/model.safetensors": ""},
+    ),
+    mlm(
+        "weights of another config",
+        ("adapted", "wide"),
+        WIDE,
+        {"wide/config.json": make_config("bert", hidden_size=64)},
+    ),
+    mlm("config of an encoder-decoder", ("bart", "encoder"), WIDE, {"wide/config.json": make_config("bart")}),
+    mlm(
+        "weights that run code",
+        ("adapted", "safetensors"),
+        {"model_name_or_path": "adapted"},
+        {"adapted/model.safetensors": delete, "adapted/pytorch_model.bin": write_evil},
     ),
     mlm(
         "config of no model",

@@ -469,10 +469,9 @@ def test_bad_input(run, tmp_path, encoder):
 
 
 def test_tokenizer_that_does_not_fit(run, tmp_path, encoder):
-    larger = make_bert_tokenizer()
-    larger.add_tokens(["onemore"])
+    larger = make_bert_tokenizer([*SENTENCES, "onemore"])
     larger.save_pretrained(tmp_path / "larger")
-    refuse(run, tmp_path, "rows for 121 entries", tokenizer_name=tmp_path / "larger")
+    refuse(run, tmp_path, f"rows for {len(larger)} entries", tokenizer_name=tmp_path / "larger")
     larger.mask_token = None
     larger.save_pretrained(tmp_path / "maskless")
     refuse(run, tmp_path, "mask token", tokenizer_name=tmp_path / "maskless")

@@ -10,6 +10,7 @@ from method_models import METHODS, NUM_NEW, VOCABULARY, make_exbert, make_extend
 from proofs import check_activation_checkpointing, get_changed, train
 from safetensors import safe_open
 from tiny_models import VOCAB_SIZE, make_batch, make_config, make_masked_lm
+from tiny_tokenizers import make_bert_tokenizer
 from torch import nn
 from torch.nn import functional as F
 from transformers import BertConfig, Trainer, TrainingArguments
@@ -21,7 +22,7 @@ from hf_domain import (
     VarMAEForMaskedLM,
 )
 from hf_domain.methods.new_embeddings import apply_delta
-from hf_domain.methods.stock_models import check_tokenizer_fits
+from hf_domain.methods.stock_models import match_tokenizer
 from hf_domain.modeling.backbone import find_encoder
 from hf_domain.modeling.configuration_exbert import EXTENSION_SIZES
 from hf_domain.modeling.layers_exbert import LARGEST_PADDING, check_extension_start, read_extension_vocabulary
@@ -403,9 +404,12 @@ def test_hidden_states_are_the_mixed_ones_also_on_a_second_call(family):
 
 def test_what_the_script_puts_beside_the_trainer(tmp_path):
     model = make_exbert()
-    check_tokenizer_fits(range(VOCAB_SIZE + NUM_NEW), model)
+    tokenizer = make_bert_tokenizer()
+    tokenizer.add_tokens([f"new{number}" for number in range(VOCAB_SIZE + NUM_NEW - len(tokenizer))])
+    match_tokenizer(tokenizer, model)
+    tokenizer.add_tokens(["one more"])
     with pytest.raises(ValueError, match="has 130 rows for 131 entries"):
-        check_tokenizer_fits(range(VOCAB_SIZE + NUM_NEW + 1), model)
+        match_tokenizer(tokenizer, model)
     trainer = Trainer(
         model,
         TrainingArguments(str(tmp_path), max_steps=1, use_cpu=True),

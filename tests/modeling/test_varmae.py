@@ -319,3 +319,10 @@ def test_perplexity_of_a_uniform_decoder():
         for parameter in model.lm_head.parameters():
             parameter.zero_()
         assert math.isclose(model(**make_batch()).masked_reconstruction_loss.item(), math.log(VOCAB_SIZE), rel_tol=1e-5)
+
+
+def test_trainers_label_smoothing_is_warned_of_once(tmp_path, caplog):
+    train(make_varmae(), METHODS["varmae"].make_dataset(), tmp_path, label_smoothing_factor=0.1)
+    assert caplog.text.count("label_smoothing_factor takes them away") == 1
+    train(make_varmae(), METHODS["varmae"].make_dataset(), tmp_path)
+    assert caplog.text.count("label_smoothing_factor") == 1

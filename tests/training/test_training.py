@@ -9,15 +9,15 @@ import torch
 from datasets import Dataset
 from tiny_models import VOCAB_SIZE, make_batch, make_masked_lm
 from tiny_tokenizers import make_bert_tokenizer
-from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
+from transformers import AutoTokenizer, BertTokenizer, Trainer, TrainerControl, TrainerState, TrainingArguments
 
 from hf_domain import RadaForMaskedLM, VarMAEForMaskedLM
 from hf_domain.data.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask
 from hf_domain.methods.overrides import parse_overrides
 from hf_domain.methods.stock_models import (
     autocast_as_trained,
-    check_tokenizer_fits,
     decode_labeled_rows_only,
+    match_tokenizer,
     normalize_stock_loss,
 )
 from hf_domain.training.arguments import check_work
@@ -195,10 +195,33 @@ def test_pushed_folder_holds_the_code(tmp_path):
 def test_tokenizer_larger_than_the_embedding():
     model = make_masked_lm("bert")
     tokenizer = make_bert_tokenizer()
-    check_tokenizer_fits(tokenizer, model)
+    match_tokenizer(tokenizer, model)
     tokenizer.add_tokens([f"new{number}" for number in range(20)])
     with pytest.raises(ValueError, match=f"{VOCAB_SIZE} rows for {len(tokenizer)} entries"):
-        check_tokenizer_fits(tokenizer, model)
+        match_tokenizer(tokenizer, model)
+
+
+def test_a_tokenizer_and_its_model_agree(tmp_path, caplog):
+    """What cannot work is refused, what looks wrong is warned of, and token types that the model lacks are left out."""
+    capitals = BertTokenizer(vocab={word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[MASK]", "A", "b"])})
+    model = make_masked_lm("bert")
+    match_tokenizer(capitals, model)
+    assert "so that 1 entries with capitals are never used" in caplog.text
+    caplog.clear()
+    match_tokenizer(BertTokenizer(vocab=capitals.get_vocab(), do_lower_case=False), model)
+    tokenizer = make_bert_tokenizer()
+    match_tokenizer(tokenizer, model)
+    assert not caplog.text and "token_type_ids" in tokenizer("a", "b")
+    match_tokenizer(tokenizer, make_masked_lm("bert", type_vocab_size=1))
+    tokenizer.save_pretrained(tmp_path)
+    for each in (tokenizer, AutoTokenizer.from_pretrained(tmp_path)):
+        assert {*each("a", "b")} == {"input_ids", "attention_mask"}
+    model.resize_token_embeddings(len(tokenizer) + 1025, mean_resizing=False)
+    match_tokenizer(tokenizer, model)
+    assert "Check that it is the model's own tokenizer" in caplog.text
+    tokenizer.pad_token = None
+    with pytest.raises(ValueError, match="must have a padding token"):
+        match_tokenizer(tokenizer, model)
 
 
 def test_overrides():
