@@ -520,7 +520,7 @@ MLM = [
         "weights of another config",
         ("adapted", "wide"),
         WIDE,
-        {"wide/config.json": make_config("bert", hidden_size=64)},
+        {"wide/config.json": make_config("bert")},
     ),
     mlm("config of an encoder-decoder", ("bart", "encoder"), WIDE, {"wide/config.json": make_config("bart")}),
     mlm(
