@@ -17,7 +17,7 @@ import numpy as np
 from datasets import DatasetDict
 
 import hf_domain  # noqa: F401  the Auto classes then know its models
-from hf_domain.data.columns import find_text_columns
+from hf_domain.data.columns import check_columns, find_text_columns
 from hf_domain.data.files import check_held_out, load_files
 from hf_domain.safe_io import write_json, write_text
 from hf_domain.tasks.classification import choose_thresholds, decode_logits, encode_labels, name_predictions
@@ -28,7 +28,7 @@ from hf_domain.training.arguments import parse_arguments
 from hf_domain.training.frozen import compute_logits, encode_texts, encode_words, fit_probe, load_frozen
 from hf_domain.training.run_files import LABELS, METRICS, TAGS, format_labels, format_tags, list_predicted
 from hf_domain.training.run_folder import run_in_folder
-from hf_domain.training.task_trainer import check_columns, limit_splits, locate_example
+from hf_domain.training.task_trainer import limit_splits, locate_example
 from hf_domain.training.terminal import log_place, log_scores, start_logging, suggest_task
 
 

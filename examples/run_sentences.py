@@ -20,6 +20,7 @@ from pathlib import Path
 from datasets import Dataset, DatasetDict
 
 import hf_domain  # noqa: F401  the Auto classes then know its models
+from hf_domain.data.columns import check_columns, find_split_columns
 from hf_domain.data.files import check_held_out, load_files
 from hf_domain.safe_io import read_json, write_json, write_text
 from hf_domain.tasks.retrieval import JUDGED, load_texts, read_queries
@@ -38,7 +39,7 @@ from hf_domain.training.arguments import FineTunerArguments, check_work, parse_a
 from hf_domain.training.run import run_training, start_run, stop_early
 from hf_domain.training.run_files import LABELS, METRICS, format_labels, list_predicted
 from hf_domain.training.run_folder import run_in_folder
-from hf_domain.training.task_trainer import check_columns, choose_text_columns, limit_splits, locate_example
+from hf_domain.training.task_trainer import limit_splits, locate_example
 from hf_domain.training.terminal import log_end, log_place, log_scores, suggest_export, suggest_task
 
 
@@ -130,7 +131,7 @@ def load_task(args, training_args):
     check_columns(splits, [args.label_column_name])
     locate = partial(locate_example, args)
     check_scores(splits, args.label_column_name, locate)
-    columns = choose_text_columns(splits, args.label_column_name, args.text_column_names, locate)
+    columns = find_split_columns(splits, args.label_column_name, args.text_column_names, locate)
     if len(columns) != 2:
         raise ValueError(f"a similarity needs two columns of text, but the data have {', '.join(columns)}.")
     return SimilarityTask(columns, args.label_column_name), limit_splits(splits, args)

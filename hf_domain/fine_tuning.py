@@ -1,35 +1,27 @@
 """Fine-tune a model on a task from Python, as `hf-domain classification`, `ner` and `qa` do from the command line."""
 
 import os
-import random
 import shutil
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Unpack
 
-from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_domain.data.files import SPLITS, load_files, load_table, open_saved
 from hf_domain.data.objects import ONLY_TASK, TaskData, is_path, write_files
 from hf_domain.data.tables import Rows
-from hf_domain.examples import run_classification, run_ner, run_qa
 from hf_domain.hub import check_license
 from hf_domain.methods.rada.passages import PassageArguments
 from hf_domain.safe_io import lock_folder, read_json
-from hf_domain.training.arguments import (
-    ClassificationArguments,
-    DataArguments,
-    FineTunerArguments,
-    FineTuningArguments,
-    NerArguments,
-    QuestionAnsweringArguments,
-)
+from hf_domain.tasks import find_kind
+from hf_domain.training.arguments import FineTunerArguments, FineTuningArguments
 from hf_domain.training.calls import describe_call, show_call
+from hf_domain.training.fine_tuning import run_fine_tuning
 from hf_domain.training.learning_rate import run_at_best_rate
 from hf_domain.training.options import FineTuningOptions, check_names
 from hf_domain.training.run import start_run
@@ -38,8 +30,6 @@ from hf_domain.training.run_folder import list_made
 
 ROOM = "_data"  # a run never pushes a folder whose name begins with _
 DATA = f"{ROOM}/{ONLY_TASK}"
-QUESTION_COLUMNS = {"question", "context", "answers"}
-HELD_OUT = 0.2  # of a table that has no splits; our choice
 
 
 class FineTuned(NamedTuple):
@@ -137,25 +127,19 @@ def fine_tune(
     start_run(training_args)
     with lock_folder(folder), drop_rows(folder), open_model(model, tokenizer) as (name, tokenizer_name):
         files = find_splits(task, folder, label_column)
-        run, kind = choose_command(files["train"])
+        kind = find_kind({*load_files(files["train"]).column_names})
+        known = {item.name for item in fields(kind.arguments)}
         given: dict[str, Any] = {
-            "text_column_name" if kind is NerArguments else "text_column_names": text_columns,
+            "text_column_name" if "text_column_name" in known else "text_column_names": text_columns,
             "label_column_name": label_column,
             "max_seq_length": max_seq_length,
             "class_weights": None if class_weights == "none" else class_weights,
             "data_license": data_license,
             "nearest_vote": nearest_vote or None,
         }
-        if kind is QuestionAnsweringArguments and max_seq_length is not None:
-            given["doc_stride"] = max_seq_length // 3  # as the defaults, 128 of 384
-        if kind is QuestionAnsweringArguments:
-            answers = load_files(files["train"])["answers"]
-            given["version_2_with_negative"] = any(not each["text"] for each in answers)
         given = {option: value for option, value in given.items() if value is not None}
-        if foreign := given.keys() - {item.name for item in fields(kind)}:
-            raise ValueError(
-                f"{', '.join(sorted(foreign))} must be left out, because {run.__module__} does not use it."
-            )
+        if foreign := given.keys() - known:
+            raise ValueError(f"{', '.join(sorted(foreign))} must be left out, because {kind.name} does not use it.")
         model_args = FineTuningArguments(
             model_name_or_path=name,
             tokenizer_name=tokenizer_name,
@@ -169,9 +153,10 @@ def fine_tune(
         )
         training_args.do_eval = training_args.do_eval or "validation" in files
         training_args.do_predict = "test" in files
-        data_args = kind(**given | {f"{split}_file": file for split, file in files.items()})
+        data_args = kind.arguments(**given | {f"{split}_file": file for split, file in files.items()})
         with show_call(call):
             passage_args = PassageArguments(datastore, num_passages)
+            run = partial(run_fine_tuning, kind)
             trainer = run_at_best_rate(run, model_args, data_args, passage_args, training_args)
     trained = trainer.accelerator.unwrap_model(trainer.model).eval()
     trained.name_or_path = str(folder)  # where `predict` finds its tokenizer
@@ -223,7 +208,7 @@ def find_splits(task: TaskData | Rows, folder: Path, label_column: str | None = 
     """Return the file of each split of a task; rows in memory are written below `folder`.
 
     Args:
-        label_column: See `list_labels`.
+        label_column: Default: that of the kind.
 
     Raises:
         ValueError: The task has no split train, or another split than `SPLITS`.
@@ -234,9 +219,7 @@ def find_splits(task: TaskData | Rows, folder: Path, label_column: str | None = 
         task = {split: file for split, file in found.items() if file.is_file()}
     elif not isinstance(task, Mapping):
         table = load_table(task, "task")
-        held_out = draw_validation(list_labels(table, label_column))
-        if {*table.column_names} >= QUESTION_COLUMNS:
-            held_out = draw_contexts(table["context"])
+        held_out = find_kind({*table.column_names}).hold_out(table, label_column)
         kept = sorted({*range(len(table))} - {*held_out})
         task = {"train": table.select(kept), "validation": table.select(held_out)}
     if "train" not in task or not {*task} <= {*SPLITS}:
@@ -249,81 +232,6 @@ def find_splits(task: TaskData | Rows, folder: Path, label_column: str | None = 
         file = f"{DATA}/{split}.jsonl"
         places[split] = os.fspath(data) if is_path(data) else str(folder / file)
         if not is_path(data):
-            rows[file] = number_questions(load_table(data, split))
+            rows[file] = load_table(data, split)
     write_files(rows, folder)
     return places
-
-
-def list_labels(rows: Dataset, column: str | None = None) -> list[set[Any]]:
-    """Return the labels of each row: one, several, the tags of its words, or none for fractions and questions.
-
-    Args:
-        column: Default: `tags` for words, else `label`.
-    """
-    column = column or ("tags" if "tokens" in rows.column_names else "label")
-    if column not in rows.column_names:
-        return [set()] * len(rows)
-    listed = [value if isinstance(value, list) else [value] for value in rows[column]]
-    if any(isinstance(label, float) for labels in listed for label in labels):
-        return [set()] * len(rows)
-    return [{*labels} for labels in listed]
-
-
-def draw_contexts(contexts: Sequence[str]) -> list[int]:
-    """Draw the questions on a fifth of the contexts: a context that was trained on would flatter the validation.
-
-    Raises:
-        ValueError: There are fewer than three contexts.
-    """
-    distinct = [*dict.fromkeys(contexts)]
-    if len(distinct) < 3:
-        raise ValueError(
-            f"a table of questions must have three contexts, so that one can be held out for validation, but has "
-            f"{len(distinct)}. Add rows, or pass the splits train and validation."
-        )
-    drawn = {distinct[number] for number in draw_validation([set()] * len(distinct))}
-    return [row for row, context in enumerate(contexts) if context in drawn]
-
-
-def draw_validation(labels: list[set[Any]]) -> list[int]:
-    """Draw a fifth of the rows in proportion to the labels, so that training keeps a row of each label.
-
-    Args:
-        labels: Labels of each row, see `list_labels`.
-
-    Raises:
-        ValueError: Each row is the only one with some label.
-    """
-    left = Counter(label for each in labels for label in each)
-    order = [*range(len(labels))]
-    random.Random(0).shuffle(order)
-    # Side by side, the rows of a label give every fifth. Of several labels, the rarest counts.
-    order.sort(key=lambda row: min(((left[label], str(label)) for label in labels[row]), default=(0, "")))
-    drawn: list[int] = []
-    for place, row in enumerate(order, 1):
-        if HELD_OUT * place >= len(drawn) + 0.5 and all(left[label] > 1 for label in labels[row]):
-            drawn.append(row)
-            left.subtract(labels[row])
-    if not drawn:
-        raise ValueError(
-            f"a table must have two rows of some label, so that one can be held out for validation, but each of its "
-            f"{len(labels)} rows has a label of its own. Add rows, or pass the splits train and validation."
-        )
-    return sorted(drawn)
-
-
-def number_questions(rows: Dataset) -> Dataset:
-    """Return rows with the column `id` that questions need."""
-    if "id" in rows.column_names or not {*rows.column_names} >= QUESTION_COLUMNS:
-        return rows
-    return rows.add_column("id", [str(number) for number in range(len(rows))])
-
-
-def choose_command(file: str) -> tuple[Callable[..., Any], type[DataArguments]]:
-    """Return the function of the script that reads a training file, and the class of its arguments."""
-    columns = {*load_files(file).column_names}
-    if columns >= QUESTION_COLUMNS:
-        return run_qa.run, QuestionAnsweringArguments
-    if "tokens" in columns:
-        return run_ner.run, NerArguments
-    return run_classification.run, ClassificationArguments

@@ -5,23 +5,13 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from typing import Any, overload
 
 import torch
 from datasets import Dataset, DatasetDict, concatenate_datasets
-from tokenizers.normalizers import BertNormalizer
-from tokenizers.pre_tokenizers import BertPreTokenizer
 from transformers import (
     AutoConfig,
-    AutoModelForQuestionAnswering,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
     AutoTokenizer,
-    DataCollatorForTokenClassification,
-    DataCollatorWithPadding,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Trainer,
@@ -43,31 +33,16 @@ from hf_domain.methods.rada.passages import (
     load_passage_reader,
 )
 from hf_domain.methods.stock_models import match_tokenizer
-from hf_domain.tasks.classification import decode_logits, find_vote, name_predictions, tokenize_texts
-from hf_domain.tasks.question_answering import check_questions, cut_windows, find_answers, tokenize_questions
-from hf_domain.tasks.token_classification import prepare_for_words, tokenize_words
-from hf_domain.training.arguments import DataArguments
+from hf_domain.tasks import find_kind_of_model
+from hf_domain.tasks.classification import find_vote
 from hf_domain.training.task_trainer import map_splits
 from hf_domain.training.terminal import show_bars
 from hf_domain.training.vote import NEW, NearestVote, join_columns, load_labeled
 
 logger = logging.getLogger(__name__)
 
+ADDED = ("prediction", "probabilities")  # the new columns
 LONGEST = 512  # tokens; longer rows need much memory, and few tasks are trained on them
-
-
-@dataclass
-class Head:
-    """The functions by which a kind of head reads rows and labels them."""
-
-    auto_class: Any
-    collator: Callable[[PreTrainedTokenizerBase], Any]
-    prepare: Callable[..., tuple[Dataset, list[str]]]
-    """Takes rows and the columns that the user named; returns the rows to read and their text columns."""
-    tokenize: Callable[..., Any]
-    """Takes a batch, the tokenizer to use, the text columns, the model's tokenizer and the length limit."""
-    decode: Callable[..., list[dict[str, Any]]]
-    """Takes Trainer's output, the tokenized rows, the rows and the configuration; returns the result of each row."""
 
 
 @overload
@@ -161,14 +136,14 @@ def predict(
     network: Any = model
     if not isinstance(model, PreTrainedModel):
         name = os.fspath(model)
-        task = find_head(AutoConfig.from_pretrained(name, **hub_options).architectures, name)
+        kind_class = find_kind_of_model(AutoConfig.from_pretrained(name, **hub_options).architectures, name)
         tokenizer = tokenizer or AutoTokenizer.from_pretrained(name, **hub_options)
         with show_bars(shows_bars):
-            network = task.auto_class.from_pretrained(name, **hub_options)
+            network = kind_class.auto_class.from_pretrained(name, **hub_options)
     else:
-        task = find_head([type(model).__name__], type(model).__name__)
+        kind_class = find_kind_of_model([type(model).__name__], type(model).__name__)
         tokenizer = tokenizer or AutoTokenizer.from_pretrained(model.name_or_path, **hub_options)
-    tokenizer = copy.deepcopy(tokenizer)  # `prepare_for_words` would change the caller's
+    tokenizer = copy.deepcopy(tokenizer)  # a kind may change it, and this is the caller's
     match_tokenizer(tokenizer, network)
     check_weights(network, network.name_or_path or type(network).__name__)
     appended = getattr(network.config, "appended_passage_length", None)
@@ -186,8 +161,10 @@ def predict(
     memory = load_memory_reader(network, None, token=token)
 
     def label(rows: Dataset) -> Dataset:
-        rows, columns = task.prepare(rows, text_columns or find_trained_columns(rows, network.config))
-        splits, read_columns = DatasetDict(test=rows), columns
+        kind = kind_class(kind_class.arguments(max_seq_length=length))  # type: ignore[call-arg]
+        kind.use(tokenizer)
+        rows = kind.prepare(rows, text_columns or find_trained_columns(rows, network.config), network.config)
+        splits, columns = DatasetDict(test=rows), kind.text_columns
         # Before the model reads, so that wrong labels cost no time.
         vote = search_voters(voters, rows, columns, text_columns, network.config)
         if passages is not None:
@@ -195,9 +172,7 @@ def predict(
         if passages is not None and appended is not None:
             check_single_text(columns, True)
             splits = append_passages(splits, passages.datastore, columns[0], tokenizer, length)
-            read_columns = [*columns, "passage"]
-        options = {"max_seq_length": length, **find_stride(network.config, length)}
-        tokenize = partial(task.tokenize, columns=read_columns, own_tokenizer=tokenizer, **options)
+            kind.text_columns = [*columns, "passage"]
         with tempfile.TemporaryDirectory() as folder:
             args = TrainingArguments(
                 folder,
@@ -206,18 +181,18 @@ def predict(
                 disable_tqdm=not shows_bars,
                 dataloader_pin_memory=torch.cuda.is_available(),  # without a GPU, torch warns about it
             )
-            inputs = read = map_splits(splits, tokenize, args, DataArguments(), tokenizer=tokenizer)
-            collator = task.collator(tokenizer)
+            inputs: Any = (read := map_splits(splits, kind.tokenize, args, kind.args))
+            collator: Any = kind.collator_class(tokenizer)
             if memory is not None:
-                inputs = memory.add_inputs(read, splits, tokenize, args, DataArguments())
+                inputs = memory.add_inputs(read, splits, kind.tokenize, args, kind.args)
                 collator = memory.collate(collator)
             if passages is not None and appended is None:
                 collator = passages.collate(collator)
             output = Trainer(network, args, data_collator=collator).predict(inputs["test"])
-        labels = task.decode(mix_in(vote, output), read["test"], rows, network.config)
-        labeled = Dataset.from_list(labels)
+        decoded = kind.decode(mix_in(vote, output), rows, read["test"], network.config)
+        labeled = Dataset.from_list([{name: row[name] for name in ADDED if name in row} for row in decoded])
         # The rows stay as they are, without what an earlier model said of them.
-        replaced = {"prediction", "probabilities", *labeled.column_names} & {*rows.column_names}
+        replaced = {*ADDED} & {*rows.column_names}
         return concatenate_datasets([rows.remove_columns(sorted(replaced)), labeled], axis=1)
 
     with show_bars(shows_bars):
@@ -271,181 +246,7 @@ def mix_in(vote: NearestVote | None, output: Any) -> Any:
     return output if vote is None else output._replace(predictions=vote.mix(output.predictions, NEW))
 
 
-def find_head(architectures: list[str] | None, name: str) -> Head:
-    """Return the task of a model by the name of its class.
-
-    Args:
-        architectures: As in the configuration.
-        name: The model's name, for errors.
-
-    Raises:
-        ValueError: The model has no task head.
-    """
-    for head, task in TASKS.items():
-        if (architectures or [""])[0].endswith(head):
-            return task
-    raise ValueError(
-        f"the model must have the head of a task ({', '.join(TASKS)}), but {name} is {architectures}. Fine-tune it "
-        "with hf-domain classification, ner or qa."
-    )
-
-
-# ------------------------------------------------------------------------------------------ sequence classification
-
-
-def find_stride(config: Any, length: int) -> dict[str, int]:
-    """Return the tokens that windows of a context shared in training; windows of another length share a quarter."""
-    stride = getattr(config, "trained_stride", None)
-    return {"doc_stride": stride} if stride is not None and length == config.trained_length else {}
-
-
 def find_trained_columns(rows: Dataset, config: Any) -> str | None:
     """Return the columns that the model was trained on, if the rows have texts in them: a pair has an order."""
     columns = getattr(config, "trained_columns", None) or []
     return ",".join(columns) if columns and {*columns} <= {*list_text_columns(rows)} else None
-
-
-def prepare_texts(rows: Dataset, text_columns: str | None) -> tuple[Dataset, list[str]]:
-    """Return the rows and their columns of text: one, or two for pairs."""
-    columns = find_text_columns(rows, text_columns)
-    logger.info(f"Columns of text: {' + '.join(columns)}")
-    return rows, columns
-
-
-def tokenize_columns(batch: Any, tokenizer: Any, columns: list[str], own_tokenizer: Any, max_seq_length: int) -> Any:
-    """Tokenize texts or pairs."""
-    return tokenize_texts([batch[column] for column in columns], tokenizer, max_seq_length=max_seq_length)
-
-
-def decode_classes(output: Any, read: Dataset, rows: Dataset, config: Any) -> list[dict[str, Any]]:
-    """Return the labels of each row with the probabilities of all labels; for a regression, only the value."""
-    logits = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
-    problem_type = config.problem_type or ("regression" if config.num_labels == 1 else "single_label_classification")
-    names = [config.id2label[number] for number in range(config.num_labels)]
-    thresholds = getattr(config, "label_thresholds", None)
-    predictions = name_predictions(decode_logits(logits, problem_type, thresholds), problem_type, names)
-    if problem_type == "regression":
-        return [{"prediction": value} for value in predictions]
-    scores = torch.from_numpy(logits)
-    probabilities = scores.softmax(-1) if problem_type == "single_label_classification" else scores.sigmoid()
-    return [
-        {"prediction": prediction, "probabilities": dict(zip(names, row.tolist(), strict=True))}
-        for prediction, row in zip(predictions, probabilities, strict=True)
-    ]
-
-
-# --------------------------------------------------------------------------------------------- token classification
-
-
-def split_words(text: str) -> list[str]:
-    """Split a text into words, punctuation marks and Chinese characters, as BERT's tokenizer does before WordPiece."""
-    text = BertNormalizer(
-        clean_text=True, handle_chinese_chars=True, strip_accents=False, lowercase=False
-    ).normalize_str(text)
-    return [word for word, _ in BertPreTokenizer().pre_tokenize_str(text)]
-
-
-def prepare_words(rows: Dataset, text_columns: str | None) -> tuple[Dataset, list[str]]:
-    """Return the rows with their words in `tokens`; texts are split into words."""
-    if "tokens" not in rows.column_names:
-        (column,) = find_text_columns(rows, text_columns or "text")
-        rows = rows.map(lambda row: {"tokens": split_words(row[column] or "")}, desc="Splitting into words")
-    for number, words in enumerate(rows["tokens"]):
-        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            raise ValueError(
-                f"tokens must be a list of words, but row {number} has {words!r}. Rename the column to have its texts "
-                "split into words, or read the lists before."
-            )
-    return rows, ["tokens"]
-
-
-def tokenize_tagged(batch: Any, tokenizer: Any, columns: list[str], own_tokenizer: Any, max_seq_length: int) -> Any:
-    """Tokenize words; the label 0 marks the token that decides for its word."""
-    prepare_for_words(tokenizer)
-    words = batch[columns[0]]
-    return tokenize_words(words, [[0] * len(row) for row in words], tokenizer, max_seq_length=max_seq_length)
-
-
-def decode_tags(output: Any, read: Dataset, rows: Dataset, config: Any) -> list[dict[str, Any]]:
-    """Return the tag of every word with its probability; a word beyond the length limit has no tag."""
-    logits = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
-    labels = []
-    for words, row, marks in zip(rows["tokens"], torch.from_numpy(logits).softmax(-1), output.label_ids, strict=True):
-        best = row[torch.from_numpy(marks != -100)]
-        missing = [None] * (len(words) - len(best))
-        tags = [config.id2label[number] for number in best.argmax(-1).tolist()]
-        labels.append({"prediction": [*tags, *missing], "probabilities": [*best.amax(-1).tolist(), *missing]})
-    if number := sum(tag is None for label in labels for tag in label["prediction"]):
-        logger.warning(
-            f"{number:,} words lie beyond the maximum length and have no tag. Use a longer max_seq_length or shorter "
-            "sentences."
-        )
-    return labels
-
-
-# -------------------------------------------------------------------------------------------------- question answering
-
-
-def prepare_questions(rows: Dataset, text_columns: str | None) -> tuple[Dataset, list[str]]:
-    """Number questions without an id, and drop known answers."""
-    columns = ["question", "context"]
-    if missing := [name for name in columns if name not in rows.column_names]:
-        raise ValueError(
-            f"the data must have the columns question and context, but lack {', '.join(missing)}. Rename columns."
-        )
-    if "id" not in rows.column_names:
-        rows = rows.add_column("id", [str(number) for number in range(len(rows))])
-    check_questions({"test": rows.select_columns(["id", *columns])})
-    return rows, columns
-
-
-def tokenize_windows(
-    batch: Any,
-    tokenizer: Any,
-    columns: list[str],
-    own_tokenizer: Any,
-    max_seq_length: int,
-    doc_stride: int | None = None,
-) -> Any:
-    """Cut contexts into windows. A memory with its own tokenizer reads the same windows."""
-    batch = {name: values for name, values in batch.items() if name != "answers"}
-    stride = doc_stride or min(128, max_seq_length // 4)
-    windows = tokenize_questions(batch, own_tokenizer, max_seq_length=max_seq_length, doc_stride=stride)
-    if tokenizer is own_tokenizer:
-        return windows
-    texts: Any = cut_windows(batch, windows)
-    return tokenize_texts(texts, tokenizer, max_seq_length=max_seq_length)
-
-
-def decode_answers(output: Any, read: Dataset, rows: Dataset, config: Any) -> list[dict[str, Any]]:
-    """Return the answer to each question, "" for none, with its probability among the best twenty."""
-    answers = find_answers(
-        rows,
-        read,
-        *output.predictions[:2],
-        with_no_answer=getattr(config, "version_2_with_negative", False),
-        null_score_diff_threshold=getattr(config, "null_score_diff_threshold", 0.0),
-    )
-    labels = []
-    for answer in answers:
-        # With a threshold other than 0, the answer is not always the most probable candidate.
-        probabilities = [each["probability"] for each in answer["n_best"] if each["text"] == answer["text"]]
-        labels.append({"prediction": answer["text"], "probabilities": next(iter(probabilities), None)})
-    return labels
-
-
-TASKS = {
-    "ForSequenceClassification": Head(
-        AutoModelForSequenceClassification, DataCollatorWithPadding, prepare_texts, tokenize_columns, decode_classes
-    ),
-    "ForTokenClassification": Head(
-        AutoModelForTokenClassification,
-        DataCollatorForTokenClassification,
-        prepare_words,
-        tokenize_tagged,
-        decode_tags,
-    ),
-    "ForQuestionAnswering": Head(
-        AutoModelForQuestionAnswering, DataCollatorWithPadding, prepare_questions, tokenize_windows, decode_answers
-    ),
-}

@@ -10,7 +10,8 @@ from script_runs import run_script, save_tiny_bert, write_jsonl
 
 import hf_domain
 from hf_domain.examples import run_classification
-from hf_domain.fine_tuning import draw_contexts, draw_validation
+from hf_domain.tasks.labels import draw_validation
+from hf_domain.tasks.question_answering import draw_contexts
 
 WORDS = {"biology": ["cell", "gene"], "law": ["court", "judge"], "finance": ["stock", "price"]}
 VOCABULARY = " ".join(itertools.chain(*WORDS.values()))

@@ -23,10 +23,11 @@ from transformers import (
 )
 
 import hf_domain
-from hf_domain import prediction
 from hf_domain.examples.predict import format_csv, main
 from hf_domain.modeling.configuration_rada import RadaConfig
-from hf_domain.prediction import predict, split_words
+from hf_domain.prediction import predict
+from hf_domain.tasks import question_answering
+from hf_domain.tasks.token_classification import split_words
 
 LABELS = ["biology", "finance", "law"]
 
@@ -135,9 +136,10 @@ def test_words_and_texts_are_tagged(save, caplog):
     for data in ([text], [{"tokens": words}]):
         (row,) = predict(folder, data)
         assert {name: row[name] for name in expected} == expected and row["tokens"] == words
-    (row,) = predict(folder, [{"tokens": words}], max_seq_length=5)
-    assert row["prediction"][:1] == expected["prediction"][:1] and row["prediction"][-1] is None
-    assert f"{row['prediction'].count(None)} words lie beyond the maximum length and have no tag" in caplog.text
+    long = predict(folder, [{"tokens": ["\u200b", *words * 200, ""]}])[0]  # in windows
+    assert long["prediction"][0] == long["prediction"][-1] == "O" and {*long["prediction"][1:-1]} <= {*LABELS}
+    assert long["prediction"][1:9] == expected["prediction"][:8]  # far from a cut
+    assert "turns 2 words into nothing. Their tag is O" in caplog.text
 
 
 def test_the_tokenizer_stays_as_it_was():
@@ -151,13 +153,14 @@ def test_the_tokenizer_stays_as_it_was():
     assert tokenizer("domain text")["input_ids"] == before
 
 
-def test_a_model_without_a_position_table_has_the_length_that_is_asked_for():
+def test_a_model_without_a_position_table_has_the_length_that_is_asked_for(monkeypatch):
     tokenizer, config = make_tokenizer("modernbert"), make_config("modernbert", num_labels=3)
     config.vocab_size, tokenizer.model_max_length = len(tokenizer), 1024
-    model = AutoModelForTokenClassification.from_config(config)
-    rows = [{"tokens": ["text"] * 600}]
-    assert None in predict(model, rows, tokenizer)["prediction"][0]
-    assert None not in predict(model, rows, tokenizer, max_seq_length=1024)["prediction"][0]
+    model, lengths = AutoModelForTokenClassification.from_config(config), []
+    model.register_forward_pre_hook(lambda _, __, inputs: lengths.append(inputs["input_ids"].shape), with_kwargs=True)
+    for options in ({}, {"max_seq_length": 1024}):
+        predict(model, [{"tokens": ["text"] * 600}], tokenizer, **options)
+    assert lengths[0][0] > 1 == lengths[1][0] and lengths[0][1] <= 512 < lengths[1][1]
 
 
 def test_words_of_texts():
@@ -192,13 +195,13 @@ def test_windows_of_a_context_share_as_many_tokens_as_in_training(save, monkeypa
     config = AutoConfig.from_pretrained(folder)
     config.trained_length, config.trained_stride = 24, 9
     config.save_pretrained(folder)
-    seen, tokenize_questions = [], prediction.tokenize_questions
+    seen, tokenize_questions = [], question_answering.tokenize_questions
 
     def record(*args, **options):
         seen.append((options["max_seq_length"], options["doc_stride"]))
         return tokenize_questions(*args, **options)
 
-    monkeypatch.setattr(prediction, "tokenize_questions", record)
+    monkeypatch.setattr(question_answering, "tokenize_questions", record)
     rows = [{"question": "where ?", "context": " ".join(SENTENCES)}]
     predict(folder, rows)
     predict(folder, rows, max_seq_length=32)

@@ -2,16 +2,22 @@
 
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from datasets import Dataset, IterableDataset, Value
 
-from hf_domain.tasks.labels import Locate, name_example
-
 logger = logging.getLogger(__name__)
 
 Data: TypeAlias = Dataset | IterableDataset | Mapping[str, Any]
+Locate = Callable[[str, int], str]
+"""Returns where a row of a split is, for errors."""
+
+
+def name_example(split: str, row: int) -> str:
+    """Name a row of a split when its file and line are unknown."""
+    return f"example {row} of {split}"
+
 
 # Tokenizers call a second text text_pair. The other names are those of GLUE (run_glue.py of transformers), BoolQ and
 # SQuAD.
@@ -56,6 +62,50 @@ def find_text_columns(
     if not columns or unread:
         raise _refuse(dataset, columns, unread, option)
     return columns
+
+
+def find_split_columns(
+    splits: Mapping[str, Dataset], label_column: str, names: str | None = None, locate: Locate = name_example
+) -> list[str]:
+    """Return the one or two text columns that a task reads, and check that every example has text in them.
+
+    Args:
+        splits: The data; the first split, train, decides.
+        names: See `find_text_columns`.
+        locate: Returns where an example is, for errors.
+
+    Raises:
+        ValueError: A split lacks a column or has another column of text, or an example has no text. See also
+            `find_text_columns`.
+    """
+    train = next(iter(splits))
+    columns = find_text_columns(splits[train], names, label_column=label_column)
+    check_columns(splits, columns)
+    for split, dataset in splits.items():
+        if names is None and (unread := set(list_text_columns(dataset, label_column)) - set(columns)):
+            raise ValueError(
+                f"all splits must have the same columns of text, but {split} has {', '.join(sorted(unread))} beside "
+                f"{', '.join(columns)}. Drop the column, or name the columns to read with --text_column_names."
+            )
+    check_texts(splits, columns, locate)
+    warn_of_shared_rows(splits, columns)
+    logger.info(f"Columns of text: {' + '.join(columns)}")
+    return columns
+
+
+def check_columns(splits: Mapping[str, Dataset], columns: list[str], optional_in_test: str | None = None) -> None:
+    """Raise a ValueError unless every split has the columns.
+
+    Args:
+        optional_in_test: Column that the test split may lack, such as the labels.
+    """
+    for split, dataset in splits.items():
+        for column in columns:
+            if column not in dataset.column_names and not (split == "test" and column == optional_in_test):
+                raise ValueError(
+                    f"the split {split} must have the column {column}, but has {', '.join(dataset.column_names)}. "
+                    "Rename a column, or name the right one on the command line."
+                )
 
 
 def check_texts(splits: Mapping[str, Dataset], columns: Sequence[str], locate: Locate = name_example) -> None:

@@ -260,7 +260,9 @@ def measure_unknown(examples: Any, tokenizer: PreTrainedTokenizerBase) -> float:
     if isinstance(examples, Dataset):
         examples = examples.select_columns("input_ids").select(range(0, len(examples), len(examples) // SAMPLE + 1))
     rows = islice(examples, SAMPLE if isinstance(examples, Dataset) else SAMPLE_OF_STREAM)
-    tokens = [token for row in rows for token in row["input_ids"] if token not in special]
+    read = (row["input_ids"] for row in rows)
+    flat = (ids if not ids or isinstance(ids[0], int) else chain(*ids) for ids in read)  # an example may be several
+    tokens = [token for ids in flat for token in ids if token not in special]
     return tokens.count(unknown) / len(tokens) if tokens else 0.0
 
 

@@ -1,11 +1,193 @@
-"""Sequence classification: texts and labels to model inputs, logits to predictions."""
+"""Sequence classification and regression: texts and labels to model inputs, logits to predictions."""
 
-from collections.abc import Sequence
-from typing import Any
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
+import torch
+from datasets import Dataset, DatasetDict
 from numpy.typing import ArrayLike
-from transformers import BatchEncoding, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForSequenceClassification,
+    BatchEncoding,
+    EvalPrediction,
+    PreTrainedTokenizerBase,
+    Trainer,
+)
+
+from hf_domain.checks import check_predictions
+from hf_domain.data.columns import (
+    Locate,
+    check_columns,
+    find_split_columns,
+    find_text_columns,
+    name_example,
+)
+from hf_domain.tasks.baseline import DECIDING, add_baseline, make_constants
+from hf_domain.tasks.class_weights import make_weighted_loss
+from hf_domain.tasks.kind import DataArguments, TaskKind, register_kind
+from hf_domain.tasks.labels import (
+    check_spread,
+    check_variety,
+    draw_validation,
+    find_ids,
+    list_labels,
+    read_labels,
+)
+from hf_domain.tasks.metrics import compute_class_metrics, list_class_metrics
+from hf_domain.training.run_files import LABELS, VALIDATED, format_labels
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class ClassificationArguments(DataArguments):
+    """The data of a classification or a regression."""
+
+    text_column_names: str | None = field(
+        default=None,
+        metadata={"help": "Column of text, or two as first,second. Default: a known pair, `text`, or the only column."},
+    )
+    label_column_name: str = field(default="label", metadata={"help": "Column of labels."})
+    max_seq_length: int = field(default=128, metadata={"help": "Maximum number of tokens of an example."})
+    do_regression: bool | None = field(
+        default=None, metadata={"help": "Predict labels as numbers. Default: on if they are fractions."}
+    )
+    multi_label: bool | None = field(
+        default=None, metadata={"help": "Allow any number of labels per example. Default: on if labels are lists."}
+    )
+    class_weights: Literal["none", "balanced"] = field(
+        default="none",
+        metadata={"help": "balanced: rare labels count as much in the loss as frequent ones (as in scikit-learn)."},
+    )
+    negative_labels: str | None = field(
+        default=None,
+        metadata={"help": "Labels that mean 'none of these', as a,b. Adds the metric positive_micro_f1 without them."},
+    )
+    metric_name: str | None = field(
+        default=None,
+        metadata={"help": "Compute only this metric; metrics of the evaluate library need --trust_remote_code."},
+    )
+    nearest_vote: bool = field(
+        default=False,
+        metadata={
+            "help": "Mix the probabilities with a vote of the nearest training texts by BM25; the validation set "
+            "chooses its weight. Predictions then need labeled texts."
+        },
+    )
+    append_passage: bool = field(
+        default=False,
+        metadata={"help": "Append the best passage of --datastore to the text, cut to the remaining length."},
+    )
+
+
+@register_kind
+class Classification(TaskKind):
+    """Texts or pairs of texts with one label, several labels, or a value."""
+
+    name, head, pipeline_tag = "classification", "ForSequenceClassification", "text-classification"
+    auto_class, arguments = AutoModelForSequenceClassification, ClassificationArguments
+    args: ClassificationArguments
+
+    @classmethod
+    def fits(cls, columns: set[str]) -> bool:
+        """Return True: rows that no other kind reads are texts with labels."""
+        return True
+
+    @classmethod
+    def hold_out(cls, rows: Dataset, label_column: str | None = None) -> list[int]:
+        """Draw a fifth of the rows in proportion to the labels."""
+        return draw_validation(list_labels(rows, label_column or "label"))
+
+    def read(self, splits: DatasetDict, locate: Locate = name_example) -> DatasetDict:
+        """Find the columns of text, the problem type and the labels."""
+        args, column = self.args, self.args.label_column_name
+        check_columns(splits, [column], optional_in_test=column)
+        self.text_columns = find_split_columns(splits, column, args.text_column_names, locate)
+        found = read_labels(splits, column, args.do_regression, args.multi_label, locate)
+        self.problem_type, self.label_names, self.label_ids = found
+        self.deciding = args.metric_name or DECIDING[self.problem_type]
+        return splits
+
+    def check(self, splits: DatasetDict, does_train: bool, trust_remote_code: bool = False) -> None:
+        """Check that labels differ, and that the metric exists."""
+        column, names = self.args.label_column_name, self.label_names or []
+        if does_train:
+            check_variety(splits["train"][column], column)
+        check_spread(splits, column, self.problem_type)
+        self.negative_labels, self.trusts = find_ids(self.args.negative_labels, names), trust_remote_code
+        self.choose_metrics()
+
+    def choose_metrics(self, config: Any = None) -> Callable[[EvalPrediction], dict[str, Any]]:
+        """Return the metric function, see `choose_metrics`."""
+        chosen = self.args.metric_name
+        return choose_metrics(self.problem_type, self.negative_labels, chosen, self.trusts, config)
+
+    def list_metrics(self) -> list[str] | None:
+        """Return the names of the metrics; what a metric of evaluate returns is not known."""
+        names, chosen = list_class_metrics(self.problem_type, self.negative_labels), self.args.metric_name
+        return names if chosen is None else [chosen] if chosen in names else None
+
+    def list_options(self) -> dict[str, Any]:
+        """Return the problem type."""
+        return {"problem_type": self.problem_type}
+
+    def prepare(self, rows: Dataset, text_columns: str | None, config: Any) -> Dataset:
+        """Find the columns of text: one, or two for pairs."""
+        self.text_columns = find_text_columns(rows, text_columns)
+        logger.info(f"Columns of text: {' + '.join(self.text_columns)}")
+        return rows
+
+    def tokenize(
+        self, batch: Any, tokenizer: PreTrainedTokenizerBase | None = None, does_train: bool = False
+    ) -> BatchEncoding:
+        """Tokenize texts or pairs."""
+        args, texts = self.args, [batch[column] for column in self.text_columns]
+        options: Any = {"max_seq_length": args.max_seq_length, "pad_to_max_length": args.pad_to_max_length}
+        encodings = tokenize_texts(texts, tokenizer or self.tokenizer, **options)
+        if self.label_ids is not None and args.label_column_name in batch:
+            encodings["labels"] = encode_labels(batch[args.label_column_name], self.problem_type, self.label_ids)
+        return encodings
+
+    def learn(self, examples: DatasetDict, config: Any) -> None:
+        """Keep the most frequent labels, and weigh the labels."""
+        labels, names = examples["train"]["labels"][:], self.label_names or []
+        constants = make_constants(self.problem_type, labels, len(names))
+        self.compute_metrics = add_baseline(self.choose_metrics(config), constants, labels, self.deciding)
+        self.loss = make_weighted_loss(self.args.class_weights, self.problem_type, labels, names)
+
+    def score(self, output: Any, rows: Dataset, examples: Dataset, config: Any) -> dict[str, Any]:
+        """Return the metrics of logits."""
+        return self.compute_metrics(output)
+
+    def finish(self, trainer: Trainer) -> None:
+        """Choose the thresholds of several labels."""
+        set_thresholds(trainer)
+
+    def decode(self, output: Any, rows: Dataset, examples: Dataset, config: Any) -> list[dict[str, Any]]:
+        """Return the labels of each row with the probabilities of all labels; for a regression, only the value."""
+        logits = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
+        problem_type = config.problem_type or (
+            "regression" if config.num_labels == 1 else "single_label_classification"
+        )
+        names = [config.id2label[number] for number in range(config.num_labels)]
+        thresholds = getattr(config, "label_thresholds", None)
+        predictions = name_predictions(decode_logits(logits, problem_type, thresholds), problem_type, names)
+        if problem_type == "regression":
+            return [{"prediction": value} for value in predictions]
+        scores = torch.from_numpy(logits)
+        probabilities = scores.softmax(-1) if problem_type == "single_label_classification" else scores.sigmoid()
+        return [
+            {"prediction": prediction, "probabilities": dict(zip(names, row.tolist(), strict=True))}
+            for prediction, row in zip(predictions, probabilities, strict=True)
+        ]
+
+    def list_files(self, decoded: list[dict[str, Any]], split: str) -> dict[str, str]:
+        """Return the file of labels."""
+        name = VALIDATED if split == "eval" else LABELS
+        return {name: format_labels(row["prediction"] for row in decoded)}
 
 
 def tokenize_texts(
@@ -137,3 +319,80 @@ def name_predictions(predictions: np.ndarray, problem_type: str, label_names: li
     if problem_type == "multi_label_classification":
         return [[label_names[label] for label in np.flatnonzero(row)] for row in predictions]
     return [label_names[label] for label in predictions]
+
+
+def choose_metrics(
+    problem_type: str,
+    negative_labels: Sequence[int] = (),
+    metric_name: str | None = None,
+    trust_remote_code: bool = False,
+    config: Any = None,
+) -> Callable[[EvalPrediction], dict[str, Any]]:
+    """Return the metric function of a sequence classifier.
+
+    Args:
+        problem_type: As in the model's config.
+        negative_labels: See `compute_single_label_metrics`.
+        metric_name: A metric of this module, or one that `evaluate.load` finds on the Hub or as a local script.
+            Default: all metrics of this module for the problem type.
+        trust_remote_code: Whether `metric_name` may be a script, which runs in this process.
+        config: The model's config; its `label_thresholds`, if set, decide which labels are predicted.
+
+    Returns:
+        A function for `Trainer(compute_metrics=...)`.
+
+    Raises:
+        ValueError: There is no such metric for the problem type.
+    """
+    names = list_class_metrics(problem_type, negative_labels)
+    metric = (
+        None if metric_name is None or metric_name in names else _load_metric(metric_name, names, trust_remote_code)
+    )
+
+    def compute_metrics(output: EvalPrediction) -> dict[str, Any]:
+        predictions = decode_logits(output.predictions, problem_type, getattr(config, "label_thresholds", None))
+        references: Any = output.label_ids
+        if metric is not None:
+            return metric.compute(predictions=predictions, references=references)
+        metrics = compute_class_metrics(predictions, references, problem_type, negative_labels)
+        return metrics if metric_name is None else {metric_name: metrics[metric_name]}
+
+    return compute_metrics
+
+
+def _load_metric(metric_name: str, names: list[str], trust_remote_code: bool) -> Any:
+    if not trust_remote_code:
+        raise ValueError(
+            f"--metric_name must be one of {', '.join(names)}, or a metric of evaluate.load, which runs the metric's "
+            f"script, but is {metric_name}. Check the name, or add --trust_remote_code if you trust the script."
+        )
+    import evaluate
+
+    try:
+        return evaluate.load(metric_name)
+    except Exception as error:  # not found, no network or a failing script: the remedy is the same
+        raise ValueError(
+            f"--metric_name must be one of {', '.join(names)}, or a metric that evaluate.load finds, but {metric_name} "
+            "is neither. Check the name and the network."
+        ) from error
+
+
+def set_thresholds(trainer: Trainer) -> None:
+    """Choose the thresholds of a trained classifier on its validation set, if examples have several labels.
+
+    They go into `config.label_thresholds`, one probability per label, which `hf-domain predict` reads. Without a
+    validation set, every threshold is one half.
+    """
+    model: Any = trainer.model
+    config = model.config
+    if config.problem_type != "multi_label_classification":
+        return
+    config.label_thresholds = None
+    if trainer.eval_dataset is None:
+        return
+    output = trainer.predict(trainer.eval_dataset)  # type: ignore[arg-type]
+    check_predictions(output.predictions)
+    logits = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
+    config.label_thresholds = choose_thresholds(logits, np.asarray(output.label_ids))
+    told = [f"{config.id2label[number]} {value:.2f}" for number, value in enumerate(config.label_thresholds)]
+    logger.info(f"Thresholds chosen on the validation set: {', '.join(told)}")

@@ -1,20 +1,18 @@
 """Find the kind and the names of a task's labels, and check the labels of every split."""
 
 import math
+import random
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from datasets import ClassLabel, Dataset, DatasetDict, List
 
+from hf_domain.data.columns import Locate, name_example
+
 FRACTION = re.compile(r"[-+]?\d+\.\d+")
-Locate = Callable[[str, int], str]
-"""Returns where a row of a split is, for errors."""
-
-
-def name_example(split: str, row: int) -> str:
-    """Name a row of a split when its file and line are unknown."""
-    return f"example {row} of {split}"
+HELD_OUT = 0.2  # of a table that has no splits; our choice
 
 
 def read_labels(
@@ -255,3 +253,40 @@ def find_ids(names: str | None, label_names: list[str]) -> list[int]:
                 f"--negative_labels must name labels of the data ({', '.join(label_names)}), but names {name}"
             )
     return [label_names.index(name) for name in named]
+
+
+def list_labels(rows: Dataset, column: str) -> list[set[Any]]:
+    """Return the labels of each row: one, several, the tags of its words, or none if they are fractions or missing."""
+    if column not in rows.column_names:
+        return [set()] * len(rows)
+    listed = [value if isinstance(value, list) else [value] for value in rows[column]]
+    if any(isinstance(label, float) for labels in listed for label in labels):
+        return [set()] * len(rows)
+    return [{*labels} for labels in listed]
+
+
+def draw_validation(labels: list[set[Any]]) -> list[int]:
+    """Draw a fifth of the rows in proportion to the labels, so that training keeps a row of each label.
+
+    Args:
+        labels: Labels of each row, see `list_labels`.
+
+    Raises:
+        ValueError: Each row is the only one with some label.
+    """
+    left = Counter(label for each in labels for label in each)
+    order = [*range(len(labels))]
+    random.Random(0).shuffle(order)
+    # Side by side, the rows of a label give every fifth. Of several labels, the rarest counts.
+    order.sort(key=lambda row: min(((left[label], str(label)) for label in labels[row]), default=(0, "")))
+    drawn: list[int] = []
+    for place, row in enumerate(order, 1):
+        if HELD_OUT * place >= len(drawn) + 0.5 and all(left[label] > 1 for label in labels[row]):
+            drawn.append(row)
+            left.subtract(labels[row])
+    if not drawn:
+        raise ValueError(
+            f"a table must have two rows of some label, so that one can be held out for validation, but each of its "
+            f"{len(labels)} rows has a label of its own. Add rows, or pass the splits train and validation."
+        )
+    return sorted(drawn)

@@ -6,15 +6,12 @@ All scores lie between 0 and 1, except SQuAD's, which are percentages by definit
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas
 from numpy.typing import ArrayLike
-from transformers import EvalPrediction
-
-from hf_domain.tasks.classification import decode_logits
 
 
 def compute_single_label_metrics(
@@ -278,59 +275,3 @@ def _compute_overlap_f1(prediction: str, answer: str) -> float:
         return float(prediction == answer)
     predicted, gold = Counter(prediction.split()), Counter(answer.split())
     return 2 * (predicted & gold).total() / (predicted.total() + gold.total())
-
-
-def choose_metrics(
-    problem_type: str,
-    negative_labels: Sequence[int] = (),
-    metric_name: str | None = None,
-    trust_remote_code: bool = False,
-    config: Any = None,
-) -> Callable[[EvalPrediction], dict[str, Any]]:
-    """Return the metric function of a sequence classifier.
-
-    Args:
-        problem_type: As in the model's config.
-        negative_labels: See `compute_single_label_metrics`.
-        metric_name: A metric of this module, or one that `evaluate.load` finds on the Hub or as a local script.
-            Default: all metrics of this module for the problem type.
-        trust_remote_code: Whether `metric_name` may be a script, which runs in this process.
-        config: The model's config; its `label_thresholds`, if set, decide which labels are predicted.
-
-    Returns:
-        A function for `Trainer(compute_metrics=...)`.
-
-    Raises:
-        ValueError: There is no such metric for the problem type.
-    """
-    names = list_class_metrics(problem_type, negative_labels)
-    metric = (
-        None if metric_name is None or metric_name in names else _load_metric(metric_name, names, trust_remote_code)
-    )
-
-    def compute_metrics(output: EvalPrediction) -> dict[str, Any]:
-        predictions = decode_logits(output.predictions, problem_type, getattr(config, "label_thresholds", None))
-        references: Any = output.label_ids
-        if metric is not None:
-            return metric.compute(predictions=predictions, references=references)
-        metrics = compute_class_metrics(predictions, references, problem_type, negative_labels)
-        return metrics if metric_name is None else {metric_name: metrics[metric_name]}
-
-    return compute_metrics
-
-
-def _load_metric(metric_name: str, names: list[str], trust_remote_code: bool) -> Any:
-    if not trust_remote_code:
-        raise ValueError(
-            f"--metric_name must be one of {', '.join(names)}, or a metric of evaluate.load, which runs the metric's "
-            f"script, but is {metric_name}. Check the name, or add --trust_remote_code if you trust the script."
-        )
-    import evaluate
-
-    try:
-        return evaluate.load(metric_name)
-    except Exception as error:  # not found, no network or a failing script: the remedy is the same
-        raise ValueError(
-            f"--metric_name must be one of {', '.join(names)}, or a metric that evaluate.load finds, but {metric_name} "
-            "is neither. Check the name and the network."
-        ) from error

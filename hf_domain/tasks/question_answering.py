@@ -3,16 +3,174 @@
 A context that exceeds the model's limit is cut into overlapping windows; each window is a feature.
 """
 
+import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
-from transformers import BatchEncoding, PreTrainedTokenizerBase
+from datasets import Dataset, DatasetDict
+from transformers import AutoModelForQuestionAnswering, BatchEncoding, PreTrainedTokenizerBase
 
-from hf_domain.tasks.labels import Locate, name_example
+from hf_domain.data.columns import Locate, check_columns, name_example, warn_of_shared_rows
+from hf_domain.tasks.baseline import compare_with_baseline
+from hf_domain.tasks.classification import tokenize_texts
+from hf_domain.tasks.kind import DataArguments, TaskKind, register_kind
+from hf_domain.tasks.labels import draw_validation
+from hf_domain.tasks.metrics import ANSWER_METRICS, compute_squad_metrics
 from hf_domain.training.run_files import ANSWERS
+
+QUESTION_COLUMNS = ["question", "context"]
+
+
+@dataclass
+class QuestionAnsweringArguments(DataArguments):
+    """The data of extractive question answering, and how to choose an answer."""
+
+    max_seq_length: int = field(default=384, metadata={"help": "Maximum number of tokens of question and window."})
+    doc_stride: int | None = field(
+        default=None,
+        metadata={"help": "Number of tokens that neighboring windows of a context share. Default: a third."},
+    )
+    n_best_size: int = field(default=20, metadata={"help": "Number of candidate answers to keep for each question."})
+    max_answer_length: int = field(default=30, metadata={"help": "Maximum number of tokens of an answer."})
+    version_2_with_negative: bool | None = field(
+        default=None,
+        metadata={"help": "Some questions have no answer. Default: on if some of the training data have none."},
+    )
+    null_score_diff_threshold: float = field(
+        default=0.0, metadata={"help": "Predict no answer when its score exceeds the best answer's by this."}
+    )
+
+
+@register_kind
+class QuestionAnswering(TaskKind):
+    """Questions and contexts; an answer is a part of the context."""
+
+    name, head, pipeline_tag = "question_answering", "ForQuestionAnswering", "question-answering"
+    auto_class, arguments = AutoModelForQuestionAnswering, QuestionAnsweringArguments
+    needs_train = False
+    args: QuestionAnsweringArguments
+
+    @classmethod
+    def fits(cls, columns: set[str]) -> bool:
+        """Return whether there are questions with contexts and answers."""
+        return columns >= {*QUESTION_COLUMNS, "answers"}
+
+    @classmethod
+    def hold_out(cls, rows: Dataset, label_column: str | None = None) -> list[int]:
+        """Draw the questions on a fifth of the contexts."""
+        return draw_contexts(rows["context"][:])
+
+    def read(self, splits: DatasetDict, locate: Locate = name_example) -> DatasetDict:
+        """Number questions without an id, and check that the contexts contain the answers."""
+        splits = DatasetDict({split: number_questions(rows) for split, rows in splits.items()})
+        check_columns(splits, ["id", *QUESTION_COLUMNS, "answers"], optional_in_test="answers")
+        self.text_columns = QUESTION_COLUMNS
+        if self.args.doc_stride is None:
+            self.args.doc_stride = self.args.max_seq_length // 3  # as BERT's for SQuAD, 128 of 384
+        check_questions(splits, locate)
+        warn_of_shared_rows(splits, QUESTION_COLUMNS)
+        if self.args.version_2_with_negative is None:
+            known = splits.get("train", next(iter(splits.values())))
+            answers = known["answers"] if "answers" in known.column_names else []
+            self.args.version_2_with_negative = any(not each["text"] for each in answers)
+        return splits
+
+    def check(self, splits: DatasetDict, does_train: bool, trust_remote_code: bool = False) -> None:
+        """Check that training has questions with answers."""
+        if does_train and not any(answers["text"] for answers in splits["train"]["answers"]):
+            raise ValueError("training needs questions with answers, but train has none. Add such questions.")
+
+    def list_metrics(self) -> list[str]:
+        """Return SQuAD's metrics."""
+        return ANSWER_METRICS
+
+    def prepare(self, rows: Dataset, text_columns: str | None, config: Any) -> Dataset:
+        """Number questions without an id, and take the options of the training."""
+        self.text_columns, args = QUESTION_COLUMNS, self.args
+        if missing := [name for name in QUESTION_COLUMNS if name not in rows.column_names]:
+            raise ValueError(
+                f"the data must have the columns question and context, but lack {', '.join(missing)}. Rename columns."
+            )
+        rows = number_questions(rows)
+        check_questions({"test": rows.select_columns(["id", *QUESTION_COLUMNS])})
+        args.version_2_with_negative = getattr(config, "version_2_with_negative", False)
+        args.null_score_diff_threshold = getattr(config, "null_score_diff_threshold", 0.0)
+        # Windows of another length than the training's share a quarter.
+        stride = getattr(config, "trained_stride", None)
+        is_trained = stride is not None and args.max_seq_length == config.trained_length
+        args.doc_stride = stride if is_trained else min(128, args.max_seq_length // 4)
+        return rows
+
+    def tokenize(
+        self, batch: Any, tokenizer: PreTrainedTokenizerBase | None = None, does_train: bool = False
+    ) -> BatchEncoding:
+        """Cut contexts into windows; a memory with its own tokenizer reads the same ones."""
+        args = self.args
+        options: Any = {"max_seq_length": args.max_seq_length, "pad_to_max_length": args.pad_to_max_length}
+        assert args.doc_stride is not None
+        windows = tokenize_questions(batch, self.tokenizer, doc_stride=args.doc_stride, **options)
+        return windows if tokenizer is None else tokenize_texts(cut_windows(batch, windows), tokenizer, **options)
+
+    def decode(self, output: Any, rows: Dataset, examples: Dataset, config: Any) -> list[dict[str, Any]]:
+        """Return the answer to each question, "" for none, with its probability among the best twenty.
+
+        With `id`, `n_best` and perhaps `null_score_diff`, see `find_answers`.
+        """
+        args = self.args
+        options: Any = {name: getattr(args, name) for name in ("n_best_size", "max_answer_length")}
+        options["null_score_diff_threshold"] = args.null_score_diff_threshold
+        options["with_no_answer"] = bool(args.version_2_with_negative)
+        decoded = []
+        for answer in find_answers(rows, examples, *output.predictions[:2], **options):
+            # With a threshold other than 0, the answer is not always the most probable candidate.
+            probabilities = [each["probability"] for each in answer["n_best"] if each["text"] == answer["text"]]
+            text = answer.pop("text")
+            decoded.append({**answer, "prediction": text, "probabilities": next(iter(probabilities), None)})
+        return decoded
+
+    def score(self, output: Any, rows: Dataset, examples: Dataset, config: Any) -> dict[str, Any]:
+        """Return SQuAD's metrics, and those of no answer at all; none without known answers."""
+        if "answers" not in rows.column_names:
+            return {}
+        references = {row["id"]: row["answers"]["text"] for row in rows}
+        found = {row["id"]: row["prediction"] for row in self.decode(output, rows, examples, config)}
+        baseline = compute_squad_metrics(dict.fromkeys(references, ""), references)
+        return compare_with_baseline(compute_squad_metrics(found, references), baseline, self.deciding)
+
+    def list_files(self, decoded: list[dict[str, Any]], split: str) -> dict[str, str]:
+        """Return the files of answers, named as in the scripts of transformers."""
+        parts = {ANSWERS: "prediction", "nbest_predictions.json": "n_best"}
+        if self.args.version_2_with_negative:
+            parts["null_odds.json"] = "null_score_diff"
+        return {
+            f"{split}_{name}": json.dumps({row["id"]: row[part] for row in decoded}, indent=4, ensure_ascii=False)
+            for name, part in parts.items()
+        }
+
+
+def draw_contexts(contexts: Sequence[str]) -> list[int]:
+    """Draw the questions on a fifth of the contexts: a context that was trained on would flatter the validation.
+
+    Raises:
+        ValueError: There are fewer than three contexts.
+    """
+    distinct = [*dict.fromkeys(contexts)]
+    if len(distinct) < 3:
+        raise ValueError(
+            f"a table of questions must have three contexts, so that one can be held out for validation, but has "
+            f"{len(distinct)}. Add rows, or pass the splits train and validation."
+        )
+    drawn = {distinct[number] for number in draw_validation([set()] * len(distinct))}
+    return [row for row, context in enumerate(contexts) if context in drawn]
+
+
+def number_questions(rows: Dataset) -> Dataset:
+    """Return rows with the column `id` that questions need."""
+    return rows if "id" in rows.column_names else rows.add_column("id", [str(row) for row in range(len(rows))])
 
 
 def tokenize_questions(
@@ -102,21 +260,18 @@ def cut_windows(examples: dict[str, list], features: BatchEncoding) -> list[list
     return [questions, contexts]
 
 
-def check_questions(
-    splits: Mapping[str, Iterable[dict[str, Any]]], locate: Locate = name_example, needs_answer: bool = False
-) -> None:
+def check_questions(splits: Mapping[str, Iterable[dict[str, Any]]], locate: Locate = name_example) -> None:
     """Raise a ValueError unless every question has a unique id and every answer is at its place in the context.
 
     Args:
         splits: Rows with `id`, `question`, `context` and, if known, `answers`.
-        needs_answer: Whether the split train needs a question with an answer.
     """
     for split, examples in splits.items():
-        _check_split(examples, split, locate, needs_answer and split == "train")
+        _check_split(examples, split, locate)
 
 
-def _check_split(examples: Iterable[dict[str, Any]], split: str, locate: Locate, needs_answer: bool) -> None:
-    ids, has_answer = set(), False
+def _check_split(examples: Iterable[dict[str, Any]], split: str, locate: Locate) -> None:
+    ids = set()
     for row, example in enumerate(examples):
         for column in ("id", "question", "context"):
             if column in example and (example[column] is None or (column != "context" and example[column] == "")):
@@ -132,9 +287,6 @@ def _check_split(examples: Iterable[dict[str, Any]], split: str, locate: Locate,
         ids.add(example["id"])
         if "answers" in example:
             _check_answers(example, split, partial(locate, split, row))
-            has_answer |= bool(example["answers"]["text"])
-    if needs_answer and not has_answer:
-        raise ValueError(f"training needs questions with answers, but {split} has none. Add such questions.")
 
 
 def _check_answers(example: dict[str, Any], split: str, locate: Callable[[], str]) -> None:
@@ -248,11 +400,3 @@ def _find_spans(
         for first, length in zip(firsts, lengths, strict=True)
         if np.isfinite(scores[first, length])
     ]
-
-
-def list_answer_files(answers: list[dict[str, Any]], with_no_answer: bool) -> dict[str, dict[Any, Any]]:
-    """Return the content of each prediction file, named as in the scripts of transformers."""
-    parts = {ANSWERS: "text", "nbest_predictions.json": "n_best"}
-    if with_no_answer:
-        parts["null_odds.json"] = "null_score_diff"
-    return {name: {answer["id"]: answer[part] for answer in answers} for name, part in parts.items()}

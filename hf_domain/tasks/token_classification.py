@@ -1,21 +1,171 @@
-"""Named entities: words and tags to model inputs, logits to tags."""
+"""Named entities: words and tags to model inputs, logits to tags.
+
+A sentence that exceeds the model's limit is cut into overlapping windows at word borders; each window is an example.
+Every word is learned, scored and predicted once, in the window that shows most of its surroundings.
+"""
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, pairwise
 from typing import Any
 
-from datasets import DatasetDict, List
-from tokenizers.pre_tokenizers import ByteLevel
-from transformers import BatchEncoding, EvalPrediction, PreTrainedTokenizerBase
-from transformers.trainer_utils import PredictionOutput
+import numpy as np
+import torch
+from datasets import Dataset, DatasetDict, List
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel
+from transformers import (
+    AutoModelForTokenClassification,
+    BatchEncoding,
+    DataCollatorForTokenClassification,
+    PreTrainedTokenizerBase,
+)
 
-from hf_domain.data.columns import warn_of_shared_rows
-from hf_domain.tasks.labels import Locate, name_example
-from hf_domain.tasks.metrics import PLACED, find_entities
+from hf_domain.data.columns import Locate, check_columns, find_text_columns, name_example, warn_of_shared_rows
+from hf_domain.tasks.baseline import compare_with_baseline
+from hf_domain.tasks.kind import DataArguments, TaskKind, register_kind
+from hf_domain.tasks.labels import check_variety, draw_validation, find_labels, list_labels
+from hf_domain.tasks.metrics import PLACED, compute_entity_metrics, list_entity_metrics
+from hf_domain.training.run_files import TAGS, VALIDATED, format_tags
 
 logger = logging.getLogger(__name__)
-Tags = list[list[str]]
+OUTSIDE = "O"  # the tag of a word that the tokenizer turns into nothing
+
+
+@dataclass
+class NerArguments(DataArguments):
+    """The data of named-entity recognition."""
+
+    text_column_name: str = field(default="tokens", metadata={"help": "Column of words."})
+    label_column_name: str = field(default="tags", metadata={"help": "Column of tags; often ner_tags on the Hub."})
+    label_all_tokens: bool = field(
+        default=False, metadata={"help": "In training, label all tokens of a word, not only the first."}
+    )
+    return_entity_level_metrics: bool = field(
+        default=False, metadata={"help": "Also compute metrics for each entity type."}
+    )
+
+
+@register_kind
+class TokenClassification(TaskKind):
+    """Words with a tag each."""
+
+    name, head, pipeline_tag = "token_classification", "ForTokenClassification", "token-classification"
+    auto_class, arguments = AutoModelForTokenClassification, NerArguments
+    collator_class = DataCollatorForTokenClassification
+    args: NerArguments
+
+    @classmethod
+    def fits(cls, columns: set[str]) -> bool:
+        """Return whether there are words."""
+        return "tokens" in columns
+
+    @classmethod
+    def hold_out(cls, rows: Dataset, label_column: str | None = None) -> list[int]:
+        """Draw a fifth of the sentences in proportion to the tags."""
+        return draw_validation(list_labels(rows, label_column or "tags"))
+
+    def read(self, splits: DatasetDict, locate: Locate = name_example) -> DatasetDict:
+        """Check words and tags, and find the names of the tags."""
+        words, tags = self.args.text_column_name, self.args.label_column_name
+        check_columns(splits, [words, tags])
+        check_words(splits, words, tags, locate)
+        self.text_columns = [words]
+        self.label_names, self.label_ids = find_labels(splits, tags, locate)
+        return splits
+
+    def check(self, splits: DatasetDict, does_train: bool, trust_remote_code: bool = False) -> None:
+        """Check that the tags are names of entities, and differ."""
+        column = self.args.label_column_name
+        check_tags(self.label_names or [])
+        if does_train:
+            check_variety(chain.from_iterable(splits["train"][column]), column)
+
+    def list_metrics(self) -> list[str]:
+        """Return the metrics of all entities, and perhaps of each type."""
+        return list_entity_metrics((self.label_names or []) if self.args.return_entity_level_metrics else [])
+
+    def prepare(self, rows: Dataset, text_columns: str | None, config: Any) -> Dataset:
+        """Return the rows with their words in `tokens`; texts are split into words."""
+        self.text_columns = ["tokens"]
+        if "tokens" not in rows.column_names:
+            (column,) = find_text_columns(rows, text_columns or "text")
+            rows = rows.map(lambda row: {"tokens": split_words(row[column] or "")}, desc="Splitting into words")
+        for number, words in enumerate(rows["tokens"]):
+            if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+                raise ValueError(
+                    f"tokens must be a list of words, but row {number} has {words!r}. Rename the column to have its "
+                    "texts split into words, or read the lists before."
+                )
+        return rows
+
+    def use(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Let the tokenizer read lists of words."""
+        prepare_for_words(tokenizer)
+        self.tokenizer = tokenizer
+
+    def tokenize(
+        self, batch: Any, tokenizer: PreTrainedTokenizerBase | None = None, does_train: bool = False
+    ) -> BatchEncoding:
+        """Tokenize the windows of sentences; without tags, every word has the label 0, which marks its token."""
+        args, sentences = self.args, batch[self.text_columns[0]]
+        if self.label_ids is None:
+            labels = [[0] * len(words) for words in sentences]
+        else:
+            labels = [[self.label_ids[tag] for tag in tags] for tags in batch[args.label_column_name]]
+        # Scores and predictions have one tag for each word, so only training labels its later tokens.
+        continues = does_train and args.label_all_tokens and self.label_names is not None
+        continued = continue_labels(self.label_names or []) if continues else None
+        options: Any = {"max_seq_length": args.max_seq_length, "pad_to_max_length": args.pad_to_max_length}
+        windows = tokenize_words(sentences, labels, self.tokenizer, continued=continued, **options)
+        for name in {"passage_ids", "passage_scores"} & {*batch}:
+            windows[name] = [batch[name][row] for row in number_sentences(windows["begins"])]
+        if tokenizer is None:
+            return windows
+        prepare_for_words(tokenizer)
+        texts = cut_windows(sentences, windows)
+        return encode_words(texts, tokenizer, args.max_seq_length, args.pad_to_max_length)[0]
+
+    def decode(self, output: Any, rows: Dataset, examples: Dataset, config: Any) -> list[dict[str, Any]]:
+        """Return the tag of every word with its probability; a word without tokens is outside, without one."""
+        names = [config.id2label[number] for number in range(config.num_labels)]
+        decoded: list[dict[str, Any]] = [
+            {"prediction": [OUTSIDE] * len(words), "probabilities": [None] * len(words)}
+            for words in rows[self.text_columns[0]]
+        ]
+        for row, words, logits in list_scored(output, examples):
+            values, best = torch.from_numpy(logits).float().softmax(-1).max(-1)
+            for word, value, number in zip(words, values.tolist(), best.tolist(), strict=True):
+                decoded[row]["prediction"][word], decoded[row]["probabilities"][word] = names[number], value
+        if number := sum(value is None for row in decoded for value in row["probabilities"]):
+            logger.warning(f"The tokenizer turns {number:,} words into nothing. Their tag is {OUTSIDE}.")
+        return decoded
+
+    def score(self, output: Any, rows: Dataset, examples: Dataset, config: Any) -> dict[str, Any]:
+        """Return the metrics of entities, and those of no entity at all."""
+        names, ids = self.label_names or [], self.label_ids or {}
+        gold = [[names[ids[tag]] for tag in tags] for tags in rows[self.args.label_column_name]]
+        predicted = [[OUTSIDE] * len(tags) for tags in gold]
+        baseline = compute_entity_metrics(predicted, gold)
+        for row, words, logits in list_scored(output, examples):
+            for word, best in zip(words, logits.argmax(-1).tolist(), strict=True):
+                predicted[row][word] = names[best]
+        metrics = compute_entity_metrics(predicted, gold, per_type=self.args.return_entity_level_metrics)
+        return compare_with_baseline(metrics, baseline, self.deciding)
+
+    def list_files(self, decoded: list[dict[str, Any]], split: str) -> dict[str, str]:
+        """Return the file of tags."""
+        return {VALIDATED if split == "eval" else TAGS: format_tags(row["prediction"] for row in decoded)}
+
+
+def split_words(text: str) -> list[str]:
+    """Split a text into words, punctuation marks and Chinese characters, as BERT's tokenizer does before WordPiece."""
+    text = BertNormalizer(
+        clean_text=True, handle_chinese_chars=True, strip_accents=False, lowercase=False
+    ).normalize_str(text)
+    return [word for word, _ in BertPreTokenizer().pre_tokenize_str(text)]
 
 
 def check_words(splits: DatasetDict, word_column: str, tag_column: str, locate: Locate = name_example) -> None:
@@ -82,18 +232,20 @@ def tokenize_words(
     pad_to_max_length: bool = False,
     continued: Sequence[int] | None = None,
 ) -> BatchEncoding:
-    """Tokenize sentences of words, and copy the labels of words to tokens.
+    """Tokenize sentences of words, cut them into windows, and copy the labels of words to tokens.
 
     Args:
         tokenizer: See `prepare_for_words`.
-        max_seq_length: Maximum number of tokens of a sentence, special tokens included. Words beyond it are not
-            learned; see `pop_cut_tags`. Default: the model's limit.
+        max_seq_length: Maximum number of tokens of a window, special tokens included. Neighboring windows share up to
+            a quarter of the tokens. Default: the model's limit.
         pad_to_max_length: Pad here instead of per batch.
         continued: For each label, the label of a word's later tokens, see `continue_labels`. Default: only the first
             token has a label, as in Devlin et al. 2019, section 5.3.
 
     Returns:
-        The model's inputs and `labels`, -100 for tokens that are not scored.
+        The model's inputs of each window; `labels`, -100 for tokens that are not scored; `words`, the numbers of the
+        words that are scored in the window; `start` and `end`, its first word and the one behind its last; `begins`,
+        whether it is the first window of its sentence.
 
     Raises:
         ValueError: The numbers of labels and words of a sentence differ.
@@ -104,32 +256,110 @@ def tokenize_words(
                 f"every word must have a label, but there are {len(word_labels)} labels for {len(sentence)} "
                 f"words: {' '.join(sentence[:10])} ... Correct this sentence."
             )
-    options: dict[str, Any] = {
-        "is_split_into_words": True,
-        "truncation": True,
-        "max_length": max_seq_length,
-        "padding": "max_length" if pad_to_max_length else False,
-    }
-    encodings = tokenizer(words, **options)
-    seen = [{word for word in encodings.word_ids(row) if word is not None} for row in range(len(words))]
-    if any(found and len(found) <= max(found) for found in seen):
-        # A word without tokens (a zero-width space) would shift the tags of all later words.
-        words = [
-            [tokenizer.unk_token if word < max(found, default=0) and word not in found else text for word, text in row]
-            for row, found in ((enumerate(sentence), found) for sentence, found in zip(words, seen, strict=True))
-        ]
-        encodings = tokenizer(words, **options)
-    encodings["labels"] = []
-    for row, word_labels in enumerate(labels):
-        token_labels, previous = [], None
-        for word in encodings.word_ids(row):
-            label = -100 if word is None else word_labels[word]
-            if word is not None and word == previous:
-                label = -100 if continued is None else continued[label]
+    limit = min(max_seq_length or tokenizer.model_max_length, tokenizer.model_max_length)
+    encodings, word_ids = encode_words(words, tokenizer)
+    cuts = [[(0, len(sentence))] for sentence in words]
+    if max(map(len, encodings["input_ids"]), default=0) > limit:
+        room = limit - tokenizer.num_special_tokens_to_add()
+        for row, ids in enumerate(word_ids):
+            sizes = np.bincount([word for word in ids if word is not None], minlength=len(words[row]))
+            cuts[row] = cut_sentence(sizes.tolist(), room)
+    parts = [(row, start, end) for row, windows in enumerate(cuts) for start, end in windows]
+    if any(len(ids) > limit for ids in encodings["input_ids"]) or pad_to_max_length:
+        texts = [words[row][start:end] for row, start, end in parts]
+        encodings, word_ids = encode_words(texts, tokenizer, limit, pad_to_max_length)
+    shown = [choose_words(windows, len(sentence)) for windows, sentence in zip(cuts, words, strict=True)]
+    encodings["labels"], encodings["words"] = [], []
+    for (row, start, _), own, ids in zip(parts, chain.from_iterable(shown), word_ids, strict=True):
+        token_labels, scored, previous = [], [], None
+        for word in ids:
+            label = -100
+            if word is not None and start + word in own:
+                label = labels[row][start + word]
+                if word == previous:
+                    label = -100 if continued is None else continued[label]
+                else:
+                    scored.append(start + word)
             token_labels.append(label)
             previous = word
         encodings["labels"].append(token_labels)
+        encodings["words"].append(scored)
+    encodings["start"], encodings["end"] = [start for _, start, _ in parts], [end for *_, end in parts]
+    encodings["begins"] = [start == 0 for _, start, _ in parts]
     return encodings
+
+
+def encode_words(
+    words: list[list[str]],
+    tokenizer: PreTrainedTokenizerBase,
+    max_seq_length: int | None = None,
+    pad_to_max_length: bool = False,
+) -> tuple[BatchEncoding, list[list[int | None]]]:
+    """Return the inputs of sentences, and for each token the number of its word, None for a special token.
+
+    Args:
+        max_seq_length: Longer sentences are cut. Default: none is, unless they are padded.
+    """
+    options: dict[str, Any] = {"is_split_into_words": True, "verbose": False}
+    if max_seq_length is not None or pad_to_max_length:
+        options |= {"truncation": True, "max_length": max_seq_length}
+        options["padding"] = "max_length" if pad_to_max_length else False
+    encodings = tokenizer(words, **options)
+    return encodings, [encodings.word_ids(row) for row in range(len(words))]
+
+
+def cut_sentence(sizes: Sequence[int], room: int) -> list[tuple[int, int]]:
+    """Cut words into windows that share up to a quarter of their tokens; return first word and end of each.
+
+    Args:
+        sizes: Number of tokens of each word.
+        room: Maximum number of tokens of a window; a longer word is a window of its own.
+    """
+    windows, start = [], 0
+    while True:
+        end, tokens = start, 0
+        while end < len(sizes) and (end == start or tokens + sizes[end] <= room):
+            tokens += sizes[end]
+            end += 1
+        windows.append((start, end))
+        if end == len(sizes):
+            return windows
+        start, shared = end, 0
+        while start - 1 > windows[-1][0] and shared + sizes[start - 1] <= room // 4:
+            start -= 1
+            shared += sizes[start]
+
+
+def choose_words(windows: Sequence[tuple[int, int]], count: int) -> list[range]:
+    """Return for each window the words that are scored there: those that are farther from its cut than in the next."""
+    middles = [(after + before) // 2 for (_, before), (after, _) in pairwise(windows)]
+    return [range(*ends) for ends in zip([0, *middles], [*middles, count], strict=True)]
+
+
+def cut_windows(words: list[list[str]], windows: BatchEncoding) -> list[list[str]]:
+    """Return the words of every window of `tokenize_words`, for a second tokenizer."""
+    rows = number_sentences(windows["begins"])
+    return [words[row][start:end] for row, start, end in zip(rows, windows["start"], windows["end"], strict=True)]
+
+
+def number_sentences(begins: Sequence[bool]) -> list[int]:
+    """Return for each window the number of its sentence."""
+    return (np.cumsum(begins) - 1).tolist()
+
+
+def list_scored(output: Any, windows: Dataset) -> Iterator[tuple[int, list[int], np.ndarray]]:
+    """Yield for each window the number of its sentence, those of its scored words, and their logits [words, labels].
+
+    Args:
+        output: `predictions` [windows, length, labels] and `label_ids` [windows, length], -100 for tokens that are not
+            scored.
+        windows: With `words` and `begins`, see `tokenize_words`.
+    """
+    logits = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
+    rows = number_sentences(windows["begins"][:])
+    for row, words, scores, labels in zip(rows, windows["words"], logits, output.label_ids, strict=True):
+        if words:
+            yield row, words, scores[labels != -100]
 
 
 def continue_labels(names: list[str]) -> list[int]:
@@ -142,62 +372,3 @@ def continue_labels(names: list[str]) -> list[int]:
     """
     ids = {name: number for number, name in enumerate(names)}
     return [ids.get(re.sub("^B-", "I-", name), number) for number, name in enumerate(names)]
-
-
-def count_words(encodings: BatchEncoding) -> list[int]:
-    """Return the number of words of each sentence up to the maximum length."""
-    rows = range(len(encodings["input_ids"]))
-    return [max((word + 1 for word in encodings.word_ids(row) if word is not None), default=0) for row in rows]
-
-
-def pop_cut_tags(
-    examples: DatasetDict, splits: DatasetDict, tag_column: str, names: Mapping[Any, str]
-) -> tuple[DatasetDict, dict[str, Tags]]:
-    """Return examples without the column `num_words`, and by split the tags of the words beyond the maximum length.
-
-    Logs how many words and entities these are.
-
-    Args:
-        examples: With `num_words`, see `count_words`.
-        splits: The same rows with their tags.
-        names: The name of each value of the column.
-    """
-    cut: dict[str, Tags] = {}
-    for split, rows in examples.items():
-        cut[split], entities = [], 0
-        for count, values in zip(rows["num_words"], splits[split][tag_column], strict=True):
-            tags = [names[value] for value in values]
-            cut[split].append(tags[count:])
-            entities += count < len(tags) and sum(end >= count for _, _, end in find_entities(tags))
-        if number := sum(map(len, cut[split])):
-            fate = "They are not learned." if split == "train" else "They count as missed."
-            logger.warning(
-                f"{number:,} words of {split}, of {entities:,} entities, lie beyond the maximum length. {fate} Use a "
-                "longer --max_seq_length or shorter sentences."
-            )
-    return examples.remove_columns("num_words"), cut
-
-
-def add_cut_tags(predicted: Tags, gold: Tags, cut: Tags) -> tuple[Tags, Tags]:
-    """Return predicted and gold tags with those of the words beyond the maximum length, which are predicted as O."""
-    return (
-        [tags + ["O"] * len(rest) for tags, rest in zip(predicted, cut, strict=True)],
-        [tags + rest for tags, rest in zip(gold, cut, strict=True)],
-    )
-
-
-def read_tags(output: EvalPrediction | PredictionOutput, label_names: list[str]) -> tuple[Tags, Tags]:
-    """Return the predicted and the gold tags of the scored tokens of every sentence.
-
-    Args:
-        output: Logits [sentences, length, labels] and label ids [sentences, length], -100 for tokens that are not
-            scored.
-        label_names: Names in the order of their ids.
-    """
-    logits: Any = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
-    labels: Any = output.label_ids
-    predicted, gold = (
-        [[label_names[label] for label in row[mask]] for row, mask in zip(ids, labels != -100, strict=True)]
-        for ids in (logits.argmax(-1), labels)
-    )
-    return predicted, gold

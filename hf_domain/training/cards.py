@@ -23,6 +23,7 @@ from hf_domain.methods import BASELINE, METHODS
 from hf_domain.safe_io import fingerprint_files, read_json, write_text
 from hf_domain.tasks.baseline import describe_unlearned
 from hf_domain.tasks.classification import find_vote
+from hf_domain.tasks.kind import KINDS
 from hf_domain.training.calls import call, describe_command, hide_folders
 from hf_domain.training.run_files import METRICS
 
@@ -44,19 +45,16 @@ print(classify({text}))""",
 
 find_entities = pipeline("token-classification", model={model}, aggregation_strategy="simple"{trust})
 print(find_entities({text}))""",
-    "question-answering": """from transformers import AutoModelForQuestionAnswering, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained({model})
-model = AutoModelForQuestionAnswering.from_pretrained({model}{trust})""",
-    "feature-extraction": """from transformers import AutoModel, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained({model})
-model = AutoModel.from_pretrained({model}{trust})""",
     "sentence-similarity": """from sentence_transformers import SentenceTransformer
 
 model = SentenceTransformer({model}{trust})
 print(model.similarity(*model.encode([{text}, "Another text."])))""",
 }
+# The same for all others.
+LOAD = """from transformers import {auto_class}, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained({model})
+model = {auto_class}.from_pretrained({model}{trust})"""
 # Code with this package, for all tasks except masked LM; it also retrieves passages and feeds a memory.
 PREDICT = """import hf_domain
 
@@ -222,7 +220,7 @@ def summarize(card: Card, about: Any, config: dict[str, Any], start: str) -> str
     if card.task == "fill-mask":
         return f"{start}, trained further with masked language modeling."
     around = f" with {about.title}" if about is not None else ""
-    return f"This model is {start}{around}, trained for {TASK_NAMES[card.task]}."
+    return f"This model is {start}{around}, trained for {name_task(card.task)}."
 
 
 def describe_parts(config: dict[str, Any]) -> dict[str, str]:
@@ -243,17 +241,24 @@ def name_encoder(name: str, origin: str | None, stages: Sequence[str] = ()) -> s
     return start if origin in (None, base) else f"{start}, made from {origin}"
 
 
+def name_task(task: str) -> str:
+    """Return the name of a task by its pipeline tag; that of another package's kind is the tag."""
+    return TASK_NAMES.get(task, task.replace("-", " "))
+
+
 def make_usage(folder: str | Path, model_name: str, example: str, task: str = "fill-mask") -> str:
     """Return the snippet that loads a model without this package; `model_name` is a name on the Hub, or a folder."""
     trust = ", trust_remote_code=True" if has_own_code(read_config(folder)) else ""
-    return USAGE[task].format(model=quote(model_name), text=quote(example), trust=trust)
+    auto_class = next((kind.auto_class.__name__ for kind in KINDS.values() if kind.pipeline_tag == task), "AutoModel")
+    names = {"model": quote(model_name), "text": quote(example), "trust": trust, "auto_class": auto_class}
+    return USAGE.get(task, LOAD).format(**names)
 
 
 def make_usage_with_package(folder: str | Path, model_name: str, example: str, task: str) -> str:
     """Return the snippet that uses a model with this package; empty if it would repeat `make_usage`."""
     config = read_config(folder)
     if task in ("fill-mask", "feature-extraction", "sentence-similarity"):
-        usage = USAGE[task].format(model=quote(model_name), text=quote(example), trust="")
+        usage = make_usage(folder, model_name, example, task).replace(", trust_remote_code=True", "")
         return f"import hf_domain\n{usage}" if has_own_code(config) else ""
     row: Any = {"question": "Who wrote it?", "context": example} if task == "question-answering" else example
     needs_datastore = reads_passages(config) or config.get("appended_passage_length")
@@ -327,8 +332,6 @@ def make_run_card(
     facts, sentence = describe_base([encoder], model_args.token)
     results = describe_results(trainer, task, model_args, data_args, metrics)
     name, dataset = trainer.hub_model_id if trainer.args.push_to_hub else None, data_args.dataset_name
-    file = getattr(data_args, "pseudo_labeled_file", None)
-    pseudo = f"The license of the texts of {Path(file).name}, which a model labeled, is not known." if file else ""
     card = Card(
         task=task,
         method="adalm" if student else find_method(folder, task, model_args),
@@ -338,7 +341,7 @@ def make_run_card(
         corpus=describe_data(trainer, task, data_args, metrics, documents, texts),
         settings=list_settings(trainer, metrics, model_args, data_args, passage_args),
         limits=describe_limits(folder, task, "scores" in results, "general_loss" in metrics),
-        license_note=f"{sentence} {describe_data_license(dataset, data_args.data_license)} {pseudo}".strip(),
+        license_note=f"{sentence} {describe_data_license(dataset, data_args.data_license)}".strip(),
         data_license=data_args.data_license,
         example=f"This is a {tokenizer.mask_token}." if task == "fill-mask" else "This is a text.",
         language=None,
@@ -452,8 +455,6 @@ def describe_data(
         facts.append(f"{metrics['train_samples']:,} examples")
     if task in ("fill-mask", "feature-extraction") and (tokens := count_tokens(trainer.train_dataset)):
         facts.append(f"{tokens:,} tokens")
-    if (labeled := getattr(data_args, "pseudo_labeled_file", None)) and trainer.args.do_train:
-        facts.append(f"those of {describe_files(find_files(labeled))} were labeled by a model")
     if files:
         return describe_files(files, facts)
     names = name_data(data_args)

@@ -11,9 +11,7 @@ from transformers import PreTrainedModel
 
 from hf_domain.data.files import load_table, open_saved
 from hf_domain.data.tables import Rows, Splits, has_splits
-from hf_domain.prediction import predict
-
-ADDED = ("prediction", "probabilities")
+from hf_domain.prediction import ADDED, predict
 
 
 def predict_together(

@@ -2,19 +2,14 @@
 
 from pathlib import Path
 
-import transformers
 from transformers import AutoTokenizer, TrainingArguments
 
 from hf_domain.export import check_exporters, export_model
-from hf_domain.training.arguments import DataArguments, FineTuningArguments
+from hf_domain.tasks.kind import KINDS, DataArguments
+from hf_domain.training.arguments import FineTuningArguments
 
 EXPORTED = "exported"
 """The folder inside the folder of a run."""
-AUTO_CLASSES = {
-    "text-classification": "AutoModelForSequenceClassification",
-    "token-classification": "AutoModelForTokenClassification",
-    "question-answering": "AutoModelForQuestionAnswering",
-}
 
 
 def check_export(model_args: FineTuningArguments, data_args: DataArguments, training_args: TrainingArguments) -> None:
@@ -48,7 +43,7 @@ def export_trained(folder: Path, task: str, model_args: FineTuningArguments) -> 
         task: Pipeline tag of the Hub.
     """
     trust = {"trust_remote_code": model_args.trust_remote_code}
-    auto_class = getattr(transformers, AUTO_CLASSES[task])
+    auto_class = next(kind.auto_class for kind in KINDS.values() if kind.pipeline_tag == task)
     model = auto_class.from_pretrained(folder, dtype="float32", **trust)
     tokenizer = AutoTokenizer.from_pretrained(folder, **trust)
     assert model_args.export is not None

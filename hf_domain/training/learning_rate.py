@@ -16,7 +16,8 @@ from transformers import set_seed
 from hf_domain.checks import DivergenceError
 from hf_domain.safe_io import read_json, write_text
 from hf_domain.tasks import baseline
-from hf_domain.training.arguments import DataArguments, FineTunerArguments, FineTuningArguments
+from hf_domain.tasks.kind import DataArguments
+from hf_domain.training.arguments import FineTunerArguments, FineTuningArguments
 from hf_domain.training.cards import DECIDING
 from hf_domain.training.exporting import check_export
 from hf_domain.training.run_files import RATES

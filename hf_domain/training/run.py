@@ -36,7 +36,7 @@ from hf_domain.training.arguments import FineTuningArguments, ModelArguments
 from hf_domain.training.callbacks import Annealing, PushCodeCallback, StepTimer
 from hf_domain.training.cards import make_run_card
 from hf_domain.training.exporting import export_trained
-from hf_domain.training.run_files import START_RESULTS, STATE, VALIDATED
+from hf_domain.training.run_files import START_RESULTS, STATE
 from hf_domain.training.run_folder import MADE
 from hf_domain.training.sharding import prepare_sharding
 from hf_domain.training.streams import read_stream
@@ -329,22 +329,6 @@ def run_prediction(trainer: Trainer, dataset: Dataset) -> PredictionOutput:
     check_predictions(output.predictions)
     save_metrics(trainer, "predict", output.metrics or {}, dataset)
     return output
-
-
-def save_predictions(trainer: Any, test: Dataset | None, form: Callable[[Any], str], name: str) -> None:
-    """Save the predictions for the validation set, which was just evaluated, and make those for the test set.
-
-    Args:
-        trainer: A `FineTuner`.
-        test: The examples; None: none were asked for.
-        form: Returns the text of a file for the output of an evaluation.
-        name: Name of the file for the test set; the validation set has `VALIDATED`.
-    """
-    if trainer.args.do_eval:
-        save_output(trainer, VALIDATED, form(trainer.evaluated))
-    if trainer.args.do_predict:
-        assert test is not None
-        save_output(trainer, name, form(run_prediction(trainer, test)))
 
 
 def save_metrics(trainer: Trainer, split: str, metrics: dict[str, float], dataset: Any) -> None:

@@ -1,4 +1,4 @@
-"""Load the data of a task and the model with its labels: the code that all fine-tuning scripts share."""
+"""Load the data of a task and the model with its labels, and train: the parts of a fine-tuning."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 from datasets import Dataset, DatasetDict
-from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
 from transformers.tokenization_utils_base import LARGE_INTEGER
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 
 from hf_domain.checks import check_weights
-from hf_domain.data.columns import check_texts, find_text_columns, list_text_columns, warn_of_shared_rows
+from hf_domain.data.columns import name_example
 from hf_domain.data.corpora import measure_unknown, warn_of_unknown
 from hf_domain.data.files import check_held_out, load_files, load_named, locate_row
 from hf_domain.export import check_exportable
@@ -25,16 +25,8 @@ from hf_domain.methods.stock_models import match_tokenizer, normalize_stock_loss
 from hf_domain.modeling.backbone import get_native_config, train_top_layers
 from hf_domain.tasks.classification import find_vote
 from hf_domain.tasks.heads import choose_start, list_head_weights, start_head
-from hf_domain.tasks.labels import Locate, name_example
-from hf_domain.training.arguments import (
-    ClassificationArguments,
-    DataArguments,
-    FineTuningArguments,
-    ModelArguments,
-    NerArguments,
-    QuestionAnsweringArguments,
-    check_work,
-)
+from hf_domain.tasks.kind import DataArguments
+from hf_domain.training.arguments import FineTuningArguments, ModelArguments, check_work
 from hf_domain.training.padding_free import remove_padding
 from hf_domain.training.run import limit_length
 from hf_domain.training.terminal import explain_pickles, hide_load_report, report_new_weights
@@ -183,50 +175,6 @@ def locate_example(data_args: DataArguments, split: str, row: int) -> str:
     return name_example(split, row) if files is None else locate_row(files, row)
 
 
-def choose_text_columns(
-    splits: DatasetDict, label_column: str, names: str | None = None, locate: Locate = name_example
-) -> list[str]:
-    """Return the one or two text columns that a task reads, and check that every example has text in them.
-
-    Args:
-        splits: The data; the first split, train, decides.
-        names: See `find_text_columns`.
-        locate: Returns where an example is, for errors.
-
-    Raises:
-        ValueError: A split lacks a column or has another column of text, or an example has no text. See also
-            `find_text_columns`.
-    """
-    train = next(iter(splits))
-    columns = find_text_columns(splits[train], names, label_column=label_column)
-    check_columns(splits, columns)
-    for split, dataset in splits.items():
-        if names is None and (unread := set(list_text_columns(dataset, label_column)) - set(columns)):
-            raise ValueError(
-                f"all splits must have the same columns of text, but {split} has {', '.join(sorted(unread))} beside "
-                f"{', '.join(columns)}. Drop the column, or name the columns to read with --text_column_names."
-            )
-    check_texts(splits, columns, locate)
-    warn_of_shared_rows(splits, columns)
-    logger.info(f"Columns of text: {' + '.join(columns)}")
-    return columns
-
-
-def check_columns(splits: DatasetDict, columns: list[str], optional_in_test: str | None = None) -> None:
-    """Raise a ValueError unless every split has the columns.
-
-    Args:
-        optional_in_test: Column that the test split may lack, such as the labels.
-    """
-    for split, dataset in splits.items():
-        for column in columns:
-            if column not in dataset.column_names and not (split == "test" and column == optional_in_test):
-                raise ValueError(
-                    f"the split {split} must have the column {column}, but has {', '.join(dataset.column_names)}. "
-                    "Rename a column, or name the right one on the command line."
-                )
-
-
 def map_splits(
     splits: DatasetDict,
     tokenize: Callable[..., Any],
@@ -281,44 +229,10 @@ def choose_learning_rate(hidden_size: int) -> float:
     return min(5e-5 * (768 / hidden_size) ** 2, 5e-4)
 
 
-def follow_model_labels(
-    model_args: ModelArguments, training_args: TrainingArguments, names: list[str], ids: dict[Any, int]
-) -> tuple[list[str], dict[Any, int]]:
-    """Give labels the ids that they have in a fine-tuned model: its head would name them wrongly in another order.
-
-    A checkpoint without a classifier, or whose labels have no names, leaves them unchanged.
-
-    Args:
-        names: Names of the labels in the data, in the order of their ids.
-        ids: The id of every value of the label column; empty for regression.
-
-    Raises:
-        ValueError: The run does not train, and the data have labels that the model does not predict.
-    """
-    name = model_args.config_name or model_args.model_name_or_path
-    config = AutoConfig.from_pretrained(name, **model_args.hub_options)
-    own = [config.id2label[number] for number in sorted(config.id2label)]
-    is_named = own != [f"LABEL_{number}" for number in range(len(own))]
-    if not ids or not is_named or not any("Classification" in each for each in config.architectures or []):
-        return names, ids
-    unknown = sorted({*names} - {*own})
-    if training_args.do_train:
-        if unknown or len(names) < len(own):
-            return names, ids  # the head learns other labels
-    elif unknown and all(name.isdigit() and int(name) < len(own) for name in names):
-        return own, {value: int(names[number]) for value, number in ids.items()}  # the data have ids
-    elif unknown:
-        raise ValueError(
-            f"without --do_train, the labels must be those of the model ({', '.join(own)}), but {', '.join(unknown)} "
-            f"{'is none' if len(unknown) == 1 else 'are none'} of them. Rename the labels, or train the model on them."
-        )
-    return own, {value: own.index(names[number]) for value, number in ids.items()}
-
-
 def renew_config(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    data_args: ClassificationArguments | NerArguments | QuestionAnsweringArguments,
+    data_args: Any,
     does_train: bool,
     text_columns: list[str] | None = None,
 ) -> None:

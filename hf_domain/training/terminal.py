@@ -26,6 +26,8 @@ from transformers import (
     TrainingArguments,
 )
 
+from hf_domain.tasks.kind import KINDS
+
 logger = logging.getLogger(__name__)
 
 BAR = "{percentage:3.0f}% |{bar}| step {n_fmt}/{total_fmt} [{remaining} left{postfix}]"
@@ -34,7 +36,6 @@ LEAST_LOGS = 10
 # Metrics of all_results.json that the terminal does not show.
 UNSAID = ("runtime", "model_preparation_time", "samples", "samples_per_second", "steps_per_second", "beats_baseline")
 ALSO_UNSAID = ("epoch", "grad_norm", "learning_rate", "total_flos", "step", "num_input_tokens_seen")
-FINE_TUNING = ("text-classification", "token-classification", "question-answering")
 # Options that a next command has in common with its run.
 READ = (
     *("model_name_or_path", "train_file", "validation_file", "test_file", "corpus_file", "queries_file"),
@@ -364,7 +365,7 @@ def suggest_command(task: str, folder: str, data_args: Any = None, passage_args:
         data_args: Arguments of the run; a prediction reads the same columns of text.
     """
     command, own = ["hf-domain", "predict", folder, "texts.jsonl"], {"text_column_names": data_args}
-    if task not in FINE_TUNING:
+    if task not in {kind.pipeline_tag for kind in KINDS.values()}:
         command, own = ["hf-domain", "classification", "--model_name_or_path", folder], {}
         command += ["--train_file", "train.jsonl", "--validation_file", "validation.jsonl", "--do_train", "--do_eval"]
         command += ["--output_dir", f"{folder}-classifier"]

@@ -20,6 +20,7 @@ from hf_domain.checks import check_predictions
 from hf_domain.datastore.nearest import search_texts
 from hf_domain.extras import require
 from hf_domain.tasks.classification import encode_labels
+from hf_domain.tasks.kind import TaskKind
 from hf_domain.tasks.labels import check_values, find_labels
 
 logger = logging.getLogger(__name__)
@@ -119,21 +120,12 @@ def make_vote(
     return NearestVote(problem_type, make_matrix(labels, problem_type, size), dict(zip(queries, found, strict=True)))
 
 
-def load_vote(
-    data_args: Any,
-    splits: DatasetDict,
-    columns: Sequence[str],
-    label_ids: dict[Any, int],
-    config: Any,
-    does_train: bool,
-) -> NearestVote | None:
+def load_vote(kind: TaskKind, splits: DatasetDict, config: Any, does_train: bool) -> NearestVote | None:
     """Return the vote of the training texts of a run for its other splits; None without `--nearest_vote`.
 
     Args:
-        data_args: `ClassificationArguments`.
+        kind: A classification, which has read the splits.
         splits: Training, validation and test texts.
-        columns: Columns of text.
-        label_ids: The id of every value of the label column.
         config: The model's; without a training, its `nearest_vote` says how many texts vote, with which weight.
 
     Raises:
@@ -141,7 +133,8 @@ def load_vote(
         ValueError: Nothing can choose the weight: the run trains without validation texts, or does not train and the
             model has no vote.
     """
-    if not data_args.nearest_vote:
+    args = kind.args
+    if not getattr(args, "nearest_vote", False):
         return None
     if does_train and "validation" not in splits:
         raise ValueError(
@@ -154,12 +147,11 @@ def load_vote(
             "without --do_train, --nearest_vote needs a model that was trained with it, but this one was not. Leave it "
             "out, or add --do_train."
         )
-    texts = {split: join_columns(rows, columns) for split, rows in splits.items()}
-    labels = encode_labels(
-        splits["train"][data_args.label_column_name], config.problem_type, label_ids, config.num_labels
-    )
+    texts = {split: join_columns(rows, kind.text_columns) for split, rows in splits.items()}
+    column, ids = args.label_column_name, kind.label_ids or {}
+    labels = encode_labels(splits["train"][column], config.problem_type, ids, config.num_labels)
     vote = make_vote(texts.pop("train"), labels, texts, config.problem_type, config.num_labels)
-    vote.label_column, vote.is_balanced = data_args.label_column_name, data_args.metric_name in (None, "macro_f1")
+    vote.label_column, vote.is_balanced = column, args.metric_name in (None, "macro_f1")
     if not does_train:
         vote.count, vote.weight = chosen["count"], chosen["weight"]
     return vote

@@ -626,18 +626,6 @@ FINE_TUNING += [
         },
     ),
     classification("appended passage without a datastore", ("append_passage", "--datastore"), {"append_passage": True}),
-    classification(
-        "pseudo-labels of another task",
-        ("more.jsonl", "line 1", "a, b", "z"),
-        {"pseudo_labeled_file": "more.jsonl"},
-        {"more.jsonl": '{"text": "a text", "prediction": "z"}\n'},
-    ),
-    classification(
-        "pseudo-labels without predictions",
-        ("more.jsonl", "prediction", "hf-domain predict"),
-        {"pseudo_labeled_file": "more.jsonl"},
-        {"more.jsonl": '{"text": "a text", "label": "a"}\n'},
-    ),
     classification("memory states without a memory", ("memory_cache",), {"memory_cache": "states"}),
     classification("files and a dataset", ("dataset_name",), {"dataset_name": "some/data"}),
     classification(
@@ -1086,37 +1074,6 @@ PLANS = [
         methods={"append_passage": None},
     ),
     plan("control without general text", ("general",), methods={"control": None}),
-    plan(
-        "pseudo-labels and shares of the labels",
-        ("pseudo_labeled_file", "labels", "more.jsonl"),
-        labels=[0.5, 1],
-        methods={"fine_tune": {"fine_tuning": {"pseudo_labeled_file": "more.jsonl"}}},
-        files={"more.jsonl": '{"text": "a text", "prediction": "a"}\n'},
-    ),
-    plan(
-        "pseudo-labels of a task with folds",
-        ("pseudo_labeled_file", "folds of topics", "more.jsonl"),
-        tasks={"topics": PLAN["tasks"]["topics"] | {"folds": 3}},
-        methods={"fine_tune": {"fine_tuning": {"pseudo_labeled_file": "more.jsonl"}}},
-        files={"more.jsonl": '{"text": "a text", "prediction": "a"}\n'},
-    ),
-    plan(
-        "pseudo-labels of two tasks",
-        ("pseudo_labeled_file", "topics and others", "more.jsonl"),
-        tasks={name: PLAN["tasks"]["topics"] for name in ("topics", "others")},
-        methods={"fine_tune": {"fine_tuning": {"pseudo_labeled_file": "more.jsonl"}}},
-        files={"more.jsonl": '{"text": "a text", "prediction": "a"}\n'},
-    ),
-    plan(
-        "test file as pseudo-labels of all rows",
-        ("test_file", "pseudo_labeled_file", "task/test.jsonl"),
-        fine_tuning={"pseudo_labeled_file": "task/test.jsonl"},
-    ),
-    plan(
-        "row without its pseudo-labels",
-        ("pseudo_labeled_file", "more.jsonl", "hf-domain predict"),
-        methods={"taught": {"recipe": "fine_tune", "fine_tuning": {"pseudo_labeled_file": "more.jsonl"}}},
-    ),
     Case("compare", "no plan", ("plan",), {"": None}),
     Case("compare", "no scheduler", ("dask_scheduler", "9"), {"dask_scheduler": "tcp://127.0.0.1:9", "dry_run": None}),
     Case(

@@ -7,9 +7,8 @@ import shutil
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 from script_runs import run_script, save_tiny_bert, write_jsonl
-from transformers import AutoTokenizer, pipeline
+from transformers import pipeline
 
-from hf_domain.datastore.build import build_datastore
 from hf_domain.examples.run_classification import main
 from hf_domain.prediction import predict
 from hf_domain.training.run_files import VALIDATED, read_labels
@@ -172,49 +171,6 @@ def test_the_nearest_texts_vote_where_the_model_has_learned_nothing(tmp_path, fi
         run("unseen", **flags, nearest_vote=True, do_eval=False)
 
 
-def test_a_student_learns_from_texts_that_a_teacher_labeled(tmp_path, files, run):
-    flags = files(lambda topic, rng: topic) | {"do_predict": True}
-    run("teacher", **flags)
-    texts = tmp_path / "texts.jsonl"
-    write_jsonl(texts, [{"text": row["text"]} for row in make_rows(120, lambda topic, rng: topic)])
-    predict(tmp_path / "teacher", str(texts)).to_json(tmp_path / "more.jsonl")
-    few = flags | {"max_train_samples": 8, "num_train_epochs": 2}
-    alone, taught = run("alone", **few), run("taught", **few, pseudo_labeled_file=tmp_path / "more.jsonl")
-    assert alone["train_samples"] == 8 and taught["train_samples"] == 128
-    assert alone["eval_loss"] > 0.9 and taught["eval_loss"] < 0.5 and taught["predict_accuracy"] == 1
-    card = (tmp_path / "taught" / "README.md").read_text()
-    assert "train.jsonl (128 examples, those of more.jsonl (sha256 " in card and "were labeled by a model" in card
-    assert "The license of the texts of more.jsonl, which a model labeled, is not known." in card
-    assert "labeled by a model" not in (tmp_path / "alone" / "README.md").read_text()
-
-
-def test_methods_that_read_more_than_the_text_read_it_for_pseudo_labels(tmp_path, files, run, model):
-    file = write_jsonl(tmp_path / "more.jsonl", [{"text": "law court", "prediction": "law"}] * 40)
-    flags = files(lambda topic, rng: topic) | {"max_steps": 30, "pseudo_labeled_file": file}
-    memory = save_tiny_bert(tmp_path / "general", ["other words"])  # so that its own tokenizer reads the texts
-    gmap = {"method": "gmap", "memory_name_or_path": memory, "memory_cache": tmp_path / "memory"}
-    metrics = run("gmap", **flags, **gmap)
-    assert metrics["train_samples"] == 136 and metrics["eval_accuracy"] > 0.9
-    pytest.importorskip("tantivy")
-    documents = [{"text": " ".join(words * 4)} for words in TOPICS.values()]
-    build_datastore(documents, tmp_path / "store", AutoTokenizer.from_pretrained(model), max_length=32)
-    metrics = run("rada", **flags, method="rada", datastore=tmp_path / "store", num_passages=2)
-    assert metrics["train_samples"] == 136 and metrics["eval_accuracy"] > 0.9
-
-
-def test_only_labels_of_people_vote_and_make_the_baseline(tmp_path, files, run, monkeypatch):
-    voters = []
-    monkeypatch.setattr(
-        "hf_domain.examples.run_classification.load_vote",
-        lambda data_args, splits, *_: voters.extend(splits["train"] if data_args.nearest_vote else []),
-    )
-    file = write_jsonl(tmp_path / "more.jsonl", [{"text": "law", "prediction": "law"}] * 100)
-    flags = files(lambda topic, rng: topic) | {"max_steps": 1}
-    alone, mixed = run("alone", **flags), run("mixed", **flags, nearest_vote=True, pseudo_labeled_file=file)
-    assert mixed["train_samples"] == 196 and voters == make_rows(96, lambda topic, rng: topic)
-    assert mixed["eval_baseline_accuracy"] == alone["eval_baseline_accuracy"]
-
-
 def test_the_metric_says_whether_labels_count_the_same(files, run, monkeypatch):
     pytest.importorskip("tantivy")
     balanced = []
@@ -334,9 +290,7 @@ def test_words_that_the_tokenizer_does_not_know_are_counted(files, run, caplog):
 
 
 def test_a_passage_is_not_appended_to_a_pair(tmp_path, files, run, monkeypatch):
-    monkeypatch.setattr(
-        "hf_domain.examples.run_classification.load_task_model", lambda *_: pytest.fail("a model is loaded")
-    )
+    monkeypatch.setattr("hf_domain.training.fine_tuning.load_task_model", lambda *_: pytest.fail("a model is loaded"))
     flags = files(lambda topic, rng: topic, train=make_pairs(8), validation=make_pairs(8))
     with pytest.raises(ValueError, match=r"--append_passage .* but there are text, text_pair. Name one column"):
         run(**flags, append_passage=True, datastore="none")

@@ -7,6 +7,7 @@ import pytest
 from script_runs import run_script, save_tiny_bert, write_jsonl
 from transformers import pipeline
 
+import hf_domain
 from hf_domain.examples.run_ner import main
 from hf_domain.training.run_files import VALIDATED, read_tags
 from hf_domain.training.task_trainer import FineTuner
@@ -74,26 +75,25 @@ def test_entities_are_learned_saved_and_predicted(tmp_path, run):
     assert [(entity["entity_group"], entity["word"]) for entity in found] == [("Disease", "ataxia minor")]
 
 
-def test_entities_beyond_the_maximum_length_count_as_missed(tmp_path, run, caplog):
+def test_a_long_sentence_is_learned_scored_and_predicted_in_windows(tmp_path, run, caplog):
     """Four words (five tokens) and their entity fit; every second sentence has another entity behind them."""
     first, second = ["ataxia", "minor", "the", "gene"], ["and", "leukaemia", "acuta"]
     tags = ["B-Disease", "I-Disease", "O", "O"], ["O", "B-Disease", "I-Disease"]
     rows = [{"tokens": first + second * (n % 2), "tags": tags[0] + tags[1] * (n % 2)} for n in range(16)]
     splits = {"train": rows + make_rows(96), "validation": rows[:8], "test": rows}
     results = run(splits, max_seq_length=7, do_predict=True)
-    for split in ("eval", "predict"):
-        assert results[f"{split}_precision"] == 1 and results[f"{split}_recall"] == pytest.approx(2 / 3)
-        assert results[f"{split}_accuracy"] < 1
+    assert results["eval_f1"] == results["predict_f1"] == results["predict_accuracy"] == 1
     output = tmp_path / "output"
-    assert read_tags(output) == [tags[0] + ["O"] * (len(row["tags"]) - 4) for row in rows]
-    assert [len(row) for row in read_tags(output, VALIDATED)] == [4, 7] * 4
+    assert read_tags(output) == [row["tags"] for row in rows]
+    assert read_tags(output, VALIDATED) == [row["tags"] for row in rows[:8]]
     assert [line[:26] for line in caplog.messages if "rows of train" in line] == [
         "8 of 8 rows of validation ",
         "16 of 16 rows of test are ",
     ]
-    said = [line for line in caplog.messages if "maximum length" in line]
-    assert said[1].startswith("12 words of validation, of 4 entities, lie beyond the maximum length. They count as")
-    assert said[2].startswith("24 words of test, of 8 entities, lie beyond") and "are not learned" in said[0]
+    words = [row["tokens"] for row in rows]
+    found = hf_domain.predict(output, [{"tokens": ["\u200b", *sentence, ""]} for sentence in words], progress=False)
+    assert found["prediction"][:] == [["O", *row["tags"], "O"] for row in rows]
+    assert any("turns 32 words into nothing. Their tag is O" in line for line in caplog.messages)
 
 
 def test_later_tokens_are_labeled_in_training_only(tmp_path, monkeypatch, run):
@@ -106,7 +106,7 @@ def test_later_tokens_are_labeled_in_training_only(tmp_path, monkeypatch, run):
             trained["labels"] = train_dataset["labels"][:]
             super().__init__(*args, train_dataset=train_dataset, **options)
 
-    monkeypatch.setattr("hf_domain.examples.run_ner.FineTuner", Recorder)
+    monkeypatch.setattr("hf_domain.training.fine_tuning.FineTuner", Recorder)
     results = run({"train": rows, "validation": rows[:8], "test": rows[:5]}, do_predict=True, label_all_tokens=True)
     assert results["eval_f1"] == results["predict_f1"] == 1
     output = tmp_path / "output"

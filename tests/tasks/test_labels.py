@@ -7,7 +7,14 @@ from tiny_tokenizers import MAKERS, make_tokenizer
 from transformers import AutoTokenizer, EvalPrediction
 
 from hf_domain.tasks.labels import find_ids, find_labels
-from hf_domain.tasks.token_classification import continue_labels, prepare_for_words, read_tags, tokenize_words
+from hf_domain.tasks.token_classification import (
+    choose_words,
+    continue_labels,
+    cut_sentence,
+    list_scored,
+    prepare_for_words,
+    tokenize_words,
+)
 
 
 def make_splits(**columns):
@@ -88,26 +95,54 @@ def test_a_word_without_tokens_does_not_shift_the_tags_after_it(kind):
     prepare_for_words(tokenizer)
     sentence, tags = ["and", "\u200b", "leukaemia", "."], [1, 2, 3, 4]
     encodings = tokenize_words([sentence, WORDS], [tags, [1, 0, 2, 0]], tokenizer)
-    assert [label for label in encodings["labels"][0] if label != -100] == tags
+    options = {"is_split_into_words": True, "add_special_tokens": False}
+    known = [word for word, text in enumerate(sentence) if tokenizer([text], **options)["input_ids"]]
+    assert encodings["words"][0] == known and {0, 2, 3} <= {*known}
+    assert [label for label in encodings["labels"][0] if label != -100] == [tags[word] for word in known]
     assert encodings["labels"][1] == tokenize_words([WORDS], [[1, 0, 2, 0]], tokenizer)["labels"][0]
 
 
-def test_long_sentences_are_cut_and_short_ones_padded():
+def test_long_sentences_become_windows_and_short_ones_are_padded():
     tokenizer = make_tokenizer("bert")
-    encodings = tokenize_words(
-        [WORDS, ["and"]], [[1, 0, 2, 0], [3]], tokenizer, max_seq_length=5, pad_to_max_length=True
-    )
-    assert [len(ids) for ids in encodings["input_ids"]] == [len(labels) for labels in encodings["labels"]] == [5, 5]
-    assert encodings["labels"] == [[-100, 1, -100, -100, -100], [-100, 3, -100, -100, -100]]
+    sentences, labels = [["and", ".", "and", ".", "and"], ["."], []], [[1, 2, 3, 4, 5], [6], []]
+    windows = tokenize_words(sentences, labels, tokenizer, max_seq_length=6, pad_to_max_length=True)
+    assert {*map(len, windows["input_ids"])} == {*map(len, windows["labels"])} == {6}
+    assert [*zip(windows["start"], windows["end"], windows["begins"], strict=True)] == [
+        (0, 4, True),
+        (3, 5, False),
+        (0, 1, True),
+        (0, 0, True),
+    ]
+    assert windows["words"] == [[0, 1, 2], [3, 4], [0], []]
+    scored = [label for row in windows["labels"] for label in row if label != -100]
+    assert scored == [1, 2, 3, 4, 5, 6]  # each word once
+    (long,) = tokenize_words([WORDS[:1]], [[1]], tokenizer, max_seq_length=3)["labels"]
+    assert long == [-100, 1, -100]  # a word longer than a window is cut
     with pytest.raises(ValueError, match="1 labels for 2 words: left out"):
         tokenize_words([["left", "out"]], [[0]], tokenizer)
 
 
-def test_tags_are_read_where_labels_are():
-    logits = np.eye(3)[[[0, 1, 2, 0], [2, 2, 2, 2]]]
+def test_windows_cover_every_word_within_their_room():
+    draw = np.random.default_rng(0)
+    for _ in range(200):
+        sizes, room = draw.integers(0, 6, size=draw.integers(0, 40)).tolist(), int(draw.integers(5, 20))
+        windows = cut_sentence(sizes, room)
+        assert all(sum(sizes[start:end]) <= room for start, end in windows)
+        assert [start for start, _ in windows] == sorted({start for start, _ in windows})
+        shown = choose_words(windows, len(sizes))
+        assert [word for words in shown for word in words] == [*range(len(sizes))]
+        assert all(start <= word < end for (start, end), words in zip(windows, shown, strict=True) for word in words)
+
+
+def test_logits_are_read_where_labels_are():
+    logits = np.arange(24.0).reshape(2, 4, 3)
     labels = np.array([[-100, 1, -100, 2], [-100, 0, -100, -100]])
-    predicted, gold = read_tags(EvalPrediction((logits, logits), labels), ["O", "B", "I"])
-    assert predicted == [["B", "O"], ["I"]] and gold == [["B", "I"], ["O"]]
+    windows = Dataset.from_dict({"words": [[0, 2], [4]], "begins": [True, False]})
+    found = [*list_scored(EvalPrediction((logits, logits), labels), windows)]
+    assert [(row, words, own.tolist()) for row, words, own in found] == [
+        (0, [0, 2], [[3, 4, 5], [9, 10, 11]]),
+        (0, [4], [[15, 16, 17]]),
+    ]
 
 
 def test_values_of_other_types_stay_apart():

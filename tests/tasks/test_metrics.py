@@ -7,8 +7,8 @@ import seqeval.metrics
 import sklearn.metrics
 from transformers import EvalPrediction
 
+from hf_domain.tasks.classification import choose_metrics
 from hf_domain.tasks.metrics import (
-    choose_metrics,
     compute_class_metrics,
     compute_entity_metrics,
     compute_multi_label_metrics,

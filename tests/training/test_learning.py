@@ -9,7 +9,7 @@ from script_runs import run_script, save_tiny_bert, write_jsonl
 from transformers import EvalPrediction
 
 from hf_domain.examples import run_classification, run_ner, run_qa
-from hf_domain.tasks.metrics import choose_metrics
+from hf_domain.tasks.classification import choose_metrics
 
 WORDS = {"biology": ["cell", "gene"], "law": ["court", "judge"], "finance": ["stock", "price"]}
 # The share of each label in the rows: biology is the majority.

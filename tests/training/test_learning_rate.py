@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from hf_domain.checks import DivergenceError
-from hf_domain.training.arguments import ClassificationArguments, FineTunerArguments, FineTuningArguments
+from hf_domain.tasks.classification import ClassificationArguments
+from hf_domain.training.arguments import FineTunerArguments, FineTuningArguments
 from hf_domain.training.learning_rate import run_at_best_rate
 
 

@@ -16,14 +16,10 @@ from transformers import (
 
 from hf_domain import ExBertForSequenceClassification, VarMAEForSequenceClassification
 from hf_domain.modeling.backbone import train_top_layers
-from hf_domain.training.arguments import (
-    ClassificationArguments,
-    DataArguments,
-    FineTuningArguments,
-    ModelArguments,
-    NerArguments,
-    parse_arguments,
-)
+from hf_domain.tasks.classification import ClassificationArguments
+from hf_domain.tasks.kind import DataArguments
+from hf_domain.tasks.token_classification import NerArguments
+from hf_domain.training.arguments import FineTuningArguments, ModelArguments, parse_arguments
 from hf_domain.training.task_trainer import FineTuner, limit_splits, load_splits, load_task_model, renew_config
 
 

@@ -21,7 +21,7 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from hf_domain.examples import run_classification
 from hf_domain.methods.rada.passages import PassageArguments
-from hf_domain.training.arguments import ClassificationArguments
+from hf_domain.tasks.classification import ClassificationArguments
 from hf_domain.training.frozen import load_frozen
 from hf_domain.training.terminal import Progress, describe_metrics, start_logging, suggest_command
 

@@ -16,7 +16,7 @@ from hf_domain.methods.gmap.memory import (
     name_memory_inputs,
 )
 from hf_domain.methods.stock_models import autocast_as_trained
-from hf_domain.training.arguments import DataArguments
+from hf_domain.tasks.kind import DataArguments
 from hf_domain.training.task_trainer import map_splits
 
 

@@ -1,0 +1,199 @@
+"""The questions that a kind of task answers, and the table of kinds.
+
+Fine-tuning, prediction and their commands ask a `TaskKind` alone, so that another package can add one.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from datasets import Dataset, DatasetDict
+from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase, Trainer
+
+from hf_domain.data.columns import Locate, name_example
+
+
+@dataclass
+class DataArguments:
+    """The data of a task; each kind adds arguments."""
+
+    dataset_name: str | None = field(default=None, metadata={"help": "Dataset of the Hub, instead of files."})
+    dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of the dataset."})
+    data_license: str | None = field(
+        default=None, metadata={"help": "License of the data for the card, as the Hub spells it: cc-by-4.0."}
+    )
+    train_file: str | None = field(default=None, metadata={"help": "Training data: .jsonl, .json, .csv or .parquet."})
+    validation_file: str | None = field(default=None, metadata={"help": "Validation data, in the same formats."})
+    test_file: str | None = field(default=None, metadata={"help": "Test data, in the same formats."})
+    max_train_samples: int | None = field(
+        default=None, metadata={"help": "Use only this many training examples, from the first."}
+    )
+    max_eval_samples: int | None = field(default=None, metadata={"help": "Use only this many validation examples."})
+    max_predict_samples: int | None = field(default=None, metadata={"help": "Use only this many test examples."})
+    max_seq_length: int | None = field(
+        default=None, metadata={"help": "Maximum number of tokens of an example. Default: the model's limit."}
+    )
+    pad_to_max_length: bool = field(default=False, metadata={"help": "Pad to max_seq_length, not per batch."})
+    overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again, even if a cached result exists."})
+    preprocessing_num_workers: int | None = field(
+        default=None, metadata={"help": "Number of processes for tokenization and for passage search."}
+    )
+    memory_cache: str | None = field(
+        default=None,
+        metadata={"help": "With gmap and a frozen memory: folder that caches the memory's states."},
+    )
+
+
+class TaskKind:
+    """What a kind of task reads, predicts and scores.
+
+    An object belongs to one run. A fine-tuning calls `read`, `check`, `use`, `tokenize`, `learn`, `score`, `finish`,
+    `decode` and `list_files` in this order; `predict` calls `prepare`, `use`, `tokenize` and `decode`.
+    """
+
+    name: ClassVar[str]
+    head: ClassVar[str]
+    """End of the names of the models, such as ForSequenceClassification."""
+    auto_class: ClassVar[Any]
+    pipeline_tag: ClassVar[str]
+    """The Hub's name of the task."""
+    arguments: ClassVar[type[DataArguments]] = DataArguments
+    """The dataclass of the data's flags."""
+    collator_class: ClassVar[Callable[..., Any]] = DataCollatorWithPadding
+    needs_train: ClassVar[bool] = True
+    """Whether the training data define the labels, also of a run that does not train."""
+
+    text_columns: list[str]
+    """The columns that are read, set by `read` and `prepare`."""
+    label_names: list[str] | None = None
+    """Names of the labels in the order of their ids, set by `read`; None if the task has none."""
+    label_ids: dict[Any, int] | None = None
+    """The id of every value of the label column."""
+    deciding: str = "f1"
+    """The metric that stops a training early, and that must beat the baseline."""
+    loss: Callable[..., Any] | None = None
+    """A loss instead of the model's, for `Trainer(compute_loss_func=...)`."""
+    tokenizer: PreTrainedTokenizerBase
+
+    def __init__(self, args: Any):
+        self.args = args
+
+    @classmethod
+    def fits(cls, columns: set[str]) -> bool:
+        """Return whether rows with these columns are of this kind."""
+        raise NotImplementedError
+
+    @classmethod
+    def hold_out(cls, rows: Dataset, label_column: str | None = None) -> list[int]:
+        """Return the numbers of the rows that a table without splits gives to validation, a fifth of them."""
+        raise NotImplementedError
+
+    def read(self, splits: DatasetDict, locate: Locate = name_example) -> DatasetDict:
+        """Check all rows, and find the columns and the labels; return the rows to use."""
+        raise NotImplementedError
+
+    def check(self, splits: DatasetDict, does_train: bool, trust_remote_code: bool = False) -> None:
+        """Check the rows that are left after `--max_train_samples`, and what depends on the names of the labels."""
+
+    def list_metrics(self) -> Sequence[str] | None:
+        """Return the names of the metrics, which may choose the best weights; None if they are not known."""
+        return None
+
+    def list_options(self) -> dict[str, Any]:
+        """Return fields of the model's configuration that the task sets, beside the labels."""
+        return {}
+
+    def prepare(self, rows: Dataset, text_columns: str | None, config: Any) -> Dataset:
+        """Return the rows to predict, and follow a fine-tuned model's configuration.
+
+        Args:
+            text_columns: Columns that the user named, or those of the training.
+        """
+        raise NotImplementedError
+
+    def use(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Keep the model's tokenizer, and change it as the kind needs."""
+        self.tokenizer = tokenizer
+
+    def tokenize(self, batch: Any, tokenizer: PreTrainedTokenizerBase | None = None, does_train: bool = False) -> Any:
+        """Return the model's inputs for a batch of rows, with `labels` if the rows have them.
+
+        Args:
+            tokenizer: That of a memory, which reads the same texts. Default: the model's.
+            does_train: Whether the model trains on the rows.
+        """
+        raise NotImplementedError
+
+    def learn(self, examples: DatasetDict, config: Any) -> None:
+        """Keep what scores need of the tokenized training data, such as the most frequent label."""
+
+    def decode(self, output: Any, rows: Dataset, examples: Dataset, config: Any) -> list[dict[str, Any]]:
+        """Return `prediction` and `probabilities` of each row.
+
+        Args:
+            output: Trainer's, with `predictions` and `label_ids`.
+            rows: The rows of a split.
+            examples: What `tokenize` made of them; perhaps several for a row.
+            config: The model's.
+        """
+        raise NotImplementedError
+
+    def score(self, output: Any, rows: Dataset, examples: Dataset, config: Any) -> dict[str, Any]:
+        """Return the metrics of a split, those of a prediction without training as `baseline_*`.
+
+        Args: See `decode`.
+        """
+        raise NotImplementedError
+
+    def finish(self, trainer: Trainer) -> None:
+        """Choose on validation data how outputs become predictions, and keep it in the model's configuration."""
+
+    def list_files(self, decoded: list[dict[str, Any]], split: str) -> dict[str, str]:
+        """Return the text of each file of predictions by its name.
+
+        Args:
+            decoded: See `decode`.
+            split: `eval` or `predict`.
+        """
+        raise NotImplementedError
+
+
+KINDS: dict[str, type[TaskKind]] = {}
+"""The kinds by name; what is registered last is asked first."""
+
+
+def register_kind(kind: type[TaskKind]) -> type[TaskKind]:
+    """Let `fine_tune` and `predict` know a kind of task; also as a decorator of its class.
+
+    Raises:
+        ValueError: Another kind has the name.
+    """
+    if KINDS.get(kind.name, kind) is not kind:
+        raise ValueError(f"a kind of task must have a name of its own, but {kind.name} is taken. Use another name.")
+    KINDS[kind.name] = kind
+    return kind
+
+
+def find_kind(columns: set[str]) -> type[TaskKind]:
+    """Return the kind of a task by the columns of its rows."""
+    return next(kind for kind in reversed(KINDS.values()) if kind.fits(columns))
+
+
+def find_kind_of_model(architectures: Sequence[str] | None, name: str) -> type[TaskKind]:
+    """Return the kind of task of a model by the name of its class.
+
+    Args:
+        architectures: As in the configuration.
+        name: The model's name, for errors.
+
+    Raises:
+        ValueError: The model has no head of a known kind.
+    """
+    for kind in reversed(KINDS.values()):
+        if architectures and architectures[0].endswith(kind.head):
+            return kind
+    heads = ", ".join(kind.head for kind in KINDS.values())
+    raise ValueError(
+        f"the model must have the head of a task ({heads}), but {name} is {architectures}. Fine-tune it with hf-domain "
+        "classification, ner or qa."
+    )

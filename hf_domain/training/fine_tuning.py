@@ -1,0 +1,189 @@
+"""Fine-tune a model on a task of any kind, with any method."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from datasets import DatasetDict
+from transformers import AutoConfig
+
+from hf_domain.checks import check_predictions
+from hf_domain.methods.gmap.reader import load_memory_reader
+from hf_domain.methods.rada.passages import (
+    PassageArguments,
+    append_passages,
+    check_single_text,
+    load_passage_reader,
+)
+from hf_domain.tasks.kind import TaskKind
+from hf_domain.training.arguments import (
+    FineTunerArguments,
+    FineTuningArguments,
+    check_best_metric,
+    parse_arguments,
+)
+from hf_domain.training.learning_rate import fine_tune_in_folder
+from hf_domain.training.run import (
+    finish_run,
+    load_tokenizer,
+    run_prediction,
+    save_output,
+    start_run,
+    train_and_evaluate,
+)
+from hf_domain.training.task_trainer import (
+    FineTuner,
+    limit_splits,
+    load_splits,
+    load_task_model,
+    locate_example,
+    map_splits,
+    renew_config,
+)
+from hf_domain.training.vote import load_vote, set_vote
+
+
+def list_arguments(kind: type[TaskKind]) -> tuple[Any, ...]:
+    """Return the dataclasses of the flags of a fine-tuning."""
+    return FineTuningArguments, kind.arguments, PassageArguments, FineTunerArguments
+
+
+def fine_tune_from_flags(kind: type[TaskKind], description: str | None) -> None:
+    """Fine-tune as the command line says, in its output folder.
+
+    Args:
+        description: First lines of `--help`.
+    """
+    arguments = parse_arguments(*list_arguments(kind), description=description)
+    start_run(arguments[-1], arguments[0].verbose)
+    fine_tune_in_folder(partial(run_fine_tuning, kind), *arguments)
+
+
+def run_fine_tuning(
+    kind_class: type[TaskKind],
+    model_args: FineTuningArguments,
+    data_args: Any,
+    passage_args: PassageArguments,
+    training_args: FineTunerArguments,
+) -> FineTuner:
+    """Load the data and the model of a task, train, score and predict; return the trainer.
+
+    Raises:
+        ValueError: The data, the model or an option cannot be used.
+    """
+    kind, appends = kind_class(data_args), getattr(data_args, "append_passage", False)
+    splits = read_task(kind, model_args, training_args)
+    tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
+    kind.use(tokenizer)
+    model = load_task_model(kind.auto_class, model_args, tokenizer, kind.label_names, **kind.list_options())
+    renew_config(model, tokenizer, data_args, training_args.do_train, kind.text_columns)
+    memory = load_memory_reader(model, data_args.memory_cache, token=model_args.token, cache_dir=model_args.cache_dir)
+    passages = load_passage_reader(passage_args, model, tokenizer, model_args.method, appends)
+    vote = load_vote(kind, splits, model.config, training_args.do_train)
+
+    if passages is not None:
+        splits = passages.look_up(splits, kind.text_columns, data_args.preprocessing_num_workers)
+    if passages is not None and appends:
+        splits = append_passages(splits, passages.datastore, *kind.text_columns, tokenizer, data_args.max_seq_length)
+        kind.text_columns, passages = [*kind.text_columns, "passage"], None  # the passage is now part of the text
+    examples = DatasetDict()
+    for split, rows in splits.items():
+        one = DatasetDict({split: rows})
+        examples |= map_splits(one, kind.tokenize, training_args, data_args, does_train=split == "train")
+    inputs: Any = examples
+    collator: Any = kind.collator_class(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None)
+    if memory is not None:
+        inputs = memory.add_inputs(examples, splits, kind.tokenize, training_args, data_args)
+        collator = memory.collate(collator)
+    if passages is not None:
+        passages.fill_cache(examples, training_args)
+        collator = passages.collate(collator)
+    kind.learn(examples, model.config)
+
+    def compute_metrics(output: Any) -> dict[str, Any]:
+        check_predictions(output.predictions)
+        split = trainer.evaluated_split
+        return kind.score(output, splits[split], examples[split], model.config)
+
+    trainer = FineTuner(
+        model,
+        training_args,
+        train_dataset=inputs.get("train"),
+        eval_dataset=inputs.get("validation"),
+        processing_class=tokenizer,
+        data_collator=collator,
+        compute_metrics=compute_metrics,
+        compute_loss_func=kind.loss,
+        vote=vote,
+    )
+    train_and_evaluate(trainer, kind.deciding, model_args.early_stopping_patience, partial(choose_on_validation, kind))
+    for split, prefix, output in predict_splits(trainer, inputs.get("test")):
+        decoded = kind.decode(output, splits[split], examples[split], model.config)
+        for name, text in kind.list_files(decoded, prefix).items():
+            save_output(trainer, name, text)
+    finish_run(trainer, kind.pipeline_tag, model_args, data_args, passage_args)
+    return trainer
+
+
+def read_task(kind: TaskKind, model_args: FineTuningArguments, training_args: FineTunerArguments) -> DatasetDict:
+    """Return the splits of a task, checked and cut to their limits, with the labels in the order of the model's."""
+    args = kind.args
+    splits = load_splits(model_args, args, training_args, kind.needs_train)
+    splits = kind.read(splits, partial(locate_example, args))
+    follow_model_labels(kind, model_args, training_args.do_train)
+    splits = limit_splits(splits, args)
+    check_single_text(kind.text_columns, getattr(args, "append_passage", False))
+    kind.check(splits, training_args.do_train, model_args.trust_remote_code)
+    if (metrics := kind.list_metrics()) is not None:
+        check_best_metric(training_args, metrics)
+    return splits
+
+
+def choose_on_validation(kind: TaskKind, trainer: FineTuner) -> None:
+    """Choose the weight of a vote, then what the kind chooses with it."""
+    set_vote(trainer)
+    kind.finish(trainer)
+
+
+def predict_splits(trainer: FineTuner, test: Any) -> Iterator[tuple[str, str, Any]]:
+    """Yield split, prefix and output of the validation set, which was just evaluated, and of the test set."""
+    if trainer.args.do_eval:
+        yield "validation", "eval", trainer.evaluated
+    if trainer.args.do_predict:
+        yield "test", "predict", run_prediction(trainer, test)
+
+
+def follow_model_labels(kind: TaskKind, model_args: FineTuningArguments, does_train: bool) -> None:
+    """Give labels the ids that they have in a fine-tuned model: its head would name them wrongly in another order.
+
+    A checkpoint without a classifier, or whose labels have no names, leaves them unchanged.
+
+    Args:
+        kind: With the labels of the data; its `label_names` and `label_ids` change.
+
+    Raises:
+        ValueError: The run does not train, and the data have labels that the model does not predict.
+    """
+    names, ids = kind.label_names, kind.label_ids
+    if not names or not ids:
+        return
+    config = AutoConfig.from_pretrained(
+        model_args.config_name or model_args.model_name_or_path, **model_args.hub_options
+    )
+    own = [config.id2label[number] for number in sorted(config.id2label)]
+    is_named = own != [f"LABEL_{number}" for number in range(len(own))]
+    if not is_named or not any("Classification" in each for each in config.architectures or []):
+        return
+    unknown = sorted({*names} - {*own})
+    if does_train and (unknown or len(names) < len(own)):
+        return  # the head learns other labels
+    if unknown and all(name.isdigit() and int(name) < len(own) for name in names):
+        kind.label_ids = {value: int(names[number]) for value, number in ids.items()}  # the data have ids
+    elif unknown:
+        raise ValueError(
+            f"without --do_train, the labels must be those of the model ({', '.join(own)}), but {', '.join(unknown)} "
+            f"{'is none' if len(unknown) == 1 else 'are none'} of them. Rename the labels, or train the model on them."
+        )
+    else:
+        kind.label_ids = {value: own.index(names[number]) for value, number in ids.items()}
+    kind.label_names = own
