@@ -23,10 +23,11 @@ from hf_domain.safe_io import write_json, write_text
 from hf_domain.tasks.classification import choose_thresholds, decode_logits, encode_labels, name_predictions
 from hf_domain.tasks.labels import read_labels
 from hf_domain.tasks.metrics import compute_class_metrics, compute_entity_metrics
+from hf_domain.tasks.outputs import LABELS, TAGS, format_labels, format_tags, list_predicted
 from hf_domain.tasks.token_classification import check_tags, prepare_for_words
 from hf_domain.training.arguments import parse_arguments
 from hf_domain.training.frozen import compute_logits, encode_texts, encode_words, fit_probe, load_frozen
-from hf_domain.training.run_files import LABELS, METRICS, TAGS, format_labels, format_tags, list_predicted
+from hf_domain.training.run_files import METRICS
 from hf_domain.training.run_folder import run_in_folder
 from hf_domain.training.task_trainer import limit_splits, locate_example
 from hf_domain.training.terminal import log_place, log_scores, start_logging, suggest_task

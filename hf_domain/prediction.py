@@ -35,9 +35,9 @@ from hf_domain.methods.rada.passages import (
 from hf_domain.methods.stock_models import match_tokenizer
 from hf_domain.tasks import find_kind_of_model
 from hf_domain.tasks.classification import find_vote
+from hf_domain.tasks.vote import NEW, NearestVote, join_columns, load_labeled
 from hf_domain.training.task_trainer import map_splits
 from hf_domain.training.terminal import show_bars
-from hf_domain.training.vote import NEW, NearestVote, join_columns, load_labeled
 
 logger = logging.getLogger(__name__)
 

@@ -80,7 +80,7 @@ def join_added_tokens(
     """Return a delta with the tokens that a user added to the tokenizer, if the model has no rows for them.
 
     Args:
-        delta: Of an expanded vocabulary, which the tokenizer already has and the model may not have yet.
+        delta: That of an expanded vocabulary, which the tokenizer already has and the model may not have yet.
 
     Returns:
         `delta` itself if the model has, or `delta` brings, a row for every id; also if other entries lack one, which

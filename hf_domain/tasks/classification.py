@@ -37,7 +37,7 @@ from hf_domain.tasks.labels import (
     read_labels,
 )
 from hf_domain.tasks.metrics import compute_class_metrics, list_class_metrics
-from hf_domain.training.run_files import LABELS, VALIDATED, format_labels
+from hf_domain.tasks.outputs import LABELS, VALIDATED, format_labels
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from hf_domain.tasks.classification import tokenize_texts
 from hf_domain.tasks.kind import DataArguments, TaskKind, register_kind
 from hf_domain.tasks.labels import draw_validation
 from hf_domain.tasks.metrics import ANSWER_METRICS, compute_squad_metrics
-from hf_domain.training.run_files import ANSWERS
+from hf_domain.tasks.outputs import ANSWERS
 
 QUESTION_COLUMNS = ["question", "context"]
 

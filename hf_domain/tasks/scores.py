@@ -16,7 +16,7 @@ import numpy as np
 
 from hf_domain.tasks.files import METRICS, VALUES, Task, get_label, read_rows
 from hf_domain.tasks.metrics import compute_squad_metrics, find_entities, strip_prefix
-from hf_domain.training.run_files import LABELS, TAGS, VALIDATED, read_answers, read_labels, read_tags
+from hf_domain.tasks.outputs import LABELS, TAGS, VALIDATED, read_answers, read_labels, read_tags
 
 # Names of the scores without any training, in a report.
 MAJORITY = "majority baseline"

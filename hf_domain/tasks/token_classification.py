@@ -28,7 +28,7 @@ from hf_domain.tasks.baseline import compare_with_baseline
 from hf_domain.tasks.kind import DataArguments, TaskKind, register_kind
 from hf_domain.tasks.labels import check_variety, draw_validation, find_labels, list_labels
 from hf_domain.tasks.metrics import PLACED, compute_entity_metrics, list_entity_metrics
-from hf_domain.training.run_files import TAGS, VALIDATED, format_tags
+from hf_domain.tasks.outputs import TAGS, VALIDATED, format_tags
 
 logger = logging.getLogger(__name__)
 OUTSIDE = "O"  # the tag of a word that the tokenizer turns into nothing

@@ -28,7 +28,7 @@ from hf_domain.tasks.scores import (
     read_examples,
 )
 from hf_domain.tasks.sentences import DEPTH, RetrievalTask
-from hf_domain.training.vote import count_votes
+from hf_domain.tasks.vote import count_votes
 
 # The nearest training texts by BM25 vote for their labels.
 NEAREST = "vote of the nearest texts"

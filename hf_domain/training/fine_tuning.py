@@ -16,6 +16,7 @@ from hf_domain.methods.rada.passages import (
     load_passage_reader,
 )
 from hf_domain.tasks.kind import TaskKind
+from hf_domain.tasks.vote import load_vote, set_vote
 from hf_domain.training.arguments import (
     FineTunerArguments,
     FineTuningArguments,
@@ -40,7 +41,6 @@ from hf_domain.training.task_trainer import (
     map_splits,
     renew_config,
 )
-from hf_domain.training.vote import load_vote, set_vote
 
 
 def list_arguments(kind: type[TaskKind]) -> tuple[Any, ...]:

@@ -22,7 +22,8 @@ from transformers import TrainingArguments
 
 from hf_domain.data.files import find_files
 from hf_domain.safe_io import finish_writing, identify_url, is_url, lock_folder, write_text
-from hf_domain.training.run_files import ANSWERS, LABELS, RATES, STATE, TAGS, VALIDATED
+from hf_domain.tasks.outputs import ANSWERS, LABELS, TAGS, VALIDATED
+from hf_domain.training.run_files import RATES, STATE
 
 logger = logging.getLogger(__name__)
 

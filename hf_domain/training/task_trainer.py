@@ -26,11 +26,11 @@ from hf_domain.modeling.backbone import get_native_config, train_top_layers
 from hf_domain.tasks.classification import find_vote
 from hf_domain.tasks.heads import choose_start, list_head_weights, start_head
 from hf_domain.tasks.kind import DataArguments
+from hf_domain.tasks.vote import NearestVote
 from hf_domain.training.arguments import FineTuningArguments, ModelArguments, check_work
 from hf_domain.training.padding_free import remove_padding
 from hf_domain.training.run import limit_length
 from hf_domain.training.terminal import explain_pickles, hide_load_report, report_new_weights
-from hf_domain.training.vote import NearestVote
 
 logger = logging.getLogger(__name__)
 

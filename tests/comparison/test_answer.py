@@ -19,8 +19,8 @@ from hf_domain.comparison.results import write_result
 from hf_domain.comparison.statistics import Difference
 from hf_domain.comparison.summary import find_unjudged
 from hf_domain.examples import compare
+from hf_domain.tasks.outputs import LABELS, format_labels
 from hf_domain.tasks.scores import Predictions
-from hf_domain.training.run_files import LABELS, format_labels
 
 ROWS = {"fine_tune": None, "control": None, "dapt": None, "varmae": None, "gmap": {"after": "dapt"}}
 

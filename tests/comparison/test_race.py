@@ -17,7 +17,7 @@ from hf_domain.comparison.race import Left, find_left, find_slow
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.rows import RECIPES
 from hf_domain.tasks.files import Task
-from hf_domain.training.run_files import LABELS, VALIDATED, format_labels
+from hf_domain.tasks.outputs import LABELS, VALIDATED, format_labels
 
 # In steps of 4 x 16 tokens: 10, 20 and 40.
 RUNGS = [640, 1280, 2560]

@@ -16,9 +16,10 @@ from hf_domain.comparison.steps import list_steps
 from hf_domain.examples import run_sentences
 from hf_domain.safe_io import read_json
 from hf_domain.tasks.files import Task, write_task_text
+from hf_domain.tasks.outputs import LABELS, VALIDATED, format_labels
 from hf_domain.tasks.scores import Predictions
 from hf_domain.tasks.trivial_baselines import MAJORITY, SEARCH, score_floors, search_words
-from hf_domain.training.run_files import LABELS, METRICS, VALIDATED, format_labels
+from hf_domain.training.run_files import METRICS
 
 
 @pytest.fixture

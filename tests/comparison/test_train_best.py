@@ -11,7 +11,8 @@ from hf_domain.comparison import train_best as module
 from hf_domain.comparison.plan_loading import load_plan
 from hf_domain.comparison.train_best import average_thresholds, average_votes, train_best
 from hf_domain.safe_io import read_json
-from hf_domain.training.run_files import LABELS, METRICS, STATE, format_labels
+from hf_domain.tasks.outputs import LABELS, format_labels
+from hf_domain.training.run_files import METRICS, STATE
 
 BEST_STEPS = {"1": 3, "2": 6}
 

@@ -11,8 +11,7 @@ from transformers import pipeline
 
 from hf_domain.examples.run_classification import main
 from hf_domain.prediction import predict
-from hf_domain.training.run_files import VALIDATED, read_labels
-from hf_domain.training.vote import NearestVote
+from hf_domain.tasks.outputs import VALIDATED, read_labels
 
 WORDS = ["cell", "gene", "court", "law", "stock", "price"]
 TOPICS = {"biology": WORDS[:2], "law": WORDS[2:4], "finance": WORDS[4:]}
@@ -169,19 +168,6 @@ def test_the_nearest_texts_vote_where_the_model_has_learned_nothing(tmp_path, fi
     del flags["validation_file"]
     with pytest.raises(ValueError, match="--nearest_vote needs validation texts"):
         run("unseen", **flags, nearest_vote=True, do_eval=False)
-
-
-def test_the_metric_says_whether_labels_count_the_same(files, run, monkeypatch):
-    pytest.importorskip("tantivy")
-    balanced = []
-    choose = NearestVote.choose
-    monkeypatch.setattr(
-        NearestVote, "choose", lambda vote, *args: balanced.append(vote.is_balanced) or choose(vote, *args)
-    )
-    flags = files(lambda topic, rng: topic) | {"max_steps": 1, "nearest_vote": True}
-    run("default", **flags)
-    run("accuracy", **flags, metric_name="accuracy")
-    assert balanced == [True, False]
 
 
 def test_thresholds_are_those_of_the_probabilities_with_the_vote(tmp_path, files, run):

@@ -9,7 +9,7 @@ from transformers import pipeline
 
 import hf_domain
 from hf_domain.examples.run_ner import main
-from hf_domain.training.run_files import VALIDATED, read_tags
+from hf_domain.tasks.outputs import VALIDATED, read_tags
 from hf_domain.training.task_trainer import FineTuner
 
 DISEASES, KINDS = ["ataxia", "leukaemia", "cardiomyopathy"], ["acuta", "minor"]

@@ -10,7 +10,8 @@ import yaml
 from hf_domain.comparison import engine, runner
 from hf_domain.comparison.runner import Interrupted
 from hf_domain.safe_io import read_json
-from hf_domain.training.run_files import LABELS, METRICS, TAGS, VALIDATED, format_labels, format_tags
+from hf_domain.tasks.outputs import LABELS, TAGS, VALIDATED, format_labels, format_tags
+from hf_domain.training.run_files import METRICS
 
 SENTENCES = [f"the {animal} sat on the {place}" for animal in ("cat", "dog", "bird") for place in ("mat", "hill")] * 20
 METHODS = {

@@ -11,13 +11,13 @@ from sklearn.metrics import f1_score
 
 from hf_domain.tasks.files import Task
 from hf_domain.tasks.metrics import compute_squad_metrics, compute_token_f1
+from hf_domain.tasks.outputs import format_labels
 from hf_domain.tasks.scores import (
     Predictions,
     read_predictions,
     score_labels,
     score_tags,
 )
-from hf_domain.training.run_files import format_labels
 
 
 def make_labels(generator, count=200):

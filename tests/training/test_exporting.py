@@ -62,11 +62,7 @@ def test_what_cannot_be_exported_is_refused_before_training(flags, tmp_path, mon
         message = "--export needs --do_train"
     elif missing == "package":
         flags["export"] = "onnx"
-<<<<<<< HEAD
         monkeypatch.setattr(extras, "find_spec", lambda name: None)
-=======
-        monkeypatch.setattr("hf_domain.extras.find_spec", lambda name: None)
->>>>>>> 1ed48d4 (Give the kinds of tasks one home, cut long sentences into windows, and drop pseudo-labels)
         message = "needs onnx, onnxruntime, onnxscript, which is not installed"
     elif missing == "passage":
         flags |= {"append_passage": True, "datastore": "anything"}

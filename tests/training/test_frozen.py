@@ -12,9 +12,9 @@ from transformers import AutoModel, AutoTokenizer
 
 from hf_domain.examples import run_probe
 from hf_domain.tasks.classification import decode_logits
+from hf_domain.tasks.outputs import VALIDATED, read_labels, read_tags
 from hf_domain.tasks.token_classification import prepare_for_words
 from hf_domain.training.frozen import choose_layers, compute_logits, encode_texts, encode_words, fit_probe
-from hf_domain.training.run_files import VALIDATED, read_labels, read_tags
 
 ANIMALS = ["cat", "dog", "bird"]
 SENTENCES = [f"the {animal} sat on the {place}" for animal in ANIMALS for place in ("mat", "hill", "roof")]

@@ -1,5 +1,7 @@
 """The vote of the nearest labeled texts, against sums by hand."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from datasets import Dataset
 
 from hf_domain import extras
 from hf_domain.tasks.classification import find_vote
-from hf_domain.training.vote import (
+from hf_domain.tasks.vote import (
     NearestVote,
     count_votes,
     join_columns,
@@ -18,6 +20,7 @@ from hf_domain.training.vote import (
 )
 
 SINGLE, SEVERAL, VALUES = "single_label_classification", "multi_label_classification", "regression"
+CONFIG = SimpleNamespace(problem_type=SINGLE, num_labels=2)
 
 
 def test_votes_are_weighted_by_their_scores():
@@ -78,15 +81,13 @@ def test_labels_count_the_same_in_the_choice():
     """By hand: three texts of the first label and one of the second, whose losses are 1, 1, 1 and 5."""
     gold = np.array([[1.0, 0.0]] * 3 + [[0.0, 1.0]])
     logits = np.array([[-1.0, np.log(1 - np.exp(-1))]] * 3 + [[np.log(1 - np.exp(-5)), -5.0]])
-    assert measure_loss(logits, gold, SINGLE, is_balanced=False) == pytest.approx((3 * 1 + 5) / 4)
-    assert measure_loss(logits, gold, SINGLE, is_balanced=True) == pytest.approx((1 + 5) / 2)
-    assert measure_loss(np.array([[2.0], [4.0]]), np.array([[1.0], [1.0]]), VALUES, True) == pytest.approx(5)
+    assert measure_loss(logits, gold, SINGLE) == pytest.approx((1 + 5) / 2)
+    assert measure_loss(np.array([[2.0], [4.0]]), np.array([[1.0], [1.0]]), VALUES) == pytest.approx(5)
     # Of several labels the absence counts, too: of the first label log 2 each, of the second 3 log 2 and log 2.
     gold = np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
     logits = np.zeros((4, 2))
     logits[2, 1] = np.log(1 / 7)  # a probability of an eighth
-    assert measure_loss(logits, gold, SEVERAL, True) == pytest.approx(np.log(2) * ((1 + 1) + (3 + 1)) / 2)
-    assert measure_loss(logits, gold, SEVERAL, False) == pytest.approx(np.log(2) * (7 + 3) / 8)
+    assert measure_loss(logits, gold, SEVERAL) == pytest.approx(np.log(2) * ((1 + 1) + (3 + 1)) / 2)
 
 
 def test_only_the_logits_of_a_tuple_change():
@@ -109,7 +110,7 @@ def test_only_classifiers_have_a_vote():
 def test_what_finds_the_nearest_texts_must_be_installed(monkeypatch):
     monkeypatch.setattr(extras, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match="a vote of the nearest texts needs tantivy"):
-        make_vote(["a text"], [0], {"validation": ["a text"]}, SINGLE, 2)
+        make_vote(["a text"], [0], {"validation": ["a text"]}, CONFIG, "label")
 
 
 def test_texts_are_searched_by_their_words():
@@ -118,5 +119,5 @@ def test_texts_are_searched_by_their_words():
     rows = Dataset.from_dict({"first": ["a law", "a gene", None], "second": ["of courts", "in a cell", ""]})
     queries = {"validation": join_columns(rows, ["first", "second"])}
     assert queries["validation"][0] == "a law of courts"
-    vote = make_vote(texts, [0, 1, 0, 1], queries, SINGLE, 2)
-    assert vote.count_votes("validation", 2).tolist() == [[1, 0], [0, 1], [0.5, 0.5]]
+    vote = make_vote(texts, [0, 1, 0, 1], queries, CONFIG, "label")
+    assert count_votes(vote.values, vote.found["validation"], 2).tolist() == [[1, 0], [0, 1], [0.5, 0.5]]
