@@ -403,7 +403,7 @@ NER = list_cases(
     ("", "tokens", {"ner/train.jsonl": change(None, tokens="a text", tags=["O", "O"])}),
     ("", "tags", {"ner/train.jsonl": change(None, tags=...)}),
     ("", "tokens|train", {"ner/train.jsonl": change(tokens=["a", None], tags=["O", "O"])}),
-    ("", "", {"ner/train.jsonl": change(tokens=[], tags=[])}, left(train_samples=8, eval_samples=8)),
+    ("--max_seq_length 64", "", {"ner/train.jsonl": change(tokens=[], tags=[])}, left(train_samples=8, eval_samples=8)),
     ("", "test|B-Y", {"ner/test.jsonl": change(tags=["B-Y"] * 12, tokens=["a"] * 12)}),
 )
 QA = list_cases(
