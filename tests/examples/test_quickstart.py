@@ -208,7 +208,7 @@ def test_missing_input_is_reported_first(monkeypatch, inputs):
     [
         ([{"words": ["a"], "classes": ["O"]}], r"ner: tags, tokens.* has words, classes. Rename"),
         ([{"tokens": ["a"], "tags": ["O"]}] * 2, "cannot be used as ner: training needs two different labels"),
-        ([{"text": "a", "note": "b", "label": "x"}], "cannot be used as classification: .* leaves out note"),
+        ([{"title": "a", "note": "b", "label": "x"}], "cannot be used as classification: .* unclear: title, note"),
     ],
 )
 def test_a_task_is_checked_before_the_corpus_is_copied(monkeypatch, inputs, rows, message):
