@@ -163,7 +163,7 @@ def predict(
     memory = load_memory_reader(network, None, token=token)
 
     def label(rows: Dataset) -> Dataset:
-        kind = kind_class(kind_class.arguments(max_seq_length=length))  # type: ignore[call-arg]
+        kind = kind_class(kind_class.arguments(max_seq_length=length))
         kind.use(tokenizer)
         rows = kind.prepare(rows, text_columns or find_trained_columns(rows, network.config), network.config)
         splits, columns = DatasetDict(test=rows), kind.text_columns
@@ -184,6 +184,7 @@ def predict(
                 dataloader_pin_memory=torch.cuda.is_available(),  # without a GPU, torch warns about it
             )
             inputs: Any = (read := map_splits(splits, kind.tokenize, args, kind.args))
+            kind.check_examples("test", rows, read["test"])
             collator: Any = kind.collator_class(tokenizer)
             if memory is not None:
                 inputs = memory.add_inputs(read, splits, kind.tokenize, args, kind.args)

@@ -127,7 +127,7 @@ class Classification(TaskKind):
 
     def check(self, splits: DatasetDict, does_train: bool, trust_remote_code: bool = False) -> None:
         """Check that labels differ, and that the metric exists."""
-        column, names = self.args.label_column_name, self.label_names or []
+        column, names = str(self.args.label_column_name), self.label_names or []
         if does_train:
             check_variety(splits["train"][column], column)
         check_spread(splits, column, self.problem_type)

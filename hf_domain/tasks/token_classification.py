@@ -92,7 +92,7 @@ class TokenClassification(TaskKind):
 
     def check(self, splits: DatasetDict, does_train: bool, trust_remote_code: bool = False) -> None:
         """Check that the tags are names of entities, and differ."""
-        column = self.args.label_column_name
+        column = str(self.args.label_column_name)
         check_tags(self.label_names or [])
         if does_train:
             check_variety(chain.from_iterable(splits["train"][column]), column)
