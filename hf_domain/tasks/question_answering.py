@@ -261,7 +261,7 @@ def tokenize_questions(
         [examples["context"][row] for row in fitting] or [""],
         truncation="only_second",
         max_length=max_seq_length,
-        stride=doc_stride,
+        stride=doc_stride if fitting else 0,
         return_overflowing_tokens=True,
         return_offsets_mapping=True,
         padding="max_length" if pad_to_max_length else False,

@@ -382,7 +382,7 @@ def write_labels(*labels, text="a"):
 FLOATS = {"task/train.jsonl": write_labels(0.5, 0.7, float("nan"), 0.1)} | {
     f"task/{split}.jsonl": '{"text": "a", "label": 0.5}\n' * 3 for split in ("validation", "test")
 }
-GOOD_FLOATS = FLOATS | {"task/train.jsonl": write_labels(0.5, 0.7, 0.1)}
+GOOD_FLOATS = FLOATS | {f"task/{split}.jsonl": write_labels(0.5, 0.7, text=split) for split in ("train", "validation")}
 LISTS = {f"task/{split}.jsonl": write_labels(["a"], ["b"], text=split) for split in ("train", "validation", "test")}
 CLASSIFICATION = list_cases(
     "classification",
@@ -402,9 +402,9 @@ CLASSIFICATION = list_cases(
     ("--do_regression true --multi_label true", "do_regression|multi_label"),
     ("--metric_name rightness", "metric|rightness"),
     ("--negative_labels none", "none|a, b"),
-    ("", "second", change_splits("task", second="another text")),
+    ("", "unclear|title, note", {"task/train.jsonl": '{"title": "x", "note": "y", "label": "a"}\n' * 3}),
     ("", "label|train", change_splits("task", label=["b", "a"])),
-    ("", "label|test.jsonl", GOOD_FLOATS | {"task/test.jsonl": '{"text": "a", "label": null}\n' * 3}),
+    ("", "label|test.jsonl", GOOD_FLOATS | {"task/test.jsonl": write_labels(0.5, None)}),
     ("", "'NA'|line 2|train.jsonl", {"task/train.jsonl": write_labels("0.5", "NA", "1.5")}),
     ("", "text_pair|text|validation", {"task/validation.jsonl": change(None, text_pair="y")}),
     ("--multi_label false", "multi-label", LISTS),
