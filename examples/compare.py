@@ -1,9 +1,10 @@
-"""Compare methods with plain continued pre-training at equal cost: run a plan and write the report.
+"""Find out which method pays on your text, at equal cost: run a plan and write the report.
 
     python examples/compare.py plan.yaml                # writes into a folder beside the plan, named after it
-    python examples/compare.py plan.yaml --dry_run      # count steps and hours, without running
+    python examples/compare.py plan.yaml --dry_run      # list what would run
     python examples/compare.py plan.yaml --num_processes 4  # four steps at once: small models on a CPU, or four GPUs
     python examples/compare.py plan.yaml --dask_scheduler tcp://host:8786  # on the workers of a Dask cluster
+    python examples/compare.py plan.yaml --num_seeds 6  # more seeds than the plan has, for a surer answer
     python examples/compare.py plan.yaml --report_only  # write the report from the existing results
     python examples/compare.py plan.yaml --train_best   # then train the recommended row on all labeled examples
 
@@ -13,21 +14,20 @@ A short plan has `encoder`, `corpus: corpus.txt`, `tasks: [acl_arc]`, `methods: 
     corpora:
       cs: {train_file: corpus.txt.gz, validation_file: heldout.txt.gz}
       general: {train_file: wikipedia.txt.gz, validation_file: wikipedia_heldout.txt.gz}
-    general: general                  # the corpus of the control, and the text on which forgetting is measured
+    general: general                  # trains general_text, and measures forgetting
     tasks:
       acl_arc: {kind: classification, folder: acl_arc, corpus: cs, metric: macro_f1, options: {max_seq_length: 96}}
     methods:                          # each is a row of the report
-      fine_tune:                      # the encoder without adaptation
-      control: {pretraining: {learning_rate: 1e-4}}  # as many steps on general text: training itself may help
+      no_adaptation:
+      general_text: {pretraining: {learning_rate: 1e-4}}  # as many steps on general text: training itself may help
       dapt: {pretraining: {learning_rate: 1e-4}}     # the default, 3e-4, is for small encoders
       slow_dapt: {recipe: dapt, pretraining: {learning_rate: 5e-5}}
       varmae:
-      average:                        # of the encoder before and after DAPT
       exbert:
       gmap:                           # the encoder of DAPT reads the one before it as memory
       rada:                           # reads passages of the corpus
-      append_passage: {tasks: [acl_arc]}  # appends the best passage to the text; only for classification
-      mine: {recipe: fine_tune, encoder: my-encoder}  # a checkpoint made elsewhere
+      vote: {tasks: [acl_arc]}        # only for classification
+      mine: {recipe: no_adaptation, encoder: my-encoder}  # a checkpoint made elsewhere
     seeds: [1, 2, 3]
     budget: {tokens: 10000000}        # or {minutes: 30}, the same for every method
     pretraining: {per_device_train_batch_size: 32}
@@ -43,13 +43,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from hf_domain.comparison.answer import answer
-from hf_domain.comparison.dry_run import describe_work
-from hf_domain.comparison.engine import gather_results, run_comparison
-from hf_domain.comparison.plan_loading import load_plan
+from hf_domain.comparison.decision import answer
+from hf_domain.comparison.plan import add_seeds
+from hf_domain.comparison.prepare import load_plan
+from hf_domain.comparison.publish import train_best
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.rows import ROWS
-from hf_domain.comparison.train_best import train_best
+from hf_domain.comparison.run import describe_work, gather_results, run_comparison
 from hf_domain.training.arguments import OneLineParser, find_wrong_values
 
 
@@ -66,11 +66,12 @@ def main() -> None:
     parser.add_argument(
         "--dask_scheduler", default=None, help="address or file of a Dask scheduler, whose workers run the steps"
     )
+    parser.add_argument("--num_seeds", type=int, default=None, help="seeds of fine-tuning, instead of the plan's")
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument(
         "--dry_run",
         action="store_true",
-        help="count the missing steps, estimate the hours, and write the commands to commands.sh, without running them",
+        help="count the missing steps, and write their commands to commands.sh, without running them",
     )
     mode.add_argument("--report_only", action="store_true", help="write the report from the existing results")
     mode.add_argument(
@@ -83,6 +84,8 @@ def main() -> None:
         parser.error(". ".join(wrong))
     output_dir = args.output_dir or args.plan.with_suffix("")
     plan = load_plan(args.plan, output_dir)
+    if args.num_seeds is not None:
+        add_seeds(plan, args.num_seeds)
     if args.dry_run:
         print(describe_work(plan, output_dir))
         return

@@ -15,23 +15,35 @@ DataFrames and datasets.
 import argparse
 import csv
 import json
+import sys
 from pathlib import Path
 
 import datasets
 import pandas
 import transformers
 
+from hf_domain.comparison.results import find_winner
 from hf_domain.safe_io import explain_full_disk, write_text
 from hf_domain.training.arguments import OneLineParser, find_damage
-from hf_domain.training.calls import name_flags
 from hf_domain.training.ensembles import predict_together
+
+
+def find_model(name: str) -> str:
+    """Return the best model of a comparison's folder; any other name as it is."""
+    if not Path(name, "plan.json").is_file():
+        return name
+    model = str(find_winner(Path(name)))
+    print(f"The model: {model}", file=sys.stderr)
+    return model
 
 
 def main() -> None:
     parser = OneLineParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("model_name_or_path", help="fine-tuned model: a folder or a name on the Hub")
+    parser.add_argument(
+        "model_name_or_path", help="fine-tuned model, or the folder of a comparison, whose best model predicts"
+    )
     parser.add_argument("file", help="data: .txt .jsonl .json .csv .tsv (.gz) .parquet, a path or a glob")
     parser.add_argument("--output_file", help="new file, .jsonl or .csv; default: JSON lines on the terminal")
     parser.add_argument("--text_column_names", help="column of text, or two as first,second; default: as in training")
@@ -54,7 +66,8 @@ def main() -> None:
     parser.add_argument("--trust_remote_code", action="store_true", help="run code that comes with the model")
     parser.add_argument("--verbose", action="store_true", help="show progress bars")
     args = parser.parse_args()
-    models = [args.model_name_or_path, *args.ensemble]
+    model = find_model(args.model_name_or_path)
+    models = [model, *args.ensemble]
     for damage in filter(None, map(find_damage, models)):
         raise ValueError(damage)
     output_file = args.output_file and Path(args.output_file)
@@ -70,19 +83,18 @@ def main() -> None:
     if not args.verbose:
         transformers.utils.logging.disable_progress_bar()  # for loading weights
         datasets.disable_progress_bars()
-    with name_flags():
-        rows = predict_together(
-            models,
-            args.file,
-            datastore=args.datastore,
-            num_passages=args.num_passages,
-            labeled_texts=args.labeled_file,
-            text_columns=args.text_column_names,
-            max_seq_length=args.max_seq_length,
-            batch_size=args.batch_size,
-            progress=args.verbose,
-            trust_remote_code=args.trust_remote_code,
-        )
+    rows = predict_together(
+        models,
+        args.file,
+        datastore=args.datastore,
+        num_passages=args.num_passages,
+        labeled_texts=args.labeled_file,
+        text_columns=args.text_column_names,
+        max_seq_length=args.max_seq_length,
+        batch_size=args.batch_size,
+        progress=args.verbose,
+        trust_remote_code=args.trust_remote_code,
+    )
     if output_file and output_file.suffix == ".csv":
         text = format_csv(rows)
     else:

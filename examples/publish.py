@@ -13,7 +13,7 @@ without this package, and pushes the folder in one commit. Without --repo_id not
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hf_domain.comparison.publication import make_publication
+from hf_domain.comparison.publish import make_publication
 from hf_domain.hub import publish
 from hf_domain.training.arguments import parse_arguments
 

@@ -1,138 +1,99 @@
-r"""Adapt an encoder to a corpus, measure whether this pays, and prepare the result for the Hub.
+r"""Adapt an encoder to your text in minutes, find out what pays, and get a model that is ready to use.
 
-    python examples/quickstart.py                                 # on the data in quickstart_data/
-    python examples/quickstart.py --model_name_or_path bert-base-uncased \
-        --pretraining_learning_rate 1e-4 --corpus mine.jsonl --task my_task/ --output_dir mine
+    python examples/quickstart.py                                 # the demo, on the data in quickstart_data/
+    python examples/quickstart.py --task mine.csv --output_dir mine
+    python examples/quickstart.py --model_name_or_path bert-base-uncased --corpus corpus.txt --task my_task/ \
+        --minutes 60 --output_dir mine
 
-The script compares four encoders: the original, and those after DAPT, TAPT and VarMAE on as many tokens. Each is
-fine-tuned on a task (a folder with train, validation and test .jsonl) with several seeds; the original also for three
-times as long, and DAPT, on texts and with tantivy, also a vote of the nearest. A folder for the Hub gets the VarMAE
-model. Repeat the command to resume a killed run. Extend the plan and run it: `hf-domain compare PLAN`.
+`--task` is one table with a text column and a label column, which is split here, or a folder with train, validation and
+test .jsonl. Without `--corpus`, the texts of the task are the corpus. The script measures samples as `hf-domain advise`
+does, writes a plan that fits into `--minutes`, and runs it as `hf-domain compare` does. It ends with the report, and
+with the best model in a folder for the Hub. Repeat the command to resume a killed run.
 """
 
 import time
-from dataclasses import dataclass, field
-from importlib.util import find_spec
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import torch
-from dask.system import CPU_COUNT
-from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
+import datasets
+import transformers
 
-from hf_domain.comparison.answer import answer
-from hf_domain.comparison.dry_run import estimate_work
-from hf_domain.comparison.engine import run_comparison
-from hf_domain.comparison.plan_loading import load_plan, write_plan
-from hf_domain.comparison.publication import make_publication
+from hf_domain.advice import advise
+from hf_domain.comparison.decision import answer
+from hf_domain.comparison.prepare import load_plan, split_table
+from hf_domain.comparison.publish import publish_best
 from hf_domain.comparison.report import write_report
-from hf_domain.comparison.rows import RECIPES
-from hf_domain.data.corpora import check_length, load_corpus
-from hf_domain.methods import BASELINE
-from hf_domain.safe_io import read_json, remove_unfinished
-from hf_domain.tasks.files import check_task_files, fills_batch, find_kind
+from hf_domain.comparison.run import count_workers, run_comparison
+from hf_domain.data.objects import find_file
+from hf_domain.safe_io import read_json, remove_unfinished, write_json
 from hf_domain.training.arguments import parse_arguments
 
 DATA = Path(__file__).parent / "quickstart_data"
+RECORD = "quickstart.json"
 
 
 @dataclass
 class Arguments:
-    """The encoder, the corpus, the task and the budget."""
+    """The encoder, the data and the time."""
 
     model_name_or_path: str = field(default=str(DATA / "encoder"), metadata={"help": "Encoder. Default: the demo's."})
-    corpus: str = field(default=str(DATA / "corpus.txt.gz"), metadata={"help": "Domain text. Default: the demo's."})
-    task: str = field(default=str(DATA / "acl_arc"), metadata={"help": "Folder of a task. Default: the demo's."})
+    task: str = field(default=str(DATA / "acl_arc"), metadata={"help": "Table or folder of a task. Default: a demo."})
+    corpus: str | None = field(default=None, metadata={"help": "Domain text. Default: the texts of the task."})
+    general: str | None = field(default=None, metadata={"help": "General text, to measure what encoders forget."})
     output_dir: str = field(default="quickstart", metadata={"help": "Folder for all output."})
-    num_tokens: int = field(default=300_000, metadata={"help": "Tokens to pre-train on; raise it for a real answer."})
-    num_train_epochs: int = field(default=2, metadata={"help": "Epochs of fine-tuning."})
-    learning_rate: str | None = field(default=None, metadata={"help": "Of fine-tuning; if left out, by the width."})
-    pretraining_learning_rate: str | None = field(default=None, metadata={"help": "Default: 3e-4; BERT base: 1e-4."})
-    num_seeds: int = field(default=3, metadata={"help": "Fine-tunings of each row; from four on also scored together."})
+    minutes: float = field(default=10.0, metadata={"help": "Time that the plan is made for."})
+    text_column_name: str | None = field(default=None, metadata={"help": "Column of texts of a table."})
+    label_column_name: str = field(default="label", metadata={"help": "Column of labels of a table."})
     max_seq_length: int = field(default=128, metadata={"help": "Number of tokens in an example of pre-training."})
-    expand_vocabulary: bool = field(default=False, metadata={"help": "Also expand the vocabulary first (AdaLM)."})
-    task_max_seq_length: int = field(default=64, metadata={"help": "Maximum number of tokens of a task's text."})
 
 
-def make_plan(args: Arguments, output_dir: Path, tokenizer: PreTrainedTokenizerBase) -> Path:
-    """Write the plan of the comparison."""
-    kind = find_kind("train.jsonl", Path(args.task))
-    splits = {split: f"{split}.jsonl" for split in ("train", "validation", "test")}
-    if problems := check_task_files(kind, splits, Path(args.task)):
-        raise ValueError("; ".join([f"--task {args.task} cannot be used as {kind}: {problems[0]}", *problems[1:]]))
-    windows = {"max_seq_length": args.max_seq_length, "doc_stride": args.max_seq_length // 4}  # overlapping
-    options = windows if kind == "qa" else {"max_seq_length": args.task_max_seq_length}
-    encoder, task, corpus = (Path(path).resolve() for path in (args.model_name_or_path, args.task, args.corpus))
-    methods: dict = dict.fromkeys(["fine_tune", "dapt", "tapt", "varmae", *["adalm"] * args.expand_vocabulary])
-    methods["longer"] = {"fine_tuning": {"num_train_epochs": 3 * args.num_train_epochs}}
-    if not fills_batch(kind, task / "train.jsonl", tokenizer, args.max_seq_length, size=32):
-        print("TAPT is left out: the training texts of the task do not fill a batch.", flush=True)
-        del methods["tapt"]
-    if kind in (RECIPES["vote"].kinds or ()) and find_spec("tantivy"):
-        methods["vote"] = None
-    masked_lm = [name for name in methods if RECIPES[name].method == BASELINE]
-    if rate := args.pretraining_learning_rate:
-        methods |= {name: {"pretraining": {"learning_rate": rate}} for name in masked_lm}
-    content = {
-        "encoder": str(encoder) if encoder.is_dir() else args.model_name_or_path,
-        "corpus": str(corpus),
-        "tasks": {task.name: {"folder": str(task), "kind": kind, "options": options}},
-        "methods": methods,
-        "seeds": list(range(args.num_seeds)),
-        "budget": {"tokens": args.num_tokens},
-        "pretraining": {"max_seq_length": args.max_seq_length},
-        # With batches of 16, several runs of the demo's encoder stayed at the majority class.
-        "fine_tuning": {"num_train_epochs": args.num_train_epochs, "per_device_train_batch_size": 8}
-        | ({"learning_rate": args.learning_rate} if args.learning_rate else {}),
-        "vocabulary": {"step": 1000},
-    }
-    load_corpus(args.corpus)  # refuses an unreadable file before anything is written
-    remove_unfinished(output_dir)
-    if changes := write_plan(content, output_dir / "plan.yaml"):
-        print(changes, flush=True)
-    return output_dir / "plan.yaml"
+ARGUMENTS = (Arguments,)
+
+
+def make_plan(args: Arguments, folder: Path) -> Path:
+    """Write the plan, or return that of an earlier run with the same arguments."""
+    path, record = folder / "plan.yaml", {**asdict(args), "output_dir": None}
+    if path.is_file() and (folder / RECORD).is_file() and read_json(folder / RECORD) == record:
+        return path
+    task = Path(args.task)
+    if not task.exists():
+        raise FileNotFoundError(f"--task must be a table or a folder, but there is no {task}. Check the path.")
+    if task.is_file():
+        task = split_table(task, folder / task.name.partition(".")[0], args.text_column_name, args.label_column_name)
+    corpus = args.corpus or (DATA / "corpus.txt.gz" if task.parent == DATA else task / "train.jsonl")
+    advice = advise(
+        args.model_name_or_path,
+        find_file(corpus),
+        {task.name: task},
+        general=args.general and find_file(args.general),
+        minutes=args.minutes,
+        max_seq_length=args.max_seq_length,
+    )
+    print(advice, flush=True)
+    advice.save(folder)
+    write_json(folder / RECORD, record)
+    return path
 
 
 def main() -> None:
-    (args,) = parse_arguments(Arguments, description=__doc__)
-    for name, path in (("corpus", args.corpus), ("task", f"{args.task}/train.jsonl")):
-        if not Path(path).is_file():
-            found = "is a folder" if Path(path).is_dir() else "does not exist"
-            raise FileNotFoundError(f"--{name} must be a file, but {path} {found}. Name a file.")
-    AutoConfig.from_pretrained(args.model_name_or_path, trust_remote_code=False)  # fails early for a wrong name
-    tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path, trust_remote_code=False)
-    check_length(tokenizer, args.max_seq_length)
-    started, output_dir, encoder = time.perf_counter(), Path(args.output_dir), Path(args.model_name_or_path)
-    is_demo = Path(args.corpus).parent == DATA and encoder.parent == DATA
-    plan = load_plan(make_plan(args, output_dir, tokenizer))
+    (args,) = parse_arguments(*ARGUMENTS, description=__doc__)
+    started, folder = time.perf_counter(), Path(args.output_dir)
+    datasets.disable_progress_bars()
+    transformers.utils.logging.disable_progress_bar()
+    remove_unfinished(folder)
+    plan = load_plan(make_plan(args, folder))
     print(f"Comparing {', '.join(plan.methods)} on {', '.join(plan.tasks)}; the plan: {plan.path}", flush=True)
-    # Two small models on a core each finish sooner than one after the other on both.
-    num_processes = torch.cuda.device_count() or min(2, CPU_COUNT)
-    print(estimate_work(plan, output_dir / "plan", num_processes), flush=True)
-    run_comparison(plan, output_dir / "plan", num_processes=num_processes)
-    report = write_report(output_dir / "plan")
+    run_comparison(plan, folder / "plan", num_processes=count_workers())
+    report = write_report(folder / "plan")
     for name, error in report.failed.items():
         raise RuntimeError(f"{name} failed: {error}")
-    folder = make_publication(
-        output_dir / "plan",
-        output_dir / "hub",
-        method="varmae",
-        corpus="domain",
-        model_name=f"{encoder.name}-varmae",
-        license="apache-2.0" if is_demo else None,
-        license_note="The sources and licenses of the demo's data are in examples/quickstart_data/NOTICE.md."
-        if is_demo
-        else "Before you publish, name the licenses of the base model and of the corpus here.",
-        limits="Made by the quickstart of hf-domain with a small budget: a demonstration, not a model for production.",
-        example=f"We train a language {tokenizer.mask_token} on a large corpus.",
-    )
-    print((output_dir / "plan" / "report.md").read_text(encoding="utf-8"))
-    printed = (folder / "README.md").read_text(encoding="utf-8").split("```text\n")[1].split("```")[0]
+    model = publish_best(folder / "plan", folder / "hub")
+    print((folder / "plan" / "report.md").read_text(encoding="utf-8"))
     print(*answer(report), sep="\n")  # repeated, because a terminal shows the end of a long report
     print(
-        f"{read_json(folder / 'config.json')['architectures'][0]} from {folder}, without hf_domain:\n{printed}\n"
-        f"The report: {output_dir / 'plan' / 'report.html'}\n"
-        f"Ready for the Hub: {folder} (hf upload <user>/<name> {folder})\n"
-        f"{time.perf_counter() - started:.0f} seconds in total"
+        f"The report: {folder / 'plan' / 'report.html'}\n"
+        f"The best model, ready for the Hub: {model} (hf upload <user>/<name> {model})\n"
+        f"{(time.perf_counter() - started) / 60:.1f} minutes in total"
     )
 
 

@@ -13,7 +13,7 @@ from hf_domain.offline import limit_network
 if TYPE_CHECKING:
     from hf_domain.adaptation import adapt
     from hf_domain.advice import advise
-    from hf_domain.comparison.in_python import compare
+    from hf_domain.comparison.api import compare
     from hf_domain.data.corpora import load_corpus
     from hf_domain.datastore import build_datastore
     from hf_domain.fine_tuning import fine_tune
@@ -104,7 +104,7 @@ FUNCTIONS = {
     "adapt": "adaptation",
     "advise": "advice",
     "build_datastore": "datastore",
-    "compare": "comparison.in_python",
+    "compare": "comparison.api",
     "expand_vocabulary": "methods.adalm.expand",
     "fine_tune": "fine_tuning",
     "load_corpus": "data.corpora",

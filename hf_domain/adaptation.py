@@ -7,25 +7,17 @@ from typing import Any, Literal, Unpack
 from datasets import DatasetDict, IterableDatasetDict
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
-from hf_domain.comparison.rows import RECIPES
 from hf_domain.data.tables import Rows, find_paths
 from hf_domain.hub import check_license
 from hf_domain.methods import BASELINE, METHODS
 from hf_domain.methods.rada.passages import PassageArguments
 from hf_domain.safe_io import lock_folder
-from hf_domain.training.calls import describe_call, name_arguments
+from hf_domain.training.calls import describe_call
 from hf_domain.training.options import TrainingOptions, check_names
 from hf_domain.training.pretraining import CorpusArguments, PretrainingArguments, pretrain
 from hf_domain.training.run import start_run
 
 
-@name_arguments(
-    train_file="corpus",
-    validation_file="validation_data",
-    general_validation_file="general_validation_data",
-    memory_name_or_path="memory",
-    per_device_train_batch_size="batch_size",
-)
 def adapt(
     encoder: str | os.PathLike,
     corpus: Rows | DatasetDict | IterableDatasetDict,
@@ -58,7 +50,7 @@ def adapt(
         validation_data: Documents to evaluate on. Default: a twentieth of the corpus.
         general_validation_data: Held-out general text. The card then shows how the loss on it rises: what the encoder
             forgets.
-        learning_rate: Default: that of the method in `RECIPES`, for small encoders; 1e-4 suits BERT base.
+        learning_rate: Default: that of the method in `METHODS`, for small encoders; 1e-4 suits BERT base.
         batch_size: Number of examples in a batch; a step has several with `gradient_accumulation_steps`.
         max_seq_length: Number of tokens per example.
         expanded_vocabulary: Folder written by `hf-domain expand_vocab`.
@@ -89,14 +81,13 @@ def adapt(
         raise FileExistsError(
             f"output_dir must be a new or empty folder, but {folder} is not empty. Name another folder."
         )
-    recipes = (RECIPES.get(name) for name in (method, f"{method}_mlm"))  # of gmap and rada, the one that trains
-    rates = next((recipe.pretraining for recipe in recipes if recipe and recipe.method == method), {})
+    defaults = METHODS[method].pretraining
     model_args = PretrainingArguments(
         model_name_or_path=os.fspath(encoder),
         method=method,
         expanded_vocabulary=None if expanded_vocabulary is None else os.fspath(expanded_vocabulary),
         memory_name_or_path=memory,
-        config_overrides=rates.get("config_overrides"),
+        config_overrides=defaults.get("config_overrides"),
         start=start,
     )
     files, held_out, general_files = (
@@ -114,7 +105,7 @@ def adapt(
         do_eval=True,
         max_steps=max(1, num_tokens // (examples_of_step * max_seq_length)),
         per_device_train_batch_size=batch_size,
-        learning_rate=learning_rate or rates.get("learning_rate", 3e-4),
+        learning_rate=learning_rate or defaults["learning_rate"],
         seed=seed,
         **options,
     )

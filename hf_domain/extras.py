@@ -4,7 +4,6 @@ from importlib.util import find_spec
 
 # Package as Python imports it -> its name on an index, and our extra.
 EXTRAS = {
-    "altair": ("altair", "compare"),
     "dask": ("distributed", "cluster"),
     "distributed": ("distributed", "cluster"),
     "elasticsearch": ("elasticsearch", "servers"),
@@ -13,11 +12,11 @@ EXTRAS = {
     "onnxruntime": ("onnxruntime", "export"),
     "onnxscript": ("onnxscript", "export"),
     "opensearchpy": ("opensearch-py", "servers"),
+    "pydantic": ("pydantic", "compare"),
     "scipy": ("scipy", "compare"),
     "sentence_transformers": ("sentence-transformers", "sentences"),
     "sklearn": ("scikit-learn", "compare"),
     "tantivy": ("tantivy", "datastore"),
-    "vl_convert": ("vl-convert-python", "compare"),
 }
 
 

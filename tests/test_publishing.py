@@ -2,7 +2,6 @@
 
 import ast
 import shutil
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,12 +12,12 @@ from tiny_models import make_config, make_masked_lm
 from tiny_tokenizers import make_bert_tokenizer
 
 from hf_domain import GMapConfig, GMapForMaskedLM, VarMAEForMaskedLM, hub
-from hf_domain.comparison import publication
-from hf_domain.comparison.descriptions import Description
+from hf_domain.comparison import publish as publication
 from hf_domain.comparison.plan import Budget, Corpus, Plan, Row
-from hf_domain.comparison.publication import make_publication
-from hf_domain.comparison.results import Result, describe_plan, write_result
+from hf_domain.comparison.publish import make_publication
+from hf_domain.comparison.results import Result, read_plan_file, write_plan_file, write_result
 from hf_domain.comparison.rows import RECIPES
+from hf_domain.comparison.steps import Step
 from hf_domain.comparison.summary import read_report
 from hf_domain.environment import describe_environment
 from hf_domain.hub import check_publication, publish
@@ -265,7 +264,7 @@ def comparison(tmp_path, monkeypatch):
         encoder="someone/bert",
         corpora={"pets": Corpus("pets.txt", "heldout.txt")},
         tasks={"animals": Task("classification", "animals", "pets", "macro_f1")},
-        methods={"fine_tune": Row("fine_tune")},
+        methods={"no_adaptation": Row("no_adaptation")},
         budget=Budget(tokens=1000),
         path=tmp_path / "plan.yaml",
     )
@@ -276,9 +275,9 @@ def comparison(tmp_path, monkeypatch):
         plan.methods[method] = Row(recipe, **start)
         flags = {"train_file": "pets.txt", **(flags or {})}
         flags.setdefault("method", plan.get_recipe(method).method)
-        step = Description(f"{method}-pets", kind, "mlm", flags, method, "pets")
-        train.addresses[step.name] = step.address
-        folder = home / "steps" / step.address
+        name = f"{method}-pets"
+        step = train.steps[name] = Step(name, kind, "mlm", flags, [], method, "pets", id=f"{name}-00000000")
+        folder = home / "steps" / step.id
         made = (config or {}).pop("model_type", RECIPES[recipe].card)
         if made in OWN_TYPES:
             VarMAEForMaskedLM.from_backbone(make_masked_lm("bert"), **(config or {})).save_pretrained(folder)
@@ -292,17 +291,16 @@ def comparison(tmp_path, monkeypatch):
         (folder / "log.txt").write_text("/home/someone")
         measured = {"tokens": 1000, "seconds": 2.0, "max_steps": 16, "environment": describe_environment()}
         write_result(home, Result(step, "done", **measured))
-        write_json(home / "plan.json", describe_plan(plan, home, train.addresses))
+        write_plan_file(plan, train.steps.values(), home)
 
     def read(output_dir):
-        results = publication.read_results(output_dir)
-        report = read_report(describe_plan(plan, home, train.addresses), results)
+        report = read_report(read_plan_file(output_dir), publication.read_results(output_dir))
         write_json(output_dir / "report.json", {"scores": report.scores, "failed": report.failed})
         return report
 
     monkeypatch.setattr(publication, "write_report", read)
     monkeypatch.setattr(publication, "run_usage", lambda *args: "0.9  the cat sat")
-    train.plan, train.home, train.addresses = plan, home, {}
+    train.plan, train.home, train.steps = plan, home, {}
     return train
 
 
@@ -359,7 +357,7 @@ def test_publication_replaces_only_a_publication(comparison, tmp_path, monkeypat
         ("thesis", "contains thesis.tex. Name another"),
         ("plan.yaml", "contains plan.yaml"),
         ("next", "contains data"),
-        (f"plan/steps/{comparison.addresses['varmae-pets']}", "must lie outside the comparison"),
+        ("plan/steps/varmae-pets-00000000", "must lie outside the comparison"),
         ("plan/results", "must lie outside the comparison"),
         ("plan/steps/hub", "must lie outside the comparison"),
         ("plan", "must lie outside the comparison"),
@@ -375,7 +373,7 @@ def test_card_names_the_encoder_and_what_trained_it_before(comparison, tmp_path,
     comparison("varmae", "varmae", config={"freeze_backbone": False})
     comparison("second", "varmae", after="tapt")
     comparison("third", "varmae", after="second")
-    comparison("tested", "varmae", after="fine_tune")  # which trains no encoder
+    comparison("tested", "varmae", after="no_adaptation")  # which trains no encoder
     comparison("legal", "varmae", encoder="models/legal")
     card = ModelCard(make(comparison, "varmae"))
     assert card.data.base_model == "someone/bert"
@@ -394,16 +392,14 @@ def test_card_names_the_encoder_and_what_trained_it_before(comparison, tmp_path,
 
 def test_card_is_of_the_recipe(comparison):
     comparison("words", "adalm")
-    comparison("adapter", "exbert_adapter")
-    comparison("mean", "average", kind="average", flags={"method": None}, after="words")
-    comparison("general", "control")
+    comparison("side", "exbert")
+    comparison("general", "general_text")
     comparison("low_rank", "lora", flags={"expanded_vocabulary": "plan/steps/vocabulary-pets"})
     assert "with words of its domain added to the vocabulary" in make(comparison, "words")
-    assert "exBERT" in make(comparison, "adapter")
+    assert "exBERT" in make(comparison, "side")
     assert "(after an expansion of its vocabulary by words of the domain), trained" in make(comparison, "low_rank")
-    for method in ("mean", "general"):
-        with pytest.raises(ValueError, match=f"by masked LM, but is {method}. Publish one of adapter, low_rank, words"):
-            make(comparison, method)
+    with pytest.raises(ValueError, match=r"by masked LM, but is general. Publish one of low_rank, side, words"):
+        make(comparison, "general")
 
 
 def test_card_shows_the_scores_of_its_own_model(comparison):
@@ -413,15 +409,16 @@ def test_card_shows_the_scores_of_its_own_model(comparison):
     comparison("dapt", "dapt")
     for method in ("varmae", "dapt"):
         for task, corpus in (("animals", "pets"), ("plants", "garden")):
-            step = Description(f"{method}-{task}-seed1", "fine_tuning", "classification", {}, method, None, task, 1)
-            step = replace(step, needs=[comparison.addresses.get(f"{method}-{corpus}", "of-garden")])
-            comparison.addresses[step.name] = step.address
+            name, encoder = f"{method}-{task}-seed1", comparison.steps.get(f"{method}-{corpus}")
+            needs = ["of-garden" if encoder is None else encoder.id]
+            step = Step(name, "fine_tuning", "classification", {}, needs, method, None, task, 1, id=name)
+            comparison.steps[name] = step
             predictions = Predictions.of_names([["a"], ["b"]], [["a"], ["a"]], "macro_f1")
             write_result(comparison.home, Result(step, "done", score=50.0, predictions=predictions))
-    write_json(comparison.home / "plan.json", describe_plan(comparison.plan, comparison.home, comparison.addresses))
+    write_plan_file(comparison.plan, comparison.steps.values(), comparison.home)
     card = make(comparison, "varmae")
     assert "animals (macro f1)" in card and "plants" not in card
-    assert "differences.png" in card
+    assert "gains.png" in card
 
 
 def test_card_says_what_was_trained_on_what(comparison):
@@ -434,16 +431,13 @@ def test_card_says_what_was_trained_on_what(comparison):
     assert "trained by variational masked autoencoding" in make(comparison, "more")
     assert "trust" not in make(comparison, "copied")
     assert "auto_map" not in (comparison.home.with_name("hub") / "config.json").read_text()
-    step = Description("tapt-animals", "pretraining", "mlm", {"train_file": "plan/texts/animals.txt"}, task="animals")
+    step = Step("tapt-animals", "pretraining", "mlm", {"train_file": "{root}/texts/animals.txt"}, task="animals")
     assert publication.describe_text(step, {}) == "the training texts of animals"
-    step.flags["pseudo_labeled_file"] = "labeled/more.jsonl"
-    told = "the training texts of animals, and those of more.jsonl, which a model labeled"
-    assert publication.describe_text(step, {}) == told
 
 
 def test_published_report_names_failed_steps_and_shows_no_log(comparison, tmp_path):
-    step = Description("dapt-on-pets", "evaluation", "mlm", {})
-    comparison.addresses[step.name] = step.address
+    step = Step("dapt-on-pets", "held_out_loss", "mlm", {}, id="dapt-on-pets-00000000")
+    comparison.steps[step.name] = step
     comparison("dapt", "dapt")
     failed = Result(step, "failed", "/home/someone: hf_secret")
     write_result(comparison.home, failed)

@@ -1,334 +1,186 @@
-"""The figures of a report: one description of each, for the page (with values under the pointer) and as a PNG.
+"""The figures of a report, drawn by matplotlib. Names stand at their points, and colors show the cost."""
 
-Every figure gives a row the same color. Names stand at their points: a legend of thirty rows cannot be read.
-"""
-
-import statistics
-from collections.abc import Iterable
+import io
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
-from hf_domain.comparison.curves import average_scores, list_label_reports
+from hf_domain.comparison.decision import find_reference, format_seconds, list_bets
 from hf_domain.comparison.rows import RECIPES
-from hf_domain.comparison.statistics import Difference
 from hf_domain.comparison.summary import START_TITLE, Report
-from hf_domain.methods import BASELINE, NO_ADAPTATION
-from hf_domain.safe_io import write_whole
+from hf_domain.safe_io import read_json, write_whole
 
-# Pixels of a PNG for one of the page: text of 12 points is read at half of the size.
-SCALE = 2
-# Names that fit beside points of one figure; the others are under the pointer.
-NAMED = 12
-# Panels beside each other.
-NUM_PANELS = 3
-MEAN = "mean of tasks"
-# A color for each recipe, in the order of `RECIPES`: a method looks the same in every report. Dark enough for text.
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Text and axes of a picture have this color, which a page replaces by that of its own text.
+INK = "#010203"
+# A color for each recipe, in the order of `RECIPES`: a row looks the same in every report.
 PALETTE = (
-    "#5f6770", "#9c755f", "#c2542d", "#2f5fa8", "#8a6d00", "#3d8b40", "#3b2fbf", "#8e4fa8", "#9aa100", "#0b7a75",
-    "#b5179e", "#d1495b", "#4a8fc7", "#7a5195", "#e07b00", "#a65a00", "#1b7f5c", "#0f4d2a", "#c0306f", "#7d2147",
-    "#a34d8f", "#264f73", "#3f6f8f", "#5a5a9e", "#6b7f23", "#49652a", "#86731c", "#3b4a1a", "#6e4b2a",
-    "#2b2f8f", "#8c1c13",
+    "#5f6770", "#9c755f", "#2f5fa8", "#c2542d", "#8a6d00", "#3d8b40", "#8e4fa8", "#0b7a75", "#b5179e", "#d1495b",
+    "#4a8fc7", "#e07b00", "#1b7f5c", "#7d2147",
 )  # fmt: skip
 
 
-def draw(report: Report, output_dir: Path) -> dict[str, dict[str, Any]]:
-    """Write a PNG of each figure for which there is something to show.
+def make_axes(width: float = 7.0, height: float = 4.0) -> tuple["Figure", Any]:
+    """Return an empty figure, in inches, and its axes."""
+    from matplotlib.figure import Figure  # unlike pyplot, it leaves the backend of a notebook alone
 
-    Returns:
-        The figures as Vega-Lite has them, by name: `<name>.png` is the file.
-    """
-    import altair
-    import vl_convert
-
-    # What altair's own `save` does, but that makes and checks each figure once more.
-    version = "_".join(altair.SCHEMA_VERSION.split(".")[:2])
-    figures = {name: figure.to_dict() for name, figure in make_figures(report).items()}
-    for name, figure in figures.items():
-        with write_whole(output_dir / f"{name}.png") as unfinished:
-            unfinished.write_bytes(vl_convert.vegalite_to_png(figure, vl_version=version, scale=SCALE))
-    return figures
+    figure = Figure(figsize=(width, height), layout="constrained")
+    figure.patch.set_alpha(0)
+    axes = figure.subplots()
+    axes.patch.set_alpha(0)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(INK)
+    axes.tick_params(colors=INK)
+    for label in (axes.xaxis.label, axes.yaxis.label):
+        label.set_color(INK)
+    return figure, axes
 
 
-def make_figures(report: Report) -> dict[str, Any]:
-    """Return the figures as charts of altair, by name, in the order of a reader."""
-    makers = {
-        "differences": make_differences,
-        "curves": make_curves,
-        "labels": make_label_curves,
-        "cost": make_costs,
-        "forgetting": make_forgetting,
-    }
-    figures = {name: make(report) for name, make in makers.items()}
-    return {
-        name: figure.configure(font="sans-serif")
-        .configure_view(stroke=None)
-        .configure_axis(grid=False, labelFontSize=12, titleFontSize=12)
-        .configure_header(labelFontSize=12)
-        for name, figure in figures.items()
-        if figure is not None
-    }
+def save_figure(figure: "Figure", file: Path) -> str:
+    """Write a figure as PNG, and return it as SVG whose ink is the color of the text around it."""
+    import matplotlib
+
+    with write_whole(file) as unfinished:
+        figure.savefig(unfinished, dpi=150, format="png", facecolor="white")
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "hf-domain"}):  # text stays text
+        content = io.StringIO()
+        figure.savefig(content, format="svg", metadata={"Date": None})
+    svg = content.getvalue()[content.getvalue().index("<svg") :].replace(INK, "currentColor")
+    # A page scales it to its own width.
+    return re.sub(r'^<svg([^>]*?) width="[^"]*"', r"<svg\1", re.sub(r' height="[^"]*pt"', "", svg, count=1))
 
 
-def make_differences(report: Report) -> Any:
-    """Differences to the baseline with their intervals: a panel for the mean, and one for each task."""
-    import altair
-
-    means = {own: d for (own, other), d in report.decisions.items() if other == BASELINE and d is not None}
-    panels = {MEAN: means} if len(report.plan["tasks"]) > 1 else {}
-    for task in report.plan["tasks"]:
-        panels[task] = {own: row[task] for own, row in report.differences.items() if task in row}
-    rows = [
-        describe_difference(report, own, difference) | {"panel": panel}
-        for panel, differences in panels.items()
-        for own, difference in differences.items()
-    ]
-    if not rows:
+def draw_gains(report: Report) -> "Figure | None":
+    """Draw each row by its expected gain, with what was measured; the color shows the cost."""
+    bets, reference = list_bets(report)[::-1], find_reference(report)
+    if not bets or reference is None:
         return None
-    titles = [title for title in report.titles.values() if title in {row["row"] for row in rows}]
-    base = altair.Chart().encode(  # the panels give it its data
-        y=altair.Y("row:N", sort=titles, title=None, axis=altair.Axis(labelLimit=300)),
-        color=choose_colors(report),
-        tooltip=["row:N", "panel:N", altair.Tooltip("difference:Q", format="+.1f"), "interval:N", "p:N"],
-    )
-    across = altair.X("difference:Q", title="points over DAPT")
-    layers = [
-        altair.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color="grey").encode(x="zero:Q"),
-        base.mark_rule(strokeWidth=2).encode(x=altair.X("low:Q", title="points over DAPT"), x2="high:Q"),
-        # A filled point is a difference that decides; a single task never does.
-        base.mark_point(size=70, strokeWidth=2, opacity=1).encode(
-            x=across,
-            fill=choose_colors(report, altair.Fill),
-            fillOpacity=altair.condition("datum.sure", altair.value(1), altair.value(0)),
-        ),
-    ]
-    chart = altair.layer(*layers, data=pd.DataFrame(rows)).properties(width=150, height=18 * len(titles) + 10)
-    # Rows of panels are not always full: each panel has an axis of its own.
-    panel = altair.Facet("panel:N", sort=[*panels], title=None)
-    return chart.facet(facet=panel, columns=NUM_PANELS).resolve_axis(x="independent")
+    from matplotlib import colormaps
+
+    figure, axes = make_axes(height=1.2 + 0.36 * len(bets))
+    longest = max(bet.seconds for bet in bets) or 1.0
+    axes.axvline(0, color=INK, linewidth=0.8)
+    for place, bet in enumerate(bets):
+        color = colormaps["viridis"](0.85 * bet.seconds / longest)
+        low, high = (bet.difference.mean if end is None else end for end in (bet.difference.low, bet.difference.high))
+        axes.plot([low, high], [place, place], color=color, linewidth=2)
+        axes.plot(bet.gain, place, "o", color=color, markersize=8)
+        mean = report.average(bet.row)
+        text = f"{bet.gain:+.1f}  ({mean:.1f}; {format_seconds(bet.seconds)})"
+        axes.annotate(text, (max(high, bet.gain), place), (8, 0), textcoords="offset points", va="center", color=INK)
+    axes.set_yticks(range(len(bets)), [report.titles[bet.row] for bet in bets])
+    left, right = axes.get_xlim()
+    axes.set_xlim(left, right + 0.45 * (right - left))  # room for the texts
+    axes.set_xlabel(f"points over {report.titles[reference]}; line: 95 % interval, dot: expected gain (score; cost)")
+    return figure
 
 
-def describe_difference(report: Report, own: str, difference: Difference) -> dict[str, Any]:
-    """Return a difference as a figure needs it."""
-    low, high = (difference.mean if side is None else side for side in (difference.low, difference.high))
-    return {
-        "row": report.titles[own],
-        "difference": difference.mean,
-        "low": low,
-        "high": high,
-        "interval": f"{low:+.1f} to {high:+.1f}" if difference.low is not None else "none: one seed",
-        "p": "" if difference.corrected is None else f"{difference.corrected:.3f}",
-        "sure": difference.is_sure,
-    }
-
-
-def make_curves(report: Report) -> Any:
-    """Gain of each row over no adaptation, against the tokens and against the seconds of pre-training."""
-    import altair
-
-    rows = []
+def draw_budgets(report: Report) -> "Figure | None":
+    """Draw the gain of each row over no adaptation against the tokens of pre-training."""
+    if not report.smaller:
+        return None
+    points: dict[str, list[tuple[float, float]]] = {}
     for at in (*report.smaller, report):
-        for method, gain in at.gains.items():
-            seconds = at.costs[method].get("pre-training s")
-            if seconds:
-                spent = {"tokens": at.plan["budget"]["tokens"], "seconds": seconds}
-                rows.append(describe_difference(at, method, gain) | spent | {"last": at is report})
-    if not report.smaller or not rows:
+        for row, gain in at.gains.items():
+            points.setdefault(row, []).append((at.plan["budget"]["tokens"], gain.mean))
+    figure = draw_lines(report, points)
+    if figure is not None:
+        (axes,) = figure.axes
+        axes.axhline(0, color=INK, linewidth=0.8)
+        axes.set(xlabel="tokens of pre-training", ylabel="points over no adaptation")
+    return figure
+
+
+def draw_fractions(report: Report) -> "Figure | None":
+    """Draw the mean score of each row against the fraction of the training examples."""
+    points: dict[str, list[tuple[float, float]]] = {}
+    for share, at in {**report.fractions, 1.0: report}.items() if report.fractions else ():
+        for row in report.titles:
+            if (mean := at.average(row)) is not None:
+                points.setdefault(row, []).append((100 * share, mean))
+    figure = draw_lines(report, points)
+    if figure is not None:
+        (axes,) = figure.axes
+        axes.set(xlabel="percent of the training examples", ylabel="mean of the tasks")
+    return figure
+
+
+def draw_lines(report: Report, points: Mapping[str, list[tuple[float, float]]]) -> "Figure | None":
+    """Draw a line for each row over a logarithmic axis, with its name at the end."""
+    if not points:
         return None
-    spread = max(row["high"] for row in rows) - min(row["low"] for row in rows)
-    place_names([row for row in rows if row["last"]], "difference", spread)
-    panels = []
-    for name in ("tokens", "seconds"):
-        place = "place:Q" if name == "tokens" else "difference:Q"  # rows end at different seconds
-        largest = max(row[name] for row in rows)
-        ends = [min(row[name] for row in rows) / 1.1, 3 * largest]
-        budgets = sorted({row["tokens"] for row in rows}) if name == "tokens" else altair.Undefined
-        axis = altair.Axis(format=".3~s", values=budgets, tickCount=5, labelOverlap="greedy")
-        across = altair.X(
-            f"{name}:Q",
-            scale=altair.Scale(type="log", nice=False, domain=ends),
-            title=f"{name} of pre-training",
-            axis=axis,
-        )
-        base = altair.Chart(pd.DataFrame(rows)).encode(
-            x=across,
-            color=choose_colors(report),
-            tooltip=["row:N", "tokens:Q", "seconds:Q", altair.Tooltip("difference:Q", format="+.1f"), "interval:N"],
-        )
-        title = f"points over {report.titles[NO_ADAPTATION]}"
-        last = base.transform_filter("datum.last")
-        zero = pd.DataFrame({name: [ends[0], largest], "zero": [0, 0]})  # not through the names
-        layers = (
-            altair.Chart(zero).mark_line(color="grey", strokeWidth=1).encode(x=across, y="zero:Q"),
-            base.mark_rule(opacity=0.35).encode(y=altair.Y("low:Q", title=title), y2="high:Q"),
-            base.mark_line(point=True).encode(y=altair.Y("difference:Q", title=title)),
-            *write_names(last, y=altair.Y(place, title=title)),
-        )
-        panels.append(altair.layer(*layers).properties(width=400, height=320))
-    return altair.hconcat(*panels).resolve_scale(y="shared")
+    figure, axes = make_axes()
+    colors = pick_colors(report)
+    axes.set_xscale("log")
+    values = sorted({x for line in points.values() for x, _ in line})
+    axes.set_xticks(values, [f"{value:,.3g}" if value < 1000 else f"{value / 1e6:.3g}M" for value in values])
+    axes.minorticks_off()
+    ends = []
+    for row, line in points.items():
+        axes.plot(*zip(*line, strict=True), marker="o", markersize=4, color=colors[report.titles[row]])
+        ends.append((line[-1], report.titles[row]))
+    axes.set_xlim(values[0] / 1.1, values[-1] * (values[-1] / values[0]) ** 0.45 * 1.1)
+    write_names(axes, ends, colors)
+    return figure
 
 
-def place_names(rows: list[dict[str, Any]], key: str, spread: float) -> None:
-    """Set where the name of each row stands (`place`): at its value, but no two on each other.
-
-    Args:
-        spread: Spread of the axis.
-    """
+def write_names(axes: Any, ends: Iterable[tuple[tuple[float, float], str]], colors: Mapping[str, str]) -> None:
+    """Write names on the right of points, none on another one."""
+    bottom, top = axes.get_ylim()
     above = -float("inf")
-    for row in sorted(rows, key=lambda row: row[key]):
-        above = row["place"] = max(row[key], above + 0.05 * spread)
+    for (x, y), name in sorted(ends, key=lambda end: end[0][1]):
+        above = max(y, above + 0.055 * (top - bottom))
+        axes.annotate(name, (x, above), (7, 0), textcoords="offset points", va="center", color=colors.get(name, INK))
 
 
-def write_names(base: Any, **channels: Any) -> list[Any]:
-    """Return the names of rows on the right of their points, on a white ground: lines below must not cross them out."""
-    import altair
-
-    style: dict[str, Any] = {"align": "left", "dx": 10, "fontSize": 12}
-    ground = base.mark_text(**style, strokeWidth=4, strokeOpacity=0.9)
-    ground = ground.encode(text="row:N", stroke=altair.value("white"), **channels)
-    return [ground, base.mark_text(**style).encode(text="row:N", **channels)]
-
-
-def make_label_curves(report: Report) -> Any:
-    """Mean score of each row against the share of the training examples that it was trained on."""
-    import altair
-
-    rows: list[dict[str, Any]] = [
-        {"row": title, "share": share, "score": score, "last": share == 1}
-        for share, at in list_label_reports(report).items()
-        for method, title in report.titles.items()
-        if (score := average_scores(at, method)) is not None
-    ]
-    if not rows:
-        return None
-    spread = max(row["score"] for row in rows) - min(row["score"] for row in rows)
-    place_names([row for row in rows if row["last"]], "score", spread)
-    scale = altair.Scale(type="log", nice=False, domain=[min(row["share"] for row in rows) / 1.1, 3.0])
-    base = altair.Chart(pd.DataFrame(rows)).encode(
-        x=altair.X(
-            "share:Q",
-            scale=scale,
-            title="share of the training examples",
-            axis=altair.Axis(format=".0%", values=sorted({row["share"] for row in rows})),
-        ),
-        color=choose_colors(report),
-        tooltip=["row:N", altair.Tooltip("share:Q", format=".0%"), altair.Tooltip("score:Q", format=".1f")],
-    )
-    scales = altair.Scale(zero=False)
-    layers = (
-        base.mark_line(point=True).encode(y=altair.Y("score:Q", title=MEAN, scale=scales)),
-        *write_names(base.transform_filter("datum.last"), y=altair.Y("place:Q", title=MEAN, scale=scales)),
-    )
-    return altair.layer(*layers).properties(width=560, height=320)
-
-
-def make_costs(report: Report) -> Any:
-    """Difference to the baseline against the seconds of pre-training, with the rows that no other one beats in both."""
-    import altair
-
-    rows: list[dict[str, Any]] = []
-    for method in report.titles:
-        tasks = report.differences[method].values()
-        if method != BASELINE and not tasks:
-            continue
-        decision = report.decisions.get((method, BASELINE))
-        known = decision or Difference((), statistics.mean(d.mean for d in tasks) if tasks else 0.0)
-        rows.append(
-            describe_difference(report, method, known)
-            | {"seconds": report.costs[method].get("pre-training s", 0.0), "is_best": False}
-        )
-    if BASELINE not in report.titles or len(rows) < 2:
-        return None
-    best = -float("inf")
-    for row in sorted(rows, key=lambda row: (row["seconds"], -row["difference"])):
-        row["is_best"], best = row["difference"] > best, max(best, row["difference"])
-    spread = max(row["high"] for row in rows) - min(row["low"] for row in rows)
-    place_names(rows if len(rows) <= NAMED else [row for row in rows if row["is_best"]], "difference", spread)
-    # Room for a name on the right, and for the points of what costs nothing beside the axis.
-    largest = max(row["seconds"] for row in rows) or 1.0
-    scale = altair.Scale(domain=[-0.03 * largest, 1.25 * largest], nice=False)
-    base = altair.Chart(pd.DataFrame(rows)).encode(
-        x=altair.X("seconds:Q", title="seconds of pre-training", scale=scale, axis=altair.Axis(tickCount=6)),
-        color=choose_colors(report),
-        tooltip=[
-            "row:N",
-            altair.Tooltip("seconds:Q", format=",.0f"),
-            altair.Tooltip("difference:Q", format="+.1f"),
-            "interval:N",
-            "p:N",
-        ],
-    )
-    gain = altair.Y("difference:Q", title="points over DAPT")
-    is_best = base.transform_filter("datum.is_best")
-    named = base if len(rows) <= NAMED else is_best
-    layers = (
-        altair.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color="grey").encode(y="zero:Q"),
-        is_best.mark_line(strokeDash=[4, 3]).encode(y=gain, color=altair.value("grey")),
-        base.mark_rule(opacity=0.5).encode(y=altair.Y("low:Q", title="points over DAPT"), y2="high:Q"),
-        base.mark_point(filled=True, size=80, opacity=1).encode(y=gain),
-        *write_names(named, y=altair.Y("place:Q", title="points over DAPT")),
-    )
-    return altair.layer(*layers).properties(width=560, height=320)
-
-
-def make_forgetting(report: Report) -> Any:
-    """Gain on text of the domain against what is lost on general text, from the encoder as it was."""
-    import altair
-
+def draw_forgetting(report: Report) -> "Figure | None":
+    """Draw what each encoder gained on text of the domain against what it lost on general text."""
     general, start = report.plan["general"], report.losses.get(START_TITLE, {})
     if general is None or general not in start:
         return None
-    rows = []
+    points = []
     for title, losses in report.losses.items():
         corpora = [corpus for corpus in losses if corpus != general and corpus in start]
         if losses is not start and title not in report.other_tokens and general in losses:
-            forgotten = losses[general] - start[general]
-            gains = [{"corpus": corpus, "gained": start[corpus] - losses[corpus]} for corpus in corpora]
-            rows += [{"row": title, "forgotten": forgotten, **gain} for gain in gains]
-    if not rows:
+            points += [((start[c] - losses[c], losses[general] - start[general]), title) for c in corpora]
+    if not points:
         return None
-    base = altair.Chart(pd.DataFrame(rows)).encode(
-        x=altair.X(
-            "gained:Q", title="masked-LM loss gained on text of the domain", axis=altair.Axis(tickCount=8)
-        ),
-        y=altair.Y("forgotten:Q", title="lost on general text"),
-        color=choose_colors(report, others=report.losses),
-        tooltip=[
-            "row:N", "corpus:N", altair.Tooltip("gained:Q", format=".3f"), altair.Tooltip("forgotten:Q", format=".3f")
-        ],
-    )  # fmt: skip
-    layers = (
-        altair.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color="grey").encode(y="zero:Q"),
-        base.mark_point(filled=True, size=80, opacity=1),
-        *(write_names(base) if len(rows) <= NAMED else []),
-    )
-    return altair.layer(*layers).properties(width=560, height=320)
+    figure, axes = make_axes()
+    colors = pick_colors(report, report.losses)
+    for (x, y), title in points:
+        axes.plot(x, y, "o", color=colors[title])
+    axes.axhline(0, color=INK, linewidth=0.8)
+    left, right = axes.get_xlim()
+    axes.set_xlim(left, right + 0.4 * (right - left))
+    write_names(axes, points, colors)
+    axes.set(xlabel="masked-LM loss gained on text of the domain", ylabel="lost on general text")
+    return figure
 
 
-def choose_colors(report: Report, channel: Any = None, others: Iterable[str] = ()) -> Any:
-    """Return the colors of the rows.
-
-    Args:
-        report: Has the rows.
-        channel: Channel of altair; default its `Color`.
-        others: Titles that are not those of rows, such as encoders of one of several corpora.
-    """
-    import altair
-
-    colors = pick_colors(report, others)
-    scale = altair.Scale(domain=[*colors], range=[*colors.values()])
-    return (channel or altair.Color)("row:N", scale=scale, legend=None)
+def draw_training(state: Path, picture: Path) -> bool:
+    """Draw the training loss that Trainer logged; returns whether there was one."""
+    history = read_json(state)["log_history"] if state.is_file() else []
+    points = [(entry["step"], entry["loss"]) for entry in history if "loss" in entry]
+    if len(points) < 2:
+        return False
+    figure, axes = make_axes(6, 3)
+    axes.plot(*zip(*points, strict=True))
+    axes.set(xlabel="step", ylabel="training loss")
+    save_figure(figure, picture)
+    return True
 
 
 def pick_colors(report: Report, others: Iterable[str] = ()) -> dict[str, str]:
     """Return the color of each title: that of its recipe; of several rows with one recipe, the others get free ones."""
     colors: dict[str, str] = {}
-    recipes = {method: options["recipe"] for method, options in report.plan["methods"].items()}
-    for method in sorted(report.titles, key=lambda method: method != recipes[method]):
-        own = PALETTE[[*RECIPES].index(recipes[method]) % len(PALETTE)]
+    recipes = {row: options["recipe"] for row, options in report.plan["methods"].items()}
+    for row in sorted(report.titles, key=lambda row: row != recipes[row]):
+        own = PALETTE[[*RECIPES].index(recipes[row]) % len(PALETTE)]
         if own not in colors.values():
-            colors[report.titles[method]] = own
+            colors[report.titles[row]] = own
     for title in (*report.titles.values(), *others):
         free = (color for color in reversed(PALETTE) if color not in colors.values())
         colors.setdefault(title, next(free, PALETTE[len(colors) % len(PALETTE)]))

@@ -1,23 +1,42 @@
-"""The plan of a comparison: the methods that make an encoder of a domain, the tasks that test it, and the budget.
+"""The plan of a comparison: the rows to compare, the tasks that test them, and the budget. Read it and write it.
 
-The docstring of examples/compare.py shows a complete plan. Paths are relative to the plan. `pretraining`,
-`fine_tuning`, `vocabulary` and `datastore` are flags of run_mlm.py, the scripts of the tasks, run_expand_vocab.py,
-build_datastore.py.
+The docstring of examples/compare.py shows a complete plan. Paths are relative to the plan's folder. `pretraining`,
+`fine_tuning`, `vocabulary` and `datastore` are flags of run_mlm.py, the scripts of the tasks, run_expand_vocab.py and
+build_datastore.py; `null` removes a flag that the comparison would set.
 """
 
+import json
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
-from hf_domain.comparison.rows import RECIPES, Recipe
+import yaml
+
+from hf_domain.comparison.rows import RECIPES, RENAMED, Recipe
+from hf_domain.extras import require
 from hf_domain.methods import BASELINE
-from hf_domain.tasks.files import Task
+from hf_domain.safe_io import write_text
+from hf_domain.tasks.files import METRICS, Task, find_kind
+from hf_domain.training.settings import read_settings
+
+logger = logging.getLogger(__name__)
+
+# Refuse unknown fields, and convert no value: "5" is not a number.
+STRICT: Any = {"extra": "forbid", "strict": True}
+# The name of a corpus that a plan gives only as a path.
+ONLY_CORPUS = "domain"
+# Names of earlier versions, by section; "" is the plan itself.
+RENAMED_FIELDS = {"": {"labels": "train_fractions"}, "methods": {"counterpart": "control"}}
 
 
 @dataclass
 class Corpus:
     """Text of a domain, and held-out text of the same kind."""
 
+    __pydantic_config__ = STRICT
     train_file: str
     validation_file: str = ""
     """If empty, every twentieth document of `train_file`, drawn at random, is held out."""
@@ -27,18 +46,19 @@ class Corpus:
 class Row:
     """A row of the report."""
 
+    __pydantic_config__ = STRICT
     recipe: str = ""
-    """A key of `RECIPES`; if empty, the name of the method."""
+    """A key of `RECIPES`; default: the name of the row."""
     after: str | None = None
-    """Another method whose encoder is the start, instead of the plan's encoder; default the recipe's, if there is."""
+    """Another row whose encoder is the start, instead of the plan's encoder; default: the recipe's, if it has one."""
     encoder: str | None = None
     """A checkpoint made elsewhere that is the start, instead of the plan's encoder."""
     share: float = 0.5
-    """Its share of a rung's tokens, if it starts from another method's encoder; the other method has the rest."""
+    """Its share of the tokens if a list of budgets is given and it starts from another row; that row has the rest."""
     tasks: list[str] | None = None
-    """The tasks that test it; default all."""
-    counterpart: str | None = None
-    """The method of equal pre-training to compare it with; default the recipe's, see `find_counterpart`."""
+    """The tasks that test it; default: all."""
+    control: str | None = None
+    """The row of equal pre-training to compare it with; default: the recipe's, see `Plan.find_control`."""
     pretraining: dict[str, Any] = field(default_factory=dict)
     fine_tuning: dict[str, Any] = field(default_factory=dict)
     datastore: dict[str, Any] = field(default_factory=dict)
@@ -47,15 +67,16 @@ class Row:
 
 @dataclass
 class Budget:
-    """The cost of each method's pre-training, in tokens or in minutes."""
+    """The cost of each row's pre-training, in tokens or in minutes."""
 
+    __pydantic_config__ = STRICT
     tokens: int | list[int] | None = None
     """A list trains each encoder once, up to the largest number, and scores it at every number. Rows that start after
     another one then share the tokens with it; with a single number without a list they cost twice as much."""
     minutes: float | None = None
 
     @property
-    def rungs(self) -> list[int]:
+    def numbers(self) -> list[int]:
         """The numbers of tokens at which encoders are scored, ascending; empty without a list."""
         return sorted(self.tokens) if isinstance(self.tokens, list) else []
 
@@ -64,6 +85,7 @@ class Budget:
 class Plan:
     """A comparison; see the docstring of the module."""
 
+    __pydantic_config__ = STRICT
     encoder: str
     corpora: dict[str, Corpus]
     tasks: dict[str, Task]
@@ -77,11 +99,9 @@ class Plan:
     pretraining_seeds: list[int] = field(default_factory=lambda: [42])
     """Seeds of pre-training; each encoder is fine-tuned with each of `seeds`."""
     learning_rates: list[float] = field(default_factory=list)
-    """Rates of fine-tuning to choose from: each method takes the best on a task's validation set, at the first seed."""
-    labels: list[float] = field(default_factory=list)
-    """Shares of the training examples with which rows are scored as well, beside all of them."""
-    race: bool = False
-    """Whether rows that are clearly behind on validation leave at a number of tokens, see `race`."""
+    """Rates of fine-tuning to choose from: each row takes the best on a task's validation set, at the first seed."""
+    train_fractions: list[float] = field(default_factory=list)
+    """Fractions of the training examples with which rows are scored as well, beside all of them."""
     keep_models: Literal["best", "all", "none"] = "best"
     """Which fine-tuned models are kept; best: for each task the one with the best validation score."""
     pretraining: dict[str, Any] = field(default_factory=dict)
@@ -96,42 +116,223 @@ class Plan:
         """The folder of the plan, where every command runs."""
         return self.path.parent
 
-    def get_recipe(self, method: str) -> Recipe:
-        """Return the recipe of a method."""
-        return RECIPES[self.methods[method].recipe]
+    def get_recipe(self, row: str) -> Recipe:
+        """Return the recipe of a row."""
+        return RECIPES[self.methods[row].recipe]
 
-    def get_root(self, method: str) -> str:
-        """Return the first method in the chain that a method starts from, or the method itself."""
-        while (after := self.methods[method].after) is not None:
-            method = after
-        return method
+    def list_starts(self, row: str) -> list[str]:
+        """List a row and the rows that it starts from, the nearest first."""
+        rows = [row]
+        while (after := self.methods[rows[-1]].after) is not None:
+            rows.append(after)
+        return rows
 
-    def find_counterpart(self, method: str) -> str | None:
-        """Return the method with equal pre-training costs, so that the difference shows what the method adds.
+    def find_control(self, row: str) -> str | None:
+        """Return the row with equal pre-training costs, so that the difference shows what this one adds.
 
-        A method that trains no encoder has the counterpart of the method it starts from. A method that continues from
-        another one's encoder has none, unless the plan names one.
+        The control of a row that trains no encoder is the row it starts from. A row that continues from another one's
+        encoder has none, unless the plan names one.
         """
-        options, recipe = self.methods[method], self.get_recipe(method)
-        if options.counterpart is not None or (options.after is not None and recipe.method is None):
-            return options.counterpart or options.after
-        same = recipe.counterpart in self.methods and self.methods[str(recipe.counterpart)]
-        return recipe.counterpart if same and (same.after, same.encoder) == (options.after, options.encoder) else None
+        options, recipe = self.methods[row], self.get_recipe(row)
+        if options.control is not None or (options.after is not None and recipe.method is None):
+            return options.control or options.after
+        same = recipe.control in self.methods and self.methods[str(recipe.control)]
+        return recipe.control if same and (same.after, same.encoder) == (options.after, options.encoder) else None
 
     def list_pairs(self) -> list[tuple[str, str]]:
-        """List the comparisons of the plan: each method with its counterpart, and with the baseline."""
-        pairs = [(method, other) for method in self.methods for other in (self.find_counterpart(method), BASELINE)]
+        """List the comparisons of the plan: each row with its control, and with the baseline."""
+        pairs = [(row, other) for row in self.methods for other in (self.find_control(row), BASELINE)]
         return [(own, other) for own, other in dict.fromkeys(pairs) if other in self.methods and own != other]
 
-    def is_made_of_task(self, method: str | None) -> bool:
-        """Return whether a method, or one in its chain, trains on the text of the task."""
-        while method is not None:
-            if self.get_recipe(method).reads_task:
-                return True
-            method = self.methods[method].after
-        return False
+    def is_made_of_task(self, row: str) -> bool:
+        """Return whether a row, or one that it starts from, trains on the text of the task."""
+        return any(self.get_recipe(each).text == "task" for each in self.list_starts(row))
 
     def list_methods(self, task: str) -> list[str]:
-        """List the methods tested on a task; with folds, none that trains on its text, since all of it is tested."""
-        chosen = [name for name, method in self.methods.items() if method.tasks is None or task in method.tasks]
+        """List the rows tested on a task; with folds, none that trains on its text, since all of it is tested."""
+        chosen = [name for name, row in self.methods.items() if row.tasks is None or task in row.tasks]
         return [name for name in chosen if self.tasks[task].folds is None or not self.is_made_of_task(name)]
+
+
+def read_plan(path: str | Path) -> Plan:
+    """Read a plan, and fill in what it implies.
+
+    Raises:
+        ValueError: Fields are missing, unknown or of a wrong type; the message lists all of them.
+    """
+    require("a comparison", "pydantic")
+    from pydantic import TypeAdapter, ValidationError
+
+    path = Path(path)
+    content = read_settings(path)
+    problems = expand_short_forms(content)
+    drop_empty(content)
+    try:
+        plan = TypeAdapter(Plan).validate_json(json.dumps(content, default=str))
+    except ValidationError as error:
+        problems += describe_errors(content, error)
+    if problems:
+        refuse(path, problems)
+    plan.path = path
+    complete_plan(plan)
+    return plan
+
+
+def refuse(path: Path, problems: list[str]) -> None:
+    """Raise a ValueError that lists the problems of a plan, if there are any."""
+    if problems:
+        lines = "\n".join(f"- {problem}" for problem in problems)
+        raise ValueError(f"the plan {path} has {len(problems)} problem(s); nothing was run:\n{lines}")
+
+
+def drop_empty(content: dict[Any, Any]) -> None:
+    """Drop entries without a value, in place: an empty entry of YAML keeps its default, and so does an empty row."""
+    for name, value in [*content.items()]:
+        if value is None:
+            del content[name]
+    content.setdefault("budget", {})
+    for section in ("corpora", "tasks", "methods"):
+        entries = content.get(section)
+        for name, entry in entries.items() if isinstance(entries, dict) else ():
+            entries[name] = {k: v for k, v in entry.items() if v is not None} if isinstance(entry, dict) else entry
+            if entry is None:
+                entries[name] = {}
+        if entries is None or entries == {} or isinstance(entries, list):
+            content[section] = entries if isinstance(entries, list) else {}
+
+
+def describe_errors(content: dict[Any, Any], error: Any) -> list[str]:
+    """Return what a schema refuses, a sentence for each field."""
+    found: dict[tuple[Any, ...], list[str]] = {}
+    for each in error.errors(include_url=False):
+        value, place = content, []
+        for part in each["loc"]:  # a union adds the type that was tried
+            if (isinstance(value, dict) and part in value) or (
+                isinstance(value, list) and isinstance(part, int) and part < len(value)
+            ):
+                value = value[part]
+            elif each["type"] != "missing":
+                break
+            place.append(part)
+        name = ": ".join(map(str, place))
+        if each["type"] == "unexpected_keyword_argument":
+            text = f"{name} is not a field of a plan. Remove it, or correct its name."
+        elif each["type"] == "missing":
+            text = f"{name} is missing. Add it."
+        elif each["type"] in ("dataclass_type", "dict_type"):
+            text = f"{name} must be a mapping, but is {value}. Write name: value."
+        else:
+            wanted = each["msg"].removeprefix("Input should be ")
+            text = f"{name} must be {wanted}, but is {value!r}. Correct it."
+        found.setdefault(tuple(place), []).append(text)
+    return [texts[0] for texts in found.values()]
+
+
+def expand_short_forms(content: dict[Any, Any]) -> list[str]:
+    """Convert the paths and lists of a short plan to named entries, and old names to new ones, in place.
+
+    `corpus: corpus.txt`, `tasks: [acl_arc, scicite]` (or `task: acl_arc`) and `methods: [dapt, varmae]` become
+    mappings; a task is named after its folder.
+
+    Returns:
+        The problems.
+    """
+    problems = []
+    for short, section in (("corpus", "corpora"), ("task", "tasks")):
+        if short in content:
+            if section in content:
+                problems.append(f"{short} must not be set beside {section}, but both are set. Remove one of them.")
+            content.setdefault(section, content.pop(short))
+    corpora, tasks, methods = content.get("corpora"), content.get("tasks"), content.get("methods")
+    content |= {"corpora": {ONLY_CORPUS: corpora}} if isinstance(corpora, str) else {}
+    tasks = [tasks] if isinstance(tasks, str) else tasks
+    for section, entries in (("tasks", tasks), ("methods", methods)):
+        if isinstance(entries, list) and all(isinstance(entry, str) for entry in entries):
+            names = [Path(entry).name for entry in entries] if section == "tasks" else entries
+            if twice := sorted({name for name in names if names.count(name) > 1}):
+                problems.append(
+                    f"{section} must have different names, but {', '.join(twice)} occurs twice. Give each its own name."
+                )
+            content[section] = dict(zip(names, entries if section == "tasks" else [None] * len(names), strict=True))
+    for section, path in (("corpora", "train_file"), ("tasks", "folder")):
+        if isinstance(named := content.get(section), dict):
+            content[section] = {name: {path: own} if isinstance(own, str) else own for name, own in named.items()}
+    if content.pop("race", False):
+        problems.append(
+            "race must be left out: rows no longer leave on the way. Compare fewer rows, or smaller budgets."
+        )
+    rename_fields(content)
+    return problems
+
+
+def rename_fields(content: dict[Any, Any]) -> None:
+    """Replace the names that earlier versions gave to fields and rows, in place."""
+    rows = content.get("methods")
+    entries = [("", content)]
+    if isinstance(rows, dict):
+        content["methods"] = rows = {
+            RENAMED.get(name, name) if not (isinstance(row, dict) and row.get("recipe")) else name: row
+            for name, row in rows.items()
+        }
+        entries += [("methods", row) for row in rows.values() if isinstance(row, dict)]
+    for section, entry in entries:
+        for old, new in RENAMED_FIELDS[section].items():
+            if old in entry:
+                logger.warning(f"The field {old} of a plan is now called {new}")
+                entry.setdefault(new, entry.pop(old))
+        if section == "methods":
+            for name in ("recipe", "after", "control"):
+                if isinstance(entry.get(name), str):
+                    entry[name] = RENAMED.get(entry[name], entry[name])
+
+
+def complete_plan(plan: Plan) -> None:
+    """Fill in what the plan implies: recipes from names, the rows they start from, kinds, metrics, the only corpus.
+
+    `check_plan` reports what cannot be found.
+    """
+    domains = [name for name in plan.corpora if name != plan.general]
+    for name, row in plan.methods.items():
+        row.recipe = row.recipe or name
+        recipe = RECIPES.get(row.recipe)
+        if recipe is not None and row.encoder is None and recipe.after in plan.methods:
+            row.after = row.after or recipe.after
+    for task in plan.tasks.values():
+        task.corpus = task.corpus or (domains[0] if len(domains) == 1 else "")
+        if not task.kind:
+            try:
+                task.kind = find_kind(task.get_file("train"), plan.folder)  # type: ignore[assignment]
+            except ValueError:
+                continue
+        task.metric = task.metric or METRICS.get(task.kind, ("",))[0]
+
+
+def add_seeds(plan: Plan, num_seeds: int) -> None:
+    """Give a plan this many seeds of fine-tuning, its own first, so that finished steps stay finished."""
+    more = (seed for seed in count(1) if seed not in plan.seeds)
+    while len(plan.seeds) < num_seeds:
+        plan.seeds.append(next(more))
+    del plan.seeds[num_seeds:]
+
+
+def write_plan(content: Mapping[str, Any], path: Path) -> str:
+    """Write a plan; an earlier one with other content is kept beside it under a number: plan.yaml.1, plan.yaml.2.
+
+    Returns:
+        What changed and where the earlier plan is, in one line; empty if nothing changed.
+    """
+    text, before = yaml.safe_dump(json.loads(json.dumps(content)), sort_keys=False), ""
+    if path.is_file() and (before := path.read_text(encoding="utf-8")) == text:
+        return ""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not before:
+        write_text(path, text)
+        return ""
+    kept = next(file for n in count(1) if not (file := path.with_name(f"{path.name}.{n}")).exists())
+    write_text(kept, before)
+    write_text(path, text)
+    old = yaml.safe_load(before)
+    old = old if isinstance(old, dict) else {}
+    names = [name for name in {**old, **content} if old.get(name) != content.get(name)]
+    changes = "; ".join(f"{name} was {old.get(name)}, is {content.get(name)}" for name in names)
+    return f"The plan changed, the earlier one is {kept}: {changes or 'only its layout'}"

@@ -1,39 +1,31 @@
-"""Write the report of a comparison, only from its result files: Markdown with pictures, and an HTML page."""
+"""Write the report of a comparison, only from its result files: Markdown with pictures, and an HTML page.
+
+To add a section, write a function that makes its table, and add it to `SECTIONS`.
+"""
 
 import html
 import math
-import os
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import asdict, replace
-from functools import cache
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from hf_domain.comparison.answer import TOGETHER, answer, format_p, is_command, name_scoring, rank_validation
-from hf_domain.comparison.curves import make_curve_table, make_label_table
-from hf_domain.comparison.figures import draw
-from hf_domain.comparison.models import find_models
-from hf_domain.comparison.results import read_results
+from hf_domain.comparison.decision import answer, format_chance, format_seconds, is_command, list_bets
+from hf_domain.comparison.figures import draw_budgets, draw_forgetting, draw_fractions, draw_gains, save_figure
+from hf_domain.comparison.results import find_models, read_plan_file, read_results
 from hf_domain.comparison.statistics import Difference, compute_interval
-from hf_domain.comparison.summary import Report, read_report, say_nothing
+from hf_domain.comparison.summary import Report, is_cached, read_report
+from hf_domain.extras import require
 from hf_domain.methods import BASELINE
-from hf_domain.safe_io import read_json, write_json, write_text
+from hf_domain.safe_io import write_json, write_text
 from hf_domain.tasks.files import SENTENCES
 
 PAGE = Path(__file__).with_name("report_page.html")
-VALIDATION = "Validation scores"
-CAPTIONS = {
-    "differences": "Differences to DAPT with 95 % intervals; filled points are significant",
-    "curves": "Gain over no adaptation, by the budget",
-    "labels": "Scores by the share of the training examples",
-    "cost": "Gain against cost; the dashed line joins the rows that no cheaper row beats",
-    "forgetting": "What each encoder gained on the domain, and lost on general text",
-}
 
 
 def write_report(output_dir: Path) -> Report:
@@ -42,122 +34,269 @@ def write_report(output_dir: Path) -> Report:
     Raises:
         FileNotFoundError: There are no results.
     """
+    require("a report", "matplotlib", "scipy")
     if not (output_dir / "plan.json").is_file() or not (results := read_results(output_dir)):
         raise FileNotFoundError(f"{output_dir} must contain results, but has none. Run the comparison first.")
-    plan = read_json(output_dir / "plan.json")
-    home = output_dir.resolve()
-    plan["root"] = os.path.relpath(home, (home / plan["folder"]).resolve())
-    report = replace(read_report(plan, results), models=find_models(output_dir, results))
-    figures = draw(report, output_dir)
+    report = read_report(read_plan_file(output_dir), results)
+    report = replace(report, models=find_models(output_dir, results))
+    pictures = draw(report, output_dir)
     tables = make_tables(report)
-    write_text(output_dir / "report.md", make_markdown(report, tables, [f"{name}.png" for name in figures]))
-    write_text(output_dir / "report.html", make_html(report, tables, figures))
-    write_json(
-        output_dir / "report.json",
-        {name: getattr(report, name) for name in ("scores", "floors", "unlearned", "costs", "losses", "failed")}
-        | {"answer": answer(report), "decisions": [format_decision(*pair, d) for pair, d in report.decisions.items()]}
-        | {"together": {row: asdict(own) for row, own in report.together.items()}}
-        | {"differences": {m: {t: vars(d) for t, d in row.items()} for m, row in report.differences.items()}},
-    )
+    write_text(output_dir / "report.md", make_markdown(report, tables, pictures))
+    write_text(output_dir / "report.html", make_html(report, tables, pictures))
+    write_json(output_dir / "report.json", describe(report))
     return report
 
 
-# ------------------------------------------------------------------------------------------------------- tables
-
-
-def format_decision(own: str, other: str, difference: Difference | None) -> dict[str, Any]:
-    """Return a comparison of two rows for report.json."""
-    return {"method": own, "compared_with": other, **({} if difference is None else vars(difference))}
-
-
-def make_tables(report: Report) -> dict[str, pd.DataFrame]:
-    """Return the tables of the report: means over tasks, scores, costs and masked-LM losses."""
-    empty = list_empty(report)
-    titles = {method: title for method, title in report.titles.items() if method not in empty}
-    means = pd.DataFrame.from_dict({titles[m]: format_means(report, m) for m in titles}, orient="index")
-    scores = pd.DataFrame(
-        {
-            f"{task} ({options['metric'].replace('_', ' ')})": {
-                titles[method]: format_cell(report, method, task) for method in titles
-            }
-            for task, options in report.plan["tasks"].items()
-        }
-    )
-    for name, row in report.floors.items():
-        scores.loc[name] = [f"{row[task]:.1f}" if task in row else "" for task in report.plan["tasks"]]
-    costs = pd.DataFrame.from_dict({titles[m]: report.costs[m] for m in titles}, orient="index")
-    costs = costs.map(lambda value: "" if pd.isna(value) else f"{value:,.0f}" if value >= 100 else f"{value:.1f}")
-    if "inference ms" in costs:
-        of_cached = costs.index.isin([report.titles[m] for m in report.cached]) & (costs["inference ms"] != "")
-        costs.loc[of_cached, "inference ms"] += " (cached)"
-    costs = costs.rename(columns={"fine-tuning s": f"{name_scoring(report)} s"})
-    losses = pd.DataFrame.from_dict(report.losses, orient="index")
-    losses = losses.map(lambda value: "" if pd.isna(value) else f"{value:.3f}")
-    of_others = losses.index.isin(report.other_tokens)
-    losses[of_others] = losses[of_others].map(lambda cell: cell and f"{cell} (own tokens)")
-    curve = {"Means by the budget": make_curve_table(report)} if report.smaller else {}
-    curve |= {"Means by the training examples": make_label_table(report)} if report.fewer_labels else {}
-    curve = {name: table.loc[[*titles.values()]] for name, table in curve.items()}
-    chosen = {VALIDATION: make_validation_table(report)} if any(report.validation.values()) else {}
-    together = {TOGETHER: make_ensemble_table(report)} if report.together else {}
-    last = {**together, "Scores": scores, **chosen, "Costs": costs, "Masked-LM loss on held-out text": losses}
-    return {"Means over the tasks": means.loc[:, (means != "").any()]} | curve | last
-
-
-def list_empty(report: Report) -> list[str]:
-    """List the rows that have not run yet; none if that is all."""
-    empty = [method for method in report.missing if not any(report.scores[method].values())]
-    return empty if len(empty) < len(report.titles) else []
-
-
-def make_validation_table(report: Report) -> pd.DataFrame:
-    """Return the scores on the validation sets, the best mean first; rows without all of them stand at the end."""
-    ranked = dict(rank_validation(report))
-    rows = {method: row for method, row in report.validation.items() if row}
-    order = sorted(rows, key=lambda method: -ranked.get(method, -math.inf))
-    values = [{"mean": ranked.get(method), **rows[method]} for method in order]
-    table = pd.DataFrame(values, [report.titles[method] for method in order], ["mean", *report.plan["tasks"]])
-    return table.map(lambda value: "" if pd.isna(value) else f"{value:.1f}")
-
-
-def make_ensemble_table(report: Report) -> pd.DataFrame:
-    """Return what several fine-tunings of a row score together."""
-    over, one = f"over one of {report.titles.get(BASELINE, '')}", "over one of its own"
-    rows = {
-        report.titles[row]: {
-            "mean": f"{own.mean:.1f} ({len(own.tasks)} task{'s' * (len(own.tasks) > 1)})",
-            over: "" if own.over_baseline is None else format_difference(own.over_baseline),
-            one: "" if own.over_one is None else format_difference(own.over_one),
-            "seconds": "" if own.cost is None else f"{own.cost:.0%}",
-        }
-        for row, own in report.together.items()
+def describe(report: Report) -> dict[str, Any]:
+    """Return the content of report.json."""
+    names = ("scores", "floors", "unlearned", "costs", "losses", "failed")
+    return {name: getattr(report, name) for name in names} | {
+        "answer": answer(report),
+        "bets": [vars(bet) | {"difference": vars(bet.difference)} for bet in list_bets(report)],
+        "decisions": [
+            {"method": own, "compared_with": other, **({} if difference is None else vars(difference))}
+            for (own, other), difference in report.decisions.items()
+        ],
+        "differences": {row: {t: vars(d) for t, d in tasks.items()} for row, tasks in report.differences.items()},
     }
+
+
+# ----------------------------------------------------------------------------------------------------------- sections
+
+
+def make_bet_table(report: Report) -> pd.DataFrame | None:
+    """Return what to expect of each row against what the user has now, the best bet first."""
+    rows = {
+        report.titles[bet.row]: {
+            "expected gain": f"{bet.gain:+.1f}",
+            "chance of a gain": format_chance(bet.chance),
+            "measured": format_difference(replace(bet.difference, corrected=None)),
+            "cost": format_seconds(bet.seconds),
+        }
+        for bet in list_bets(report)
+    }
+    return pd.DataFrame.from_dict(rows, orient="index") if rows else None
+
+
+def make_mean_table(report: Report) -> pd.DataFrame:
+    """Return the mean of each row over its tasks, and its differences to the rows that it is compared with."""
+    rows = {report.titles[row]: format_means(report, row) for row in list_rows(report)}
     table = pd.DataFrame.from_dict(rows, orient="index")
     return table.loc[:, (table != "").any()]
 
 
-def format_means(report: Report, method: str) -> dict[str, str]:
-    """Format the mean of a row over its tasks, and its differences to the rows that it is compared with."""
-    means = [statistics.mean(seeds.values()) for seeds in report.scores[method].values() if seeds]
-    count = len(means)
-    row = {
-        "mean": f"{statistics.mean(means):.1f} ({count} task{'s' * (count > 1)})"
-        if means
-        else say_nothing(report, method)
+def make_budget_table(report: Report) -> pd.DataFrame | None:
+    """Return the mean of each row over the tasks, by the tokens of the budget, with its gain over no adaptation."""
+    if not report.smaller:
+        return None
+    budgets = {f"{format_number(at.plan['budget']['tokens'])} tokens": at for at in (*report.smaller, report)}
+    return make_curve_table(report, budgets)
+
+
+def make_fraction_table(report: Report) -> pd.DataFrame | None:
+    """Return the mean of each row over the tasks, by the fraction of the training examples."""
+    if not report.fractions:
+        return None
+    return make_curve_table(
+        report, {f"{share:.0%} of the examples": at for share, at in {**report.fractions, 1.0: report}.items()}
+    )
+
+
+def make_curve_table(report: Report, reports: Mapping[str, Report]) -> pd.DataFrame:
+    """Return a column for each of several reports: the means of the rows, and their gains over no adaptation."""
+    rows = list_rows(report)
+    cells = {name: [format_point(at, row) for row in rows] for name, at in reports.items()}
+    return pd.DataFrame(cells, [report.titles[row] for row in rows])
+
+
+def make_score_table(report: Report) -> pd.DataFrame:
+    """Return the scores of each row on each task, and below them those that need no training."""
+    scores, unlearned, rows = report.scores, report.unlearned, list_rows(report)
+    table = pd.DataFrame(
+        {
+            f"{task} ({options['metric'].replace('_', ' ')})": [
+                format_cell(report, row, task, scores[row][task], unlearned[row].get(task, [])) for row in rows
+            ]
+            for task, options in report.plan["tasks"].items()
+        },
+        [report.titles[row] for row in rows],
+    )
+    for name, own in report.floors.items():
+        table.loc[name] = [f"{own[task]:.1f}" if task in own else "" for task in report.plan["tasks"]]
+    return table
+
+
+def make_validation_table(report: Report) -> pd.DataFrame | None:
+    """Return the scores on the validation sets, the best mean first; rows without all of them stand at the end."""
+    rows = {row: scores for row, scores in report.validation.items() if scores}
+    if not rows:
+        return None
+    ranked = dict(rank_validation(report))
+    order = sorted(rows, key=lambda row: -ranked.get(row, -math.inf))
+    values = [{"mean": ranked.get(row), **rows[row]} for row in order]
+    table = pd.DataFrame(values, [report.titles[row] for row in order], ["mean", *report.plan["tasks"]])
+    return table.map(lambda value: "" if pd.isna(value) else f"{value:.1f}")
+
+
+def make_cost_table(report: Report) -> pd.DataFrame:
+    """Return the costs of each row."""
+    costs = pd.DataFrame.from_dict({report.titles[row]: report.costs[row] for row in list_rows(report)}, orient="index")
+    costs = costs.map(lambda value: "" if pd.isna(value) else format_number(value))
+    if "inference ms" in costs:
+        cached = costs.index.isin([report.titles[row] for row in report.titles if is_cached(report, row)])
+        costs.loc[cached & (costs["inference ms"] != ""), "inference ms"] += " (cached)"
+    return costs.rename(columns={"fine-tuning s": "probe s"} if report.plan["evaluation"] == "probe" else {})
+
+
+def make_loss_table(report: Report) -> pd.DataFrame | None:
+    """Return the masked-LM loss of each encoder on held-out text."""
+    if not report.losses:
+        return None
+    losses = pd.DataFrame.from_dict(report.losses, orient="index")
+    losses = losses.map(lambda value: "" if pd.isna(value) else f"{value:.2f}")
+    others = losses.index.isin(report.other_tokens)
+    losses[others] = losses[others].map(lambda cell: cell and f"{cell} (own tokens)")
+    return losses
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of the report: a table, how to read it, and a picture of it."""
+
+    title: str
+    make: Callable[[Report], pd.DataFrame | None]
+    """None leaves the section out."""
+    note: str = ""
+    draw: Callable[[Report], Any] | None = None
+    """Returns a figure of matplotlib, or None."""
+    picture: str = ""
+    """Name of its file, without the suffix."""
+
+
+SECTIONS = [
+    Section(
+        "What to expect",
+        make_bet_table,
+        "The expected gain is the measured one, shrunk towards zero by its error. The chance is that of any gain over "
+        "what you have now. Measured gains have 95 % intervals, which cover other test examples and seeds.",
+        draw_gains,
+        "gains",
+    ),
+    Section(
+        "Means over the tasks",
+        make_mean_table,
+        "p values are corrected by Holm's method for all comparisons of the plan. The control of a row is the row with "
+        "equal pre-training. The interval on another task also covers other tasks.",
+    ),
+    Section(
+        "By the budget",
+        make_budget_table,
+        "Gains are over no adaptation, with 95 % intervals.",
+        draw_budgets,
+        "budgets",
+    ),
+    Section(
+        "By the training examples",
+        make_fraction_table,
+        "Each row with a part of the training examples of each task.",
+        draw_fractions,
+        "fractions",
+    ),
+    Section(
+        "Scores",
+        make_score_table,
+        "In percent on the test sets, with half the 95 % interval of the seeds. In parentheses: the difference to "
+        "DAPT. Single tasks show where a mean comes from; they decide nothing.",
+    ),
+    Section(
+        "Validation scores",
+        make_validation_table,
+        "Choose rows for another comparison by these scores: a choice by test scores makes the next ones too good.",
+    ),
+    Section(
+        "Costs",
+        make_cost_table,
+        "Preparation expands a vocabulary or builds a datastore. (cached): states of the memory or of the passages "
+        "were read from a cache.",
+    ),
+    Section(
+        "Masked-LM loss on held-out text",
+        make_loss_table,
+        "Losses compare under one vocabulary only; (own tokens) marks another one.",
+        draw_forgetting,
+        "forgetting",
+    ),
+]
+
+
+def make_tables(report: Report) -> dict[str, pd.DataFrame]:
+    """Return the tables of the report by their titles."""
+    tables = {section.title: section.make(report) for section in SECTIONS}
+    return {title: table for title, table in tables.items() if table is not None and not table.empty}
+
+
+def draw(report: Report, output_dir: Path) -> dict[str, str]:
+    """Write a PNG of each figure for which there is something to show.
+
+    Returns:
+        Name of a picture -> the same as SVG; `<name>.png` is the file.
+    """
+    figures = {section.picture: section.draw(report) for section in SECTIONS if section.draw is not None}
+    return {
+        name: save_figure(figure, output_dir / f"{name}.png") for name, figure in figures.items() if figure is not None
     }
-    if method in report.unjudged:
-        row["mean"] += f", not judged: the states of {report.titles[report.unjudged[method]]}"
-    pairs = {other: difference for (own, other), difference in report.decisions.items() if own == method}
-    counterpart = next((other for other in pairs if other != BASELINE), None)
+
+
+# -------------------------------------------------------------------------------------------------------------- cells
+
+
+def list_rows(report: Report) -> list[str]:
+    """List the rows to show: all but those that have not run yet, if any has."""
+    known = {row for (row, _, _) in report.runs}
+    return [row for row in report.titles if row in known or row not in report.missing] or [*report.titles]
+
+
+def rank_validation(report: Report) -> list[tuple[str, float]]:
+    """Return the rows with their mean scores on validation, the best first; of those with scores on the most tasks."""
+    rows = {row: scores for row, scores in report.validation.items() if scores and row not in report.unjudged}
+    tasks = max(rows.values(), key=len, default={}).keys()
+    means = {row: statistics.mean(scores.values()) for row, scores in rows.items() if scores.keys() == tasks}
+    return sorted(means.items(), key=lambda item: -item[1])
+
+
+def format_means(report: Report, row: str) -> dict[str, str]:
+    """Format the mean of a row over its tasks, and its differences to the rows that it is compared with."""
+    mean = report.average(row)
+    cells = {"mean": "no result" if mean is None else f"{mean:.1f}"}
+    count = sum(bool(seeds) for seeds in report.scores[row].values())
+    if mean is not None and count < len(report.plan["tasks"]):
+        cells["mean"] += f" ({count} task{'s' * (count > 1)})"
+    if row in report.unjudged:
+        cells["mean"] += f", not judged: the states of {report.titles[report.unjudged[row]]}"
+    pairs = {other: difference for (own, other), difference in report.decisions.items() if own == row}
+    control = next((other for other in pairs if other != BASELINE), None)
+    columns = {"over its control": control}
+    if BASELINE in report.titles:
+        columns[f"over {report.titles[BASELINE]}"] = BASELINE
     new_task = ""
-    for column, other in (("over its counterpart", counterpart), (f"over {report.titles.get(BASELINE, '')}", BASELINE)):
+    for column, other in columns.items():
         difference = pairs.get(str(other))
-        row[column] = "" if difference is None else format_difference(difference)
-        if difference is not None and column == "over its counterpart":
-            row[column] += f" (to {report.titles[str(other)]})"
+        cells[column] = "" if difference is None else format_difference(difference)
+        if difference is not None and other == control:
+            cells[column] += f" (to {report.titles[str(other)]})"
         if difference is not None and difference.new_task is not None:
             new_task = "{:+.1f} to {:+.1f}".format(*difference.new_task)
-    return {name: text for name, text in row.items() if name != "over "} | {"on another task": new_task}
+    return cells | {"on another task": new_task}
+
+
+def format_point(report: Report, row: str) -> str:
+    """Write the mean of a row over its tasks, and its gain with its 95 % interval."""
+    if (mean := report.average(row)) is None:
+        return "no result"
+    gain = report.gains.get(row)
+    if gain is None or gain.low is None:
+        return f"{mean:.1f}"
+    return f"{mean:.1f} ({gain.mean:+.1f} [{gain.low:+.1f} to {gain.high:+.1f}])"
 
 
 def format_difference(difference: Difference) -> str:
@@ -168,22 +307,41 @@ def format_difference(difference: Difference) -> str:
     return text if difference.corrected is None else f"{text} {format_p(difference.corrected)}"
 
 
-def format_cell(report: Report, method: str, task: str) -> str:
-    """Format a cell: mean and interval over the runs, and the difference to the baseline with its interval."""
-    scores = list(report.scores[method][task].values())
-    tasks = report.plan["methods"][method]["tasks"]
+def format_p(p: float) -> str:
+    """Format a p value."""
+    return "p < 0.001" if p < 0.001 else f"p {p:.3f}"
+
+
+def format_number(value: float) -> str:
+    """Write a number with three digits."""
+    for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def format_cell(report: Report, row: str, task: str, runs: Mapping[str, float], unlearned: list[str]) -> str:
+    """Format a cell: mean and interval over the runs, and the difference to the baseline with its interval.
+
+    Args:
+        runs: Scores by the seeds.
+        unlearned: The seeds of the runs that did not learn.
+    """
+    tasks = report.plan["methods"][row]["tasks"]
     if tasks is not None and task not in tasks:
         return ""
-    if not scores:
-        return say_nothing(report, method)
-    cell = f"{statistics.mean(scores):.1f}"
-    if len(scores) > 1:
-        cell += f" ± {measure_spread(report.scores[method][task]):.1f}"
-    if len(scores) < (expected := count_expected_runs(report, method, task)):
-        cell += f" [{len(scores)} of {expected} runs]"
-    if seeds := report.unlearned[method].get(task):
-        cell += " [did not learn]" if len(seeds) == len(scores) else f" [{len(seeds)} of {len(scores)} did not learn]"
-    if difference := report.differences[method].get(task):
+    if not runs:
+        return "no result"
+    cell = f"{statistics.mean(runs.values()):.1f}"
+    if len(runs) > 1:
+        cell += f" ± {measure_spread(runs):.1f}"
+    if len(runs) < (expected := count_expected_runs(report, runs)):
+        cell += f" [{len(runs)} of {expected} runs]"
+    if unlearned:
+        cell += (
+            " [did not learn]" if len(unlearned) == len(runs) else f" [{len(unlearned)} of {len(runs)} did not learn]"
+        )
+    if difference := report.differences[row].get(task):
         cell += f" ({format_difference(difference)})"
     return cell
 
@@ -203,78 +361,52 @@ def measure_spread(scores: Mapping[str, float]) -> float:
     return max(compute_interval(each) for each in ([*scores.values()], means) if len(each) > 1)
 
 
-def count_expected_runs(report: Report, method: str, task: str) -> int:
+def count_expected_runs(report: Report, runs: Mapping[str, float]) -> int:
     """Return the number of runs of a row on a task in a complete comparison."""
     is_probe = report.plan["evaluation"] == "probe"
-    is_pretrained = any("-" in name or (is_probe and name) for name in report.scores[method][task])
+    is_pretrained = any("-" in name or (is_probe and name) for name in runs)
     seeds = 1 if is_probe else len(report.plan["seeds"])
     return seeds * (len(report.plan["pretraining_seeds"]) if is_pretrained else 1)
 
 
+# -------------------------------------------------------------------------------------------------------------- pages
+
+
 def explain(report: Report) -> str:
-    """Return how to read the tables."""
-    budget = report.plan["budget"]
+    """Return how the numbers were made: budget, seeds, and what differs from the usual."""
+    budget, plan = report.plan["budget"], report.plan
     cost = f"{budget['tokens']:,} tokens" if budget["tokens"] else f"{budget['minutes']:g} minutes"
-    if not budget["tokens"] and report.minutes:
-        cost += f" (measured, with loading and saving: {min(report.minutes):.1f} to {max(report.minutes):.1f})"
-    seeds = len(report.plan["seeds"])
-    pretrained = len(report.plan["pretraining_seeds"])
-    folded = [f"{name} ({task['folds']} folds)" for name, task in report.plan["tasks"].items() if task["folds"]]
+    seeds, pretrained = len(plan["seeds"]), len(plan["pretraining_seeds"])
+    folded = [f"{name} ({task['folds']} folds)" for name, task in plan["tasks"].items() if task["folds"]]
+    codes = {r.environment.get("code", "unknown")[:8] for r in report.results.values() if r.is_done and r.environment}
     parts = [
         f"Every row has spent {cost}, including the row that it starts from."
         if budget.get("shared")
         else f"Every pre-training had the same budget: {cost}. The cost of a row that starts from another row includes "
         "both.",
-        "The means by the budget also show fewer tokens; their gains are over no adaptation, with intervals of single "
-        "comparisons."
-        if report.smaller
-        else "",
-        "Scores are in percent on the test sets. They come from linear models on the states of frozen encoders, which "
-        "have no seed."
-        if report.plan["evaluation"] == "probe"
-        else f"Scores are in percent on the test sets: the mean over {seeds} seed{'s' * (seeds > 1)} of fine-tuning"
-        f"{f' and {pretrained} of pre-training' if pretrained > 1 else ''} ± half the 95 % t interval"
-        f"{', the wider one of the runs and of the pre-trainings' if pretrained > 1 else ''}.",
+        "Scores come from linear models on the states of frozen encoders, which have no seed."
+        if plan["evaluation"] == "probe"
+        else f"Scores are means over {seeds} seed{'s' * (seeds > 1)} of fine-tuning"
+        f"{f' and {pretrained} of pre-training' if pretrained > 1 else ''}.",
         "For similarity and retrieval, texts are compared by the cosine of their mean states."
-        if any(task["kind"] in SENTENCES for task in report.plan["tasks"].values())
-        else "",
-        "Differences have 95 % intervals, which cover other test examples and seeds. The p values are corrected by "
-        "Holm's method for all comparisons of the plan. Only the means over tasks decide; single tasks show where they "
-        "come from. The counterpart of a row is the row with equal pre-training. The interval on another task also "
-        "covers other tasks: expect it for a new task like these."
-        if any(report.decisions.values())
+        if any(task["kind"] in SENTENCES for task in plan["tasks"].values())
         else "",
         f"{', '.join(folded)}: each item was tested once, by a model that was trained on other items. Rows that train "
         "on the texts of such a task are not tested on it."
         if folded
         else "",
         f"Learning rates of fine-tuning were chosen on the validation sets from {', '.join(map(str, rates))}."
-        if (rates := report.plan["learning_rates"])
+        if (rates := plan["learning_rates"])
         else "",
         "" if pretrained > 1 else "Each encoder was trained once: another seed of pre-training may change the order.",
-        f"{TOGETHER}: each text or word gets the label that most of three predict; the mean is over all groups of "
-        "three of the first six seeds. The p values are corrected for all comparisons, those of single fine-tunings "
-        "too. Seconds are those of one task with a pre-training of its own, as a share of those of DAPT with one "
-        "fine-tuning."
-        if report.together
+        f"The code changed between the results without a new version: {', '.join(sorted(codes))}."
+        if len(codes) > 1
         else "",
-        f"{VALIDATION}: choose rows for another comparison by these scores, not by those on the test sets."
-        if any(report.validation.values())
-        else "",
-        f"Without results so far, and left out: {', '.join(report.titles[method] for method in empty)}."
-        if (empty := list_empty(report))
-        else "",
-        "(cached) inference read states of the memory or the passages from a cache. Preparation expands a vocabulary, "
-        "builds a datastore or chooses text. Masked-LM losses are comparable only under one vocabulary; losses with "
-        "(own tokens) have another vocabulary and are left out of the plots.",
     ]
-    if len(report.codes) > 1:
-        states = ", ".join(f"{code[:8]} ({len(names)} results)" for code, names in sorted(report.codes.items()))
-        parts.append(f"The code changed between the results without a new version; its digests: {states}.")
     return " ".join(filter(None, parts))
 
 
-def make_markdown(report: Report, tables: dict[str, pd.DataFrame], pictures: list[str]) -> str:
+def make_markdown(report: Report, tables: Mapping[str, pd.DataFrame], pictures: Mapping[str, str]) -> str:
     """Return the report as Markdown."""
     parts = [f"# Comparison: {escape_cell(name_encoder(report))}"]
     for number, (is_code, lines) in enumerate(groupby(answer(report), is_command)):
@@ -282,11 +414,14 @@ def make_markdown(report: Report, tables: dict[str, pd.DataFrame], pictures: lis
         if number == 0:
             texts[0] = f"**{texts[0]}**"
         parts += ["\n".join(["```bash", *texts, "```"])] if is_code else texts
-    parts += [f"## {title}\n\n{format_markdown_table(table)}" for title, table in tables.items()]
-    parts.insert(-len(tables) + 1, explain(report))
-    parts += [f"![{CAPTIONS[Path(name).stem]}]({name})" for name in pictures]
-    if report.failed:
-        failures = [f"- {name}: {escape_cell(error)}" for name, error in report.failed.items()]
+    for section in SECTIONS:
+        if section.title in tables:
+            parts += [f"## {section.title}", format_markdown_table(tables[section.title]), section.note]
+        if section.picture in pictures:
+            parts.append(f"![{section.title}]({section.picture}.png)")
+    parts += ["## How this was measured", explain(report)]
+    if failed := report.failed:
+        failures = [f"- {name}: {escape_cell(error)}" for name, error in failed.items()]
         parts.append("## Runs that failed\n\n" + "\n".join(failures))
     return "\n\n".join(parts) + "\n"
 
@@ -309,28 +444,23 @@ def escape_cell(text: Any) -> str:
     return " ".join(html.escape(str(text), quote=False).replace("|", "\\|").split())
 
 
-@cache  # a comparison writes its report more than once, and every bundle takes 0.6 seconds
-def bundle_javascript() -> str:
-    """Return the scripts that draw the figures, to stand inside a page."""
-    import vl_convert
-
-    bundle = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # the stub is wrong
-    return bundle.replace("</script", "<\\/script")
-
-
-def make_html(report: Report, tables: dict[str, pd.DataFrame], figures: dict[str, dict[str, Any]]) -> str:
+def make_html(report: Report, tables: Mapping[str, pd.DataFrame], pictures: Mapping[str, str]) -> str:
     """Return the report as one page that needs no other file and no network; every text is escaped."""
     import jinja2
 
-    template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(PAGE.read_text(encoding="utf-8"))
+    template = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
+        PAGE.read_text(encoding="utf-8")
+    )
     page = template.render(
         title=f"Comparison: {name_encoder(report)}",
         answer=[(is_code, [*lines]) for is_code, lines in groupby(answer(report), is_command)],
-        tables={name: table.to_html(escape=True, border=0) for name, table in tables.items()},
+        sections=[section for section in SECTIONS if section.title in tables],
+        tables={
+            title: ([*map(str, table.columns)], [*zip(table.index, table.to_numpy().tolist(), strict=True)])
+            for title, table in tables.items()
+        },
+        pictures=pictures,
         explanation=explain(report),
-        captions={name: CAPTIONS[name] for name in figures},
-        figures=figures,
         failed=report.failed,
-        javascript=bundle_javascript(),
     )
     return page + "\n"

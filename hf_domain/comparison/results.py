@@ -1,35 +1,47 @@
-"""Results of a comparison: one file for each step, whose name identifies the step."""
+"""Results of a comparison: one file for each step, named after its id, and the plan that they belong to."""
 
 import json
 import logging
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from hf_domain.comparison.descriptions import Description
-from hf_domain.comparison.plan import Plan
+from hf_domain.comparison.plan import RENAMED_FIELDS, Plan
+from hf_domain.comparison.rows import INSTEAD, RENAMED
+from hf_domain.comparison.steps import Step
 from hf_domain.safe_io import read_json, write_json
 from hf_domain.tasks.scores import MAJORITY, Predictions
 
 logger = logging.getLogger(__name__)
 
 PREDICTIONS = {"predictions", "validation"}
+# Patterns of the weights of a model.
+WEIGHTS = "*.safetensors"
 COMMANDS_FILE = "commands.sh"
 # Of the script of a dry run; anybody may have a file of this name.
 COMMANDS_MARK = " missing steps of "
 # What a comparison makes before its plan.json, and what a folder of published results holds.
 EARLY = {"data", "texts", "locks", "results", "steps"}
+# Kinds and fields of steps in files of earlier versions.
+OLD_KINDS = {
+    "probe": "timing",
+    "trunk": "stable_phase",
+    "evaluation": "held_out_loss",
+    "tuning": "lr_trial",
+    "best": "final",
+}
+OLD_FIELDS = {"rung": "budget", "labels": "train_fraction"}
 
 
 @dataclass(frozen=True)
 class Result:
     """The result of a step. Fields that a kind of step does not measure are None."""
 
-    step: Description
+    step: Step
     status: Literal["done", "failed"]
     error: str = ""
     """The reason for a failure."""
@@ -51,7 +63,7 @@ class Result:
     """Scores without any training, see `score_floors`."""
     predictions: Predictions | None = None
     validation: Predictions | None = None
-    """For the validation set, by which rows leave a race."""
+    """For the validation set."""
     milliseconds_per_text: float | None = None
 
     @property
@@ -64,6 +76,11 @@ class Result:
         """Whether the score beats the majority baseline; True if this was not measured."""
         return self.score is None or self.score > self.floors.get(MAJORITY, -math.inf) + 1e-9
 
+    def get_validation_score(self) -> float | None:
+        """Return the score on the validation set, as the commands call it; None if it was not measured."""
+        metric = self.step.metric
+        return self.metrics.get(f"eval_{'f1' if metric == 'entity_f1' else metric}")
+
     def to_json(self) -> dict[str, Any]:
         """Return the content of its file, without fields that were not measured."""
         content = {item.name: getattr(self, item.name) for item in fields(self)}
@@ -72,12 +89,133 @@ class Result:
         return {name: value for name, value in content.items() if value not in (None, "", {})}
 
     @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Self:
-        """Undo `to_json`."""
-        content = {**content, "step": Description(**content["step"])}
+    def from_json(cls, content: dict[str, Any], step_id: str) -> Self:
+        """Undo `to_json`, also for files of earlier versions, in which a step has no id."""
+        step = {OLD_FIELDS.get(name, name): value for name, value in content["step"].items()}
+        step |= {"kind": OLD_KINDS.get(step["kind"], step["kind"]), "name": rename_start(step["name"])}
+        step |= {"method": RENAMED.get(str(step.get("method")), step.get("method")), "id": step_id}
+        content = {**content, "step": Step(**step)}
         for name in PREDICTIONS & content.keys():
             content[name] = Predictions.from_json(content[name])
         return cls(**content)
+
+
+def rename_start(step: str) -> str:
+    """Return the name of a step with the present name of its row."""
+    row, dash, rest = step.partition("-")
+    return f"{RENAMED.get(row, row)}{dash}{rest}"
+
+
+def get_path(output_dir: Path, step_id: str) -> Path:
+    """Return the file of the result of a step."""
+    return output_dir / "results" / f"{step_id}.json"
+
+
+def write_result(output_dir: Path, result: Result) -> None:
+    """Write the file of a result."""
+    write_json(get_path(output_dir, result.step.id), result.to_json())
+
+
+def read_result(output_dir: Path, step_id: str) -> Result | None:
+    """Return the result of a step; None if there is none that this version can read."""
+    file = get_path(output_dir, step_id)
+    if not file.is_file():
+        return None
+    try:
+        return Result.from_json(read_json(file), step_id)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        logger.warning(f"{file} is not a complete result of this version of hf-domain. Its step runs again.")
+        return None
+
+
+def find_results(output_dir: Path, ids: Mapping[str, str]) -> dict[str, Result]:
+    """Return the results that are there by the names of their steps.
+
+    Args:
+        output_dir: Folder of the comparison.
+        ids: Step -> its id.
+    """
+    results = {name: read_result(output_dir, step_id) for name, step_id in ids.items()}
+    return {name: result for name, result in results.items() if result is not None}
+
+
+def read_results(output_dir: Path) -> dict[str, Result]:
+    """Return the results of the last plan by the names of their steps.
+
+    Raises:
+        FileNotFoundError: No plan was run in the folder.
+        ValueError: An earlier version ran the plan.
+    """
+    return find_results(output_dir, read_plan_file(output_dir)["steps"])
+
+
+# -------------------------------------------------------------------------------------------------------- plan.json
+
+
+def write_plan_file(plan: Plan, steps: Iterable[Step], output_dir: Path) -> None:
+    """Write what a report needs beside the results: the plan, titles, and the ids of its steps.
+
+    Paths are relative to `folder`, which is relative to `output_dir`.
+    """
+    home, folder = output_dir.resolve(), plan.folder.resolve()
+    more = {
+        "path": plan.path.name,
+        "folder": os.path.relpath(folder, home),
+        "root": os.path.relpath(home, folder),
+        "titles": list_titles(plan),
+        "pairs": [list(pair) for pair in plan.list_pairs()],
+        "steps": {step.name: step.id for step in steps},
+    }
+    write_json(output_dir / "plan.json", asdict(plan) | more)
+
+
+def read_plan_file(output_dir: Path) -> dict[str, Any]:
+    """Return the plan as `write_plan_file` wrote it.
+
+    Raises:
+        FileNotFoundError: No plan was run in the folder.
+        ValueError: It has no steps.
+    """
+    file = output_dir / "plan.json"
+    if not file.is_file():
+        raise FileNotFoundError(f"{output_dir} must be the folder of a comparison, but has no plan.json. Run it first.")
+    plan = read_json(file)
+    if "steps" not in plan:
+        raise ValueError(f"{file} must name its steps, but does not. Run the comparison again.")
+    home = output_dir.resolve()
+    return {"root": os.path.relpath(home, (home / plan["folder"]).resolve()), **upgrade_plan(plan)}
+
+
+def upgrade_plan(plan: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of a plan.json with the present names of fields, rows and recipes."""
+    plan = {RENAMED_FIELDS[""].get(name, name): value for name, value in plan.items()}
+    rows = {}
+    for name, row in plan["methods"].items():
+        row = {RENAMED_FIELDS["methods"].get(field, field): value for field, value in row.items()}
+        recipe = row["recipe"]
+        row["recipe"] = INSTEAD[recipe][0] if recipe in INSTEAD else RENAMED.get(recipe, recipe)
+        row |= {field: RENAMED.get(str(row[field]), row[field]) for field in ("after", "control")}
+        rows[RENAMED.get(name, name)] = row
+    return plan | {
+        "methods": rows,
+        "titles": {RENAMED.get(name, name): title for name, title in plan["titles"].items()},
+        "pairs": [[RENAMED.get(name, name) for name in pair] for pair in plan["pairs"]],
+        "steps": {rename_start(name): step_id for name, step_id in plan["steps"].items()},
+    }
+
+
+def list_titles(plan: Plan) -> dict[str, str]:
+    """Return the titles of the rows by their names."""
+
+    def name_row(name: str) -> str:
+        row, title = plan.methods[name], plan.get_recipe(name).title
+        own = "" if row.recipe == name else f" ({name})"
+        return f"{title}{own}" if row.after is None else f"{title}{own} after {name_row(row.after)}"
+
+    titles = {name: name_row(name) for name in plan.methods}
+    # `tapt: {after: dapt}` and tapt_after_dapt are alike, and of rows with one title a table would show the last.
+    counts = Counter(titles.values())
+    return {name: title if counts[title] == 1 else f"{title} ({name})" for name, title in titles.items()}
 
 
 def check_output_dir(output_dir: Path) -> None:
@@ -115,86 +253,84 @@ def is_plan_file(file: Path, beside: set[str]) -> bool:
     return isinstance(plan, dict) and "methods" in plan and ("steps" in plan or bool(beside & {"results", "steps"}))
 
 
-def write_result(output_dir: Path, result: Result) -> None:
-    """Write the file of a result."""
-    write_json(get_path(output_dir, result.step.address), result.to_json())
+# ------------------------------------------------------------------------------------------------- models that are kept
 
 
-def read_result(output_dir: Path, address: str) -> Result | None:
-    """Return the result of a step; None if there is none that this version can read."""
-    file = get_path(output_dir, address)
-    if not file.is_file():
-        return None
-    try:
-        return Result.from_json(read_json(file))
-    except (AttributeError, KeyError, TypeError, ValueError):
-        logger.warning(f"{file} is not a complete result of this version of hf-domain. Its step runs again.")
-        return None
+def find_best_runs(results: Iterable[Result], budgets: Iterable[int] = ()) -> dict[str, Result]:
+    """Return for each task the fine-tuning with the best validation score, of any row and seed.
 
-
-def get_path(output_dir: Path, address: str) -> Path:
-    """Return the file of the result of a step."""
-    return output_dir / "results" / f"{address}.json"
-
-
-def find_results(output_dir: Path, addresses: Mapping[str, str]) -> dict[str, Result]:
-    """Return the existing results by the names of their steps.
+    Only runs at the largest budget and on all training examples count: the tables that a card shows have no others. The
+    test set is not read: its score stays an estimate of what the model does on new texts.
 
     Args:
-        output_dir: Folder of the comparison.
-        addresses: Step -> address of its result.
+        results: The results of a plan.
+        budgets: The numbers of tokens of the plan, while there may be no results yet of the largest.
     """
-    results = {name: read_result(output_dir, address) for name, address in addresses.items()}
-    return {name: result for name, result in results.items() if result is not None}
+    results = [*results]
+    best: dict[str, tuple[float, Result]] = {}
+    largest = max([*budgets, *(result.step.budget or 0 for result in results)], default=0)
+    for result in results:
+        step, score = result.step, result.get_validation_score()
+        if step.budget not in (None, largest) or step.train_fraction not in (None, 1):
+            continue
+        is_trained = step.kind == "fine_tuning" and bool(step.flags.get("do_train"))
+        if not is_trained or not result.is_done or score is None:
+            continue
+        task = str(step.task)
+        if task not in best or score > best[task][0]:
+            best[task] = score, result
+    return {task: result for task, (_, result) in best.items()}
 
 
-def read_results(output_dir: Path) -> dict[str, Result]:
-    """Return the results of the last plan by the names of their steps.
+def list_kept(keep_models: str, results: Mapping[str, Result], budgets: Iterable[int] = ()) -> set[str]:
+    """Return the names of the fine-tunings whose models are kept.
+
+    Args:
+        keep_models: As in the plan: best, all or none.
+        results: By the names of their steps.
+        budgets: See `find_best_runs`: a run that was the best of a smaller budget would cost the best of all its model.
+    """
+    runs = {name for name, result in results.items() if result.step.kind == "fine_tuning" and result.is_done}
+    best = {result.step.name for result in find_best_runs(results.values(), budgets).values()}
+    return {"best": best, "all": runs, "none": set()}[keep_models]
+
+
+def has_model(output_dir: Path, result: Result) -> bool:
+    """Return whether the model of a step is there."""
+    return any((output_dir / "steps" / result.step.id).glob(WEIGHTS))
+
+
+def drop_models(output_dir: Path, results: Mapping[str, Result], kept: set[str]) -> None:
+    """Delete the weights of the fine-tunings that are not kept."""
+    for name, result in results.items():
+        if result.step.kind == "fine_tuning" and name not in kept:
+            for file in (output_dir / "steps" / result.step.id).glob(WEIGHTS):
+                file.unlink()
+
+
+def find_winner(output_dir: Path, task: str | None = None) -> Path:
+    """Return the folder of a comparison's fine-tuned model with the best validation score.
+
+    A model that `--train_best` made of all labeled examples comes first.
+
+    Args:
+        task: The task; needed if the plan has several.
 
     Raises:
-        FileNotFoundError: No plan was run in the folder.
-        ValueError: An earlier version ran the plan.
+        ValueError: There is no such model.
     """
-    if not (output_dir / "plan.json").is_file():
-        raise FileNotFoundError(f"{output_dir} must be the folder of a comparison, but has no plan.json. Run it first.")
-    plan = read_json(output_dir / "plan.json")
-    if "steps" not in plan:
-        raise ValueError(f"{output_dir / 'plan.json'} must name its steps, but does not. Run the comparison again.")
-    return find_results(output_dir, plan["steps"])
+    models = find_models(output_dir, read_results(output_dir))
+    if task is None and len(models) == 1:
+        (task,) = models
+    if task not in models:
+        raise ValueError(
+            f"{output_dir} must hold a fine-tuned model of one task, but has {', '.join(models) or 'none'}. Name the "
+            f"folder of one: {output_dir}/best/TASK, or one of {output_dir}/steps."
+        )
+    final = output_dir / "best" / task
+    return final if (final / "config.json").is_file() else output_dir / "steps" / models[task].step.id
 
 
-def describe_plan(
-    plan: Plan, output_dir: Path, addresses: Mapping[str, str], left: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Return the plan as a report needs it. Paths are relative to `folder`, which is relative to `output_dir`.
-
-    Args:
-        output_dir: Folder of the comparison.
-        addresses: Step -> address of its result.
-        left: The rows that left the race, as JSON has them.
-    """
-    content = asdict(plan)
-    folder = os.path.relpath(plan.folder.resolve(), output_dir.resolve())
-    pairs = [list(pair) for pair in plan.list_pairs()]
-    return content | {
-        "path": plan.path.name,
-        "folder": folder,
-        "titles": list_titles(plan),
-        "pairs": pairs,
-        "steps": {**addresses},
-        "left": {**(left or {})},
-    }
-
-
-def list_titles(plan: Plan) -> dict[str, str]:
-    """Return the titles of the rows by the names of the methods."""
-
-    def name_row(name: str) -> str:
-        method, title = plan.methods[name], plan.get_recipe(name).title
-        own = "" if method.recipe == name else f" ({name})"
-        return f"{title}{own}" if method.after is None else f"{title}{own} after {name_row(method.after)}"
-
-    titles = {name: name_row(name) for name in plan.methods}
-    # `tapt: {after: dapt}` and tapt_after_dapt are alike, and of rows with one title a table would show the last.
-    counts = Counter(titles.values())
-    return {name: title if counts[title] == 1 else f"{title} ({name})" for name, title in titles.items()}
+def find_models(output_dir: Path, results: Mapping[str, Result]) -> dict[str, Result]:
+    """Return for each task the fine-tuning with the best validation score, if its model is there."""
+    return {task: run for task, run in find_best_runs(results.values()).items() if has_model(output_dir, run)}

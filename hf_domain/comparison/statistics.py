@@ -23,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from hf_domain.tasks.scores import ExampleScores
+from hf_domain.comparison.plan import Plan
+from hf_domain.tasks.scores import ExampleScores, count_examples
 
 RESAMPLES = 2000
 CONFIDENCE, ALPHA = 0.95, 0.05
@@ -156,7 +157,7 @@ def compare_draws(
         pair = [{task: row[task] for task in tasks} for row in (own, other)]
     seeds = _estimate_seeds(pair, pool)
     if seeds is None:
-        return Difference(tasks, mean)
+        return Difference(tasks, mean, of_examples=examples)
     # Runs alone scatter by `between`, which includes what a run owes to chance on these examples. Less than that cannot
     # be the error: with the noise of rare labels subtracted, intervals of 1,000 points came from a tenth of a degree of
     # freedom.
@@ -333,25 +334,20 @@ def find_visible_difference(
     return float(np.quantile(needed, POWER))
 
 
-def count_needed_seeds(difference: Difference, seeds: int, comparisons: int) -> int | None:
-    """Return the number of seeds that would detect a difference of the measured size in 9 of 10 cases.
-
-    None if a hundred times as many seeds would not, because the test examples or the tasks are too few.
-
-    Args:
-        seeds: Number of seeds of the measurement.
-        comparisons: Number of comparisons for which the p values are corrected.
-    """
-    from scipy.stats import norm, t
-
-    if difference.p is None:
-        return None
-    for needed in range(seeds + 1, 100 * seeds + 1):
-        error = math.sqrt(difference.of_examples + difference.of_seeds * seeds / needed)
-        threshold = t.ppf(1 - ALPHA / 2 / comparisons, difference.freedom * needed / seeds)
-        if abs(difference.mean) >= (threshold + norm.ppf(POWER)) * error:
-            return needed
-    return None
+def predict_power(plan: Plan) -> str:
+    """Return which difference a plan can detect, simulated before the first run."""
+    sizes = [count_examples(task, plan.fine_tuning, plan.folder) for task in plan.tasks.values()]
+    pretrained, comparisons = len(plan.pretraining_seeds), len(plan.list_pairs())
+    if not comparisons:
+        return ""
+    seeds = None if plan.evaluation == "probe" else len(plan.seeds)
+    points = find_visible_difference(sizes, seeds, pretrained, comparisons, rows=max(2, len(plan.methods)))
+    if points is None:
+        return "This plan can test no difference, because it has one seed. Use at least three."
+    return (
+        f"This plan can see differences of about {points:.1f} points between two rows (in 9 of 10 simulated "
+        f"comparisons, p < 0.05 corrected for {comparisons}). More seeds, tasks and test examples see smaller ones."
+    )
 
 
 def compute_interval(scores: Sequence[float], confidence: float = 0.95) -> float:

@@ -1,36 +1,163 @@
-"""The steps of a comparison: what has to be run, in which order, by which command."""
+"""The steps of a comparison: what has to be run, in which order, by which command; and what identifies each."""
 
+import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from importlib.metadata import PackageNotFoundError
 from itertools import chain, product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from hf_domain.comparison.budgets import count_steps
-from hf_domain.comparison.default_flags import (
-    CACHE_FLAGS,
-    CHECKPOINTS,
-    DECAY,
-    EVALUATION_FLAGS,
-    FINE_TUNING,
-    FROZEN_FLAGS,
-    PRETRAINING,
-    PROBE_FLAGS,
-    PROBE_STEPS,
-    TASK_COMMANDS,
-    TRAINER_OPTIONS,
-    put_files,
-)
 from hf_domain.comparison.plan import Plan
-from hf_domain.comparison.step import Step
-from hf_domain.data.files import SPLITS
+from hf_domain.data.files import SPLITS, find_files
+from hf_domain.environment import find_version
 from hf_domain.methods import BASELINE, METHODS
 from hf_domain.methods.overrides import parse_overrides
-from hf_domain.tasks.files import SENTENCES, VALUES, find_label_column, read_rows
+from hf_domain.safe_io import fingerprint_files
+from hf_domain.tasks.files import SENTENCES, VALUES, Task, find_label_column, read_rows
 from hf_domain.tasks.retrieval import CORPUS, QUERIES
+from hf_domain.training.run_folder import CHECKPOINT_FILES
+
+# In the flags of a step, the folder of the comparison: a result is the same in another folder.
+ROOT = "{root}"
+# ----------------------------------------------------------------------------- flags, which a plan may set otherwise
+# Steps of training whose speed is measured, where the budget is a time; the first five are not timed.
+TIMING_STEPS = 20
+# Nothing is kept on the way, and nothing is reported elsewhere.
+TRAINER_OPTIONS: dict[str, Any] = {"save_strategy": "no", "report_to": "none", "disable_tqdm": True}
+# Masked LM of a real corpus takes hours: a killed one resumes from its last tenth, and a short one has a curve too.
+CHECKPOINTS: dict[str, Any] = {"save_strategy": "steps", "save_steps": 0.1, "save_total_limit": 1, "logging_steps": 20}
+# The share of a budget's tokens over which the learning rate falls to 0; our choice.
+DECAY = 0.15
+PRETRAINING: dict[str, Any] = {
+    "per_device_train_batch_size": 32,
+    "max_seq_length": 128,
+    "warmup_steps": 0.1,
+    "max_eval_samples": 256,
+}
+FINE_TUNING: dict[str, Any] = {
+    "per_device_train_batch_size": 16,
+    "warmup_steps": 0.1,
+    "train_sampling_strategy": "group_by_length",
+}
+# The command of a kind of tasks, if its name differs.
+TASK_COMMANDS = {
+    "multi_label": "classification",
+    "regression": "classification",
+    "similarity": "sentences",
+    "retrieval": "sentences",
+}
+CACHE_FLAGS = ("memory_cache", "passage_cache")
+# Flags of masked LM that a held-out loss takes: another learning rate must not measure the same loss again.
+EVALUATION_FLAGS = {
+    *("text_column_name", "line_by_line", "streaming", "max_seq_length", "mlm_probability", "whole_word_mask"),
+    *("max_eval_samples", "per_device_eval_batch_size", "bf16", "bf16_full_eval", "fp16", "fp16_full_eval", "dtype"),
+    *("use_cpu", "preprocessing_num_workers", "overwrite_cache", "cache_dir", "trust_remote_code"),
+    *("report_to", "disable_tqdm"),
+}
+# Flags of fine-tuning that a probe takes.
+PROBE_FLAGS = {
+    *("model_name_or_path", "train_file", "validation_file", "test_file", "text_column_names", "label_column_name"),
+    *("do_regression", "class_weights", "max_seq_length", "per_device_eval_batch_size", "use_cpu"),
+    *("max_train_samples", "max_eval_samples", "max_predict_samples"),
+}
+# The same for sentence-transformers, which scores an encoder without training data.
+FROZEN_FLAGS = PROBE_FLAGS - {"train_file", "max_train_samples", "do_regression", "class_weights"}
+FROZEN_FLAGS |= {"corpus_file", "queries_file", "do_eval", "do_predict"}
+# --------------------------------------------------------------------------------------------------------- identity
+# Results of other versions of what computes them are not comparable.
+COMPARED_VERSIONS = ("hf-domain", "transformers", "torch")
+# The same for commands that read an extra.
+COMPARED_EXTRAS = {"sentences": "sentence-transformers"}
+
+Kind = Literal[
+    "vocabulary", "datastore", "timing", "stable_phase", "pretraining", "held_out_loss", "lr_trial", "fine_tuning",
+    "final",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Step:
+    """One run of a command. Steps with different ids have different results."""
+
+    name: str
+    kind: Kind
+    command: str
+    """Command of `hf-domain`."""
+    flags: dict[str, Any]
+    """Without the output folder, which follows from the id; `ROOT` stands for the folder of the comparison."""
+    needs: list[str] = field(default_factory=list)
+    """Steps whose output it reads: their names, and once it is identified their ids."""
+    method: str | None = None
+    """The row that it is part of; None if rows share it."""
+    corpus: str | None = None
+    """The text or data it trains on; of a held-out loss, that it is tested on."""
+    task: str | None = None
+    seed: int | None = None
+    pretraining_seed: int | None = None
+    """Seed of the encoder's pre-training; None without one."""
+    budget: int | None = None
+    """Tokens of its encoder, if the plan has several numbers of them."""
+    fold: int | None = None
+    """Number of the fold, from 1; None without folds."""
+    train_fraction: float | None = None
+    """The fraction of the training examples that it takes; None: all."""
+    metric: str | None = None
+    """Metric of a fine-tuning or a trial of one."""
+    minutes: float | None = None
+    """Minutes of a pre-training whose budget is a time."""
+    inputs: dict[str, str] = field(default_factory=dict)
+    """Digests of the files that it reads and no other step makes, by flag."""
+    versions: dict[str, str] = field(default_factory=dict)
+    """Versions of the packages that compute it."""
+    id: str = ""
+    """The name of its folder and of its result: its own name, and a digest of all of the above."""
+
+    def change(self, **flags: Any) -> "Step":
+        """Return the step with other flags; None removes one."""
+        changed = {**self.flags, **flags}
+        return replace(self, flags={name: value for name, value in changed.items() if value is not None})
+
+    def list_arguments(self, root: str, *names: str) -> list[str]:
+        """Return the command line after the command's name, or only the given flags.
+
+        Args:
+            root: The folder of the comparison, relative to where the command runs.
+        """
+        arguments = []
+        for name in names or self.flags:
+            value = put_root(self.flags[name], root)
+            arguments += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+        if not names:
+            # A datastore needs a new folder, and the step's own holds the log.
+            arguments += ["--output_dir", f"{root}/steps/{self.id}" + "/datastore" * (self.kind == "datastore")]
+        return arguments
+
+
+def put_root(value: Any, root: str) -> Any:
+    """Return the value of a flag with a folder in the place of `ROOT`."""
+    if isinstance(value, list):
+        return [put_root(item, root) for item in value]
+    return value.replace(f"{ROOT}/", f"{root}/") if isinstance(value, str) else value
+
+
+def take_root(value: Any, root: str) -> Any:
+    """Undo `put_root`."""
+    if isinstance(value, list):
+        return [take_root(item, root) for item in value]
+    is_inside = isinstance(value, str) and value.startswith(f"{root}/")
+    return f"{ROOT}/{value.removeprefix(f'{root}/')}" if is_inside else value
+
+
+def find_root(plan: Plan, output_dir: Path) -> str:
+    """Return a comparison's folder relative to its plan's; `..` after a symbolic link leads elsewhere."""
+    return os.path.relpath(output_dir.resolve(), plan.folder.resolve())
 
 
 def list_steps(plan: Plan, output_dir: Path) -> list[Step]:
@@ -38,15 +165,20 @@ def list_steps(plan: Plan, output_dir: Path) -> list[Step]:
 
     Args:
         plan: The plan, complete and checked.
-        output_dir: Folder for the steps' output.
+        output_dir: Folder of the comparison.
 
     Raises:
         ValueError: Two different steps have the same name.
     """
+    return identify(plan, output_dir, name_steps(plan, output_dir))
+
+
+def name_steps(plan: Plan, output_dir: Path) -> list[Step]:
+    """List the steps of a plan without their ids, see `list_steps`."""
     root = find_root(plan, output_dir)
-    rungs: Sequence[int | None] = plan.budget.rungs or [None]
-    listers = [StepLister(plan, root, seed, rung) for rung in rungs for seed in plan.pretraining_seeds]
-    # Equal learning rates at all numbers of tokens, so that a curve shows the effect of the tokens only.
+    budgets: Sequence[int | None] = plan.budget.numbers or [None]
+    listers = [StepLister(plan, root, seed, budget) for budget in budgets for seed in plan.pretraining_seeds]
+    # Equal learning rates at all budgets, so that a curve shows the effect of the tokens only.
     first = listers[-len(plan.pretraining_seeds)]
     steps: dict[str, Step] = {}
 
@@ -58,19 +190,20 @@ def list_steps(plan: Plan, output_dir: Path) -> list[Step]:
             )
 
     seeds = [None] if plan.evaluation == "probe" else plan.seeds
-    for method in plan.methods:
-        tasks = [task for task in plan.tasks if method in plan.list_methods(task)]
-        for step in chain(*(lister.make_encoder(method, task) for lister, task in product(listers, tasks))):
+    for row in plan.methods:
+        tasks = [task for task in plan.tasks if row in plan.list_methods(task)]
+        for step in chain(*(lister.make_encoder(row, task) for lister, task in product(listers, tasks))):
             add(step)
         for lister, task, seed in product(listers, tasks, seeds):
-            # Curves over the labels are of the largest budget: what both change is a comparison for each pair of them.
-            shares = sorted(share for share in plan.labels if share < 1) if lister.rung == first.rung else []
+            # Fewer training examples are tried at the largest budget: what both change is a plan for each pair of them.
+            fractions = sorted(share for share in plan.train_fractions if share < 1)
             for fold in plan.tasks[task].list_folds():
-                for step in lister.score(method, task, fold, seed, list(steps), first):
+                for step in lister.score(row, task, fold, seed, [*steps], first):
                     add(step)
-                    for share in shares if step.kind == "fine_tuning" else []:
-                        add(lister.take_share(step, share))
-    return list(steps.values())
+                    if step.kind == "fine_tuning" and lister.budget == first.budget:
+                        for share in fractions:
+                            add(lister.take_fraction(step, share))
+    return [*steps.values()]
 
 
 def list_suffixes(pretraining_seeds: list[int]) -> dict[int, str]:
@@ -83,9 +216,9 @@ def name_fold(task: str, fold: int | None) -> str:
     return task if fold is None else f"{task}-fold{fold}"
 
 
-def find_root(plan: Plan, output_dir: Path) -> str:
-    """Return a comparison's folder relative to its plan's; `..` after a symbolic link leads elsewhere."""
-    return os.path.relpath(output_dir.resolve(), plan.folder.resolve())
+def name_folder(step: str) -> str:
+    """Return the folder of a step, as flags name it."""
+    return f"{ROOT}/steps/{step}"
 
 
 @dataclass
@@ -95,173 +228,146 @@ class StepLister:
     plan: Plan
     root: str
     pretraining_seed: int
-    rung: int | None = None
+    budget: int | None = None
 
     @property
     def suffix(self) -> str:
         """The suffix of the encoders' names."""
-        rung = "" if self.rung is None else f"-{self.rung}"
-        return rung + list_suffixes(self.plan.pretraining_seeds)[self.pretraining_seed]
+        budget = "" if self.budget is None else f"-{self.budget}"
+        return budget + list_suffixes(self.plan.pretraining_seeds)[self.pretraining_seed]
 
-    def step_back(self, method: str) -> "StepLister":
-        """Return the lister for the method that a method starts from; of a rung, each of the two has a share."""
-        if self.rung is None or self.plan.get_recipe(method).method is None:
+    def join_flags(self, *groups: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the flags of all groups, of which the last decides; null removes a flag."""
+        flags = {name: value for group in groups for name, value in group.items()}
+        return {name: take_root(value, self.root) for name, value in flags.items() if value is not None}
+
+    def step_back(self, row: str) -> "StepLister":
+        """Return the lister for the row that a row starts from; of a budget, each of the two has a share."""
+        if self.budget is None or self.plan.get_recipe(row).method is None:
             return self
-        return replace(self, rung=round(self.rung * (1 - self.plan.methods[method].share)))
+        return replace(self, budget=round(self.budget * (1 - self.plan.methods[row].share)))
 
-    def get_folder(self, step: str) -> str:
-        """Return the output folder of a step."""
-        return f"{self.root}/steps/{step}"
-
-    def find_start(self, method: str, task: str) -> str:
-        """Return the encoder that a method starts from."""
-        start = self.plan.methods[method]
+    def find_start(self, row: str, task: str) -> str:
+        """Return the encoder that a row starts from."""
+        start = self.plan.methods[row]
         if start.after is not None:
-            return self.step_back(method).get_encoder(start.after, task)
+            return self.step_back(row).get_encoder(start.after, task)
         return start.encoder or self.plan.encoder
 
-    def get_encoder(self, method: str, task: str) -> str:
-        """Return the encoder of a method for a task; if it trains none, the one it starts from."""
-        recipe = self.plan.get_recipe(method)
-        is_made = recipe.method is not None or recipe.averages
-        return self.get_folder(str(self.name_encoder(method, task))) if is_made else self.find_start(method, task)
+    def get_encoder(self, row: str, task: str) -> str:
+        """Return the encoder of a row for a task; if it trains none, the one it starts from."""
+        is_made = self.plan.get_recipe(row).method is not None
+        return name_folder(str(self.name_encoder(row, task))) if is_made else self.find_start(row, task)
 
-    def name_encoder(self, method: str | None, task: str) -> str | None:
-        """Return the step that makes the encoder of a method for a task; None if no step does."""
-        if method is None:
+    def name_encoder(self, row: str | None, task: str) -> str | None:
+        """Return the step that makes the encoder of a row for a task; None if no step does."""
+        if row is None:
             return None
-        recipe, after = self.plan.get_recipe(method), self.plan.methods[method].after
-        if recipe.method is None and not recipe.averages:
-            return self.name_encoder(after, task)  # it trains nothing, so the other method has the whole rung
+        recipe, after = self.plan.get_recipe(row), self.plan.methods[row].after
+        if recipe.method is None:
+            return self.name_encoder(after, task)  # it trains nothing, so the other row has the whole budget
         if recipe.text == "general" and after is None:
-            return f"{method}-{self.plan.general}{self.suffix}"  # once for the tasks of all corpora
-        return f"{method}-{task if self.plan.is_made_of_task(method) else self.plan.tasks[task].corpus}{self.suffix}"
+            return f"{row}-{self.plan.general}{self.suffix}"  # once for the tasks of all corpora
+        return f"{row}-{task if self.plan.is_made_of_task(row) else self.plan.tasks[task].corpus}{self.suffix}"
 
-    def label_encoder(self, method: str, task: str) -> str:
-        """Return a name for the encoder of a method; methods with the same encoder share it."""
-        own = "encoder" if self.get_encoder(method, task) == self.plan.encoder else method
-        return self.name_encoder(method, task) or own
+    def label_encoder(self, row: str, task: str) -> str:
+        """Return a name for the encoder of a row; rows with the same encoder share it."""
+        own = "encoder" if self.get_encoder(row, task) == self.plan.encoder else row
+        return self.name_encoder(row, task) or own
 
-    def has_expanded_vocabulary(self, method: str | None) -> bool:
-        """Return whether a method, or one that it starts from, expands the vocabulary."""
-        if method is None:
-            return False
-        after = self.plan.methods[method].after
-        return self.plan.get_recipe(method).expands_vocabulary or self.has_expanded_vocabulary(after)
-
-    def reads_old_words(self, method: str | None, kind: str) -> bool:
-        """Return whether a method, or one that it starts from, leaves its new words out of this kind of task."""
-        while method is not None:
-            if kind in self.plan.get_recipe(method).old_words:
-                return True
-            method = self.plan.methods[method].after
-        return False
-
-    def has_frozen_passages(self, method: str | None, flags: dict[str, Any]) -> bool:
+    def has_frozen_passages(self, row: str, flags: dict[str, Any]) -> bool:
         """Return whether a frozen copy encodes the passages of a RADA; otherwise they change and cannot be cached.
 
         Either the flags of the run or those of the masked LM that made its checkpoint decide.
         """
         overrides = parse_overrides(flags.get("config_overrides"))
-        while "passage_encoder" not in overrides and method is not None:
-            recipe, options = self.plan.get_recipe(method), self.plan.methods[method]
+        for each in self.plan.list_starts(row):
+            recipe = self.plan.get_recipe(each)
+            if "passage_encoder" in overrides:
+                break
             if recipe.method is not None and METHODS[recipe.method].reads_passages:
-                before = recipe.pretraining | self.plan.pretraining | options.pretraining
+                before = self.join_flags(recipe.defaults, self.plan.pretraining, self.plan.methods[each].pretraining)
                 overrides = parse_overrides(before.get("config_overrides"))
-            method = options.after
         return overrides.get("passage_encoder") == "frozen"
 
-    def make_encoder(self, method: str, task: str) -> Iterator[Step]:
-        """Yield the steps that make the encoder of a method for a task, and measure its masked-LM losses."""
-        plan, corpus = self.plan, self.plan.tasks[task].corpus
-        recipe, after = plan.get_recipe(method), plan.methods[method].after
+    def make_encoder(self, row: str, task: str) -> Iterator[Step]:
+        """Yield the steps that make the encoder of a row for a task, and measure its masked-LM losses."""
+        plan = self.plan
+        recipe, after = plan.get_recipe(row), plan.methods[row].after
         if after is not None:
-            yield from self.step_back(method).make_encoder(after, task)
-        name, start = self.name_encoder(method, task), self.step_back(method).name_encoder(after, task)
-        needs = [] if start is None else [start]
-        if recipe.needs_datastore:
-            yield self.build_datastore(method, task)
-        if recipe.averages:
-            sources = [self.find_start(method, task), plan.encoder]
-            flags = {"model_name_or_path": sources, "output_dir": self.get_folder(str(name))}
-            yield Step(str(name), "average", "average_models", flags, needs, method, corpus, rung=self.rung)
-        elif recipe.method is not None:
-            yield from self.pretrain(method, task, str(name), needs)
-        texts = {corpus, plan.general} - {None}
-        for text in sorted(map(str, texts)):
-            yield self.evaluate(method, task, text)
+            yield from self.step_back(row).make_encoder(after, task)
+        start = self.step_back(row).name_encoder(after, task)
+        if recipe.reads_datastore:
+            yield self.build_datastore(row, task)
+        if recipe.method is not None:
+            yield from self.pretrain(row, task, str(self.name_encoder(row, task)), [] if start is None else [start])
+        for text in sorted(map(str, {plan.tasks[task].corpus, plan.general} - {None})):
+            yield self.measure_loss(row, task, text)
 
-    def pretrain(self, method: str, task: str, name: str, needs: list[str]) -> Iterator[Step]:
+    def pretrain(self, row: str, task: str, name: str, needs: list[str]) -> Iterator[Step]:
         """Yield the steps that train an encoder."""
         plan, corpus = self.plan, self.plan.tasks[task].corpus
-        recipe = plan.get_recipe(method)
-        flags: dict[str, Any] = {
-            "method": recipe.method,
-            "model_name_or_path": self.find_start(method, task),
-        }
-        if METHODS[str(recipe.method)].reads_memory:
+        recipe, options = plan.get_recipe(row), plan.methods[row]
+        method = METHODS[str(recipe.method)]
+        flags: dict[str, Any] = {"method": recipe.method, "model_name_or_path": self.find_start(row, task)}
+        if method.reads_memory:
             flags["memory_name_or_path"] = plan.encoder
-        if recipe.expands_vocabulary and not self.has_expanded_vocabulary(plan.methods[method].after):
+        starts = [plan.get_recipe(each) for each in plan.list_starts(row)[1:]]
+        if recipe.expands_vocabulary and not any(each.expands_vocabulary for each in starts):
             vocabulary = self.expand_vocabulary(corpus)
             yield vocabulary
             needs = [*needs, vocabulary.name]
-            flags["expanded_vocabulary"] = self.get_folder(vocabulary.name)
+            flags["expanded_vocabulary"] = name_folder(vocabulary.name)
         if recipe.reads_datastore:
-            needs = [*needs, self.build_datastore(method, task).name]
-            flags["datastore"] = f"{self.get_folder(needs[-1])}/datastore"
+            needs = [*needs, self.build_datastore(row, task).name]
+            flags["datastore"] = f"{name_folder(needs[-1])}/datastore"
         text = {"domain": corpus, "general": plan.general}.get(recipe.text)
-        flags["train_file"] = f"{self.root}/texts/{task}.txt" if text is None else plan.corpora[text].train_file
-        if recipe.text == "nearest":
-            selection = self.select_text(method, task)
-            yield selection
-            needs, flags["train_file"] = [*needs, selection.name], selection.flags["output_file"]
-        files = {"domain": plan.corpora[corpus].train_file}
-        files |= {"general": plan.corpora[plan.general].train_file} if plan.general is not None else {}
-        flags |= TRAINER_OPTIONS | CHECKPOINTS | PRETRAINING | put_files(recipe.pretraining, files)
-        if self.splits_corpus(method):
-            flags["train_file"] = self.build_datastore(method, task).flags["held_out_file"]
-        flags |= plan.pretraining | plan.methods[method].pretraining | {"seed": self.pretraining_seed}
-        if recipe.reads_datastore and self.has_frozen_passages(method, flags):
-            flags["passage_cache"] = f"{self.root}/passages/{name}"
-        flags |= {"do_train": True, "output_dir": self.get_folder(name)}
-        step = Step(name, "pretraining", "mlm", flags, needs, method, text, None if text else task, rung=self.rung)
-        if recipe.first_stage or (self.rung is not None and plan.methods[method].after is None):
-            yield from self.branch(step, task, recipe.first_stage)
+        flags["train_file"] = f"{ROOT}/texts/{task}.txt" if text is None else plan.corpora[text].train_file
+        if self.splits_corpus(row):
+            flags["train_file"] = self.build_datastore(row, task).flags["held_out_file"]
+        flags = self.join_flags(
+            flags, TRAINER_OPTIONS, CHECKPOINTS, PRETRAINING, recipe.defaults, plan.pretraining, options.pretraining,
+            {"seed": self.pretraining_seed},
+        )  # fmt: skip
+        if recipe.reads_datastore and self.has_frozen_passages(row, flags):
+            flags["passage_cache"] = f"{ROOT}/passages/{name}"
+        flags["do_train"] = True
+        step = Step(
+            name, "pretraining", "mlm", flags, needs, row, text, None if text else task, budget=self.budget,
+            minutes=plan.budget.minutes,
+        )  # fmt: skip
+        if self.budget is not None and options.after is None:
+            yield from self.branch(step, task)
         elif plan.budget.tokens is None:
-            probe = replace(step, name=f"{name}-probe", kind="probe").change(
-                max_steps=PROBE_STEPS, save_strategy="no", output_dir=self.get_folder(f"{name}-probe")
+            timing = replace(step, name=f"{name}-timing", kind="timing", minutes=None).change(
+                max_steps=TIMING_STEPS, save_strategy="no"
             )
-            yield probe
-            yield replace(step, needs=[*needs, probe.name]).change(max_steps=PROBE_STEPS)
+            yield timing
+            yield replace(step, needs=[*needs, timing.name]).change(max_steps=TIMING_STEPS)
         else:
-            tokens = round(self.rung * plan.methods[method].share) if self.rung else plan.budget.tokens
+            tokens = round(self.budget * options.share) if self.budget else plan.budget.tokens
             assert isinstance(tokens, int)
             yield step.change(max_steps=count_steps(tokens, step.flags, step.name))
 
-    def branch(self, step: Step, task: str, first_stage: Mapping[str, Any]) -> Iterator[Step]:
-        """Yield the steps that train an encoder up to a rung: a trunk that all rungs share, and the rung's end.
+    def branch(self, step: Step, task: str) -> Iterator[Step]:
+        """Yield the steps that train an encoder up to a budget: a stable phase that all budgets share, and its end.
 
-        A budget of one number is a single rung without a name.
-
-        The schedule is warm-up, stable, decay: the trunk keeps its learning rate, and at `1 - DECAY` of each rung a
-        copy branches off, whose rate falls to 0 at the rung. Each budget gets the training that it would get alone,
-        and together they cost little more than the largest.
+        The schedule is warm-up, stable, decay: the stable phase keeps its learning rate, and at `1 - DECAY` of each
+        budget a copy branches off, whose rate falls to 0 at the budget. Each budget gets the training that it would get
+        alone, and together they cost little more than the largest.
 
         Args:
             step: The whole training.
             task: That the encoder is for.
-            first_stage: Flags of the trunk alone.
         """
-        total = self.rung or self.plan.budget.tokens
-        assert isinstance(total, int)
-        rungs = [total] if self.rung is None else self.list_rungs(str(step.method))
-        ends = {rung: count_steps(rung, step.flags, step.name) for rung in rungs}
-        starts = {rung: math.ceil((1 - DECAY) * count) for rung, count in ends.items()}
+        assert self.budget is not None
+        ends = {n: count_steps(n, step.flags, step.name) for n in self.list_budgets(str(step.method))}
+        starts = {budget: math.ceil((1 - DECAY) * count) for budget, count in ends.items()}
         given = float(step.flags["warmup_steps"])
         # Of the plan's smallest budget: its own, which rows that start from it may need, would differ from row to row.
-        first = count_steps(min(self.plan.budget.rungs, default=total), step.flags, step.name)
+        first = count_steps(self.plan.budget.numbers[0], step.flags, step.name)
         warmup = math.ceil(given * first if given < 1 else given)
-        is_apart = len({*starts.values()}) == len(starts) and all(starts[rung] < ends[rung] for rung in ends)
+        is_apart = len({*starts.values()}) == len(starts) and all(starts[budget] < ends[budget] for budget in ends)
         if warmup >= min(starts.values()) or not is_apart:
             raise ValueError(
                 "budget: tokens must leave steps to warm up and decay, and those of a list be some steps apart, but "
@@ -270,114 +376,96 @@ class StepLister:
             )
         shared = {"warmup_steps": warmup, "save_strategy": "steps"}
         before: Step | None = None
-        for rung in [rung for rung in ends if rung <= total]:
-            own = replace(self, rung=self.rung and rung)
-            name = f"{own.name_encoder(step.method, task)}-trunk"
+        for budget in [budget for budget in ends if budget <= self.budget]:
+            own = replace(self, budget=budget)
+            name = f"{own.name_encoder(step.method, task)}-stable"
             resumed = {} if before is None else {"resume_from_checkpoint": find_end(before)}
             needs = step.needs if before is None else [*step.needs, before.name]
-            before = replace(step, name=name, kind="trunk", needs=needs, rung=own.rung).change(
-                **shared, **resumed, **first_stage, lr_scheduler_type="constant_with_warmup", max_steps=starts[rung],
-                output_dir=self.get_folder(name),
-            )  # fmt: skip
+            before = replace(step, name=name, kind="stable_phase", needs=needs, budget=budget).change(
+                **shared, **resumed, lr_scheduler_type="constant_with_warmup", max_steps=starts[budget]
+            )
             yield before
         assert before is not None
-        schedule = {"num_decay_steps": ends[total] - starts[total], "decay_type": "linear"}
+        schedule = {"num_decay_steps": ends[self.budget] - starts[self.budget], "decay_type": "linear"}
         yield replace(step, needs=[*step.needs, before.name]).change(
             **shared, lr_scheduler_type="warmup_stable_decay", lr_scheduler_kwargs=json.dumps(schedule),
-            max_steps=ends[total], resume_from_checkpoint=find_end(before),
+            max_steps=ends[self.budget], resume_from_checkpoint=find_end(before),
         )  # fmt: skip
 
-    def list_rungs(self, method: str) -> list[int]:
-        """List the numbers of tokens at which a method's encoder is scored or started from."""
-        rungs = {*self.plan.budget.rungs}
+    def list_budgets(self, row: str) -> list[int]:
+        """List the numbers of tokens at which a row's encoder is scored or started from."""
+        budgets = {*self.plan.budget.numbers}
         for name, other in self.plan.methods.items():
-            if other.after == method:
-                rungs |= {int(replace(self, rung=rung).step_back(name).rung or 0) for rung in self.list_rungs(name)}
-        return sorted(rungs)
+            if other.after == row:
+                budgets |= {int(replace(self, budget=n).step_back(name).budget or 0) for n in self.list_budgets(name)}
+        return sorted(budgets)
 
     def expand_vocabulary(self, corpus: str) -> Step:
-        """Return the step that expands the vocabulary of the plan's encoder by words of a corpus."""
-        name = f"vocabulary-{corpus}"
-        files = self.plan.corpora[corpus]
-        flags: dict[str, Any] = {
-            "model_name_or_path": self.plan.encoder,
-            "train_file": files.train_file,
-            "validation_file": files.validation_file,
-            "embedding_init": "none",
-            **self.limit_vocabulary(),
-            "output_dir": self.get_folder(name),
-        }
-        return Step(name, "vocabulary", "expand_vocab", flags, corpus=corpus)
+        """Return the step that expands the vocabulary of the plan's encoder by words of a corpus.
 
-    def limit_vocabulary(self) -> dict[str, Any]:
-        """Return the plan's flags of an expansion; by default it keeps the entries that the budget shows five times.
-
-        A small budget shows most other entries less than once: their rows stay untrained, and cost more than the pieces
-        that they replace. `size` in the plan, or `training_tokens: null`, turns the limit off.
+        By default the expansion keeps the entries that the budget shows five times. A small budget shows most other
+        entries less than once: their rows stay untrained, and cost more than the pieces that they replace. `size` in
+        the plan, or `training_tokens: null`, turns the limit off.
         """
-        flags, tokens = self.plan.vocabulary, self.plan.budget.tokens
-        if tokens is not None and "size" not in flags:
-            flags = {"training_tokens": max(tokens) if isinstance(tokens, list) else tokens, **flags}
-        return {flag: value for flag, value in flags.items() if value is not None}
+        plan, files, tokens = self.plan, self.plan.corpora[corpus], self.plan.budget.tokens
+        limit = {"training_tokens": max(tokens) if isinstance(tokens, list) else tokens}
+        flags = self.join_flags(
+            {
+                "model_name_or_path": plan.encoder,
+                "train_file": files.train_file,
+                "validation_file": files.validation_file,
+                "embedding_init": "none",
+            },
+            {} if "size" in plan.vocabulary else limit,
+            plan.vocabulary,
+        )
+        return Step(f"vocabulary-{corpus}", "vocabulary", "expand_vocab", flags, corpus=corpus)
 
-    def splits_corpus(self, method: str) -> bool:
+    def splits_corpus(self, row: str) -> bool:
         """Return whether masked LM and its passages take separate parts of the corpus, as in RADA's paper.
 
         The nearest passage of a text is the text itself, with its masked words. If it were in the datastore, the model
         would learn nothing else. A plan that names a file for either of them has separated them itself.
         """
-        plan, options = self.plan, self.plan.methods[method]
+        plan, options = self.plan, self.plan.methods[row]
         groups = (options.pretraining, plan.datastore, options.datastore)
-        name = plan.get_recipe(method).method
+        name = plan.get_recipe(row).method
         reads = name is not None and METHODS[name].reads_passages
         return reads and not any("train_file" in flags for flags in groups)
 
-    def build_datastore(self, method: str, task: str) -> Step:
-        """Return the step that builds the datastore of a method, with the tokenizer of the plan's encoder."""
-        corpus, is_split = self.plan.tasks[task].corpus, self.splits_corpus(method)
-        own, is_of_task = self.plan.methods[method].datastore, self.plan.get_recipe(method).text == "task"
-        name = f"datastore-{f'{method}-' if own or is_split else ''}{task if is_of_task else corpus}"
-        file = f"{self.root}/texts/{task}.txt" if is_of_task else self.plan.corpora[corpus].train_file
-        flags = {"model_name_or_path": self.plan.encoder, "train_file": file}
-        if is_split:
-            flags["held_out_file"] = f"{self.get_folder(name)}/held_out.jsonl"
-        # A subfolder, because a datastore needs a new folder and the step's own holds the log.
-        flags |= self.plan.datastore | own | {"output_dir": f"{self.get_folder(name)}/datastore"}
-        return Step(name, "datastore", "build_datastore", flags, corpus=corpus, task=task if is_of_task else None)
+    def build_datastore(self, row: str, task: str) -> Step:
+        """Return the step that builds the datastore of a row, with the tokenizer of the plan's encoder."""
+        corpus, is_split, own = self.plan.tasks[task].corpus, self.splits_corpus(row), self.plan.methods[row].datastore
+        name = f"datastore-{f'{row}-' if own or is_split else ''}{corpus}"
+        flags = self.join_flags(
+            {"model_name_or_path": self.plan.encoder, "train_file": self.plan.corpora[corpus].train_file},
+            {"held_out_file": f"{name_folder(name)}/held_out.jsonl"} if is_split else {},
+            self.plan.datastore,
+            own,
+        )
+        return Step(name, "datastore", "build_datastore", flags, corpus=corpus)
 
-    def select_text(self, method: str, task: str) -> Step:
-        """Return the step that chooses the text nearest to a task's, as much as the budget reads."""
-        datastore, tokens = self.build_datastore(method, task), self.plan.budget.tokens
-        total = tokens if isinstance(tokens, int) else max(tokens or [], default=None)
-        name = f"{method}-text-{task}"
-        flags: dict[str, Any] = {
-            "datastore": datastore.flags["output_dir"],
-            "text_file": f"{self.root}/texts/{task}.txt",
-            **({} if total is None else {"training_tokens": total}),
-            "output_file": f"{self.get_folder(name)}/nearest.jsonl",
-        }
-        corpus = self.plan.tasks[task].corpus
-        return Step(name, "selection", "select_text", flags, [datastore.name], method, corpus, task)
-
-    def evaluate(self, method: str, task: str, corpus: str) -> Step:
-        """Return the step that measures the masked-LM loss of an encoder on held-out text."""
-        encoder, name = self.name_encoder(method, task), f"{self.label_encoder(method, task)}-on-{corpus}"
+    def measure_loss(self, row: str, task: str, corpus: str) -> Step:
+        """Return the step that measures the masked-LM loss of an encoder on held-out text; rows share it."""
+        encoder, name = self.name_encoder(row, task), f"{self.label_encoder(row, task)}-on-{corpus}"
+        options = self.join_flags(TRAINER_OPTIONS, PRETRAINING, self.plan.pretraining)
         file = self.plan.corpora[corpus].validation_file
-        flags: dict[str, Any] = {"method": BASELINE, "model_name_or_path": self.get_encoder(method, task)}
-        flags |= {"train_file": file, "validation_file": file}
-        options = {**TRAINER_OPTIONS, **PRETRAINING, **self.plan.pretraining}
-        flags |= {flag: value for flag, value in options.items() if flag in EVALUATION_FLAGS}
-        flags |= {"do_eval": True, "output_dir": self.get_folder(name)}
-        rung = self.rung if encoder else None
-        return Step(name, "evaluation", "mlm", flags, [encoder] if encoder else [], method, corpus, rung=rung)
+        flags = self.join_flags(
+            {"method": BASELINE, "model_name_or_path": self.get_encoder(row, task)},
+            {"train_file": file, "validation_file": file},
+            {flag: value for flag, value in options.items() if flag in EVALUATION_FLAGS},
+            {"do_eval": True},
+        )
+        needs, budget = ([encoder], self.budget) if encoder else ([], None)
+        return Step(name, "held_out_loss", "mlm", flags, needs, corpus=corpus, budget=budget)
 
     def score(
-        self, method: str, task: str, fold: int | None, seed: int | None, known: list[str], first: "StepLister"
+        self, row: str, task: str, fold: int | None, seed: int | None, known: list[str], first: "StepLister"
     ) -> Iterator[Step]:
         """Yield the steps that score an encoder on a task.
 
         Args:
-            method: The method that made the encoder.
+            row: The row that made the encoder.
             task: The task that tests it.
             fold: Number of the fold, if the task has folds.
             seed: Seed of fine-tuning; None probes the encoder.
@@ -385,89 +473,231 @@ class StepLister:
             first: Makes the encoder on which learning rates are tried.
         """
         if seed is None:
-            yield self.probe(method, task, fold, known)
+            yield self.probe(row, task, fold, known)
             return
-        tuning = first.tune(method, task, fold, known)
-        yield from tuning
-        yield self.fine_tune(method, task, fold, seed, known, [step.name for step in tuning])
+        trials = first.try_rates(row, task, fold, known)
+        yield from trials
+        yield self.fine_tune(row, task, fold, seed, known, [step.name for step in trials])
 
-    def take_share(self, step: Step, share: float) -> Step:
+    def take_fraction(self, step: Step, fraction: float) -> Step:
         """Return a step that takes the first examples of the training file only."""
-        count = sum(1 for _ in read_rows(step.flags["train_file"], self.plan.folder))
+        file = put_root(step.flags["train_file"], self.root)
+        count = sum(1 for _ in read_rows(file, self.plan.folder))
         count = min(count, int(step.flags.get("max_train_samples") or count))
-        name = f"{step.name}-labels{share:g}"
-        changed = {"max_train_samples": max(1, round(share * count)), "output_dir": self.get_folder(name)}
         # States are cached example by example, in the order of the files.
-        changed |= {cache: f"{step.flags[cache]}-labels{share:g}" for cache in CACHE_FLAGS if cache in step.flags}
-        return replace(step, name=name, labels=share).change(**changed)
+        caches = {cache: f"{step.flags[cache]}-of{fraction:g}" for cache in CACHE_FLAGS if cache in step.flags}
+        changed = step.change(max_train_samples=max(1, round(fraction * count)), **caches)
+        return replace(changed, name=f"{step.name}-of{fraction:g}", train_fraction=fraction)
 
-    def probe(self, method: str, task: str, fold: int | None, known: list[str]) -> Step:
+    def probe(self, row: str, task: str, fold: int | None, known: list[str]) -> Step:
         """Return the step that scores a frozen encoder."""
-        step = self.fine_tune(method, task, fold, 0, known)
-        name = step.name.removesuffix("-seed0") + "-frozen"
+        step = self.fine_tune(row, task, fold, 0, known)
         is_of_sentences = self.plan.tasks[task].kind in SENTENCES
         taken = FROZEN_FLAGS if is_of_sentences else PROBE_FLAGS
         flags = {flag: value for flag, value in step.flags.items() if flag in taken}
-        if is_of_sentences and not (self.plan.folder / flags["validation_file"]).is_file():
+        if is_of_sentences and not (self.plan.folder / put_root(flags["validation_file"], self.root)).is_file():
             del flags["validation_file"], flags["do_eval"]
-        command = step.command if is_of_sentences else "probe"
-        return replace(step, name=name, command=command, seed=None, flags=flags | {"output_dir": self.get_folder(name)})
+        command, name = step.command if is_of_sentences else "probe", f"{step.name.removesuffix('-seed0')}-frozen"
+        return replace(step, name=name, command=command, seed=None, flags=flags)
 
-    def tune(self, method: str, task: str, fold: int | None, known: list[str]) -> list[Step]:
+    def try_rates(self, row: str, task: str, fold: int | None, known: list[str]) -> list[Step]:
         """Return the steps that try the learning rates at the first seed, on the validation set only."""
-        steps = []
-        for rate in self.plan.learning_rates:
-            step = self.fine_tune(method, task, fold, self.plan.seeds[0], known)
-            name = f"{method}-{name_fold(task, fold)}-rate{rate:g}"
-            flags = {**step.flags, "learning_rate": rate, "output_dir": self.get_folder(name)}
-            del flags["do_predict"]
-            steps.append(replace(step, name=name, kind="tuning", flags=flags))
-        return steps
+        step = self.fine_tune(row, task, fold, self.plan.seeds[0], known)
+        name = f"{row}-{name_fold(task, fold)}"
+        return [
+            replace(step, name=f"{name}-rate{rate:g}", kind="lr_trial").change(learning_rate=rate, do_predict=None)
+            for rate in self.plan.learning_rates
+        ]
 
     def fine_tune(
-        self, method: str, task_name: str, fold: int | None, seed: int, known: list[str], tuning: Sequence[str] = ()
+        self, row: str, task_name: str, fold: int | None, seed: int, known: list[str], trials: Sequence[str] = ()
     ) -> Step:
         """Return the step that fine-tunes an encoder and tests it."""
-        plan, task, encoder = self.plan, self.plan.tasks[task_name], self.name_encoder(method, task_name)
-        examples = name_fold(task_name, fold)
-        name = f"{method}-{examples}{self.suffix if encoder else ''}-seed{seed}"
-        flags: dict[str, Any] = {"model_name_or_path": self.get_encoder(method, task_name)}
-        flags |= {f"{split}_file": task.get_file(split, fold) for split in SPLITS}
-        recipe = plan.get_recipe(method)
-        flags |= TRAINER_OPTIONS | FINE_TUNING | plan.fine_tuning | task.options
-        flags |= {"tokenizer_name": plan.encoder} if self.reads_old_words(method, task.kind) else {}
-        flags |= recipe.fine_tuning | plan.methods[method].fine_tuning
-        needs = [*([encoder] if encoder in known else []), *tuning]
+        plan, task, encoder = self.plan, self.plan.tasks[task_name], self.name_encoder(row, task_name)
+        examples, recipe = name_fold(task_name, fold), self.plan.get_recipe(row)
+        name = f"{row}-{examples}{self.suffix if encoder else ''}-seed{seed}"
+        reads_old_words = any(task.kind in plan.get_recipe(each).old_words for each in plan.list_starts(row))
+        flags = self.join_flags(
+            {"model_name_or_path": self.get_encoder(row, task_name)},
+            {f"{split}_file": task.get_file(split, fold) for split in SPLITS},
+            TRAINER_OPTIONS,
+            FINE_TUNING,
+            plan.fine_tuning,
+            task.options,
+            {"tokenizer_name": plan.encoder} if reads_old_words else {},
+            recipe.fine_tuning,
+            plan.methods[row].fine_tuning,
+        )
+        needs = [*([encoder] if encoder in known else []), *trials]
         reader = METHODS.get(str(flags.get("method")))
         if reader is not None and reader.reads_memory:
             flags["memory_name_or_path"] = plan.encoder
             overrides = parse_overrides(flags.get("config_overrides"))
             if overrides.get("freeze_memory", overrides.get("strategy") != "ensemble"):
-                flags["memory_cache"] = f"{self.root}/memories/{method}-{examples}"
+                flags["memory_cache"] = f"{ROOT}/memories/{row}-{examples}"
         if recipe.reads_datastore:
-            needs.append(self.build_datastore(method, task_name).name)
-            flags["datastore"] = f"{self.get_folder(needs[-1])}/datastore"
-        if reader is not None and reader.reads_passages and self.has_frozen_passages(method, flags):
-            flags["passage_cache"] = (
-                f"{self.root}/passages/{self.label_encoder(method, task_name)}-{needs[-1]}-{examples}"
-            )
+            needs.append(self.build_datastore(row, task_name).name)
+            flags["datastore"] = f"{name_folder(needs[-1])}/datastore"
+        if reader is not None and reader.reads_passages and self.has_frozen_passages(row, flags):
+            flags["passage_cache"] = f"{ROOT}/passages/{self.label_encoder(row, task_name)}-{needs[-1]}-{examples}"
         if task.kind in VALUES:
-            flags["label_column_name"] = find_label_column(task.kind, flags["train_file"], plan.folder)
+            flags["label_column_name"] = find_label_column(task.kind, task.get_file("train", fold), plan.folder)
         if task.kind == "regression":
             flags["do_regression"] = True
         if task.kind == "retrieval":
             flags |= {"corpus_file": f"{task.folder}/{CORPUS}", "queries_file": f"{task.folder}/{QUERIES}"}
         # The validation set decides thresholds, early stopping, and which model is kept.
         flags |= {"seed": seed, "do_train": True, "do_eval": True, "do_predict": True}
-        flags["output_dir"] = self.get_folder(name)
         command = TASK_COMMANDS.get(task.kind, task.kind)
-        # Rows without pre-training have no seed and no rung of pre-training.
-        pretraining_seed, rung = (self.pretraining_seed, self.rung) if encoder else (None, None)
+        # Rows without pre-training have no seed and no budget of pre-training.
+        pretraining_seed, budget = (self.pretraining_seed, self.budget) if encoder else (None, None)
         return Step(
-            name, "fine_tuning", command, flags, needs, method, None, task_name, seed, pretraining_seed, rung, fold
+            name, "fine_tuning", command, flags, needs, row, None, task_name, seed, pretraining_seed, budget, fold
         )
 
 
-def find_end(trunk: Step) -> str:
-    """Return the last checkpoint of a part of a trunk."""
-    return f"{trunk.flags['output_dir']}/checkpoint-{trunk.flags['max_steps']}"
+def find_end(stable_phase: Step) -> str:
+    """Return the last checkpoint of a part of a stable phase."""
+    return f"{name_folder(stable_phase.name)}/checkpoint-{stable_phase.flags['max_steps']}"
+
+
+def count_tokens(flags: Mapping[str, Any]) -> int:
+    """Return the number of tokens in one step of pre-training."""
+    accumulated = int(flags.get("gradient_accumulation_steps", 1))
+    return int(flags["per_device_train_batch_size"]) * int(flags["max_seq_length"]) * accumulated
+
+
+def count_steps(tokens: int, flags: Mapping[str, Any], name: str) -> int:
+    """Return the number of steps of pre-training that read this many tokens.
+
+    Args:
+        tokens: The budget.
+        flags: The flags of the training.
+        name: The name of the training, for errors.
+
+    Raises:
+        ValueError: One step reads more tokens.
+    """
+    if tokens < (of_step := count_tokens(flags)):
+        raise ValueError(
+            f"budget: tokens must be at least those of one step, {of_step} with the batch and the length of "
+            f"{name}, but is {tokens}. Raise the budget, or lower per_device_train_batch_size."
+        )
+    return math.ceil(tokens / of_step)
+
+
+# ----------------------------------------------------------------------------------------------------------- identity
+
+
+def identify(plan: Plan, output_dir: Path, steps: Sequence[Step]) -> list[Step]:
+    """Return steps with their ids, which also replace names in `needs` and in the paths of flags.
+
+    A step that a change of the plan affects gets another id, and so a new folder: earlier results stay.
+
+    Args:
+        plan: What is compared.
+        output_dir: Folder of the comparison.
+        steps: Each after those it needs.
+    """
+    root, versions = find_root(plan, output_dir), list_versions()
+    made = {step.flags["held_out_file"] for step in steps if "held_out_file" in step.flags}
+    ids: dict[str, str] = {}
+    identified = []
+    for step in steps:
+        extras = [COMPARED_EXTRAS[step.command]] if step.command in COMPARED_EXTRAS else []
+        step = replace(
+            step,
+            flags=json.loads(json.dumps({flag: put_ids(value, ids) for flag, value in step.flags.items()})),
+            needs=[ids[name] for name in step.needs],
+            metric=plan.tasks[str(step.task)].metric if step.kind in ("fine_tuning", "lr_trial") else None,
+            inputs=digest_inputs(plan, step, root, made),
+            versions={name: versions[name] for name in (*COMPARED_VERSIONS, *extras) if name in versions},
+        )
+        own = {flag: put_ids(value, {step.name: "."}) for flag, value in step.flags.items()}
+        text = json.dumps(asdict(replace(step, flags=own)), sort_keys=True)
+        ids[step.name] = f"{step.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+        flags = {flag: put_ids(value, ids) for flag, value in step.flags.items()}
+        identified.append(replace(step, flags=flags, id=ids[step.name]))
+    return identified
+
+
+def put_ids(value: Any, ids: Mapping[str, str]) -> Any:
+    """Return the value of a flag with the ids of steps in the place of their names, as far as these are known."""
+    if isinstance(value, list):
+        return [put_ids(item, ids) for item in value]
+    if not isinstance(value, str):
+        return value
+    return re.sub(rf"^{re.escape(ROOT)}/steps/([^/]+)", lambda found: name_folder(ids.get(found[1], found[1])), value)
+
+
+def list_versions() -> dict[str, str]:
+    """Return the versions that results depend on; extras only if they are installed."""
+    versions = {package: find_version(package) for package in COMPARED_VERSIONS}
+    for package in COMPARED_EXTRAS.values():
+        with suppress(PackageNotFoundError):
+            versions[package] = find_version(package)
+    return versions
+
+
+def digest_inputs(plan: Plan, step: Step, root: str, made: set[str]) -> dict[str, str]:
+    """Return digests of the files and checkpoints that a step reads, by flag; without those that other steps make."""
+    text = f"{ROOT}/texts/{step.task}.txt"
+    digests = list_options(plan, step, text)
+    for flag, value in step.flags.items():
+        names = [name for name in map(str, value if isinstance(value, list) else [value]) if name not in made]
+        paths = [plan.folder / put_root(name, root) for name in names if not name.startswith(f"{ROOT}/steps/")]
+        if flag == "mix":  # a file and its share
+            paths = [path.with_name(path.name.rpartition(":")[0]) for path in paths]
+        if flag.endswith("_file") or flag == "mix":
+            if names == [text]:
+                paths = [plan.folder / name for name in list_sources(plan.tasks[str(step.task)])]
+            try:
+                files = [Path(file) for file in find_files([str(path) for path in paths])]
+            except FileNotFoundError:  # the step that reads it says so
+                continue
+        elif flag in ("model_name_or_path", "memory_name_or_path"):
+            # Older encoders have their weights in pytorch_model.bin.
+            there = [path for path in paths if any(path.glob("*.safetensors")) or any(path.glob("pytorch_model*.bin"))]
+            files = [file for path in there for file in _list_checkpoint(path)]
+        elif flag in ("tokenizer_name", "expanded_vocabulary", "datastore"):
+            files = [file for path in paths for file in _list_checkpoint(path)]
+        else:
+            continue
+        if files:
+            digests[flag] = _digest_files(tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files))
+    return digests
+
+
+def list_options(plan: Plan, step: Step, text: str) -> dict[str, str]:
+    """Return the options of a task that a result depends on but no flag of its step has.
+
+    Args:
+        text: The file of the task's text.
+    """
+    options: dict[str, Any] = {} if step.task is None else plan.tasks[step.task].options
+    columns = {name: value for name, value in options.items() if "text_column" in name}
+    # Other columns make another text.
+    found = {"text_columns": json.dumps(columns, sort_keys=True)} if columns and text in step.flags.values() else {}
+    metric = plan.tasks[str(step.task)].metric if step.kind == "fine_tuning" else None
+    # The score leaves these labels out, but a probe has no flag for them.
+    if metric == "positive_micro_f1" and "negative_labels" not in step.flags:
+        found["negative_labels"] = str(options["negative_labels"])
+    return found
+
+
+def list_sources(task: Task) -> list[str]:
+    """List the files of which the text of a task is made; the judgments of a retrieval name texts, but hold none."""
+    held = [f"{task.folder}/{name}" for name in (CORPUS, QUERIES) if task.kind == "retrieval"]
+    return [task.get_file("train"), *held]
+
+
+def _list_checkpoint(folder: Path) -> list[Path]:
+    """List what a step reads of an encoder, and the manifest of a datastore."""
+    patterns = (*CHECKPOINT_FILES, "datastore.json")
+    return [file for pattern in patterns for file in sorted(folder.glob(pattern)) if file.is_file()]
+
+
+@cache
+def _digest_files(files: tuple[tuple[Path, int, int], ...]) -> str:
+    """Digest files, once for each size and time of a change."""
+    return fingerprint_files([path for path, _, _ in files])

@@ -1,21 +1,16 @@
-"""Summarize the results of a comparison: differences between its rows, costs, and what encoders forgot."""
+"""Summarize the results of a comparison: scores, differences between its rows, costs, and what encoders forgot."""
 
-import math
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from itertools import chain, combinations
-from pathlib import Path
 from typing import Any
 
-from hf_domain.comparison.commands import list_commands
-from hf_domain.comparison.default_flags import CACHE_FLAGS
-from hf_domain.comparison.results import Description, Result
+from hf_domain.comparison.results import Result
 from hf_domain.comparison.rows import RECIPES
 from hf_domain.comparison.statistics import Difference, Draws, RunSeeds, compare_draws, compare_rows, draw_scores
-from hf_domain.comparison.steps import list_suffixes
-from hf_domain.comparison.together import Together, compare_together
+from hf_domain.comparison.steps import CACHE_FLAGS, Step, list_suffixes
 from hf_domain.methods import BASELINE, METHODS, NO_ADAPTATION
 from hf_domain.tasks.scores import Predictions, join_predictions
 
@@ -23,257 +18,167 @@ START_TITLE = "the encoder as it was"
 # Share of equal predictions from which two rows have the same states. VarMAE shared 99.4 % or more with its encoder on
 # five tasks, probed on different processors; the other rows shared at most 95 %.
 SAME_STATES = 0.98
+# Kinds of steps that train an encoder; those of earlier versions among them.
+TRAINED = ("pretraining", "stable_phase", "average")
+PREPARED = ("vocabulary", "datastore", "selection")
+
+Runs = Mapping[tuple[str, str, str], Result]
+"""Fine-tunings by row, task and seeds; the folds of a task are one run."""
 
 
 @dataclass
 class Report:
-    """The summary of a comparison.
+    """The summary of a comparison at one budget and one fraction of the training examples.
 
     Args:
-        plan: Written by `describe_plan`.
-        scores: Scores by method, task and seeds, in percent.
-        floors: Scores without any training, by name and task.
-        unlearned: The seeds whose score is no better than the majority baseline, by method and task.
+        plan: See `read_plan_file`.
+        results: By the names of the steps.
+        runs: The fine-tunings that ended.
         decisions: Differences of the means over tasks, for the pairs of the plan.
-        differences: Differences to the baseline by method and task.
-        gains: Differences of the means over tasks to the encoder without adaptation, by method.
-        costs: Costs of the encoder and of its use, by method.
+        differences: Differences to the baseline by row and task.
+        gains: Differences of the means over tasks to the encoder without adaptation, by row.
+        costs: Costs of the encoder and of its use, by row.
         losses: Masked-LM losses by title of the encoder and corpus.
         other_tokens: Titles of encoders with another vocabulary than the plan's encoder; losses are not comparable.
-        cached: Methods whose predictions read states from a cache.
-        commands: The commands that make a method's encoder, see `list_commands`.
-        failed: Steps without a result -> the reason; of the whole report, at all budgets and shares of labels.
-        codes: Digest of the code -> the results it made.
-        minutes: Minutes of each pre-training.
-        draws: The scores of all rows on resampled test sets, see `draw_scores`.
-        examples: Training examples by task.
-        smaller: Summaries at the smaller budgets, in order.
-        fewer_labels: Share of the training examples -> the summary with it.
-        models: For each task the fine-tuning with the best validation score, if its model was kept.
         unjudged: Rows that a probe cannot judge -> the row whose predictions they share, see `find_unjudged`.
-        missing: The tasks without all of their results, by the row that they are missing for.
-        validation: Scores on the validation sets by method and task, in percent.
-        runs: The fine-tunings by method, task and seeds.
-        same: The pairs of rows that have the same fine-tuned models.
-        together: Ensembles of the fine-tunings of a row, by method.
+        validation: Scores on the validation sets by row and task, in percent.
+        smaller: Summaries at the smaller budgets, in order.
+        fractions: Fraction of the training examples -> the summary with it.
+        models: For each task the fine-tuning with the best validation score, if its model was kept.
     """
 
     plan: dict[str, Any]
-    scores: dict[str, dict[str, dict[str, float]]]
-    floors: dict[str, dict[str, float]]
-    unlearned: dict[str, dict[str, list[str]]]
+    results: Mapping[str, Result]
+    runs: Runs
     decisions: dict[tuple[str, str], Difference | None]
     differences: dict[str, dict[str, Difference]]
     gains: dict[str, Difference]
     costs: dict[str, dict[str, float]]
     losses: dict[str, dict[str, float]]
     other_tokens: set[str]
-    cached: set[str]
-    commands: dict[str, list[list[str]]]
-    failed: dict[str, str]
-    codes: dict[str, list[str]]
-    minutes: list[float]
-    draws: dict[str, Draws]
-    examples: dict[str, int]
+    unjudged: dict[str, str]
+    validation: dict[str, dict[str, float]]
     smaller: list["Report"] = field(default_factory=list)
-    fewer_labels: dict[float, "Report"] = field(default_factory=dict)
+    fractions: dict[float, "Report"] = field(default_factory=dict)
     models: Mapping[str, Result] = field(default_factory=dict)
-    unjudged: dict[str, str] = field(default_factory=dict)
-    missing: dict[str, list[str]] = field(default_factory=dict)
-    validation: dict[str, dict[str, float]] = field(default_factory=dict)
-    runs: Mapping[tuple[str, str, str], Result] = field(default_factory=dict)
-    same: list[Set[str]] = field(default_factory=list)
-    together: dict[str, Together] = field(default_factory=dict)
 
     @property
     def titles(self) -> dict[str, str]:
-        """The titles of the methods."""
+        """The titles of the rows."""
         return self.plan["titles"]
 
+    @property
+    def scores(self) -> dict[str, dict[str, dict[str, float]]]:
+        """Scores on the test sets by row, task and seeds, in percent."""
+        scores: dict[str, dict[str, dict[str, float]]] = {
+            row: {t: {} for t in self.plan["tasks"]} for row in self.titles
+        }
+        for (row, task, seeds), run in self.runs.items():
+            assert run.score is not None
+            scores[row][task][seeds] = run.score
+        return scores
 
-def say_nothing(report: Report, method: str) -> str:
-    """Return the text of a cell without a score."""
-    left = report.plan.get("left", {}).get(method)
-    return "no result" if left is None else f"left at {left['rung']:,} tokens"
+    @property
+    def floors(self) -> dict[str, dict[str, float]]:
+        """Scores without any training, by name and task."""
+        floors: dict[str, dict[str, float]] = defaultdict(dict)
+        for (_, task, _), run in self.runs.items():
+            for name, score in run.floors.items():
+                floors[name][task] = score
+        return dict(floors)
+
+    @property
+    def unlearned(self) -> dict[str, dict[str, list[str]]]:
+        """The seeds whose score is no better than the majority baseline, by row and task."""
+        unlearned: dict[str, dict[str, list[str]]] = {row: {} for row in self.titles}
+        for (row, task, seeds), run in self.runs.items():
+            if not run.did_learn:
+                unlearned[row].setdefault(task, []).append(seeds)
+        return unlearned
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """Steps without a result -> the reason; at all budgets and fractions of the training examples."""
+        reports = (self, *self.smaller, *self.fractions.values())
+        every = chain.from_iterable(report.results.items() for report in reports)
+        return {name: result.error for name, result in every if not result.is_done}
+
+    @property
+    def missing(self) -> dict[str, list[str]]:
+        """The tasks without all of their results, by the row that they are missing for."""
+        return find_missing(self.plan, list(self.results.values()))
+
+    def average(self, row: str) -> float | None:
+        """Return the mean of a row over the tasks that it was tested on."""
+        means = [statistics.mean(runs.values()) for runs in self.scores[row].values() if runs]
+        return statistics.mean(means) if means else None
 
 
 def read_report(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
-    """Summarize the results at the largest budget and with all labels, including summaries of smaller ones.
+    """Summarize the results at the largest budget and with all training examples, with summaries of smaller ones.
 
     Args:
-        plan: Written by `describe_plan`; `root` may be the folder of the comparison, relative to the plan's.
+        plan: See `read_plan_file`.
         results: By the names of the steps.
     """
-    plan = {"root": Path(plan["path"]).stem, **plan}
-    whole = {name: result for name, result in results.items() if result.step.labels is None}
-    report = read_rungs(plan, whole)
-    fewer = {}
-    for share in sorted({result.step.labels for result in results.values() if result.step.labels is not None}):
-        own = {name: r for name, r in results.items() if r.step.labels == share or r.step.kind != "fine_tuning"}
-        fewer[share] = read_rungs(plan, own)
-    # Of every share: a failure that only a curve has would end the command as if all were well.
-    failed = {name: error for at in (report, *fewer.values()) for name, error in at.failed.items()}
-    together = compare_together(
-        report.runs,
-        report.draws,
-        report.decisions,
-        report.same,
-        report.costs,
-        [*plan["tasks"]],
-        [method for method, tasks in report.unlearned.items() if not tasks],
-    )
-    return replace(report, fewer_labels=fewer, failed=failed, together=together)
+    whole = {name: result for name, result in results.items() if result.step.train_fraction is None}
+    fractions = {}
+    for share in sorted({r.step.train_fraction for r in results.values() if r.step.train_fraction is not None}):
+        own = {n: r for n, r in results.items() if r.step.train_fraction == share or r.step.kind != "fine_tuning"}
+        fractions[share] = read_budgets(plan, own)
+    return replace(read_budgets(plan, whole), fractions=fractions)
 
 
-def read_rungs(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
+def read_budgets(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
     """Summarize the results at the largest number of tokens."""
     tokens = plan["budget"]["tokens"]
     if not isinstance(tokens, list):
-        return read_budget(plan, results)
-    ends = {row: left["rung"] for row, left in plan.get("left", {}).items()}
-    # Of a row that has left there may be results of larger budgets, from before the plan became a race.
-    racing = {name: r for name, r in results.items() if (r.step.rung or 0) <= ends.get(str(r.step.method), math.inf)}
+        return read_budget(plan, results, results)
     reports = []
-    for rung in sorted(tokens):
-        own = {name: result for name, result in racing.items() if is_of_rung(result, rung)}
-        reports.append(read_budget(plan | {"budget": {**plan["budget"], "tokens": rung, "shared": True}}, own, racing))
-    return replace(reports[-1], smaller=reports[:-1], failed=list_failed(racing))
+    for budget in sorted(tokens):
+        own = {name: result for name, result in results.items() if is_of_budget(result, budget)}
+        reports.append(
+            read_budget(plan | {"budget": {**plan["budget"], "tokens": budget, "shared": True}}, own, results)
+        )
+    return replace(reports[-1], smaller=reports[:-1])
 
 
-def list_failed(results: Mapping[str, Result]) -> dict[str, str]:
-    """Return the steps that failed, with the reason."""
-    return {name: result.error for name, result in results.items() if not result.is_done}
+def is_of_budget(result: Result, budget: int) -> bool:
+    """Return whether a result belongs to a number of tokens; a stable phase belongs to all later ones."""
+    own = result.step.budget
+    return own is None or own == budget or (result.step.kind == "stable_phase" and own <= budget)
 
 
-def is_of_rung(result: Result, rung: int) -> bool:
-    """Return whether a result belongs to a number of tokens; a trunk belongs to all later ones."""
-    own = result.step.rung
-    return own is None or own == rung or (result.step.kind == "trunk" and own <= rung)
-
-
-def read_budget(
-    plan: dict[str, Any], results: Mapping[str, Result], others: Mapping[str, Result] | None = None
-) -> Report:
+def read_budget(plan: dict[str, Any], results: Mapping[str, Result], others: Mapping[str, Result]) -> Report:
     """Summarize the results of one budget; `others` has those of all budgets, from which rows may start."""
     done = [result for result in results.values() if result.is_done]
-    starts = {result.step.address: result for result in (others or results).values()}
+    starts = {result.step.id: result for result in others.values()}
     runs = gather_runs(plan, done)
-    scores: dict[str, dict[str, dict[str, float]]] = {
-        method: {t: {} for t in plan["tasks"]} for method in plan["titles"]
-    }
-    unlearned: dict[str, dict[str, list[str]]] = {method: defaultdict(list) for method in plan["titles"]}
-    floors: dict[str, dict[str, float]] = defaultdict(dict)
-    for (method, task, seeds), run in runs.items():
-        assert run.score is not None
-        scores[method][task][seeds] = run.score
-        for name, score in run.floors.items():
-            floors[name][task] = score
-        if not run.did_learn:
-            unlearned[method][task].append(seeds)
-    unjudged = find_unjudged(plan, runs)
+    unjudged, same = find_unjudged(plan, runs), find_same_models(runs)
     # Of rows that are not judged no difference is computed; Holm's correction counts them all the same.
-    judged = [run for (method, _, _), run in runs.items() if method not in unjudged]
-    draws, same = draw_runs(judged, list(plan["tasks"])), find_same_models(runs)
-    stable = [method for method, tasks in unlearned.items() if not tasks]
-    evaluations = read_evaluations(plan, done)
-    codes: dict[str, list[str]] = defaultdict(list)
-    for result in done:
-        codes[result.environment.get("code") or "unknown"].append(result.step.name)
+    draws = draw_runs([run for (row, _, _), run in runs.items() if row not in unjudged], [*plan["tasks"]])
+    stable = {row for row in plan["titles"]} - {row for (row, _, _), run in runs.items() if not run.did_learn}
+    losses = group_losses(plan, done)
     return Report(
         plan=plan,
-        scores=scores,
-        floors=dict(floors),
-        unlearned=unlearned,
-        decisions=compare_rows(draws, [(own, other) for own, other in plan["pairs"]], stable, same),
-        differences={m: compare_tasks(m, draws, same) for m in plan["titles"]},
-        gains=compare_with_start(draws, same),
-        costs={method: read_costs(method, plan, done, starts) for method in plan["titles"]},
-        losses=read_losses(evaluations),
-        other_tokens=find_other_tokens(evaluations),
-        cached={name for (name, _, _), run in runs.items() if {*CACHE_FLAGS} & run.step.flags.keys()},
-        commands={method: list_commands(method, plan, done, starts) for method in plan["titles"]},
-        failed=list_failed(results),
-        codes=dict(codes),
-        minutes=[r.seconds / 60 for r in done if r.step.kind == "pretraining" and r.seconds is not None],
-        draws=draws,
-        examples={task: max(int(run.metrics.get("train_samples", 0)), 0) for (_, task, _), run in runs.items()},
-        unjudged=unjudged,
-        missing=find_missing(plan, list(results.values())),
-        validation=score_validation(plan, done),
+        results=results,
         runs=runs,
-        same=same,
+        decisions=compare_rows(draws, [(own, other) for own, other in plan["pairs"]], stable, same),
+        differences={row: compare_tasks(row, draws, same) for row in plan["titles"]},
+        gains=compare_with(NO_ADAPTATION, draws, same),
+        costs={row: read_costs(row, plan, done, starts) for row in plan["titles"]},
+        losses=average_losses(losses),
+        other_tokens=find_other_tokens(losses),
+        unjudged=unjudged,
+        validation=score_validation(plan, done),
     )
 
 
-def find_unjudged(plan: dict[str, Any], runs: Mapping[tuple[str, str, str], Result]) -> dict[str, str]:
-    """Return the rows that a probe cannot judge, with the row whose states they have.
-
-    A method that trains weights beside a frozen encoder, such as VarMAE, may leave the states that a probe reads as
-    they are. Its predictions are then those of the row that it starts from, but for rounding, if another processor made
-    them.
-    """
-    found = {}
-    for method, options in plan["methods"].items():
-        trained, start = RECIPES[options["recipe"]].method, options["after"] or NO_ADAPTATION
-        if plan["evaluation"] != "probe" or trained is None or METHODS[trained].trains_stock_model:
-            continue
-        predicted: dict[str, dict[str, Predictions]] = {method: {}, start: {}}
-        for (name, task, _), run in runs.items():
-            if name in predicted and run.predictions is not None:
-                predicted[name][task] = run.predictions
-        own, other = predicted[method], predicted[start]
-        shares = [each.measure_agreement(other[task]) for task, each in own.items() if task in other]
-        if shares and len(shares) == len(own) and min(shares) >= SAME_STATES:
-            found[method] = start
-    return found
+# ------------------------------------------------------------------------------------------------------------- runs
 
 
-def find_missing(plan: dict[str, Any], results: list[Result]) -> dict[str, list[str]]:
-    """Return the tasks that lack results, also failed ones, by row; rows that left a race lack nothing."""
-    counts: dict[tuple[str, str], int] = defaultdict(int)
-    pretrained = set()
-    for step in [result.step for result in results if result.step.kind == "fine_tuning"]:
-        counts[str(step.method), str(step.task)] += 1
-        pretrained |= {step.method} if step.pretraining_seed is not None else set()
-    planned = plan.get("steps", {})
-    missing = {}
-    for method, options in plan["methods"].items():
-        if method in plan.get("left", {}):
-            continue
-        seeds = 1 if plan["evaluation"] == "probe" else len(plan["seeds"])
-        seeds *= len(plan["pretraining_seeds"]) if method in pretrained else 1
-        lacking = [
-            task
-            for task, own in plan["tasks"].items()
-            if (options["tasks"] is None or task in options["tasks"])
-            and counts[method, task] < seeds * (own["folds"] or 1)
-            and (own["folds"] is None or any(name.startswith(f"{method}-{task}-fold1") for name in planned))
-        ]
-        if lacking:
-            missing[method] = lacking
-    return missing
-
-
-def hide_tests(results: Iterable[Result]) -> list[Result]:
-    """Return results with the predictions for the validation sets in the place of those for the test sets."""
-    blind = [replace(result, predictions=result.validation, score=None) for result in results if result.is_done]
-    return [result for result in blind if result.predictions is not None]
-
-
-def score_validation(plan: dict[str, Any], done: list[Result]) -> dict[str, dict[str, float]]:
-    """Return the mean scores on the validation sets by method and task; nothing of the test sets is read."""
-    scores: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for (method, task, _), run in gather_runs(plan, hide_tests(done)).items():
-        assert run.predictions is not None
-        scores[method, task].append(run.predictions.score().compute())
-    found: dict[str, dict[str, float]] = {method: {} for method in plan["titles"]}
-    for (method, task), values in scores.items():
-        found[method][task] = statistics.mean(values)
-    return found
-
-
-def gather_runs(plan: dict[str, Any], done: list[Result]) -> dict[tuple[str, str, str], Result]:
-    """Return the fine-tunings by method, task and seeds; the folds of a task are one run, once all are finished."""
+def gather_runs(plan: dict[str, Any], done: Iterable[Result]) -> dict[tuple[str, str, str], Result]:
+    """Return the fine-tunings by row, task and seeds; the folds of a task are one run, once all are finished."""
     folds: dict[tuple[str, str, str], list[Result]] = defaultdict(list)
     for result in done:
         if result.step.kind == "fine_tuning":
@@ -292,30 +197,90 @@ def join_folds(parts: list[Result]) -> Result:
     return replace(parts[0], predictions=predictions, score=predictions.score().compute())
 
 
-def name_run(step: Description) -> str:
+def name_run(step: Step) -> str:
     """Name a run by its seeds."""
     return "-".join(str(seed) for seed in (step.pretraining_seed, step.seed) if seed is not None)
 
 
-def draw_runs(runs: list[Result], tasks: list[str]) -> dict[str, Draws]:
+def find_unjudged(plan: dict[str, Any], runs: Runs) -> dict[str, str]:
+    """Return the rows that a probe cannot judge, with the row whose states they have.
+
+    A method that trains weights beside a frozen encoder, such as VarMAE, may leave the states that a probe reads as
+    they are. Its predictions are then those of the row that it starts from, but for rounding, if another processor made
+    them.
+    """
+    found = {}
+    for row, options in plan["methods"].items():
+        trained, start = RECIPES[options["recipe"]].method, options["after"] or NO_ADAPTATION
+        if plan["evaluation"] != "probe" or trained is None or METHODS[trained].trains_stock_model:
+            continue
+        predicted: dict[str, dict[str, Predictions]] = {row: {}, start: {}}
+        for (name, task, _), run in runs.items():
+            if name in predicted and run.predictions is not None:
+                predicted[name][task] = run.predictions
+        own, other = predicted[row], predicted[start]
+        shares = [each.measure_agreement(other[task]) for task, each in own.items() if task in other]
+        if shares and len(shares) == len(own) and min(shares) >= SAME_STATES:
+            found[row] = start
+    return found
+
+
+def find_missing(plan: dict[str, Any], results: list[Result]) -> dict[str, list[str]]:
+    """Return the tasks that lack results, also failed ones, by row."""
+    steps = [result.step for result in results if result.step.kind == "fine_tuning"]
+    counts = Counter((str(step.method), str(step.task)) for step in steps)
+    pretrained = {step.method for step in steps if step.pretraining_seed is not None}
+    missing = {}
+    for row, options in plan["methods"].items():
+        seeds = 1 if plan["evaluation"] == "probe" else len(plan["seeds"])
+        seeds *= len(plan["pretraining_seeds"]) if row in pretrained else 1
+        lacking = [
+            task
+            for task, own in plan["tasks"].items()
+            if (options["tasks"] is None or task in options["tasks"])
+            and counts[row, task] < seeds * (own["folds"] or 1)
+            and (own["folds"] is None or any(name.startswith(f"{row}-{task}-fold1") for name in plan["steps"]))
+        ]
+        if lacking:
+            missing[row] = lacking
+    return missing
+
+
+def score_validation(plan: dict[str, Any], done: list[Result]) -> dict[str, dict[str, float]]:
+    """Return the mean scores on the validation sets by row and task; nothing of the test sets is read."""
+    blind = [replace(result, predictions=result.validation, score=None) for result in done]
+    scores: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for (row, task, _), run in gather_runs(plan, [r for r in blind if r.predictions is not None]).items():
+        assert run.predictions is not None
+        scores[row, task].append(run.predictions.score().compute())
+    found: dict[str, dict[str, float]] = {row: {} for row in plan["titles"]}
+    for (row, task), values in scores.items():
+        found[row][task] = statistics.mean(values)
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------- differences
+
+
+def draw_runs(runs: Iterable[Result], tasks: list[str]) -> dict[str, Draws]:
     """Return the scores of all rows on resampled test sets, see `draw_scores`."""
-    draws: dict[str, dict[str, dict[RunSeeds, Any]]] = defaultdict(dict)
+    runs, draws = [*runs], defaultdict[str, dict[str, dict[RunSeeds, Any]]](dict)
     for number, task in enumerate(tasks):
         scores: dict[str, dict[RunSeeds, Any]] = defaultdict(dict)
         for run in runs:
             if run.step.task == task and run.predictions is not None:
                 scores[str(run.step.method)][run.step.pretraining_seed, run.step.seed] = run.predictions.score()
-        for method, drawn in (draw_scores(scores, seed=number) if scores else {}).items():
-            draws[method][task] = drawn
+        for row, drawn in (draw_scores(scores, seed=number) if scores else {}).items():
+            draws[row][task] = drawn
     return dict(draws)
 
 
-def find_same_models(runs: Mapping[tuple[str, str, str], Result]) -> list[Set[str]]:
+def find_same_models(runs: Runs) -> list[Set[str]]:
     """Return the pairs of rows whose runs with the same seeds have the same model: only a vote differs."""
     trainings: dict[str, dict[tuple[str, str], Any]] = defaultdict(dict)
-    for (method, task, seeds), run in runs.items():
+    for (row, task, seeds), run in runs.items():
         flags = {name: value for name, value in run.step.flags.items() if name != "nearest_vote"}
-        trainings[method][task, seeds] = flags, run.step.needs
+        trainings[row][task, seeds] = flags, run.step.needs
     return [
         {own, other}
         for own, other in combinations(trainings, 2)
@@ -324,47 +289,50 @@ def find_same_models(runs: Mapping[tuple[str, str, str], Result]) -> list[Set[st
     ]
 
 
-def compare_tasks(method: str, draws: Mapping[str, Draws], same: Collection[Set[str]]) -> dict[str, Difference]:
+def compare_tasks(row: str, draws: Mapping[str, Draws], same: Collection[Set[str]]) -> dict[str, Difference]:
     """Return the difference to the baseline on each task, which explains the mean but does not decide."""
-    if method == BASELINE:
+    if row == BASELINE:
         return {}
-    own, baseline, is_same = draws.get(method, {}), draws.get(BASELINE, {}), {method, BASELINE} in same
+    own, baseline, is_same = draws.get(row, {}), draws.get(BASELINE, {}), {row, BASELINE} in same
     pairs = {
         task: compare_draws({task: own[task]}, {task: baseline.get(task, {})}, has_same_models=is_same) for task in own
     }
     return {task: difference for task, difference in pairs.items() if difference is not None}
 
 
-def compare_with_start(draws: Mapping[str, Draws], same: Collection[Set[str]]) -> dict[str, Difference]:
-    """Return the gain of each row over the unadapted encoder, with intervals of single comparisons."""
-    start = draws.get(NO_ADAPTATION, {})
+def compare_with(other: str, draws: Mapping[str, Draws], same: Collection[Set[str]]) -> dict[str, Difference]:
+    """Return the difference of each row to another one, with intervals of single comparisons."""
+    start = draws.get(other, {})
     gains = {
-        method: compare_draws(own, start, draws.values(), {method, NO_ADAPTATION} in same)
-        for method, own in draws.items()
+        row: compare_draws(own, start, draws.values(), {row, other} in same)
+        for row, own in draws.items()
         if own is not start
     }
-    return {method: gain for method, gain in gains.items() if gain is not None}
+    return {row: gain for row, gain in gains.items() if gain is not None}
 
 
-def read_costs(method: str, plan: dict[str, Any], done: list[Result], starts: Mapping[str, Result]) -> dict[str, float]:
-    """Return the costs of a method: mean costs of its encoders with all that they start from, and of their use.
+# -------------------------------------------------------------------------------------------------- costs and losses
+
+
+def read_costs(row: str, plan: dict[str, Any], done: list[Result], starts: Mapping[str, Result]) -> dict[str, float]:
+    """Return the costs of a row: mean costs of its encoders with all that they start from, and of their use.
 
     Args:
-        method: A row.
-        plan: Written by `describe_plan`.
+        row: A row.
+        plan: See `read_plan_file`.
         done: The results of one budget.
-        starts: Results by address, of all budgets: a row that shares its tokens starts from an encoder of fewer.
+        starts: Results by id, of all budgets: a row that shares its tokens starts from an encoder of fewer.
     """
-    encoders = [r for r in done if r.step.method == method and r.step.kind in ("pretraining", "average")]
-    runs = [r for r in done if r.step.method == method and r.step.kind == "fine_tuning"]
+    encoders = [r for r in done if r.step.method == row and r.step.kind in ("pretraining", "average")]
+    runs = [r for r in done if r.step.method == row and r.step.kind == "fine_tuning"]
     chains = [list_chain(encoder, starts) for encoder in encoders]
     if not encoders and not runs:
         return {}
     costs = {}
     for name, values in (
-        ("preparation s", [result.seconds for result in find_preparation(method, done)]),
+        ("preparation s", [result.seconds for result in find_preparation(row, done)]),
         ("pre-training s", [sum_known(part.seconds for part in parts) for parts in chains]),
-        ("tokens", [sum_known(part.tokens for part in parts if part.step.kind != "trunk") for parts in chains]),
+        ("tokens", [sum_known(part.tokens for part in parts if part.step.kind != "stable_phase") for parts in chains]),
         ("trained parameters", [encoder.trainable_parameters for encoder in encoders]),
         ("checkpoint MB", [encoder.checkpoint_bytes and encoder.checkpoint_bytes / 1e6 for encoder in encoders]),
         ("fine-tuning s", [run.seconds for run in runs]),
@@ -372,7 +340,7 @@ def read_costs(method: str, plan: dict[str, Any], done: list[Result], starts: Ma
     ):
         if measured := [value for value in values if value is not None]:
             costs[name] = statistics.mean(measured)
-    after = plan["methods"][method]["after"]
+    after = plan["methods"][row]["after"]
     if after is not None:
         before = read_costs(after, plan, done, starts)
         # What trains no encoder of its own uses the other row's.
@@ -391,43 +359,47 @@ def sum_known(values: Iterable[float | None]) -> float | None:
 def list_chain(encoder: Result, starts: Mapping[str, Result]) -> list[Result]:
     """List an encoder's result and those of all that it was trained from; empty if one of them is missing."""
     found: dict[str, Result] = {}
-    needed = [encoder.step.address]
+    needed = [encoder.step.id]
     while needed:
-        address = needed.pop()
-        if (result := starts.get(address)) is None:
+        step_id = needed.pop()
+        if (result := starts.get(step_id)) is None:
             return []
-        if address not in found and result.step.kind in ("pretraining", "average", "trunk"):
-            found[address] = result
+        if step_id not in found and result.step.kind in TRAINED:
+            found[step_id] = result
             needed += result.step.needs
     return [*found.values()]
 
 
-def find_preparation(method: str, done: list[Result]) -> list[Result]:
-    """Return the vocabulary expansions, datastores and choices of text that a method reads, its own or shared ones."""
-    needed = {name for result in done if result.step.method == method for name in result.step.needs}
-    kinds = ("vocabulary", "datastore", "selection")
-    return [r for r in done if r.step.kind in kinds and r.step.address in needed]
+def find_preparation(row: str, done: list[Result]) -> list[Result]:
+    """Return the vocabulary expansions and datastores that a row reads, its own or shared ones."""
+    needed = {name for result in done if result.step.method == row for name in result.step.needs}
+    return [r for r in done if r.step.kind in PREPARED and r.step.id in needed]
 
 
-def read_evaluations(plan: dict[str, Any], done: list[Result]) -> dict[str, list[Result]]:
-    """Return the evaluations of every encoder by its title; encoders of TAPT for one corpus share a title."""
+def is_cached(report: Report, row: str) -> bool:
+    """Return whether predictions of a row read states from a cache."""
+    return any(name == row and {*CACHE_FLAGS} & run.step.flags.keys() for (name, _, _), run in report.runs.items())
+
+
+def group_losses(plan: dict[str, Any], done: list[Result]) -> dict[str, list[Result]]:
+    """Return the held-out losses of every encoder by its title; encoders of TAPT for one corpus share a title."""
     corpora = {name: name for name in plan["corpora"]} | {name: task["corpus"] for name, task in plan["tasks"].items()}
     titles = {"encoder": START_TITLE, **plan["titles"]}
     has_domains = len(plan["corpora"].keys() - {plan["general"]}) > 1
-    for method, title in plan["titles"].items():
+    for row, title in plan["titles"].items():
         for source, corpus in corpora.items():
             tells_domain = has_domains and corpus != plan["general"]
             for suffix in list_suffixes(plan["pretraining_seeds"]).values():
-                titles[f"{method}-{source}{suffix}"] = f"{title} ({corpus})" if tells_domain else title
-    evaluations: dict[str, list[Result]] = {title: [] for title in titles.values()}
+                titles[f"{row}-{source}{suffix}"] = f"{title} ({corpus})" if tells_domain else title
+    losses: dict[str, list[Result]] = {title: [] for title in titles.values()}
     for result in done:
-        if result.step.kind == "evaluation":
+        if result.step.kind == "held_out_loss":
             encoder = result.step.name.removesuffix(f"-on-{result.step.corpus}")
-            evaluations[titles[encoder.replace(f"-{result.step.rung}", "")]].append(result)
-    return {title: results for title, results in evaluations.items() if results}
+            losses[titles[encoder.replace(f"-{result.step.budget}", "")]].append(result)
+    return {title: results for title, results in losses.items() if results}
 
 
-def read_losses(evaluations: dict[str, list[Result]]) -> dict[str, dict[str, float]]:
+def average_losses(losses: dict[str, list[Result]]) -> dict[str, dict[str, float]]:
     """Return the masked-LM loss of every encoder on every corpus, averaged over encoders with one title."""
     return {
         title: {
@@ -436,16 +408,16 @@ def read_losses(evaluations: dict[str, list[Result]]) -> dict[str, dict[str, flo
             )
             for corpus in sorted({str(r.step.corpus) for r in results})
         }
-        for title, results in evaluations.items()
+        for title, results in losses.items()
     }
 
 
-def find_other_tokens(evaluations: dict[str, list[Result]]) -> set[str]:
+def find_other_tokens(losses: dict[str, list[Result]]) -> set[str]:
     """Return the titles of encoders whose tokens differ from those of the unadapted encoder.
 
     If the unadapted encoder was not evaluated, the tokens of most encoders count instead.
     """
-    known = {title: [result.vocabulary for result in results] for title, results in evaluations.items()}
+    known = {title: [result.vocabulary for result in results] for title, results in losses.items()}
     if not known:
         return set()
     usual = known[START_TITLE][0] if START_TITLE in known else statistics.mode(chain.from_iterable(known.values()))

@@ -73,15 +73,14 @@ COMMANDS = {
     "publish": "--comparison comparison --method dapt --corpus domain --output_dir out --license_note none "
     "--limits all --example 'the [MASK]'",
     "export": "--model_name_or_path classifier --output_dir out",
-    "quickstart": f"{ENCODER} --corpus corpus.txt --task task --output_dir out --num_tokens 256 --num_train_epochs 1 "
-    "--num_seeds 1 --max_seq_length 16",
+    "quickstart": f"{ENCODER} --corpus corpus.txt --task task --output_dir out --minutes 0.1 --max_seq_length 16",
 }
 COMMANDS = {name: read_flags(text) for name, text in COMMANDS.items()}
 PLAN: dict[str, Any] = {
     "encoder": "encoder",
     "corpora": {"domain": {"train_file": "corpus.txt", "validation_file": "heldout.txt"}},
     "tasks": {"topics": {"kind": "classification", "folder": "task", "corpus": "domain"}},
-    "methods": {"fine_tune": None, "dapt": None},
+    "methods": {"no_adaptation": None, "dapt": None},
     "seeds": [1, 2],
     "budget": {"tokens": 512},
     "pretraining": {"per_device_train_batch_size": 4, "max_seq_length": 16},

@@ -8,8 +8,9 @@ import pytest
 from pretended_runs import METHODS, SENTENCES, pretend, write_plan
 from script_runs import write_jsonl
 
-from hf_domain.comparison import report, runner
-from hf_domain.comparison.plan_loading import load_plan
+from hf_domain.comparison import report
+from hf_domain.comparison import run as runner
+from hf_domain.comparison.prepare import load_plan
 
 
 @pytest.fixture(autouse=True)

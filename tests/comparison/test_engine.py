@@ -26,11 +26,11 @@ from pretended_runs import (
 )
 from script_runs import save_tiny_bert
 
-from hf_domain.comparison import engine, runner
-from hf_domain.comparison.descriptions import list_jobs
-from hf_domain.comparison.plan_loading import load_plan
+from hf_domain.comparison import run as runner
+from hf_domain.comparison.prepare import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.results import read_results
+from hf_domain.comparison.steps import list_steps
 from hf_domain.safe_io import lock_folder, read_json
 
 SUPPORT = Path(__file__).parent.parent / "support"
@@ -42,9 +42,9 @@ def test_steps_at_once_make_the_same_report(plan, tmp_path):
 
     def watch(step, plan, folder):
         nonlocal most
-        assert set(step.needs) <= finished
-        caches = [other.flags[name] for other in running.values() for name in engine.CACHE_FLAGS if name in other.flags]
-        assert not set(caches) & {step.flags.get(name) for name in engine.CACHE_FLAGS}
+        assert {need[:-9] for need in step.needs} <= finished
+        caches = [other.flags[name] for other in running.values() for name in runner.CACHE_FLAGS if name in other.flags]
+        assert not set(caches) & {step.flags.get(name) for name in runner.CACHE_FLAGS}
         running[step.name] = step
         most = max(most, len(running))
         time.sleep(0.01)
@@ -57,7 +57,9 @@ def test_steps_at_once_make_the_same_report(plan, tmp_path):
     for folder in ("one", "many"):
         write_report(tmp_path / folder)
     many = (tmp_path / "many" / "report.md").read_text()
-    assert (tmp_path / "one" / "report.md").read_text() == many.replace("many/steps", "one/steps")
+    assert (tmp_path / "one" / "report.md").read_text() == many.replace(
+        "hf-domain predict many", "hf-domain predict one"
+    )
     with pytest.raises(ValueError, match="at least 1, but is 0"):
         run_comparison(plan, tmp_path / "many", pretend, num_processes=0)
 
@@ -92,7 +94,7 @@ def test_second_comparison_in_a_folder_is_refused(plan, tmp_path):
 
 
 def test_nothing_listens_beyond_this_machine(content, tmp_path):
-    content["methods"] = {"fine_tune": {"tasks": ["animals"]}}
+    content["methods"] = {"no_adaptation": {"tasks": ["animals"]}}
     found = []
 
     def look(step, plan, folder):
@@ -122,9 +124,9 @@ def test_worker_with_other_versions_or_other_files_ends_the_comparison(plan, tmp
     monkeypatch.setattr(runner, "list_versions", lambda: {"hf-domain": "0.0", "transformers": "5", "torch": "2"})
     with pytest.raises(ValueError, match=r"every worker must have the versions .* hf-domain 0\.0 instead of"):
         run_comparison(plan, tmp_path / "output", pretend)
-    job = list_jobs(plan, tmp_path / "output")[0]
+    step = list_steps(plan, tmp_path / "output")[0]
     with pytest.raises(ValueError, match=r"every worker must see the folder .*nowhere"):
-        runner.check_worker(job.description, tmp_path / "nowhere")
+        runner.check_worker(step, tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("name", ["tcp://127.0.0.1:9", "nowhere.json"])
@@ -137,7 +139,7 @@ def test_scheduler_that_is_not_there(plan, tmp_path, monkeypatch, name):
 @pytest.mark.faults
 def test_worker_that_is_killed_costs_its_step_alone(content, tmp_path):
     """The same plan on two workers of this process and on two workers as processes, one of which is killed."""
-    content["methods"] = {"dapt": None, "varmae": None, "fine_tune": None}
+    content["methods"] = {"dapt": None, "varmae": None, "no_adaptation": None}
     plan = load_plan(write_plan(content, tmp_path))
     local = run_comparison(plan, tmp_path / "local", pretend, num_processes=2)
 
@@ -152,7 +154,7 @@ def test_worker_that_is_killed_costs_its_step_alone(content, tmp_path):
     with start_cluster(tmp_path, "--no-nanny", environment=environment) as (file, _):
         killer = threading.Thread(target=kill_worker, daemon=True)
         killer.start()
-        remote = engine.run_comparison(plan, tmp_path / "remote", pretend_and_hang_once, dask_scheduler=file)
+        remote = runner.run_comparison(plan, tmp_path / "remote", pretend_and_hang_once, dask_scheduler=file)
     names = [line.split()[0] for line in read_lines(ran)]
     assert sorted(names) == sorted([*(result.step.name for result in local), "dapt-pets"])
     assert len({line.split()[1] for line in read_lines(ran)}) == 2
@@ -193,8 +195,8 @@ def test_steps_that_train_or_predict_wait_for_a_gpu(content, tmp_path):
         address = cluster.scheduler_address
         results = run_comparison(plan, tmp_path / "output", watch, dask_scheduler=address)
     assert all(result.is_done for result in results)
-    assert {kind for name, kind in ran if name == "plain"} <= {*engine.WITHOUT_GPU}
-    assert {"pretraining", "evaluation", "fine_tuning"} <= {kind for name, kind in ran if name == "gpu"}
+    assert {kind for name, kind in ran if name == "plain"} <= {*runner.WITHOUT_GPU}
+    assert {"pretraining", "held_out_loss", "fine_tuning"} <= {kind for name, kind in ran if name == "gpu"}
 
 
 @pytest.mark.faults
@@ -240,7 +242,7 @@ def test_real_steps_on_a_cluster(content, tmp_path, killed):
 def test_real_steps_are_equal_on_both_clusters(content, tmp_path):
     """Two workers of the comparison's own, and two that a scheduler of its own has as processes."""
     save_tiny_bert(tmp_path / "encoder", SENTENCES)
-    content |= {"methods": {"dapt": None, "fine_tune": None}, "budget": {"tokens": 2000}, "seeds": [1]}
+    content |= {"methods": {"dapt": None, "no_adaptation": None}, "budget": {"tokens": 2000}, "seeds": [1]}
     command = [sys.executable, "-m", "hf_domain.examples.compare", str(write_plan(content, tmp_path))]
 
     def run(name, *options):
@@ -252,7 +254,7 @@ def test_real_steps_are_equal_on_both_clusters(content, tmp_path):
     local = run("local", "--num_processes", "2")
     with start_cluster(tmp_path) as (file, _):
         remote = run("remote", "--dask_scheduler", file)
-    assert {result.step.kind for result in local.values()} == {"pretraining", "evaluation", "fine_tuning"}
+    assert {result.step.kind for result in local.values()} == {"pretraining", "held_out_loss", "fine_tuning"}
     assert local.keys() == remote.keys()
     for name, one in local.items():
         other = remote[name]

@@ -5,13 +5,13 @@ import shutil
 import pytest
 from pretended_runs import get_address, pretend, run_comparison, write_plan
 
-from hf_domain.comparison.models import find_best_runs
-from hf_domain.comparison.plan_loading import load_plan
+from hf_domain.comparison.prepare import load_plan
 from hf_domain.comparison.report import write_report
+from hf_domain.comparison.results import find_best_runs
 from hf_domain.safe_io import read_json, write_json
 from hf_domain.training.run_files import METRICS
 
-METHODS = {"fine_tune": None, "dapt": None}
+METHODS = {"no_adaptation": None, "dapt": None}
 
 
 def list_models(output_dir):
@@ -31,13 +31,11 @@ def test_best_model_of_each_task_by_validation_is_kept_and_named(content, tmp_pa
     output_dir = tmp_path / "plan"
     results = run_comparison(load_plan(write_plan(content, tmp_path)), output_dir, pretend, num_processes=num_processes)
     best = {task: choose_best(results, task) for task in ("animals", "entities")}
-    assert list_models(output_dir) == {result.step.address for result in best.values()}
+    assert list_models(output_dir) == {result.step.id for result in best.values()}
     assert any(result.score != max(r.score for r in results if r.step.task == task) for task, result in best.items())
     write_report(output_dir)
     head = (output_dir / "report.md").read_text().partition("## ")[0]
-    titles = {"fine_tune": "fine-tuning only", "dapt": "DAPT"}
-    named = ", ".join(f"plan/steps/{r.step.address} for {t} ({titles[r.step.method]})" for t, r in best.items())
-    assert f"Best fine-tuned model by validation: {named}." in head
+    assert "\nhf-domain predict plan new.jsonl\n" in head
 
 
 def test_a_run_at_a_smaller_budget_is_not_the_best(content, tmp_path):
@@ -47,18 +45,23 @@ def test_a_run_at_a_smaller_budget_is_not_the_best(content, tmp_path):
         pretend(step, plan, folder)
         if step.kind == "fine_tuning":
             metrics = read_json(folder / METRICS)
-            is_small = step.rung == 2048 or step.labels is not None
+            is_small = step.budget == 2048 or step.train_fraction is not None
             write_json(folder / METRICS, metrics | {"eval_macro_f1": 0.9 if is_small else 0.1 + (step.seed == 2) / 10})
 
-    content |= {"methods": {"dapt": None}, "budget": {"tokens": [2048, 4096]}, "labels": [0.5], "general": None}
+    content |= {
+        "methods": {"dapt": None},
+        "budget": {"tokens": [2048, 4096]},
+        "train_fractions": [0.5],
+        "general": None,
+    }
     del content["tasks"]["entities"]
     results = run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", run)
     assert find_best_runs(results)["animals"].step.name == "dapt-animals-4096-seed2"
 
 
 def test_the_best_of_a_smaller_budget_drops_no_model(content, tmp_path):
-    """In a race all rows reach a budget before the next, so that at first the smaller one was the largest."""
-    scores = {"fine_tune-animals": 0.7, "dapt-animals-2048": 0.9, "dapt-animals-4096": 0.5}
+    """The first results are of the smaller budget, which was the largest by then."""
+    scores = {"no_adaptation-animals": 0.7, "dapt-animals-2048": 0.9, "dapt-animals-4096": 0.5}
 
     def run(step, plan, folder):
         pretend(step, plan, folder)
@@ -66,12 +69,12 @@ def test_the_best_of_a_smaller_budget_drops_no_model(content, tmp_path):
             score = scores[step.name.rpartition("-")[0]] + (step.seed == 2) / 100
             write_json(folder / METRICS, read_json(folder / METRICS) | {"eval_macro_f1": score})
 
-    content |= {"methods": METHODS, "budget": {"tokens": [2048, 4096]}, "race": True, "general": None}
+    content |= {"methods": METHODS, "budget": {"tokens": [2048, 4096]}, "general": None}
     del content["tasks"]["entities"]
     run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", run)
-    best = get_address(tmp_path / "plan", "fine_tune-animals-seed2")
+    best = get_address(tmp_path / "plan", "no_adaptation-animals-seed2")
     assert list_models(tmp_path / "plan") == {best}
-    assert write_report(tmp_path / "plan").models["animals"].step.address == best
+    assert write_report(tmp_path / "plan").models["animals"].step.id == best
 
 
 def test_other_choices_run_only_what_lost_its_model(content, tmp_path, ran, note):
@@ -80,7 +83,7 @@ def test_other_choices_run_only_what_lost_its_model(content, tmp_path, ran, note
     results = run_comparison(load_plan(write_plan(content, tmp_path)), output_dir, pretend)
     assert list_models(output_dir) == set()
     write_report(output_dir)
-    assert "best validation score" not in (output_dir / "report.md").read_text()
+    assert "best on validation" not in (output_dir / "report.md").read_text()
     for keep_models, expected in (
         ("best", {choose_best(results, task).step.name for task in ("animals", "entities")}),
         ("all", {result.step.name for result in results if result.step.kind == "fine_tuning"}),
@@ -107,7 +110,7 @@ def test_next_best_model_is_made_where_its_row_is_taken_out(content, tmp_path, r
     run_comparison(load_plan(write_plan(content, tmp_path)), output_dir, note)
     best = [choose_best(rest, task).step for task in ("animals", "entities")]
     assert best[0].name in ran and {*ran} <= {step.name for step in best}
-    assert {step.address for step in best} <= list_models(output_dir)
+    assert {step.id for step in best} <= list_models(output_dir)
 
 
 def test_encoder_is_not_trained_again_for_a_model(content, tmp_path, ran, note):
@@ -120,5 +123,5 @@ def test_encoder_is_not_trained_again_for_a_model(content, tmp_path, ran, note):
 
 
 def test_unknown_choice_is_refused(content, tmp_path):
-    with pytest.raises(ValueError, match="keep_models must be best, all or none, but is some"):
+    with pytest.raises(ValueError, match="keep_models must be 'best', 'all' or 'none', but is 'some'"):
         load_plan(write_plan(content | {"keep_models": "some"}, tmp_path))

@@ -1,6 +1,5 @@
 """The tables and plots made of the results."""
 
-import json
 import re
 from types import SimpleNamespace
 
@@ -10,10 +9,12 @@ import pytest
 from pretended_runs import pretend, run_comparison, write_plan
 
 from hf_domain.comparison import figures, report
-from hf_domain.comparison.plan_loading import load_plan
+from hf_domain.comparison.decision import list_bets
+from hf_domain.comparison.prepare import load_plan
 from hf_domain.comparison.report import make_tables, write_report
 from hf_domain.comparison.rows import RECIPES
 from hf_domain.comparison.statistics import compare_draws, compute_interval
+from hf_domain.comparison.summary import draw_runs
 from hf_domain.examples import compare
 
 
@@ -26,12 +27,12 @@ def test_report_says_what_the_results_say(plan, tmp_path):
     assert report.differences["varmae"]["animals"].mean == pytest.approx(np.mean(scores) - np.mean(baseline))
     assert f"| VarMAE | {np.mean(scores):.1f} ± {compute_interval(scores):.1f} (" in text
     loss = results["encoder-on-general"].masked_lm_loss
-    assert f"| the encoder as it was | {loss:.3f} |" in text
-    assert report.costs["average"]["tokens"] == report.costs["dapt"]["tokens"] == 16 * 64
+    assert f"| the encoder as it was | {loss:.2f} |" in text
+    assert report.costs["gmap"]["tokens"] == report.costs["dapt"]["tokens"] == 16 * 64
     assert report.costs["dapt"]["inference ms"] == (500 / 24 + 500 / 12) / 2  # half a second a test set
     assert "preparation s" in report.costs["adalm"].keys() & report.costs["rada"].keys() - report.costs["dapt"].keys()
-    costs = [line for line in text.splitlines() if "20.0" in line]
-    assert [line for line in costs if "(cached)" in line] == [
+    costs = text.partition("## Costs")[2].partition("## ")[0].splitlines()
+    assert [line for line in costs if "(cached) |" in line] == [
         line for line in costs if line.startswith(("| G-MAP", "| RADA"))
     ]
     assert "dapt" not in [name for name, row in report.differences.items() if row]
@@ -42,27 +43,28 @@ def test_report_says_what_the_results_say(plan, tmp_path):
 def test_a_vote_is_paired_with_the_models_it_is_added_to(content, tmp_path):
     """The seeds of a row with a vote are those of the row without: not so those of rows with models of their own."""
     pytest.importorskip("tantivy")
-    content["methods"] = {"fine_tune": None, "dapt": None, "control": None, "vote": None}
-    content["methods"]["plain_vote"] = {"recipe": "fine_tune", "fine_tuning": {"nearest_vote": True}}
+    content["methods"] = {"no_adaptation": None, "dapt": None, "general_text": None, "vote": None}
+    content["methods"]["plain_vote"] = {"recipe": "no_adaptation", "fine_tuning": {"nearest_vote": True}}
     del content["tasks"]["entities"]
     run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=pretend)
     report = write_report(tmp_path / "output")
-    for own, is_same in (("vote", True), ("control", False), ("fine_tune", False), ("plain_vote", False)):
-        expected = compare_draws(report.draws[own], report.draws["dapt"], has_same_models=is_same)
+    draws = draw_runs(report.runs.values(), ["animals"])
+    for own, is_same in (("vote", True), ("general_text", False), ("no_adaptation", False), ("plain_vote", False)):
+        expected = compare_draws(draws[own], draws["dapt"], has_same_models=is_same)
         assert report.differences[own]["animals"].high == pytest.approx(expected.high), own
-        pair = (own, "dapt") if own != "control" else ("dapt", "control")
+        pair = (own, "dapt") if own != "general_text" else ("dapt", "general_text")
         assert report.decisions[pair].high - report.decisions[pair].low == pytest.approx(expected.high - expected.low)
-    paired = compare_draws(report.draws["plain_vote"], report.draws["fine_tune"], has_same_models=True)
+    paired = compare_draws(draws["plain_vote"], draws["no_adaptation"], has_same_models=True)
     assert report.gains["plain_vote"].high == pytest.approx(paired.high)
 
 
 def test_losses_of_other_tokens_are_marked_and_not_drawn(content, tmp_path, vocabularies):
     content["methods"] = {
         "dapt": None,
-        "fine_tune": None,
+        "no_adaptation": None,
         "adalm": None,
         "more": {"recipe": "varmae", "after": "adalm"},
-        "mine": {"recipe": "fine_tune", "encoder": "theirs"},
+        "mine": {"recipe": "no_adaptation", "encoder": "theirs"},
     }
     vocabularies |= {"more-pets": "expanded", "theirs": "their own"}
     run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", execute=pretend)
@@ -71,22 +73,18 @@ def test_losses_of_other_tokens_are_marked_and_not_drawn(content, tmp_path, voca
     for title, is_own in (
         ("AdaLM vocabulary + DAPT", True),
         ("VarMAE (more) after AdaLM vocabulary + DAPT", True),
-        ("fine-tuning only (mine)", True),
+        ("no adaptation (mine)", True),
         ("DAPT", False),
     ):
         row = [line for line in lines if line.startswith(f"| {title} | ")][-1]
-        assert row.count(f"{written.losses[title]['pets']:.3f}") == 1 and row.count(" (own tokens) |") == 2 * is_own
+        assert row.count(f"{written.losses[title]['pets']:.2f}") == 1 and row.count(" (own tokens) |") == 2 * is_own
     assert "preparation s" in written.costs["more"]  # of the encoder that it starts from
     # The order of a row is not that of a set: the same results make the same file, byte for byte.
     spent = ["pre-training s", "tokens", "trained parameters", "checkpoint MB", "fine-tuning s", "inference ms"]
     assert list(written.costs["more"]) == [*spent, "preparation s"]
     assert "preparation s" not in written.costs["dapt"]
-    assert list_rows(figures.make_forgetting(written)) == {"DAPT"}
-
-
-def list_rows(figure):
-    """Return the rows of a comparison that a figure has."""
-    return {row["row"] for rows in figure.to_dict()["datasets"].values() for row in rows if "row" in row}
+    (axes,) = figures.draw_forgetting(written).axes
+    assert [text.get_text() for text in axes.texts] == ["DAPT"]
 
 
 @pytest.mark.figures
@@ -94,41 +92,21 @@ def test_the_page_needs_no_other_file(content, tmp_path):
     run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=pretend)
     written = write_report(tmp_path / "output")
     page = (tmp_path / "output" / "report.html").read_text(encoding="utf-8")
-    own = re.sub(r"<script>.*?</script>", "", page, count=1, flags=re.DOTALL)  # without the library of the figures
-    assert len(own) < 50_000 and not re.search(r"<(img|link|iframe)|<script[^>]*src|@import", own)
-    shown = json.loads(re.search(r"const figures = (.*);\n", page)[1])
-    assert sorted(shown) == ["cost", "differences", "forgetting"]
-    assert [f'id="figure-{name}"' in page for name in shown] == [True] * 3
-    rows = {row["row"]: row for data in shown["cost"]["datasets"].values() for row in data if "row" in row}
-    means = {own: d.mean for (own, other), d in written.decisions.items() if other == "dapt"}
-    for method, mean in means.items():
-        assert rows[written.titles[method]]["difference"] == pytest.approx(mean)
-    pixels = (tmp_path / "output" / "cost.png").read_bytes()
+    assert len(page) < 150_000 and not re.search(r"<(img|link|iframe)|<script[^>]*src|@import", page)
+    assert [f'id="figure-{name}"><svg' in page for name in ("gains", "forgetting")] == [True] * 2
+    gains = page.partition('id="figure-gains">')[2].partition("</figure>")[0]
+    for bet in list_bets(written):  # the picture has each row with its gain, in the color of the page's text
+        assert f"{bet.gain:+.1f}" in gains.replace("\u2212", "-") and written.titles[bet.row] in gains
+    assert figures.INK not in page and "currentColor" in gains
+    pixels = (tmp_path / "output" / "forgetting.png").read_bytes()
     assert pixels.startswith(b"\x89PNG") and int.from_bytes(pixels[16:20], "big") > 1000
-
-
-def test_the_front_of_the_costs_has_the_rows_that_no_cheaper_one_beats(content, tmp_path):
-    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=pretend)
-    written = write_report(tmp_path / "output")
-    for number, costs in enumerate(written.costs.values()):
-        costs["pre-training s"] = float(number % 5)
-    points = [
-        row for rows in figures.make_costs(written).to_dict()["datasets"].values() for row in rows if "row" in row
-    ]
-    for row in points:
-        beaten = [
-            other
-            for other in points
-            if other is not row and other["seconds"] <= row["seconds"] and other["difference"] >= row["difference"]
-        ]
-        assert row["is_best"] == (not beaten)
 
 
 def test_report_without_dapt_speaks_of_no_difference(content, tmp_path):
     content["methods"] = {"tapt": None}
     run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=pretend)
     assert not any(write_report(tmp_path / "output").differences.values())
-    assert "DAPT" not in (tmp_path / "output" / "report.md").read_text()
+    assert "over DAPT" not in (tmp_path / "output" / "report.md").read_text()
 
 
 def test_rows_that_are_called_alike_have_titles_of_their_own(content, tmp_path):
@@ -180,7 +158,7 @@ def test_rows_that_did_not_learn_are_marked(content, tmp_path):
     write_report(tmp_path / "output")
     text, page = ((tmp_path / "output" / f"report.{kind}").read_text() for kind in ("md", "html"))
     head, _, _ = text.partition("## ")
-    assert "**Nothing is decided. Use DAPT: it is the only row whose runs all learned.**" in head
+    assert "**Use DAPT: no other row can be compared with it.**" in head
     assert (
         "4 of 8 fine-tunings did not learn: they are no better than the majority baseline. These are VarMAE on "
         "animals (2 of 2 runs); VarMAE on entities (2 of 2 runs).\n"
@@ -207,7 +185,7 @@ def test_a_method_has_its_color_in_every_report():
         plan = {"methods": {name: {"recipe": recipe} for name, recipe in recipes.items()}}
         return figures.pick_colors(SimpleNamespace(plan=plan, titles={name: name for name in recipes}))
 
-    one = pick(fine_tune="fine_tune", dapt="dapt", varmae="varmae")
+    one = pick(fine_tune="no_adaptation", dapt="dapt", varmae="varmae")
     other = pick(slow="dapt", varmae="varmae", exbert="exbert", dapt="dapt")
     assert (one["dapt"], one["varmae"]) == (other["dapt"], other["varmae"])
     assert len({*other.values()}) == 4 and len({*pick(**{name: name for name in RECIPES}).values()}) == len(RECIPES)

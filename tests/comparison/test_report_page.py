@@ -6,7 +6,7 @@ from importlib.util import find_spec
 import pytest
 from pretended_runs import pretend, run_comparison, write_plan
 
-from hf_domain.comparison.plan_loading import load_plan
+from hf_domain.comparison.prepare import load_plan
 from hf_domain.comparison.report import write_report
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
@@ -16,14 +16,20 @@ pytestmark = [
     pytest.mark.figures,
     pytest.mark.skipif(bool(missing), reason=f"the page needs {', '.join(missing)}, which this machine lacks"),
 ]
-FIGURES = ("differences", "cost", "forgetting")
+FIGURES = ("gains", "forgetting")
 SMALLEST_TEXT = "Math.min(...[...document.querySelectorAll('svg text')].map(t => t.getBoundingClientRect().height))"
 
 
 @pytest.fixture
 def page(content, tmp_path):
     """A comparison of which one row has no result on a task."""
-    content["methods"] = {"fine_tune": None, "dapt": None, "mask_30": None, "slow": {"recipe": "dapt"}, "tapt": None}
+    content["methods"] = {
+        "no_adaptation": None,
+        "dapt": None,
+        "masked": {"recipe": "dapt", "pretraining": {"mlm_probability": 0.3}},
+        "slow": {"recipe": "dapt"},
+        "tapt": None,
+    }
     run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", execute=pretend)
     for file in tmp_path.glob("plan/results/tapt-animals-seed*.json"):
         file.unlink()

@@ -8,22 +8,20 @@ import pytest
 from pretended_runs import METHODS, SENTENCES, get_result, pretend, run_comparison, write_plan
 from script_runs import save_tiny_bert
 
-from hf_domain.comparison import descriptions
-from hf_domain.comparison.descriptions import list_jobs
-from hf_domain.comparison.dry_run import HEADER
-from hf_domain.comparison.engine import find_lacking, gather_results
-from hf_domain.comparison.plan_loading import load_plan
+from hf_domain.comparison import steps
+from hf_domain.comparison.prepare import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.results import COMMANDS_MARK, check_output_dir, find_results, read_results
-from hf_domain.comparison.steps import list_steps
+from hf_domain.comparison.run import HEADER, find_lacking, gather_results
+from hf_domain.comparison.steps import find_root, list_steps
 from hf_domain.safe_io import read_json, write_json
 
 
 def find_stale(plan, output_dir):
     """Return the names of the steps that have no result."""
-    jobs = list_jobs(plan, output_dir)
-    results = find_results(output_dir, {job.name: job.address for job in jobs})
-    return find_lacking(plan, jobs, results, output_dir)
+    steps = list_steps(plan, output_dir)
+    results = find_results(output_dir, {step.name: step.id for step in steps})
+    return find_lacking(plan, steps, results, output_dir)
 
 
 def read_tree(folder):
@@ -37,19 +35,18 @@ def test_changed_plan_runs_what_it_touches_and_keeps_the_rest(plan, content, tmp
     before = {folder: read_tree(output_dir / folder) for folder in ("results", "steps")}
     old, files = read_json(output_dir / "plan.json")["steps"], {p.name: p.read_bytes() for p in output_dir.glob("*.md")}
     content["methods"]["dapt"] = {"pretraining": {"learning_rate": 1e-5}}
-    content["methods"]["average_of_slow"] = {"recipe": "average", "after": "slow"}
+    content["methods"]["gmap_of_slow"] = {"recipe": "gmap", "after": "slow"}
     del content["methods"]["lora"]
     run_comparison(load_plan(write_plan(content, tmp_path)), output_dir, execute=note)
-    started = ("dapt-", "average-", "gmap-", "logits_fusion-")
+    started = ("dapt-", "gmap-", "logits_fusion-")
     touched = {name for name in old if name.startswith(started)}
-    added = {f"average_of_slow-{task}-seed{seed}" for task in ("animals", "entities") for seed in (1, 2)}
-    added |= {f"average_of_slow-pets{end}" for end in ("", "-on-pets", "-on-general")}
+    added = {f"gmap_of_slow-{task}-seed{seed}" for task in ("animals", "entities") for seed in (1, 2)}
     assert set(ran) == touched | added and len(ran) == len(set(ran))
     for folder, tree in before.items():
         assert tree.items() <= read_tree(output_dir / folder).items()
     report = write_report(output_dir)
     assert "lora" not in report.scores and "LoRA" not in (output_dir / "report.md").read_text()
-    assert len(report.scores["average_of_slow"]["animals"]) == 2
+    assert len(report.scores["gmap_of_slow"]["animals"]) == 2
     # The first plan needs nothing but its results.
     content["methods"] = dict(METHODS)
     ran.clear()
@@ -89,8 +86,8 @@ def test_half_run_change_leaves_the_old_encoders(plan, content, tmp_path):
 def test_other_versions_run_again(plan, tmp_path, monkeypatch):
     output_dir = tmp_path / "output"
     names = {result.step.name for result in run_comparison(plan, output_dir, execute=pretend)}
-    versions = descriptions.list_versions()
-    monkeypatch.setattr(descriptions, "list_versions", lambda: versions | {"torch": "0.1"})
+    versions = steps.list_versions()
+    monkeypatch.setattr(steps, "list_versions", lambda: versions | {"torch": "0.1"})
     assert find_stale(plan, output_dir) == names
 
 
@@ -115,7 +112,7 @@ def test_results_of_changed_files_are_stale(plan, tmp_path):
     assert not find_stale(plan, output_dir)
     of_animals = {name for name in names if "-animals-seed" in name}
     of_tapt = {name for name in names if name.startswith(("tapt-animals", "tuned_after_tapt-animals"))}
-    of_control = {name for name in names if "control" in name}
+    of_control = {name for name in names if "general_text" in name}
     on_general = {name for name in names if name.endswith("-on-general")}
     for file, expected in (
         ("animals/test.jsonl", of_animals),
@@ -131,10 +128,7 @@ def test_results_of_changed_files_are_stale(plan, tmp_path):
 
 def test_files_of_a_list_and_the_tokenizer_of_an_encoder_are_read(content, tmp_path):
     save_tiny_bert(tmp_path / "encoder", SENTENCES)
-    content["methods"] = {
-        "dapt": {"pretraining": {"train_file": ["corpus.txt", "more*.txt"]}},
-        "average": {"after": "dapt"},
-    }
+    content["methods"] = {"dapt": {"pretraining": {"train_file": ["corpus.txt", "more*.txt"]}}}
     (tmp_path / "more1.txt").write_text("a cat")
     plan = load_plan(write_plan(content, tmp_path))
     names = {result.step.name for result in run_comparison(plan, tmp_path / "output", execute=pretend)}
@@ -155,14 +149,14 @@ def test_vocabulary_and_datastore_of_the_user_are_read(content, tmp_path):
         (tmp_path / name / file).write_text("1")
     content["methods"] = {
         "dapt": {"pretraining": {"expanded_vocabulary": "mine"}},
-        "fine_tune": {"fine_tuning": {"method": "rada", "datastore": "passages"}},
+        "no_adaptation": {"fine_tuning": {"method": "rada", "datastore": "passages"}},
     }
     plan = load_plan(write_plan(content, tmp_path))
     run_comparison(plan, tmp_path / "output", execute=pretend)
     assert find_stale(plan, tmp_path / "output") == set()
     (tmp_path / "passages" / "datastore.json").write_text("2")
     stale = find_stale(plan, tmp_path / "output")
-    assert stale == {f"fine_tune-{task}-seed{seed}" for task in ("animals", "entities") for seed in (1, 2)}
+    assert stale == {f"no_adaptation-{task}-seed{seed}" for task in ("animals", "entities") for seed in (1, 2)}
     (tmp_path / "mine" / "tokenizer.json").write_text("2")
     assert "dapt-pets" in find_stale(plan, tmp_path / "output")
 
@@ -178,9 +172,9 @@ def test_methods_may_be_put_before_others(content, tmp_path, ran, note):
     """The first of those that train nothing used to name the evaluation that all of them share."""
     content["methods"] = {"dapt": None, "rada": None}
     run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=pretend)
-    content["methods"] = {"fine_tune": None, "rada": None, "dapt": None}
+    content["methods"] = {"no_adaptation": None, "rada": None, "dapt": None}
     run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=note)
-    assert set(ran) == {f"fine_tune-{task}-seed{seed}" for task in ("animals", "entities") for seed in (1, 2)}
+    assert set(ran) == {f"no_adaptation-{task}-seed{seed}" for task in ("animals", "entities") for seed in (1, 2)}
 
 
 def test_comparison_behind_a_link(content, tmp_path):
@@ -190,7 +184,7 @@ def test_comparison_behind_a_link(content, tmp_path):
     (tmp_path / "far" / "plans" / "link").symlink_to(tmp_path, target_is_directory=True)
     linked = load_plan(tmp_path / "far" / "plans" / "link" / "plan.yaml")
     step = list_steps(linked, tmp_path / "output")[0]
-    assert step.flags["output_dir"] == f"output/steps/{step.name}"
+    assert step.list_arguments(find_root(linked, tmp_path / "output"))[-1] == f"output/steps/{step.id}"
 
 
 def test_minutes_belong_to_a_result(content, tmp_path):
@@ -199,7 +193,7 @@ def test_minutes_belong_to_a_result(content, tmp_path):
     assert read_json(get_result(tmp_path / "output", "dapt-pets"))["max_steps"] == 60
     content["budget"] = {"minutes": 30}
     stale = find_stale(load_plan(write_plan(content, tmp_path)), tmp_path / "output")
-    assert "dapt-pets" in stale and "dapt-pets-probe" not in stale
+    assert "dapt-pets" in stale and "dapt-pets-timing" not in stale
 
 
 def test_results_of_several_machines_make_one_report(plan, tmp_path):

@@ -9,7 +9,7 @@ from pretended_runs import SENTENCES, get_result, write_plan
 from script_runs import save_tiny_bert, write_jsonl
 from two_processes import get_context
 
-from hf_domain.comparison.plan_loading import load_plan
+from hf_domain.comparison.prepare import load_plan
 from hf_domain.comparison.steps import list_steps
 from hf_domain.examples import compare as compare_script
 from hf_domain.safe_io import read_json
@@ -72,7 +72,7 @@ def test_folds_several_labels_and_early_stopping_of_real_runs(content, tmp_path,
     for split in ("validation", "test"):
         (tmp_path / "animals" / f"{split}.jsonl").unlink()
     options = {"class_weights": "balanced", "learning_rate": 1e-12, "num_train_epochs": 9}
-    content |= {"corpus": "corpus.txt", "methods": ["fine_tune"], "seeds": [1], "general": None}
+    content |= {"corpus": "corpus.txt", "methods": ["no_adaptation"], "seeds": [1], "general": None}
     content |= {"tasks": {"animals": {"folder": "animals", "folds": 2, "options": options}}}
     content["fine_tuning"] |= {"early_stopping_patience": 1, "max_seq_length": 16}
     del content["corpora"]
@@ -80,10 +80,10 @@ def test_folds_several_labels_and_early_stopping_of_real_runs(content, tmp_path,
     monkeypatch.setattr(sys, "argv", ["compare", str(path)])
     compare_script.main()
     report = read_json(tmp_path / "plan" / "report.json")
-    assert report["failed"] == {} and report["scores"]["fine_tune"]["animals"].keys() == {"1"}
+    assert report["failed"] == {} and report["scores"]["no_adaptation"]["animals"].keys() == {"1"}
     assert not list((tmp_path / "plan").rglob("checkpoint-*"))
     for fold in (1, 2):
-        file = get_result(tmp_path / "plan", f"fine_tune-animals-fold{fold}-seed1")
+        file = get_result(tmp_path / "plan", f"no_adaptation-animals-fold{fold}-seed1")
         assert read_json(file)["metrics"]["epoch"] == 2  # at this rate the second epoch is no better
         config = read_json(tmp_path / "plan" / "steps" / file.stem / "config.json")
         assert config["problem_type"] == "multi_label_classification" and len(config["label_thresholds"]) == 3
@@ -99,7 +99,7 @@ def check_best_model(plan, monkeypatch):
     (file,) = output_dir.glob("results/fine_tune-animals-best-*.json")
     metrics, config = read_json(file)["metrics"], read_json(output_dir / "best" / "animals" / "config.json")
     assert metrics["train_samples"] == 48 and metrics["epoch"] == 1 and "eval_macro_f1" not in metrics
-    runs = [read_json(get_result(output_dir, f"fine_tune-animals-fold{fold}-seed1"))["metrics"] for fold in (1, 2)]
+    runs = [read_json(get_result(output_dir, f"no_adaptation-animals-fold{fold}-seed1"))["metrics"] for fold in (1, 2)]
     means = [sum(pair) / 2 for pair in zip(*(run["label_thresholds"] for run in runs), strict=True)]
     assert config["label_thresholds"] == pytest.approx(means)
     card = (output_dir / "best" / "animals" / "README.md").read_text()

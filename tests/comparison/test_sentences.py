@@ -8,11 +8,11 @@ from pretended_runs import get_result, pretend, run_comparison, write_plan
 from script_runs import save_tiny_bert
 from sentence_tasks import make_texts, write_pairs, write_search
 
-from hf_domain.comparison import plan_checks
-from hf_domain.comparison.plan_loading import load_plan
+from hf_domain.comparison import checks
+from hf_domain.comparison.checks import check_step_flags
+from hf_domain.comparison.prepare import load_plan
 from hf_domain.comparison.report import write_report
-from hf_domain.comparison.step_checks import check_step_flags
-from hf_domain.comparison.steps import list_steps
+from hf_domain.comparison.steps import name_steps
 from hf_domain.examples import run_sentences
 from hf_domain.safe_io import read_json
 from hf_domain.tasks.files import Task, write_task_text
@@ -30,13 +30,13 @@ def content(content, tmp_path):
         "pairs": {"kind": "similarity", "folder": "pairs", "corpus": "pets"},
         "search": {"folder": "search", "corpus": "pets"},
     }
-    content["methods"] = {"fine_tune": None, "dapt": None}
+    content["methods"] = {"no_adaptation": None, "dapt": None}
     content["fine_tuning"] |= {"max_seq_length": 32, "early_stopping_patience": 2}
     return content
 
 
 def list_scored(content, tmp_path):
-    steps = list_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")
+    steps = name_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")
     check_step_flags(steps)
     return {step.name: step for step in steps if step.kind == "fine_tuning"}
 
@@ -55,9 +55,9 @@ def test_kinds_metrics_and_flags_of_training(content, tmp_path):
         *(f"search/qrels/{name}.tsv" for name in ("train", "dev", "test")),
         *(f"search/{name}.jsonl" for name in ("corpus", "queries")),
     ]
-    content["labels"] = [0.5, 1]
+    content["train_fractions"] = [0.5, 1]
     shares = list_scored(content, tmp_path)
-    assert shares["dapt-search-seed1-labels0.5"].flags["max_train_samples"] == 4  # of 9 queries
+    assert shares["dapt-search-seed1-of0.5"].flags["max_train_samples"] == 4  # of 9 queries
 
 
 def test_frozen_encoders_need_no_training_data(content, tmp_path):
@@ -65,25 +65,24 @@ def test_frozen_encoders_need_no_training_data(content, tmp_path):
     for name in ("train", "dev"):
         (tmp_path / "search" / "qrels" / f"{name}.tsv").unlink()
     steps = list_scored(content, tmp_path)
-    assert [*steps] == [f"{row}-{task}-frozen" for row in ("fine_tune", "dapt") for task in ("pairs", "search")]
+    assert [*steps] == [f"{row}-{task}-frozen" for row in ("no_adaptation", "dapt") for task in ("pairs", "search")]
     assert steps["dapt-search-frozen"].flags == {
-        "model_name_or_path": "plan/steps/dapt-pets",
+        "model_name_or_path": "{root}/steps/dapt-pets",
         "test_file": "search/qrels/test.tsv",
         "corpus_file": "search/corpus.jsonl",
         "queries_file": "search/queries.jsonl",
         "max_seq_length": 32,
         "use_cpu": True,
         "do_predict": True,
-        "output_dir": "plan/steps/dapt-search-frozen",
     }
     assert steps["dapt-pairs-frozen"].flags["do_eval"] and "train_file" not in steps["dapt-pairs-frozen"].flags
 
 
 def test_what_tasks_of_sentences_cannot_have(content, tmp_path, monkeypatch):
-    monkeypatch.setattr(plan_checks, "explain_missing", lambda: "sentence embeddings need sentence-transformers")
+    monkeypatch.setattr(checks, "explain_missing", lambda: "sentence embeddings need sentence-transformers")
     content["tasks"]["search"]["folds"] = 3
-    content["methods"] |= {"rada": None, "append_passage": None}
-    content |= {"evaluation": "probe", "labels": [0.5, 1], "race": True, "budget": {"tokens": [4000, 9000]}}
+    content["methods"] |= {"rada": None, "vote": None}
+    content |= {"evaluation": "probe", "train_fractions": [0.5, 1], "budget": {"tokens": [4000, 9000]}}
     (tmp_path / "search" / "qrels" / "dev.tsv").unlink()
     rows = (tmp_path / "pairs" / "test.jsonl").read_text()
     (tmp_path / "pairs" / "test.jsonl").write_text(rows + '{"sentence1": "a", "sentence2": "b", "score": "high"}\n')
@@ -91,13 +90,12 @@ def test_what_tasks_of_sentences_cannot_have(content, tmp_path, monkeypatch):
         load_plan(write_plan(content, tmp_path))
     for part in (
         "tasks: pairs: sentence embeddings need sentence-transformers",
-        "tasks: pairs: labels must be left out, because a similarity task needs no training examples",
+        "tasks: pairs: train_fractions must be left out, because a similarity task needs no training examples",
         "tasks: pairs: a value must be a finite number, but is high in line 13 of pairs/test.jsonl",
         "tasks: search: folds must be left out, because a retrieval task is tested on the queries of qrels/test.tsv",
-        "tasks: search: race needs validation scores, but there is no file search/qrels/dev.tsv",
         "methods: rada: rada needs tasks of the kinds classification, multi_label, regression, ner, qa, but has "
         "retrieval",
-        "methods: append_passage: append_passage needs tasks of the kinds classification, multi_label, regression, but",
+        "methods: vote: vote needs tasks of the kinds classification, multi_label, regression, but",
     ):
         assert part in str(error.value), part
 
@@ -169,26 +167,26 @@ def test_comparison_of_real_scores(content, tmp_path, monkeypatch, evaluation):
     """The scores of the report are those of the evaluators; pre-training is pretended by a second encoder."""
     save_tiny_bert(tmp_path / "encoder", make_texts(80))
     content |= {"evaluation": evaluation, "general": None, "seeds": [1]}
-    content["methods"] = {"fine_tune": None}
+    content["methods"] = {"no_adaptation": None}
     plan = load_plan(write_plan(content, tmp_path))
 
     def run(step, plan, folder):
         if step.kind != "fine_tuning":
             return pretend(step, plan, folder)
         monkeypatch.chdir(tmp_path)
-        flags = step.change(output_dir=str(folder), report_to="none").list_arguments()
-        monkeypatch.setattr(sys, "argv", ["run_sentences.py", *flags, "--overwrite_output_dir"])
+        flags = step.list_arguments("plan")
+        monkeypatch.setattr(sys, "argv", ["run_sentences.py", *flags])
         run_sentences.main()
 
     run_comparison(plan, tmp_path / "plan", run)
     report = write_report(tmp_path / "plan")
     assert report.failed == {}
     for task, metric in (("pairs", "spearman"), ("search", "ndcg_at_10")):
-        name = f"fine_tune-{task}-{'frozen' if evaluation == 'probe' else 'seed1'}"
+        name = f"no_adaptation-{task}-{'frozen' if evaluation == 'probe' else 'seed1'}"
         result = read_json(get_result(tmp_path / "plan", name))
         assert result["score"] == pytest.approx(100 * result["metrics"][f"predict_{metric}"], abs=1e-3)
         assert result["floors"][MAJORITY] == 0 and {"predictions", "validation"} <= result.keys()
-        models = list((tmp_path / "plan" / "steps").glob(f"fine_tune-{task}*/model.safetensors"))
+        models = list((tmp_path / "plan" / "steps").glob(f"no_adaptation-{task}*/model.safetensors"))
         assert len(models) == (evaluation == "fine_tune")  # the best, of one
     text = (tmp_path / "plan" / "report.md").read_text()
     assert "search (ndcg at 10)" in text and "cosine of their mean states" in text and SEARCH in text
@@ -196,7 +194,7 @@ def test_comparison_of_real_scores(content, tmp_path, monkeypatch, evaluation):
 
 def test_report_pairs_rows_query_by_query(content, tmp_path):
     """Rows that differ by the same on every query differ for sure."""
-    better = {"fine_tune": 0.2, "dapt": 0.3}
+    better = {"no_adaptation": 0.2, "dapt": 0.3}
 
     def run(step, plan, folder):
         if step.kind != "fine_tuning":
@@ -212,7 +210,7 @@ def test_report_pairs_rows_query_by_query(content, tmp_path):
     content["tasks"] = {"search": content["tasks"]["search"]}
     run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", run)
     report = write_report(tmp_path / "plan")
-    difference = report.decisions["fine_tune", "dapt"]
+    difference = report.decisions["no_adaptation", "dapt"]
     assert difference.mean == pytest.approx(-10) and difference.high == pytest.approx(-10)
 
 

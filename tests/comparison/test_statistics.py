@@ -13,7 +13,6 @@ from hf_domain.comparison.statistics import (
     compare_rows,
     compute_interval,
     correct,
-    count_needed_seeds,
     draw_scores,
     find_visible_difference,
 )
@@ -239,19 +238,6 @@ def test_what_a_plan_can_see():
     # Without seeds the examples alone: (1.96 + 1.28) standard errors.
     probe = find_visible_difference([1000] * 3, seeds=None, trials=40_000)
     assert probe == pytest.approx((1.96 + 1.2816) * math.sqrt((134 + 2 * 729) / 1000 / 3), rel=0.02)
-
-
-def test_how_many_seeds_would_show_a_difference():
-    difference = Difference(("task",), 2.0, p=0.2, of_examples=0.1, of_seeds=2.0, freedom=8.0)
-    needed = count_needed_seeds(difference, 3, comparisons=1)
-
-    def reaches(seeds):
-        error = math.sqrt(0.1 + 2.0 * 3 / seeds)
-        return (t.ppf(0.975, 8 * seeds / 3) + 1.2816) * error <= 2.0
-
-    assert reaches(needed) and not reaches(needed - 1) and needed > 3
-    assert count_needed_seeds(difference, 3, comparisons=20) > needed
-    assert count_needed_seeds(Difference(("task",), 0.5, p=0.5, of_examples=0.1), 3, 1) is None
 
 
 def test_interval_over_seeds():

@@ -1,21 +1,21 @@
 """The steps that a plan needs."""
 
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import replace
 
 import pytest
 from pretended_runs import METHODS, pretend, run_comparison, write_plan
 from script_runs import write_jsonl
 
-from hf_domain.comparison.plan_loading import load_plan
+from hf_domain.comparison.checks import check_step_flags
+from hf_domain.comparison.prepare import load_plan
 from hf_domain.comparison.report import write_report
-from hf_domain.comparison.step_checks import check_step_flags
-from hf_domain.comparison.steps import list_steps
+from hf_domain.comparison.steps import name_steps
 from hf_domain.safe_io import read_json
 
 
 def test_steps_of_a_plan(content, tmp_path):
     plan = load_plan(write_plan(content, tmp_path))
-    steps = list_steps(plan, tmp_path / "plan")
+    steps = name_steps(plan, tmp_path / "plan")
     names = [step.name for step in steps]
     assert len(set(names)) == len(names)
     for number, step in enumerate(steps):
@@ -26,25 +26,23 @@ def test_steps_of_a_plan(content, tmp_path):
     assert by_name["dapt-pets"].flags["save_strategy"] == "steps"
     assert by_name["dapt-animals-seed1"].flags["save_strategy"] == "no"
     assert by_name["dapt-pets"].flags["train_file"] == "corpus.txt"
-    assert by_name["control-general"].flags["train_file"] == "general.txt"
-    assert by_name["tapt-animals"].flags["train_file"] == "plan/texts/animals.txt"
-    assert by_name["adalm-pets"].flags["expanded_vocabulary"] == "plan/steps/vocabulary-pets"
-    assert by_name["average-pets"].flags["model_name_or_path"] == ["plan/steps/dapt-pets", "encoder"]
+    assert by_name["general_text-general"].flags["train_file"] == "general.txt"
+    assert by_name["tapt-animals"].flags["train_file"] == "{root}/texts/animals.txt"
+    assert by_name["adalm-pets"].flags["expanded_vocabulary"] == "{root}/steps/vocabulary-pets"
     assert by_name["slow-pets"].flags["learning_rate"] == 1e-5
-    assert by_name["fine_tune-animals-seed2"].flags["model_name_or_path"] == "encoder"
-    assert by_name["average-entities-seed1"].flags["model_name_or_path"] == "plan/steps/average-pets"
-    assert by_name["tuned_after_tapt-animals-seed1"].flags["model_name_or_path"] == "plan/steps/tapt-animals"
+    assert by_name["no_adaptation-animals-seed2"].flags["model_name_or_path"] == "encoder"
+    assert by_name["tuned_after_tapt-animals-seed1"].flags["model_name_or_path"] == "{root}/steps/tapt-animals"
     assert by_name["dapt-entities-seed1"].command == "ner"
     gmap = by_name["gmap-animals-seed1"]
-    assert gmap.flags["model_name_or_path"] == "plan/steps/dapt-pets"
+    assert gmap.flags["model_name_or_path"] == "{root}/steps/dapt-pets"
     assert (gmap.flags["method"], gmap.flags["memory_name_or_path"]) == ("gmap", "encoder")
     assert by_name["logits_fusion-animals-seed1"].flags["config_overrides"] == "strategy=logits_fusion"
     rada = by_name["rada-animals-seed1"]
     assert rada.needs == ["datastore-pets"]
-    assert rada.flags["datastore"] == by_name["datastore-pets"].flags["output_dir"]
+    assert rada.flags["datastore"] == "{root}/steps/datastore-pets/datastore"
     assert rada.flags["passage_cache"] == by_name["rada-animals-seed2"].flags["passage_cache"]
     assert len([step for step in steps if step.kind == "fine_tuning"]) == len(METHODS) * 2 * 2
-    assert {step.corpus for step in steps if step.kind == "evaluation"} == {"pets", "general"}
+    assert {step.corpus for step in steps if step.kind == "held_out_loss"} == {"pets", "general"}
 
 
 def test_passages_are_cached_where_a_frozen_copy_encodes_them(content, tmp_path):
@@ -57,7 +55,7 @@ def test_passages_are_cached_where_a_frozen_copy_encodes_them(content, tmp_path)
         "goes_on": {"recipe": "rada", "after": "rada_mlm", "fine_tuning": shared},
         "half": {"recipe": "rada_mlm", "pretraining": shared, "fine_tuning": frozen},
     }
-    steps = {step.name: step for step in list_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")}
+    steps = {step.name: step for step in name_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")}
     cached = {name for name, step in steps.items() if "passage_cache" in step.flags}
     readers = ("rada", "rada_mlm", "goes_on", "half")
     expected = {f"{name}-{task}-seed{seed}" for name in readers for task in ("animals", "entities") for seed in (1, 2)}
@@ -67,20 +65,20 @@ def test_passages_are_cached_where_a_frozen_copy_encodes_them(content, tmp_path)
 def test_general_text_is_trained_on_once_for_all_corpora(content, tmp_path):
     content["corpora"]["plants"] = content["corpora"]["pets"]
     content["tasks"]["entities"]["corpus"] = "plants"
-    content["methods"] = {"control": None, "dapt": None, "more": {"recipe": "control", "after": "dapt"}}
-    steps = {step.name: step for step in list_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")}
+    content["methods"] = {"general_text": None, "dapt": None, "more": {"recipe": "general_text", "after": "dapt"}}
+    steps = {step.name: step for step in name_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")}
     trained = [name for name, step in steps.items() if step.kind == "pretraining"]
-    assert trained == ["control-general", "dapt-pets", "dapt-plants", "more-pets", "more-plants"]
+    assert trained == ["general_text-general", "dapt-pets", "dapt-plants", "more-pets", "more-plants"]
     for task in ("animals", "entities"):
-        assert steps[f"control-{task}-seed1"].needs == ["control-general"]
-    evaluated = [name for name in steps if name.startswith("control-general-on-")]
-    assert sorted(evaluated) == [f"control-general-on-{text}" for text in ("general", "pets", "plants")]
+        assert steps[f"general_text-{task}-seed1"].needs == ["general_text-general"]
+    evaluated = [name for name in steps if name.startswith("general_text-general-on-")]
+    assert sorted(evaluated) == [f"general_text-general-on-{text}" for text in ("general", "pets", "plants")]
 
 
 def test_losses_are_reported_for_each_corpus_of_a_method(content, tmp_path):
     content["corpora"]["plants"] = content["corpora"]["pets"]
     content["tasks"]["entities"]["corpus"] = "plants"
-    content["methods"] = {"control": None, "tapt": None, "gmap": {"after": "dapt"}, "dapt": None}
+    content["methods"] = {"general_text": None, "tapt": None, "gmap": {"after": "dapt"}, "dapt": None}
     output_dir = tmp_path / "plan"
     run_comparison(load_plan(write_plan(content, tmp_path)), output_dir, execute=pretend)
     losses = {}
@@ -88,7 +86,7 @@ def test_losses_are_reported_for_each_corpus_of_a_method(content, tmp_path):
         encoder, corpus = path.stem.rpartition("-")[0].split("-on-")
         losses.setdefault(encoder, {})[corpus] = read_json(path)["masked_lm_loss"]
     assert write_report(output_dir).losses == {
-        "general text": losses["control-general"],
+        "general text": losses["general_text-general"],
         "TAPT (pets)": losses["tapt-animals"],
         "TAPT (plants)": losses["tapt-entities"],
         "DAPT (pets)": losses["dapt-pets"],
@@ -100,39 +98,30 @@ def test_losses_are_reported_for_each_corpus_of_a_method(content, tmp_path):
 def test_methods_with_their_own_tasks_encoder_and_datastore(content, tmp_path):
     content["methods"] = {
         "dapt": {"tasks": ["entities"]},
-        "mine": {"recipe": "fine_tune", "encoder": "somewhere/mine"},
+        "mine": {"recipe": "no_adaptation", "encoder": "somewhere/mine"},
         "more": {"recipe": "dapt", "encoder": "somewhere/mine"},
-        "average_of_more": {"recipe": "average", "after": "more"},
         "gmap": {"after": "more"},
         "ensemble": {"recipe": "gmap", "after": "more", "fine_tuning": {"config_overrides": "strategy=ensemble"}},
         "gmap_mlm": {"after": "more"},
         "rada": None,
         "rada_half": {"recipe": "rada", "datastore": {"train_file": "general.txt"}, "tasks": ["animals"]},
-        "rada_task": {"tasks": ["animals"]},
         "rada_mlm": {"datastore": {"train_file": "general.txt"}, "pretraining": {"train_file": "heldout.txt"}},
-        "append_passage": {"tasks": ["animals"]},
     }
-    steps = {step.name: step for step in list_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")}
+    steps = {step.name: step for step in name_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")}
     assert "dapt-entities-seed1" in steps
-    assert not [name for name in steps if name.startswith(("dapt-animals", "append_passage-entities"))]
+    assert not [name for name in steps if name.startswith(("dapt-animals", "rada_half-entities"))]
     assert steps["mine-animals-seed1"].flags["model_name_or_path"] == "somewhere/mine"
     assert steps["mine-on-pets"].flags["model_name_or_path"] == "somewhere/mine"
-    assert steps["encoder-on-pets"].method == "rada"
+    assert steps["encoder-on-pets"].method is None  # rows share it
     assert steps["more-pets"].flags["model_name_or_path"] == "somewhere/mine"
-    assert steps["average_of_more-pets"].flags["model_name_or_path"] == ["plan/steps/more-pets", "encoder"]
-    assert steps["gmap-animals-seed1"].flags["memory_cache"] == "plan/memories/gmap-animals"
+    assert steps["gmap-animals-seed1"].flags["memory_cache"] == "{root}/memories/gmap-animals"
     stage = steps["gmap_mlm-pets"].flags
-    assert (stage["model_name_or_path"], stage["memory_name_or_path"]) == ("plan/steps/more-pets", "encoder")
+    assert (stage["model_name_or_path"], stage["memory_name_or_path"]) == ("{root}/steps/more-pets", "encoder")
     assert "memory_name_or_path" not in steps["gmap_mlm-animals-seed1"].flags
     assert "memory_cache" not in steps["ensemble-animals-seed1"].flags
     assert steps["datastore-pets"].flags["train_file"] == "corpus.txt"
     assert steps["datastore-rada_half-pets"].flags["train_file"] == "general.txt"
     assert steps["rada_half-animals-seed1"].needs == ["datastore-rada_half-pets"]
-    assert steps["datastore-animals"].flags["train_file"] == "plan/texts/animals.txt"
-    assert (steps["datastore-animals"].task, steps["rada_task-animals-seed2"].needs) == (
-        "animals",
-        ["datastore-animals"],
-    )
     stage = steps["rada_mlm-pets"]
     assert (stage.flags["method"], stage.flags["train_file"]) == ("rada", "heldout.txt")
     assert stage.flags["datastore"] == steps["rada_mlm-entities-seed1"].flags["datastore"]
@@ -147,14 +136,14 @@ def test_masked_lm_reads_no_passages_of_its_own_text(content, tmp_path):
         "other_text": {"recipe": "rada_mlm", "pretraining": other},
         "other_passages": {"recipe": "rada_mlm", "datastore": other},
     }
-    steps = {step.name: step for step in list_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")}
+    steps = {step.name: step for step in name_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")}
     for name, text, passages in (
         ("other_text-pets", "general.txt", ("corpus.txt", None)),
         ("other_passages-pets", "corpus.txt", ("general.txt", None)),
         (
             "rada_mlm-pets",
-            "plan/steps/datastore-rada_mlm-pets/held_out.jsonl",
-            ("corpus.txt", "plan/steps/datastore-rada_mlm-pets/held_out.jsonl"),
+            "{root}/steps/datastore-rada_mlm-pets/held_out.jsonl",
+            ("corpus.txt", "{root}/steps/datastore-rada_mlm-pets/held_out.jsonl"),
         ),
     ):
         read = steps[steps[name].needs[0]].flags
@@ -165,23 +154,23 @@ def test_masked_lm_reads_no_passages_of_its_own_text(content, tmp_path):
 
 
 def test_report_leaves_out_what_a_method_is_not_tested_on(content, tmp_path):
-    content["methods"] = {"dapt": None, "mine": {"recipe": "fine_tune", "encoder": "m", "tasks": ["animals"]}}
+    content["methods"] = {"dapt": None, "mine": {"recipe": "no_adaptation", "encoder": "m", "tasks": ["animals"]}}
     run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", execute=pretend)
     report = write_report(tmp_path / "plan")
     assert list(report.differences["mine"]) == ["animals"]
-    assert {"DAPT", "fine-tuning only (mine)"} == set(report.losses)
+    assert {"DAPT", "no adaptation (mine)"} == set(report.losses)
     lines = (tmp_path / "plan" / "report.md").read_text().splitlines()
-    mean, row = [line for line in lines if line.startswith("| fine-tuning only (mine) | ")][:2]
+    _, mean, row = [line for line in lines if line.startswith("| no adaptation (mine) | ")][:3]
     assert "(1 task)" in mean
-    assert row.startswith("| fine-tuning only (mine) | ") and row.endswith(" |  |")
+    assert row.startswith("| no adaptation (mine) | ") and row.endswith(" |  |")
 
 
 def test_vocabulary_is_expanded_once_along_a_chain(content, tmp_path):
     content["methods"] = {"adalm": None, "dapt": None, "exbert": {"after": "adalm"}}
-    steps = {step.name: step for step in list_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")}
+    steps = {step.name: step for step in name_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")}
     assert "expanded_vocabulary" in steps["adalm-pets"].flags
     assert "expanded_vocabulary" not in steps["exbert-pets"].flags
-    assert steps["exbert-pets"].flags["model_name_or_path"] == "plan/steps/adalm-pets"
+    assert steps["exbert-pets"].flags["model_name_or_path"] == "{root}/steps/adalm-pets"
 
 
 @pytest.mark.parametrize(
@@ -197,43 +186,34 @@ def test_vocabulary_is_expanded_once_along_a_chain(content, tmp_path):
 )
 def test_vocabulary_holds_what_the_budget_shows_often_enough(content, tmp_path, budget, vocabulary, limit):
     content |= {"methods": {"adalm": None}, "budget": budget, "vocabulary": vocabulary}
-    step = list_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")[0]
+    step = name_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")[0]
     assert (step.kind, step.flags.get("training_tokens")) == ("vocabulary", limit)
     check_step_flags([step])
 
 
-def test_nothing_changes_the_flags_of_a_step(plan, tmp_path):
-    step = list_steps(plan, tmp_path / "plan")[0]
-    with pytest.raises(TypeError, match="does not support item assignment"):
-        step.flags["max_steps"] = 1
-    with pytest.raises(FrozenInstanceError):
-        step.flags = {}
-
-
 def test_frozen_encoders_are_probed_once(content, tmp_path):
-    content["methods"] = {"fine_tune": None, "dapt": None, "tapt": None}
+    content["methods"] = {"no_adaptation": None, "dapt": None, "tapt": None}
     content |= {"evaluation": "probe", "pretraining_seeds": [1, 2]}
     content["tasks"]["animals"]["options"] = {"max_seq_length": 32, "max_predict_samples": 9}
     plan = load_plan(write_plan(content, tmp_path))
-    steps = [step for step in list_steps(plan, tmp_path / "plan") if step.kind == "fine_tuning"]
+    steps = [step for step in name_steps(plan, tmp_path / "plan") if step.kind == "fine_tuning"]
     check_step_flags(steps)
     names = [
         f"{row}-{task}{p}" for task in ("animals", "entities") for row in ("dapt", "tapt") for p in ("", "-pretrained2")
     ]
-    names += ["fine_tune-animals", "fine_tune-entities"]
+    names += ["no_adaptation-animals", "no_adaptation-entities"]
     assert sorted(step.name for step in steps) == sorted(f"{name}-frozen" for name in names)
     by_name = {step.name: step for step in steps}
     probe = by_name["dapt-animals-pretrained2-frozen"]
     assert (probe.command, probe.seed, probe.pretraining_seed) == ("probe", None, 2)
     assert probe.flags == {
-        "model_name_or_path": "plan/steps/dapt-pets-pretrained2",
+        "model_name_or_path": "{root}/steps/dapt-pets-pretrained2",
         "train_file": "animals/train.jsonl",
         "validation_file": "animals/validation.jsonl",
         "test_file": "animals/test.jsonl",
         "max_seq_length": 32,
         "max_predict_samples": 9,
         "use_cpu": True,
-        "output_dir": "plan/steps/dapt-animals-pretrained2-frozen",
     }
 
 
@@ -247,10 +227,10 @@ def test_flags_of_several_labels_and_of_values(content, tmp_path):
     for split in ("train", "validation", "test"):
         write_jsonl(tmp_path / "scores" / f"{split}.jsonl", rows)
     content["tasks"] = {"several": "several", "values": "values", "scores": {"folder": "scores", "kind": "regression"}}
-    content |= {"methods": ["dapt", "append_passage"], "seeds": [1]}
+    content |= {"methods": ["dapt"], "seeds": [1]}
     plan = load_plan(write_plan(content, tmp_path))
     assert [task.metric for task in plan.tasks.values()] == ["macro_f1", "pearson", "pearson"]
-    steps = {step.name: step for step in list_steps(plan, tmp_path / "plan")}
+    steps = {step.name: step for step in name_steps(plan, tmp_path / "plan")}
     check_step_flags(steps.values())
     assert {steps[f"dapt-{task}-seed1"].command for task in plan.tasks} == {"classification"}
     several, values, scores = (steps[f"dapt-{task}-seed1"].flags for task in plan.tasks)
@@ -259,17 +239,17 @@ def test_flags_of_several_labels_and_of_values(content, tmp_path):
     assert (scores["do_regression"], scores["label_column_name"]) == (True, "score")
     content["evaluation"], content["methods"] = "probe", ["dapt"]
     plan = load_plan(write_plan(content, tmp_path))
-    steps = {step.name: step for step in list_steps(plan, tmp_path / "plan")}
+    steps = {step.name: step for step in name_steps(plan, tmp_path / "plan")}
     check_step_flags(steps.values())
     assert steps["dapt-scores-frozen"].flags["label_column_name"] == "score"
     assert steps["dapt-several-frozen"].flags["validation_file"] == "several/validation.jsonl"
 
 
 def test_every_fine_tuning_evaluates(content, tmp_path):
-    content |= {"methods": ["fine_tune"], "seeds": [1]}
+    content |= {"methods": ["no_adaptation"], "seeds": [1]}
     for options in ({}, {"early_stopping_patience": 2}):
         content["fine_tuning"] = {"use_cpu": True, **options}
-        steps = list_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")
+        steps = name_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")
         check_step_flags(steps)
         tuned = [step for step in steps if step.kind == "fine_tuning"]
         assert {step.flags.get("do_eval", False) for step in tuned} == {True}
@@ -281,11 +261,11 @@ def test_report_of_a_probe_tests_without_seeds(content, tmp_path):
         if step.command == "probe":
             pretend(replace(step, command=plan.tasks[step.task].kind), plan, folder)
 
-    content |= {"evaluation": "probe", "methods": {"fine_tune": None, "dapt": None}}
+    content |= {"evaluation": "probe", "methods": {"no_adaptation": None, "dapt": None}}
     run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", execute=run)
     report = write_report(tmp_path / "plan")
     assert report.failed == {} and report.scores["dapt"]["animals"].keys() == {"42"}
-    difference = report.decisions["fine_tune", "dapt"]
+    difference = report.decisions["no_adaptation", "dapt"]
     assert difference.p is not None and difference.freedom == float("inf")
     text = (tmp_path / "plan" / "report.md").read_text()
     assert "linear models on the states of frozen encoders" in text and "runs]" not in text
@@ -315,21 +295,25 @@ def test_flags_that_a_probe_would_drop_are_refused(content, tmp_path):
 @pytest.mark.parametrize(
     ("rows", "tokens", "problem"),
     [
-        ({"dapt": None, "varmae": None}, 1000, "there is no fine_tune. Add it."),
-        ({"fine_tune": {"tasks": ["animals"]}, "varmae": None}, 1000, "fine_tune is not tested on entities. Add that"),
+        ({"dapt": None, "varmae": None}, 1000, "there is no no_adaptation. Add it."),
         (
-            {"fine_tune": None, "varmae": {"encoder": "other"}},
+            {"no_adaptation": {"tasks": ["animals"]}, "varmae": None},
             1000,
-            "none starts from other. Add one with recipe: fine",
+            "no_adaptation is not tested on entities. Add that",
         ),
         (
-            {"fine_tune": None, "dapt": None, "varmae": {"after": "dapt"}},
+            {"no_adaptation": None, "varmae": {"encoder": "other"}},
+            1000,
+            "none starts from other. Add one with recipe: no",
+        ),
+        (
+            {"no_adaptation": None, "dapt": None, "varmae": {"after": "dapt"}},
             [640, 1280],
             "with a list of tokens none shows",
         ),
         ({"dapt": None, "varmae": {"after": "dapt"}}, 1000, None),
-        ({"fine_tune": None, "varmae": {"tasks": ["animals"]}}, [640, 1280], None),
-        ({"mine": {"recipe": "fine_tune", "encoder": "other"}, "varmae": {"after": "mine"}}, [640, 1280], None),
+        ({"no_adaptation": None, "varmae": {"tasks": ["animals"]}}, [640, 1280], None),
+        ({"mine": {"recipe": "no_adaptation", "encoder": "other"}, "varmae": {"after": "mine"}}, [640, 1280], None),
         ({"varmae": {"pretraining": {"config_overrides": "freeze_backbone=false"}}}, 1000, None),
         ({"dapt": None, "exbert": None}, 1000, None),
     ],

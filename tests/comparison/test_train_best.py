@@ -7,9 +7,10 @@ import pytest
 from pretended_runs import SENTENCES, Shared, pretend, run_comparison, write_plan
 from script_runs import write_jsonl
 
-from hf_domain.comparison import train_best as module
-from hf_domain.comparison.plan_loading import load_plan
-from hf_domain.comparison.train_best import average_thresholds, average_votes, train_best
+from hf_domain.comparison import publish as module
+from hf_domain.comparison.prepare import load_plan
+from hf_domain.comparison.publish import average_thresholds, average_votes, train_best
+from hf_domain.comparison.steps import put_root
 from hf_domain.safe_io import read_json
 from hf_domain.tasks.outputs import LABELS, format_labels
 from hf_domain.training.run_files import METRICS, STATE
@@ -25,7 +26,7 @@ def compared(content, tmp_path, ran, monkeypatch):
         write_jsonl(
             tmp_path / "animals" / f"{split}.jsonl", [row | {"text": f"{row['text']} {split}"} for row in texts]
         )
-    content |= {"methods": {"fine_tune": None, "dapt": None}, "learning_rates": [1e-4, 2e-4], "general": None}
+    content |= {"methods": {"no_adaptation": None, "dapt": None}, "learning_rates": [1e-4, 2e-4], "general": None}
     content["tasks"] = {"animals": content["tasks"]["animals"]}
     content["fine_tuning"] |= {"max_train_samples": 50, "early_stopping_patience": 1, "num_train_epochs": 9}
     made = []
@@ -37,7 +38,7 @@ def compared(content, tmp_path, ran, monkeypatch):
         ran.append(step)
         pretend(step, plan, folder)
         metrics = read_json(folder / METRICS) | {"learning_rate": float(step.flags.get("learning_rate", 0))}
-        if step.kind == "tuning":
+        if step.kind == "lr_trial":
             metrics["eval_macro_f1"] = metrics["learning_rate"]
         (folder / METRICS).write_text(json.dumps(metrics))
         (folder / "config.json").write_text("{}")
@@ -45,7 +46,7 @@ def compared(content, tmp_path, ran, monkeypatch):
             steps = BEST_STEPS[str(step.seed)]
             (folder / STATE).write_text(json.dumps({"epoch": 4, "global_step": 12, "best_global_step": steps}))
             if step.method == "dapt":
-                rows = [json.loads(line) for line in (plan.folder / step.flags["test_file"]).open()]
+                rows = [json.loads(line) for line in (plan.folder / put_root(step.flags["test_file"], "plan")).open()]
                 (folder / LABELS).write_text(format_labels(row["label"] for row in rows))
 
     class Compared:
@@ -72,11 +73,11 @@ def test_trains_the_recommended_row_on_all_labels_as_its_runs_chose(compared, ra
     folders = compared.train()
     assert folders == {"animals": compared.output_dir.resolve() / "best" / "animals"}
     (step,) = ran
-    assert (step.name, step.kind, step.method, step.seed) == ("dapt-animals-best", "best", "dapt", 1)
+    assert (step.name, step.kind, step.method, step.seed) == ("dapt-animals-best", "final", "dapt", 1)
     held_out = {name for name in step.flags if name.startswith(("validation", "test", "do_", "max_train", "early"))}
     assert held_out == {"do_train"}
     animals = tmp_path / "animals"
-    trained = read_lines(tmp_path / step.flags["train_file"])
+    trained = read_lines(tmp_path / put_root(step.flags["train_file"], "plan"))
     assert trained == read_lines(animals / "train.jsonl", animals / "validation.jsonl")
     assert step.flags["num_train_epochs"] == 1.5  # the median of 1 and 2
     assert step.flags["learning_rate"] == 2e-4
@@ -118,7 +119,7 @@ def test_folds_are_all_items(compared, ran, tmp_path):
     (step,) = ran
     animals = tmp_path / "animals"
     items = read_lines(*(animals / f"{split}.jsonl" for split in ("train", "validation", "test")))
-    assert sorted(read_lines(tmp_path / step.flags["train_file"])) == sorted(items)
+    assert sorted(read_lines(tmp_path / put_root(step.flags["train_file"], "plan"))) == sorted(items)
 
 
 def test_thresholds_are_means_over_the_runs():

@@ -15,8 +15,8 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 import hf_domain
 from hf_domain import tokenization
-from hf_domain.comparison import in_python
-from hf_domain.comparison.plan_loading import load_plan
+from hf_domain.comparison import api
+from hf_domain.comparison.prepare import load_plan
 from hf_domain.data.corpora import load_corpus, tokenize_corpus
 from hf_domain.data.objects import name_labels, name_tasks, place_tasks
 from hf_domain.datastore import add_passages, build_datastore
@@ -80,7 +80,7 @@ def compare(data, place, tasks=None):
             found.append([read_lines(plan.folder / task.get_file(split)) for split in SPLITS])
         raise InterruptedError
 
-    place.monkeypatch.setattr(in_python, "run_comparison", read)
+    place.monkeypatch.setattr(api, "run_comparison", read)
     with pytest.raises(InterruptedError):
         hf_domain.compare(place.encoder, data, tasks or {"mine": SPLIT}, output_dir=place.folder / "comparison")
     return found
@@ -108,7 +108,7 @@ def advise(data, place, tasks=None):
     plan = load_plan(advice.save(place.folder / "advice"))
     corpus = load_corpus(str(plan.folder / plan.corpora["domain"].train_file), validation_split_percentage=0)
     task = [read_lines(plan.folder / task.get_file(split)) for task in plan.tasks.values() for split in SPLITS]
-    return advice.facts.corpus, corpus["train"][:], task
+    return (advice.facts.documents, advice.facts.tokens), corpus["train"][:], task
 
 
 SPLIT = {split: ROWS[number:] + ROWS[:number] for number, split in enumerate(SPLITS)}

@@ -378,6 +378,21 @@ def test_memory_states_are_kept(tmp_path, files, run, model, strategy, monkeypat
     assert run("again", **flags, memory_cache=tmp_path / "states")["eval_loss"] == kept["eval_loss"]
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"method": "gmap"}, "--memory_name_or_path must be given .*is None with --method gmap"),
+        ({"memory_name_or_path": "general"}, "but is general with --method plain"),
+        ({"config_overrides": "strategy=gated"}, "plain has none and the flag is strategy=gated"),
+        ({"memory_cache": "states"}, "needs a frozen memory, but a BertForSequenceClassification has no memory"),
+    ],
+)
+def test_options_of_a_memory_without_one(tmp_path, files, run, flags, message):
+    with pytest.raises(ValueError, match=message):
+        run(**files(lambda topic, rng: topic), **flags)
+    assert not (tmp_path / "output" / "config.json").exists()
+
+
 def test_memory_is_left_where_it_is(tmp_path, files, run, general):
     flags = files(lambda topic, rng: topic) | {"method": "gmap", "memory_name_or_path": general, "num_train_epochs": 1}
     whole = run("whole", **flags)
@@ -386,3 +401,107 @@ def test_memory_is_left_where_it_is(tmp_path, files, run, general):
     sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("small", "whole")]
     assert sizes[0] < 0.7 * sizes[1]
     assert pipeline("text-classification", str(tmp_path / "small")).model.config.memory_name_or_path == general
+
+
+def test_options_that_gmap_does_not_have(tmp_path, files, run, general):
+    flags = files(lambda topic, rng: topic) | {"method": "gmap", "memory_name_or_path": general}
+    for overrides, message in (
+        ("memory_layers=[3]", "from 1 to 2"),
+        ("memory_layer=1", "has no option memory_layer"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            run(**flags, config_overrides=overrides)
+    assert not (tmp_path / "output").exists()
+
+
+@pytest.mark.parametrize(
+    ("make_label", "change", "flags", "message"),
+    [
+        (
+            str,
+            {"validation": [{"text": "x", "label": "new"}]},
+            {},
+            "must occur in train, which has biology, finance, law, but new does not",
+        ),
+        (str, {"validation": [{"text": "x"}]}, {}, "split validation must have the column label, but has text"),
+        (
+            str,
+            {"train": [{"text": "x", "label": None}, {"text": "x", "label": "a"}]},
+            {},
+            r"label is empty in line 1 of .*train.jsonl",
+        ),
+        (str, {"train": [{"text": "x", "label": "a"}, {"text": "x", "label": 1}]}, {}, "both; line 2 of .*train.jsonl"),
+        (lambda topic: "a", {}, {}, "two different labels, but label is 'a' everywhere in train"),
+        (lambda topic: ["b", "a"], {}, {}, r"two different labels, but label is \['a', 'b'\] everywhere in train"),
+        (
+            lambda topic: 0.5 * len(topic),
+            {"validation": [{"text": "x", "label": float("nan")}]},
+            {},
+            "nan in line 1 of",
+        ),
+        (lambda topic: 0.5 * len(topic), {"test": [{"text": "x", "label": None}]}, {"do_predict": True}, "is empty in"),
+        (str, {"train": [{"text": "x", "label": label} for label in ("0.5", "NA", "1.5")]}, {}, "'NA' in line 2 of"),
+        (str, {"train": [{"text": "x", "note": "y", "label": "a"}]}, {}, "reading text leaves out note"),
+        (
+            str,
+            {"validation": [{"text": "x", "text_pair": "y", "label": "a"}]},
+            {},
+            "validation has text_pair beside text",
+        ),
+        (lambda topic: [topic], {}, {"multi_label": False}, "need multi-label classification, but label has"),
+        (lambda topic: [topic], {}, {"do_regression": True}, "need multi-label classification, but label has"),
+        (str, {}, {"multi_label": True}, "multi-label data must have lists of labels, but label has"),
+        (
+            str,
+            {},
+            {"do_regression": True},
+            r"regression must be numbers, but label is .* in line 1 of .*train.jsonl",
+        ),
+        (str, {}, {"text_column_names": "body"}, ".text, label., but names body"),
+        (
+            str,
+            {},
+            {"text_column_names": "text,text,text"},
+            "one column or two different ones, as first,second, but is text,text,text",
+        ),
+        (str, {}, {"negative_labels": "none"}, "biology, finance, law., but names none"),
+        (str, {}, {"metric_name": "no_such_metric"}, "but is no_such_metric"),
+        (str, {}, {"max_seq_length": 129}, "the encoder's limit, but is 129"),
+        (str, {}, {"dataset_name": "name"}, "files or a dataset of the Hub"),
+    ],
+)
+def test_bad_input_is_reported_before_anything_is_written(tmp_path, files, run, make_label, change, flags, message):
+    with pytest.raises(ValueError, match=message):
+        run(**files(lambda topic, rng: make_label(topic), **change), **flags)
+    assert not (tmp_path / "output" / "config.json").exists()
+
+
+def test_missing_split_is_reported(files, run):
+    flags = files(lambda topic, rng: topic)
+    del flags["validation_file"]
+    with pytest.raises(ValueError, match="split validation must have examples"):
+        run(**flags)
+
+
+def test_folder_of_another_model_is_left_alone(tmp_path, files, run):
+    run(**files(lambda topic, rng: topic), max_steps=1)
+    before = {path: path.read_bytes() for path in (tmp_path / "output").iterdir() if path.is_file()}
+    with pytest.raises(ValueError, match="contains another run, finished, with other content of test_file"):
+        run(**files(lambda topic, rng: rng.randrange(2)), max_steps=1, overwrite_output_dir=False)
+    assert {path: path.read_bytes() for path in (tmp_path / "output").iterdir() if path.is_file()} == before
+
+
+def test_arguments_may_come_from_a_file(tmp_path, files, model, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    arguments = files(lambda topic, rng: topic) | {
+        "model_name_or_path": model,
+        "output_dir": str(tmp_path / "output"),
+        "do_train": True,
+        "max_steps": 1,
+        "use_cpu": True,
+        "report_to": "none",
+    }
+    (tmp_path / "arguments.json").write_text(json.dumps(arguments))
+    monkeypatch.setattr("sys.argv", ["script.py", str(tmp_path / "arguments.json")])
+    main()
+    assert (tmp_path / "output" / "model.safetensors").exists()

@@ -21,9 +21,10 @@ METHODS = {
         citation="@misc{nobody-2026-toy}",
         model_type="toy",
         build=build_toy,
+        pretraining={"learning_rate": 1e-3},
     ),
 }
 
 RECIPES = {
-    "toy": Recipe("Toy", method="toy", card="toy", pretraining={"learning_rate": 1e-3}),
+    "toy": Recipe("Toy", method="toy", card="toy"),
 }

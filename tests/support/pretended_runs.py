@@ -7,29 +7,28 @@ import time
 
 import yaml
 
-from hf_domain.comparison import engine, runner
-from hf_domain.comparison.runner import Interrupted
+from hf_domain.comparison import run as runner
+from hf_domain.comparison.run import Interrupted
+from hf_domain.comparison.steps import find_root, put_root
 from hf_domain.safe_io import read_json
 from hf_domain.tasks.outputs import LABELS, TAGS, VALIDATED, format_labels, format_tags
 from hf_domain.training.run_files import METRICS
 
 SENTENCES = [f"the {animal} sat on the {place}" for animal in ("cat", "dog", "bird") for place in ("mat", "hill")] * 20
 METHODS = {
-    "fine_tune": None,
-    "control": None,
+    "no_adaptation": None,
+    "general_text": None,
     "tapt": None,
     "dapt": None,
     "lora": None,
     "varmae": None,
     "adalm": None,
     "exbert": None,
-    "exbert_adapter": None,
-    "average": {"after": "dapt"},
     "gmap": {"after": "dapt"},
     "logits_fusion": {"recipe": "gmap", "after": "dapt", "fine_tuning": {"config_overrides": "strategy=logits_fusion"}},
     "rada": None,
     "slow": {"recipe": "dapt", "pretraining": {"learning_rate": 1e-5}},
-    "tuned_after_tapt": {"recipe": "fine_tune", "after": "tapt"},
+    "tuned_after_tapt": {"recipe": "no_adaptation", "after": "tapt"},
 }
 
 
@@ -57,7 +56,7 @@ def find_shared(number):
 
 
 def run_comparison(plan, output_dir, execute, **options):
-    return engine.run_comparison(plan, output_dir, Shared(execute), **options)
+    return runner.run_comparison(plan, output_dir, Shared(execute), **options)
 
 
 def get_address(output_dir, name):
@@ -87,7 +86,12 @@ def pretend(step, plan, folder):
         score = random.Random(f"validation of {step.name}").random()
         (folder / METRICS).write_text(json.dumps(metrics | {"eval_macro_f1": score, "eval_f1": score}))
         for split, file, draw in (("test", None, numbers), ("validation", VALIDATED, random.Random(score))):
-            rows = [json.loads(line) for line in (plan.folder / step.flags[f"{split}_file"]).open()]
+            rows = [
+                json.loads(line)
+                for line in (
+                    plan.folder / put_root(step.flags[f"{split}_file"], find_root(plan, folder.parents[1]))
+                ).open()
+            ]
             if "tags" in rows[0]:
                 tags = [[draw.choice(["O", "B-A"]) for _ in row["tags"]] for row in rows]
                 (folder / (file or TAGS)).write_text(format_tags(tags))

@@ -9,12 +9,11 @@ from pretended_runs import get_result, pretend, run_comparison, write_plan
 from script_runs import write_jsonl
 from sklearn.metrics import f1_score
 
-from hf_domain.comparison.folds import drop_repeated, split_folds
-from hf_domain.comparison.plan_loading import load_plan
+from hf_domain.comparison.checks import check_step_flags
+from hf_domain.comparison.prepare import drop_repeated, load_plan, split_folds
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.results import read_results
-from hf_domain.comparison.step_checks import check_step_flags
-from hf_domain.comparison.steps import list_steps
+from hf_domain.comparison.steps import name_steps, put_root
 from hf_domain.tasks.scores import count_examples
 from hf_domain.tasks.trivial_baselines import MAJORITY
 
@@ -31,7 +30,7 @@ def folded(content, tmp_path):
     for split, part in (("train", rows[:30]), ("validation", rows[30:35]), ("test", rows[35:])):
         write_jsonl(tmp_path / "animals" / f"{split}.jsonl", part)
     content["tasks"]["animals"]["folds"] = 3
-    content["methods"] = {"fine_tune": None, "dapt": None, "tapt": None}
+    content["methods"] = {"no_adaptation": None, "dapt": None, "tapt": None}
     return content
 
 
@@ -111,14 +110,14 @@ def test_out_of_fold_predictions_are_scored_as_one_test_set(folded, tmp_path):
 
 
 def test_a_row_made_of_the_task_is_not_tested_on_its_folds(folded, tmp_path):
-    folded["methods"] |= {"more": {"recipe": "dapt", "after": "tapt"}, "rada_task": None}
+    folded["methods"]["more"] = {"recipe": "dapt", "after": "tapt"}
     plan = load_plan(write_plan(folded, tmp_path))
-    steps = list_steps(plan, tmp_path / "plan")
+    steps = name_steps(plan, tmp_path / "plan")
     check_step_flags(steps)
     tested = {step.method for step in steps if step.task == "animals" and step.kind == "fine_tuning"}
-    assert tested == {"fine_tune", "dapt"}
+    assert tested == {"no_adaptation", "dapt"}
     assert {step.method for step in steps if step.task == "entities" and step.kind == "fine_tuning"} == {*plan.methods}
-    assert not [step.name for step in steps if step.name in ("tapt-animals", "datastore-animals")]
+    assert not [step.name for step in steps if step.name == "tapt-animals"]
     folded["methods"] = {"tapt": {"tasks": ["animals"]}, "dapt": None}
     with pytest.raises(
         ValueError, match=r"tapt trains on the texts of the task, but folds test all of them. Remove it from animals"
@@ -150,14 +149,14 @@ def test_steps_of_folds_have_files_and_caches_of_their_own(folded, tmp_path):
     folded["methods"] = {"dapt": None, "gmap": {"after": "dapt"}}
     folded |= {"learning_rates": [1e-4, 2e-4], "seeds": [1]}
     plan = load_plan(write_plan(folded, tmp_path))
-    steps = {step.name: step for step in list_steps(plan, tmp_path / "plan")}
+    steps = {step.name: step for step in name_steps(plan, tmp_path / "plan")}
     second = steps["gmap-animals-fold2-seed1"]
     assert (second.fold, second.task) == (2, "animals")
-    assert second.flags["train_file"] == plan.tasks["animals"].get_file("train", 2)
-    assert second.flags["memory_cache"] == "plan/memories/gmap-animals-fold2"
+    assert put_root(second.flags["train_file"], "plan") == plan.tasks["animals"].get_file("train", 2)
+    assert second.flags["memory_cache"] == "{root}/memories/gmap-animals-fold2"
     assert {"gmap-animals-fold2-rate0.0001", "gmap-animals-fold2-rate0.0002"} <= {*second.needs}
     folded |= {"learning_rates": [], "evaluation": "probe", "methods": ["dapt"]}
-    names = [step.name for step in list_steps(load_plan(write_plan(folded, tmp_path)), tmp_path / "plan")]
+    names = [step.name for step in name_steps(load_plan(write_plan(folded, tmp_path)), tmp_path / "plan")]
     assert [name for name in names if "animals" in name] == [f"dapt-animals-fold{n}-frozen" for n in (1, 2, 3)]
 
 
@@ -165,7 +164,7 @@ def test_steps_of_folds_have_files_and_caches_of_their_own(folded, tmp_path):
     ("folds", "rows", "message"),
     [
         (1, [], "folds must be at least 2, but is 1"),
-        (2.5, [], "folds must be of the type int . None, but is 2.5"),
+        (2.5, [], "folds must be a valid integer, but is 2.5"),
         (
             3,
             [{"text": "rare", "label": "cow"}],

@@ -10,7 +10,7 @@ import pytest
 from pretended_runs import SENTENCES, get_result, pretend, run_comparison
 
 import hf_domain
-from hf_domain.comparison import in_python
+from hf_domain.comparison import api
 from hf_domain.comparison.plan import Plan
 from hf_domain.safe_io import read_json
 
@@ -20,7 +20,7 @@ def pretended(monkeypatch, tmp_path):
     """Steps leave what they would leave, and no encoder is looked at."""
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setattr(
-        in_python, "run_comparison", lambda plan, folder, num_processes: run_comparison(plan, folder, execute=pretend)
+        api, "run_comparison", lambda plan, folder, num_processes: run_comparison(plan, folder, execute=pretend)
     )
 
 
@@ -40,10 +40,10 @@ OPTIONS = {"num_tokens": 1000, "seeds": [1, 2], "pretraining": {"per_device_trai
 def test_objects_are_compared(objects, tmp_path):
     found = hf_domain.compare("encoder", **objects, output_dir=tmp_path / "mine", **OPTIONS)
     assert found.folder == tmp_path / "mine" / "plan" and (found.folder / "report.html").is_file()
-    assert set(found.scores["method"]) == {"fine_tune", "dapt", "varmae"} and len(found.scores) == 6
+    assert set(found.scores["method"]) == {"no_adaptation", "dapt", "varmae"} and len(found.scores) == 6
     (score,) = found.scores.query("method == 'dapt' and seeds == '42-1'")["score"]
     assert score == pytest.approx(read_json(get_result(found.folder, "dapt-animals-seed1"))["score"])
-    assert list(found.tables["Costs"].index) == ["fine-tuning only", "DAPT", "VarMAE"]
+    assert list(found.tables["Costs"].index) == ["no adaptation", "DAPT", "VarMAE"]
     assert (tmp_path / "mine" / "corpus.jsonl").read_text().count("\n") == len(SENTENCES)
     assert str(found)
 
@@ -68,7 +68,7 @@ def test_the_same_call_goes_on_and_another_is_refused(objects, tmp_path):
 
 def test_a_dry_run_estimates_the_work_and_runs_nothing(objects, tmp_path):
     text = hf_domain.compare("encoder", **objects, output_dir=tmp_path / "mine", dry_run=True, **OPTIONS)
-    assert re.match(r"\d+ steps are missing: ", text) and "VarMAE" in text
+    assert re.match(r"\d+ steps are missing:", text) and "VarMAE" in text
     assert (tmp_path / "mine" / "plan" / "commands.sh").is_file()
     assert not (tmp_path / "mine" / "plan" / "results").exists()
     other = OPTIONS | {"num_tokens": 2000}  # nothing ran, so the plan may change
@@ -87,7 +87,7 @@ def test_runs_that_failed_are_named(objects, tmp_path, monkeypatch):
         raise RuntimeError("no space in the cat")
 
     monkeypatch.setattr(
-        in_python, "run_comparison", lambda plan, folder, num_processes: run_comparison(plan, folder, execute=fail)
+        api, "run_comparison", lambda plan, folder, num_processes: run_comparison(plan, folder, execute=fail)
     )
     with pytest.raises(RuntimeError, match=r"every run must end, but \d+ failed: .*no space in the cat"):
         hf_domain.compare("encoder", **objects, output_dir=tmp_path / "mine", **OPTIONS)

@@ -9,11 +9,11 @@ from typing import Any, Literal, TypeAlias, TypedDict, Unpack, overload
 import pandas as pd
 import yaml
 
-from hf_domain.comparison.answer import answer
-from hf_domain.comparison.dry_run import describe_work
-from hf_domain.comparison.engine import run_comparison
-from hf_domain.comparison.plan_loading import ONLY_CORPUS, load_plan
+from hf_domain.comparison.decision import answer
+from hf_domain.comparison.plan import ONLY_CORPUS
+from hf_domain.comparison.prepare import load_plan
 from hf_domain.comparison.report import make_tables, write_report
+from hf_domain.comparison.run import describe_work, run_comparison
 from hf_domain.comparison.summary import Report
 from hf_domain.data.objects import Files, Tasks, find_file, place_corpus, place_tasks, write_files
 from hf_domain.data.tables import Rows, Splits
@@ -35,8 +35,7 @@ class PlanOptions(TypedDict, total=False):
     seeds: Sequence[int]
     pretraining_seeds: Sequence[int]
     learning_rates: Sequence[float]
-    labels: Sequence[float]
-    race: bool
+    train_fractions: Sequence[float]
     keep_models: Literal["best", "all", "none"]
     pretraining: Mapping[str, Any]
     fine_tuning: Mapping[str, Any]
@@ -111,7 +110,7 @@ def compare(
         output_dir: Folder for the plan, the data that are no files, and the results.
         num_tokens: Tokens that each method trains on.
         num_processes: Steps that run at once.
-        dry_run: Only write the plan, and return the number of steps and their hours on this machine as text.
+        dry_run: Only write the plan, and return the steps that it has as text.
         plan: Other fields of a plan.
 
     Raises:

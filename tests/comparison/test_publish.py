@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from hf_domain.comparison import publication
-from hf_domain.comparison.publication import describe_row, draw_training, make_results
+from hf_domain.comparison import publish as publication
+from hf_domain.comparison.figures import draw_training
+from hf_domain.comparison.publish import describe_row, make_results
 
 
 def test_training_curve(tmp_path):
@@ -22,7 +23,7 @@ def test_training_curve(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rung", "seeds", "sentence"),
+    ("budget", "seeds", "sentence"),
     [
         (None, [42], "DAPT is this model."),
         (4096, [42], "DAPT is this model."),
@@ -30,9 +31,9 @@ def test_training_curve(tmp_path):
         (4096, [42, 43], "This model is one of the 2 encoders of DAPT, with the seed 43; the row has their means."),
     ],
 )
-def test_a_card_says_which_encoder_of_a_row_it_has(monkeypatch, rung, seeds, sentence):
+def test_a_card_says_which_encoder_of_a_row_it_has(monkeypatch, budget, seeds, sentence):
     monkeypatch.setattr(publication, "find_row", lambda report, method: "DAPT")
-    step = SimpleNamespace(kind="pretraining", rung=rung, pretraining_seed=43)
+    step = SimpleNamespace(kind="pretraining", budget=budget, pretraining_seed=43)
     source = SimpleNamespace(result=SimpleNamespace(step=step, score=None), method="dapt")
     report = SimpleNamespace(plan={"budget": {"tokens": 4096}, "pretraining_seeds": seeds})
     assert describe_row(source, report) == sentence

@@ -1,30 +1,75 @@
-"""A model of a comparison, ready for the Hub: weights, tokenizer, code, pictures, and a card with what was measured."""
+"""Make a model of a comparison ready for the Hub, and train the row that it recommends on all labeled examples.
 
+A publication has weights, tokenizer, code, pictures, and a card with what was measured. The model that `train_best`
+makes has the encoder of the comparison. Its runs chose epochs, learning rate and thresholds on validation, so the
+validation examples can now be trained on. It therefore has no score of its own: its card shows the row's.
+"""
+
+import logging
 import shutil
+import statistics
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from transformers import AutoTokenizer
 
-from hf_domain.comparison.answer import list_unlearned
-from hf_domain.comparison.default_flags import CHECKPOINTS, TRAINER_OPTIONS
-from hf_domain.comparison.figures import draw
-from hf_domain.comparison.models import find_models
-from hf_domain.comparison.report import explain, format_markdown_table, make_tables, write_report
-from hf_domain.comparison.results import Description, Result, read_results
+from hf_domain.comparison.decision import choose, list_unlearned
+from hf_domain.comparison.figures import draw_training
+from hf_domain.comparison.plan import Plan
+from hf_domain.comparison.prepare import FOLDER
+from hf_domain.comparison.report import draw, explain, format_markdown_table, make_tables, name_encoder, write_report
+from hf_domain.comparison.results import Result, find_models, find_results, read_plan_file, read_results
 from hf_domain.comparison.rows import RECIPES
+from hf_domain.comparison.run import Execute, check_steps, gather_results, has_output, list_missing, run_steps
+from hf_domain.comparison.steps import (
+    CACHE_FLAGS,
+    CHECKPOINTS,
+    ROOT,
+    TRAINER_OPTIONS,
+    Step,
+    StepLister,
+    find_root,
+    identify,
+    name_steps,
+    put_root,
+)
 from hf_domain.comparison.summary import Report
+from hf_domain.data.files import SPLITS
 from hf_domain.hub import MODEL_FILES, has_own_code, read_config
 from hf_domain.methods import METHODS
-from hf_domain.safe_io import name_replaced, read_json, replace_folder, restore_folder, write_json
-from hf_domain.tasks.files import SENTENCES
+from hf_domain.safe_io import (
+    lock_folder,
+    name_replaced,
+    read_json,
+    replace_folder,
+    restore_folder,
+    write_json,
+    write_text,
+)
+from hf_domain.tasks.files import SENTENCES, Task, find_texts, get_text
+from hf_domain.tasks.scores import read_examples
 from hf_domain.training.cards import make_usage, write_model_card
 from hf_domain.training.run_files import STATE
+
+logger = logging.getLogger(__name__)
+
+# The folder of the recommended models, in that of the comparison.
+BEST: Final = "best"
+# Flags of a fine-tuning that need held-out examples, or leave some of the training examples out.
+HELD_OUT = (
+    *("validation_file", "test_file", "do_eval", "do_predict", "early_stopping_patience", "eval_strategy"),
+    *("eval_steps", "metric_for_best_model", "load_best_model_at_end"),
+    *("max_train_samples", "max_eval_samples", "max_predict_samples", "nearest_vote"),
+)
+LICENSE_NOTE = "Not stated yet: name the licenses of the base model, of the corpus and of the task here."
+LIMITS = "Other kinds of text than the corpus and the task."
+
 
 # What a publication has beside the model; a license in its folder is somebody's own.
 MADE_FILES = ("README.md", "report.json", "*.png")
@@ -115,7 +160,7 @@ def make_publication(
     if not has_own_code(config) and config.pop("auto_map", None):  # of the base: its code computes nothing here
         write_json(unfinished / "config.json", config)
     report = keep_tasks(report, source.tasks)
-    pictures = [f"{name}.png" for name in draw(report, unfinished)]
+    pictures = [f"{name}.png" for name in draw(report, unfinished)] if source.tasks else []
     # The end of a failed step's log explains the failure, but may give away what nobody has checked.
     scores = read_json(output_dir / "report.json")
     write_json(unfinished / "report.json", scores | {"failed": sorted(scores["failed"])})
@@ -123,7 +168,7 @@ def make_publication(
         pictures.append("training.png")
     encoder, stages = find_start(report.plan, source.method)
     recipe = RECIPES[report.plan["methods"][source.method]["recipe"]]
-    if source.hub_task != ENCODER and (recipe.method is not None or recipe.averages):
+    if source.hub_task != ENCODER and (recipe.method is not None):
         stages.append(recipe.title)
     # The cards of the others say so themselves.
     elif source.card and METHODS[source.card].trains_stock_model and "expanded_vocabulary" in result.step.flags:
@@ -154,6 +199,42 @@ def make_publication(
     return folder
 
 
+def publish_best(output_dir: Path, folder: Path) -> Path:
+    """Gather the fine-tuned model with the best validation score, of the first task that has one.
+
+    Returns:
+        The folder; that of the step itself for a model of sentence embeddings, which sentence-transformers loads.
+
+    Raises:
+        ValueError: No model was kept.
+    """
+    plan, models = read_plan_file(output_dir), find_models(output_dir, read_results(output_dir))
+    task = next((name for name in plan["tasks"] if name in models), None)
+    if task is None:
+        raise ValueError(f"{output_dir} must hold a fine-tuned model, but has none. Set keep_models: best in the plan.")
+    own, home = plan["tasks"][task], (output_dir / plan["folder"]).resolve()
+    if own["kind"] in SENTENCES:
+        return output_dir / "steps" / models[task].step.id
+    make_publication(
+        output_dir,
+        folder,
+        model_name=f"{plan['encoder'].rstrip('/').rpartition('/')[2]}-{task}",
+        license=None,
+        license_note=LICENSE_NOTE,
+        limits=LIMITS,
+        example=find_example(Task(**own), home),
+        task=task,
+    )
+    return folder
+
+
+def find_example(task: Task, folder: Path) -> str:
+    """Return the text of the first training example of a task, whose files are relative to the folder."""
+    train = task.get_file("train", task.list_folds()[0])
+    column = find_texts(task.kind, train, folder, task.options.get("text_column_names"))[0]
+    return get_text(read_examples(folder / train, 1)[0][column])
+
+
 def find_pretrained(output_dir: Path, results: Mapping[str, Result], method: str, corpus: str) -> Source:
     """Find the encoder of a method.
 
@@ -161,11 +242,11 @@ def find_pretrained(output_dir: Path, results: Mapping[str, Result], method: str
         ValueError: The comparison did not train it.
     """
     name = f"{method}-{corpus}"
-    trained = output_dir / "steps" / (results[name].step.address if name in results else name)
+    trained = output_dir / "steps" / (results[name].step.id if name in results else name)
     if name not in results or not results[name].is_done or not (trained / "config.json").is_file():
         made = sorted(n for n, r in results.items() if r.step.kind == "pretraining" and r.is_done)
         raise ValueError(f"{output_dir} has no trained model {name}; there are {', '.join(made) or 'none'}")
-    recipes = {name: method["recipe"] for name, method in read_json(output_dir / "plan.json")["methods"].items()}
+    recipes = {name: row["recipe"] for name, row in read_plan_file(output_dir)["methods"].items()}
     card = RECIPES[recipes[method]].card
     if card is None:
         made = sorted(name for name, recipe in recipes.items() if RECIPES[recipe].card is not None)
@@ -188,14 +269,14 @@ def find_fine_tuned(output_dir: Path, results: Mapping[str, Result], task: str) 
             f"--task must be a task whose best fine-tuned model was kept, {', '.join(models) or 'and there is none'}, "
             f"but is {task}. Set keep_models: best in the plan, and run the comparison again."
         )
-    run, kind = models[task], read_json(output_dir / "plan.json")["tasks"][task]["kind"]
+    run, kind = models[task], read_plan_file(output_dir)["tasks"][task]["kind"]
     if kind in SENTENCES:
         raise ValueError(
             f"--task must be a task whose model has a head, but {task} is a {kind}, whose model sentence-transformers "
-            f"publishes: SentenceTransformer({str(output_dir / 'steps' / run.step.address)!r}).push_to_hub(...)"
+            f"publishes: SentenceTransformer({str(output_dir / 'steps' / run.step.id)!r}).push_to_hub(...)"
         )
     hub_task = HUB_TASKS.get(kind, "text-classification")
-    return Source(run, output_dir / "steps" / run.step.address, str(run.step.method), None, hub_task, [task])
+    return Source(run, output_dir / "steps" / run.step.id, str(run.step.method), None, hub_task, [task])
 
 
 def list_settings(result: Result) -> dict[str, Any]:
@@ -215,15 +296,15 @@ def list_settings(result: Result) -> dict[str, Any]:
 def describe_row(source: Source, report: Report) -> str:
     """Say which row of the table a model is of, and how a fine-tuned one was chosen."""
     row = find_row(report, source.method)
-    if source.result.step.kind == "best":
+    if source.result.step.kind == "final":
         return (
             f"This model is made as {row}, and was fine-tuned on all labeled examples, also those for validation. "
             "So it has no score of its own: those of the row are of models that were trained without them."
         )
     if source.result.score is None:
         step, tokens, seeds = source.result.step, report.plan["budget"]["tokens"], report.plan["pretraining_seeds"]
-        if step.rung not in (None, tokens):
-            return f"This model is {row} after {step.rung:,} tokens; the table has its scores after {tokens:,}."
+        if step.budget not in (None, tokens):
+            return f"This model is {row} after {step.budget:,} tokens; the table has its scores after {tokens:,}."
         if len(seeds) > 1:
             return (
                 f"This model is one of the {len(seeds)} encoders of {row}, with the seed {step.pretraining_seed}; the "
@@ -271,23 +352,18 @@ def check_publication_folder(folder: Path, output_dir: Path, *, is_whole: bool =
 def list_tasks(name: str, method: str, results: Mapping[str, Result]) -> list[str]:
     """List the tasks on which this model was tested: a row of the report may be of several, one for each corpus."""
     tested = (r.step for r in results.values() if r.step.kind == "fine_tuning" and r.step.method == method)
-    return sorted({str(step.task) for step in tested if results[name].step.address in step.needs})
+    return sorted({str(step.task) for step in tested if results[name].step.id in step.needs})
 
 
 def keep_tasks(report: Report, tasks: list[str]) -> Report:
     """Return a report of some of its tasks."""
     kept = {name: options for name, options in report.plan["tasks"].items() if name in tasks}
     differences = {
-        method: {task: difference for task, difference in row.items() if task in kept}
-        for method, row in report.differences.items()
+        row: {task: difference for task, difference in own.items() if task in kept}
+        for row, own in report.differences.items()
     }
-
-    def keep(rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        return {method: {task: row[task] for task in row if task in kept} for method, row in rows.items()}
-
-    scores, unlearned = keep(report.scores), keep(report.unlearned)
-    plan = report.plan | {"tasks": kept}
-    return replace(report, plan=plan, scores=scores, unlearned=unlearned, differences=differences)
+    runs = {key: run for key, run in report.runs.items() if key[1] in kept}
+    return replace(report, plan=report.plan | {"tasks": kept}, runs=runs, differences=differences)
 
 
 def make_results(report: Report) -> str:
@@ -297,13 +373,12 @@ def make_results(report: Report) -> str:
     return f"**{unlearned}**\n\n{table}" if unlearned else table
 
 
-def describe_text(step: Description, plan: dict[str, Any]) -> str:
+def describe_text(step: Step, plan: dict[str, Any]) -> str:
     """Say what a model was trained on: a corpus of the plan, files of its own, or the texts of a task."""
     if step.task is not None:
-        texts = f"{'all labeled' if step.kind == 'best' else 'the training'} texts of {step.task}"
-        more = step.flags.get("pseudo_labeled_file")
-        return f"{texts}, and those of {Path(more).name}, which a model labeled" if more else texts
-    files = step.flags["train_file"]
+        texts = f"{'all labeled' if step.kind == 'final' else 'the training'} texts of {step.task}"
+        return texts
+    files = put_root(step.flags["train_file"], plan["root"])
     if files == plan["corpora"][step.corpus]["train_file"]:
         return str(step.corpus)
     files = files if isinstance(files, list) else [files]
@@ -315,7 +390,7 @@ def find_start(plan: dict[str, Any], method: str) -> tuple[str, list[str]]:
     stages: list[str] = []
     while (after := plan["methods"][method]["after"]) is not None:
         method, recipe = after, RECIPES[plan["methods"][after]["recipe"]]
-        if recipe.method is not None or recipe.averages:
+        if recipe.method is not None:
             stages.insert(0, recipe.title)
     return (plan["methods"][method]["encoder"] or plan["encoder"]).rstrip("/"), stages
 
@@ -323,7 +398,7 @@ def find_start(plan: dict[str, Any], method: str) -> tuple[str, list[str]]:
 def is_setting(name: str) -> bool:
     """Return whether a flag says how a model was trained, rather than where files are."""
     return not (
-        name in {*TRAINER_OPTIONS, *CHECKPOINTS, "mix", "word_counts"}
+        name in {*TRAINER_OPTIONS, *CHECKPOINTS, "mix"}
         or name.endswith(("_file", "_dir", "_path", "_vocabulary", "_cache", "datastore"))
         or name.startswith(("log", "do_", "use_"))
     )
@@ -348,19 +423,156 @@ def run_usage(folder: Path, example: str, hub_task: str) -> str:
     return run.stdout.strip()
 
 
-def draw_training(state: Path, picture: Path) -> bool:
-    """Draw the training loss that Trainer logged; returns whether there was one."""
-    history = read_json(state)["log_history"] if state.is_file() else []
-    points = [(entry["step"], entry["loss"]) for entry in history if "loss" in entry]
-    if len(points) < 2:
-        return False
-    from matplotlib.figure import Figure  # unlike pyplot, it leaves the backend of a notebook alone
+# ---------------------------------------------------------------------------------------------- the recommended row
 
-    figure = Figure(figsize=(6, 3), layout="constrained")
-    axes = figure.subplots()
-    axes.plot(*zip(*points, strict=True))
-    axes.set_xlabel("step")
-    axes.set_ylabel("training loss")
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(picture, dpi=120)
-    return True
+
+def train_best(
+    plan: Plan,
+    output_dir: Path,
+    execute: Execute | None = None,
+    num_processes: int = 1,
+    dask_scheduler: str | None = None,
+) -> dict[str, Path]:
+    """Train the recommended row for each of its tasks, and gather each model with its card in a folder of its own.
+
+    What is there is not trained again; a killed call resumes.
+
+    Args:
+        plan: What was compared.
+        output_dir: Output folder of the comparison, which has ended; the models are made in its folder `BEST`.
+        execute: See `run_comparison`, for this and the others.
+
+    Returns:
+        The folders by task.
+
+    Raises:
+        ValueError: The comparison has not ended, or no row of it learned.
+        RuntimeError: A training failed.
+    """
+    plan = replace(plan, path=plan.folder.resolve() / plan.path.name)
+    output_dir = output_dir.resolve()
+    steps, results = check_steps(plan, output_dir)
+    if lacking := [step for step in steps if step.name not in results]:
+        raise ValueError(
+            f"--train_best needs a comparison that has ended, but {len(lacking)} steps of {plan.path.name} have no "
+            "result. Run it without --train_best first."
+        )
+    gather_results(plan, output_dir)  # the last run may have been of another plan
+    report = write_report(output_dir)
+    method = choose(report)
+    if method is None:
+        raise ValueError("--train_best needs a row that learned, but none did. See the first line of the report.")
+    tasks = [task for task in plan.tasks if method in plan.list_methods(task)]
+    if unfit := [task for task in tasks if plan.tasks[task].kind in SENTENCES]:
+        logger.warning(f"--train_best trains models with a head: run hf-domain sentences for {', '.join(unfit)}")
+        tasks = [task for task in tasks if task not in unfit]
+    named = name_steps(plan, output_dir)
+    steps = identify(plan, output_dir, [*named, *(make_step(plan, output_dir, method, t, results) for t in tasks)])
+    wanted = [step for step in steps if step.kind == "final"]
+    results |= find_results(output_dir, {step.name: step.id for step in wanted})
+    lost = {step.name for step in wanted if not is_made(step, results, output_dir)}
+    if lost:
+        with lock_folder(output_dir):
+            missing = list_missing(steps, lost, output_dir)
+            run_steps(missing, results, plan, output_dir, execute, num_processes, dask_scheduler)
+    return {task: gather(plan, output_dir, results[name_step(method, task)], report) for task in tasks}
+
+
+def is_made(step: Step, results: Mapping[str, Result], output_dir: Path) -> bool:
+    """Return whether the model of a step is there."""
+    result = results.get(step.name)
+    return result is not None and result.is_done and has_output(step, output_dir / "steps" / step.id)
+
+
+def name_step(method: str, task: str) -> str:
+    """Return the name of the step that trains the model of a task."""
+    return f"{method}-{task}-{BEST}"
+
+
+def make_step(plan: Plan, output_dir: Path, method: str, task: str, results: Mapping[str, Result]) -> Step:
+    """Return the step that fine-tunes a row on all labeled examples of a task, as its runs chose on validation."""
+    budgets = plan.budget.numbers
+    lister = StepLister(plan, find_root(plan, output_dir), plan.pretraining_seeds[0], budgets[-1] if budgets else None)
+    fold, known = plan.tasks[task].list_folds()[0], [step.name for step in name_steps(plan, output_dir)]
+    step = lister.fine_tune(method, task, fold, plan.seeds[0], known)
+    flags = {name: value for name, value in step.flags.items() if name not in HELD_OUT}
+    # States are cached example by example, in the order of the files.
+    flags |= {name: f"{flags[name]}-{BEST}" for name in CACHE_FLAGS if name in flags}
+    chosen = list_choices(plan, list_runs(results, method, task))
+    flags |= {"train_file": write_examples(plan, output_dir, task), **chosen}
+    return replace(step, name=name_step(method, task), kind="final", flags=flags, fold=None)
+
+
+def list_runs(results: Mapping[str, Result], method: str, task: str) -> list[Result]:
+    """List the runs of a row on a task, at the largest budget."""
+    runs = [r for r in results.values() if r.step.kind == "fine_tuning" and r.is_done and r.step.train_fraction is None]
+    runs = [r for r in runs if (r.step.method, r.step.task) == (method, task)]
+    largest = max((r.step.budget or 0 for r in runs), default=0)
+    return [r for r in runs if (r.step.budget or 0) == largest]
+
+
+def list_choices(plan: Plan, runs: list[Result]) -> dict[str, float]:
+    """Return the flags that runs chose on validation: the median of the best epochs, the most frequent rate."""
+    chosen = {}
+    if epochs := [r.metrics["best_epoch"] for r in runs if "best_epoch" in r.metrics]:
+        chosen["num_train_epochs"] = round(statistics.median(epochs), 3)
+    if plan.learning_rates:
+        chosen["learning_rate"] = statistics.mode(r.metrics["learning_rate"] for r in runs)
+    return chosen
+
+
+def average_thresholds(runs: list[Result]) -> list[float] | None:
+    """Return the mean of the thresholds of several labels that runs chose; None where they have none."""
+    chosen = [r.metrics["label_thresholds"] for r in runs if "label_thresholds" in r.metrics]
+    return [statistics.mean(of_label) for of_label in zip(*chosen, strict=True)] if chosen else None
+
+
+def average_votes(runs: list[Result]) -> dict[str, Any] | None:
+    """Return the vote that runs chose: the most frequent number of texts, and the mean weight; None without a vote."""
+    chosen = [r.metrics["nearest_vote"] for r in runs if "nearest_vote" in r.metrics]
+    if not chosen:
+        return None
+    weight = sum(vote["weight"] for vote in chosen) / len(runs)  # a run without a vote has the weight 0
+    return {**chosen[0], "count": statistics.mode(vote["count"] for vote in chosen), "weight": weight}
+
+
+def write_examples(plan: Plan, output_dir: Path, task: str) -> str:
+    """Write the training and the validation examples of a task, with folds all items, and return the file."""
+    own = plan.tasks[task]
+    splits = SPLITS if own.folds is not None else SPLITS[:2]
+    files = [plan.folder / own.get_file(split, own.list_folds()[0]) for split in splits]
+    lines = [line for file in files for line in file.read_text(encoding="utf-8").split("\n") if line.strip()]
+    text = "".join(f"{line}\n" for line in lines)
+    file = output_dir / FOLDER / f"{task}-{sha256(text.encode()).hexdigest()[:8]}-all.jsonl"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if not file.is_file():
+        write_text(file, text)
+    return f"{ROOT}/{FOLDER}/{file.name}"
+
+
+def gather(plan: Plan, output_dir: Path, result: Result, report: Report) -> Path:
+    """Gather the model of a task with its card.
+
+    Raises:
+        RuntimeError: Its training failed.
+    """
+    if not result.is_done:
+        raise RuntimeError(f"{result.step.name} failed; the same command tries it again: {result.error}")
+    method, task = str(result.step.method), str(result.step.task)
+    own, source = plan.tasks[task], output_dir / "steps" / result.step.id
+    config = read_json(source / "config.json")
+    runs = list_runs(read_results(output_dir), method, task)
+    chosen = {"label_thresholds": average_thresholds(runs), "nearest_vote": average_votes(runs)}
+    # Also what no run has any more: the folder may be that of an earlier comparison.
+    chosen = {name: value for name, value in chosen.items() if value is not None or name in config}
+    write_json(source / "config.json", config | chosen)
+    return make_publication(
+        output_dir,
+        output_dir / BEST / task,
+        source=Source(result, source, method, None, HUB_TASKS.get(own.kind, "text-classification"), [task]),
+        model_name=f"{name_encoder(report)}-{task}",
+        license=None,
+        license_note=LICENSE_NOTE,
+        limits=LIMITS,
+        example=find_example(own, plan.folder),
+    )

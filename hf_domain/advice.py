@@ -1,0 +1,418 @@
+"""Recommend what to compare on a corpus and its tasks in a given time: facts measured on samples, and a plan.
+
+`hf-domain advise` prints the facts and writes the plan; `hf-domain quickstart` runs it.
+"""
+
+import math
+import os
+import random
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from hf_domain.comparison.plan import ONLY_CORPUS, Plan, write_plan
+from hf_domain.comparison.prepare import load_plan
+from hf_domain.comparison.rows import RECIPES
+from hf_domain.comparison.run import count_workers
+from hf_domain.comparison.statistics import find_visible_difference
+from hf_domain.data.corpora import load_corpus
+from hf_domain.data.objects import Files, Tasks, find_file, place_corpus, place_tasks, write_files
+from hf_domain.data.tables import Rows, Splits
+from hf_domain.extras import is_installed
+from hf_domain.methods import METHODS
+from hf_domain.methods.stock_models import decode_labeled_rows_only
+from hf_domain.tasks.files import SENTENCES, find_texts, get_text
+from hf_domain.tasks.scores import read_examples
+
+# Documents and examples of a sample: enough for two digits.
+SAMPLE = 500
+# A word of this many pieces counts as broken; from this share on, new words are worth a row.
+PIECES, MANY_BROKEN = 3, 0.05
+# From this share of unknown pieces on, an encoder cannot read the text.
+UNREADABLE = 0.01
+# VarMAE is for small corpora. More than ten passes over a corpus teach little.
+SMALL, PASSES = 50_000_000, 10
+# TAPT needs some batches of text.
+ENOUGH_TOKENS = 32 * 128 * 4
+# Fine-tuning: steps that train a classifier, steps that start to, the batch, and the seeds of a plan with enough time.
+STEPS, FEWEST_STEPS, BATCH, SEEDS, FEWEST_SEEDS = 1000, 250, 16, 5, 2
+# Early stopping ends a fine-tuning after this share of its steps, on the average of our runs.
+USED = 0.8
+# The longest text of a task in tokens that a plan reads, and a part of the examples that evaluation reads.
+MAX_TOKENS = 128
+# Share of the time that fine-tuning may take, and seconds of a step beside its work: start, loading, saving.
+FINE_TUNING_SHARE, SECONDS_OF_START = 0.65, 4.0
+FEWEST_TOKENS = 20_000
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """A row of the plan, and why it is there."""
+
+    name: str
+    reason: str
+    tasks: list[str] | None = None
+    """None: all."""
+
+
+@dataclass(frozen=True)
+class TaskFacts:
+    """What was measured of a task."""
+
+    name: str
+    kind: str
+    train: int
+    test: int
+    tokens: float
+    """Mean number of tokens of an example, at most `MAX_TOKENS`."""
+    longest: int
+    """Tokens that hold nearly every example."""
+    leaked: int
+    """Test items whose texts are also training texts."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What was measured of an encoder, a corpus and its tasks."""
+
+    parameters: int
+    seconds_per_token: float
+    """What a training step takes on one core, or on the GPU."""
+    documents: int
+    tokens: int
+    broken: float
+    """Share of the words of the corpus that have `PIECES` pieces or more."""
+    unknown: float
+    """Share of the pieces of the corpus that are unknown."""
+    tasks: tuple[TaskFacts, ...]
+
+    def describe(self) -> list[str]:
+        """Return the facts as sentences."""
+        lines = [
+            f"The encoder has {self.parameters / 1e6:.1f} million parameters and trains on "
+            f"{1 / self.seconds_per_token:,.0f} tokens a second here.",
+            f"The corpus has {self.documents:,} documents, about {float(f'{self.tokens:.2g}'):,.0f} tokens. "
+            f"{self.broken:.0%} of its words have {PIECES} pieces or more, {self.unknown:.1%} of the pieces are "
+            "unknown.",
+        ]
+        for task in self.tasks:
+            line = (
+                f"{task.name}: {task.kind.replace('_', ' ')}, {task.train:,} training and {task.test:,} test examples "
+            )
+            line += f"of {task.tokens:.0f} tokens."
+            if task.leaked:
+                line += f" {task.leaked} test items are also training texts: remove them."
+            lines.append(line)
+        if self.unknown >= UNREADABLE:
+            lines.append("Use another encoder: this one has no words for many characters of the corpus.")
+        return lines
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Measured facts, a plan with the reason of each row, and what the time left out."""
+
+    facts: Facts
+    rows: list[Recommendation]
+    cuts: list[str]
+    """What a plan with more time would have, in words."""
+    plan: dict[str, Any]
+    """The content of the plan's YAML file."""
+    seconds: float
+    """Expected duration of the plan here."""
+    files: Files = field(default_factory=dict)
+    """The rows of objects, by the files that the plan names."""
+
+    def __str__(self) -> str:
+        tokens, seeds = self.plan["budget"]["tokens"], len(self.plan["seeds"])
+        lines = [*self.facts.describe(), "", *(f"{row.name}: {row.reason}" for row in self.rows), ""]
+        lines.append(
+            f"The plan takes about {max(1, round(self.seconds / 60))} minutes here: {tokens:,} tokens of pre-training "
+            f"a row, at most {self.plan['fine_tuning']['max_steps']} steps of fine-tuning, {seeds} seeds."
+        )
+        return "\n".join([*lines, *(f"Left out for the time: {cut}." for cut in self.cuts)])
+
+    def save(self, folder: str | os.PathLike) -> Path:
+        """Write plan.yaml, and rows that no file holds, into a folder; return the plan's path."""
+        path = Path(folder, "plan.yaml")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_files(self.files, path.parent)
+        write_plan(self.plan, path)
+        return path
+
+
+def advise(
+    encoder: str | os.PathLike,
+    corpus: Rows | Splits,
+    tasks: Tasks,
+    *,
+    general: Rows | Splits | None = None,
+    minutes: float = 10.0,
+    hours: float | None = None,
+    max_seq_length: int = 128,
+) -> Advice:
+    """Recommend what to compare on a corpus and its tasks.
+
+    Args:
+        encoder: A masked LM: a folder or a name on the Hub.
+        corpus: Text of the domain, see `load_corpus`.
+        tasks: Folders with train, validation and test as .jsonl, or rows, as `compare` takes them.
+        general: General text. It adds a control that trains on it, and the report then says what encoders forget.
+        minutes: Duration of the plan here. The smallest plan may take more, which the advice then says.
+        hours: The same in hours; deprecated.
+        max_seq_length: Number of tokens of an example of pre-training.
+
+    Raises:
+        TypeError: The corpus or a task contains no texts.
+        ValueError: Corpus, tasks or encoder cannot be compared; lists all problems.
+    """
+    if hours is not None:
+        warnings.warn("hours is deprecated: use minutes", DeprecationWarning, stacklevel=2)
+        minutes = 60 * hours
+    if not minutes > 0:
+        raise ValueError(f"minutes must be above 0, but is {minutes}")
+    files = Files()
+    corpora = {ONLY_CORPUS: place_corpus(corpus, "corpus", files)}
+    if general is not None:
+        corpora["general"] = place_corpus(general, "general", files)
+        if corpora["general"] == corpora[ONLY_CORPUS]:
+            raise ValueError(f"general text and corpus must be different files, but both are {corpus}")
+    content: dict[str, Any] = {
+        "encoder": find_file(encoder) if Path(encoder).is_dir() else os.fspath(encoder),
+        "corpora": {
+            name: {"train_file": place} if isinstance(place, str) else place for name, place in corpora.items()
+        },
+        **({"general": "general"} if general is not None else {}),
+        "tasks": {name: {"folder": folder} for name, folder in place_tasks(tasks, files).items()},
+        "methods": {"no_adaptation": {}, "dapt": {}},
+        "budget": {"tokens": 1_000_000},
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        draft = Path(folder, "plan.yaml")
+        write_files(files, draft.parent)
+        write_plan(content, draft)
+        try:
+            plan = load_plan(draft)
+        except ValueError as error:  # a user knows nothing of the draft
+            raise ValueError(str(error).replace(f"the plan {draft}", "the plan of the advice")) from error
+        facts = measure_facts(plan, max_seq_length)
+    for name, task in plan.tasks.items():  # similarity must be named, the others need not be found again
+        content["tasks"][name] |= {"kind": task.kind}
+    return make_advice(facts, content, 60 * minutes, max_seq_length, files)
+
+
+# ------------------------------------------------------------------------------------------------------------- facts
+
+
+def measure_facts(plan: Plan, max_seq_length: int = 128) -> Facts:
+    """Measure the facts about the encoder, the corpus and the tasks of a plan."""
+    encoder = str(plan.folder / plan.encoder) if (plan.folder / plan.encoder).is_dir() else plan.encoder
+    tokenizer = AutoTokenizer.from_pretrained(encoder, trust_remote_code=False)
+    model = AutoModelForMaskedLM.from_pretrained(encoder, dtype=torch.float32, trust_remote_code=False)
+    domain = next(name for name in plan.corpora if name != plan.general)
+    file = str(plan.folder / plan.corpora[domain].train_file)
+    documents = load_corpus(file, validation_split_percentage=0)["train"]["text"]
+    sample = random.Random(0).sample([*documents], min(SAMPLE, len(documents)))
+    counts, unknown = count_pieces(sample, tokenizer)
+    return Facts(
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        seconds_per_token=time_training(model, max_seq_length),
+        documents=len(documents),
+        tokens=round(sum(counts) / len(sample) * len(documents)),
+        broken=sum(count >= PIECES for count in counts) / max(1, len(counts)),
+        unknown=unknown,
+        tasks=tuple(measure_task(name, plan, tokenizer) for name in plan.tasks),
+    )
+
+
+def count_pieces(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], float]:
+    """Return the number of pieces of each word, and the share of unknown pieces."""
+    pieces: list[int] = []
+    unknown = 0
+    for text in texts:
+        words = [word for word in text.split() if word]
+        ids = tokenizer(words, add_special_tokens=False, verbose=False)["input_ids"] if words else []
+        pieces += [len(own) for own in ids if own]
+        unknown += sum(own.count(tokenizer.unk_token_id) for own in ids)
+    return pieces, unknown / max(1, sum(pieces))
+
+
+def measure_task(name: str, plan: Plan, tokenizer: PreTrainedTokenizerBase) -> TaskFacts:
+    """Measure the facts about a task."""
+    task = plan.tasks[name]
+    train, test = (read_examples(plan.folder / task.get_file(split)) for split in ("train", "test"))
+    columns = find_texts(task.kind, task.get_file("train"), plan.folder, task.options.get("text_column_names"))
+    texts, tested = (
+        [" ".join(" ".join(get_text(row.get(column)).split()) for column in columns) for row in rows]
+        for rows in (train, test)
+    )
+    sample = random.Random(0).sample(texts, min(SAMPLE, len(texts)))
+    lengths = sorted(len(ids) for ids in tokenizer(sample, verbose=False)["input_ids"])
+    known = {*texts}
+    return TaskFacts(
+        name=name,
+        kind=task.kind,
+        train=len(train),
+        test=len(test),
+        tokens=statistics.mean(min(length, MAX_TOKENS) for length in lengths),
+        longest=lengths[int(0.97 * (len(lengths) - 1))],
+        leaked=sum(text in known for text in tested),
+    )
+
+
+def time_training(model: PreTrainedModel, length: int, batch: int = 8, steps: int = 4) -> float:
+    """Return the seconds that a training step of masked LM takes for each token, on one core or on the GPU."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    model = decode_labeled_rows_only(model).to(device).train()
+    ids = torch.randint(5, model.config.vocab_size, (batch, min(length, 64)), device=device)
+    labels = ids.masked_fill(torch.rand(ids.shape, device=device) > 0.15, -100)
+    labels[:, 1] = ids[:, 1]  # at least one in each text
+    seconds = []
+    try:
+        for _ in range(1 + steps):
+            started = time.perf_counter()
+            loss = model(input_ids=ids, attention_mask=torch.ones_like(ids), labels=labels).loss
+            loss.backward()
+            model.zero_grad()
+            float(loss.detach())  # waits for a GPU
+            seconds.append(time.perf_counter() - started)
+    finally:
+        torch.set_num_threads(threads)
+    return statistics.median(seconds[1:]) / ids.numel()
+
+
+# -------------------------------------------------------------------------------------------------------------- plan
+
+
+def list_rows(facts: Facts, has_general: bool) -> list[Recommendation]:
+    """List the rows that the facts speak for, the most important first."""
+    with_heads = [task.name for task in facts.tasks if task.kind not in SENTENCES]
+    voting = [task.name for task in facts.tasks if task.kind in (RECIPES["vote"].kinds or ())]
+    texts = sum(task.train * task.tokens for task in facts.tasks)
+    all_tasks = len(facts.tasks)
+    rows = [
+        Recommendation("no_adaptation", "the encoder as it is: does adaptation pay at all?"),
+        Recommendation("dapt", "plain continued masked language modeling on the corpus, the row to beat."),
+    ]
+    if facts.tokens <= SMALL:
+        cost = f"{METHODS['varmae'].step_cost:.0%}"
+        rows.append(Recommendation("varmae", f"the corpus is small, and a step takes {cost} of the time of DAPT's."))
+    if texts >= ENOUGH_TOKENS:
+        rows.append(Recommendation("tapt", "the texts of the tasks are many enough to train on."))
+    if facts.broken >= MANY_BROKEN and facts.unknown < UNREADABLE:
+        rows.append(
+            Recommendation("adalm", f"{facts.broken:.0%} of the words are broken into {PIECES} pieces or more.")
+        )
+    if voting and is_installed("tantivy"):
+        rows.append(
+            Recommendation(
+                "vote", "nearest training texts vote with the classifier; nothing is trained for it.", voting
+            )
+        )
+    if has_general:
+        rows.append(
+            Recommendation("general_text", "as many steps on general text: what this gains, any training gains.")
+        )
+    if facts.broken >= MANY_BROKEN and facts.tokens > SMALL and facts.unknown < UNREADABLE:
+        rows.append(Recommendation("exbert", "many words are broken, and there is enough text to train side modules."))
+    if with_heads and has_general:
+        rows.append(Recommendation("gmap", "the adapted encoder reads the general one as memory.", with_heads))
+    if with_heads and is_installed("tantivy"):
+        rows.append(Recommendation("rada", "the classifier reads passages of the corpus.", with_heads))
+    return [Recommendation(r.name, r.reason, None if r.tasks and len(r.tasks) == all_tasks else r.tasks) for r in rows]
+
+
+def make_advice(facts: Facts, draft: dict[str, Any], seconds: float, max_seq_length: int, files: Files) -> Advice:
+    """Return the advice that follows from facts.
+
+    What does not fit into the time is cut in this order: seeds, steps of fine-tuning, rows, and seeds and steps again.
+
+    Args:
+        draft: A plan's encoder, corpora and tasks.
+        seconds: The duration of the plan.
+    """
+    rows, cuts = list_rows(facts, "general" in draft), list[str]()
+    at_once = count_workers()
+    seeds, steps = SEEDS, STEPS
+    longest = max(1, *(count_steps(task) for task in facts.tasks))
+
+    def estimate() -> float:
+        return estimate_fine_tuning(facts, rows, seeds, steps) / at_once
+
+    limit = FINE_TUNING_SHARE * seconds
+    while estimate() > limit and seeds > 3:
+        seeds -= 1
+    while estimate() > limit and steps > STEPS // 2:
+        steps -= 50
+    while estimate() > limit and len(rows) > 3:
+        cuts.append(f"the row {rows.pop().name}")
+    while estimate() > limit and seeds > FEWEST_SEEDS:
+        seeds -= 1
+    while estimate() > limit and steps > FEWEST_STEPS:
+        steps -= 50
+    if seeds < SEEDS:
+        cuts.append(f"{SEEDS - seeds} of {SEEDS} seeds")
+    if steps < min(STEPS, longest):
+        cuts.append(f"steps of fine-tuning after {steps}, so classifiers may not have learned all they can")
+    costs = {row.name: get_cost(facts, row) for row in rows}
+    trained = sum(cost > 0 for cost in costs.values())
+    rest = seconds - estimate() - trained * 2 * SECONDS_OF_START / at_once
+    tokens = min(at_once * max(0.0, rest) / facts.seconds_per_token / sum(costs.values()), PASSES * facts.tokens)
+    digits = 10 ** max(0, len(str(int(tokens))) - 2)
+    tokens = max(FEWEST_TOKENS, int(tokens) // digits * digits)
+    spent = tokens * facts.seconds_per_token * sum(costs.values()) / at_once
+    epochs = math.ceil(max(3, *(BATCH * STEPS / task.train for task in facts.tasks)))
+    visible = find_visible_difference([task.test for task in facts.tasks], seeds)
+    if visible is not None and visible > 1.5:
+        cuts.append(f"differences below {visible:.1f} points: this plan cannot see them")
+    content = draft | {
+        "methods": {row.name: {} if row.tasks is None else {"tasks": row.tasks} for row in rows},
+        "tasks": {task.name: draft["tasks"][task.name] | get_options(task) for task in facts.tasks},
+        "budget": {"tokens": tokens},
+        "seeds": [*range(1, seeds + 1)],
+        "pretraining": {"max_seq_length": max_seq_length}
+        | ({"per_device_train_batch_size": 8} if tokens < 2e5 else {}),
+        "fine_tuning": {"num_train_epochs": epochs, "max_steps": steps, "early_stopping_patience": 3},
+    }
+    return Advice(facts, rows, cuts, content, estimate() + trained * 2 * SECONDS_OF_START / at_once + spent, files)
+
+
+def get_options(task: TaskFacts) -> dict[str, Any]:
+    """Return the options of a task: a length that holds nearly every example."""
+    if task.kind in ("qa", *SENTENCES):
+        return {}
+    return {"options": {"max_seq_length": max(16, min(MAX_TOKENS, 8 * math.ceil(task.longest / 8)))}}
+
+
+def count_steps(task: TaskFacts) -> int:
+    """Return the steps that train a classifier of a task: three epochs, or `STEPS`."""
+    return max(STEPS, math.ceil(3 * task.train / BATCH))
+
+
+def estimate_fine_tuning(facts: Facts, rows: Sequence[Recommendation], seeds: int, steps: int) -> float:
+    """Return the seconds of all fine-tunings, one after the other on one core or GPU."""
+    total = 0.0
+    for row in rows:
+        for task in (task for task in facts.tasks if row.tasks is None or task.name in row.tasks):
+            trained = USED * steps * BATCH * task.tokens
+            tested = (10 * min(1.0, steps / STEPS) * task.test + task.test) * task.tokens / 3
+            total += SECONDS_OF_START + (trained + tested) * facts.seconds_per_token
+    return seeds * total
+
+
+def get_cost(facts: Facts, row: Recommendation) -> float:
+    """Return the time of a row's pre-training relative to DAPT's; 0 if the row has no masked LM of its own."""
+    if (method := RECIPES[row.name].method) is None:
+        return 0.0
+    encoders = len(facts.tasks) if RECIPES[row.name].text == "task" else 1
+    return encoders * METHODS[method].step_cost

@@ -1,0 +1,219 @@
+"""What a report begins with: the decision, its chance and its price."""
+
+import json
+import math
+import random
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from pretended_runs import SENTENCES, pretend, run_comparison, write_plan
+from scipy.stats import norm
+from script_runs import write_jsonl
+
+from hf_domain.comparison import decision
+from hf_domain.comparison.decision import choose, format_chance, format_seconds, is_command, list_bets, shrink
+from hf_domain.comparison.prepare import load_plan
+from hf_domain.comparison.report import rank_validation, write_report
+from hf_domain.comparison.results import write_result
+from hf_domain.comparison.summary import find_unjudged
+from hf_domain.examples import compare
+from hf_domain.tasks.outputs import LABELS, format_labels
+from hf_domain.tasks.scores import Predictions
+
+ROWS = {"no_adaptation": None, "general_text": None, "dapt": None, "varmae": None, "gmap": {"after": "dapt"}}
+
+
+@pytest.fixture
+def answer(content, tmp_path):
+    """Run a plan of three tasks whose rows are right as often as is said, and return its report and its text."""
+    texts = [{"text": f"{text} {i}", "label": text.split()[1]} for i, text in enumerate(SENTENCES * 3)]
+    for task in ("a", "b", "c"):
+        (tmp_path / task).mkdir()
+        for split in ("train", "validation", "test"):
+            write_jsonl(tmp_path / task / f"{split}.jsonl", texts)
+    content["tasks"] = {task: {"kind": "classification", "folder": task, "corpus": "pets"} for task in "abc"}
+
+    def answer(seeds=(1, 2, 3), **rates):
+        def run(step, plan, folder):
+            pretend(step, plan, folder)
+            if step.kind == "fine_tuning":
+                rows = [json.loads(line) for line in (plan.folder / step.flags["test_file"]).open()]
+                numbers, rate = random.Random(step.name), rates.get(step.method, 0.6)
+                right = [numbers.random() < rate for _ in rows]
+                labels = [
+                    row["label"] if r else numbers.choice(["cat", "dog"]) for row, r in zip(rows, right, strict=True)
+                ]
+                (folder / LABELS).write_text(format_labels(labels))
+
+        content["methods"], content["seeds"] = dict(ROWS), list(seeds)
+        run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", execute=run)
+        report = write_report(tmp_path / "plan")
+        return report, (tmp_path / "plan" / "report.md").read_text().split("\n\n")
+
+    return answer
+
+
+def test_the_best_bet_comes_first_with_its_chance_and_its_price(answer, tmp_path, monkeypatch, capsys):
+    report, (_, first, *rest) = answer(no_adaptation=0.5, general_text=0.5, dapt=0.6, gmap=0.6, varmae=0.85)
+    bets = list_bets(report)
+    assert bets[0].row == choose(report) == "varmae" and 0 < bets[0].gain < bets[0].difference.mean
+    told = f"Use VarMAE: {bets[0].gain:+.1f} points, better than the encoder as it is with 99 % chance; 0 seconds."
+    assert first == f"**{told}**"
+    assert [bet.gain for bet in bets] == sorted([bet.gain for bet in bets], reverse=True)
+    assert any(text.startswith("What could change this: twice the seeds (") for text in rest)
+    assert "hf-domain compare plan.yaml --train_best" in "".join(rest)
+    monkeypatch.setattr("sys.argv", ["compare.py", str(tmp_path / "plan.yaml"), "--report_only"])
+    compare.main()  # the terminal ends with the same answer
+    assert told in capsys.readouterr().out.split("The report: ")[1]
+    page = (tmp_path / "plan" / "report.html").read_text()
+    assert f'<p class="answer">{told}</p>' in page
+
+
+def test_a_row_that_is_far_ahead_is_named_however_few_seeds_there_are(content, tmp_path):
+    """300 texts of five roles: the encoder as it was scored 32, twice the epochs 61, and the report chose the first."""
+    roles = ["background", "method", "objective", "other", "result"]
+    for split, count in (("train", 300), ("validation", 60), ("test", 150)):
+        rows = [{"text": f"{split} {number}", "label": roles[number % 5]} for number in range(count)]
+        write_jsonl(tmp_path / "animals" / f"{split}.jsonl", rows)
+    content |= {"seeds": [1, 2, 3], "general": None, "tasks": {"animals": content["tasks"]["animals"]}}
+    longer = {"recipe": "no_adaptation", "fine_tuning": {"num_train_epochs": 12}}
+    content["methods"] = {"no_adaptation": None, "dapt": None, "varmae": None, "longer": longer}
+
+    def run(step, plan, folder):
+        pretend(step, plan, folder)
+        if step.kind == "fine_tuning":
+            numbers, rate = random.Random(step.name), 0.5 if step.method == "longer" else 0.16
+            right = [roles[number % 5] if numbers.random() < rate else numbers.choice(roles) for number in range(150)]
+            (folder / LABELS).write_text(format_labels(right))
+
+    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", run)
+    report = write_report(tmp_path / "plan")
+    (best, *others) = list_bets(report)
+    assert best.row == "longer" and best.gain > 20 and best.chance > 0.95 and all(bet.gain < 5 for bet in others)
+    first = (tmp_path / "plan" / "report.md").read_text().split("\n\n")[1]
+    assert first.startswith(f"**Use no adaptation (longer): {best.gain:+.1f} points, better than the encoder as it is")
+
+
+def test_where_no_row_is_likely_better_it_says_what_to_run(answer):
+    report, (_, *paragraphs) = answer(
+        seeds=(1, 2), dapt=0.61, varmae=0.6, general_text=0.6, no_adaptation=0.61, gmap=0.6
+    )
+    if max(bet.chance for bet in list_bets(report)) < decision.SURE:
+        assert paragraphs[0].startswith("**Nothing is decided. ") and "run more seeds:" in paragraphs[0]
+        assert paragraphs[1] == "```bash\nhf-domain compare plan.yaml --num_seeds 4\n```"
+
+
+def test_the_encoder_as_it_is_stays_where_everything_is_worse(answer):
+    report, (_, first, *_) = answer(no_adaptation=0.95, dapt=0.5, varmae=0.5, gmap=0.5, general_text=0.5)
+    assert choose(report) == "no_adaptation"
+    assert first.startswith("**Use the encoder as it is: no other row is better with more than ")
+
+
+def test_without_the_encoder_as_it_is_dapt_is_what_one_has(answer, content):
+    del ROWS["no_adaptation"]
+    try:
+        report, (_, first, *_) = answer(dapt=0.5, varmae=0.9, gmap=0.5, general_text=0.5)
+    finally:
+        ROWS["no_adaptation"] = None
+    assert choose(report) == "varmae" and "points, better than DAPT with 99 % chance" in first
+
+
+def test_expected_gains_are_those_of_bayes():
+    """A normal prior around zero and a normal error: the posterior mean and the probability above zero."""
+    grid = np.linspace(-40, 40, 200_001)
+    for gain, error, spread in ((2.0, 1.0, 4.0), (-1.0, 3.0, 0.5), (25.0, 16.0, 300.0)):
+        weights = norm.pdf(grid, 0, math.sqrt(spread)) * norm.pdf(gain, grid, math.sqrt(error))
+        mean, chance = (weights * grid).sum() / weights.sum(), weights[grid > 0].sum() / weights.sum()
+        assert shrink(gain, error, spread) == pytest.approx((mean, chance), abs=1e-3)
+    # Few degrees of freedom make it less sure.
+    assert 0.5 < shrink(2.0, 1.0, 4.0, freedom=2)[1] < shrink(2.0, 1.0, 4.0)[1]
+    assert shrink(0.0, 0.0, 4.0) == (0.0, 0.5)
+
+
+def test_chances_and_times_are_written_as_a_person_would():
+    assert [format_chance(chance) for chance in (0.0, 0.934, 1.0)] == ["1 %", "93 %", "99 %"]
+    assert [format_seconds(s) for s in (7.4, 89, 660, 9000)] == ["7 seconds", "89 seconds", "11 minutes", "2.5 hours"]
+    assert decision.format_points(-0.01) == "+0.0" and is_command("hf-domain compare a.yaml")
+
+
+def test_what_a_row_forgets_is_no_mean_with_a_row_of_its_recipe(content, tmp_path):
+    content["methods"] = {"no_adaptation": None, "dapt": None, "slow": {"recipe": "dapt"}}
+    content["corpora"]["plants"] = content["corpora"]["pets"]
+    for corpora in (("pets", "pets"), ("pets", "plants")):
+        for task, corpus in zip(("animals", "entities"), corpora, strict=True):
+            content["tasks"][task]["corpus"] = corpus
+        run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", execute=pretend)
+        report = write_report(tmp_path / "plan")
+        losses = [report.losses[f"DAPT ({corpus})"]["general"] for corpus in {*corpora}]
+        text = decision.describe_forgetting("dapt", report)
+        assert text.endswith(f"from {report.losses['the encoder as it was']['general']:.2f} to {np.mean(losses):.2f}.")
+
+
+def test_an_unfinished_comparison_says_so_first(answer, tmp_path):
+    answer(varmae=0.85)
+    for file in tmp_path.glob("plan/results/gmap-*-seed*.json"):
+        file.unlink()
+    for file in tmp_path.glob("plan/results/varmae-c-*.json"):
+        file.unlink()
+    report = write_report(tmp_path / "plan")
+    _, first, second, *_ = (tmp_path / "plan" / "report.md").read_text().split("\n\n")
+    missing = "results are missing for 1 of 5 rows; VarMAE on c. The answer may change."
+    assert first == f"**This comparison is not finished: {missing}**" and second.startswith("Use VarMAE: ")
+    text = (tmp_path / "plan" / "report.md").read_text()
+    assert "| G-MAP" not in text
+    assert report.costs["gmap"] == {}
+
+
+def test_a_probe_does_not_judge_a_row_that_has_the_states_of_another(content, tmp_path):
+    content |= {"evaluation": "probe", "methods": {"no_adaptation": None, "dapt": None, "varmae": None}}
+
+    def run(step, plan, folder):
+        pretend(replace(step, name=step.name.replace("varmae-", "no_adaptation-")), plan, folder)
+
+    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", execute=run)
+    report = write_report(tmp_path / "plan")
+    text = (tmp_path / "plan" / "report.md").read_text()
+    assert report.unjudged == {"varmae": "no_adaptation"} and report.decisions["varmae", "dapt"] is None
+    assert report.decisions["no_adaptation", "dapt"].corrected == pytest.approx(
+        min(1, 2 * report.decisions["no_adaptation", "dapt"].p)  # Holm's family has it all the same
+    )
+    assert ", not judged: the states of no adaptation |" in text and "A probe cannot judge VarMAE (" in text
+    assert "varmae" not in [method for method, _ in rank_validation(report)]
+
+
+@pytest.mark.parametrize(("share", "is_judged"), [(1.0, False), (0.99, False), (0.95, True)])
+def test_rounding_does_not_make_a_row_judged(share, is_judged):
+    def predict(count):
+        rows = [[0]] * count + [[1]] * (1000 - count)
+        return SimpleNamespace(predictions=Predictions("macro_f1", ["cat", "dog"], [[0]] * 1000, rows))
+
+    rows = {name: {"recipe": name, "after": None} for name in ("no_adaptation", "varmae", "dapt")}
+    runs = {("no_adaptation", "a", "1"): predict(1000), ("varmae", "a", "1"): predict(int(1000 * share))}
+    found = find_unjudged({"methods": rows, "evaluation": "probe"}, runs)
+    assert found == ({} if is_judged else {"varmae": "no_adaptation"})
+
+
+def test_rows_are_ranked_by_validation_alone(content, tmp_path):
+    content |= {"evaluation": "probe", "methods": {"no_adaptation": None, "dapt": None, "tapt": None}}
+    results = run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", execute=pretend)
+    scores = {}
+    for result in results:
+        if result.step.kind == "fine_tuning":
+            scores.setdefault(result.step.method, []).append(result.validation.score().compute())
+            write_result(tmp_path / "plan", replace(result, predictions=results[-1].predictions, score=50.0))
+    report = write_report(tmp_path / "plan")
+    ranked = rank_validation(report)
+    assert ranked == sorted(ranked, key=lambda item: -item[1])
+    assert dict(ranked) == pytest.approx({method: sum(own) / 2 for method, own in scores.items()})
+    method, mean = ranked[0]
+    _, _, table = (tmp_path / "plan" / "report.md").read_text().partition("## Validation scores\n\n")
+    assert table.splitlines()[2].startswith(f"| {report.titles[method]} | {mean:.1f} | ")
+
+
+def test_dry_run_prints_what_the_plan_can_see(content, tmp_path, monkeypatch, capsys):
+    path = write_plan(content, tmp_path)
+    monkeypatch.setattr("sys.argv", ["compare.py", str(path), "--dry_run"])
+    compare.main()
+    assert capsys.readouterr().out.splitlines()[-1].startswith("This plan can see differences of about ")

@@ -1,0 +1,114 @@
+"""What the advice measures, and the plan that it makes of it."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import yaml
+from script_runs import save_tiny_bert, write_jsonl
+from tiny_tokenizers import SENTENCES, make_bert_tokenizer
+
+import hf_domain
+from hf_domain import advice
+from hf_domain.advice import BATCH, Facts, TaskFacts, count_pieces, estimate_fine_tuning, list_rows, make_advice
+from hf_domain.comparison.plan import Budget
+from hf_domain.comparison.prepare import load_plan
+
+TASK = TaskFacts("mine", "classification", train=1600, test=400, tokens=40.0, longest=61, leaked=0)
+FACTS = Facts(5_000_000, 2e-4, 1000, 200_000, broken=0.02, unknown=0.0, tasks=(TASK,))
+DRAFT = {"encoder": "e", "corpora": {"domain": {"train_file": "c"}}, "tasks": {"mine": {"folder": "mine"}}}
+
+
+def advise(facts=FACTS, minutes=60, **draft):
+    return make_advice(facts, DRAFT | draft, 60 * minutes, 128, {})
+
+
+@pytest.fixture
+def files(tmp_path):
+    save_tiny_bert(tmp_path / "encoder", SENTENCES)
+    (tmp_path / "corpus.txt").write_text("\n".join(f"{text} {n}" for n, text in enumerate(SENTENCES * 20)))
+    (tmp_path / "mine").mkdir()
+    rows = [{"text": f"{SENTENCES[n % 4]} {n}", "label": "ab"[n % 2]} for n in range(24)]
+    for split in ("train", "validation", "test"):
+        write_jsonl(tmp_path / "mine" / f"{split}.jsonl", rows[:4] + [{"text": split, "label": "a"}] * 2)
+    return tmp_path
+
+
+def test_an_advice_is_a_plan_that_runs(files, capsys, monkeypatch):
+    found = hf_domain.advise(files / "encoder", files / "corpus.txt", files / "mine", minutes=1, max_seq_length=16)
+    plan = load_plan(found.save(files / "advice"))
+    assert [*plan.methods] == [row.name for row in found.rows] and plan.budget == Budget(found.plan["budget"]["tokens"])
+    (task,) = found.facts.tasks
+    assert (task.kind, task.train, task.test, task.leaked) == ("classification", 6, 6, 4)
+    assert "4 test items are also training texts: remove them." in str(found)
+    # The command writes the same plan.
+    from hf_domain.examples import advise as script
+
+    monkeypatch.setattr(advice, "time_training", lambda *_: found.facts.seconds_per_token)
+    flags = {"encoder": files / "encoder", "corpus": files / "corpus.txt", "task": files / "mine"}
+    flags |= {"minutes": 1, "max_seq_length": 16, "output_dir": files / "again"}
+    monkeypatch.setattr("sys.argv", ["advise", *(str(part) for name, v in flags.items() for part in (f"--{name}", v))])
+    script.main()
+    again = yaml.safe_load((files / "again" / "plan.yaml").read_text())
+    assert again["methods"] == json.loads(json.dumps(found.plan["methods"])) and again["budget"] == found.plan["budget"]
+    assert f"Next: hf-domain compare {files / 'again' / 'plan.yaml'}" in capsys.readouterr().out
+    with pytest.raises(FileExistsError, match="must be new or empty"):
+        script.main()
+
+
+def test_problems_name_the_advice(files):
+    with pytest.raises(ValueError, match="the plan of the advice has 1 problem"):
+        hf_domain.advise(files / "encoder", files / "nothing.txt", files / "mine")
+    with pytest.raises(ValueError, match="must be different files"):
+        hf_domain.advise(files / "encoder", files / "corpus.txt", files / "mine", general=files / "corpus.txt")
+    with pytest.raises(ValueError, match="minutes must be above 0"), pytest.warns(DeprecationWarning, match="minutes"):
+        hf_domain.advise(files / "encoder", files / "corpus.txt", files / "mine", hours=-1.0)
+
+
+def test_words_are_counted_by_their_pieces():
+    tokenizer = make_bert_tokenizer()
+    pieces, unknown = count_pieces([f"{SENTENCES[0]}  \u4e2d", ""], tokenizer)
+    words = [*SENTENCES[0].split(), "\u4e2d"]
+    assert pieces == [len(tokenizer.tokenize(word)) for word in words]
+    assert unknown == [token for word in words for token in tokenizer.tokenize(word)].count("[UNK]") / sum(pieces) > 0
+
+
+def test_rows_follow_from_the_facts():
+    def names(has_general=False, **changes):
+        return [row.name for row in list_rows(replace(FACTS, **changes), has_general)]
+
+    assert names()[:4] == ["no_adaptation", "dapt", "varmae", "tapt"]
+    assert "adalm" not in names() and "adalm" in names(broken=0.2) and "adalm" not in names(broken=0.2, unknown=0.3)
+    assert "varmae" not in names(tokens=10**9) and "exbert" in names(tokens=10**9, broken=0.2)
+    assert "tapt" not in names(tasks=(replace(TASK, train=20),))
+    assert {"general_text", "gmap"} <= {*names(has_general=True)} and not {"general_text", "gmap"} & {*names()}
+    pairs = replace(TASK, name="pairs", kind="similarity")
+    (rada,) = (row for row in list_rows(replace(FACTS, tasks=(TASK, pairs)), False) if row.name == "rada")
+    assert rada.tasks == ["mine"] and names(tasks=(pairs,)) == ["no_adaptation", "dapt", "varmae", "tapt"]
+
+
+def test_more_time_cuts_less_and_every_plan_fits():
+    short, long = advise(minutes=5), advise(minutes=600)
+    assert len(long.rows) > len(short.rows) >= 3 and len(long.plan["seeds"]) == 5 > len(short.plan["seeds"])
+    assert long.plan["fine_tuning"]["max_steps"] == 1000 and not any("steps" in cut for cut in long.cuts)
+    assert long.plan["budget"]["tokens"] == 10 * FACTS.tokens  # no more than ten passes
+    for minutes in (5, 20, 60, 600):
+        found = advise(minutes=minutes)
+        assert found.seconds <= 1.15 * 60 * minutes, minutes
+    text = str(short)
+    assert "Left out for the time: the row " in text and "of 5 seeds" in text
+    # A machine that is ten times slower has no smaller plan to offer, and says how long it takes.
+    slow = advise(replace(FACTS, seconds_per_token=1e-2), minutes=5)
+    assert slow.seconds > 300 and f"about {round(slow.seconds / 60)} minutes" in str(slow)
+
+
+def test_fine_tuning_is_estimated_by_its_tokens(monkeypatch):
+    monkeypatch.setattr(advice, "SECONDS_OF_START", 0.0)
+    rows = list_rows(FACTS, False)[:2]
+    trained = 0.8 * 1000 * BATCH * 40
+    tested = 11 * 400 * 40 / 3
+    assert estimate_fine_tuning(FACTS, rows, 3, 1000) == pytest.approx(2 * 3 * (trained + tested) * 2e-4)
+
+
+def test_texts_that_nobody_can_read_are_named():
+    assert any("Use another encoder" in line for line in replace(FACTS, unknown=0.2).describe())
