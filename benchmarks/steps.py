@@ -44,6 +44,7 @@ from hf_domain.methods.adalm.model import DistillationModel
 from hf_domain.methods.lora import add_lora
 from hf_domain.methods.stock_models import decode_labeled_rows_only
 from hf_domain.modeling.backbone import find_layers
+from hf_domain.modeling.heads import find_places
 from hf_domain.safe_io import write_json
 
 REFERENCES = {"train": "stock", "fine_tune": "plain", "infer": "plain", "distill": "attentions"}
@@ -135,6 +136,8 @@ def make_batch(kind: str, method: str, model: Any, length: int, args: argparse.N
         is_masked = torch.rand(input_ids.shape) < MASK_SHARE
         is_masked[:, 1] = True
         batch["labels"] = input_ids.masked_fill(~is_masked, -100)
+        if method != REFERENCES[kind]:
+            batch["target_places"] = find_places(is_masked)  # as the collator of hf-domain mlm does
     if kind == "fine_tune":
         batch["labels"] = torch.zeros(args.batch_size, dtype=torch.long)
     shape = (args.batch_size, PASSAGES, length)

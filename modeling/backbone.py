@@ -108,6 +108,16 @@ def needs_gradient(module: nn.Module) -> bool:
     return any(parameter.requires_grad for parameter in module.parameters())
 
 
+def read_without_waiting(tensor: torch.Tensor) -> Any:
+    """Return the values of a tensor on the CPU as an array; None if reading them would wait or break a compiled graph.
+
+    A GPU works behind the host, which would stand idle until all earlier kernels have run.
+    """
+    if tensor.device.type != "cpu" or torch.compiler.is_compiling():
+        return None
+    return tensor.numpy()
+
+
 def load_matching_weights(
     module: nn.Module, state_dict: dict[str, torch.Tensor], what: str, added_modules: tuple[str, ...] = ()
 ) -> None:

@@ -8,6 +8,7 @@ from functools import wraps
 from inspect import Parameter, signature
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -23,13 +24,21 @@ from transformers.modeling_outputs import (
 )
 from transformers.utils.generic import can_return_tuple
 
-from .backbone import BackbonePreTrainedModel, HeadLinear, get_module_name, get_native_config, load_matching_weights
+from .backbone import (
+    BackbonePreTrainedModel,
+    HeadLinear,
+    get_module_name,
+    get_native_config,
+    load_matching_weights,
+    read_without_waiting,
+)
 
 # Rows projected to the vocabulary at once: on a CPU, one block of 2,048 rows took a fifth to a half longer, perhaps for
 # the new memory that it needs. Beyond KEPT_ROWS the logits are not kept but computed again in the backward pass, which
-# takes a quarter of the memory (benchmarks/steps.py).
+# takes a quarter of the memory (benchmarks/steps.py). A GPU would spend its time on starting such small pieces.
 CHUNK_ROWS = 512
 KEPT_ROWS = 2048
+GIB_OF_A_ROW = 2**-11  # logits of some 50,000 entries and their gradients, in bfloat16 and float32
 
 NumItems = torch.Tensor | int | None
 
@@ -96,6 +105,25 @@ def build_native_lm_head(config: PreTrainedConfig) -> PreTrainedModel:
     return head
 
 
+def find_places(chosen: torch.Tensor) -> torch.Tensor | None:
+    """Return the places of the chosen positions among all, `[chosen positions]`; None if counting them would wait.
+
+    Args:
+        chosen: `[batch, length]`, bool.
+    """
+    values = read_without_waiting(chosen)
+    return None if values is None else torch.from_numpy(np.flatnonzero(values))
+
+
+def choose_chunk(device: torch.device) -> tuple[int, int]:
+    """Return `CHUNK_ROWS` and `KEPT_ROWS` for a device: on a GPU, a sixteenth and an eighth of its memory."""
+    if device.type != "cuda":
+        return CHUNK_ROWS, KEPT_ROWS
+    gib = torch.cuda.get_device_properties(device).total_memory / 2**30
+    rows = max(CHUNK_ROWS, int(gib / 16 / GIB_OF_A_ROW) // 128 * 128)
+    return rows, 2 * rows
+
+
 def compute_vocabulary_losses(
     decode: Callable[[torch.Tensor], torch.Tensor], hidden_states: torch.Tensor, labels: torch.Tensor
 ) -> torch.Tensor:
@@ -104,17 +132,18 @@ def compute_vocabulary_losses(
     Args:
         decode: Maps `[rows, hidden_size]` to logits `[rows, vocab_size]`.
         hidden_states: `[rows, hidden_size]`.
-        labels: `[rows]`, token ids.
+        labels: `[rows]`, token ids; -100 where nothing is predicted.
 
     Returns:
-        `[rows]`, nats, float32.
+        `[rows]`, nats, float32; 0 where nothing is predicted.
     """
 
     def compute(rows: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return F.cross_entropy(decode(rows).float(), targets, reduction="none")
 
-    chunks = zip(hidden_states.split(CHUNK_ROWS), labels.split(CHUNK_ROWS), strict=True)
-    if torch.is_grad_enabled() and len(hidden_states) > KEPT_ROWS:
+    chunk, kept = choose_chunk(hidden_states.device)
+    chunks = zip(hidden_states.split(chunk), labels.split(chunk), strict=True)
+    if torch.is_grad_enabled() and len(hidden_states) > kept:
         return torch.cat([checkpoint(compute, rows, targets, use_reentrant=False) for rows, targets in chunks])
     return torch.cat([compute(rows, targets) for rows, targets in chunks])
 
@@ -124,20 +153,28 @@ def compute_masked_lm_loss(
     hidden_states: torch.Tensor,
     labels: torch.Tensor,
     num_items_in_batch: NumItems = None,
+    target_places: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the masked-LM loss; only labeled positions are projected to the vocabulary.
+    """Return the masked-LM loss; only labeled positions are projected to the vocabulary, if their places are known.
 
     Args:
         decode: Maps hidden states to logits.
         hidden_states: `[batch, length, hidden_size]`.
         labels: `[batch, length]`; -100 where nothing is predicted.
         num_items_in_batch: Labels in the whole accumulation window, as Trainer counts them; None counts this batch's.
+        target_places: `[labels]`, the places of the labels in `labels.flatten()`, which our collators know before the
+            batch goes to a GPU. None finds them on a CPU; on a GPU, where counting would wait, and in a compiled graph,
+            all positions are then projected.
 
     Returns:
         The summed losses divided by `num_items_in_batch`, so that 8 x 1 and 2 x 4 accumulation agree.
     """
     labeled = labels != -100
-    losses = compute_vocabulary_losses(decode, hidden_states[labeled], labels[labeled])
+    rows, targets = hidden_states.flatten(0, 1), labels.flatten()
+    places = find_places(labeled) if target_places is None else target_places
+    if places is not None:
+        rows, targets = rows.index_select(0, places), targets.index_select(0, places)
+    losses = compute_vocabulary_losses(decode, rows, targets)
     return losses.sum() / count_items(labeled.sum(), num_items_in_batch)
 
 
@@ -218,6 +255,7 @@ class BackboneForMaskedLM(BackbonePreTrainedModel):
         inputs_embeds: torch.FloatTensor | None = None,
         labels: torch.LongTensor | None = None,
         num_items_in_batch: NumItems = None,
+        target_places: torch.LongTensor | None = None,
         **kwargs,
     ) -> MaskedLMOutput:
         """Predict masked tokens.
@@ -230,6 +268,7 @@ class BackboneForMaskedLM(BackbonePreTrainedModel):
             inputs_embeds: `[batch, length, hidden_size]` instead of `input_ids`.
             labels: `[batch, length]`, -100 where nothing is predicted.
             num_items_in_batch: Labels in the accumulation window; Trainer passes it.
+            target_places: See `compute_masked_lm_loss`.
             kwargs: Passed to the encoder.
         """
         kwargs["return_dict"] = True
@@ -237,7 +276,7 @@ class BackboneForMaskedLM(BackbonePreTrainedModel):
         hidden_states = outputs.last_hidden_state
         loss = None
         if labels is not None:
-            loss = compute_masked_lm_loss(self.decode, hidden_states, labels, num_items_in_batch)
+            loss = compute_masked_lm_loss(self.decode, hidden_states, labels, num_items_in_batch, target_places)
         logits = None if self.training and labels is not None else self.decode(hidden_states)
         return self.build_output(MaskedLMOutput, outputs, loss=loss, logits=logits)
 

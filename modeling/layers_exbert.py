@@ -16,7 +16,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 
-from .backbone import get_native_config
+from .backbone import get_native_config, read_without_waiting
 from .configuration_exbert import ExBertConfig
 
 # ------------------------------------------------------------------------------------- extension vocabulary
@@ -124,10 +124,11 @@ class ExtendedEmbedding(nn.Embedding):
         if not len(self.extension.weight):
             return super().forward(input_ids)
         size = self.extension_start + len(self.extension.weight)
-        if input_ids.device.type == "cpu" and not torch.compiler.is_compiling() and (input_ids >= size).any():
+        values = read_without_waiting(input_ids)
+        if values is not None and values.max(initial=0) >= size:
             raise IndexError(
                 f"input_ids must lie below {size} ({self.extension_start} of the base, {size - self.extension_start} "
-                f"of the extension), but go up to {int(input_ids.max())}. Use the tokenizer the model was trained with."
+                f"of the extension), but go up to {values.max()}. Use the tokenizer the model was trained with."
             )
         is_new = input_ids >= self.extension_start
         base = super().forward(input_ids.masked_fill(is_new, 0))
@@ -209,6 +210,7 @@ class SideLayer(nn.Module):
         hidden_size: Any = exbert_config.extension_hidden_size
         intermediate_size: Any = exbert_config.extension_intermediate_size
         self.num_heads = config.num_attention_heads
+        self.head_size = hidden_size // self.num_heads
         self.norm_first = config.model_type == "modernbert"
         self.attention_dropout = get_option(config, "attention_probs_dropout_prob", "attention_dropout")
         self.gate = Gate(width, exbert_config.gate_bias_init, exbert_config.side_init == "base")
@@ -231,30 +233,29 @@ class SideLayer(nn.Module):
             attention_mask: As the base's layer gets it; see `get_boolean_mask`.
             base_output: `[batch, length, hidden_size]`.
         """
-        gate = self.gate(hidden_states).sigmoid()
-        mask = get_boolean_mask(attention_mask)
-        attend = self.attend
-        if self.training and torch.is_grad_enabled():
+        rows = hidden_states.flatten(0, 1)  # `[tokens, hidden_size]`: linear layers need no view of it
+        gate = self.gate(rows).sigmoid()
+        dropout = self.attention_dropout if self.training else 0.0
+        attend = partial(self.attend, len(hidden_states), get_boolean_mask(attention_mask), dropout)
+        if dropout and torch.is_grad_enabled() and rows.device.type == "cpu":
             # Recompute in the backward pass. With dropout on CPU, attention keeps its probabilities three times over, a
             # third of all that exBERT would keep, and the narrow heads are cheap to recompute.
-            attend = partial(checkpoint, self.attend, use_reentrant=False)
+            attend = partial(checkpoint, attend, use_reentrant=False)
         if self.norm_first:
-            attended = hidden_states + attend(self.attention_norm(hidden_states), mask)
+            attended = rows + attend(self.attention_norm(rows))
             output = attended + self.transform(self.output_norm(attended))
         else:
-            attended = self.attention_norm(hidden_states + attend(hidden_states, mask))
+            attended = self.attention_norm(rows + attend(rows))
             output = self.output_norm(attended + self.transform(attended))
-        return base_output * gate + output * (1 - gate)
+        base_rows = base_output.flatten(0, 1)
+        return torch.addcmul(output, gate, base_rows - output).view_as(base_output)
 
-    def attend(self, hidden_states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """Compute self-attention, without residual and norm."""
-        query, key, value = (
-            states.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-            for states in self.query_key_value(hidden_states).chunk(3, dim=-1)
-        )
-        dropout = self.attention_dropout if self.training else 0.0
+    def attend(self, batch: int, mask: torch.Tensor | None, dropout: float, rows: torch.Tensor) -> torch.Tensor:
+        """Compute self-attention within each of `batch` texts, without residual and norm."""
+        states = self.query_key_value(rows).view(batch, -1, 3, self.num_heads, self.head_size)
+        query, key, value = states.permute(2, 0, 3, 1, 4).unbind()
         context = F.scaled_dot_product_attention(query, key, value, mask, dropout)
-        return self.dropout(self.attention_output(context.transpose(1, 2).flatten(2)))
+        return self.dropout(self.attention_output(context.transpose(1, 2).reshape(len(rows), -1)))
 
     def transform(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Apply the feed-forward network, without residual and norm."""
@@ -359,8 +360,8 @@ def get_boolean_mask(attention_mask: torch.Tensor | None) -> torch.Tensor | None
     `[batch, length]` (flash attention). A row that masks everything attends to everything, because a softmax over
     nothing is NaN. DeBERTa-v2 has such rows for padding.
     """
-    if attention_mask is None:
-        return None
+    if attention_mask is None or (attention_mask.dtype == torch.bool and attention_mask.dim() == 4):
+        return attention_mask  # for sdpa, which gives zeros for such a row
     mask = attention_mask == 0 if attention_mask.is_floating_point() else attention_mask.bool()
     if mask.dim() == 2:
         mask = mask[:, None, None, :]

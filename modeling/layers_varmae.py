@@ -53,6 +53,11 @@ class SumOverProcesses(torch.autograd.Function):
         return SumOverProcesses.forward(context, gradient)
 
 
+def sum_over_processes(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the sum of a tensor over all processes that train together."""
+    return SumOverProcesses.apply(tensor) if count_processes() > 1 else tensor
+
+
 def count_processes() -> int:
     """Return the number of processes that train together."""
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
@@ -86,15 +91,20 @@ class MeanNetwork(nn.Module):
             self.register_buffer("num_batches_tracked", torch.tensor(0))
 
     def forward(
-        self, context: torch.Tensor, use_batch_statistics: bool = False, normalize: bool = True
+        self,
+        context: torch.Tensor,
+        use_batch_statistics: bool = False,
+        normalize: bool = True,
+        counted: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return the means.
 
         Args:
-            context: `[..., hidden_size]`; with batch statistics `[tokens, hidden_size]`, real tokens only.
+            context: `[..., hidden_size]`; with batch statistics `[tokens, hidden_size]`.
             use_batch_statistics: Normalize by this batch and update the running statistics, if the network is trained
                 and the batch has at least two tokens. Otherwise the running statistics are used.
             normalize: False returns the means before the normalization.
+            counted: `[tokens]`, bool, the tokens whose statistics count; None counts all.
         """
         mean = self.perceptron(context)
         if self.residual:
@@ -104,43 +114,50 @@ class MeanNetwork(nn.Module):
         if not normalize:
             # The unused shift gets a gradient of zero: a parameter without one stops training on several processes.
             return mean + 0 * self.shift
-        normalized = None
-        if use_batch_statistics and self.shift.requires_grad:
-            normalized = self.normalize_together(mean) if count_processes() > 1 else self.normalize_alone(mean)
-        if normalized is None:
+        is_alone = counted is None and count_processes() == 1
+        if not (use_batch_statistics and self.shift.requires_grad) or (is_alone and len(mean) < 2):
             normalized = F.batch_norm(mean.flatten(0, -2), self.running_mean, self.running_var, eps=EPSILON)
+        elif is_alone:
+            normalized = self.normalize_alone(mean)
+        else:
+            normalized = self.normalize_counted(mean, counted)
         return (self.scale * normalized + self.shift).view_as(mean)
 
-    def normalize_alone(self, mean: torch.Tensor) -> torch.Tensor | None:
-        """Normalize `[tokens, hidden_size]` by its own statistics and track them; return None below two tokens."""
-        if len(mean) < 2:
-            return None
+    def normalize_alone(self, mean: torch.Tensor) -> torch.Tensor:
+        """Normalize `[tokens, hidden_size]` by its own statistics, and track them."""
         center, variance = torch.zeros_like(self.running_mean), torch.zeros_like(self.running_var)
         # A momentum of 1 writes this batch's statistics into the two buffers.
         normalized = F.batch_norm(mean, center, variance, training=True, momentum=1.0, eps=EPSILON)
         self.track(center, variance)
         return normalized
 
-    def normalize_together(self, mean: torch.Tensor) -> torch.Tensor | None:
-        """Normalize as `normalize_alone` does, by the statistics of all processes' tokens."""
-        count = SumOverProcesses.apply(mean.new_tensor(len(mean), dtype=torch.float))
-        if count < 2:
-            return None
-        center = SumOverProcesses.apply(mean.float().sum(dim=0)) / count
-        centered = mean.float() - center
-        variance = SumOverProcesses.apply(centered.square().sum(dim=0)) / count
-        self.track(center, variance * count / (count - 1))
-        return (centered * (variance + EPSILON).rsqrt()).to(mean.dtype)
+    def normalize_counted(self, mean: torch.Tensor, counted: torch.Tensor | None) -> torch.Tensor:
+        """Normalize `[tokens, hidden_size]` by the statistics of the counted tokens of all processes, and track them.
+
+        If these are fewer than two, the running statistics take their place; asking the device would wait for it.
+        """
+        share = mean.new_ones(len(mean), dtype=torch.float) if counted is None else counted.float()
+        sums = torch.cat([share @ mean.float(), share.sum()[None]])
+        sums = sum_over_processes(sums)
+        count = sums[-1]
+        center = sums[:-1] / count.clamp(min=1)
+        variance = sum_over_processes(share @ (mean.float() - center).square()) / count.clamp(min=1)
+        is_enough = count >= 2
+        self.track(center, variance * count / (count - 1).clamp(min=1), is_enough)
+        center = torch.where(is_enough, center, self.running_mean)
+        variance = torch.where(is_enough, variance, self.running_var)
+        return ((mean.float() - center) * (variance + EPSILON).rsqrt()).to(mean.dtype)
 
     @torch.no_grad()
-    def track(self, center: torch.Tensor, variance: torch.Tensor) -> None:
-        """Average a batch's statistics into the running ones.
+    def track(self, center: torch.Tensor, variance: torch.Tensor, is_enough: torch.Tensor | int = 1) -> None:
+        """Average a batch's statistics into the running ones, unless `is_enough` is false or 0.
 
         The first batches weigh equally. A new mean network has variances of 1e-4 and less; with a fixed momentum, a
         running variance that starts at 1 would keep predictions small for a hundred batches.
         """
-        self.num_batches_tracked += 1
-        momentum = (1 / self.num_batches_tracked).clamp(min=self.momentum).to(self.running_mean.dtype)
+        self.num_batches_tracked += is_enough
+        momentum = (1 / self.num_batches_tracked.clamp(min=1)).clamp(min=self.momentum) * is_enough
+        momentum = momentum.to(self.running_mean.dtype)
         self.running_mean.lerp_(center.to(self.running_mean.dtype), momentum)
         self.running_var.lerp_(variance.to(self.running_var.dtype), momentum)
 

@@ -39,7 +39,14 @@ from .attention_gmap import (
     find_self_attention,
     mix_layers,
 )
-from .backbone import build_backbone, find_encoder, find_layers, get_native_config, needs_gradient
+from .backbone import (
+    build_backbone,
+    find_encoder,
+    find_layers,
+    get_native_config,
+    needs_gradient,
+    read_without_waiting,
+)
 from .configuration_gmap import BASELINES, GATED_STRATEGIES, GMapConfig
 from .heads import (
     BackboneForMaskedLM,
@@ -274,14 +281,15 @@ class GMapModel(GMapPreTrainedModel):
             position_ids: `[batch, length]`, or None.
 
         Returns:
-            One `Memory` for each layer of the plan. None if the whole memory is masked, so that the domain encoder
-            computes exactly what it computes alone.
+            One `Memory` for each layer of the plan. None if the whole memory is masked and on the CPU, so that the
+            domain encoder computes exactly what it computes alone.
         """
         mask = None if memory_attention_mask is None else memory_attention_mask.bool()
-        if mask is not None and not torch.compiler.is_compiling():
-            if not mask.any():
+        values = None if mask is None else read_without_waiting(mask)
+        if values is not None:
+            if not values.any():
                 return None
-            mask = None if mask.all() else mask
+            mask = None if values.all() else mask
         padding = None if mask is None else mask[:, None, None, :]
         encoder: Any = find_encoder(self.backbone)
         layers: Any = find_layers(encoder)

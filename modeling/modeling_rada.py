@@ -329,19 +329,19 @@ class RadaModel(RadaPreTrainedModel):
                 "the encoder of cached passages must be frozen, but it trains, so that the cache goes stale. Use "
                 "passage_encoder='frozen', and exclude passage_backbone from an adapter with exclude_modules."
             )
-        available = passage_ids >= 0
-        if not available.any():
+        ids = passage_ids.cpu()  # the cache is on the host
+        if ids.numpy().max(initial=-1) < 0:
             return RadaModelOutput(last_hidden_state=hidden_states)
-        device = hidden_states.device
-        known = passage_ids.masked_fill(~available, passage_ids.max())
+        device, available = hidden_states.device, passage_ids >= 0
+        known = ids.masked_fill(ids < 0, ids.max())
         if not self.chooses_first:
             unique, index = known.unique(return_inverse=True)
             states, mask = (tensor.to(device) for tensor in self.passage_cache.read_states(unique))
-            index = index.masked_fill(~available, -1)
+            index = index.masked_fill(ids < 0, -1).to(device)
             return self.interface(hidden_states, states, attention_mask, mask, index, scores)
         vectors = self.passage_cache.read_vectors(known).to(device)
         selected, weights = self.interface.select(hidden_states, vectors, available, attention_mask, scores)
-        chosen = known.gather(1, selected.unsqueeze(1)).squeeze(1)
+        chosen = known.gather(1, selected.cpu().unsqueeze(1)).squeeze(1)
         states, mask = (tensor.to(device) for tensor in self.passage_cache.read_states(chosen))
         mask = mask * available.any(dim=1, keepdim=True)
         return self.read_chosen(hidden_states, attention_mask, states, mask, selected, weights)

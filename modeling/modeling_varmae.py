@@ -15,6 +15,7 @@ Symbols of the paper, and what they are called here:
 """
 
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,7 @@ from .heads import (
     BackboneForSequenceClassification,
     BackboneForTokenClassification,
     compute_vocabulary_losses,
+    find_places,
 )
 from .layers_varmae import LogVarianceLinear, MeanNetwork, Perceptron, ZeroLinear, compute_kl
 
@@ -62,20 +64,24 @@ class VarMAEMaskedLMOutput(MaskedLMOutput):
     active_latent_share: torch.FloatTensor | None = None
 
 
-def sample_tokens(tokens: torch.Tensor, ratio: float) -> torch.Tensor:
-    """Keep a random share of the chosen tokens of each sequence.
+def sample_tokens(tokens: torch.Tensor, ratio: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw a random share of the chosen tokens of each sequence.
 
     Args:
         tokens: `[batch, length]`, bool.
         ratio: Share to keep; a sequence of n chosen tokens keeps ceil(ratio * n).
 
     Returns:
-        `[batch, length]`, bool.
+        The drawn tokens, `[batch, length]`, bool; and places in the flattened batch, as many for each batch of this
+        shape, among which all drawn tokens are.
     """
-    order = torch.rand(tokens.shape, device=tokens.device).masked_fill(~tokens, 2.0).argsort(dim=1)
-    rank = order.argsort(dim=1)
+    batch, length = tokens.shape
+    most = min(math.ceil(length * ratio) + 1, length)  # one more, as the device may round up what is a whole number
+    order = torch.rand(tokens.shape, device=tokens.device).masked_fill(~tokens, 2.0).argsort(dim=1)[:, :most]
     keep = (tokens.sum(dim=1, keepdim=True) * ratio).ceil()
-    return tokens & (rank < keep)
+    drawn = torch.arange(most, device=tokens.device) < keep
+    kept = torch.zeros_like(tokens).scatter(1, order, drawn)
+    return kept, (order + length * torch.arange(batch, device=tokens.device)[:, None]).flatten()
 
 
 class VarMAEPreTrainedModel(BackbonePreTrainedModel):
@@ -231,6 +237,7 @@ class VarMAEForMaskedLM(VarMAEPreTrainedModel, BackboneForMaskedLM):
         position_ids: torch.LongTensor | None = None,
         inputs_embeds: torch.FloatTensor | None = None,
         labels: torch.LongTensor | None = None,
+        target_places: torch.LongTensor | None = None,
         **kwargs,
     ) -> VarMAEMaskedLMOutput:
         """Reconstruct masked and unmasked tokens; arguments as in `BackboneForMaskedLM.forward`.
@@ -253,7 +260,7 @@ class VarMAEForMaskedLM(VarMAEPreTrainedModel, BackboneForMaskedLM):
                     "Pass input_ids."
                 )
             real = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
-            terms = self.compute_objective(context, input_ids, labels, real)
+            terms = self.compute_objective(context, input_ids, labels, real, target_places)
         elif self.training and not self.is_warned and not torch.compiler.is_compiling():
             self.is_warned = True
             logger.warning(
@@ -266,7 +273,12 @@ class VarMAEForMaskedLM(VarMAEPreTrainedModel, BackboneForMaskedLM):
         )
 
     def compute_objective(
-        self, context: torch.Tensor, input_ids: torch.Tensor, labels: torch.Tensor, real: torch.Tensor
+        self,
+        context: torch.Tensor,
+        input_ids: torch.Tensor,
+        labels: torch.Tensor,
+        real: torch.Tensor,
+        target_places: torch.Tensor | None = None,
     ) -> dict[str, torch.Tensor]:
         """Compute the loss and its terms; in training the loss of Eq. 4.
 
@@ -275,6 +287,7 @@ class VarMAEForMaskedLM(VarMAEPreTrainedModel, BackboneForMaskedLM):
             input_ids: `[batch, length]`, targets of the unmasked tokens.
             labels: `[batch, length]`, targets of the masked tokens, -100 elsewhere.
             real: `[batch, length]`, bool, False at padding.
+            target_places: See `compute_masked_lm_loss`.
 
         Returns:
             `loss` and the other fields of `VarMAEMaskedLMOutput`.
@@ -282,21 +295,34 @@ class VarMAEForMaskedLM(VarMAEPreTrainedModel, BackboneForMaskedLM):
         config = self.config
         masked = labels != -100
         unmasked = real & ~masked
-        if config.special_token_ids:
-            unmasked &= ~torch.isin(input_ids, torch.tensor(config.special_token_ids, device=input_ids.device))
+        for token_id in config.special_token_ids:
+            unmasked = unmasked & (input_ids != token_id)
+        drawn = None
         if self.training and config.unmasked_ratio < 1:
-            unmasked = sample_tokens(unmasked, config.unmasked_ratio)
+            unmasked, drawn = sample_tokens(unmasked, config.unmasked_ratio)
 
         # Masked and unmasked tokens in one block, masked first: mean network, normalization and decoder are shared.
-        masked_context, unmasked_context = context[masked], context[unmasked]
-        num_masked = len(masked_context)
-        targets = torch.cat([labels[masked], input_ids[unmasked]])
-        mean = self.model.mean_network(
-            torch.cat([masked_context, unmasked_context]), use_batch_statistics=self.training
+        # Where counting them would wait for the device, the block also has tokens of no weight.
+        contexts, ids = context.flatten(0, 1), input_ids.flatten()
+        found, others = find_places(masked), find_places(unmasked)
+        is_exact = others is not None
+        everywhere = torch.arange(len(ids), device=ids.device)
+        if target_places is not None and not is_exact and drawn is None:
+            is_other = torch.ones_like(ids).index_fill(0, target_places, 0)
+            drawn = is_other.argsort(descending=True)[: len(ids) - len(target_places)]
+        first = next(each for each in (target_places, found, everywhere) if each is not None)
+        second = next(each for each in (others, drawn, everywhere) if each is not None)
+        weights = torch.cat(
+            [self.weigh_tokens(kind).flatten()[each] for kind, each in ((masked, first), (unmasked, second))]
         )
-        log_variance = torch.cat(
-            [self.masked_log_variance(masked_context), self.unmasked_log_variance(unmasked_context)]
-        ).clamp(-config.log_variance_range, config.log_variance_range)
+        num_masked, counted = len(first), weights > 0
+        blocks = [contexts.index_select(0, each) for each in (first, second)]
+        targets = torch.cat([labels.flatten()[first], ids[second]])
+        mean = self.model.mean_network(
+            torch.cat(blocks), use_batch_statistics=self.training, counted=None if is_exact else counted
+        )
+        log_variance = torch.cat([self.masked_log_variance(blocks[0]), self.unmasked_log_variance(blocks[1])])
+        log_variance = log_variance.clamp(-config.log_variance_range, config.log_variance_range)
         latent = mean
         if self.training:
             latent = mean + (0.5 * log_variance).exp() * torch.randn_like(mean)
@@ -304,24 +330,25 @@ class VarMAEForMaskedLM(VarMAEPreTrainedModel, BackboneForMaskedLM):
         reconstruction = compute_vocabulary_losses(self.decode, latent, targets)
         kl = compute_kl(mean, log_variance)
         kl = kl.mean(-1) if config.kl_reduction == "mean" else kl.sum(-1)
-        weights = torch.cat([self.weigh_tokens(masked), self.weigh_tokens(unmasked)])
         kl_weights = torch.full_like(kl, config.unmasked_kl_weight)
         kl_weights[:num_masked] = config.kl_weight
         loss = (weights * (reconstruction + kl_weights * kl)).sum()
+
+        def average(values: torch.Tensor, part: slice) -> torch.Tensor:
+            share = counted[part].float()
+            return values[part].detach() @ share / share.sum().clamp(min=1)
+
+        of_masked, of_unmasked = slice(num_masked), slice(num_masked, None)
         if not self.training:
-            loss = reconstruction[:num_masked].sum() / max(num_masked, 1)
-
-        def average(values: torch.Tensor) -> torch.Tensor:
-            return values.detach().sum() / max(len(values), 1)
-
-        mean = mean.detach().float()
-        active = (mean - mean.mean(dim=0)).square().mean(dim=0) > ACTIVE_VARIANCE
+            loss = reconstruction[of_masked].sum() / masked.sum().clamp(min=1)
+        mean, share = mean.detach().float(), counted / counted.sum().clamp(min=1)
+        active = share @ (mean - share @ mean).square() > ACTIVE_VARIANCE
         return {
             "loss": loss,
-            "masked_reconstruction_loss": average(reconstruction[:num_masked]),
-            "unmasked_reconstruction_loss": average(reconstruction[num_masked:]),
-            "masked_kl": average(kl[:num_masked]),
-            "unmasked_kl": average(kl[num_masked:]),
+            "masked_reconstruction_loss": average(reconstruction, of_masked),
+            "unmasked_reconstruction_loss": average(reconstruction, of_unmasked),
+            "masked_kl": average(kl, of_masked),
+            "unmasked_kl": average(kl, of_unmasked),
             "active_latent_share": active.float().mean(),
         }
 
@@ -332,13 +359,10 @@ class VarMAEForMaskedLM(VarMAEPreTrainedModel, BackboneForMaskedLM):
             tokens: `[batch, length]`, bool.
 
         Returns:
-            `[chosen tokens]`, float32, in the order of `context[tokens]`.
+            `[batch, length]`, float32, 0 for other tokens.
         """
-        if self.config.loss_weighting == "token":
-            count = tokens.sum()
-            return tokens[tokens].float() / count
-        per_sequence = tokens.sum(dim=1, keepdim=True).clamp(min=1) * len(tokens)
-        return (tokens.float() / per_sequence)[tokens]
+        count = tokens.sum() if self.config.loss_weighting == "token" else tokens.sum(dim=1, keepdim=True) * len(tokens)
+        return tokens / count.clamp(min=1)
 
 
 class VarMAEForSequenceClassification(VarMAEPreTrainedModel, BackboneForSequenceClassification):

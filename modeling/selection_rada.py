@@ -310,7 +310,7 @@ class RetrievalInterface(nn.Module):
         weights = logits.softmax(dim=-1) * available
         if self.selection == "all":
             return weights, weights
-        choice = F.one_hot(logits.argmax(dim=-1), logits.shape[-1]).to(weights.dtype)
+        choice = torch.zeros_like(weights).scatter(1, logits.argmax(dim=-1, keepdim=True), 1.0)
         if self.selection == "gumbel":
             choice = choice + (weights - weights.detach())  # the difference is exactly 0
         return choice, weights

@@ -105,14 +105,20 @@ def decode_labeled_rows_only(model: PreTrainedModel) -> PreTrainedModel:
         return model
 
     def forward_labeled_rows(
-        self: Any, *args, labels: torch.Tensor | None = None, num_items_in_batch: NumItems = None, **kwargs
+        self: Any,
+        *args,
+        labels: torch.Tensor | None = None,
+        num_items_in_batch: NumItems = None,
+        target_places: torch.Tensor | None = None,
+        **kwargs,
     ) -> MaskedLMOutput:
         if labels is None or not self.training:
             return type(self).forward(self, *args, labels=labels, **kwargs)
         kwargs["return_dict"] = True
         hidden_states = self.base_model(*args, **kwargs).last_hidden_state
         decode = partial(_decode, self)
-        return MaskedLMOutput(loss=compute_masked_lm_loss(decode, hidden_states, labels, num_items_in_batch))
+        loss = compute_masked_lm_loss(decode, hidden_states, labels, num_items_in_batch, target_places)
+        return MaskedLMOutput(loss=loss)
 
     # Trainer drops dataset columns that forward does not name, so keep the stock signature.
     forward_labeled_rows.__wrapped__ = type(model).forward  # type: ignore[attr-defined]

@@ -42,6 +42,7 @@ from hf_domain.methods.overrides import load_config
 from hf_domain.methods.rada.passages import PassageArguments, load_passage_reader
 from hf_domain.methods.stock_models import autocast_as_trained, match_tokenizer
 from hf_domain.modeling.backbone import find_encoder
+from hf_domain.modeling.heads import find_places
 from hf_domain.tokenization import VocabularyDelta
 from hf_domain.training.arguments import PADDING_FREE, ModelArguments, check_best_metric, check_work
 from hf_domain.training.callbacks import MaskRenewal, log_auxiliary_losses
@@ -525,6 +526,24 @@ def make_collator(tokenizer: PreTrainedTokenizerBase, args: CorpusArguments, tra
     return collator
 
 
+@dataclass
+class PlacingCollator:
+    """Adds the places of the labels to the batches of another collator in training.
+
+    Counted on a GPU, they would let the host wait in every step; see `compute_masked_lm_loss`.
+    """
+
+    collator: Any
+    masking: Any
+
+    def __call__(self, examples: list[Any]) -> Any:
+        """Make a batch with `target_places`."""
+        batch = self.collator(examples)
+        if not self.masking.by_example:
+            batch["target_places"] = find_places(batch["labels"] != -100)
+        return batch
+
+
 class MaskedLMTrainer(Trainer):
     """transformers' Trainer with new masks in each epoch, and a held-out loss that depends on model and text alone.
 
@@ -540,6 +559,7 @@ class MaskedLMTrainer(Trainer):
     def __init__(self, *args: Any, masking: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.masking = masking
+        self.data_collator = PlacingCollator(self.data_collator, masking)
         if self.args.dataloader_persistent_workers:
             # They would repeat the masks of an epoch, and read the first evaluation's text in every later one.
             logger.warning(

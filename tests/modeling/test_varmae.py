@@ -221,10 +221,11 @@ def test_too_few_tokens_for_batch_statistics(num_tokens):
 
 def test_sampled_tokens_estimate_the_whole():
     tokens = torch.rand(6, 40) < 0.7
-    kept = sample_tokens(tokens, 0.15)
+    kept, places = sample_tokens(tokens, 0.15)
+    assert len(places) == len({*places.tolist()}) == 6 * 7 and kept.sum() == kept.flatten()[places].sum()
     assert (kept <= tokens).all()
     assert torch.equal(kept.sum(1), (tokens.sum(1) * 0.15).ceil().long())
-    frequency = torch.stack([sample_tokens(tokens, 0.5) for _ in range(400)]).float().mean(0)
+    frequency = torch.stack([sample_tokens(tokens, 0.5)[0] for _ in range(400)]).float().mean(0)
     share = (tokens.sum(1, keepdim=True) * 0.5).ceil() / tokens.sum(1, keepdim=True)
     assert (frequency - tokens * share).abs().max() < 0.12
 
