@@ -27,7 +27,7 @@ from hf_domain.tasks.classification import find_vote
 logger = logging.getLogger(__name__)
 
 TEXT_INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds"})
-TARGETS = frozenset({"labels", "start_positions", "end_positions", "num_items_in_batch"})
+TARGETS = frozenset({"labels", "start_positions", "end_positions", "num_items_in_batch", "target_places"})
 # Two shapes besides the traced one; a third has the maximum length. An axis that was fixed by mistake fails on one.
 SHAPES = ((1, 7), (3, 40))
 TRACED_SHAPE = (2, 16)

@@ -225,3 +225,25 @@ class DataCollatorForWholeWordMask:
             else:
                 row[length - len(word_ids) :] = word_ids
         return padded
+
+
+@dataclass
+class PlacingCollator:
+    """Adds the places of the labels to the batches of another collator, in training.
+
+    Counted on a GPU, they would let the host wait in every step; see `compute_masked_lm_loss`.
+
+    Args:
+        collator: Makes batches with `labels`.
+        masking: The collator that draws the masks; `by_example` says that it does so for an evaluation.
+    """
+
+    collator: Any
+    masking: Any
+
+    def __call__(self, examples: Sequence[dict[str, Any]]) -> Any:
+        """Make a batch with `target_places`."""
+        batch = self.collator(examples)
+        if not self.masking.by_example:
+            batch["target_places"] = (batch["labels"].flatten() != -100).nonzero().flatten()
+        return batch

@@ -26,7 +26,12 @@ from hf_domain.data.causal import DataCollatorForNextToken, check_causal
 from hf_domain.data.columns import warn_of_shared_rows
 from hf_domain.data.corpora import check_batch, check_known, load_corpus, tokenize_corpus
 from hf_domain.data.files import check_held_out, find_files, is_saved, load_files
-from hf_domain.data.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask, check_mask_token
+from hf_domain.data.masking import (
+    DataCollatorForTokenMask,
+    DataCollatorForWholeWordMask,
+    PlacingCollator,
+    check_mask_token,
+)
 from hf_domain.data.word_weights import load_counts, weigh_words
 from hf_domain.methods import BASELINE, METHODS, PRETRAINING_METHODS, find_methods
 from hf_domain.methods.adalm.distilled_embeddings import distill_new_rows
@@ -42,7 +47,6 @@ from hf_domain.methods.overrides import load_config
 from hf_domain.methods.rada.passages import PassageArguments, load_passage_reader
 from hf_domain.methods.stock_models import autocast_as_trained, match_tokenizer
 from hf_domain.modeling.backbone import find_encoder
-from hf_domain.modeling.heads import find_places
 from hf_domain.tokenization import VocabularyDelta
 from hf_domain.training.arguments import PADDING_FREE, ModelArguments, check_best_metric, check_work
 from hf_domain.training.callbacks import MaskRenewal, log_auxiliary_losses
@@ -524,24 +528,6 @@ def make_collator(tokenizer: PreTrainedTokenizerBase, args: CorpusArguments, tra
         collator.weights = weigh_words(tokenizer, domain, general, args.word_rule, training_args.seed)
         logger.info(f"{len(collator.weights):,} words are masked more often than others")
     return collator
-
-
-@dataclass
-class PlacingCollator:
-    """Adds the places of the labels to the batches of another collator in training.
-
-    Counted on a GPU, they would let the host wait in every step; see `compute_masked_lm_loss`.
-    """
-
-    collator: Any
-    masking: Any
-
-    def __call__(self, examples: list[Any]) -> Any:
-        """Make a batch with `target_places`."""
-        batch = self.collator(examples)
-        if not self.masking.by_example:
-            batch["target_places"] = find_places(batch["labels"] != -100)
-        return batch
 
 
 class MaskedLMTrainer(Trainer):
